@@ -113,9 +113,9 @@ def run(request: Request, planned: Plan, early: HeadStart, startup: StartUp) -> 
     try:
         # Before signals raise: else a folder that is made but not yet ours could stay.
         rundir = RunDir.open(request.resume) if request.resume else RunDir.create(request.run_dir, request.job.name)
+        startup.phase("building model and data")
         startup.follow(rundir, is_resumed=request.resume is not None)
         with host.raising_on_signals() as stops:
-            startup.phase("building model and data")
             if request.resume:
                 request = replace(request, job=with_measured(rundir, request.job))
                 check_changes(rundir, request.job)

@@ -1,5 +1,6 @@
 """The options of the command line, as typer reads them from annotations."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ def named_run(given: Any) -> Any:
     """Return the run that a path on the command line means: as it is, or a name in runs/, or `latest`."""
     if isinstance(given, list):
         return [named_run(one) for one in given]
-    if given is None or given.exists():
+    if given is None or os.path.exists(given):
         return given
     from hogwild.monitoring.run_status import run_named
 

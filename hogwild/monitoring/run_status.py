@@ -25,9 +25,10 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin
 
 from hogwild import host
 from hogwild.errors import NotFoundError, RunError, did_you_mean
@@ -42,6 +43,7 @@ LOST = "lost"
 LATEST = "latest"
 LATE_S = 10.0
 RUNS = Path("runs")
+EMPTY: Mapping[Any, Any] = {str: "", int: 0, float: math.nan}  # for fields without a default
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,27 +95,40 @@ def record_of(attempt: RunAttempt, state: str, glance: Glance, more: Mapping[str
 
 
 def glance_of(record: Mapping[str, Any], state: str = "") -> Glance:
-    """Return the glance in a record, with defaults for what is missing; `state` replaces its own."""
-    workers = tuple(_made(WorkerGlance, one) for one in _list(record.get("workers")) if "worker" in one)
-    stream, best = record.get("stream"), record.get("best")
-    best = {"value": math.nan, "updates": 0, **best} if isinstance(best, dict) and "metric" in best else None
+    """Return the glance in a record, with defaults for what is missing or of another type; `state` replaces its own."""
+    stream, best, news = (record.get(name) for name in ("stream", "best", "news"))
     given = {
-        "name": "",
-        "run_dir": "",
         **record,
         "state": state or record.get("doing") or record.get("state") or LOST,
-        "workers": workers,
+        "workers": tuple(_made(WorkerGlance, one) for one in _list(record.get("workers")) if "worker" in one),
         "spares": len(_list(record.get("spares"))),
         "stream": _made(StreamGlance, stream) if isinstance(stream, dict) else None,
-        "best": _made(Best, best) if best is not None else None,
+        "best": _made(Best, best) if isinstance(best, dict) and "metric" in best else None,
+        "news": tuple(map(str, news)) if isinstance(news, list) else (),
     }
     glance: Glance = _made(Glance, given)
     return glance
 
 
 def _made(kind: Any, values: Mapping[str, Any]) -> Any:
-    known = {field.name: field for field in fields(kind)}
-    return kind(**{name: value for name, value in values.items() if name in known and value is not None})
+    found = {}
+    for field in fields(kind):
+        value = values.get(field.name)
+        if isinstance(value, dict):  # figures: NaN was written as null
+            value = {name: math.nan if figure is None else figure for name, figure in value.items()}
+        if _fits(value, field.type):
+            found[field.name] = value
+        elif field.default is MISSING and field.default_factory is MISSING:
+            found[field.name] = EMPTY[field.type]
+    return kind(**found)
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    if isinstance(wanted, UnionType):
+        return any(_fits(value, one) for one in get_args(wanted))
+    if isinstance(value, Mapping):
+        return get_origin(wanted) is Mapping and all(_fits(figure, get_args(wanted)[1]) for figure in value.values())
+    return isinstance(value, (int, float) if wanted is float else get_origin(wanted) or wanted)
 
 
 def _list(value: Any) -> list[Any]:
@@ -242,7 +257,7 @@ def runs_in(folder: Path) -> list[RunStatus]:
 def find_run(given: str) -> Path:
     """Return the run directory that was meant: a path, a name in runs/, or `latest`. Raises NotFoundError."""
     path = Path(given)
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike `is_dir`, False for a name of 256 characters
         if not _is_run(path):
             raise NotFoundError(
                 f"{path} is not a run directory: it has no {STATUS} and no {RESOLVED}", code="run/not-a-run"
@@ -275,7 +290,7 @@ def _run_folders(folder: Path) -> Iterator[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    return any((path / name).is_file() for name in (STATUS, RESOLVED))
+    return any(os.path.isfile(path / name) for name in (STATUS, RESOLVED))
 
 
 def _read(file: Path) -> Mapping[str, Any]:

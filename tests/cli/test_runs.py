@@ -1,0 +1,287 @@
+"""runs, status, logs, attach and stop on run directories made for the purpose: what they print, how they end, and that
+no stranger gets a signal."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hogwild import host
+from hogwild.cli import main
+from hogwild.monitoring import run_logs
+from hogwild.storage.files import replace
+from tests.helpers.jobs import RUN_PY, environment
+from tests.helpers.processes import PATIENCE_S, wait_for
+from tests.helpers.terminal import Reader, Terminal
+from tests.monitoring.test_run_status import record, write
+
+END = {"reason": "SIGTERM", "exit_status": 75, "doing": "stopped"}
+
+
+@contextlib.contextmanager
+def locked(run: Path) -> Iterator[Path]:
+    """The run, as if its job were running."""
+    lock = host.lock_file(run / ".lock")
+    try:
+        yield run
+    finally:
+        os.close(lock)
+
+
+# ---- runs and status -------------------------------------------------------------------------------------------------
+
+
+def test_runs_of_a_folder_with_two_hundred(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    now = time.time()
+    for number in range(200):
+        state = ("succeeded", "failed", "running", "stopped")[number % 4]
+        write(tmp_path / f"job-{number:03}", record(state) | {"began": now - 200 + number})
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "report.txt").touch()
+    with locked(tmp_path / "job-002"):
+        assert main.run(["runs", str(tmp_path)]) == 0
+        title, *rows = capsys.readouterr().out.splitlines()
+        assert main.run(["runs", str(tmp_path), "--json"]) == 0
+    assert title.split() == ["run", "state", "progress", "best", "began"]
+    assert [row.split()[0] for row in rows] == [f"job-{number:03}" for number in reversed(range(200))]
+    assert rows[0].split()[1:6] == ["stopped", "25", "%", "accuracy", "0.975"] and rows[0].endswith(" s ago")
+    assert {row.split()[1] for row in rows if "job-002" not in row} == {"succeeded", "failed", "lost", "stopped"}
+    assert next(row for row in rows if "job-002" in row).split()[1] == "running"
+    listed = json.loads(capsys.readouterr().out)["runs"]
+    assert [run["state"] for run in listed[:2]] == ["stopped", "lost"] and len(listed) == 200
+    assert (listed[1]["is_alive"], listed[1]["is_resumable"]) == (False, True)
+
+
+def test_status_is_one_screen_and_its_json_is_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write(tmp_path / "digits-1", record() | {"began": 1e9})
+    with locked(run):
+        assert main.run(["status", str(run)]) == 0
+        shown = capsys.readouterr().out
+        assert main.run(["status", str(run), "--json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+    assert len(shown.splitlines()) <= 24 and max(map(len, shown.splitlines())) < 160
+    for words in ("digits-1  running, evaluating, left 0:04:10", "25 %, epoch 1 of 6, update 12,345 of 37,035"):
+        assert words in shown
+    for words in ("accuracy 0.975, epoch 1 → checkpoints/best", "silent 42 s, replaced at 60 s", "restarts 2"):
+        assert words in shown
+    assert {name: answer[name] for name in record() if name not in ("time", "began", "run_dir")} == {
+        name: value for name, value in record().items() if name not in ("time", "began", "run_dir")
+    }
+    assert answer["is_alive"] is True and answer["run_dir"] == str(run)
+
+
+@pytest.mark.processes
+def test_commands_over_runs_import_nothing_heavy(tmp_path: Path) -> None:
+    """They are asked again and again, in a loop of a script or by `watch`."""
+    run = write(tmp_path / "runs" / "one", record("stopped") | END)
+    (run / "logs").mkdir()
+    (run / "logs" / "supervisor.log").write_text("a line\n")
+    for command, status in (["runs"], 0), (["status", "latest"], 0), (["logs", "one"], 0), (["stop", "one"], 4):
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", RUN_PY, *command],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr
+        imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
+        assert "typer" in imported and not imported & {"torch", "numpy", "numba", "scipy", "rich", "workers"}
+
+
+def test_what_is_not_there_is_said_with_the_kind_of_its_exit_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = write(tmp_path / "runs" / "one", record("stopped") | END)
+    lost = write(tmp_path / "lost", record())
+    for arguments, status, code in (
+        (["runs", "nowhere"], 3, "run/not-found"),
+        (["status", "two"], 3, "run/not-found"),
+        (["status", str(tmp_path)], 3, "run/not-a-run"),
+        (["logs", str(run), "--worker", "7"], 3, "run/no-log"),
+        (["logs", str(run), "-f"], 3, "run/no-log"),
+        (["stop", "one"], 4, "run/ended"),
+        (["attach", "latest"], 4, "run/ended"),
+        (["stop", str(lost), "--now"], 4, "run/lost"),
+        (["attach", str(lost)], 4, "run/lost"),
+        (["stop"], 2, "usage/arguments"),
+    ):
+        assert main.run(arguments) == status, arguments
+        assert f"code {code}" in capsys.readouterr().err
+    assert main.run(["stop", "one", "--json"]) == 4
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["error_code"] == "run/ended"
+    assert "runs/one does not run: stopped: SIGTERM\nresume with: hogwild train --resume runs/one" in captured.err
+
+
+def test_every_command_knows_a_run_by_its_name_and_the_newest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They fail for what such a made-up run lacks, and name the folder that they have found."""
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("old", "new")):
+        run = write(tmp_path / "runs" / name, record("stopped") | END | {"began": 100.0 + number})
+        (run / "env.json").write_text("[")
+    for given, found in ("old", "old"), ("latest", "new"), ("runs/old", "old"):
+        for arguments in (["train", "--resume", given], ["export", given], ["eval", given], ["sample", given]):
+            assert main.run(arguments) in (2, 3), arguments
+            assert f"runs/{found}" in capsys.readouterr().err
+    assert main.run(["report", "latest", "old", "latest"]) == 2
+    assert "runs/new" in capsys.readouterr().err
+
+
+# ---- stop ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("changes", [{"start_ticks": 1}, {"boot_id": "another"}, {"boot_id": None}], ids=str)
+def test_stop_never_signals_a_stranger(
+    changes: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A process that has got the number of the job's; or has it on another machine that shares the folder."""
+    stranger = subprocess.Popen(["sleep", "600"])
+    try:
+        same = {"pid": stranger.pid, "start_ticks": host.start_ticks(stranger.pid), "host": "elsewhere"}
+        with locked(write(tmp_path / "run", record() | same | changes)) as run:
+            assert main.run(["stop", str(run)]) == main.run(["stop", str(run), "--now"]) == 1
+        shown = capsys.readouterr().err
+        assert "code run/elsewhere" in shown and f"process {stranger.pid} on elsewhere" in shown
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        assert stranger.wait() == -signal.SIGKILL, "and no other signal ended it"
+
+
+# ---- logs ------------------------------------------------------------------------------------------------------------
+
+
+def test_logs_prints_the_supervisors_or_a_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write(tmp_path / "run", record("stopped") | END)
+    (run / "logs").mkdir()
+    (run / "logs" / "supervisor.log").write_text("one\ntwo\n")
+    (run / "logs" / "worker-3.log").write_bytes(b"caf\xe9\nno line end")
+    assert main.run(["logs", str(run)]) == 0 and capsys.readouterr().out == "one\ntwo\n"
+    assert main.run(["logs", str(run), "--worker", "3", "-f"]) == 0, "it has ended, so there is nothing to follow"
+    assert capsys.readouterr().out == "caf\ufffd\nno line end\n"
+
+
+def test_following_misses_and_repeats_nothing_that_is_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of any size, also half lines and half characters; the file is made, cut and replaced meanwhile."""
+    monkeypatch.setattr(run_logs, "POLL_S", 0.0005)
+    monkeypatch.setattr(run_logs, "BLOCK", 64)
+    file, is_over = tmp_path / "log", threading.Event()
+    found: list[str] = []
+    looks: list[None] = []
+
+    def goes_on() -> bool:
+        looks.append(None)
+        return not is_over.is_set()
+
+    def follow() -> None:
+        for lines in run_logs.follow(file, goes_on):
+            found.extend(lines.split("\n"))
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    expected = []
+    for part, how in enumerate(("made", "cut", "replaced")):
+        lines = [f"{how} {number} äöü {'x' * (number % 90)}" for number in range(700)]
+        content = "".join(f"{line}\n" for line in lines).encode()
+        if how == "cut":
+            os.truncate(file, 0)
+            seen = len(looks)  # a file that has grown again before the next look is not seen to be another
+            wait_for("a look", lambda: len(looks) > seen + 1)
+        elif how == "replaced":
+            replace(file, b"", False)
+        for start in range(0, len(content), 37 + part):
+            with file.open("ab") as stream:
+                stream.write(content[start : start + 37 + part])
+        expected += lines
+        wait_for(f"the lines of the {how} file", lambda: len(found) >= len(expected))  # noqa: B023
+    with file.open("ab") as stream:
+        stream.write(b"the last one, torn")
+    is_over.set()
+    follower.join()
+    assert found == [*expected, "the last one, torn"]
+
+
+# ---- attach ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def attached(run: Path, folder: Path) -> Iterator[tuple["subprocess.Popen[str]", Reader]]:
+    """`hogwild attach` in a terminal of 80 x 24; its standard output is a pipe."""
+    master, slave = os.openpty()
+    subprocess.run(["stty", "cols", "80", "rows", "24"], stdin=slave, check=True)
+    process = subprocess.Popen(
+        [sys.executable, RUN_PY, "attach", str(run)],
+        stdin=slave,
+        stdout=subprocess.PIPE,
+        stderr=slave,
+        env=environment("attach", folder, {"TERM": "xterm"}),
+        text=True,
+    )
+    os.close(slave)
+    with os.fdopen(master, "rb", buffering=0) as stream:
+        try:
+            yield process, Reader(stream)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def shown(reader: Reader) -> str:
+    with contextlib.suppress(AssertionError):  # a sequence is cut off where the reader stands
+        return "\n".join(Terminal(80, 24).feed(reader.text).lines())
+    return ""
+
+
+@pytest.mark.processes
+def test_attach_shows_a_job_started_elsewhere_until_its_end(tmp_path: Path) -> None:
+    def now(**changes: Any) -> bytes:
+        return json.dumps(record() | {"time": time.time()} | changes).encode()
+
+    run = write(tmp_path / "run", now().decode())
+    with locked(run), attached(run, tmp_path) as (process, reader):
+        wait_for("the first frame", lambda: "update 12,345 of 37,035" in shown(reader))
+        assert "digits  evaluating  0:01:23  left 0:04:10" in shown(reader) and "restarts" in shown(reader)
+        replace(run / "status.json", now(updates=20_000), False)
+        wait_for("the next", lambda: "update 20,000 of 37,035" in shown(reader))
+        assert "update 12,345" not in shown(reader), "in its place"
+        replace(run / "status.json", now(state="stopped", updates=20_100, **END), False)
+        output, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0
+        assert output.splitlines()[0] == "stopped: SIGTERM" and "--resume" in output.splitlines()[-1]
+        assert "update 20,100" in shown(reader) and "digits  stopped" in shown(reader)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("end", ["Ctrl-C", "killed"])
+def test_attach_ends_by_ctrl_c_or_with_a_killed_job(end: str, tmp_path: Path) -> None:
+    run = write(tmp_path / "run", record() | {"time": time.time(), "every_s": 1000.0})
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(locked(run))
+        process, reader = stack.enter_context(attached(run, tmp_path))
+        wait_for("a frame", lambda: "update 12,345" in shown(reader))
+        before = (run / "status.json").read_bytes()
+        if end == "Ctrl-C":
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE_S) == 0
+            wait_for("the message", lambda: "left; the job goes on. To stop it: hogwild stop" in shown(reader))
+        else:
+            (run / ".lock").unlink()  # nobody holds the lock of the one that is there now
+            (run / ".lock").touch()
+            output, _ = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 1 and output.startswith("lost: its process was killed")
+        assert (run / "status.json").read_bytes() == before

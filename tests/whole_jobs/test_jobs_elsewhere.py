@@ -1,0 +1,177 @@
+"""Real jobs, watched and stopped by other commands through their run directories alone."""
+
+import itertools
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hogwild.monitoring.live_display import Display
+from hogwild.monitoring.run_status import read_status
+from tests.helpers.jobs import JOBS, Job
+from tests.helpers.processes import IS_THOROUGH, wait_for
+
+COUNTING, BUILDING = str(JOBS / "counting.yaml"), str(JOBS / "building.yaml")
+ENDLESS = ("train.epochs=100000", "checkpoint.every_s=null")
+KILLS = 20 if IS_THOROUGH else 4
+
+
+def counting(diary: Path, *more: str) -> list[str]:
+    diary.mkdir()
+    return [COUNTING, f"model.init_args.diary={diary}", *more]
+
+
+@contextmanager
+def watched(run: Path) -> Iterator[list[dict[str, Any]]]:
+    """Every status.json of the run that differs from the one before; reading one that is torn fails."""
+    seen: list[dict[str, Any]] = []
+    failures: list[str] = []
+    is_over = threading.Event()
+
+    def look() -> None:
+        is_last, last = False, b""
+        while not is_last:
+            is_last = is_over.wait(0.001)  # asked first: what was written before is still read
+            with suppress(FileNotFoundError):
+                content = (run / "status.json").read_bytes()
+                if content != last:
+                    last = content
+                    try:
+                        seen.append(json.loads(content))
+                    except ValueError:
+                        failures.append(repr(content))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        is_over.set()
+        thread.join()
+    assert not failures
+
+
+def test_a_killed_job_leaves_a_whole_record_at_any_moment(tmp_path: Path, start_job: Callable[..., Job]) -> None:
+    """Killed while it is built, in its first updates, and later; then it is lost, and can be shown."""
+    chance, states = random.Random(5), set()
+    for number in range(KILLS):
+        folder = tmp_path / f"job-{number}"
+        folder.mkdir()
+        with watched(folder / "run") as seen:
+            job = start_job(
+                folder, *counting(folder / "diary", *ENDLESS, "checkpoint.every_s=0.1", "log.every_s=0.005")
+            )
+            wait_for("a record", lambda: seen)
+            assert seen[0]["state"] == "building" and seen[0]["pid"] == job.process.pid
+            if number % 2:
+                wait_for("updates", lambda: seen[-1]["updates"])
+            time.sleep(chance.uniform(0, 0.3))  # at a random moment
+            job.process.kill()
+            job.process.wait()
+        found = read_status(folder / "run")
+        assert (found.state, found.record) == ("lost", seen[-1])
+        assert found.record["state"] in ("building", "running") and found.way_on
+        assert Display().lines(found.glance, 80, 24)
+        states.add(found.record["state"])
+        assert not job.left_behind()
+    assert "running" in states
+
+
+def test_a_stop_from_elsewhere_waits_for_the_checkpoint_and_the_run_goes_on_at_once(
+    tmp_path: Path, start_job: Callable[..., Job]
+) -> None:
+    """Every state in its order; the lock is free when `stop` returns."""
+    diary = tmp_path / "diary"
+    arguments = counting(diary, "model.class_path=gated.Gated", *ENDLESS)
+    with watched(tmp_path / "run") as seen:
+        job = start_job(tmp_path, *arguments)
+        job.wait_for_updates(20)
+        (diary / "gates").touch()
+        stop = start_job(tmp_path / "stop", "stop", str(job.run_dir), run_dir=job.run_dir)
+        wait_for("the last checkpoint", (diary / "saving-1").exists)
+        wait_for("stopping", lambda: seen[-1]["state"] == "stopping")
+        assert stop.process.poll() is None, "it waits"
+        (diary / "gates").unlink()
+        (diary / "saved-1").touch()
+        assert stop.process.wait() == 0
+        resumed = start_job(tmp_path / "again", "--resume", str(job.run_dir), "train.epochs=1", run_dir=job.run_dir)
+        assert resumed.process.wait() == 0, resumed.stderr()
+        wait_for("its end", lambda: seen[-1]["state"] == "succeeded")
+    states = [(number, state) for (number, state), _ in itertools.groupby((r["attempt"], r["state"]) for r in seen)]
+    assert states[:5] == [*((1, state) for state in ("building", "running", "stopping", "stopped")), (2, "building")]
+    stopped = next(record for record in seen if record["state"] == "stopped")
+    assert (stopped["reason"], stopped["exit_status"], stopped["pid"]) == ("SIGTERM", 75, job.process.pid)
+    lines = stop.stdout().splitlines()
+    assert lines[0] == "stopped: SIGTERM" and lines[-1] == f"  resume with: hogwild train --resume {job.run_dir}"
+    again = start_job(tmp_path / "stop-again", "stop", str(job.run_dir), run_dir=job.run_dir)
+    assert again.process.wait() == 4 and "code run/ended" in again.stderr()
+
+
+@pytest.mark.parametrize("hold", ["updates", "the last checkpoint"])
+def test_now_ends_a_job_at_once_also_one_that_is_stopping(
+    hold: str, tmp_path: Path, start_job: Callable[..., Job]
+) -> None:
+    diary = tmp_path / "diary"
+    job = start_job(tmp_path, *counting(diary, "model.class_path=gated.Gated", *ENDLESS))
+    job.wait_for_updates(20)
+    (diary / "gates").touch()
+    if hold != "updates":
+        job.send(signal.SIGTERM)
+        wait_for("the last checkpoint", (diary / "saving-1").exists)
+        wait_for("stopping", lambda: job.status()["state"] == "stopping")
+    stop = start_job(tmp_path / "stop", "stop", str(job.run_dir), "--now", "--json", run_dir=job.run_dir)
+    assert stop.process.wait() == 0, stop.stderr()
+    answer = json.loads(stop.stdout())
+    assert (answer["state"], answer["is_resumable"], answer["error"]) == ("cancelled", True, None)
+    assert job.process.wait() == answer["exit_status"] and answer["exit_status"] > 128
+    assert not job.left_behind()
+
+
+def test_a_job_that_is_built_is_stopped_and_leaves_nothing(tmp_path: Path, start_job: Callable[..., Job]) -> None:
+    (tmp_path / "hold").touch()
+    job = start_job(tmp_path, BUILDING, f"model.init_args.diary={tmp_path}")
+    wait_for("the constructor", (tmp_path / "building").exists)
+    found = read_status(job.run_dir)
+    assert (found.state, found.record["doing"], found.is_begun) == ("building", "building model and data", False)
+    stop = start_job(tmp_path / "stop", "stop", str(job.run_dir), "--now", run_dir=job.run_dir)
+    assert stop.process.wait() == 0, stop.stderr()
+    assert "ended before training began; its run directory is removed" in stop.stderr()
+    assert job.process.wait() == 128 + signal.SIGTERM and not job.run_dir.exists()
+
+
+def test_a_supervisor_that_stands_still_is_named_late_not_lost(
+    tmp_path: Path, start_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hogwild.monitoring.run_status.LATE_S", 0.2)
+    job = start_job(tmp_path, *counting(tmp_path / "diary", *ENDLESS))
+    job.wait_for_updates(20)
+    os.kill(job.process.pid, signal.SIGSTOP)
+    wait_for("a late record", lambda: read_status(job.run_dir).late_s)
+    found = read_status(job.run_dir)
+    assert found.is_alive and found.glance.samples_per_s == 0.0 and "silent for" in found.glance.state
+    os.kill(job.process.pid, signal.SIGCONT)
+    wait_for("the next record", lambda: read_status(job.run_dir).late_s is None)
+
+
+def test_logs_follow_a_job_to_its_end(tmp_path: Path, start_job: Callable[..., Job]) -> None:
+    diary = tmp_path / "diary"
+    job = start_job(tmp_path, *counting(diary, "model.init_args.pace_s=0.05"))
+    job.wait_for_event("ready", 2)
+    logs = start_job(tmp_path / "logs", "logs", str(job.run_dir), "-f", run_dir=job.run_dir)
+    left = start_job(tmp_path / "left", "logs", str(job.run_dir), "-f", run_dir=job.run_dir)
+    wait_for("its first lines", lambda: "spawn" in logs.stdout() and "spawn" in left.stdout())
+    left.send(signal.SIGINT)
+    assert (left.process.wait(), left.stderr()) == (0, "")
+    assert job.process.poll() is None
+    (diary / "hurry").touch()
+    assert (job.process.wait(), logs.process.wait()) == (0, 0)
+    assert logs.stdout() == (job.run_dir / "logs" / "supervisor.log").read_text()
+    assert "end state=succeeded" in logs.stdout()
