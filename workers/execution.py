@@ -26,7 +26,6 @@ from hogwild.job.parts import Parts
 from hogwild.monitoring.profile_report import clear, report
 from hogwild.monitoring.run_status import EXIT_STATUS
 from hogwild.monitoring.tensorboard import check_wanted
-from hogwild.monitoring.terminal_writer import Look
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import with_devices
@@ -112,9 +111,9 @@ def run(request: Request, planned: Plan, early: HeadStart, startup: StartUp) -> 
     try:
         # Before signals raise: else a folder that is made but not yet ours could stay.
         rundir = RunDir.open(request.resume) if request.resume else RunDir.create(request.run_dir, request.job.name)
+        startup.phase("building model and data")
         startup.follow(rundir, is_resumed=request.resume is not None)
         with host.raising_on_signals() as stops:
-            startup.phase("building model and data")
             if request.resume:
                 request = replace(request, job=with_measured(rundir, request.job))
                 check_changes(rundir, request.job)
@@ -230,9 +229,7 @@ class _Prepared:
         self.startup.phase("starting workers")
         with host.SignalWatch(raises_second=self.plan.procs == 0, before=stops) as watch:
             session.journal.event("start", pid=os.getpid(), plan=self.plan.reason)
-            if self.startup.look is Look.NOTHING:
-                session.journal.show_message(f"run directory {session.rundir.path}")
-            session.journal.show_message(f"plan: {self.plan.reason}")
+            session.journal.show_message(f"run directory {session.rundir.path}\nplan: {self.plan.reason}")
             for note in [self.plan.warning, *session.parts.notes]:
                 if note:
                     session.journal.show_message(f"note: {note}")

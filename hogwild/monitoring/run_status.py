@@ -96,7 +96,9 @@ def glance_of(record: Mapping[str, Any], state: str = "") -> Glance:
     """Return the glance in a record, with defaults for what is missing; `state` replaces its own."""
     workers = tuple(_made(WorkerGlance, one) for one in _list(record.get("workers")) if "worker" in one)
     stream, best = record.get("stream"), record.get("best")
-    best = {"value": math.nan, "updates": 0, **best} if isinstance(best, dict) and "metric" in best else None
+    if isinstance(best, dict) and best.get("value") is None:  # NaN
+        best = {**best, "value": math.nan}
+    news = record.get("news")
     given = {
         "name": "",
         "run_dir": "",
@@ -105,7 +107,8 @@ def glance_of(record: Mapping[str, Any], state: str = "") -> Glance:
         "workers": workers,
         "spares": len(_list(record.get("spares"))),
         "stream": _made(StreamGlance, stream) if isinstance(stream, dict) else None,
-        "best": _made(Best, best) if best is not None else None,
+        "best": _made(Best, {"updates": 0, **best}) if isinstance(best, dict) and "metric" in best else None,
+        "news": tuple(news) if isinstance(news, list) else (),
     }
     glance: Glance = _made(Glance, given)
     return glance
