@@ -1,5 +1,5 @@
-"""The HTML page of a report: one file that requests nothing, neither scripts nor fonts, so it can be mailed. Its own script
-and style and the chart library lie in page_files/ and are put into it.
+"""The HTML page of a report: one file that requests nothing, neither scripts nor fonts, so it can be mailed. The script,
+the style and the chart library lie in page_files/ and are put into it.
 
 All text from a run is escaped: a job may be called `<script>`. A content security policy allows only the page's own
 script, by its hash, and no request at all."""
@@ -37,7 +37,7 @@ CONTROLS = """<div id="controls"><span class="axis" role="group" aria-label="x a
 type="button" data-x="updates">updates</button></span>
 <button type="button" id="reset" hidden>reset zoom</button>
 <span class="hint">Drag over a curve to zoom in; double-click to reset.</span>
-<button type="button" id="theme">dark / light</button></div>
+<button type="button" id="theme" title="colours">dark</button></div>
 <noscript><p class="error">The curves need JavaScript; the tables are below.</p></noscript>"""
 MANY_COLUMNS = 3  # more columns scroll on a phone
 LONG_REMARK = 24  # letters; the tile of a longer one is twice as wide
@@ -106,7 +106,7 @@ def table(rows: TableRows) -> str:
     parts = [_heading(rows.title)] if rows.title else []
     if rows.note:
         parts.append(f'<p class="note">{escape(rows.note)}</p>')
-    shown = rows.folded or len(rows.rows)  # all of them, if it would be none
+    shown = min(rows.folded or len(rows.rows), len(rows.rows))  # all of them, if it would be none
     if rows.rows:
         parts.append(_rows(rows, 0, shown))
     if len(rows.rows) > shown:
@@ -138,7 +138,9 @@ def _cell(cell: str | Bar) -> str:
         f'<i style="width:{100 * share:.1f}%;background:var({shade}, var(--p-other))"></i>'
         for _, share, shade in cell.parts
     )
-    words = ", ".join(f"{100 * share:.0f} % {word}".strip() for word, share, _ in cell.parts if share >= 0.005)
+    words = ", ".join(
+        f"{100 * share:.0f}\N{NO-BREAK SPACE}% {word}".strip() for word, share, _ in cell.parts if share >= 0.005
+    )
     return f'<span class="bar">{blocks}</span><span>{escape(words)}</span>'
 
 

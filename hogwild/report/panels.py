@@ -1,14 +1,15 @@
-"""The curves of a report as data: thinned tables of each run, and panels that name the columns to draw. The page's script
-(page_files/report.js) and the pictures for papers (pictures.py) both draw these.
+"""The curves of a report as data: thinned tables of each run, and panels that name the columns to draw. Both the page's
+script (page_files/report.js) and the pictures for papers (pictures.py) draw these.
 
     metrics.jsonl ─► Run ─► Table: train, smoothed, evaluations, workers ─┐
-                                                                          ├─► Panel ─► lines, each a column of a table
+                                                                          ├─► Plot ─► lines, each a column of a table
                             names and units ──────────────────────────────┘"""
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,8 +41,7 @@ class Table:
     is_sparse: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One curve: `column` of `table` of run number `run`. `look`: line, faint (behind its smoothed curve), smooth, or
     dots (a dot at each value). `colour`: its number among `colours`; without `label` it has no legend entry."""
 
@@ -55,13 +55,12 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
-    """Curves that share a y axis. `group`: the part of the page, and the picture, that it belongs to."""
+class Plot:
+    """RunCurves that share a y axis. `group`: the part of the page, and the picture, that it belongs to."""
 
     name: str
     group: str
     title: str
-    caption: str
     lines: tuple[Line, ...]
     form: str = NUMBER
     is_log: bool = False
@@ -69,24 +68,24 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Curves:
+class RunCurves:
     """All curves of a report. `tables[run][name]`; `names`: of the runs."""
 
     names: tuple[str, ...]
     runs: Sequence[Run]
     tables: Sequence[Mapping[str, Table]]
-    panels: tuple[Panel, ...]
+    panels: tuple[Plot, ...]
 
     @property
     def is_thinned(self) -> bool:
         return any(table.records > table.columns["time"].size for tables in self.tables for table in tables.values())
 
 
-def curves(runs: Sequence[Run], names: Sequence[str]) -> Curves:
+def curves(runs: Sequence[Run], names: Sequence[str]) -> RunCurves:
     """Return the curves of one run, with every worker, or of several, without their workers."""
     tables = [dict(_tables(run, len(runs))) for run in runs]
     panels = [*_learning(runs, names, tables), *_resources(runs, names, tables)]
-    return Curves(tuple(names), runs, tables, tuple(panel for panel in panels if panel.lines))
+    return RunCurves(tuple(names), runs, tables, tuple(panel for panel in panels if panel.lines))
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
@@ -130,7 +129,7 @@ def _table(
     watched = list(_extremes(columns) if is_sparse else (columns[name] for name in values)) or [columns["time"]]
     kept = thinned(watched, most)
     breaks = gaps(columns["time"]) if is_broken else np.zeros(0, np.int64)
-    begins = np.searchsorted(columns["time"], run.clock.elapsed(run.clock.starts)) if is_broken else breaks
+    begins = np.searchsorted(records["time"][there], run.clock.starts) if is_broken else breaks
     first = np.unique(np.concatenate([breaks, begins]).astype(np.int64))
     first = first[(first > 0) & (first < rows)]
     kept = np.union1d(kept, np.concatenate([first, first - 1])).astype(np.int64)
@@ -149,25 +148,22 @@ def _extremes(columns: Mapping[str, Floats]) -> Iterator[Floats]:
 # ---- panels ---------------------------------------------------------------------------------------------------------
 
 
-def _learning(
-    runs: Sequence[Run], names: Sequence[str], tables: Sequence[Mapping[str, Table]]
-) -> Iterator[Panel]:
+def _learning(runs: Sequence[Run], names: Sequence[str], tables: Sequence[Mapping[str, Table]]) -> Iterator[Plot]:
     metrics = list(dict.fromkeys(name for run in runs for name in run.metric_names))[:MOST_METRICS]
     for metric in metrics:
         lines = tuple(line for run in range(len(runs)) for line in _of_metric(run, names, tables[run], metric))
         if not lines:
             continue
-        caption = _ABOUT_LOSS if metric == LOSS else _ABOUT_METRIC
         is_log = spans_decades(*(tables[line.run][line.table].columns[line.column] for line in lines))
-        yield Panel(metric, "learning", in_words(metric), caption, lines, is_log=is_log, is_wide=metric == LOSS)
+        yield Plot(metric, "learning", in_words(metric), lines, is_log=is_log)
     parts = dict.fromkeys(name for run in tables if "train" in run for name in run["train"].columns if "." in name)
     for place, part in enumerate(parts):
         lines = tuple(_of_runs(names, tables, part, place, len(parts)))
         title = f"training loss: {part.partition('.')[2]}"
-        yield Panel(part, "learning", title, "A further loss of training_step, mean of the batches.", lines)
+        yield Plot(part, "learning", title, lines)
     rates = [run["train"].columns["lr"] for run in tables if "train" in run and "lr" in run["train"].columns]
     if len({float(value) for rate in rates for value in (np.nanmin(rate), np.nanmax(rate)) if rate.size}) > 1:
-        yield Panel("lr", "learning", in_words("lr"), _ABOUT_RATE, tuple(_of_runs(names, tables, "lr", 0, 1)))
+        yield Plot("lr", "learning", in_words("lr"), tuple(_of_runs(names, tables, "lr", 0, 1)))
 
 
 def _of_metric(run: int, names: Sequence[str], tables: Mapping[str, Table], metric: str) -> Iterator[Line]:
@@ -204,20 +200,23 @@ def _of_runs(
             yield Line(run, "smooth", column, "smoothed" if alone else label, "smooth", *colour)
 
 
-def _resources(runs: Sequence[Run], names: Sequence[str], tables: Sequence[Mapping[str, Table]]) -> Iterator[Panel]:
-    total = tuple(_of_runs(names, tables, "samples_per_s", 0, 1))
+def _resources(runs: Sequence[Run], names: Sequence[str], tables: Sequence[Mapping[str, Table]]) -> Iterator[Plot]:
     workers = tables[0].get("workers") if len(runs) == 1 else None
-    yield Panel("samples_per_s", "throughput", in_words("samples_per_s"), _ABOUT_SPEED, total, RATE, is_wide=True)
-    if workers is not None and runs[0].workers > 1:
-        title, lines = "samples per second of each worker", _of_workers(workers, "samples_per_s")
-        yield Panel("worker_samples_per_s", "throughput", title, _ABOUT_WORKERS, lines, RATE, is_wide=True)
-    memory = tuple(_of_runs(names, tables, "pss_bytes", 0, 1))
-    yield Panel("pss_bytes", "resources", "memory of all processes", _ABOUT_MEMORY, memory, BYTES)
-    if workers is not None:
-        lines = _of_workers(workers, "pss_bytes")
-        yield Panel("worker_pss_bytes", "resources", "memory of each worker", _ABOUT_WORKER_MEMORY, lines, BYTES)
-        lines = _of_workers(workers, "cpu")
-        yield Panel("worker_cpu", "resources", "processor time of each worker", _ABOUT_CPU, lines, CORES)
+    for name, group, title, form in (
+        ("samples_per_s", "throughput", in_words("samples_per_s"), RATE),
+        ("worker_samples_per_s", "throughput", "samples per second of each worker", RATE),
+        ("pss_bytes", "resources", "memory of all processes", BYTES),
+        ("worker_pss_bytes", "resources", "memory of each worker", BYTES),
+        ("worker_cpu", "resources", "processor time of each worker", CORES),
+    ):
+        column = name.removeprefix("worker_")
+        if column == name:
+            lines = tuple(_of_runs(names, tables, column, 0, 1))
+        elif workers is not None and (runs[0].workers > 1 or column != "samples_per_s"):
+            lines = _of_workers(workers, column)
+        else:
+            continue
+        yield Plot(name, group, title, lines, form, is_wide=group == "throughput")
 
 
 def _of_workers(table: Table, name: str) -> tuple[Line, ...]:
@@ -227,20 +226,6 @@ def _of_workers(table: Table, name: str) -> tuple[Line, ...]:
         for place, column in enumerate(columns)
         if np.isfinite(table.columns[column]).any()
     )
-
-
-_ABOUT_LOSS = (
-    "Training: mean of the batches between two records. Validation: the whole validation set. "
-    "Look for: both fall. If validation rises while training falls, the model overfits; "
-    "if both jump or rise, the learning rate is too high for this staleness."
-)
-_ABOUT_METRIC = "On the whole validation set. Look for: still improving at the end? Then more epochs may help."
-_ABOUT_RATE = "The learning rate of the first parameter group. It follows the updates."
-_ABOUT_SPEED = "All workers together. Look for: a steady level. Short dips are evaluations and checkpoints; a fall of long duration means busy cores or slow data."
-_ABOUT_WORKERS = "Look for: equal curves on equal cores. A worker that is always below the others has a slower or busier core; a gap is a worker that was dead."
-_ABOUT_MEMORY = "PSS: a page that several processes share is counted once, in parts. Look for: a level line. A steady rise is a leak, often a list that grows."
-_ABOUT_WORKER_MEMORY = "PSS of each worker process. Look for: equal, level lines."
-_ABOUT_CPU = "Cores that each worker keeps busy. Near 1: it computes all the time. Well below 1: it waits for a core, for data, or for work."
 
 
 # ---- other data of the page -----------------------------------------------------------------------------------------
@@ -272,44 +257,22 @@ def marks(run: Run) -> list[dict[str, Any]]:
     return found
 
 
-def page_data(found: Curves) -> dict[str, Any]:
+def page_data(found: RunCurves) -> dict[str, Any]:
     """Return everything that the page's script draws, for `to_json`."""
+    runs = zip(found.names, found.runs, found.tables, strict=True)
     return {
         "runs": [
             {
                 "name": name,
                 "end": run.span_s,
-                "tables": {
-                    key: {
-                        "columns": table.columns,
-                        "breaks": table.breaks,
-                        "records": table.records,
-                        "sparse": table.is_sparse,
-                    }
-                    for key, table in tables.items()
-                },
+                "tables": tables,
                 "marks": marks(run) if len(found.runs) == 1 else [],
                 "best": _best_place(run),
                 "staleness": staleness(run),
             }
-            for name, run, tables in zip(found.names, found.runs, found.tables, strict=True)
+            for name, run, tables in runs
         ],
-        "panels": [
-            {
-                "name": panel.name,
-                "group": panel.group,
-                "title": panel.title,
-                "caption": panel.caption,
-                "form": panel.form,
-                "log": panel.is_log,
-                "wide": panel.is_wide,
-                "lines": [
-                    [line.run, line.table, line.column, line.label, line.look, line.colour, line.colours]
-                    for line in panel.lines
-                ],
-            }
-            for panel in found.panels
-        ],
+        "panels": found.panels,
     }
 
 
@@ -330,6 +293,8 @@ def to_json(value: Any) -> str:
 def _json(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"[{','.join(_numbers(value))}]"
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{json.dumps(str(key))}:{_json(one)}" for key, one in value.items()) + "}"
     if isinstance(value, float):
@@ -342,9 +307,9 @@ def _json(value: Any) -> str:
 def _numbers(values: Floats) -> Iterable[str]:
     """Yield numbers as JSON; times keep milliseconds, since six digits would be seconds in a long job."""
     for value in values.tolist():
-        if not np.isfinite(value):
+        if not math.isfinite(value):
             yield "null"
         elif value == int(value) and abs(value) < 1e15:
             yield str(int(value))
         else:
-            yield f"{value:.3f}".rstrip("0") if abs(value) >= 1000 else f"{value:.6g}"
+            yield str(round(value, 3)) if abs(value) >= 1000 else f"{value:.6g}"

@@ -8,6 +8,7 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -20,7 +21,20 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from hogwild.formatting import binary_unit, number, time_unit
-from hogwild.report.panels import AXES, BYTES, CORES, NUMBER, OLDEST, RATE, Curves, Line, Panel, Table, marks, staleness
+from hogwild.report.panels import (
+    AXES,
+    BYTES,
+    CORES,
+    NUMBER,
+    OLDEST,
+    RATE,
+    RunCurves,
+    Line,
+    Plot,
+    Table,
+    marks,
+    staleness,
+)
 from hogwild.report.run_data import Floats
 from hogwild.report.timeline import ABSENT, ALIVE, JOB_ROWS, STARTING, WORKER_MARKS, PhaseBars, page_marks, phase_bars
 
@@ -41,7 +55,7 @@ PHASE_COLOURS = {
 OTHER = "#56B4E9"  # a phase unknown to this version
 MARKERS = {"exit": "X", "stall": "^", "fence": "v"}
 ROW_COLOURS = {"evaluation": "#009E73", "checkpoint": "#0072B2", "pause": "#777777", "rollback": "#CC79A7"}
-LOOKS = {
+LOOKS: dict[str, dict[str, Any]] = {
     "faint": {"alpha": 0.35, "linewidth": 1.0},
     "smooth": {"linewidth": 1.8},
     "dots": {"marker": "o", "markersize": 3.5},
@@ -54,7 +68,7 @@ MOST_BARS = 64
 MANY = 16  # with more workers, the bars get thinner
 
 
-def pictures(found: Curves) -> dict[str, bytes]:
+def pictures(found: RunCurves) -> dict[str, bytes]:
     """Return all pictures for which there are records, as PNGs by name. Only one thread at a time."""
     figures: dict[str, Figure] = {}
     with _drawing():
@@ -83,14 +97,10 @@ def _drawing() -> Iterator[None]:
         with matplotlib.rc_context(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"Glyph \d+ .*missing from", category=UserWarning)
             matplotlib.rcdefaults()
-            matplotlib.rcParams.update(
-                {
-                    **{f"axes.spines.{side}": False for side in ("top", "right")},
-                    **{"axes.titlelocation": "left", "axes.titlesize": 11, "axes.grid": True, "axes.axisbelow": True},
-                    **{"grid.color": "#e6e6e6", "legend.frameon": False, "legend.fontsize": 9, "font.size": 10},
-                    "lines.linewidth": 1.4,
-                }
-            )
+            matplotlib.rc("axes", titlelocation="left", titlesize=11, grid=True, axisbelow=True)
+            matplotlib.rc("axes.spines", top=False, right=False)
+            matplotlib.rc("grid", color="#e6e6e6")
+            matplotlib.rc("legend", frameon=False, fontsize=9)
             yield
     finally:
         log.setLevel(level)
@@ -142,11 +152,11 @@ def _legend_above(axes: Axes) -> None:
 # ---- curves ---------------------------------------------------------------------------------------------------------
 
 
-def _group(found: Curves, group: str) -> list[Panel]:
+def _group(found: RunCurves, group: str) -> list[Plot]:
     return [panel for panel in found.panels if panel.group == group]
 
 
-def _curves(found: Curves, panels: Sequence[Panel], axis: str, width: float) -> Figure:
+def _curves(found: RunCurves, panels: Sequence[Plot], axis: str, width: float) -> Figure:
     """Draw one panel below the other."""
     figure = _figure(width, 0.7 + ROW * len(panels) + 0.3 * (len(found.runs) > 1))
     grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
@@ -178,10 +188,12 @@ def _line(axes: Axes, line: Line, table: Table, axis: str) -> None:
     x, y = (np.insert(table.columns[name], table.breaks, np.nan) for name in (axis, line.column))
     is_break = np.insert(np.zeros(table.columns[axis].size, bool), table.breaks, True)
     shown = is_break | (np.isfinite(x) & (np.isfinite(y) | table.is_sparse))
-    axes.plot(x[shown], y[shown], color=_colour(line.colour, line.colours), label=_plain(line.label), **LOOKS[line.look])
+    axes.plot(
+        x[shown], y[shown], color=_colour(line.colour, line.colours), label=_plain(line.label), **LOOKS[line.look]
+    )
 
 
-def _star(axes: Axes, found: Curves, line: Line, axis: str) -> None:
+def _star(axes: Axes, found: RunCurves, line: Line, axis: str) -> None:
     """Mark the best evaluation."""
     best = found.runs[line.run].best
     if line.table == "evaluations" and best is not None and best.row is not None:
@@ -192,7 +204,7 @@ def _star(axes: Axes, found: Curves, line: Line, axis: str) -> None:
         axes.plot(*point, "*", color=colour, markersize=12, zorder=5, clip_on=False, label="best")
 
 
-def _marks(axes: Axes, found: Curves, axis: str) -> None:
+def _marks(axes: Axes, found: RunCurves, axis: str) -> None:
     """Mark rollbacks to a checkpoint, and resumes."""
     looks = {"rollback": ("--", COLOURS[3]), "resume": (":", "#555555")}
     seen: set[str] = set()
@@ -204,7 +216,7 @@ def _marks(axes: Axes, found: Curves, axis: str) -> None:
             seen.add(mark["kind"])
 
 
-def _scale(axes: Axes, panel: Panel) -> None:
+def _scale(axes: Axes, panel: Plot) -> None:
     highest = float(axes.dataLim.y1)
     if panel.is_log:
         axes.set_yscale("log")
@@ -230,7 +242,7 @@ def _scale(axes: Axes, panel: Panel) -> None:
 # ---- staleness ------------------------------------------------------------------------------------------------------
 
 
-def _staleness(found: Curves) -> Figure:
+def _staleness(found: RunCurves) -> Figure:
     """Draw the histogram of one run as bars; of several as shares, since they may have made different numbers of
     updates."""
     figure = _figure(WIDE, 3.1)
@@ -262,7 +274,7 @@ def _staleness(found: Curves) -> Figure:
 # ---- timeline -------------------------------------------------------------------------------------------------------
 
 
-def _timeline(found: Curves, bars: PhaseBars) -> Figure:
+def _timeline(found: RunCurves, bars: PhaseBars) -> Figure:
     """Draw the bars of the workers and, above them, a row for each kind of event of the job."""
     run = found.runs[0]
     rows = {kind: words for kind, words in JOB_ROWS.items() if run.events_of(kind)}
@@ -291,7 +303,7 @@ def _timeline(found: Curves, bars: PhaseBars) -> Figure:
     return figure
 
 
-def _bars(axes: Axes, found: Curves, bars: PhaseBars) -> list[str]:
+def _bars(axes: Axes, found: RunCurves, bars: PhaseBars) -> list[str]:
     """Draw one image, its columns as wide as those of the bars, with white between them; return the kinds of marks."""
     run = found.runs[0]
     palette: Floats = np.array([to_rgb(PHASE_COLOURS.get(word, OTHER)) for word in bars.words])
@@ -302,7 +314,9 @@ def _bars(axes: Axes, found: Curves, bars: PhaseBars) -> list[str]:
     axes.imshow(image, extent=extent, aspect="auto", interpolation="nearest")
     seen = []
     for kind, marker in MARKERS.items():
-        points = [(mark["at"], mark["worker"]) for mark in page_marks(run, kind) if mark.get("worker", workers) < workers]
+        points = [
+            (mark["at"], mark["worker"]) for mark in page_marks(run, kind) if mark.get("worker", workers) < workers
+        ]
         if points:  # an empty line that is not clipped would extend the layout to the picture's corner
             at, row = zip(*points, strict=True)
             axes.plot(at, row, marker, color="black", markersize=8, markeredgecolor="white", clip_on=False)

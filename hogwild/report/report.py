@@ -17,7 +17,7 @@ from hogwild.formatting import moment
 from hogwild.monitoring import tensorboard
 from hogwild.report import tables
 from hogwild.report.page import CONTROLS, charts, contents, header, notes, page, table
-from hogwild.report.panels import Curves, curves, page_data
+from hogwild.report.panels import RunCurves, curves, page_data
 from hogwild.report.run_data import Run, read_run
 from hogwild.report.timeline import page_timeline
 from hogwild.storage.files import replace
@@ -38,6 +38,7 @@ PICTURES = (
     *("learning-time", "learning-samples", "learning-updates", "throughput", "timeline", "staleness", "resources"),
     "memory",
 )
+MISSING = "What is not in this report"
 THINNED = (
     "There are more records than a page needs: curves show the lowest and the highest of every short stretch, "
     "smoothed curves the means of all records. metrics.jsonl has every record."
@@ -55,24 +56,52 @@ class WrittenReport:
     no_pictures: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """The content of a page, downwards: tables, charts (with the timeline the table of each worker), tables, notes."""
+
+    title: str
+    head: str
+    above: Sequence[tables.TableRows]
+    found: RunCurves
+    timeline: dict[str, Any] | None
+    each_worker: tables.TableRows | None
+    below: Sequence[tables.TableRows]
+    missing: Sequence[str]
+
+    def html(self) -> str:
+        data = {**page_data(self.found), "timeline": self.timeline}
+        groups = {panel.group for panel in self.found.panels} | ({"workers"} if self.timeline is not None else set())
+        groups |= {"staleness"} if any(run["staleness"] for run in data["runs"]) else set()
+        shown = {name: words for name, words in GROUPS.items() if name in groups}
+        titles = [*(one.title for one in self.above), *shown.values(), *(one.title for one in self.below)]
+        parts = [self.head, contents([*titles, *([MISSING] if self.missing else [])]), *map(table, self.above)]
+        parts += [CONTROLS] if shown else []
+        parts += [f'<p class="note">{escape(THINNED)}</p>'] if self.found.is_thinned else []
+        for name, words in shown.items():
+            parts.append(charts(words, name))
+            parts += [table(self.each_worker)] if name == "workers" and self.each_worker is not None else []
+        parts += [*map(table, self.below), *([notes(MISSING, self.missing)] if self.missing else [])]
+        return page(self.title, parts, data if shown else None)
+
+
 def write_report(path: Path, out: Path | None = None) -> WrittenReport:
     """Write the page of one run to RUN/report or to `out`. Raises NotFoundError if there is no run, RunDirError if it
     cannot be written."""
     run = read_run(path)
-    found = curves([run], [run.name])
     places = [str(run.path), f"Page made {moment(run.read_at)} from the files of the run directory."]
-    head = header(str(run.summary.get("name") or run.name), places, tables.headline(run))
     timeline = page_timeline(run)
-    written = _write(
-        out if out is not None else run.path / "report",
-        f"{run.name}: a run of hogwild",
-        head,
-        found,
-        timeline,
-        tables.missing(run),
-        [*tables.tables(run)],
+    content = _Page(
+        title=f"{run.name}: a run of hogwild",
+        head=header(str(run.summary.get("name") or run.name), places, tables.headline(run)),
+        above=(),
+        found=curves([run], [run.name]),
+        timeline=timeline,
         each_worker=tables.workers(run) if timeline is not None else None,
+        below=[*tables.tables(run)],
+        missing=tables.missing(run),
     )
+    written = _write(out if out is not None else run.path / "report", content)
     _to_tensorboard(run, written.pictures)
     return written
 
@@ -86,54 +115,25 @@ def write_comparison(paths: Sequence[Path], out: Path | None = None) -> WrittenR
         raise UsageError(f"{twice} is named twice; name different runs to compare", code="usage/contradiction")
     runs = [read_run(path) for path in paths]
     names = tables.labels(runs)
-    missing = [f"{name}: {line}" for name, run in zip(names, runs, strict=True) for line in tables.missing(run)]
-    folders = "-".join(re.sub(r"[^\w.+-]+", "_", run.name) for run in runs)
-    beside = runs[0].path / "report" / f"report-{folders}"[:LONGEST_NAME]
-    return _write(
-        out if out is not None else beside,
-        f"{len(runs)} runs of hogwild",
-        header(" and ".join(names), [str(run.path) for run in runs]),
-        curves(runs, names),
-        None,
-        missing,
-        [*tables.differences(runs)],
-        above=2,
+    *above, machine = tables.differences(runs)
+    content = _Page(
+        title=f"{len(runs)} runs of hogwild",
+        head=header(", ".join(names), [str(run.path) for run in runs]),
+        above=above,
+        found=curves(runs, names),
+        timeline=None,
+        each_worker=None,
+        below=[machine],
+        missing=[f"{name}: {line}" for name, run in zip(names, runs, strict=True) for line in tables.missing(run)],
     )
+    folders = "-".join(re.sub(r"[^\w.+-]+", "_", run.name) for run in runs)
+    return _write(out if out is not None else runs[0].path / "report" / f"report-{folders}"[:LONGEST_NAME], content)
 
 
-def _write(
-    folder: Path,
-    title: str,
-    head: str,
-    found: Curves,
-    timeline: dict[str, Any] | None,
-    missing: Sequence[str],
-    rows: Sequence[tables.TableRows],
-    *,
-    above: int = 0,
-    each_worker: tables.TableRows | None = None,
-) -> WrittenReport:
-    """Write the page and, with matplotlib, its pictures; remove those of an earlier report that it lacks. The first
-    `above` tables stand above the charts."""
-    data = {**page_data(found), "timeline": timeline}
-    groups = {panel.group for panel in found.panels} | ({"workers"} if timeline is not None else set())
-    groups |= {"staleness"} if any(run["staleness"] for run in data["runs"]) else set()
-    sections = [(words, name) for name, words in GROUPS.items() if name in groups]
-    notes_title = "What is not in this report"
-    titles = [*(one.title for one in rows[:above]), *(words for words, _ in sections)]
-    parts = [
-        head,
-        contents([*titles, *(one.title for one in rows[above:]), *([notes_title] if missing else [])]),
-        *map(table, rows[:above]),
-        *([CONTROLS] if sections else []),
-        *([f'<p class="note">{escape(THINNED)}</p>'] if found.is_thinned else []),
-    ]
-    for words, name in sections:
-        parts.append(charts(words, name))
-        parts += [table(each_worker)] if name == "workers" and each_worker is not None else []
-    parts += [*map(table, rows[above:]), *([notes(notes_title, missing)] if missing else [])]
-    text = page(title, parts, data if sections else None)
-    pictures, why = _pictures(found)
+def _write(folder: Path, content: _Page) -> WrittenReport:
+    """Write the page and, with matplotlib, its pictures; remove those of an earlier report that it lacks."""
+    text = content.html()
+    pictures, why = _pictures(content.found)
     files = {name: folder / f"{name}.png" for name in pictures}
     with explained(f"cannot write the report to {folder} (another folder: --out DIR)"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -142,10 +142,10 @@ def _write(
         for name in set(PICTURES) - files.keys():
             (folder / f"{name}.png").unlink(missing_ok=True)
         replace(folder / INDEX, text.encode(errors="replace"), sync=False)
-    return WrittenReport(folder / INDEX, tuple(files.values()), tuple(missing), why)
+    return WrittenReport(folder / INDEX, tuple(files.values()), tuple(content.missing), why)
 
 
-def _pictures(found: Curves) -> tuple[dict[str, bytes], str]:
+def _pictures(found: RunCurves) -> tuple[dict[str, bytes], str]:
     """Return the PNGs by name, and why there are none."""
     try:
         from hogwild.report.pictures import pictures

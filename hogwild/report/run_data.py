@@ -222,12 +222,12 @@ def _best(run: Run) -> BestEvaluation | None:
         ours = known(metric)
         is_highest = mode == "max" or (mode != "min" and ours is not None and ours.higher_is_better)
         row = int(np.nanargmax(values) if is_highest else np.nanargmin(values))
-    value = said.get("value", said.get(metric, values[row] if row is not None else None))
+    value: Any = said.get("value", said.get(metric, values[row] if row is not None else None))
+    epoch: Any = said.get("epoch", evaluations["epoch"][row] if row is not None else None)
     if not _is_number(value):
         return None
-    epoch = said.get("epoch", evaluations["epoch"][row] if row is not None else None)
-    checkpoint = str(said.get("checkpoint") or run.best_checkpoint)
-    return BestEvaluation(metric, float(value), row, int(epoch) if _is_number(epoch) else None, checkpoint)
+    epoch = int(epoch) if _is_number(epoch) and epoch == epoch else None
+    return BestEvaluation(metric, float(value), row, epoch, str(said.get("checkpoint") or run.best_checkpoint))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from hogwild.report.words import event_in_words, in_words
 from hogwild.storage.run_directory import LIBRARY
 
 MOST_EVENTS = 200
+MOST_WORKERS = 16  # shown at first
 # Shown in the pictures, or routine events of a job; the count of all events includes them.
 ORDINARY = (
     *("spawn", "ready", "restart", "evaluation", "checkpoint", "pause", "spare", "exchange"),
@@ -197,7 +198,7 @@ def workers(run: Run) -> TableRows:
             )
         )
     head = ("", "part of all samples", "time by phase", "deaths", "restarts", "processor, median", "memory, highest")
-    return TableRows("Each worker", head, rows)
+    return TableRows("Each worker", head, rows, folded=MOST_WORKERS, folded_words="more workers")
 
 
 def summary(run: Run) -> TableRows:
@@ -242,7 +243,9 @@ def configuration(run: Run) -> TableRows:
     rows = [(one.key, exact(one.value), one.origin) for one in found]
     folded = sum(one.origin != DEFAULT for one in found)
     note = "Overrides are set on the command line, by a resume or by a measurement."
-    return TableRows("Configuration", ("field", "value", "from"), rows, marks, note, folded, "fields with their defaults")
+    return TableRows(
+        "Configuration", ("field", "value", "from"), rows, marks, note, folded, "fields with their defaults"
+    )
 
 
 def events(run: Run) -> TableRows:
@@ -256,7 +259,7 @@ def events(run: Run) -> TableRows:
     note = f"All events: {_kinds(run.events)}."
     if left_out:
         note = f"The first and the last {half}; in between {_kinds(left_out)} are left out (events.jsonl). {note}"
-    return TableRows("Events", ("running time", "at", "event", "details"), rows, marks, note)
+    return TableRows("Events", ("running time", "event", "details", "at"), rows, marks, note)
 
 
 def _kinds(events: Sequence[Mapping[str, Any]]) -> str:
@@ -264,7 +267,7 @@ def _kinds(events: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _event_row(run: Run, event: Mapping[str, Any]) -> tuple[str, ...]:
-    return duration(float(run.clock.elapsed(event["time"]))), moment(event["time"]), *event_in_words(event)
+    return duration(float(run.clock.elapsed(event["time"]))), *event_in_words(event), moment(event["time"])
 
 
 # ---- missing parts --------------------------------------------------------------------------------------------------
@@ -350,8 +353,9 @@ def _meant(text: str) -> dict[str, Any] | None:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Return a name for each run: its folder's, with a number, since two folders may have the same name."""
-    return [f"{place} {run.name}" for place, run in enumerate(runs, 1)]
+    """Return a name for each run: its folder's, with a number where two folders have the same name."""
+    names = [run.name for run in runs]
+    return names if len(set(names)) == len(names) else [f"{place} {name}" for place, name in enumerate(names, 1)]
 
 
 def differences(runs: Sequence[Run]) -> Iterator[TableRows]:
@@ -360,7 +364,9 @@ def differences(runs: Sequence[Run]) -> Iterator[TableRows]:
     lines = [headline(run) for run in runs]
     tiles = [{word: f"{value} ({more})" if more else value for word, value, more in line.tiles} for line in lines]
     rows = [("state", *(line.state for line in lines))]
-    rows += [(word, *(one.get(word, NOT_THERE) for one in tiles)) for word in dict.fromkeys(w for t in tiles for w in t)]
+    rows += [
+        (word, *(one.get(word, NOT_THERE) for one in tiles)) for word in dict.fromkeys(w for t in tiles for w in t)
+    ]
     folded = len(rows)
     rows += _differing([dict(flat(run.summary or run.status)) for run in runs], told, in_words)
     yield TableRows("Results", ("", *head), rows, (), "", folded, "more differences")

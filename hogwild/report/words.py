@@ -74,7 +74,6 @@ WORDS = {
     "pid": "process",
     # of events
     "freed": "batches reassigned",
-    "updates": "updates",
     "from_updates": "from updates",
     "lr_factor": "learning rate times",
     "records_cut": "later records dropped",

@@ -9,6 +9,30 @@
   const AXES = { time: "running time", samples: "samples", updates: "updates" };
   const NAMED = 7; // so many curves have colours of their own; more form a gradient
   const MOST_SHOWN = 8; // values in a tooltip: those nearest to the pointer
+  const ABOUT = {
+    __proto__: null,
+    loss: "Training: mean of the batches between two records, with dropout. Validation: the whole validation set. " +
+      "Look for: both fall. If validation rises while training falls, the model overfits; if both jump or rise, " +
+      "the learning rate is too high for this staleness.",
+    metric: "On the whole validation set. Look for: does it still improve at the end? Then more epochs may help.",
+    losses: "A further loss of training_step, mean of the batches between two records.",
+    lr: "Of the first parameter group. It follows the updates.",
+    samples_per_s: "All workers together. Look for: a steady level. Short dips are evaluations and checkpoints; " +
+      "a long fall means busy cores or slow data.",
+    worker_samples_per_s: "Look for: equal curves on equal cores. A worker that is always below the others has a " +
+      "slower or busier core; a gap is a worker that was dead.",
+    timeline: "Each bar is a worker. Look for: long waiting (too little work for so many workers, or slow data), " +
+      "much grey (too many evaluations or checkpoints), deaths and how long a replacement takes to start.",
+    staleness: "Number of updates by others between reading the parameters and applying the gradient; counts on a " +
+      "log scale. Look for: about N - 1 for N equally fast workers. A long tail comes from workers that did not run " +
+      "for a moment.",
+    pss_bytes: "PSS: a page that several processes share is counted once, in parts. Look for: a level line. " +
+      "A steady rise is a leak, often a list that grows.",
+    worker_pss_bytes: "PSS of each worker process. Look for: equal, level lines.",
+    worker_cpu: "Cores that each worker keeps busy. Near 1: it computes all the time. Well below 1: it waits for a " +
+      "core, for data, or for work.",
+  };
+  const caption = ({ name }) => el("figcaption", { textContent: ABOUT[name] || ABOUT[name.split(".")[0]] || ABOUT.metric });
   const state = { x: "time", zoom: null, log: {}, theme: "" };
   let charts = [];
 
@@ -59,6 +83,10 @@
     if (hours >= 72) return Number((hours / 24 + (minutes % 60) / 1440).toFixed(1)) + " d";
     return hours ? `${hours}:${two(minutes)}:${two(seconds)}` : `${Math.floor(minutes)}:${two(seconds)}`;
   };
+  const tick = (value, step) =>
+    step >= 86400 ? value / 86400 + " d" : step >= 3600 ? value / 3600 + " h"
+      : step < 60 ? clock(value, step) : value < 3600 ? value / 60 + " min"
+      : `${Math.floor(value / 3600)} h ${(value / 60) % 60 || ""}`;
   const onAxis = (form) => (form === "bytes" ? bytes : short);
   const inFull = (form, value) =>
     form === "bytes" ? bytes(value) : form === "cores" ? value.toFixed(2) + " cores" : significant(value, 5);
@@ -102,7 +130,7 @@
       xs.push(table.columns[axis][row]);
       names.forEach((name, place) => {
         const value = table.columns[name][row];
-        ys[place].push(value === null || (isLog && value <= 0) ? (table.sparse ? null : undefined) : value);
+        ys[place].push(value === null || (isLog && value <= 0) ? (table.is_sparse ? null : undefined) : value);
       });
     }
     return { xs, ys };
@@ -163,20 +191,24 @@
   const axes = (axis, form, width = 58) => [
     {
       stroke: () => css("--quiet"), grid: { stroke: () => css("--grid"), width: 1 }, ticks: { show: false },
-      space: 70, incrs: STEPS[axis],
+      space: 70, size: 32, incrs: STEPS[axis],
       values: (_, splits, _axis, _space, step) =>
-        splits.map((value) => (value === null ? "" : axis === "time" ? clock(value, step) : short(value))),
+        splits.map((value) => (value === null ? "" : axis === "time" ? tick(value, step) : short(value))),
     },
     {
       stroke: () => css("--quiet"), grid: { stroke: () => css("--grid"), width: 1 }, ticks: { show: false },
       size: width, incrs: STEPS[form],
-      values: (_, splits) => splits.map((value) => (value === null ? "" : onAxis(form)(value))),
+      values: (u, splits) => {
+        const isNice = (value) => u.scales.y.distr !== 3 || [1, 2, 5].includes(Number(value.toExponential(3).split("e")[0]));
+        const all = splits.filter((value) => value !== null && isNice(value)).length < 2;
+        return splits.map((value) => (value !== null && (all || isNice(value)) ? onAxis(form)(value) : ""));
+      },
     },
   ];
 
   const options = (axis, extra) => ({
     legend: { show: false },
-    padding: [12, 10, 0, 0],
+    padding: [12, 14, 0, 0],
     cursor: {
       points: { size: 7 },
       drag: { x: true, y: false, dist: 6 },
@@ -188,7 +220,7 @@
 
   const range = (form, isLog) => (_, low, high) => {
     if (low === null || high === null) return isLog ? [0.1, 1] : [0, 1];
-    if (isLog) return uPlot.rangeLog(low, high === low ? low * 10 : high, 10, false);
+    if (isLog) return [low / (high / low) ** 0.06 / 1.02, high * (high / low) ** 0.06 * 1.02];
     if (form !== "number") return [0, high > 0 ? high * 1.08 : 1];
     const margin = 0.07 * (high - low || Math.abs(high) || 1);
     return [low >= 0 && low < margin ? 0 : low - margin, high + margin];
@@ -276,7 +308,7 @@
     );
   };
 
-  const isLog = (panel) => state.log[panel.name] ?? panel.log;
+  const isLog = (panel) => state.log[panel.name] ?? panel.is_log;
   const hidden = new Set();
 
   const legend = (chart) => {
@@ -308,7 +340,6 @@
   const build = (chart) => {
     const { panel, box } = chart;
     if (chart.u) chart.u.destroy();
-    resolved = new Map(resolved);
     box.replaceChildren();
     if (panel.make) return panel.make(chart);
     const log = isLog(panel);
@@ -328,12 +359,12 @@
     box.append(head);
     legend(chart);
     const plot = box.appendChild(el("div", { className: "plot" }));
-    box.append(el("figcaption", { textContent: panel.caption }));
+    box.append(caption(panel));
     const series = lines.map((line) => ({ ...look(line), line, show: !hidden.has(panel.name + "/" + line[3]) }));
     chart.axis = state.x;
     chart.u = new uPlot(
       options(state.x, {
-        width: wide(chart), height: panel.wide ? 280 : 230,
+        width: wide(chart), height: panel.is_wide ? 270 : 230,
         scales: { x: { time: false, range: () => state.zoom || whole(state.x) }, y: { distr: log ? 3 : 1, range: range(panel.form, log) } },
         axes: axes(state.x, panel.form),
         series: [{}, ...series],
@@ -363,7 +394,7 @@
       return el("span", { className: "chip" }, key, alone ? words : `${run.name} (${words})`);
     })));
     const plot = box.appendChild(el("div", { className: "plot" }));
-    box.append(el("figcaption", { textContent: panel.caption }));
+    box.append(caption(panel));
     const columnsOf = [xs, ...runs.map(of)];
     const low = Math.min(...columnsOf.slice(1).flat().filter((value) => value));
     const stroke = (run) => () => colour(run.place, data.runs.length);
@@ -404,6 +435,9 @@
     const rows = found.rows.length;
     const count = rows + found.bars.length;
     const tall = found.bars.length > 32 ? 10 : 24;
+    const unit = 24 / tall; // heights: a row of events is as high as a wide bar
+    const top = (row) => (row < rows ? row * unit : rows * unit + row - rows);
+    const rowAt = (y) => (y < rows * unit ? Math.floor(y / unit) : rows + Math.floor(y - rows * unit));
     const used = new Set(found.bars.flatMap((bar) => bar.flatMap((run) => run.filter((_, place) => place % 2))));
     const names = [...new Set([...used].map((place) => found.words[place]))].filter((word) => word !== "not there");
     const chip = (key, word) => el("span", { className: "chip" }, key, word);
@@ -419,7 +453,7 @@
         ...[...kinds].map((kind) => chip(el("b", { textContent: MARKS[kind] }), found.names[kind])))
     );
     const plot = box.appendChild(el("div", { className: "plot" }));
-    box.append(el("figcaption", { textContent: panel.caption }));
+    box.append(caption(panel));
     const every = Math.ceil(found.bars.length / 32);
     const label = (row) =>
       row < rows ? found.rows[row].name : (row - rows) % every ? "" : "worker " + (row - rows);
@@ -427,8 +461,8 @@
       const { ctx, bbox } = u;
       const ratio = devicePixelRatio;
       const at = (x) => u.valToPos(x, "x", true);
-      const edge = (row) => u.valToPos(row, "y", true);
-      const high = edge(1) - edge(0);
+      const edge = (row) => u.valToPos(top(row), "y", true);
+      const high = edge(rows + 1) - edge(rows);
       ctx.save();
       ctx.beginPath();
       ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
@@ -438,11 +472,11 @@
         for (const mark of row.marks) {
           const length = row.kind === "pause" ? mark.length || 0 : 0;
           const wide = Math.max(2 * ratio, at(mark.at) - at(mark.at - length));
-          ctx.fillRect(at(mark.at) - (length ? wide : wide / 2), edge(place) + 0.2 * high, wide, 0.6 * high);
+          ctx.fillRect(at(mark.at) - (length ? wide : wide / 2), edge(place) + 0.2 * high * unit, wide, 0.6 * high * unit);
         }
       });
       found.bars.forEach((bar, worker) => {
-        const top = edge(rows + worker) + 0.1 * high;
+        const upper = edge(rows + worker) + 0.1 * high;
         let column = 0;
         for (const [columns, ...parts] of bar) {
           const [left, right] = [at((column * end) / found.columns), at(((column + columns) * end) / found.columns)];
@@ -454,7 +488,7 @@
             const tallOf = (0.8 * high * parts[part + 1]) / found.height;
             if (word !== "not there") {
               ctx.fillStyle = phase(word);
-              ctx.fillRect(left, top + done, Math.max(right - left, 1) + 0.4, tallOf);
+              ctx.fillRect(left, upper + done, Math.max(right - left, 1) + 0.4, tallOf);
             }
             done += tallOf;
           }
@@ -467,7 +501,7 @@
       ctx.lineWidth = 3 * ratio;
       ctx.font = `bold ${(tall > 12 ? 14 : 9) * ratio}px system-ui, sans-serif`;
       for (const mark of found.marks) {
-        const [x, y] = [at(mark.at), edge(rows + mark.worker + 0.5)];
+        const [x, y] = [at(mark.at), edge(rows + mark.worker) + high / 2];
         if (x < bbox.left || x > bbox.left + bbox.width) continue;
         ctx.strokeStyle = css("--paper");
         ctx.fillStyle = css("--ink");
@@ -480,7 +514,7 @@
       if (!isPointed(u)) return u === tip.owner && hideTip();
       tip.owner = u;
       const x = u.posToVal(u.cursor.left, "x");
-      const row = Math.floor(u.posToVal(u.cursor.top, "y"));
+      const row = rowAt(u.posToVal(u.cursor.top, "y"));
       const marks = row < rows ? found.rows[row]?.marks || [] : found.marks.filter((mark) => mark.worker === row - rows);
       const near = marks.filter((mark) => Math.abs(u.valToPos(mark.at, "x") - u.cursor.left) < 7).slice(0, 4);
       const shown = near.map((mark) => ["", mark.text, clock(mark.at, mark.at < 180 ? 0.1 : 1)]);
@@ -497,15 +531,15 @@
     chart.axis = "time";
     chart.u = new uPlot(
       options("time", {
-        width: wide(chart), height: count * tall + 54,
+        width: wide(chart), height: top(count) * tall + 46,
         scales: {
           x: { time: false, range: () => (state.x === "time" && state.zoom) || whole("time") },
-          y: { dir: -1, ori: 1, range: () => [0, count] },
+          y: { dir: -1, ori: 1, range: () => [0, top(count)] },
         },
         axes: [both[0], {
           ...both[1], grid: { show: false }, font: "11px system-ui, sans-serif",
-          splits: () => Array.from({ length: count }, (_, row) => row + 0.5),
-          values: (_, splits) => splits.map((split) => label(Math.floor(split))),
+          splits: () => Array.from({ length: count }, (_, row) => (top(row) + top(row + 1)) / 2),
+          values: (_, splits) => splits.map((split) => label(rowAt(split))),
         }],
         series: [{}, {}],
         hooks: { draw: [draw], setCursor: [describe], setSelect: [selected] },
@@ -515,6 +549,9 @@
   };
 
   // ---- the state of all charts ----
+
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => (state.theme ? state.theme === "dark" : dark.matches);
 
   const selected = (u) => {
     if (u.select.width < 6) return;
@@ -532,6 +569,7 @@
   };
   const rebuild = () => {
     resolved = new Map();
+    hideTip();
     charts.forEach(build);
     showState();
   };
@@ -540,10 +578,11 @@
     for (const button of controls.querySelectorAll("[data-x]"))
       button.setAttribute("aria-pressed", String(button.dataset.x === state.x));
     controls.querySelector("#reset").hidden = !state.zoom;
+    controls.querySelector("#theme").textContent = isDark() ? "light" : "dark";
     root.dataset.state = JSON.stringify({ ...state, charts: charts.length });
   };
   const remember = () => {
-    const logs = data.panels.filter((panel) => isLog(panel) !== panel.log);
+    const logs = data.panels.filter((panel) => isLog(panel) !== panel.is_log);
     const parts = [
       state.x !== "time" && `x=${state.x}`,
       state.zoom && `zoom=${state.zoom.map((end) => Number(end.toPrecision(6))).join(",")}`,
@@ -562,7 +601,6 @@
     if (asked.theme === "dark" || asked.theme === "light") state.theme = asked.theme;
     root.style.colorScheme = state.theme;
   };
-  const dark = matchMedia("(prefers-color-scheme: dark)");
   for (const button of controls.querySelectorAll("[data-x]"))
     button.onclick = () => {
       if (state.x === button.dataset.x) return;
@@ -572,7 +610,7 @@
     };
   controls.querySelector("#reset").onclick = () => zoom(null);
   controls.querySelector("#theme").onclick = () => {
-    state.theme = (state.theme || (dark.matches ? "dark" : "light")) === "dark" ? "light" : "dark";
+    state.theme = isDark() ? "light" : "dark";
     root.style.colorScheme = state.theme;
     remember();
     rebuild();
@@ -593,16 +631,12 @@
   recall();
   const panels = [...data.panels];
   if (data.timeline)
-    panels.push({ name: "timeline", group: "workers", title: "workers over time", make: timeline, wide: true,
-      caption: "Each bar is a worker. Look for: long waiting (too little work for so many workers, or slow data), " +
-        "much grey (too many evaluations or checkpoints), deaths and how long a replacement takes to start." });
+    panels.push({ name: "timeline", group: "workers", title: "workers over time", make: timeline, is_wide: true });
   if (data.runs.some((run) => run.staleness))
-    panels.push({ name: "staleness", group: "staleness", title: "staleness of updates", make: staleness, wide: true,
-      caption: "Number of updates by others between reading the parameters and applying the gradient, on a log scale. " +
-        "Look for: about N - 1 for N equally fast workers. A long tail comes from workers that did not run for a moment." });
+    panels.push({ name: "staleness", group: "staleness", title: "staleness of updates", make: staleness, is_wide: true });
   for (const panel of panels) {
     const place = document.querySelector(`[data-group="${panel.group}"]`);
-    const box = el("figure", { className: panel.wide ? "wide" : "" });
+    const box = el("figure", { className: panel.is_wide ? "wide" : "" });
     box.dataset.panel = panel.name;
     place.append(box);
     charts.push({ panel, box });
