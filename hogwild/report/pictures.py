@@ -28,9 +28,9 @@ from hogwild.report.panels import (
     NUMBER,
     OLDEST,
     RATE,
-    RunCurves,
     Line,
     Plot,
+    RunCurves,
     Table,
     marks,
     staleness,
@@ -75,14 +75,14 @@ def pictures(found: RunCurves) -> dict[str, bytes]:
         for axis in AXES:
             if panels := _group(found, "learning"):
                 figures[f"learning-{axis}"] = _curves(found, panels, axis, WIDE if axis == "time" else HALF)
-        for group, name in (("throughput", "throughput"), ("resources", "resources")):
-            if panels := _group(found, group):
-                several = group == "resources" and len(found.runs) > 1
-                figures["memory" if several else name] = _curves(found, panels, "time", WIDE)
-        if any(sum(run.records.staleness) for run in found.runs):
-            figures["staleness"] = _staleness(found)
+        if panels := _group(found, "throughput"):
+            figures["throughput"] = _curves(found, panels, "time", WIDE)
         if len(found.runs) == 1 and (bars := phase_bars(found.runs[0])).span_s and found.runs[0].workers:
             figures["timeline"] = _timeline(found, bars)
+        if any(sum(run.records.staleness) for run in found.runs):
+            figures["staleness"] = _staleness(found)
+        if panels := _group(found, "resources"):
+            figures["resources" if len(found.runs) == 1 else "memory"] = _curves(found, panels, "time", WIDE)
         return {name: _png(figure) for name, figure in figures.items()}
 
 
