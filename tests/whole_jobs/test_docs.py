@@ -36,6 +36,7 @@ PAGES = {
         "docs/precision-and-compilation.md",
         "docs/devices.md",
         "docs/reading-a-report.md",
+        "docs/jobs-elsewhere.md",
     )
 }
 LANGUAGES = {"console", "python", "yaml", "text", ""}
