@@ -18,7 +18,7 @@ from hogwild.formatting import clock, duration, moment, percent, short_number
 from hogwild.host import other_jobs
 from hogwild.monitoring.job_view import Glance, WorkerGlance
 from hogwild.monitoring.run_logs import follow
-from hogwild.monitoring.run_status import LOST, RUNS, RunStatus, find_run, read_status, runs_in
+from hogwild.monitoring.run_status import LOST, RUNS, RunStatus, find_run, is_running, read_status, runs_in
 from hogwild.storage.run_directory import LIBRARY, LOCK
 
 LOOK_S = 0.2
@@ -125,21 +125,22 @@ def stop(
     except RunError:
         _require_alive(read_status(path))  # perhaps it has just ended
         raise
+    asked = found.record
     first, second = other_jobs.TERMINATE, other_jobs.INTERRUPT  # two of one number could arrive as one
-    if found.record.get("caller") == LIBRARY:  # a notebook, which survives a Ctrl-C if the job has just ended
+    if asked.get("caller") == LIBRARY:  # a notebook, which survives a Ctrl-C if the job has just ended
         first, second = second, first
     is_second_due = now and found.state != "stopping"  # a job being built needs one only
     try:
         host.kill_by_pidfd(pidfd, first)
-        print_message(
-            f"{path.name}: asked process {found.record['pid']} to stop; waiting for its end (Ctrl-C: do not wait)"
-        )
+        print_message(f"{path.name}: asked process {asked['pid']} to stop; waiting for its end (Ctrl-C: do not wait)")
         with host.raising_on_signals():
-            while found.is_alive or host.is_locked(path / LOCK):  # free: it can be resumed
+            # Its lock may outlive its end for a moment, and in a notebook the process goes on.
+            while is_running(asked) and (found.is_alive or host.is_locked(path / LOCK)):
                 if is_second_due and found.state in ("running", "stopping"):
                     is_second_due = not host.kill_by_pidfd(pidfd, second)
-                host.wait_readable([pidfd], LOOK_S * 1000)  # its end; in a notebook the process goes on
+                host.wait_readable([pidfd], LOOK_S * 1000)
                 found = read_status(path)
+            found = read_status(path)
     except host.Interrupted:
         print_message("not waiting any longer; it stops by itself")
         return 128 + other_jobs.INTERRUPT

@@ -1,5 +1,5 @@
-"""The HTML page of a report: one file that requests nothing, neither scripts nor fonts, so it can be mailed. Its script,
-style and chart library lie in page_files/ and are put into it.
+"""The HTML page of a report: one file that requests nothing, neither scripts nor fonts, so it can be mailed. It has the
+script, the style and the chart library of page_files/ inside.
 
 All text from a run is escaped: a job may be called `<script>`. A content security policy allows only the page's own
 script, by its hash, and no request at all."""

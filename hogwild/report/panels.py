@@ -161,8 +161,8 @@ def _learning(runs: Sequence[Run], names: Sequence[str], tables: Sequence[Mappin
         lines = tuple(_of_runs(names, tables, part, place, len(parts)))
         title = f"training loss: {part.partition('.')[2]}"
         yield Plot(part, "learning", title, lines)
-    rates = [run["train"].columns["lr"] for run in tables if "train" in run and "lr" in run["train"].columns]
-    if len({float(value) for rate in rates for value in (np.nanmin(rate), np.nanmax(rate)) if rate.size}) > 1:
+    rates = [run["train"].columns["lr"] for run in tables if "lr" in (run["train"].columns if "train" in run else ())]
+    if len({rate for column in rates for rate in column.tolist() if rate == rate}) > 1:
         yield Plot("lr", "learning", in_words("lr"), tuple(_of_runs(names, tables, "lr", 0, 1)))
 
 

@@ -44,7 +44,8 @@ class ColumnTable:
                 column = self._columns.get(name)
                 if column is None:
                     column = self._columns[name] = array("d")
-                _pad(column, self.rows)
+                if len(column) < self.rows:
+                    _pad(column, self.rows)
                 column.append(value)
         self.rows += 1
 
@@ -366,8 +367,7 @@ def _text(file: Path) -> str:
 
 
 def _pad(column: "array[float]", rows: int) -> None:
-    if len(column) < rows:
-        column.extend([np.nan] * (rows - len(column)))
+    column.extend([np.nan] * (rows - len(column)))
 
 
 def _list(value: Any) -> list[Any]:

@@ -201,7 +201,7 @@ def test_following_misses_and_repeats_nothing_that_is_appended(tmp_path: Path, m
         if how == "cut":
             os.truncate(file, 0)
             seen = len(looks)  # a file that has grown again before the next look is not seen to be another
-            wait_for("a look", lambda seen=seen: len(looks) > seen + 1)
+            wait_for("a look", lambda: len(looks) > seen + 1)  # noqa: B023
         elif how == "replaced":
             replace(file, b"", False)
         for start in range(0, len(content), 37 + part):

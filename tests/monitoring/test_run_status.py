@@ -2,6 +2,7 @@
 asking for it stands in nobody's way."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -83,6 +84,11 @@ def test_a_record_holds_the_whole_glance_and_who_made_it() -> None:
 @pytest.mark.parametrize(("before", "number"), [({}, 1), ({"state": "stopped"}, 2), ({"attempt": 4}, 5)])
 def test_attempts_are_counted_also_after_one_of_an_older_version(before: dict[str, Any], number: int) -> None:
     assert RunAttempt.here("command line", 1.0, before).attempt == number
+
+
+def test_figures_that_were_nan_are_nan_again() -> None:
+    found = glance_of(record(metrics={"loss": None}) | {"best": {"metric": "loss", "value": None}})
+    assert math.isnan(found.metrics["loss"]) and found.best is not None and math.isnan(found.best.value)
 
 
 LITTLE: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""`hogwild report`: a run directory as a page. The runs are made up (`helpers/run_records.py`); one is real."""
+"""`hogwild report`: a run directory as a page. The runs are made up (`helpers/run_records.py`)."""
 
 import json
 import subprocess
