@@ -185,7 +185,7 @@ def test_a_signal_while_the_model_is_built_leaves_no_worker_and_no_run(
     assert early_workers(job)
     job.send(number)
     ended = job.wait()
-    assert (ended.status, ended.stderr, ended.stdout) == (status, CANCELLED, "")
+    assert (ended.status, ended.said, ended.stdout) == (status, CANCELLED, "")
     assert not ended.run_dir.exists() and not ended.left_behind
 
 

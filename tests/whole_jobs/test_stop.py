@@ -60,7 +60,7 @@ def test_the_loop_goes_on_while_parameters_are_copied(
     os.kill(victim, signal.SIGKILL)
     job.wait_for_exit_of(victim)
     job.wait_for_event("ready", 3)
-    assert job.status()["doing"] == "paused" and not job.events("checkpoint")
+    assert job.status()["doing"] == "saving" and not job.events("checkpoint")
     (diary / "saved-1").touch()
     job.wait_for_event("checkpoint")
     wait_for("the second copy", (diary / "saving-2").exists)

@@ -78,7 +78,8 @@ def inside(jobs_folder: Path, start_shared_job: Callable[..., Job]) -> tuple[End
     def watch() -> bool:
         look_at_status(job, seen)
         assert job.process.poll() is None, job.stderr()
-        return len(seen) >= 5 and seen[-1]["updates"] >= 10  # type: ignore[operator]
+        running = [status for status in seen if status["state"] == "running"]
+        return len(running) >= 5 and running[-1]["updates"] >= 10  # type: ignore[operator]
 
     wait_for("five of its status files", watch)
     job.send(signal.SIGINT)
