@@ -26,7 +26,6 @@ from hogwild.job.parts import Parts
 from hogwild.monitoring.profile_report import clear, report
 from hogwild.monitoring.run_status import EXIT_STATUS
 from hogwild.monitoring.tensorboard import check_wanted
-from hogwild.monitoring.terminal_writer import Look
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import with_devices
@@ -231,9 +230,7 @@ class _Prepared:
         self.startup.phase("starting workers")
         with host.SignalWatch(raises_second=self.plan.procs == 0, before=stops) as watch:
             session.journal.event("start", pid=os.getpid(), plan=self.plan.reason)
-            if self.startup.look is Look.NOTHING:
-                session.journal.show_message(f"run directory {session.rundir.path}")
-            session.journal.show_message(f"plan: {self.plan.reason}")
+            session.journal.show_message(f"run directory {session.rundir.path}\nplan: {self.plan.reason}")
             for note in [self.plan.warning, *session.parts.notes]:
                 if note:
                     session.journal.show_message(f"note: {note}")

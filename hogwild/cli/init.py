@@ -172,7 +172,8 @@ def _bring(task: InitTask, folder: Path) -> list[str]:
     for name, content in files.items():
         file = folder / name
         if not os.path.lexists(file):
-            file.parent.mkdir(parents=True, exist_ok=True)
+            if file.parent != folder:
+                _make_folder(file.parent)
             _write(file, content, force=False)
             written.setdefault(file.parent, []).append(file)
         elif not _holds(file, content):
@@ -188,6 +189,14 @@ def _holds(file: Path, content: bytes) -> bool:
         return file.read_bytes() == content
     except OSError:  # a folder, or not readable: not our file
         return False
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder, and those above it. Raises RunError, for example if a file has its name."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be made: {error.strerror}", code="run/output-not-written") from error
 
 
 def _write(file: Path, content: bytes, force: bool) -> None:

@@ -82,18 +82,19 @@ def check_file(option: str, file: Path) -> None:
 
 def report_lines(runs: list[Path], *, out: Path | None, as_json: bool) -> list[str]:
     """Write the page and its pictures; return the lines for stdout. One run: RUN/report; several:
-    RUN/report/report-NAME1-NAME2 of the first; or `out`. Raises NotFoundError for a missing run, UsageError without
-    matplotlib or for a run named twice, RunDirError if the page cannot be written."""
-    from hogwild.report.report import write_comparison, write_report  # numpy, and matplotlib to draw
+    RUN/report/report-NAME1-NAME2 of the first; or `out`. Raises NotFoundError for a missing run, UsageError for a run
+    named twice, RunDirError if the page cannot be written."""
+    from hogwild.report.report import write_comparison, write_report  # numpy; matplotlib for pictures, if installed
 
     written = write_report(runs[0], out) if len(runs) == 1 else write_comparison(runs, out)
     if as_json:
         pictures = {path.stem: str(path) for path in written.pictures}
         return [json.dumps({"report": str(written.index), "pictures": pictures, "missing": list(written.missing)})]
     names = ", ".join(path.stem for path in written.pictures)
+    drawn = f"pictures: {names} (PNG files beside it)" if names else "pictures: none: there is no data to plot"
     return [
         str(written.index),
-        f"  pictures: {names or 'none: there is no data to plot'}" + (" (PNG files beside it)" if names else ""),
+        f"  {written.no_pictures or drawn}",
         *(f"  {line}" for line in written.missing),
     ]
 

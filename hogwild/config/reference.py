@@ -78,7 +78,8 @@ NOTES: Mapping[str, str] = {
     "lr_schedule": "A factor on the `lr` of every group. It depends on the number of updates that all workers "
     "together have applied. `name` selects a schedule; each has only its own keys.",
     "evaluate": "`hogwild list metrics` explains each metric. Your own metric is the class path of a function of "
-    "(outputs, targets); `monitor` uses the last part of that path.",
+    "(outputs, targets); `monitor` uses the last part of that path. `target`, `patience` and `every_updates` need "
+    "`data.val`.",
     "supervise": "These fields say when a process counts as dead or stalled, and when the job gives up. The defaults "
     "suit a job whose batches take less than a few seconds.",
 }

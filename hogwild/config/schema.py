@@ -385,7 +385,9 @@ class Log(Section):
     histograms_every: Whole | None = Field(
         default=None, ge=1, description="Write parameter histograms to TensorBoard every N evaluations; null: never."
     )
-    progress: Progress = Field(default="auto", description="Show progress on stderr; auto: only on a terminal.")
+    progress: Progress = Field(
+        default="auto", description="Show progress on stderr: live on a terminal, else a line per 30 s."
+    )
     every_s: Seconds = Field(default=1.0, description="Seconds between two records.")
 
 

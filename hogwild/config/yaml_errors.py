@@ -14,8 +14,8 @@ _WORD = re.compile(r"(?P<indent>\s*)(?P<word>[^\s:#][^:#]*?)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the parser reported: its words, the text's lines, where it stopped and where the broken part began (lines
-    and columns from 0)."""
+    """Report of the parser: its words, the text's lines, the place where it stopped and the place where the broken part
+    began (lines and columns from 0)."""
 
     problem: str
     context: str

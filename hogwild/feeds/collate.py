@@ -56,8 +56,10 @@ class Labels:
         row = int(is_wrong.reshape(len(target), -1).any(dim=1).nonzero()[0])
         return row, int(target[row][is_wrong[row]].reshape(-1)[0])
 
-    def describe(self, value: int) -> str:
-        return f"{value}; the model has {self.classes} outputs, so labels must be in [0, {self.classes - 1}]"
+    def describe(self, value: int, names: Sequence[Any] = ()) -> str:
+        """Return what is wrong with a label. `names`: the labels as they are in the file, if they were numbered."""
+        name = f" ({names[value]} in the file)" if 0 <= value < len(names) else ""
+        return f"{value}{name}; the model has {self.classes} outputs, so labels must be in [0, {self.classes - 1}]"
 
 
 @dataclass(slots=True)

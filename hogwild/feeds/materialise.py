@@ -103,6 +103,12 @@ def number_of(dataset: Any, item: int) -> int:
     return int(dataset.indices[item]) if isinstance(dataset, Part) else item
 
 
+def place_of(dataset: Any, number: int) -> str:
+    """Return ` (FILE: line N)` of an item that `number_of` counts, if the user's data set knows it; else ""."""
+    known = getattr(dataset.dataset if isinstance(dataset, Part) else dataset, "place_of", None)
+    return f" ({known(number)})" if callable(known) else ""
+
+
 def division(count: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     """Split rows by seed into (train, held out), (n,) int64 each. Raises DataError if one part is empty."""
     held = round(count * fraction)

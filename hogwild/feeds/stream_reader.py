@@ -25,7 +25,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from hogwild.errors import CheckpointError, DataError, HogwildError
 from hogwild.feeds.collate import BadBatch, Collator
-from hogwild.feeds.materialise import number_of
+from hogwild.feeds.materialise import number_of, place_of
 from hogwild.feeds.ring import Ring, SlotWord
 from hogwild.feeds.sample_order import make_order
 from hogwild.scheduling.batch_plan import EpochPlan, StreamPlan
@@ -243,8 +243,11 @@ class Filler:
         except BadBatch as bad:
             which = f"batch {batch} of epoch {epoch}"
             if bad.record is not None:
-                item = f"record {bad.record}" if rows is None else f"item {number_of(self._dataset, rows[bad.record])}"
-                which = f"{item} of {which}"
+                item = f"record {bad.record}"
+                if rows is not None:
+                    number = number_of(self._dataset, rows[bad.record])
+                    item = f"item {number}{place_of(self._dataset, number)}"
+                which = f"{item}, in {which},"
             error = DataError(f"{self._stream.what}: {which} {bad.words}", code=bad.code)
             raise Unreadable(error, "BadBatch", bad.code, "") from bad
         except (Exception, SystemExit) as error:

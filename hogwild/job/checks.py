@@ -10,7 +10,7 @@ from hogwild.config.load import Job
 from hogwild.config.schema import Evaluate, Split
 from hogwild.errors import DataError, ModelError, UsageError
 from hogwild.feeds.collate import Labels
-from hogwild.feeds.materialise import Reader, division
+from hogwild.feeds.materialise import Reader, division, place_of
 from hogwild.job.trial import Trial, laid, transformed_copy
 from hogwild.metrics.panel import Panel
 from hogwild.training.autocast import check_precision
@@ -43,9 +43,11 @@ def inspect(job: Job, parts: "Parts", reader: Reader) -> None:
     found = reader.try_out(Trial.of(job, parts))
     # A wrong label may be what the loss failed on; its error names the sample.
     parts.output_shape = found.output_shape
-    for what, source in (("data.train", parts.train), ("data.val", parts.val)):
-        if source is not None:
-            _check_labels(job, parts, source, what)
+    sources = [(what, one) for what, one in (("data.train", parts.train), ("data.val", parts.val)) if one is not None]
+    for what, source in sources:
+        _check_labels(job, parts, source, what)
+    for _, source in sources:
+        source.dataset = None  # needed only to name a place; it may be as large as the data
     if found.error is not None:
         raise found.error
     parts.memory_format, parts.panel = found.memory_format, replace(parts.panel, names=found.metrics)
@@ -129,7 +131,10 @@ def _check_labels(job: Job, parts: "Parts", source: "Source", what: str) -> None
     labels = Labels(parts.output_shape[1], getattr(parts.loss, "ignore_index", UNLABELLED))
     if (wrong := labels.wrong(target)) is not None:
         what, row = _place_of(job, parts, source, what, wrong[0])
-        raise DataError(f"{what}: the label of sample {row} is {labels.describe(wrong[1])}", code="data/labels")
+        where = place_of((parts.train if what == "data.train" else source).dataset, row)
+        names = source.packed.names.get("classes", ()) if source.packed is not None else ()
+        words = labels.describe(wrong[1], names)
+        raise DataError(f"{what}: the label of sample {row}{where} is {words}", code="data/labels")
     if source.streamed is not None and parts.transform is None:
         source.streamed = source.streamed.labelled(labels)
 

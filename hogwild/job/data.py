@@ -113,17 +113,19 @@ def sources_of(
             plan = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
         else:
             plan = lane_plan(job, model, trained, notes)
-        source = Source(trained.tensors, plan, trained.resident, trained.packed)
+        source = Source(trained.tensors, plan, trained.resident, trained.packed, dataset=train)
         if is_read_through:
             return source, _held_of(job, val, per_batch, options), notes
         if held is None:
             return source, None, notes
-        return source, Source(held.tensors, BatchPlan(held.samples, per_batch), held.resident, held.packed), notes
+        plan = BatchPlan(held.samples, per_batch)
+        return source, Source(held.tensors, plan, held.resident, held.packed, dataset=val), notes
+    whole = train
     if isinstance(val, Split):
         train, val = split(train, val.fraction, job.seed)
     spec = job.data.train if generator is not None and not isinstance(job.data.val, Split) else None
     streamed = prepare(job, train, spec, generator, why, loaders=loaders_of(job), **options)
-    source = Source((), streamed.stream.plan, streamed=streamed)
+    source = Source((), streamed.stream.plan, streamed=streamed, dataset=whole)
     notes += streamed.notes
     if val is None:
         return source, None, notes

@@ -28,6 +28,7 @@ class Source:
     packed: Packed | None = None
     streamed: Streamed | None = None
     held: HeldRing | None = None
+    dataset: Any = None  # what the user gave, before a part of it was held out
 
     @property
     def nbytes(self) -> int:

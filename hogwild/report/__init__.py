@@ -1,9 +1,8 @@
-"""`hogwild report`: one page with the pictures and tables of a run.
+"""`hogwild report`: one page with the curves and tables of a run, or a comparison of several.
 
-    run directory ─► run_data.py ─► Run ─┬─► columns.py ─► figures.py, timeline.py; of several runs overlays.py ─► PNGs
-                                         └─► tables.py ─► rows of text
-                                                                 report.py: index.html ◄─ page.py ◄─ all of these
+    run directory ─► run_data.py ─► Run ─┬─► panels.py (columns.py thins) ─┬─► page_files/report.js, in a browser
+                                         ├─► timeline.py ──────────────────┴─► pictures.py: PNGs, with matplotlib
+                                         └─► tables.py (words.py) ─► page.py ─► report.py: index.html
 
 It uses only the run directory: no torch, no lock, no process of the job. So it works for a job that is running, that
-was killed, or that ran on another machine. Only style.py and the drawing modules (figures, timeline, overlays)
-need matplotlib, from the `report` extra; `report.py` imports them when it draws."""
+was killed, or that ran on another machine. Only pictures.py needs matplotlib, from the `report` extra."""

@@ -1,64 +1,54 @@
-"""Curves from long columns: fewer points, gaps, smoothing. Numbers only; no matplotlib."""
+"""Long columns made short enough for a page: fewer rows, gaps, smoothing. Numbers only; no matplotlib."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hogwild.report.run_data import Floats
 
-PIXEL_COLUMNS = 1200  # slightly more than the width of the plots: a curve has at most four points per pixel column
-GAP = 10.0  # times the usual distance between records: nothing was recorded in between
-SMOOTH_FROM = 100  # points; shorter curves are not smoothed
-WINDOWS = 60  # a smooth line has so many points, each the mean of an equal stretch
+GAP = 10.0  # times the steps around it: nothing was recorded in between
+SMOOTH_FROM = 100  # rows; shorter curves are not smoothed
+WINDOWS = 150  # a smooth line has at most so many points, each the mean of an equal stretch
 
 
-class Curve(NamedTuple):
-    """Points of a curve. `x` and `y` (n,) float64; a NaN in both breaks the line."""
-
-    x: Floats
-    y: Floats
-
-
-def curve(x: Floats, y: Floats, *, columns: int = PIXEL_COLUMNS, breaks: bool = True) -> Curve:
-    """Return the points (n,) and (n,) where both are finite, thinned out, with breaks at long gaps in the records."""
-    finite = np.isfinite(x) & np.isfinite(y)
-    x, y = x[finite], y[finite]
-    kept = _kept(x, y, columns)
-    if not breaks or x.size < 3:
-        return Curve(x[kept], y[kept])
-    steps = np.diff(x)
-    usual = float(np.median(steps[steps > 0])) if (steps > 0).any() else np.inf
-    gaps = np.flatnonzero(steps > GAP * usual)
-    kept = np.union1d(kept, np.concatenate([gaps, gaps + 1]))
-    at = np.searchsorted(kept, gaps + 1)
-    return Curve(np.insert(x[kept], at, np.nan), np.insert(y[kept], at, np.nan))
+def thinned(columns: Sequence[Floats], most: int) -> NDArray[np.int64]:
+    """Return at most about `most` rows of columns (n,): in stretches of equally many rows the lowest and the highest of
+    every column, so that a spike of one record stays visible; and the first and the last row."""
+    (rows,) = columns[0].shape
+    if rows <= most or not columns:
+        return np.arange(rows)
+    stretches = max(1, most // (2 * len(columns)))
+    starts = np.linspace(0, rows, stretches + 1).astype(np.int64)[:-1]
+    stretch = np.repeat(np.arange(stretches), np.diff(starts, append=rows))
+    places = [np.lexsort((sign * column, stretch))[starts] for column in columns for sign in (1.0, -1.0)]  # NaN last
+    return np.unique(np.concatenate([[0, rows - 1], *places]))
 
 
-def _kept(x: Floats, y: Floats, columns: int) -> NDArray[np.int64]:
-    """Return the places of the first, lowest, highest and last point in each pixel column: the picture is the same as
-    with all points, which take seconds to draw, and a spike of one record stays visible."""
-    if x.size <= 4 * columns:
-        return np.arange(x.size)
-    low, high = x.min(), x.max()
-    column = np.zeros(x.size, np.int64) if high == low else ((x - low) / (high - low) * (columns - 1)).astype(np.int64)
-    by_height = np.lexsort((y, column))
-    starts = np.flatnonzero(np.diff(column[by_height], prepend=-1))
-    ends = np.append(starts[1:], x.size) - 1
-    by_place = np.argsort(column, kind="stable")  # after a rollback x goes back, and a column has two visits
-    return np.unique(np.concatenate([by_height[starts], by_height[ends], by_place[starts], by_place[ends]]))
+def gaps(times: Floats) -> NDArray[np.int64]:
+    """Return the rows before which nothing was recorded for long: GAP times as long as usual and as the steps beside
+    it, since records of workers become rarer in a long job."""
+    steps = np.nan_to_num(np.diff(times))
+    if steps.size < 2 or not (steps > 0).any():
+        return np.zeros(0, np.int64)
+    usual = max(float(np.median(steps[steps > 0])), 1e-9)
+    beside = np.maximum(np.append(steps[1:], 0.0), np.insert(steps[:-1], 0, 0.0))
+    return np.flatnonzero(steps > GAP * np.maximum(usual, beside)) + 1
 
 
-def smooth(x: Floats, y: Floats) -> Curve | None:
-    """Return the means of equally long stretches of the points, at their middle; None if there are too few points. Same
-    arguments as `curve`."""
-    finite = np.isfinite(x) & np.isfinite(y)
-    x, y = x[finite], y[finite]
-    if x.size < SMOOTH_FROM:
+def smoothed(columns: Sequence[Floats]) -> list[Floats] | None:
+    """Return the means of equal stretches of columns (n,), each without its missing values; None for few rows."""
+    (rows,) = columns[0].shape
+    if rows < SMOOTH_FROM:
         return None
-    edges = np.linspace(0, x.size, WINDOWS + 1).astype(np.int64)[:-1]
-    sizes = np.diff(np.append(edges, x.size))
-    return Curve(np.add.reduceat(x, edges) / sizes, np.add.reduceat(y, edges) / sizes)
+    starts = np.linspace(0, rows, min(WINDOWS, rows // 10) + 1).astype(np.int64)[:-1]
+    found = []
+    for column in columns:
+        is_there = np.isfinite(column)
+        counts = np.add.reduceat(is_there.astype(np.float64), starts)
+        sums = np.add.reduceat(np.where(is_there, column, 0.0), starts)
+        found.append(np.where(counts > 0, sums / np.maximum(counts, 1.0), np.nan))
+    return found
 
 
 def spans_decades(*values: Floats) -> bool:

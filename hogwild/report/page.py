@@ -1,100 +1,90 @@
-"""The HTML page of a report, self-contained: no script, font, file or network access.
+"""The HTML page of a report: one file that requests nothing, neither scripts nor fonts, so it can be mailed. It has the
+script, the style and the chart library of page_files/ inside.
 
-All text from a run is escaped: a job may be called `<script>`."""
+All text from a run is escaped: a job may be called `<script>`. A content security policy allows only the page's own
+script, by its hash, and no request at all."""
 
 import base64
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
+from typing import Any
 
-from hogwild.report.tables import Headline, TableRows
+from hogwild.report.panels import to_json
+from hogwild.report.tables import Bar, Headline, TableRows
 
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A PNG. `name` is its file name without .png; `title` its heading, `alt` its description in words; `note`, if not
-    empty, a line below it. Sizes in pixels."""
-
-    name: str
-    title: str
-    alt: str
-    png: bytes
-    width: int
-    height: int
-    note: str = ""
-
-
-STYLE = """
-:root { color-scheme: light; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 1180px; padding: 1rem 1.25rem 3rem; background: #fff; color: #1c1c1c;
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif; }
-h1 { font-size: 1.6rem; margin: .5rem 0; overflow-wrap: anywhere; }
-h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem; border-bottom: 1px solid #ddd; padding-bottom: .2rem; }
-p { margin: .4rem 0; overflow-wrap: anywhere; }
-nav { margin: .8rem 0; } nav a { margin-right: 1rem; color: #00558c; white-space: nowrap; display: inline-block; }
-.state { display: inline-block; padding: .1rem .6rem; border-radius: .3rem; background: #e8e8e8; font-weight: 600; }
-.state.good { background: #d5efe3; color: #00513a; } .state.bad { background: #fbdccb; color: #7a2f00; }
-.quiet, .note { color: #666; } .note { font-size: .9rem; }
-.advice, .error { border-left: 4px solid #e69f00; background: #fdf6e7; padding: .5rem .8rem; margin: .8rem 0;
-  white-space: pre-wrap; }
-.error { border-color: #d55e00; background: #fdefe7; }
-dl { display: flex; flex-wrap: wrap; gap: .6rem; margin: 1rem 0; }
-dl div { border: 1px solid #ddd; border-radius: .4rem; padding: .35rem .9rem; min-width: 7rem; }
-dt { color: #666; font-size: .85rem; overflow-wrap: anywhere; } dd { margin: 0; font-size: 1.35rem; font-weight: 600; }
-.pictures { display: flex; flex-wrap: wrap; gap: 0 1.5rem; }
-figure { margin: 0 0 1rem; flex: 1 1 100%; break-inside: avoid; } figure.half { flex: 1 1 22rem; }
-figure img { display: block; width: 100%; height: auto; } figure.full img { max-width: 1000px; }
-figcaption { font-size: .9rem; color: #666; }
-.scroll, figure { overflow-x: auto; }
-@media screen and (max-width: 700px) { figure.full img { min-width: 620px; } table.wide { min-width: 46rem; } }
-table { border-collapse: collapse; width: 100%; font-size: .88rem; }
-th { text-align: left; font-weight: 600; border-bottom: 2px solid #ccc; }
-td, th { padding: .22rem 1rem .22rem 0; vertical-align: top; overflow-wrap: anywhere; min-width: 4.5rem; }
-td { border-bottom: 1px solid #eee; font-variant-numeric: tabular-nums; }
-table.pairs td:first-child { width: 34%; }
-tr.quiet td { color: #888; } tr.strong td { font-weight: 600; color: #7a2f00; }
-@media print { body { max-width: none; padding: 0; font-size: 10pt; } nav { display: none; }
-  h2 { break-after: avoid; } tr { break-inside: avoid; } figure.full img { max-width: 100%; } }
-"""
-
+FILES = Path(__file__).parent / "page_files"
+UPLOT = "vendor/uplot/uPlot"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}; base-uri 'none'; form-action 'none'"
 PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>{style}</style>
 </head>
 <body>
 {body}
+{scripts}
 </body>
 </html>
 """
+CONTROLS = """<div id="controls"><span class="axis" role="group" aria-label="x axis">
+<button type="button" data-x="time">running time</button><button type="button" data-x="samples">samples</button><button
+type="button" data-x="updates">updates</button></span>
+<button type="button" id="reset" hidden>reset zoom</button>
+<span class="hint">Drag over a curve to zoom in; double-click to reset.</span>
+<button type="button" id="theme" title="colours">dark</button></div>
+<noscript><p class="error">The curves need JavaScript; the tables are below.</p></noscript>"""
 MANY_COLUMNS = 3  # more columns scroll on a phone
-HALF_BELOW = 900  # pixels: a narrower picture shares its row
+LONG_REMARK = 24  # letters; the tile of a longer one is twice as wide
 
 
-def page(title: str, parts: Iterable[str]) -> str:
-    """Return the whole file. `parts` are HTML, made by the functions below."""
-    return PAGE.format(title=escape(title), style=STYLE, body="\n".join(parts))
+def page(title: str, parts: Iterable[str], data: Mapping[str, Any] | None) -> str:
+    """Return the whole file. `parts` are HTML, made by the functions below; `data` is what the script draws, or None
+    if there is nothing to draw."""
+    library, script = _file(f"{UPLOT}.iife.min.js"), _file("report.js")
+    scripts = [] if data is None else [library, script]
+    hashes = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
+    elements = [f"<script>{one}</script>" for one in scripts]
+    if data is not None:
+        elements.insert(0, f'<script type="application/json" id="data">{to_json(data)}</script>')
+    return PAGE.format(
+        policy=POLICY.format(hashes=" ".join(f"'sha256-{one}'" for one in hashes) or "'none'"),
+        title=escape(title),
+        style=_file(f"{UPLOT}.min.css") + _file("report.css"),
+        body="\n".join(parts),
+        scripts="\n".join(elements),
+    )
+
+
+def _file(name: str) -> str:
+    return (FILES / name).read_text()
 
 
 def header(title: str, lines: Sequence[str], found: Headline | None = None) -> str:
     parts = [f"<header>\n<h1>{escape(title)}</h1>"]
     if found is not None:
         parts.append(f'<p><span class="state {found.mood}">{escape(found.state)}</span></p>')
-        parts.append(f"<p>{escape(found.sentence)}</p>")
+        parts += [f"<p>{escape(found.sentence)}</p>"] if not found.tiles else []
     parts += [f'<p class="quiet">{escape(line)}</p>' for line in lines]
     if found is not None:
-        pairs = [f"<div><dt>{escape(word)}</dt><dd>{escape(value)}</dd></div>" for word, value in found.figures]
-        parts.append(f"<dl>{''.join(pairs)}</dl>" if pairs else "")
+        parts.append(f"<dl>{''.join(_tile(*one) for one in found.tiles)}</dl>" if found.tiles else "")
         parts += [
             f'<div class="{kind}">{escape(words)}</div>'
             for kind, words in (("error", found.error), ("advice", found.advice))
             if words
         ]
     return "\n".join([*parts, "</header>"])
+
+
+def _tile(word: str, value: str, more: str) -> str:
+    long = " long" if len(more) > LONG_REMARK else ""
+    remark = f'<dd class="more{long}">{escape(more)}</dd>' if more else ""
+    return f"<div><dt>{escape(word)}</dt><dd>{escape(value)}</dd>{remark}</div>"
 
 
 def contents(titles: Iterable[str]) -> str:
@@ -107,41 +97,51 @@ def notes(title: str, lines: Sequence[str]) -> str:
     return f'{_heading(title)}\n<ul class="note">{items}</ul>'
 
 
-def gallery(title: str, pictures: Iterable[Picture]) -> str:
-    return "\n".join([_heading(title), '<div class="pictures">', *map(_figure, pictures), "</div>"])
+def charts(title: str, group: str) -> str:
+    """Return the place for the script's charts of a group of panels."""
+    return f'{_heading(title)}\n<div class="charts" data-group="{group}"></div>'
 
 
 def table(rows: TableRows) -> str:
-    parts = [_heading(rows.title)]
+    parts = [_heading(rows.title)] if rows.title else []
     if rows.note:
         parts.append(f'<p class="note">{escape(rows.note)}</p>')
+    shown = min(rows.folded or len(rows.rows), len(rows.rows))  # all of them, if it would be none
     if rows.rows:
-        head = _row(rows.head, "th")
-        body = map(_row, rows.rows, ["td"] * len(rows.rows), rows.marks or [""] * len(rows.rows))
-        top = f"<thead>{head}</thead>" if rows.head else ""
-        look = "pairs" if not rows.head else "wide" if len(rows.head) > MANY_COLUMNS else "plain"
-        parts += [f'<div class="scroll"><table class="{look}">{top}<tbody>', *body, "</tbody></table></div>"]
+        parts.append(_rows(rows, 0, shown))
+    if len(rows.rows) > shown:
+        words = f"{len(rows.rows) - shown} {rows.folded_words}"
+        folded = _rows(rows, shown, len(rows.rows))
+        parts.append(f'<details class="more"><summary>{escape(words)}</summary>{folded}</details>')
     return "\n".join(parts)
 
 
-def _row(cells: Sequence[str], element: str = "td", mark: str = "") -> str:
-    inner = "".join(f"<{element}>{_breakable(cell)}</{element}>" for cell in cells)
+def _rows(rows: TableRows, begin: int, end: int) -> str:
+    top = f"<thead>{_row(rows.head, 'th')}</thead>" if rows.head else ""
+    marks = (rows.marks or [""] * len(rows.rows))[begin:end]
+    body = map(_row, rows.rows[begin:end], ["td"] * len(marks), marks)
+    look = "pairs" if not rows.head else "wide" if len(rows.head) > MANY_COLUMNS else "plain"
+    return f'<div class="scroll"><table class="{look}">{top}<tbody>{"".join(body)}</tbody></table></div>'
+
+
+def _row(cells: Sequence[str | Bar], element: str = "td", mark: str = "") -> str:
+    inner = "".join(f"<{element}>{_cell(cell)}</{element}>" for cell in cells)
     return f'<tr class="{mark}">{inner}</tr>' if mark else f"<tr>{inner}</tr>"
 
 
-def _breakable(text: str) -> str:
-    """Escape the text; allow line breaks after the dots and underscores of a name."""
-    return escape(text).replace("_", "_<wbr>").replace(".", ".<wbr>") if " " not in text else escape(text)
-
-
-def _figure(picture: Picture) -> str:
-    source = base64.b64encode(picture.png).decode()
-    words = f"{picture.title}. {picture.note}".rstrip()
-    return (
-        f'<figure class="{"half" if picture.width < HALF_BELOW else "full"}">'
-        f'<img alt="{escape(picture.alt)}" width="{picture.width}" height="{picture.height}" '
-        f'src="data:image/png;base64,{source}"><figcaption>{escape(words)}</figcaption></figure>'
+def _cell(cell: str | Bar) -> str:
+    """Escape a text, with line breaks allowed after the dots and underscores of a name; draw a bar."""
+    if isinstance(cell, str):
+        text = escape(cell)
+        return text if " " in cell else text.replace("_", "_<wbr>").replace(".", ".<wbr>")
+    blocks = "".join(
+        f'<i style="width:{100 * share:.1f}%;background:var({shade}, var(--p-other))"></i>'
+        for _, share, shade in cell.parts
     )
+    words = ", ".join(
+        f"{100 * share:.0f}\N{NO-BREAK SPACE}% {word}".strip() for word, share, _ in cell.parts if share >= 0.005
+    )
+    return f'<span class="bar">{blocks}</span><span>{escape(words)}</span>'
 
 
 def _heading(title: str) -> str:

@@ -19,10 +19,14 @@ from hogwild.config.of_run import require_run
 from hogwild.config.strict_yaml import readings
 from hogwild.errors import ConfigError, NotFoundError
 from hogwild.formatting import flat
-from hogwild.storage.run_directory import ENV
+from hogwild.metrics.catalog import LOSS, known
+from hogwild.storage.run_directory import BEST, ENV
 
 Floats = NDArray[np.float64]
 PHASE = "phase"
+LOSSES = "losses"  # further losses of a training_step, in a record of training; their columns are losses.NAME
+BEFORE_START = ("resume", "checkpoint-rejected", "data-read")  # events of an attempt before its `start`
+NOT_METRICS = {"time", "epoch", "updates", "samples", "seconds"}
 WORKER_NUMBERS = ("updates", "samples_per_s", "cpu", "pss_bytes")
 
 
@@ -40,7 +44,8 @@ class ColumnTable:
                 column = self._columns.get(name)
                 if column is None:
                     column = self._columns[name] = array("d")
-                _pad(column, self.rows)
+                if len(column) < self.rows:
+                    _pad(column, self.rows)
                 column.append(value)
         self.rows += 1
 
@@ -89,7 +94,9 @@ class MetricRecords:
     def add(self, record: Mapping[str, Any]) -> None:
         kind = record.get("kind")
         if kind == "train":
-            self.train.add(record.items())
+            parts = record.get(LOSSES)
+            further = parts.items() if isinstance(parts, dict) else ()
+            self.train.add([*record.items(), *((f"{LOSSES}.{name}", value) for name, value in further)])
             if isinstance(workers := record.get("workers"), dict):
                 self.told.add(record.items())
                 self._add_workers(workers)
@@ -124,6 +131,7 @@ class Run:
     records: MetricRecords
     events: list[dict[str, Any]]
     checkpoints: tuple[SavedCheckpoint, ...]
+    best_checkpoint: str  # name of the folder that checkpoints/best points to; empty without one
     read_at: float
 
     @property
@@ -168,6 +176,17 @@ class Run:
         return table
 
     @cached_property
+    def metric_names(self) -> list[str]:
+        """`loss` first, then the metrics of the evaluations in their order: every name with a number somewhere."""
+        measured = [name for name in self.records.evaluations.names if name not in NOT_METRICS]
+        has_loss = LOSS in self.records.train or LOSS in measured
+        return [*([LOSS] if has_loss else []), *(name for name in measured if name != LOSS)]
+
+    @cached_property
+    def best(self) -> "BestEvaluation | None":
+        return _best(self)
+
+    @cached_property
     def resolved(self) -> Mapping[str, Any]:
         """Every field of resolved.yaml, by its name with dots."""
         return flat_values(self.resolved_text)
@@ -178,9 +197,44 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class BestEvaluation:
+    """The best evaluation. `metric` and `value`: of `evaluate.monitor`; `row`: its place among the evaluations, None
+    where only the summary knows it; `checkpoint`: its folder below checkpoints/, empty if it was not kept."""
+
+    metric: str
+    value: float
+    row: int | None
+    epoch: int | None
+    checkpoint: str
+
+
+def _best(run: Run) -> BestEvaluation | None:
+    """Find the best evaluation: the summary's, or else by `evaluate.monitor` and `evaluate.mode`, as the job chooses.
+    None without evaluations."""
+    evaluations, said = run.records.evaluations, run.summary.get("best")
+    said = said if isinstance(said, dict) else {}
+    monitor, mode = run.resolved.get("evaluate.monitor"), run.resolved.get("evaluate.mode")
+    wanted = monitor if isinstance(monitor, str) else LOSS
+    metric = said.get("metric") or (wanted if wanted in evaluations or wanted in said else LOSS)
+    values, row = evaluations[metric], None
+    if (updates := said.get("updates")) is not None:
+        row = max(np.flatnonzero(evaluations["updates"] == updates).tolist(), default=None)
+    if row is None and np.isfinite(values).any():
+        ours = known(metric)
+        is_highest = mode == "max" or (mode != "min" and ours is not None and ours.higher_is_better)
+        row = int(np.nanargmax(values) if is_highest else np.nanargmin(values))
+    value: Any = said.get("value", said.get(metric, values[row] if row is not None else None))
+    epoch: Any = said.get("epoch", evaluations["epoch"][row] if row is not None else None)
+    if not _is_number(value):
+        return None
+    epoch = int(epoch) if _is_number(epoch) and epoch == epoch else None
+    return BestEvaluation(metric, float(value), row, epoch, str(said.get("checkpoint") or run.best_checkpoint))
+
+
+@dataclass(frozen=True, slots=True)
 class RunClock:
-    """Running time of a job: the gaps between an attempt's end and its resume are left out. `ends[i]` and `starts[i]`
-    are gap i; `zero` is the start of the first attempt."""
+    """Running time of a job: the gaps between an attempt's end and the next one's beginning are left out. `ends[i]` and
+    `starts[i]` are gap i; `zero` is the first record or event."""
 
     zero: float
     ends: Floats
@@ -193,9 +247,8 @@ class RunClock:
         times = np.sort(np.concatenate(columns))
         times = times[np.isfinite(times)]
         zero = float(times[0]) if times.size else 0.0
-        starts = [event["time"] for event in run.events_of("start") if event["time"] > zero]
-        before = [times[np.searchsorted(times, start) - 1] for start in starts]
-        return cls(zero, np.array(before, np.float64), np.array(starts, np.float64))
+        starts = np.unique([at for at in _beginnings(run.events) if at > zero]).astype(np.float64)
+        return cls(zero, times[np.searchsorted(times, starts) - 1], starts)
 
     def elapsed(self, times: Floats | float) -> Floats:
         """Return the running time at these times (seconds since the epoch); in a gap, at its beginning. NaN stays
@@ -205,6 +258,19 @@ class RunClock:
         for end, start in zip(self.ends, self.starts, strict=True):
             result -= np.clip(at, end, start) - end
         return result
+
+
+def _beginnings(events: list[dict[str, Any]]) -> Iterator[float]:
+    """Yield the time of the first event of each attempt. A job that resumes records that before its `start`; killed in
+    between, it leaves a resume without one."""
+    kinds = [event["event"] for event in events]
+    for place, kind in enumerate(kinds):
+        if kind == "start" or (kind == "resume" and kinds[place - 1] != "start"):
+            has_resume = kind == "resume"
+            while place and kinds[place - 1] in BEFORE_START and not (has_resume and kinds[place - 1] == "resume"):
+                place -= 1
+                has_resume = has_resume or kinds[place] == "resume"
+            yield events[place]["time"]
 
 
 def read_run(path: Path) -> Run:
@@ -226,6 +292,7 @@ def read_run(path: Path) -> Run:
         records=records,
         events=events,
         checkpoints=tuple(_checkpoints(path / "checkpoints")),
+        best_checkpoint=(path / "checkpoints" / BEST).resolve().name if (path / "checkpoints" / BEST).exists() else "",
         read_at=time.time(),
     )
 
@@ -242,7 +309,7 @@ def flat_values(text: str) -> Mapping[str, Any]:
 
 def _has_ended(events: list[dict[str, Any]]) -> bool:
     """Return whether the latest attempt has ended. A resume keeps the previous summary, which is not its own."""
-    marks = [event["event"] for event in events if event["event"] in ("start", "end")]
+    marks = [event["event"] for event in events if event["event"] in ("start", "resume", "end")]
     return not marks or marks[-1] == "end"
 
 
@@ -300,8 +367,7 @@ def _text(file: Path) -> str:
 
 
 def _pad(column: "array[float]", rows: int) -> None:
-    if len(column) < rows:
-        column.extend([np.nan] * (rows - len(column)))
+    column.extend([np.nan] * (rows - len(column)))
 
 
 def _list(value: Any) -> list[Any]:

@@ -10,10 +10,13 @@ import numpy as np
 
 from hogwild.errors import ConfigError
 from hogwild.formatting import duration, exact, flat, moment, number, size, told
-from hogwild.report.run_data import Run, flat_values
+from hogwild.report.run_data import BestEvaluation, Run, flat_values
+from hogwild.report.timeline import ABSENT, ALIVE, phase_bars
+from hogwild.report.words import event_in_words, in_words
 from hogwild.storage.run_directory import LIBRARY
 
 MOST_EVENTS = 200
+MOST_WORKERS = 16  # shown at first
 # Shown in the pictures, or routine events of a job; the count of all events includes them.
 ORDINARY = (
     *("spawn", "ready", "restart", "evaluation", "checkpoint", "pause", "spare", "exchange"),
@@ -26,45 +29,56 @@ LOUD = (
     *("loader-exit", "loader-stall", "bad-batch", "quarantined"),
 )
 DEFAULT, JOB_FILE, OVERRIDE, CALL, UNKNOWN = "default", "job file", "override", "call", "not in the job file"
+PHASE_COLOURS = {ALIVE: "alive", ABSENT: "absent"}  # the others are called as the phases
 NOT_THERE = "\N{EN DASH}"
-OF_ITSELF = {"run_dir", "pid", "argv", "checkpoint", "workers"}  # differ between any two runs and mean nothing
+# They differ between any two runs and mean nothing.
+OF_ITSELF = {"run_dir", "pid", "argv", "checkpoint", "workers", "time", "host.available_memory_bytes"}
 EVENT_OF = {"loader_deaths": "loader-exit"}  # counts whose event has another name
 
 
 @dataclass(frozen=True, slots=True)
+class Bar:
+    """A cell: shares of a whole; each with its name and its colour in report.css."""
+
+    parts: tuple[tuple[str, float, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TableRows:
-    """A table. `head` may be empty; `marks` set the look of each row ('quiet', 'strong', or '')."""
+    """A table. `head` may be empty; `marks` set the look of each row ('quiet', 'strong', or ''). A cell is text, or the
+    parts of a bar. Rows from number `folded` on are shown on request, under their number and `folded_words`."""
 
     title: str
     head: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
+    rows: Sequence[tuple[str | Bar, ...]]
     marks: Sequence[str] = ()
     note: str = ""
+    folded: int | None = None
+    folded_words: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The main facts, shown first. `mood`: good, bad, or neither; `figures`: pairs of a word and a number."""
+    """The main facts, shown first. `mood`: good, bad, or neither; `tiles`: a word, a value, and a remark or ""."""
 
     state: str
     mood: str
     sentence: str
-    figures: list[tuple[str, str]]
+    tiles: list[tuple[str, str, str]]
     advice: str
     error: str
 
 
 def headline(run: Run) -> Headline:
     state = str(run.summary.get("state") or run.status.get("state") or "unknown")
-    reason = run.summary.get("reason")
+    reason = str(run.summary.get("reason") or "")
     if not run.is_over:
         state, reason = _unfinished(run, state)
-    mood = {"succeeded": "good", "failed": "bad"}.get(state, "neither")
     return Headline(
         f"{state}: {reason}" if reason else state,
-        mood,
+        {"succeeded": "good", "failed": "bad", "interrupted": "bad"}.get(state, "neither"),
         _sentence(run),
-        list(_figures(run)),
+        list(_tiles(run)),
         str(run.summary.get("advice") or ""),
         str(run.summary.get("error") or ""),
     )
@@ -109,25 +123,42 @@ def _latest(run: Run) -> Mapping[str, Any]:
     return {**recorded, **{k: v for k, v in run.status.items() if v is not None}, **run.summary}
 
 
-def _figures(run: Run) -> Iterator[tuple[str, str]]:
-    latest = _latest(run)
-    metrics = latest.get("metrics")
-    for name, value in (metrics if isinstance(metrics, dict) else {}).items():
-        yield name, told(value)
+def _tiles(run: Run) -> Iterator[tuple[str, str, str]]:
+    latest, train = _latest(run), run.records.train
+    if run.best is not None:
+        yield f"best {in_words(run.best.metric)}", number(float(f"{run.best.value:.4g}")), _place_of_best(run, run.best)
+    wall_s = latest.get("wall_s") or run.span_s
+    if wall_s:
+        yield "duration", duration(wall_s), ""
+    if isinstance(samples := latest.get("samples"), (int, float)):
+        updates = latest.get("updates")
+        yield "samples", number(samples), f"{number(updates)} updates" if isinstance(updates, (int, float)) else ""
     rate = latest.get("samples_per_s")
-    if rate is None and "samples_per_s" in run.records.train:
-        rate = float(np.nanmean(run.records.train["samples_per_s"]))
+    if rate is None and np.isfinite(train["samples_per_s"]).any():
+        rate = float(np.nanmean(train["samples_per_s"]))
     if rate is not None:
-        yield "samples/s", number(float(rate))
+        yield in_words("samples_per_s"), number(round(float(rate))), ""
+    workers = run.summary.get("procs", run.workers)
+    if workers or run.summary:
+        yield "workers", told(workers), "" if workers else "trained in the parent process"
     for name in ("restarts", "rollbacks", "lane_restarts", "loader_deaths"):
         count = latest.get(name, len(run.events_of(EVENT_OF.get(name, name[:-1]))))
-        if name == "restarts" or count:
-            yield name, told(count)
+        if count or (name == "restarts" and workers):
+            yield in_words(name), told(count), ""
     peak = latest.get("peak_pss_bytes")
-    if peak is None and "pss_bytes" in run.records.train:
-        peak = float(np.nanmax(run.records.train["pss_bytes"]))
+    if peak is None and np.isfinite(train["pss_bytes"]).any():
+        peak = float(np.nanmax(train["pss_bytes"]))
     if peak:
-        yield "peak memory", size(peak)
+        yield "peak memory", size(peak), ""
+
+
+def _place_of_best(run: Run, best: BestEvaluation) -> str:
+    """Return the other metrics of the best evaluation, its epoch and its checkpoint."""
+    others = [name for name in run.metric_names if name != best.metric] if best.row is not None else []
+    values = [f"{in_words(name)} {run.records.evaluations[name][best.row]:.4g}" for name in others]
+    epoch = [] if best.epoch is None else [f"epoch {best.epoch}"]
+    where = " \N{RIGHTWARDS ARROW} checkpoints/best" if best.checkpoint else ""
+    return ", ".join([*epoch, *values]) + where
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
@@ -135,33 +166,70 @@ def _figures(run: Run) -> Iterator[tuple[str, str]]:
 
 def tables(run: Run) -> Iterator[TableRows]:
     """Yield the tables in the order of the page; those without rows are left out."""
-    yield from (
-        table for table in (summary(run), plan(run), checkpoints(run), configuration(run), *events(run)) if table.rows
-    )
+    every = (events(run), configuration(run), checkpoints(run), summary(run), plan(run))
+    yield from (table for table in every if table.rows)
+
+
+def workers(run: Run) -> TableRows:
+    """Return a row per worker: its part of all samples, its time by phase, its starts and deaths, processor, memory."""
+    table, told_at = run.records.workers, run.clock.elapsed(run.records.told["time"])
+    lasted = np.diff(told_at, prepend=0.0)
+    did = [float(np.nansum(table["samples_per_s"][worker] * lasted)) for worker in range(run.workers)]
+    bars = phase_bars(run)
+    rows: list[tuple[str | Bar, ...]] = []
+    for worker in range(run.workers):
+        share = Bar((("", did[worker] / sum(did), "--c0"),)) if sum(did) > 0 else ""
+        words, counts = np.unique(np.array(bars.words)[bars.pixels[worker]], return_counts=True)
+        shares = zip(words.tolist(), (counts / counts.sum()).tolist(), strict=True)
+        phases = [(word, share, f"--p-{PHASE_COLOURS.get(word, word)}") for word, share in shares]
+        kinds = Counter(
+            event["event"] for event in run.events if event.get("worker") == worker and event.get("kind") != "left"
+        )
+        cpu, memory = (table[name][worker][np.isfinite(table[name][worker])] for name in ("cpu", "pss_bytes"))
+        rows.append(
+            (
+                f"worker {worker}",
+                share,
+                Bar(tuple(sorted(phases, key=lambda one: -one[1]))),
+                number(kinds["exit"]),
+                number(kinds["restart"]),
+                f"{np.median(cpu):.2f} cores" if cpu.size else "",
+                size(float(memory.max())) if memory.size else "",
+            )
+        )
+    head = ("", "part of all samples", "time by phase", "deaths", "restarts", "processor, median", "memory, highest")
+    return TableRows("Each worker", head, rows, folded=MOST_WORKERS, folded_words="more workers")
 
 
 def summary(run: Run) -> TableRows:
     values = dict(
         flat(run.summary or {k: v for k, v in run.status.items() if k not in ("workers", "spares", "loaders", "time")})
     )
-    rows = [(key, told(value, key)) for key, value in values.items() if key not in ("error", "advice")]
     note = "" if run.summary else "From status.json: there is no summary before the end."
-    return TableRows("Summary" if run.summary else "Status", (), rows, note=note)
+    return TableRows("Result" if run.summary else "Status", (), _in_words(values), note=note)
 
 
 def plan(run: Run) -> TableRows:
     """Return the content of env.json: the machine, the versions, and the plan."""
-    return TableRows("Plan and machine", (), [(key, told(value, key)) for key, value in flat(run.env)])
+    return TableRows("Plan and machine", (), _in_words(dict(flat(run.env))))
+
+
+def _in_words(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (in_words(key), " ".join(map(str, value)) if isinstance(value, list) else told(value, key))
+        for key, value in values.items()
+        if key not in ("error", "advice") and value not in (None, "", [], {})
+    ]
 
 
 def checkpoints(run: Run) -> TableRows:
     rows = [
         (
-            one.name,
+            one.name + (" (best)" if one.name == run.best_checkpoint else ""),
             "" if one.update is None else number(one.update),
             one.at,
             size(one.size_bytes),
-            ", ".join(f"{name} {told(value)}" for name, value in one.metrics.items()),
+            ", ".join(f"{in_words(name)} {told(value)}" for name, value in one.metrics.items()),
         )
         for one in run.checkpoints
     ]
@@ -169,39 +237,37 @@ def checkpoints(run: Run) -> TableRows:
 
 
 def configuration(run: Run) -> TableRows:
-    """Return every field; overrides are strong, defaults are quiet."""
-    found = settings(run)
+    """Return every field, those that were set first; overrides are strong, defaults quiet."""
+    found = sorted(settings(run), key=lambda one: one.origin == DEFAULT)
     marks = [{DEFAULT: "quiet", OVERRIDE: "strong"}.get(one.origin, "") for one in found]
     rows = [(one.key, exact(one.value), one.origin) for one in found]
-    return TableRows("Configuration", ("field", "value", "from"), rows, marks)
+    folded = sum(one.origin != DEFAULT for one in found)
+    note = "Overrides are set on the command line, by a resume or by a measurement."
+    return TableRows(
+        "Configuration", ("field", "value", "from"), rows, marks, note, folded, "fields with their defaults"
+    )
 
 
-def events(run: Run) -> Iterator[TableRows]:
-    """Yield the unusual events, at most MOST_EVENTS, and the counts of all events."""
+def events(run: Run) -> TableRows:
+    """Return the unusual events, at most MOST_EVENTS; the note counts all of them."""
     told_ones = [event for event in run.events if event["event"] not in ORDINARY and event.get("kind") != "left"]
     half = MOST_EVENTS // 2
     left_out = told_ones[half:-half] if len(told_ones) > MOST_EVENTS else []
     shown = [*told_ones[:half], *told_ones[-half:]] if left_out else told_ones
     rows = [_event_row(run, event) for event in shown]
     marks = ["strong" if event["event"] in LOUD else "" for event in shown]
-    note = ""
+    note = f"All events: {_kinds(run.events)}."
     if left_out:
-        kinds = Counter(str(event["event"]) for event in left_out).most_common()
-        rest = f"{', '.join(f'{number(n)} x {kind}' for kind, n in kinds)} in between are left out"
-        note = f"The first and the last {half}; {rest} (events.jsonl has them)."
-    yield TableRows("Events", ("after", "at", "event", "what"), rows, marks, note)
-    counts = Counter(str(event["event"]) for event in run.events)
-    yield TableRows("All events by kind", ("event", "count"), [(kind, number(n)) for kind, n in counts.most_common()])
+        note = f"The first and the last {half}; in between {_kinds(left_out)} are left out (events.jsonl). {note}"
+    return TableRows("Events", ("running time", "event", "details", "at"), rows, marks, note)
+
+
+def _kinds(events: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{number(n)} {kind}" for kind, n in Counter(str(one["event"]) for one in events).most_common())
 
 
 def _event_row(run: Run, event: Mapping[str, Any]) -> tuple[str, ...]:
-    words = ", ".join(
-        f"{key} {told(value, key)}"
-        for key, value in event.items()
-        if key not in ("time", "event") and value not in ("", None, [], {})
-    )
-    after = duration(float(run.clock.elapsed(event["time"])))
-    return after, moment(event["time"]), str(event["event"]), words
+    return duration(float(run.clock.elapsed(event["time"]))), *event_in_words(event), moment(event["time"])
 
 
 # ---- missing parts --------------------------------------------------------------------------------------------------
@@ -287,30 +353,37 @@ def _meant(text: str) -> dict[str, Any] | None:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Return a name for each run: its folder's, with a number, since two folders may have the same name."""
-    return [f"{place} {run.name}" for place, run in enumerate(runs, 1)]
+    """Return a name for each run: its folder's, with a number where two folders have the same name."""
+    names = [run.name for run in runs]
+    return names if len(set(names)) == len(names) else [f"{place} {name}" for place, name in enumerate(names, 1)]
 
 
 def differences(runs: Sequence[Run]) -> Iterator[TableRows]:
     """Yield tables of outcome, configuration, plan and machine. Without differences a table has only a note."""
     head = tuple(labels(runs))
     lines = [headline(run) for run in runs]
-    rows = [("state", *(line.state for line in lines)), ("in short", *(line.sentence for line in lines))]
-    summaries = [dict(flat(run.summary or run.status)) for run in runs]
-    rows += _differing(summaries, lambda key, value: told(value, key))
-    yield TableRows("What came of them", ("", *head), rows)
-    rows = _differing([run.resolved for run in runs], lambda _, value: exact(value))
-    yield TableRows("Configuration: what differs", ("field", *head), rows, note="" if rows else "Nothing differs.")
-    machines = [dict(flat(run.env)) for run in runs]
-    rows = _differing(machines, lambda key, value: told(value, key))
-    yield TableRows("Plan and machine: what differs", ("", *head), rows, note="" if rows else "Nothing differs.")
+    tiles = [{word: f"{value} ({more})" if more else value for word, value, more in line.tiles} for line in lines]
+    rows = [("state", *(line.state for line in lines))]
+    rows += [
+        (word, *(one.get(word, NOT_THERE) for one in tiles)) for word in dict.fromkeys(w for t in tiles for w in t)
+    ]
+    folded = len(rows)
+    rows += _differing([dict(flat(run.summary or run.status)) for run in runs], told, in_words)
+    yield TableRows("Results", ("", *head), rows, (), "", folded, "more differences")
+    nothing = "Nothing differs."
+    rows = _differing([run.resolved for run in runs], lambda value, _: exact(value), str)
+    yield TableRows("Differences in configuration", ("field", *head), rows, note="" if rows else nothing)
+    rows = _differing([dict(flat(run.env)) for run in runs], told, in_words)
+    yield TableRows("Differences in plan and machine", ("", *head), rows, note="" if rows else nothing)
 
 
-def _differing(many: Sequence[Mapping[str, Any]], word: Callable[[str, Any], str]) -> list[tuple[str, ...]]:
-    keys = dict.fromkeys(key for values in many for key in values if key.split(".")[0] not in OF_ITSELF)
+def _differing(
+    many: Sequence[Mapping[str, Any]], word: Callable[[Any, str], str], name: Callable[[str], str]
+) -> list[tuple[str, ...]]:
+    keys = dict.fromkeys(key for values in many for key in values if not {key, key.split(".")[0]} & OF_ITSELF)
     rows = []
     for key in keys:
         found = [values.get(key, NOT_THERE) for values in many]
         if any(value != found[0] for value in found):
-            rows.append((key, *(word(key, value) for value in found)))
+            rows.append((name(key), *(word(value, key) for value in found)))
     return rows

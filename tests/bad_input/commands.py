@@ -96,7 +96,7 @@ COMMANDS: dict[str, Row] = {
         ("init", "minst"), 2, "usage/unknown-task", ("unknown task 'minst'", "did you mean 'mnist'?")
     ),
     "a job file that is there": Row(
-        ("init", "digits"), 2, "usage/file-exists", ("job.yaml", "replace it with --force")
+        ("init", "digits"), 2, "usage/file-exists", ("digits.yaml", "replace it with --force")
     ),
     "a job file in no folder": Row(
         ("init", "digits", "--out", "no/where.yaml"), 3, "usage/no-folder", ("there is no folder", "create it first")

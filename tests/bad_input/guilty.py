@@ -2,6 +2,7 @@
 
 The jobs of `test_bad_input.py` find this file beside them, as a user's own module."""
 
+import json
 import os
 import sys
 import threading
@@ -299,3 +300,81 @@ def distance_to_whole_numbers(output: Tensor, target: Tensor) -> Tensor:
 
 def nothing() -> None:
     """A factory that forgot its return."""
+
+
+# ---- exceptions below libraries: the line to show is one of this file ------------------------------------------------
+
+
+class RaisesBelowTorch(Net):
+    """torch's own frames are the last ones: the shapes do not fit."""
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(x)  # the line of a shape
+
+
+class _Backward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        raise ArithmeticError("no way back")
+
+
+class RaisesInBackward(Net):
+    def forward(self, x: Tensor) -> Any:
+        return _Backward.apply(super().forward(x))
+
+
+class LoadsNothing(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.load_state_dict({})  # the line of missing keys
+
+
+def raises_in_a_loss(output: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.nll_loss(output, target[:1])  # the line of a loss
+
+
+def raises_in_a_transform(x: Tensor, y: Tensor) -> Any:
+    return x[:, 99], y  # the line of a transform
+
+
+def raises_in_a_metric(outputs: Tensor, targets: Tensor) -> float:
+    raise LookupError("nothing to compare")
+
+
+def raises_in_collate(records: list[Any]) -> Any:
+    return torch.stack([record["x"] for record in records])  # the line of a collate
+
+
+class RaisesInStep(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        raise RuntimeError("not today")
+
+
+class RowsRaise(Items):
+    def rows(self, start: int, stop: int) -> Any:
+        raise EOFError("the file ended")
+
+
+class StreamRaises(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        yield torch.zeros(4), 0
+        raise ConnectionError("the server left")
+
+
+class BelowALibrary(Items):
+    """json's own frames are the last ones."""
+
+    def _bad(self, x: Tensor, y: int) -> Any:
+        return json.loads("{not json")  # the line of a library
+
+
+class WithACause(Items):
+    def _bad(self, x: Tensor, y: int) -> Any:
+        try:
+            return {}["picture"]
+        except KeyError as error:
+            raise ValueError("no picture") from error

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from tests.bad_input.commands import COMMANDS
 from tests.bad_input.damaged import DAMAGED, DATA_FILES
+from tests.bad_input.frames import FRAMES
 from tests.bad_input.guesses import GUESSES
 from tests.bad_input.jobs import FIELDS, FILES, TEXTS
 from tests.bad_input.objects import OBJECTS
@@ -11,7 +12,7 @@ from tests.bad_input.row import Row
 from tests.bad_input.sparse import FILES_OF_LINES, SPARSE
 from tests.bad_input.yaml_mistakes import SLIP_TEXTS, YAML
 
-PARTS = (FILES, FIELDS, COMMANDS, OBJECTS, DATA_FILES, SPARSE, YAML, GUESSES)
+PARTS = (FILES, FIELDS, COMMANDS, OBJECTS, DATA_FILES, SPARSE, YAML, GUESSES, FRAMES)
 TABLE: dict[str, Row] = {crime: row for part in PARTS for crime, row in part.items()}
 
 

@@ -83,7 +83,7 @@ def test_job_file_and_overrides_come_in_any_order() -> None:
         (["check", "--deap"], 2, "No such option: --deap"),
         (["train", "--proc", "4"], 2, "--procs"),
         (["schema", "extra"], 2, "unexpected extra argument"),
-        (["list", "x"], 2, "choose models, data, configs, metrics, tasks"),
+        (["list", "x"], 2, "choose models, data, configs, losses, metrics, tasks"),
         (["export"], 2, "Missing argument"),
         (["plan", "nowhere.yaml"], 3, "looked for "),
         (["plan", "--data-dir", "nowhere"], 3, "--data-dir nowhere: there is no such folder"),

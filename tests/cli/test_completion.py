@@ -37,8 +37,8 @@ def words(*typed: str) -> list[str]:
         (["j"], ["job.yaml"]),
         (["check", "j"], ["job.yaml"]),
         (["train", "n"], ["name="]),  # no job file ends in .txt
-        (["run"], ["runs", "runs/"]),  # the command, and a folder with a job file
-        (["stop", ""], ["latest", "one", "runs/"]),
+        (["run"], ["runs", "runs/"]),
+        (["status", ""], ["latest", "one", "runs/"]),
         (["runs/"], ["runs/one/"]),
         (["export", ""], ["job.yaml", "notes.txt", "runs/"]),
         (["train", "--run-dir", "r"], ["runs/"]),

@@ -82,6 +82,13 @@ def test_a_sample_of_ones_own_stays_and_what_several_tasks_share_is_written_once
     assert "wrote samples/words.zip" in said and "word_pairs" not in said
 
 
+def test_a_file_in_place_of_the_folder_of_samples_is_an_error_with_its_name(here: Path, capsys: Captured) -> None:
+    (here / "samples").write_text("mine")
+    assert main.run(["init", "names"]) == 1
+    assert "samples/names: cannot be made: Not a directory" in capsys.readouterr().err
+    assert (here / "samples").read_text() == "mine"
+
+
 def test_a_dash_prints_the_job_and_writes_nothing(here: Path, capsys: Captured) -> None:
     assert main.run(["init", "own-model", "--out", "-"]) == 0
     said = capsys.readouterr()

@@ -28,6 +28,7 @@ import hogwild
 from hogwild.cli import main
 from hogwild.errors import BuildError, ConfigError, DataError, HogwildError, ModelError, OptimizerError, UsageError
 from tests.bad_input import guilty
+from tests.bad_input.frames import at
 from tests.bad_input.row import job, model
 from tests.bad_input.table import PARTS, TABLE, write_files
 from tests.helpers.processes import MARK, PATIENCE_S, marked, wait_for
@@ -327,6 +328,16 @@ AT_WORK = {
         "model.class_path=guilty.SaysWhatCannotBeEncoded",
         "train/user-code",
         "half a character: \\udcff",
+    ),
+    "raises in backward": (
+        "model.class_path=guilty.RaisesInBackward",
+        "train/user-code",
+        at("no way back") + "\n\n",
+    ),
+    "raises in a loader, inside a library": (
+        "data={feed: stream, train: {class_path: guilty.BelowALibrary, init_args: {how: x}}, batch_size: 8}",
+        "data/item-raised",
+        at("the line of a library") + "\n\n",
     ),
     "always NaN": ("loss.class_path=guilty.always_nan", "train/no-update", "no update was made"),
 }

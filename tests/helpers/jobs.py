@@ -6,6 +6,7 @@ which saves importing torch for each, and counts what each one left behind in th
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -148,6 +149,11 @@ class Ended:
         return summary
 
     @property
+    def said(self) -> str:
+        """Standard error without the lines that tell how far the start of a job is: how many depends on the machine."""
+        return without_start(self.stderr)
+
+    @property
     def leases(self) -> dict[str, int]:
         leases: dict[str, int] = self.summary["leases"]
         return leases
@@ -176,6 +182,15 @@ class Ended:
     def ledger_adds_up(self) -> bool:
         leases = self.leases
         return leases["done"] + leases["skipped"] + leases["quarantined"] == leases["total"]
+
+
+def without_start(stderr: str) -> str:
+    return re.sub(
+        r"^(hogwild [\d.]+: .*; importing torch|(importing|building|reading|sharing) .*, \d+ s)\n",
+        "",
+        stderr,
+        flags=re.M,
+    )
 
 
 def read_events(run_dir: Path, kind: str | None = None) -> list[dict[str, Any]]:

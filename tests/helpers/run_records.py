@@ -124,16 +124,11 @@ def _events(story: Story, times: list[float]) -> list[dict[str, Any]]:
     begins = [BEGAN, *([times[int(0.6 * len(times)) + 1] - story.every_s] if story.resume and len(times) > 9 else [])]
     events: list[dict[str, Any]] = []
     for attempt, begin in enumerate(begins):
-        events.append({"time": begin, "event": "start", "pid": 100, "plan": "procs 4 (as given)"})
-        if attempt:
+        if attempt:  # a job records its resume before its start
             updates = 10 * int(0.6 * len(times))
-            resume = {
-                "time": begin + 0.01,
-                "event": "resume",
-                "checkpoint": f"update-{updates:09d}",
-                "updates": updates,
-            }
-            events.append(resume | {"records_cut": 1})
+            resume = {"time": begin - 0.01, "event": "resume", "checkpoint": f"update-{updates:09d}"}
+            events.append(resume | {"updates": updates, "samples": updates * SAMPLES_PER_UPDATE, "records_cut": 1})
+        events.append({"time": begin, "event": "start", "pid": 100, "plan": "procs 4 (as given)"})
         for worker in range(story.workers):
             place = {"worker": worker, "incarnation": 1}
             events.append({"time": begin + 0.1, "event": "spawn", **place, "pid": 200 + worker})

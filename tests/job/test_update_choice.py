@@ -1,5 +1,8 @@
 """Kernel or autograd, and who may write which rows meanwhile: decided before anything is shared."""
 
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -7,10 +10,13 @@ import pytest
 import torch
 from torch import nn
 
+from hogwild.cli.samples import sample_files
+from hogwild.config.field_types import Component
 from hogwild.config.load import Job, job_from_mapping
-from hogwild.errors import UsageError
+from hogwild.errors import ModelError, UsageError
+from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
-from hogwild.job.packed_data import packs, sizes_for
+from hogwild.job.packed_data import pack, packs, require_fitting, sizes_for
 from hogwild.job.update_choice import choose, meetings, options_set
 from hogwild.kernels.fused import Side
 
@@ -199,12 +205,69 @@ class Sized:
 
 
 def test_a_model_takes_the_sizes_it_names_from_the_data_where_the_job_leaves_them_out() -> None:
-    from hogwild.config.field_types import Component
-
     path = f"{__name__}.Sized"
     assert sizes_for(Component(class_path=path), ratings().spec.sizes) == {"users": 500, "items": 40}
     assert sizes_for(Component(class_path=path, init_args={"items": 7}), ratings().spec.sizes) == {"users": 500}
     assert sizes_for(Component(class_path=path), {}) == {}
+    assert sizes_for(Component(class_path=path), {"users": 5, "items": 6, "factors": 7}) == {"users": 5, "items": 6}
+    lenet = Component(class_path="hogwild.models.LeNet")
+    assert sizes_for(lenet, {"classes": 3, "channels": 3}) == {"classes": 3, "channels": 3}, "a default of ours yields"
+
+
+@pytest.mark.parametrize(
+    ("sample", "data", "sizes"),
+    [
+        ("arrays", "hogwild.data.Npz path=data.npz", {"features": 20, "classes": 3, "outputs": 3}),
+        ("pictures", "hogwild.data.ImageFolder path=pictures size=8", {"classes": 3, "channels": 3, "features": 192}),
+        ("digits", "hogwild.data.Mnist root=digits", {"classes": 10, "channels": 1, "features": 784}),
+        ("names", "hogwild.data.Names path=names", {"classes": 3, "symbols": 29}),
+        (
+            "ratings",
+            "hogwild.data.Csv path=ratings.csv target=rating",
+            {"features": 2, "categories": [], "classes": 1, "outputs": 1},
+        ),
+    ],
+)
+def test_a_data_set_that_is_not_packed_tells_its_sizes(
+    sample: str, data: str, sizes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, content in sample_files(sample).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    class_path, *words = data.split()
+    arguments = {key: int(value) if value.isdigit() else value for key, _, value in (w.partition("=") for w in words)}
+    job = job_from_mapping(
+        {
+            "name": "sizes",
+            "model": {"class_path": "hogwild.models.Mlp"},
+            "data": {"train": {"class_path": class_path, "init_args": arguments}},
+        },
+        "test",
+    )
+    assert pack(job, InTurn(1)).sizes == sizes
+
+
+@pytest.mark.parametrize(
+    ("given", "is_right"),
+    [
+        ({"features": 4}, True),
+        ({"features": 5}, False),
+        ({"categories": [3, 2]}, True),
+        ({"categories": [4, 2]}, True),
+        ({"categories": [2, 2]}, False),
+        ({"categories": [3]}, False),
+        ({"channels": 9}, True),
+    ],
+)
+def test_a_size_of_the_inputs_that_the_job_gives_is_the_one_of_the_data(given: dict[str, Any], is_right: bool) -> None:
+    data = SimpleNamespace(sizes={"features": 4, "categories": [3, 2]})
+    refused = (
+        nullcontext() if is_right else pytest.raises(ModelError, match=r"but the data has .* from model\.init_args")
+    )
+    with refused:
+        require_fitting(Component(class_path="hogwild.models.Tabular", init_args=given), data)
+    require_fitting(Component(class_path="mymodel.Net", init_args=given), data)
 
 
 def test_what_can_be_packed_says_so_itself() -> None:

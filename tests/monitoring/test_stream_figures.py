@@ -153,7 +153,7 @@ def test_a_job_tells_deaths_and_the_ring_in_its_records_and_its_report(
     assert "hogwild_loader_deaths_total" in (tmp_path / "run" / "metrics.prom").read_text()
     results.report_lines([tmp_path / "run"], out=None, as_json=True)
     page = (tmp_path / "run" / "report" / "index.html").read_text()
-    assert "loader_deaths" in page and "loader-exit" in page
+    assert "deaths of loaders" in page and "loader 0 died" in page
 
 
 class Endless(torch.utils.data.IterableDataset):

@@ -1,8 +1,6 @@
-"""`hogwild report`: a run directory as a page. The runs are made up (`helpers/run_records.py`); one is real."""
+"""`hogwild report`: a run directory as a page. The runs are made up (`helpers/run_records.py`)."""
 
-import base64
 import json
-import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -13,16 +11,19 @@ import pytest
 
 from hogwild.cli import results
 from hogwild.config.of_run import resumed
-from hogwild.errors import HogwildError, NotFoundError, RunDirError, UsageError
+from hogwild.errors import HogwildError, NotFoundError, RunDirError
 from hogwild.report import tables
+from hogwild.report.page import FILES
 from hogwild.report.run_data import read_run
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
 
 WICKED = "<script>alert('&')</script>"
-ODD_METRIC = "f1 $\\frac$ \N{CJK UNIFIED IDEOGRAPH-7CBE}_<b>"  # no formula: matplotlib would raise
-ELEMENTS = """html head meta title style body header h1 h2 p span div dl dt dd nav a figure img figcaption
-table thead tbody tr th td ul li wbr"""
+ODD_METRIC = "f1 $\\frac$ \N{CJK UNIFIED IDEOGRAPH-7CBE}_</script><b>"  # no formula: matplotlib would raise
+ELEMENTS = """html head meta title style script body header h1 h2 p span div dl dt dd nav a button noscript i details
+summary table thead tbody tr th td ul li wbr"""
 PARTS = set(ELEMENTS.split())
+LEARNING = {"learning-time", "learning-samples", "learning-updates"}
+MOST_BYTES = 3_000_000
 
 
 class Page(HTMLParser):
@@ -31,25 +32,29 @@ class Page(HTMLParser):
     def __init__(self, file: Path) -> None:
         super().__init__()
         self.parts: set[str] = set()
-        self.images: list[bytes] = []
         self.links: list[str] = []
         self.anchors: set[str] = set()
-        self.words = ""
+        self.scripts: list[str] = []
+        self.policy = self.words = self._inside = ""
         self.feed(file.read_text())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.parts.add(tag)
         values = {name: value or "" for name, value in attrs}
         self.anchors.add(values.get("id", ""))
-        if "href" in values:
-            self.links.append(values["href"])
-        if "src" in values:
-            kind, _, data = values["src"].partition(",")
-            assert kind == "data:image/png;base64"
-            self.images.append(base64.b64decode(data))
+        self.links += [values[name] for name in ("href", "src", "action") if name in values]
+        if "http-equiv" in values:
+            self.policy = values["content"]
+        self._inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
 
     def handle_data(self, data: str) -> None:
-        self.words += data
+        if self._inside == "script":
+            self.scripts.append(data)
+        elif self._inside != "style":
+            self.words += data
 
 
 def report(*runs: Path, out: Path | None = None) -> dict[str, object]:
@@ -83,29 +88,56 @@ def page(story_run: Path) -> Page:
 
 
 @pytest.mark.slow
-def test_a_page_holds_the_pictures_that_lie_beside_it_and_needs_nothing_else(story_run: Path, page: Page) -> None:
-    files = {file.stem: file.read_bytes() for file in (story_run / "report").glob("*.png")}
-    learning = {"learning-time", "learning-samples", "learning-updates"}
-    assert set(files) == learning | {"throughput", "timeline", "staleness", "resources"}
-    assert sorted(page.images) == sorted(files.values())
+def test_a_page_needs_nothing_else_and_pictures_for_papers_lie_beside_it(story_run: Path, page: Page) -> None:
+    assert {file.stem for file in (story_run / "report").glob("*.png")} == {
+        *(*LEARNING, "throughput", "timeline", "staleness", "resources")
+    }
     assert all(link.startswith("#") and link[1:] in page.anchors for link in page.links)
-    assert "url(" not in (story_run / "report" / "index.html").read_text()
+    text = (story_run / "report" / "index.html").read_text()
+    assert "url(" not in text and "@import" not in text
+    assert page.policy.startswith("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-")
+    assert page.policy.count("sha256-") == len(page.scripts) - 1  # the data are no script
     assert {file.suffix for file in (story_run / "report").iterdir()} == {".png", ".html"}
 
 
 def test_nothing_that_a_run_says_becomes_a_part_of_the_page(page: Page) -> None:
-    assert page.parts == PARTS
-    assert page.words.count(WICKED) >= 4  # heading, summary, event, its kind
+    assert page.parts <= PARTS
+    assert page.words.count(WICKED) >= 4  # heading, result, event, its reason
+    assert len(page.scripts) == 3
+    data = json.loads(page.scripts[0])
+    assert ODD_METRIC in {panel["name"] for panel in data["panels"]}
 
 
 def test_a_page_has_outcome_plan_configuration_events_and_what_is_not_there(page: Page) -> None:
     for words in (
-        *("succeeded: epochs", "1,500 updates and 48,000 samples by 3 workers", "they share 2 usable cores"),
+        *("succeeded: epochs", "samples48,0001,500 updates", "they share 2 usable cores", "best loss", "restarts6"),
         *("procs 3 (as given)", "train.procs4override", "optimizer.init_args.lr0.001job file"),
-        *("SIGKILL: perhaps out of memory", "32 batches in a row were not finite", "update-000001500"),
-        "1 line(s) could not be read",
+        *("worker 0 died", "SIGKILL: perhaps out of memory", "32 batches in a row were not finite"),
+        *("samples per second", "update-000001500", "1 line(s) could not be read"),
     ):
         assert words in page.words, words
+    assert "samples_per_s" not in page.words
+
+
+@pytest.mark.slow
+def test_a_page_of_100_000_records_is_small_and_says_that_it_is_thinned(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Story(records=100_000, deaths=300))
+    page = Page(Path(str(report(run)["report"])))
+    assert (run / "report" / "index.html").stat().st_size < MOST_BYTES
+    assert "more records than a page needs" in page.words
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    losses = [line["loss"] for line in lines if line["kind"] == "train"]
+    (found,) = json.loads(page.scripts[0])["runs"]
+    kept = found["tables"]["train"]["columns"]["loss"]
+    assert (min(kept), max(kept)) == pytest.approx((min(losses), max(losses)), rel=1e-5)
+    assert found["tables"]["train"]["records"] == 100_000 > len(kept)
+
+
+def test_the_chart_library_comes_with_its_licence_and_its_origin() -> None:
+    vendor = FILES / "vendor" / "uplot"
+    assert "MIT License" in (vendor / "LICENSE").read_text()
+    assert "uPlot 1.6.32" in (vendor / "ORIGIN.md").read_text()
+    assert "(v1.6.32)" in (vendor / "uPlot.iife.min.js").read_text()[:80]
 
 
 def test_a_page_is_replaced_and_pictures_of_the_one_before_are_removed(tmp_path: Path) -> None:
@@ -158,14 +190,18 @@ def test_a_report_that_cannot_be_written_names_the_folder_and_the_way_out(tmp_pa
         report(run)
 
 
-def test_without_matplotlib_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_there_is_the_page_and_a_line_about_the_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = write_run(tmp_path / "run", Story(records=3))
-    for name in ("figures", "style", "timeline", "overlays"):
-        monkeypatch.delitem(sys.modules, f"hogwild.report.{name}", raising=False)
+    (run / "report").mkdir()
+    (run / "report" / "throughput.png").write_bytes(b"of an earlier report")
+    monkeypatch.delitem(sys.modules, "hogwild.report.pictures", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UsageError, match=re.escape("pip install 'hogwild[report]'")) as found:
-        report(run)
-    assert found.value.code == "usage/missing-extra"
+    lines = results.report_lines([run], out=None, as_json=False)
+    assert lines[1] == "  no pictures (PNG): matplotlib is not installed: pip install 'hogwild[report]'"
+    assert len(json.loads(Page(Path(lines[0])).scripts[0])["panels"]) >= 4
+    assert [file.name for file in (run / "report").iterdir()] == ["index.html"]
 
 
 @pytest.mark.processes
@@ -184,13 +220,22 @@ def test_runs_are_compared_by_what_differs(story_run: Path, tmp_path: Path) -> N
     found = report(story_run, other)
     folder = story_run / "report" / "report-run-other"
     assert found["report"] == str(folder / "index.html")
-    names = {"learning-time", "learning-samples", "learning-updates", "throughput", "staleness", "memory"}
-    assert {file.stem for file in folder.glob("*.png")} == names
-    assert Page(folder / "index.html").parts <= PARTS
+    assert {file.stem for file in folder.glob("*.png")} == {*LEARNING, "throughput", "staleness", "memory"}
+    page = Page(folder / "index.html")
+    assert page.parts <= PARTS
+    data = json.loads(page.scripts[0])
+    (loss,) = [panel for panel in data["panels"] if panel["name"] == "loss"]
+    assert {line[0] for line in loss["lines"]} == {0, 1}
+    assert [run["name"] for run in data["runs"]] == ["run", "other"]
     outcome, configuration, machine = tables.differences([read_run(story_run), read_run(other)])
     assert configuration.rows == [("optimizer.class_path", "torch.optim.SGD", "torch.optim.Adam")]
     assert machine.rows == []
-    assert ("updates", "1,500", "400") in outcome.rows
+    assert ("samples", "48,000 (1,500 updates)", "12,800 (400 updates)") in outcome.rows
+
+
+def test_runs_of_the_same_name_are_numbered(tmp_path: Path) -> None:
+    runs = [read_run(write_run(tmp_path / place / "run", Story(records=2))) for place in "ab"]
+    assert tables.labels(runs) == ["1 run", "2 run"]
 
 
 def test_a_run_is_not_compared_with_itself(tmp_path: Path) -> None:

@@ -1,19 +1,24 @@
 """What a report knows before it draws: a run directory read, curves and bars as numbers, tables as rows."""
 
 import json
+import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hogwild.report import tables
-from hogwild.report.columns import PIXEL_COLUMNS, curve, percentile, smooth
-from hogwild.report.figures import best_updates
+from hogwild.report.columns import gaps, percentile, smoothed, thinned
+from hogwild.report.panels import curves, page_data, to_json
 from hogwild.report.run_data import ColumnTable, Run, read_run
 from hogwild.report.tables import DEFAULT, JOB_FILE, OVERRIDE, settings
-from hogwild.report.timeline import ABSENT, ALIVE, COLUMNS, STARTING, PhaseBars, phase_bars
+from hogwild.report.timeline import ABSENT, ALIVE, COLUMNS, HEIGHT, STARTING, PhaseBars, page_timeline, phase_bars
+from hogwild.report.words import event_in_words, in_words
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
 
 # ---- reading --------------------------------------------------------------------------------------------------------
@@ -39,9 +44,55 @@ def test_the_time_between_an_attempt_and_its_resume_is_left_out(tmp_path: Path) 
     assert 100 < run.span_s < 110
     (resume,) = run.clock.elapsed(run.clock.starts)
     assert 60 < resume < 66
+    assert run.clock.starts[0] == run.events_of("resume")[0]["time"] < run.events_of("start")[1]["time"]
     times = run.clock.elapsed(run.records.train["time"])
     assert np.diff(times).min() > 0
     assert run.clock.elapsed(BEGAN + 40_000.0) == resume  # in the middle of the gap
+
+
+BEFORE = st.sampled_from(["resume", "checkpoint-rejected", "data-read"])
+ATTEMPTS = st.lists(
+    st.tuples(
+        st.floats(3600, 1e6),  # seconds between the attempts
+        st.lists(BEFORE, max_size=3, unique=True),
+        st.lists(st.sampled_from(["spawn", "ready", "exit", "evaluation", "end"]), min_size=1, max_size=4),
+        st.lists(st.floats(0.001, 60), min_size=8, max_size=8),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(ATTEMPTS)
+def test_running_time_is_the_sum_of_the_attempts_whatever_their_events(attempts: list[tuple]) -> None:
+    """An attempt: perhaps a resume and the like, its start, other events; and a record after each of these."""
+    with tempfile.TemporaryDirectory() as folder:
+        at, running_s, events, records = BEGAN, 0.0, [], []
+        for pause_s, before, after, steps in attempts:
+            at += pause_s
+            for kind, step_s in zip([*before, "start", *after], steps, strict=False):
+                events.append({"time": at, "event": kind})
+                if kind in after:
+                    records.append({"time": at, "kind": "train", "updates": len(records)})
+                at, running_s = at + step_s, running_s + step_s
+            at, running_s = at - step_s, running_s - step_s  # nothing follows the last one
+        (Path(folder) / "resolved.yaml").write_text(RESOLVED)
+        add_lines(Path(folder) / "events.jsonl", *events)
+        add_lines(Path(folder) / "metrics.jsonl", *records)
+        run = read_run(Path(folder))
+    elapsed = run.clock.elapsed(np.array([event["time"] for event in events])).tolist()
+    assert elapsed[0] == 0 and elapsed[-1] == pytest.approx(running_s, abs=1e-3) == pytest.approx(run.span_s, abs=1e-3)
+    assert all(earlier <= later for earlier, later in pairwise(elapsed))
+    assert run.clock.starts.size == len(attempts) - 1
+
+
+def test_a_resume_that_was_killed_before_its_start_is_an_attempt_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "resolved.yaml").write_text(RESOLVED)
+    kinds = ((0, "start"), (5, "exit"), (1000, "resume"), (2000, "checkpoint-rejected"), (2001, "resume"))
+    lines = [{"time": BEGAN + at, "event": kind} for at, kind in (*kinds, (2002, "start"), (2012, "end"))]
+    add_lines(tmp_path / "events.jsonl", *lines)
+    run = read_run(tmp_path)
+    assert run.clock.elapsed(np.array([line["time"] for line in lines])).tolist() == [0, 5, 5, 5, 6, 7, 17]
 
 
 @pytest.mark.parametrize(
@@ -78,42 +129,121 @@ def test_the_best_evaluation_is_the_one_that_the_job_would_choose(tmp_path: Path
     found = []
     for evaluate in ("{}", "{monitor: accuracy}", "{monitor: loss, mode: max}"):
         (run / "resolved.yaml").write_text(f"{RESOLVED}evaluate: {evaluate}\n")
-        found.append(best_updates(read_run(run)))
+        best = read_run(run).best
+        assert best is not None and best.row is not None
+        found.append((best.metric, best.value, best.row))
+    assert found == [("loss", 0.3, 1), ("accuracy", 0.9, 2), ("loss", 0.5, 0)]
+    (run / "resolved.yaml").write_text(RESOLVED)
     summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps(summary | {"best": {"updates": 30}}))
-    assert [*found, best_updates(read_run(run))] == [20, 30, 10, 30]
+    for said in (
+        {"updates": 30, "loss": 0.4, "accuracy": 0.9},
+        {"updates": 30, "metric": "loss", "value": 0.4, "epoch": 7, "checkpoint": "update-000000030"},
+    ):
+        (run / "summary.json").write_text(json.dumps(summary | {"best": said}))
+        best = read_run(run).best
+        assert best is not None
+        assert (best.metric, best.value, best.row, best.epoch) == ("loss", 0.4, 2, said.get("epoch"))
 
 
-# ---- numbers of pictures --------------------------------------------------------------------------------------------
+def test_the_tile_of_the_best_value_says_its_epoch_and_where_it_lies(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Story(records=20, evaluations=1, checkpoints=1, resume=False))
+    (run / "checkpoints" / "best").symlink_to("update-000000200")
+    word, value, more = tables.headline(read_run(run)).tiles[0]
+    (record,) = (
+        json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines() if '"evaluation"' in line
+    )
+    assert (word, value) == ("best loss", f"{record['loss']:.4g}")
+    assert more == f"epoch 1, accuracy {record['accuracy']:.4g} \N{RIGHTWARDS ARROW} checkpoints/best"
+
+
+# ---- numbers of curves ----------------------------------------------------------------------------------------------
+
+
+def data_of(run: Run) -> dict:
+    """What the page's script gets."""
+    found: dict = json.loads(to_json({**page_data(curves([run], [run.name])), "timeline": page_timeline(run)}))
+    return found
+
+
+def test_the_page_has_every_record_in_order_on_each_axis(tmp_path: Path) -> None:
+    run = a_run(tmp_path, records=120, workers=3)
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    (found,) = data_of(run)["runs"]
+    for kind, table in (("train", "train"), ("evaluation", "evaluations")):
+        records = [line for line in lines if line["kind"] == kind]
+        columns = found["tables"][table]["columns"]
+        for name in ("updates", "samples"):
+            assert columns[name] == [record[name] for record in records]
+        for name in set(columns) - {"time", "updates", "samples"}:
+            assert columns[name] == pytest.approx([record[name] for record in records], rel=1e-5)
+        elapsed = run.clock.elapsed(np.array([record["time"] for record in records]))
+        assert columns["time"] == pytest.approx(elapsed.tolist(), abs=2e-3)
+    workers = found["tables"]["workers"]["columns"]
+    for worker in range(3):
+        for name in ("samples_per_s", "cpu", "pss_bytes"):
+            wanted = [line["workers"][name][worker] for line in lines if "workers" in line]
+            assert workers[f"{name}.{worker}"] == pytest.approx(wanted, rel=1e-5)
+    assert found["tables"]["train"]["breaks"] == [73]  # the first record of the second attempt
+    assert [mark["kind"] for mark in found["marks"]] == ["rollback", "resume"]
+    assert found["marks"][1]["samples"] == run.events_of("resume")[0]["samples"]
+
+
+def test_a_resume_without_samples_is_placed_by_its_updates(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", Story(records=100, resume=False, rollback=False))
+    add_lines(path / "events.jsonl", {"time": BEGAN + 50, "event": "resume", "updates": 505})
+    (mark,) = data_of(read_run(path))["runs"][0]["marks"]
+    assert (mark["updates"], mark["samples"]) == (505, 505 * 32)
+
+
+def test_further_losses_of_a_training_step_have_their_own_panels(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", Story(records=5, resume=False, rollback=False))
+    add_lines(path / "metrics.jsonl", {"time": BEGAN + 9, "kind": "train", "updates": 60, "losses": {"kl": 0.25}})
+    found = data_of(read_run(path))
+    (panel,) = [panel for panel in found["panels"] if panel["name"] == "losses.kl"]
+    assert panel["title"] == "training loss: kl"
+    assert found["runs"][0]["tables"]["train"]["columns"]["losses.kl"] == [None] * 5 + [0.25]
 
 
 def test_a_spike_of_one_record_is_in_the_thinned_curve() -> None:
     x = np.arange(100_000.0)
-    y = np.sin(x / 9000)
+    y, other = np.sin(x / 9000), np.cos(x / 500)
     y[[33_333, 77_777]] = 50, -50
-    line = curve(x, y)
-    assert line.x.size <= 4 * PIXEL_COLUMNS
-    assert {50.0, -50.0} <= set(line.y)
-    assert (line.x[0], line.x[-1]) == (0, 99_999)
-    assert np.diff(line.x).min() > 0
+    other[44_444], other[3] = 9, np.nan
+    rows = thinned([y, other], 4000)
+    assert rows.size <= 4002
+    assert {0, 33_333, 44_444, 77_777, 99_999} <= set(rows.tolist())
+    assert np.diff(rows).min() > 0
 
 
-def test_a_curve_is_broken_where_nobody_recorded_and_skips_what_is_not_finite() -> None:
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=300), st.integers(2, 50))
+def test_thinning_keeps_the_lowest_and_the_highest_of_every_stretch(values: list[float], most: int) -> None:
+    y = np.array(values)
+    kept = y[thinned([y], most)]
+    assert (kept.min(), kept.max(), kept[0], kept[-1]) == (y.min(), y.max(), y[0], y[-1])
+    assert kept.size <= max(most + 2, 4) or y.size <= most
+
+
+def test_a_curve_is_broken_where_nobody_recorded_but_not_where_records_become_rarer() -> None:
     x = np.concatenate([np.arange(10.0), np.arange(100.0, 110.0)])
-    y = x.copy()
-    y[3] = np.nan
-    line = curve(x, y)
-    assert np.flatnonzero(np.isnan(line.x)).tolist() == [9]
-    assert 3.0 not in line.x
-    assert not curve(x * np.nan, y).x.size
-    assert smooth(x, y) is None
+    assert gaps(x).tolist() == [10]
+    rarer = np.cumsum([1.0] * 50 + [30.0] * 20)
+    assert gaps(rarer).tolist() == []
+    assert gaps(np.array([5.0])).tolist() == []
 
 
-def test_a_smooth_line_is_the_mean_of_stretches() -> None:
-    line = smooth(np.arange(6000.0), np.tile([0.0, 2.0], 3000))
-    assert line is not None
-    np.testing.assert_allclose(line.y, 1.0)
-    assert np.diff(line.x).min() > 0
+def test_a_smooth_line_is_the_mean_of_stretches_without_missing_values() -> None:
+    x, y = np.arange(6000.0), np.tile([0.0, 2.0, np.nan], 2000)
+    found = smoothed([x, y])
+    assert found is not None
+    np.testing.assert_allclose(found[1], 1.0, atol=0.04)
+    assert np.diff(found[0]).min() > 0
+    assert smoothed([x[:50], y[:50]]) is None
+
+
+def test_json_has_null_for_what_is_not_finite_and_cannot_end_the_script() -> None:
+    text = to_json({"</script>": np.array([1.0, np.nan, np.inf, 1234567.891234, 1e-12, 0.123456789]), "x": "<!--"})
+    assert "<" not in text
+    assert json.loads(text) == {"</script>": [1, None, None, 1234567.891, 1e-12, 0.123457], "x": "<!--"}
 
 
 def test_percentiles_of_a_histogram_are_the_values_themselves() -> None:
@@ -210,7 +340,48 @@ def test_without_phases_a_bar_still_shows_that_the_worker_was_there(bars_of: Cal
     assert shares(found, 1, 101, 139) == {ABSENT: 1.0}
 
 
-# ---- tables ---------------------------------------------------------------------------------------------------------
+def test_the_timeline_of_the_page_has_the_bars_and_the_deaths(
+    bars_of: Callable[..., PhaseBars], tmp_path: Path
+) -> None:
+    bars_of([["working", "waiting"]] * 20)
+    found = json.loads(to_json(page_timeline(read_run(tmp_path / "run"))))
+    for bar in found["bars"]:
+        assert sum(columns for columns, *_ in bar) == COLUMNS
+        assert all(sum(parts[1::2]) == HEIGHT for _, *parts in bar)
+    words = [found["words"][parts[0]] for _, *parts in found["bars"][1] if len(parts) == 2]
+    assert words == ["waiting", ABSENT, STARTING, "waiting"]
+    assert [(mark["worker"], mark["at"], mark["text"]) for mark in found["marks"]] == [(1, 100, "worker 1 died")]
+
+
+# ---- words and tables -----------------------------------------------------------------------------------------------
+
+
+def test_keys_and_events_are_said_in_words() -> None:
+    assert [in_words(key) for key in ("samples_per_s", "metrics.top5", "host.new_thing", "warm_up_s")] == [
+        *("samples per second", "top5, last evaluation", "host: new thing", "warm up")
+    ]
+    event = {
+        "time": 1.0,
+        "event": "exit",
+        "worker": 3,
+        "pid": 9,
+        "kind": "died",
+        "how": "killed by SIGKILL",
+        "freed": 2,
+    }
+    assert event_in_words(event) == ("worker 3 died", "killed by SIGKILL; batches reassigned 2")
+    assert event_in_words({"time": 1.0, "event": "new-thing", "loader": 1}) == ("new thing of loader 1", "")
+
+
+def test_the_parts_of_the_workers_are_those_of_their_records(tmp_path: Path) -> None:
+    run = a_run(tmp_path, records=200, workers=3, resume=False)
+    rows = tables.workers(run).rows
+    shares = [row[1].parts[0][1] for row in rows if isinstance(row[1], tables.Bar)]
+    assert sum(shares) == pytest.approx(1)
+    assert shares[1] == pytest.approx(300 / 2100, abs=0.02)  # worker 1 is slow
+    assert [row[3] for row in rows] == [
+        str(sum(event["worker"] == worker for event in run.events_of("exit"))) for worker in range(3)
+    ]
 
 
 def test_every_setting_says_where_it_comes_from(tmp_path: Path) -> None:
@@ -222,9 +393,8 @@ def test_every_setting_says_where_it_comes_from(tmp_path: Path) -> None:
 
 
 def test_at_most_two_hundred_events_are_told_and_all_are_counted(tmp_path: Path) -> None:
-    told, counted = tables.events(a_run(tmp_path, records=300, deaths=400, checkpoints=300, resume=False))
+    told = tables.events(a_run(tmp_path, records=300, deaths=400, checkpoints=300, resume=False))
     assert len(told.rows) == tables.MOST_EVENTS
-    assert "x exit" in told.note
-    assert (told.rows[0][2], told.rows[-1][2]) == ("start", "end")
-    assert dict(counted.rows)["exit"] == "400"
-    assert dict(counted.rows)["checkpoint"] == "300"
+    assert "in between" in told.note
+    assert "400 exit" in told.note and "300 checkpoint" in told.note
+    assert (told.rows[0][1], told.rows[-1][1]) == ("job started", "job ended")

@@ -36,7 +36,7 @@ PAGES = {
         "docs/precision-and-compilation.md",
         "docs/devices.md",
         "docs/reading-a-report.md",
-        "docs/jobs-elsewhere.md",
+        "docs/running-jobs.md",
     )
 }
 LANGUAGES = {"console", "python", "yaml", "text", ""}
@@ -138,12 +138,14 @@ def test_no_command_stands_in_a_block_that_is_not_run() -> None:
 
 
 def test_every_job_file_in_a_page_is_right() -> None:
-    """A part of one stands beside what a job needs at least."""
+    """A part of one stands beside what a job needs at least, and validation data."""
+    base = EXAMPLES[""].replace("{split: train}}}", "{split: train}}, val: {fraction: 0.1}}")
+    assert "val:" in base
     for name, page in PAGES.items():
         for block in blocks(page):
             if block.language == "yaml":
                 given = {line.split(":")[0] for line in block.text.splitlines()}
-                least = [line for line in EXAMPLES[""].splitlines() if line.split(":")[0] not in given]
+                least = [line for line in base.splitlines() if line.split(":")[0] not in given]
                 load_job(Path(f"{name}:{block.line}"), source_text="\n".join([*least, block.text]))
 
 

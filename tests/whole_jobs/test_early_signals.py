@@ -168,7 +168,7 @@ def test_a_signal_while_torch_is_imported_cancels_after_the_import(
     job = begin("train.epochs=1", ONE, gate=module)
     sent_when(tmp_path / "diary" / "reached", job, number)
     ended = job.wait()
-    assert (ended.status, ended.stderr, ended.stdout) == (status, CANCELLED, "")
+    assert (ended.status, ended.said, ended.stdout) == (status, CANCELLED, "")
     assert nothing_is_left(job) and not ended.left_behind
 
 
@@ -188,7 +188,7 @@ def test_a_second_signal_while_torch_is_imported_ends_the_process_at_once_and_si
     sent_when(tmp_path / "diary" / "reached", job, first)
     sent_when(tmp_path / "diary" / "taken-0", job, second)
     ended = job.wait()
-    assert (ended.status, ended.stderr, ended.stdout) == (status, "", "")
+    assert (ended.status, ended.said, ended.stdout) == (status, "", "")
     assert nothing_is_left(job) and not ended.left_behind
 
 
@@ -199,7 +199,7 @@ def test_a_terminal_that_hangs_up_twice_during_the_import_gives_one_order(
     sent_when(tmp_path / "diary" / "reached", job, signal.SIGHUP)
     sent_when(tmp_path / "diary" / "taken-0", job, signal.SIGHUP)
     ended = job.wait()
-    assert (ended.status, ended.stderr) == (129, CANCELLED)
+    assert (ended.status, ended.said) == (129, CANCELLED)
     assert nothing_is_left(job)
 
 
@@ -211,7 +211,7 @@ def test_a_signal_while_the_command_line_itself_is_imported_is_no_traceback(
     job = begin("train.epochs=1", ONE, gate=TYPER, python=python)
     sent_when(tmp_path / "diary" / "reached", job, number)
     ended = job.wait()
-    assert (ended.status, ended.stderr, ended.stdout) == (status, CANCELLED, "")
+    assert (ended.status, ended.said, ended.stdout) == (status, CANCELLED, "")
     assert nothing_is_left(job)
 
 
@@ -233,7 +233,7 @@ def test_every_command_is_cancelled_by_a_signal_during_its_imports(
     job = begin(*command, gate=module, python=("-m", "hogwild"))
     sent_when(tmp_path / "diary" / "reached", job, signal.SIGTERM)
     ended = job.wait()
-    assert (ended.status, ended.stderr, ended.stdout) == (143, CANCELLED, "")
+    assert (ended.status, ended.said, ended.stdout) == (143, CANCELLED, "")
     assert nothing_is_left(job) and not ended.left_behind
 
 
@@ -251,7 +251,7 @@ def test_a_signal_ends_the_reading_of_a_job_file_that_does_not_end(
     job.send(number)
     ended = job.wait()
     os.close(writer)
-    assert (ended.status, ended.stderr) == (status, CANCELLED)
+    assert (ended.status, ended.said) == (status, CANCELLED)
 
 
 def opened_for_writing(pipe: Path) -> int | None:
@@ -267,7 +267,7 @@ def test_an_error_that_a_signal_leaves_in_an_import_of_user_code_is_not_blamed_o
     job = begin("model.class_path=myimport.Net", ONE, gate="gated")
     sent_when(tmp_path / "diary" / "reached", job, signal.SIGINT)
     ended = job.wait()
-    assert (ended.status, ended.stderr) == (130, CANCELLED)
+    assert (ended.status, ended.said) == (130, CANCELLED)
     assert not ended.run_dir.exists()
 
 
@@ -302,7 +302,7 @@ def test_a_second_signal_while_exit_functions_run_ends_the_process_without_anoth
     sent_when(user_folder / "building", job, number)
     sent_when(user_folder / "leaving", job, number)
     ended = job.wait()
-    assert (ended.status, ended.stderr) == (status, CANCELLED)
+    assert (ended.status, ended.said) == (status, CANCELLED)
     assert not ended.run_dir.exists()
 
 
@@ -310,7 +310,7 @@ def test_a_second_signal_while_the_first_is_answered_leaves_no_half_removed_run(
     user_folder: Path, begin: Callable[..., Job]
 ) -> None:
     ended = begin("model.class_path=mymodel.InterruptsTheUndoing", ONE, "model.init_args={}").wait()
-    assert (ended.status, ended.stderr) == (143, CANCELLED)
+    assert (ended.status, ended.said) == (143, CANCELLED)
     assert not ended.run_dir.exists()
 
 

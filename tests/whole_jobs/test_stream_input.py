@@ -246,7 +246,7 @@ FAILS: dict[str, tuple[Any, dict[str, Any], str, str]] = {
         Items(later_ragged),
         {},
         "data/unlike-items",
-        "item 21 of batch 5 of epoch 0 field 0 is (3,) float32",
+        "item 21, in batch 5 of epoch 0, field 0 is (3,) float32",
     ),
     "a batch of another type": (Items(later_double), {}, "data/unlike-items", "batch 5 of epoch 0 tensor 0 is float64"),
     "a batch that does not fit": (
@@ -286,7 +286,7 @@ def test_a_label_that_comes_later_and_is_none_is_named_before_a_model_sees_it(
     with pytest.raises(HogwildError) as failed:
         hogwild.train(model, Items(later_label), nn.CrossEntropyLoss(), optimizer, **settings)
     assert failed.value.code == "data/labels"
-    assert "item 21 of batch 5 of epoch 0 has label 5; the model has 3 outputs" in str(failed.value)
+    assert "item 21, in batch 5 of epoch 0, has label 5; the model has 3 outputs" in str(failed.value)
 
 
 def test_an_input_that_is_a_dict_of_one_tensor_is_nested_and_so_streamed(run: Path) -> None:
@@ -312,7 +312,7 @@ def test_a_label_is_named_by_its_place_in_the_data_that_was_given_also_where_a_f
         hogwild.train(model, Items(later_label), nn.CrossEntropyLoss(), optimizer, val={"fraction": 0.4}, **settings)
     assert failed.value.code == "data/labels"
     assert re.search(
-        r"data.train: the label of sample 21 is 5|item 21 of batch \d of epoch 0 has label 5", str(failed.value)
+        r"data.train: the label of sample 21 is 5|item 21, in batch \d of epoch 0, has label 5", str(failed.value)
     )
 
 

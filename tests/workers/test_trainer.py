@@ -439,5 +439,6 @@ def test_an_end_of_file_in_the_user_s_code_is_reported_as_any_exception(capsys: 
         assert serve(Start(os.getpid(), -1, -1, -1, -1, -1, ()), channel, Leaving(), load_nothing) == 1
         supervisor.setblocking(False)
         (report,) = Report.receive_all(supervisor)
-    assert (report.kind, report.detail) == ("error", "EOFError: Ran out of input")
+    assert (report.kind, report.detail) == ("error", f"EOFError: Ran out of input ({report.place})")
+    assert report.place.startswith(f"{__file__}:")
     assert "Ran out of input" in capsys.readouterr().err

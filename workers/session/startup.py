@@ -73,8 +73,6 @@ class StartUp:
         self._next_status_s = time.monotonic() + self.job.log.every_s
         self._write_status(rundir)
         self._rundir = rundir
-        if self.look is not Look.NOTHING:
-            self.screen.show_message(f"run directory {rundir.path}")
 
     def phase(self, words: str) -> None:
         """Note what happens from now on."""

@@ -164,6 +164,10 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             done += len(values)
         return tuple(torch.from_numpy(field) for field in fields)
 
+    def place_of(self, sample: int) -> str:
+        """Return the file and the line of a sample, for errors."""
+        return f"{self._text.path}: line {self._line(self._record(sample))}"
+
     def fingerprint(self) -> str:
         """Return a hash of the file's content and of every argument that changes a sample. Takes 0.6 s per gigabyte."""
         digest = hashlib.sha256()
@@ -225,13 +229,15 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             place = self._layout.targets[int(row[at].argmax())]
             self._refuse_missing(begin + at, place, "a target is never filled in;")
 
-    def _refuse_missing(self, record: int, place: int, what: str) -> None:
+    def _line(self, record: int) -> int:
         view, line = self._index.read(self._text, record, record + 1)
         content = bytes(view)
-        line += content[: len(content) - len(content.lstrip(b"\r\n"))].count(b"\n")  # empty lines before it
+        return line + content[: len(content) - len(content.lstrip(b"\r\n"))].count(b"\n")  # empty lines before it
+
+    def _refuse_missing(self, record: int, place: int, what: str) -> None:
         raise DataError(
-            f"{self._text.path}: line {line}: {self._layout.label(place)}: the value is missing; {what} leave such "
-            "rows out with missing: drop",
+            f"{self._text.path}: line {self._line(record)}: {self._layout.label(place)}: the value is missing; {what} "
+            "leave such rows out with missing: drop",
             code="data/csv-missing",
         )
 

@@ -1,0 +1,137 @@
+"""Words for the keys and events of records: `samples_per_s` is "samples per second". An unknown key is shown as it is,
+with spaces."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hogwild.formatting import told
+
+WORDS = {
+    "samples_per_s": "samples per second",
+    "lr": "learning rate",
+    "pss_bytes": "memory",
+    "auc": "AUC",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "macro_f1": "macro F1",
+    "log_loss": "log loss",
+    "run_dir": "run directory",
+    "wall_s": "duration",
+    "train_s": "training",
+    "paused_s": "pauses",
+    "startup_s": "start until the first update",
+    "startup.import_s": "start: importing torch",
+    "startup.build_s": "start: building model and data",
+    "startup.share_s": "start: moving them to shared memory",
+    "startup.workers_s": "start: first update of a worker",
+    "compiling_s": "compiling",
+    "idle": "share of time without work",
+    "procs": "workers",
+    "threads": "threads per worker",
+    "placement": "place of the parameters",
+    "update": "update path",
+    "update_why": "reason for this update path",
+    "exchange": "exchange of updates",
+    "overflows": "overflows of the loss scale",
+    "loader_deaths": "deaths of loaders",
+    "ring.slots": "batch slots of the stream",
+    "ring.bytes": "memory of the batch slots",
+    "leases.total": "batches",
+    "leases.done": "batches done",
+    "leases.skipped": "batches skipped",
+    "leases.quarantined": "batches quarantined",
+    "leases.indeterminate": "batches that were perhaps applied",
+    "leases.redone": "batches done again",
+    "staleness.p50": "staleness, median",
+    "staleness.p99": "staleness, 99th percentile",
+    "staleness.max": "staleness, maximum",
+    "peak_pss_bytes": "peak memory",
+    "checkpoint": "last checkpoint",
+    "best.updates": "updates at the best evaluation",
+    "best.metric": "metric of the best evaluation",
+    "best.value": "best value",
+    "hogwild": "version of hogwild",
+    "torch": "version of torch",
+    "caller": "started by",
+    "host.cpu": "processor",
+    "host.cores": "cores",
+    "host.usable_cores": "usable cores",
+    "host.usable_cores_reason": "limit of the cores",
+    "host.memory_bytes": "memory of the machine",
+    "host.available_memory_bytes": "memory available at the start",
+    "host.available_memory_limited_by": "limit of the memory",
+    "host.hostname": "name of the machine",
+    "host.os": "operating system",
+    "host.kernel": "version of the kernel",
+    "host.python": "version of Python",
+    "plan.procs": "planned workers",
+    "plan.threads": "planned threads per worker",
+    "plan.reason": "reason for the plan",
+    "plan.placement": "planned place of the parameters",
+    "data_dir": "data folder",
+    "user_folders": "folders of your code",
+    "argv": "command",
+    "pid": "process",
+    # of events
+    "freed": "batches reassigned",
+    "from_updates": "from updates",
+    "lr_factor": "learning rate times",
+    "records_cut": "later records dropped",
+    "incarnation": "start number",
+    "indeterminate": "batches perhaps applied",
+    "meetings": "shared parameters",
+    "updates_per_s": "updates per second",
+    "loop_longest_ms": "longest supervisor turn, ms",
+}
+PREFIXES = {"metrics.": "{}, last evaluation", "best.": "{}, best evaluation", "plan.environment.": "{}"}
+EVENTS = {
+    "start": "job started",
+    "resume": "resumed from a checkpoint",
+    "end": "job ended",
+    "exit": "{who} died",
+    "restart": "{who} restarted",
+    "stall": "{who} stalled",
+    "fence": "{who} was killed",
+    "deadlock": "no worker could go on",
+    "rollback": "rolled back to a checkpoint",
+    "checkpoint": "checkpoint written",
+    "checkpoint-failed": "checkpoint failed",
+    "checkpoint-refused": "checkpoint refused",
+    "checkpoint-rejected": "checkpoint could not be loaded",
+    "data-read": "data read",
+    "bad-batch": "{who} could not read a batch",
+    "quarantined": "batch skipped after repeated crashes",
+    "loader-exit": "{who} died",
+    "loader-stall": "{who} stalled",
+    "spare-exit": "spare process died",
+    "lane-restarts": "lanes restarted",
+    "holder": "process that owns the GPU",
+    "update": "update path chosen",
+    "signal": "signal received",
+}
+PLAIN = ("how", "why", "reason", "error", "name", "checkpoint", "plan", "what", "choice", "state", "kind")
+WITHIN = ("time", "event", "worker", "loader", "incarnation", "pid", "loop_longest_ms")  # in the title, or technical
+TECHNICAL = {"exit": "kind", "loader-exit": "kind"}  # said by the title and by `how`
+
+
+def in_words(key: str) -> str:
+    """Return a key of a record, with dots where it is nested, in words."""
+    if key in WORDS:
+        return WORDS[key]
+    for prefix, words in PREFIXES.items():
+        if key.startswith(prefix):
+            return words.format(in_words(key.removeprefix(prefix)))
+    return key.removesuffix("_s").removesuffix("_bytes").replace("_", " ").replace(".", ": ")
+
+
+def event_in_words(event: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a title of the event, with its worker or loader, and the rest of its record."""
+    kind = str(event["event"])
+    who = next((f"{name} {event[name]}" for name in ("worker", "loader") if name in event), "")
+    title = EVENTS.get(kind, kind.replace("-", " ") + (" of {who}" if who else ""))
+    shown = [
+        str(value) if key in PLAIN else f"{in_words(key)} {told(value, key)}"
+        for key, value in event.items()
+        if key not in WITHIN and value not in ("", None, [], {}, 0) and TECHNICAL.get(kind) != key
+    ]
+    return title.replace("{who}", who), "; ".join(shown)
