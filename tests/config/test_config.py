@@ -311,7 +311,7 @@ def test_a_schedule_has_its_own_keys_as_options(section: str, options: Mapping[s
 
 FULL = GOOD + (
     "name: 'no'\nlr_schedule: {name: step, every_updates: 5, gamma: 1e-5}\n"
-    "evaluate: {target: {accuracy: 0.98}}\nlog: {progress: false}\ntrain: {procs: 0, max_time_s: 1e-3}\n"
+    "evaluate: {metrics: [accuracy]}\nlog: {progress: false}\ntrain: {procs: 0, max_time_s: 1e-3}\n"
     "loss: {class_path: mine.Loss, init_args: {a: '010', b: '1e-3', c: {1: x, '2': ['no', 1e-7]}}}\n"
 )
 
