@@ -2,8 +2,8 @@
 becomes of it when they die, hang, or meet a row that cannot be used. It is what reading in turn brings, bit for bit."""
 
 import os
-import re
 import random
+import re
 import signal
 import socket
 from collections.abc import Callable, Iterator
