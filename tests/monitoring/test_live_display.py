@@ -119,6 +119,15 @@ def test_the_columns_of_the_workers_stand_under_their_titles(width: int) -> None
             assert line[end : end + 2].strip() == "", f"a cell runs over into the next: {line!r}"
 
 
+def test_a_silent_worker_says_when_it_is_replaced_and_the_last_line_what_ctrl_c_does() -> None:
+    many = [worker(k) for k in range(64)]
+    many[40] = worker(40, silent_s=42.0, limit_s=60.0, samples_per_s=0.0)
+    lines = plain(glance(workers=0, state="stopping"), 79, 23, Display(footer=lambda shown: f"Ctrl-C: {shown.state}"))
+    assert lines[-1] == "Ctrl-C: stopping"
+    lines = plain(replace(glance(), workers=tuple(many)), 79, 23, Display(footer=lambda _: "Ctrl-C"))
+    assert "    40  training  silent 42 s, replaced at 60 s" in lines and lines[-1] == "Ctrl-C" and len(lines) == 23
+
+
 def test_more_columns_fit_where_there_is_more_room() -> None:
     assert [column.title for column in columns_for(20)] == ["worker", "state"]
     assert columns_for(200) == list(COLUMNS)
@@ -274,6 +283,35 @@ def test_what_is_shown_depends_on_the_terminal(pty: tuple[int, int], monkeypatch
         assert look_for(True, 2) is Look.LINES
     monkeypatch.setattr(sys, "stderr", None)
     assert look_for(True, 2) is Look.LINES
+
+
+def test_lines_that_stay_are_rare_and_less_so_while_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, shown = 100.0, []
+    monkeypatch.setattr(screen_module.time, "monotonic", lambda: now)
+    screen = Screen(Look.LINES)
+    monkeypatch.setattr(screen, "line", lambda text: shown.append((now, text.split()[0])))
+    for second in range(100):
+        now = 100.0 + second
+        screen.show(glance(state="starting" if second < 20 else "running"))
+    assert shown == [(108.0, "starting"), (116.0, "starting"), (146.0, "33"), (176.0, "33")]
+
+
+@pytest.mark.processes
+def test_a_live_display_begins_with_a_line(pty: tuple[int, int]) -> None:
+    """While the job is built: in place, above it the messages, and in its place the first picture."""
+    shown = Screen(Look.LIVE)
+    with as_stderr(pty[1]), os.fdopen(os.dup(pty[0]), "rb", buffering=0) as master:
+        reader = Reader(master)
+        for second in (1, 2):
+            shown.line(f"importing torch, {second} s")
+            wait_for("the line", lambda second=second: f"torch, {second} s" in reader.text)
+        shown.show_message("first")
+        shown.line("")
+        shown.show(glance())
+        shown.close()
+        wait_for("the picture", lambda: "staleness" in reader.text and reader.text.endswith("\x1b[J"))
+        lines = Terminal().feed(reader.text).lines()
+    assert lines[0] == "first" and lines[1].startswith("digits  running") and "importing" not in "".join(lines)
 
 
 # ---- a job ----------------------------------------------------------------------------------------------------------

@@ -236,6 +236,23 @@ def test_the_mean_loss_is_that_of_the_batches_since_the_mark() -> None:
     assert board.mean_loss_since(mark) == (0.5, (5.0, 6))
 
 
+def test_the_loss_of_an_epoch_is_the_mean_over_its_samples() -> None:
+    """Of all workers; of this epoch and the one before it; anew after a rollback, which trains it again."""
+    board = Scoreboard.allocate(2)
+    first, second = Row(board, 0), Row(board, 1)
+    assert board.epoch_loss(0) is None
+    first.count_epoch(0, 30, 60.0)
+    second.count_epoch(0, 10, 40.0)
+    second.count_epoch(1, 5, 2.5)
+    assert (board.epoch_loss(0), board.epoch_loss(1), board.epoch_loss(2)) == (2.5, 0.5, None)
+    second.count_epoch(2, 1, 9.0)  # in the place of epoch 0
+    assert (board.epoch_loss(0), board.epoch_loss(1), board.epoch_loss(2)) == (2.0, 0.5, 9.0)
+    board.go_back(0, rollbacks=1, first_item=0)
+    assert (board.epoch_loss(1), board.epoch_loss(2)) == (None, None)
+    first.count_epoch(1, 2, 3.0)
+    assert board.epoch_loss(1) == 1.5
+
+
 def test_times_span_from_the_first_commit_of_anybody_to_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     now_ns = iter([5_000_000_000, 7_000_000_000, 9_500_000_000])
     monkeypatch.setattr("hogwild.shared_memory.scoreboard.time.monotonic_ns", lambda: next(now_ns))

@@ -226,3 +226,20 @@ def test_a_loss_that_is_the_only_figure_is_named_and_stands_beside_the_first_one
     said = (tmp_path / "run" / "logs" / "supervisor.log").read_text().splitlines()
     told = [line.partition("val ")[2] for line in said if "  val loss" in line]
     assert told == [f"loss {loss:.4g}  (Odd; first {losses[0]:.4g})" for loss in losses] and len(told) == 3
+
+
+@pytest.mark.parametrize("settings", [{}, {"accumulate": 3}, {"exchange": "delta", "sync_every": 4}])
+def test_a_job_without_validation_ends_with_its_training_loss(settings: dict[str, Any], tmp_path: Path) -> None:
+    """The mean over the samples of the last epoch, in batches of 8 and one of 3; without a learning rate it is the loss
+    on all of them."""
+    model, random = torch.nn.Linear(4, 1), torch.Generator().manual_seed(1)
+    x, y = torch.randn(35, 4, generator=random), torch.randn(35, 1, generator=random)
+    data, optimizer = torch.utils.data.TensorDataset(x, y), torch.optim.SGD(model.parameters(), lr=0.0)
+    common: dict[str, Any] = {"procs": 0, "batch_size": 8, "epochs": 3, "run_dir": tmp_path / "run"}
+    result = hogwild.train(model, data, torch.nn.MSELoss(), optimizer, **common, **settings)
+    whole = torch.nn.functional.mse_loss(model(x), y).item()
+    # Three batches of 8, 8 and 3 are one update, whose loss counts for all their samples alike.
+    assert result.train_loss == pytest.approx(whole, rel=0.1 if "accumulate" in settings else 1e-5)
+    assert (result.best, result.metrics) == (None, {})
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["train_loss"] == result.train_loss
