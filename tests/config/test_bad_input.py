@@ -370,7 +370,7 @@ def test_a_second_job_in_a_run_directory_is_refused_and_the_first_goes_on(
     option: str, in_folder: Path, command: Callable[..., Command], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = command("model.class_path=guilty.Waits", "train.epochs=20")
-    wait_for("the first job's status", (first.run_dir / "status.json").exists)
+    wait_for("the first job's run", (first.run_dir / "resolved.yaml").exists)
     assert main.run([*(job() if option == "--run-dir" else ("train",)), option, str(first.run_dir)]) == 1
     assert f"is in use by another job, process {first.process.pid}" in capsys.readouterr().err
     assert first.process.poll() is None
