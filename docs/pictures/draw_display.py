@@ -22,8 +22,8 @@ HERE = Path(__file__).parent
 COLUMNS, LINES = 92, 21
 CHAR, LINE, EDGE = 8.0, 18, 14  # pixels
 COMMAND = "hogwild train"
-ARGUMENTS = ["train", "configs/digits.yaml", "--procs", "4", "train.epochs=100000", "train.exchange=direct"]
-KILL_S, END_S = 5.0, 11.0  # after the first update
+ARGUMENTS = ["train", "configs/digits.yaml", "--procs", "4", "train.epochs=1500", "train.exchange=direct"]
+KILL_S, END_S = 5.0, 12.0  # after the first figures
 PICTURE_S = 0.25  # at most one picture in so long
 LAST_S = 4.0  # the last one stays
 COLOURS = {"default": "#d0d7de", "green": "#3fb950", "red": "#ff7b72", "brown": "#d29922", "cyan": "#39c5cf"}
@@ -52,7 +52,7 @@ def filmed() -> list[tuple[float, Picture]]:
                 data = os.read(master, 65536) if ready else b""
             except OSError:  # the job has ended
                 break
-            stream.feed(data.replace(b"\r\n", b"\n"))
+            stream.feed(data.replace(b"\r\n", b"\n").replace(folder.encode(), b"..."))
             now = time.monotonic()
             if now - shown >= PICTURE_S:
                 shown = now

@@ -55,7 +55,8 @@ class Best:
     checkpoint: str | None = None
 
     def __str__(self) -> str:
-        words = f"{self.metric} {self.value:.4g}" + (f", epoch {self.epoch}" if self.epoch is not None else "")
+        name = "val loss" if self.metric == "loss" else self.metric
+        words = f"{name} {self.value:.4g}" + (f", epoch {self.epoch}" if self.epoch is not None else "")
         return words + (" → checkpoints/best" if self.checkpoint else "")
 
 

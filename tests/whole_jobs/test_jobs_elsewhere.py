@@ -3,10 +3,8 @@
 import itertools
 import json
 import os
-import random
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,14 +12,12 @@ from typing import Any
 
 import pytest
 
-from hogwild.monitoring.live_display import Display
 from hogwild.monitoring.run_status import read_status
 from tests.helpers.jobs import JOBS, Job
-from tests.helpers.processes import IS_THOROUGH, wait_for
+from tests.helpers.processes import wait_for
 
-COUNTING, BUILDING = str(JOBS / "counting.yaml"), str(JOBS / "building.yaml")
+COUNTING = str(JOBS / "counting.yaml")
 ENDLESS = ("train.epochs=100000", "checkpoint.every_s=null")
-KILLS = 20 if IS_THOROUGH else 4
 
 
 def counting(diary: Path, *more: str) -> list[str]:
@@ -59,32 +55,6 @@ def watched(run: Path) -> Iterator[list[dict[str, Any]]]:
     assert not failures
 
 
-def test_a_killed_job_leaves_a_whole_record_at_any_moment(tmp_path: Path, start_job: Callable[..., Job]) -> None:
-    """Killed while it is built, in its first updates, and later; then it is lost, and can be shown."""
-    chance, states = random.Random(5), set()
-    for number in range(KILLS):
-        folder = tmp_path / f"job-{number}"
-        folder.mkdir()
-        with watched(folder / "run") as seen:
-            job = start_job(
-                folder, *counting(folder / "diary", *ENDLESS, "checkpoint.every_s=0.1", "log.every_s=0.005")
-            )
-            wait_for("a record", lambda: seen)
-            assert seen[0]["state"] == "building" and seen[0]["pid"] == job.process.pid
-            if number % 2:
-                wait_for("updates", lambda: seen[-1]["updates"])
-            time.sleep(chance.uniform(0, 0.3))  # at a random moment
-            job.process.kill()
-            job.process.wait()
-        found = read_status(folder / "run")
-        assert (found.state, found.record) == ("lost", seen[-1])
-        assert found.record["state"] in ("building", "running") and found.way_on
-        assert Display().lines(found.glance, 80, 24)
-        states.add(found.record["state"])
-        assert not job.left_behind()
-    assert "running" in states
-
-
 def test_a_stop_from_elsewhere_waits_for_the_checkpoint_and_the_run_goes_on_at_once(
     tmp_path: Path, start_job: Callable[..., Job]
 ) -> None:
@@ -115,36 +85,20 @@ def test_a_stop_from_elsewhere_waits_for_the_checkpoint_and_the_run_goes_on_at_o
     assert again.process.wait() == 4 and "code run/ended" in again.stderr()
 
 
-@pytest.mark.parametrize("hold", ["updates", "the last checkpoint"])
-def test_now_ends_a_job_at_once_also_one_that_is_stopping(
-    hold: str, tmp_path: Path, start_job: Callable[..., Job]
-) -> None:
+def test_now_ends_a_job_at_once_that_is_stopping(tmp_path: Path, start_job: Callable[..., Job]) -> None:
     diary = tmp_path / "diary"
     job = start_job(tmp_path, *counting(diary, "model.class_path=gated.Gated", *ENDLESS))
     job.wait_for_updates(20)
     (diary / "gates").touch()
-    if hold != "updates":
-        job.send(signal.SIGTERM)
-        wait_for("the last checkpoint", (diary / "saving-1").exists)
-        wait_for("stopping", lambda: job.status()["state"] == "stopping")
+    job.send(signal.SIGTERM)
+    wait_for("the last checkpoint", (diary / "saving-1").exists)
+    wait_for("stopping", lambda: job.status()["state"] == "stopping")
     stop = start_job(tmp_path / "stop", "stop", str(job.run_dir), "--now", "--json", run_dir=job.run_dir)
     assert stop.process.wait() == 0, stop.stderr()
     answer = json.loads(stop.stdout())
     assert (answer["state"], answer["is_resumable"], answer["error"]) == ("cancelled", True, None)
     assert job.process.wait() == answer["exit_status"] and answer["exit_status"] > 128
     assert not job.left_behind()
-
-
-def test_a_job_that_is_built_is_stopped_and_leaves_nothing(tmp_path: Path, start_job: Callable[..., Job]) -> None:
-    (tmp_path / "hold").touch()
-    job = start_job(tmp_path, BUILDING, f"model.init_args.diary={tmp_path}")
-    wait_for("the constructor", (tmp_path / "building").exists)
-    found = read_status(job.run_dir)
-    assert (found.state, found.record["doing"], found.is_begun) == ("building", "building model and data", False)
-    stop = start_job(tmp_path / "stop", "stop", str(job.run_dir), "--now", run_dir=job.run_dir)
-    assert stop.process.wait() == 0, stop.stderr()
-    assert "ended before training began; its run directory is removed" in stop.stderr()
-    assert job.process.wait() == 128 + signal.SIGTERM and not job.run_dir.exists()
 
 
 def test_a_supervisor_that_stands_still_is_named_late_not_lost(

@@ -124,13 +124,20 @@ class Journal:
         self._screen.show(glance)
 
     def record(
-        self, now: float, glance: Glance, more: Mapping[str, Any], workers: Mapping[str, Any] | None = None
+        self,
+        now: float,
+        glance: Glance,
+        more: Mapping[str, Any],
+        workers: Mapping[str, Any] | None = None,
+        *,
+        stands: bool = False,
     ) -> None:
-        """Write the glance everywhere: metrics.jsonl and the curves, if something was trained since the last time;
-        status.json, with `more`, and metrics.prom; the terminal. `workers`: their part of the record, when due."""
+        """Write the glance everywhere: metrics.jsonl and the curves, if something was trained since the last time or
+        the job `stands` (0 samples/s); status.json, with `more`, and metrics.prom; the terminal. `workers`: their part
+        of the record, when due."""
         self._startup.end()
         self._glance = glance
-        if glance.loss is not None or workers is not None:
+        if glance.loss is not None or workers is not None or stands:
             self.metrics(
                 "train",
                 epoch=glance.epoch,

@@ -142,7 +142,8 @@ class ProgressRecords:
         if is_due:
             more = {"spares": list(waiting), "lane_restarts": session.lane_restarts, **self._stream(glance, reading)}
             of_workers = self._of_workers(now, rows, memory or {}, is_last=is_last)
-            journal.record(now, glance, more, of_workers)
+            stands = glance.loss is None and glance.state != "starting" and not is_last
+            journal.record(now, glance, more, of_workers, stands=stands)
             self._record_staleness()
             self._record_lanes()
         else:
