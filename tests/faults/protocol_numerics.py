@@ -51,7 +51,7 @@ class Crime(Exception):
 
 def _raising(statement: str) -> Callable[[int], None]:
     """From a place of its own: what is raised twice at the same place, in two batches, is taken to be hopeless."""
-    return lambda number: exec(compile(statement, f"<crime {number}>", "exec"), {"Crime": Crime})
+    return lambda number: exec(compile(statement, f"/a user's/{number}.py", "exec"), {"Crime": Crime})
 
 
 CRIMES: dict[str, Callable[[int], None]] = {

@@ -9,6 +9,7 @@ import traceback
 import torch
 
 from hogwild import host
+from hogwild.host.thread_pools import limit_pools
 from hogwild.job.trial import Findings, Trial
 from hogwild.training import torch_settings
 from workers.child.adoption import adopt, limit_threads
@@ -24,7 +25,9 @@ def try_out(start: Start, channel: socket.socket, task: TrialTask, descriptors: 
     try:
         # Mapped, not read: tensors are private copies of the pages that are written.
         trial: Trial = torch.load(host.path_of(regions["trial"].descriptor), weights_only=False, mmap=True)
-        torch_settings.apply(task.torch_settings)  # again: importing the model's module may have changed them
+        torch_settings.apply(task.torch_settings)  # again: importing the model's module may have changed them,
+        for pool in limit_pools(1):  # and made or widened pools
+            print(f"{pool}, limited to 1", flush=True)
     except (Exception, SystemExit):  # a class that cannot be imported or unpickled here: the parent reports it
         traceback.print_exc()
         Report("untriable").send(channel)
