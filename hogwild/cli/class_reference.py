@@ -7,6 +7,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -101,6 +102,7 @@ def _capital(text: str) -> str:
 # ---- the source -----------------------------------------------------------------------------------------------------
 
 
+@cache
 def _tree(file: str) -> ast.Module:
     return ast.parse((PACKAGE / file).read_text("utf-8"))
 

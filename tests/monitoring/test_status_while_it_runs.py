@@ -1,4 +1,4 @@
-"""A run as another process reads it: its state from the lock and status.json, whatever was killed or damaged."""
+"""status.json while a job starts, runs and is killed, and the lines of progress (test_run_status.py: as it is read)."""
 
 import json
 import os
@@ -26,22 +26,10 @@ from hogwild.storage.run_directory import RESOLVED, STATUS, RunDir, to_json
 from tests.helpers.jobs import Job
 from tests.helpers.processes import PATIENCE_S, wait_for
 from tests.helpers.run_status import no_start_up
+from tests.monitoring.test_live_display import glance
 
-GLANCE = Glance(
-    name="digits",
-    run_dir="/data/runs/digits",
-    state="running",
-    wall_s=83.2,
-    left_s=250.0,
-    epoch=1,
-    epochs=6,
-    position=1.6,
-    updates=12_345,
-    planned_updates=37_035,
-    samples=197_520,
-    progress=1 / 3,
-    samples_per_s=90_854.0,
-    loss=0.12345,
+GLANCE = replace(
+    glance(),
     best=Best("auc", 0.852, 11_000, 3, "update-000011000"),
     metrics={"auc": 0.85},
     stream=StreamGlance(loaders=1, wanted=2, filled=3, slots=4),
@@ -80,12 +68,6 @@ def test_a_late_record_is_silent_and_has_no_speed(held: Path) -> None:
     found = read_status(held)
     assert found.late_s is not None and found.glance.samples_per_s == 0.0
     assert found.glance.state == f"silent for {found.late_s:.0f} s"
-
-
-# ---- finding runs ---------------------------------------------------------------------------------------------------
-
-
-# ---- the lock -------------------------------------------------------------------------------------------------------
 
 
 # ---- while a job starts ---------------------------------------------------------------------------------------------

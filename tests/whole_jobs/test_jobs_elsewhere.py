@@ -1,23 +1,37 @@
-"""Real jobs, watched and stopped by other commands through their run directories alone."""
+"""Real jobs, watched and stopped by other commands through their run directories alone (tests/cli/test_runs.py: the
+commands on folders made for it)."""
 
 import itertools
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hogwild.cli import main
 from hogwild.monitoring.run_status import read_status
-from tests.helpers.jobs import JOBS, Job
-from tests.helpers.processes import wait_for
+from tests.helpers.jobs import JOBS, RUN_PY, Job, environment
+from tests.helpers.processes import PATIENCE_S, wait_for
+from tests.helpers.terminal import Reader, Terminal
 
 COUNTING = str(JOBS / "counting.yaml")
 ENDLESS = ("train.epochs=100000", "checkpoint.every_s=null")
+DIGITS = ("train", "--procs", "1", "train.epochs=1000000", "log.every_s=0.05", "log.tensorboard=false")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with one for runs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    return tmp_path
 
 
 def counting(diary: Path, *more: str) -> list[str]:
@@ -129,3 +143,92 @@ def test_logs_follow_a_job_to_its_end(tmp_path: Path, start_job: Callable[..., J
     assert (job.process.wait(), logs.process.wait()) == (0, 0)
     assert logs.stdout() == (job.run_dir / "logs" / "supervisor.log").read_text()
     assert "end state=succeeded" in logs.stdout()
+
+
+@pytest.mark.parametrize(("options", "end", "exit_status"), [((), "stopped", 75), (("--now",), "cancelled", 130)])
+def test_stop_ends_a_job_and_says_how_it_goes_on(
+    options: tuple[str, ...],
+    end: str,
+    exit_status: int,
+    folder: Path,
+    start_job: Callable[..., Job],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    job = start_job(folder, *DIGITS)
+    job.wait_for_updates(20)
+    assert main.run(["stop", str(job.run_dir), *options]) == 0
+    out, _ = capfd.readouterr()
+    assert out.startswith(f"{end}: ") and f"resume with: hogwild train --resume {job.run_dir}" in out
+    ended = job.wait()
+    assert ended.status in (exit_status, 143 if options else 75) and not ended.left_behind
+    found = read_status(job.run_dir)
+    assert (found.state, found.record["exit_status"]) == (end, ended.status)
+    assert found.record["updates"] == ended.summary["updates"] and found.record["best"] == ended.summary["best"]
+
+
+def test_a_job_that_is_being_built_is_stopped_without_a_trace(
+    folder: Path, start_job: Callable[..., Job], capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "blocking.py").write_text(
+        "import time\nfrom pathlib import Path\nfrom torch import nn\n\n\nclass Net(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        Path('reached').touch()\n"
+        "        time.sleep(600)\n"
+    )
+    (folder / "job.yaml").write_text(
+        "version: 1\nmodel: {class_path: blocking.Net}\ndata: {train: {class_path: hogwild.data.Digits}}\n"
+        "log: {every_s: 0.05}\n"
+    )
+    job = start_job(folder, "train", "job.yaml", "--procs", "1")
+    wait_for("the constructor", (folder / "reached").exists)
+    found = read_status(job.run_dir)
+    assert (found.state, found.record["doing"]) == ("building", "building model and data")
+    assert main.run(["stop", str(job.run_dir)]) == 0
+    assert "ended before training began" in capfd.readouterr().err
+    assert job.process.wait(PATIENCE_S) == 143 and not job.run_dir.exists()
+    said = job.stderr().splitlines()
+    assert said[0] == "hogwild 0.1.0: job, 1 worker; importing torch" and said[-1] == "cancelled; nothing was started"
+
+
+# ---- attach, logs -f ------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_watched_from_another_terminal_until_its_end(folder: Path, start_job: Callable[..., Job]) -> None:
+    """Once left by Ctrl-C, which leaves the job alone; once until the job ends. `logs -f` ends with it, too."""
+    job = start_job(folder, *DIGITS)
+    job.wait_for_updates(20)
+
+    terminals = ExitStack()
+
+    def begin(*arguments: str) -> tuple[subprocess.Popen[bytes], Reader]:
+        master, slave = os.openpty()
+        process = subprocess.Popen(
+            [sys.executable, RUN_PY, *arguments],
+            cwd=folder,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environment(job.mark, folder, {"TERM": "xterm"}),
+        )
+        os.close(slave)
+        return process, Reader(terminals.enter_context(os.fdopen(master, "rb", buffering=0)))
+
+    with terminals:
+        _watch(job, begin)
+
+
+def _watch(job: Job, begin: Callable[..., tuple[subprocess.Popen[bytes], Reader]]) -> None:
+    first, reader = begin("attach", "run")
+    wait_for("a picture", lambda: "training" in reader.text and "the job goes on" in reader.text)
+    first.send_signal(signal.SIGINT)
+    assert first.wait(PATIENCE_S) == 0
+    wait_for("its words", lambda: "left; the job goes on" in reader.text)
+    assert job.process.poll() is None
+    second, seen = begin("attach", "run")
+    following, lines = begin("logs", "run", "-f")
+    wait_for("both", lambda: "training" in seen.text and "ready worker=0" in lines.text)
+    job.send(signal.SIGINT)
+    assert (job.wait().status, second.wait(PATIENCE_S), following.wait(PATIENCE_S)) == (75, 0, 0)
+    wait_for("the end", lambda: "resume with" in seen.text and "end state=stopped" in lines.text)
+    shown = Terminal().feed(seen.text).lines()
+    assert any(line.startswith("digits  stopped") for line in shown), "the picture that stays"
+    assert [line for line in shown if line][-1].strip() == "resume with: hogwild train --resume run"

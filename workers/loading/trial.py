@@ -1,5 +1,5 @@
-"""The trial of a job's code (`hogwild/job/trial.py`) in the first worker that started early, as the parent sees it: a
-crash or an endless loop of the user's code ends that process, not the job's.
+"""The trial of a job's code (`hogwild/job/trial.py`) in a worker that started early, as the parent sees it: a crash or
+an endless loop of the user's code ends that process, not the job's.
 
     parent                                        worker
     trial, written by torch.save ── socket ──►    "trying" ──► maps it, runs ──► "tried": findings in `answer`
@@ -11,7 +11,6 @@ crash or an endless loop of the user's code ends that process, not the job's.
 
 import os
 import pickle
-import re
 import time
 import warnings
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from hogwild.shared_memory.region import Region
 from hogwild.user_code import is_users
 from workers.loading.readers import TURN_S, Patience
 from workers.messages import TrialTask
+from workers.processes.blocked_call import training_thread
 from workers.processes.early_start import HeadStart
 from workers.processes.handle import POLL_MS, REAP_S, Handle
 
@@ -48,11 +48,10 @@ class _End:
 def try_in_worker(early: HeadStart, trial: Trial, patience: Patience, say: Callable[[str], object]) -> Findings | None:
     """Return the findings; None if the trial cannot run in another process. `say` gets a sentence for each process that
     was replaced. Raises ModelError if the trial ends its process or does not end."""
-    waiting = [*early]
-    if not waiting or (content := _written(trial)) is None:
+    if not any(True for _ in early) or (content := _written(trial)) is None:
         return None
     regions = {"trial": content, "answer": Region.allocate("answer", 1)}  # written, not mapped
-    end, words = _End(), ""
+    end, output = _End(), ""
     for _ in range(patience.attempts):
         if not (waiting := [*early]):
             return None
@@ -64,7 +63,7 @@ def try_in_worker(early: HeadStart, trial: Trial, patience: Patience, say: Calla
             return found
         if end.is_untriable:
             return None
-        words = _output(handle)
+        said, output = handle.last_output(), handle.first_output().decode(errors="replace")
         if end.status is None:
             say(f"a worker {handle.describe_undead()}")
             early.abandon(handle)
@@ -73,13 +72,12 @@ def try_in_worker(early: HeadStart, trial: Trial, patience: Patience, say: Calla
         is_killed = end.status < 0 and host.signal_name(-end.status) == "SIGKILL"
         if end.has_begun and not is_killed:
             break
-        said = words.rstrip().rpartition("\n")[2]
         say(
             f"a worker ended before training: {host.describe_exit(end.status)}" + (f"; it said: {said}" if said else "")
         )
     if not end.has_begun or end.status is None:
         return None
-    raise _error(trial, end, words, patience.start_s)
+    raise _error(trial, end, output, patience.start_s)
 
 
 def _written(trial: Trial) -> Region | None:
@@ -133,16 +131,12 @@ def _aborted(handle: Handle) -> int | None:
     return None
 
 
-def _output(handle: Handle) -> str:
-    size = os.fstat(handle.words).st_size
-    return os.pread(handle.words, size, 0).decode(errors="replace")
-
-
-def _error(trial: Trial, end: _End, words: str, limit_s: float) -> ModelError:
+def _error(trial: Trial, end: _End, output: str, limit_s: float) -> ModelError:
+    """Return the error, with the user's line from the stacks in the process's `output`, if it wrote them."""
     assert end.status is not None
     what = f"{type(trial.model).__name__}: the trial on the first samples, before training,"
-    frames = re.findall(r'File "([^"]+)", line (\d+) in', words)  # of faulthandler, the innermost first
-    place = next((f" ({file}:{line})" for file, line in frames if is_users(file)), "")
+    users = (frame for frame in training_thread(output) if is_users(frame.file))
+    place = next((f" ({frame.file}:{frame.line})" for frame in users), "")
     if end.is_stalled:
         return ModelError(
             f"{what} has not ended for {limit_s:g} s{place}; if the model needs longer, raise "

@@ -194,6 +194,10 @@ class Handle:
         said = os.pread(self.words, WORDS_READ, max(0, size - WORDS_READ)).decode(errors="replace").split("\n")
         return next((line for line in reversed(said) if line.strip()), "")
 
+    def first_output(self) -> bytes:
+        """Return the whole output before the worker had a log."""
+        return os.pread(self.words, os.fstat(self.words).st_size, 0)
+
     @property
     def title(self) -> str:
         return f"{'a spare' if self.worker == NOBODY else f'{self.noun} {self.worker}'} (pid {self.pid})"
@@ -216,10 +220,9 @@ class Handle:
 
     def _keep_first_output(self) -> None:
         """Append early output to the log, if the worker died before it opened the log; else it is there already."""
-        size = os.fstat(self.words).st_size
-        if size and self.log is not None:
+        if self.log is not None and (output := self.first_output()):
             with contextlib.suppress(OSError), open(self.log, "ab") as log:  # a full disk must not stop training
-                log.write(os.pread(self.words, size, 0))
+                log.write(output)
 
 
 def reaped(handles: Iterable[Handle], limit_s: float, gives_up: Callable[[], bool] = lambda: False) -> Iterator[Handle]:
