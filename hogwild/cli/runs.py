@@ -41,7 +41,7 @@ def runs(
             run.path.name,
             run.state,
             "-" if run.glance.progress is None else percent(run.glance.progress),
-            "-" if run.glance.best is None else f"{run.glance.best.metric} {run.glance.best.value:.4g}",
+            "-" if run.glance.best is None else run.glance.best.figure,
             f"{duration(run.ago_s)} ago",
         )
         for run in found

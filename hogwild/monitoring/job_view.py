@@ -54,9 +54,13 @@ class Best:
     epoch: int | None = None  # complete epochs before it; None: recorded by an older version
     checkpoint: str | None = None
 
+    @property
+    def figure(self) -> str:
+        """`auc 0.852`."""
+        return f"{'val loss' if self.metric == 'loss' else self.metric} {self.value:.4g}"
+
     def __str__(self) -> str:
-        name = "val loss" if self.metric == "loss" else self.metric
-        words = f"{name} {self.value:.4g}" + (f", epoch {self.epoch}" if self.epoch is not None else "")
+        words = self.figure + (f", epoch {self.epoch}" if self.epoch is not None else "")
         return words + (" → checkpoints/best" if self.checkpoint else "")
 
 
