@@ -1,6 +1,6 @@
 """A planned job, from its objects to its summary.
 
-    run directory -> build -> shared memory -> (resume) -> supervisor -> last checkpoint -> summary.json
+    build -> shared memory -> (resume) -> supervisor -> last checkpoint -> summary.json
 
 A failed training has a summary, too."""
 
@@ -103,17 +103,13 @@ def dry(request: Request, planned: Plan, startup: StartUp) -> dict[str, Any]:
 
 @sparing_the_compiler()
 def run(request: Request, planned: Plan, early: HeadStart, startup: StartUp) -> Result:
-    """Train a job. The run directory is removed again if no worker was told of it."""
+    """Train a job in the run directory that `startup` holds; it stays once a worker was told of it."""
     clock = Clock(request.began_s, imported_s=time.monotonic())
     planned = _checked(request, planned)
-    rundir: RunDir | None = None
+    rundir = startup.rundir
     shared: SharedModel | None = None
-    has_begun = False
+    startup.phase("building model and data")
     try:
-        # Before signals raise: else a folder that is made but not yet ours could stay.
-        rundir = RunDir.open(request.resume) if request.resume else RunDir.create(request.run_dir, request.job.name)
-        startup.phase("building model and data")
-        startup.follow(rundir, is_resumed=request.resume is not None)
         with host.raising_on_signals() as stops:
             if request.resume:
                 request = replace(request, job=with_measured(rundir, request.job))
@@ -136,19 +132,12 @@ def run(request: Request, planned: Plan, early: HeadStart, startup: StartUp) -> 
             )
             prepared = _Prepared.lay_out(shared, request, planned, parts, rundir, clock, startup)
             stops.hand_over()
-            has_begun = True
+            startup.begins()
             return prepared.train(stops, early, loading)  # `train` watches signals itself
     except BaseException:
         if shared is not None:  # give the caller his model back
             shared.release()
-        if not has_begun:
-            startup.refuse()
-        if rundir is not None and not has_begun and not request.resume:
-            rundir.discard()
         raise
-    finally:
-        if rundir is not None:
-            rundir.close()
 
 
 @dataclass(slots=True)

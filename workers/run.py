@@ -1,6 +1,6 @@
 """One job from its description to its summary. The command line and `hogwild.train` both come through here.
 
-    plan -> workers that start early -> torch -> execution.py: run directory, objects, memory, supervisor, records
+    plan -> run directory -> workers that start early -> torch -> execution.py: objects, memory, supervisor, records
 
 Imports no torch, so that the first workers can import it at the same time.
 """
@@ -41,7 +41,7 @@ def run_job(
     """Run a job for the command line; return the summary. Raises HogwildError if the job cannot start. A job that fails
     during training returns its summary, with state `failed` and the error's message."""
     host.require_linux()
-    with _begun(job, is_real=not dry_run, progress=progress) as (planned, early, startup):
+    with _begun(job, run_dir, resume, is_real=not dry_run, progress=progress) as (planned, early, startup):
         with without_collecting():
             from hogwild.job.build import build
             from workers import execution
@@ -51,7 +51,6 @@ def run_job(
             job=job,
             make_parts=lambda reader: build(job, data_dir, reader, is_fresh=resume is None),
             job_text=job_text,
-            run_dir=run_dir,
             resume=resume,
             data_dir=data_dir.absolute() if data_dir else None,
             user_folders=tuple(user_code.user_path(job_file)),  # after our imports: user folders could shadow them
@@ -67,7 +66,8 @@ def run_job(
 
 def run(request: Request) -> "Result":
     """Run a job for the library: train."""
-    with _begun(request.job, is_real=True, caller=request.caller) as (planned, early, startup):
+    begun = _begun(request.job, request.run_dir, request.resume, is_real=True, caller=request.caller)
+    with begun as (planned, early, startup):
         from workers import execution
 
         return execution.run(request, _with_all_cores(planned), early, startup)
@@ -75,16 +75,23 @@ def run(request: Request) -> "Result":
 
 @contextmanager
 def _begun(
-    job: Job, *, is_real: bool, progress: bool | None = None, caller: str = COMMAND_LINE
+    job: Job,
+    run_dir: Path | None,
+    resume: Path | None,
+    *,
+    is_real: bool,
+    progress: bool | None = None,
+    caller: str = COMMAND_LINE,
 ) -> Iterator[tuple[Plan, HeadStart, StartUp]]:
-    """Yield the plan, unless it is a dry run the early workers, and what shows the start; at the end none of them is
-    left."""
+    """Yield the plan, unless it is a dry run the early workers, and what shows the start and holds the run directory;
+    at the end none of them is left."""
     if is_real:
         host.require_main_thread()
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
     startup = StartUp(job, planned.procs, progress=progress, caller=caller)
     with HeadStart(job.supervise.spares) as early, startup:
         if is_real:
+            startup.open_run(run_dir, resume)
             loaders = loaders_for(job, planned.procs) if surely_streams(job) else 0
             early.start(planned, host.usable_cores().usable, loaders)
         startup.start()

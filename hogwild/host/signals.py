@@ -72,6 +72,7 @@ class StopSignals:
     def __init__(self) -> None:
         self.manner = Manner.NOTES
         self.received: list[int] = []
+        self.before_exit: Callable[[], None] = lambda: None
         self._former: dict[int, Any] = {}
 
     @property
@@ -110,7 +111,10 @@ class StopSignals:
         if number == signal.SIGHUP and self.received:
             return  # as in SignalWatch
         if self.received and self.manner is Manner.ENDS:
-            os._exit(128 + number)  # exit functions of half-imported modules would only print errors
+            try:
+                self.before_exit()
+            finally:
+                os._exit(128 + number)  # exit functions of half-imported modules would only print errors
         self.received.append(number)
 
 
@@ -128,6 +132,11 @@ def note_signals() -> None:
 def raise_noted() -> None:
     """Raise `Interrupted` for a signal that the command has noted, after an import."""
     _command.look()
+
+
+def before_exit(action: Callable[[], None]) -> None:
+    """Call `action` before a second signal ends the process; an action must take no lock, and replaces the last one."""
+    _command.before_exit = action
 
 
 def end_at_second() -> None:

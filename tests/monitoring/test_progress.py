@@ -13,7 +13,6 @@ from hogwild.monitoring import prometheus
 from hogwild.monitoring.job_view import Glance, WorkerGlance, workers_record
 from hogwild.shared_memory import scoreboard
 from hogwild.shared_memory.scoreboard import Phase, Row, Scoreboard
-from hogwild.storage.run_directory import RunDir
 from tests.helpers.jobs import Ended, in_turn
 from tests.helpers.run_status import no_start_up
 from workers.session.journal import Journal
@@ -130,10 +129,10 @@ def test_records_of_64_workers_take_at_most_25_megabytes_a_day(tmp_path: Path) -
         lr=0.00123456789,
         pss_bytes=123_456_789_012,
     )
-    with RunDir.create(tmp_path / "run", "job") as run:
+    with no_start_up() as startup:
+        startup.open_run(tmp_path / "run")
+        run = startup.rundir
         run.make_folders()
-        startup = no_start_up()
-        startup.follow(run, is_resumed=False)
         journal = Journal(run, startup.job, startup)
         for told in (None, workers_record(workers)):
             journal.record(0.0, glance, {}, told)

@@ -74,33 +74,39 @@ def test_a_late_record_is_silent_and_has_no_speed(held: Path) -> None:
 
 
 def test_a_run_is_building_from_its_first_moment(tmp_path: Path) -> None:
-    startup = no_start_up(every_s=0.05)
-    with RunDir.create(tmp_path / "run", "job") as run, startup:
-        startup.follow(run, is_resumed=False)
-        found = read_status(run.path)
+    with no_start_up(every_s=0.05) as startup:
+        startup.open_run(tmp_path / "run")
+        found = read_status(tmp_path / "run")
         assert (found.state, found.record["pid"], found.record["attempt"]) == ("building", os.getpid(), 1)
         assert found.record["start_ticks"] == host.start_ticks(os.getpid())
         startup.phase("reading")
         startup.start()
-        wait_for("the phase", lambda: read_status(run.path).record["doing"] == "reading")
+        wait_for("the phase", lambda: read_status(tmp_path / "run").record["doing"] == "reading")
+        startup.begins()
     found = read_status(tmp_path / "run")
     assert (found.state, found.is_begun) == (LOST, False)
     with RunDir.create(tmp_path / "run", "job"):  # what a killed start leaves is no run
         pass
 
 
+def test_a_job_that_does_not_begin_leaves_no_run_directory(tmp_path: Path) -> None:
+    with no_start_up() as startup:
+        startup.open_run(tmp_path / "runs" / "run")
+        assert (tmp_path / "runs" / "run" / STATUS).exists()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_refused_resume_leaves_the_status_as_it_was_and_a_started_one_carries_the_sums(tmp_path: Path) -> None:
-    write(tmp_path / "run", "failed", here(attempt=3), reason="x", lane_restarts=2)
-    before = (tmp_path / "run" / STATUS).read_bytes()
-    with RunDir.create(tmp_path / "other", "job") as run:
-        (run.path / STATUS).write_bytes(before)
-        startup = no_start_up()
-        startup.follow(run, is_resumed=True)
-        record = read_status(run.path).record
+    run = tmp_path / "run"
+    write(run, "failed", here(attempt=3), reason="x", lane_restarts=2)
+    (run / RESOLVED).touch()
+    before = (run / STATUS).read_bytes()
+    with no_start_up() as startup:
+        startup.open_run(resume=run)
+        record = read_status(run).record
         assert (record["state"], record["attempt"], record["reason"]) == ("building", 4, None)
         assert (record["updates"], record["lane_restarts"], record["workers"]) == (GLANCE.updates, 2, [])
-        startup.refuse()
-        assert (run.path / STATUS).read_bytes() == before
+    assert (run / STATUS).read_bytes() == before
 
 
 # ---- lines ----------------------------------------------------------------------------------------------------------

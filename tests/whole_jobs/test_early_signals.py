@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from hogwild.monitoring.run_status import read_status
 from tests.helpers.jobs import HOME, JOBS, RUN_PY, Job, environment
 from tests.helpers.processes import PATIENCE_S, wait_for
 
@@ -166,7 +167,10 @@ def test_a_signal_while_torch_is_imported_cancels_after_the_import(
     module: str, number: int, status: int, tmp_path: Path, begin: Callable[..., Job]
 ) -> None:
     job = begin("train.epochs=1", ONE, gate=module)
-    sent_when(tmp_path / "diary" / "reached", job, number)
+    wait_for("the import", (tmp_path / "diary" / "reached").exists)
+    run = read_status(job.run_dir)
+    assert (run.state, run.record["pid"]) == ("building", job.process.pid), "known before torch is there"
+    job.send(number)
     ended = job.wait()
     assert (ended.status, ended.said, ended.stdout) == (status, CANCELLED, "")
     assert nothing_is_left(job) and not ended.left_behind

@@ -1,7 +1,7 @@
 """Early start of workers, before there is anything to train. Importing torch takes each process more than a second:
 they do it while the parent imports torch and builds model and data.
 
-    parent   plan ── begin ── import torch ── run directory ── build ── shared memory ── take ── set-up ──► …
+    parent   plan ── run directory ── begin ── import torch ── build ── shared memory ── take ── set-up ──► …
     worker            '─────── import torch ── waits for its set-up ─────────────────────────────'
 
 Imports no torch. An early worker writes no file and holds no more than a later one, so a job that is refused meanwhile

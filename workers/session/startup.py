@@ -1,7 +1,7 @@
 """The first seconds of a job, from the command to its first worker: what is seen of them, and status.json.
 
-    start ── import torch ── follow(run directory) ── build ── … ── the journal's first record: end
-       line       a line whenever nothing was said for QUIET_S, by a thread; status.json once per `log.every_s`
+    open_run ── start ── import torch ── build ── … ── begins ── the journal's first record: end
+                line     a line whenever nothing was said for QUIET_S, by a thread; status.json once per `log.every_s`
 
 Imports no torch: most of the time before the first update is its import. A thread, because imports and user code keep
 the main thread for seconds to minutes."""
@@ -11,8 +11,10 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from hogwild import host
 from hogwild.config.load import Job
 from hogwild.formatting import counted, short_number
 from hogwild.host.signals import leave_signals_to_main
@@ -28,8 +30,9 @@ CARRIED = ("lane_restarts", "loader_deaths")  # sums over attempts that no glanc
 
 
 class StartUp:
-    """The start of one job. A context manager: at its end the thread is gone and the line is cleared. Main thread
-    only."""
+    """The start of one job, which owns its run directory. A context manager: at its end the thread is gone, the line is
+    cleared and the directory is let go; that of a job that did not begin is removed, or is again what it was. Main
+    thread only."""
 
     def __init__(self, job: Job, procs: int, *, progress: bool | None, caller: str) -> None:
         self.look = look_for(_wants_progress(job, progress, caller), procs)
@@ -39,6 +42,7 @@ class StartUp:
         self._phase, self._detail = FIRST, ""
         self._count: tuple[str, int, float, float] = ("", 0, 0.0, 0.0)
         self._rundir: RunDir | None = None
+        self._is_resumed = self._has_begun = False
         self._before: dict[str, Any] = {}
         self._content: bytes | None = None  # of status.json before this attempt
         self._next_status_s = 0.0
@@ -53,8 +57,19 @@ class StartUp:
     def __exit__(self, *_: object) -> None:
         self.end()
         self.screen.close()
+        self._leave()
+
+    @property
+    def rundir(self) -> RunDir:
+        assert self._rundir is not None, "a dry run has none"
+        return self._rundir
 
     # ---- steps
+
+    def open_run(self, run_dir: Path | None = None, resume: Path | None = None) -> None:
+        """Create or open the run directory; write status.json from now on. Raises RunDirError or NotFoundError."""
+        # Before signals raise: else a folder that is made but not yet ours could stay.
+        self._follow(RunDir.open(resume) if resume else RunDir.create(run_dir, self.job.name), is_resumed=bool(resume))
 
     def start(self) -> None:
         """Show the first line, and start the thread."""
@@ -63,8 +78,9 @@ class StartUp:
             self.screen.show_message(f"hogwild {__version__}: {self.job.name}, {who}; {FIRST}")
         self._thread.start()
 
-    def follow(self, rundir: RunDir, *, is_resumed: bool) -> None:
-        """Write status.json from now on."""
+    def _follow(self, rundir: RunDir, *, is_resumed: bool) -> None:
+        self._rundir, self._is_resumed = rundir, is_resumed
+        host.before_exit(self._leave)
         before = rundir.read_json(STATUS) if is_resumed else None
         self._before = before if isinstance(before, dict) else {}
         with contextlib.suppress(OSError):
@@ -72,7 +88,6 @@ class StartUp:
         self.attempt = RunAttempt.here(self._caller, self.job.log.every_s, self._before)
         self._next_status_s = time.monotonic() + self.job.log.every_s
         self._write_status(rundir)
-        self._rundir = rundir
 
     def phase(self, words: str) -> None:
         """Note what happens from now on."""
@@ -96,11 +111,9 @@ class StartUp:
         """Note that what was counted is complete."""
         self._detail = ""
 
-    def refuse(self) -> None:
-        """The job does not start: a resumed run is again what it was."""
-        self.end()
-        if self._rundir is not None and self._content is not None:
-            self._rundir.try_write_text(STATUS, self._content.decode(errors="replace"))
+    def begins(self) -> None:
+        """The job begins: its run directory stays, however it ends."""
+        self._has_begun = True
 
     def end(self) -> None:
         """Stop the thread and clear its line: the journal writes from now on. May be called again."""
@@ -111,6 +124,18 @@ class StartUp:
             self._thread.join()
         if self.look.is_in_place:
             self.screen.line("")
+
+    def _leave(self) -> None:
+        """Let the run directory go. A second signal in its middle does it again, and ends the process."""
+        rundir = self._rundir
+        if rundir is None:
+            return
+        if not self._has_begun and not self._is_resumed:
+            rundir.discard()
+        elif not self._has_begun and self._content is not None:
+            rundir.try_write_text(STATUS, self._content.decode(errors="replace"))
+        self._rundir = None
+        rundir.close()
 
     # ---- the thread
 
