@@ -171,6 +171,7 @@ CODES: Mapping[str, str] = {
     "run/lost": "the process of a run was killed, so it cannot be stopped or watched",
     "run/memory-short": "the job needs more memory than is free",
     "run/no-log": "a run has no such log",
+    "run/no-permission": "the process of a run belongs to another user",
     "run/not-a-run": "the folder is not a run",
     "run/not-found": "there is no such run",
     "run/not-writable": "the run directory cannot be created or written",

@@ -324,7 +324,7 @@ HOMES: dict[str, tuple[Callable[[Source], Iterator[int]], tuple[str, ...]]] = {
     "fcntl": (uses_module("fcntl"), HOST),
     "resource": (uses_module("resource"), HOST),
     "Process(": (calls("Process"), ("workers/processes/handle.py",)),
-    "os.fork": (uses_attribute("os.*fork*"), ()),
+    "os.fork": (uses_attribute("os.fork*"), ()),
     "numba": (uses_module("numba"), ("hogwild/kernels/*.py",)),
     # Somebody may set it: it is written down, for people, and no deadline is ever counted by it (FAILURES 31).
     "the wall clock": (

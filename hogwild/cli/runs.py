@@ -129,10 +129,13 @@ def stop(
     first, second = other_jobs.TERMINATE, other_jobs.INTERRUPT  # two of one number could arrive as one
     if asked.get("caller") == LIBRARY:  # a notebook, which survives a Ctrl-C if the job has just ended
         first, second = second, first
-    is_second_due = now and found.state != "stopping"  # a job being built needs one only
+    is_asked = found.state == "stopping"
+    is_second_due = now and not is_asked  # a job being built needs one only
     try:
-        host.kill_by_pidfd(pidfd, first)
-        print_message(f"{path.name}: asked process {asked['pid']} to stop; waiting for its end (Ctrl-C: do not wait)")
+        if now or not is_asked:  # another one would end the job without its last checkpoint
+            host.kill_by_pidfd(pidfd, first)
+        was_asked = "is stopping already" if is_asked and not now else "was asked to stop"
+        print_message(f"{path.name}: process {asked['pid']} {was_asked}; waiting for its end (Ctrl-C: do not wait)")
         with host.raising_on_signals():
             # Its lock may outlive its end for a moment, and in a notebook the process goes on.
             while is_running(asked) and (found.is_alive or host.is_locked(path / LOCK)):
@@ -141,6 +144,11 @@ def stop(
                 host.wait_readable([pidfd], LOOK_S * 1000)
                 found = read_status(path)
             found = read_status(path)
+    except PermissionError as error:
+        raise RunError(
+            f"{path} is run by process {asked['pid']} of another user; only that user, or root, can stop it",
+            code="run/no-permission",
+        ) from error
     except host.Interrupted:
         print_message("not waiting any longer; it stops by itself")
         return 128 + other_jobs.INTERRUPT

@@ -154,7 +154,8 @@ class RunStatus:
         """The job at the time of the record; nothing moves in a lost one, nor where the record is late."""
         shown = "" if self.state in ("building", "running") else self.state
         shown = f"silent for {self.late_s:.0f} s" if self.late_s is not None else shown
-        glance = glance_of({"name": self.path.name, "run_dir": str(self.path), **self.record}, shown)
+        place = {"run_dir": str(self.path.absolute())}  # it may have been moved or copied since
+        glance = glance_of({"name": self.path.name, **self.record, **place}, shown)
         if self.state == LOST:
             glance = replace(glance, workers=(), left_s=None)
         return replace(glance, samples_per_s=0.0) if self.state == LOST or self.late_s is not None else glance
@@ -260,7 +261,8 @@ def find_run(given: str) -> Path:
     if os.path.isdir(path):  # unlike `is_dir`, False for a name of 256 characters
         if not _is_run(path):
             raise NotFoundError(
-                f"{path} is not a run directory: it has no {STATUS} and no {RESOLVED}", code="run/not-a-run"
+                f"{path} is not a run directory: it has no {STATUS} and no {RESOLVED} that you may read",
+                code="run/not-a-run",
             )
         return path
     if (named := run_named(Path(given))) is not None:
@@ -290,7 +292,9 @@ def _run_folders(folder: Path) -> Iterator[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    return any(os.path.isfile(path / name) for name in (STATUS, RESOLVED))
+    """Return whether it is a run that we may read: of another, the live ones would look lost."""
+    files = (path / STATUS, path / RESOLVED)
+    return any(os.path.isfile(file) and os.access(file, os.R_OK, effective_ids=True) for file in files)
 
 
 def _read(file: Path) -> Mapping[str, Any]:

@@ -352,8 +352,10 @@ class Row:
     def count_epoch(self, epoch: int, samples: int, loss_sum: float) -> None:
         """Add the applied samples of an epoch and the sum of their losses. Call it after the commit."""
         first, tag = _EPOCHS + 3 * (epoch & 1), _epoch_tag(epoch, self.board.control_words[_ROLLBACKS])
+        if self._hot[first] > tag:  # a stalled worker left it, and a later epoch has its place
+            return
         if self._hot[first] != tag:
-            self._hot[first], self._hot[first + 1], self.floats[first + 2] = tag, 0, 0.0
+            self._hot[first + 1], self.floats[first + 2], self._hot[first] = 0, 0.0, tag  # the tag last: a kill may come
         self._hot[first + 1] += samples
         self.floats[first + 2] += loss_sum
 

@@ -11,6 +11,7 @@ import re
 import shutil
 import stat
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,7 @@ class RunDir:
         self.tensorboard = path / "tensorboard"
         self.report = path / "report"
         self.profile = path / "profile"
+        _open.add(self)
 
     @classmethod
     def create(cls, path: Path | None, name: str) -> "RunDir":
@@ -225,6 +227,21 @@ class RunDir:
         with explained(f"cannot remove {self.best}"):
             self.best.unlink(missing_ok=True)
         return False
+
+
+_open: "weakref.WeakSet[RunDir]" = weakref.WeakSet()
+
+
+def _leave_locks() -> None:
+    """Close the locks in a child that user code has forked: it would hold them after our end, however we end, and the
+    run would look alive and could not be resumed."""
+    for run in list(_open):
+        if run._lock >= 0:
+            os.close(run._lock)
+            run._lock = -1
+
+
+os.register_at_fork(after_in_child=_leave_locks)
 
 
 def _make(folder: Path) -> None:

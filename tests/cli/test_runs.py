@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hogwild import host
-from hogwild.cli import main
+from hogwild.cli import main, runs
 from hogwild.monitoring import run_logs
 from hogwild.storage.files import replace
 from tests.helpers.jobs import RUN_PY, environment
@@ -161,6 +161,36 @@ def test_stop_never_signals_a_stranger(
     finally:
         stranger.kill()
         assert stranger.wait() == -signal.SIGKILL, "and no other signal ended it"
+
+
+@pytest.mark.processes
+def test_a_second_stop_only_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another signal would end the job without its last checkpoint."""
+    job = subprocess.Popen(["sleep", "600"])
+    ticks = {"pid": job.pid, "start_ticks": host.start_ticks(job.pid)}
+    run = write(tmp_path / "run", record("stopping") | ticks)
+
+    def end(*_: object) -> None:
+        replace(run / "status.json", json.dumps(record("stopped") | ticks | END).encode(), False)
+        job.kill()
+        job.wait()
+
+    monkeypatch.setattr(runs.host, "wait_readable", end)
+    with locked(run):
+        assert main.run(["stop", str(run)]) == 0
+    assert job.returncode == -signal.SIGKILL, "and no other signal ended it"
+
+
+def test_a_run_of_another_user_is_not_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> bool:
+        raise PermissionError
+
+    monkeypatch.setattr(runs.host, "kill_by_pidfd", refuse)
+    with locked(write(tmp_path / "run", record())) as run:
+        assert main.run(["stop", str(run)]) == 1
+    assert "code run/no-permission" in capsys.readouterr().err
 
 
 # ---- logs ------------------------------------------------------------------------------------------------------------

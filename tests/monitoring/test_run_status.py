@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +257,28 @@ def test_a_run_is_named_by_its_path_its_name_or_latest(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path / "elsewhere")
     with pytest.raises(HogwildError, match="no runs are in"):
         find_run("latest")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_run_that_we_may_not_read_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.chmod(0o755)
+    run = write(tmp_path / "run", record())
+    for file in run.iterdir():
+        file.chmod(0o600)
+    lock = host.lock_file(run / ".lock")
+    os.seteuid(65534)
+    try:
+        with pytest.raises(NotFoundError, match="that you may read"):
+            find_run("run")
+    finally:
+        os.seteuid(0)
+        os.close(lock)
+
+
+def test_a_run_that_was_moved_is_shown_where_it_is(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", record(glance=replace(GLANCE, run_dir="/before")))
+    assert read_status(run).glance.run_dir == str(run)
 
 
 def test_a_run_that_is_removed_while_it_is_read_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

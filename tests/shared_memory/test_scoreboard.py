@@ -247,6 +247,8 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_samples() -> None:
     assert (board.epoch_loss(0), board.epoch_loss(1), board.epoch_loss(2)) == (2.5, 0.5, None)
     second.count_epoch(2, 1, 9.0)  # in the place of epoch 0
     assert (board.epoch_loss(0), board.epoch_loss(1), board.epoch_loss(2)) == (2.0, 0.5, 9.0)
+    second.count_epoch(0, 4, 70.0)  # left by a stalled worker
+    assert (board.epoch_loss(0), board.epoch_loss(2)) == (2.0, 9.0)
     board.go_back(0, rollbacks=1, first_item=0)
     assert (board.epoch_loss(1), board.epoch_loss(2)) == (None, None)
     first.count_epoch(1, 2, 3.0)

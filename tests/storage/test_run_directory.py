@@ -100,6 +100,23 @@ def test_a_second_job_in_a_run_directory_is_refused_by_the_number_of_the_first(t
 
 
 @pytest.mark.processes
+def test_a_child_that_user_code_forked_does_not_keep_the_lock_of_a_killed_job(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    program = HOLDER.replace("run.write_text", "import os\nrun.write_text").replace(
+        'print("mine"', 'if os.fork():\n    os.wait()\nprint("mine"'
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "mine\n", "the child's"
+        with pytest.raises(RunDirError, match="in use"):
+            RunDir.open(path)
+        holder.kill()
+        holder.wait(DEADLINE_S)
+        RunDir.open(path).close()
+
+
+@pytest.mark.processes
 def test_of_two_jobs_that_start_at_once_one_gets_the_directory(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", HOLDER, str(tmp_path / "run")]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
