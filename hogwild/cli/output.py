@@ -3,6 +3,7 @@ or have lost their reader."""
 
 import contextlib
 import errno
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -26,12 +27,19 @@ def reading() -> Iterator[None]:
 def print_result(*texts: str) -> None:
     """Print a result, one text after the other. A reader that has left (`hogwild show | head`, a closed terminal) is
     not an error. Raises RunError, for example for a full disk."""
-    try:
+    with contextlib.suppress(BrokenPipeError):
         for text in texts:
-            print(text, flush=True)
+            print_part(text)
+
+
+def print_part(text: str) -> None:
+    """Print a part of a result that does not end by itself. Raises BrokenPipeError if its reader has left, RunError as
+    `print_result`."""
+    try:
+        print(text, flush=True)
     except OSError as error:
         if error.errno in (errno.EPIPE, errno.EIO):
-            return
+            raise BrokenPipeError from error
         raise RunError(f"cannot write the result to standard output: {error.strerror}", code="run/stdout") from error
 
 
@@ -55,6 +63,9 @@ def hold_standard_streams() -> None:
     os.close(descriptor)
     if sys.stderr is None:  # `print(file=None)` would write to standard output
         sys.stderr = os.fdopen(os.dup(LAST_STANDARD), "w")
+    for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show `→` is shown `\u2192`, not an error
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def flush_results() -> None:

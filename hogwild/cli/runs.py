@@ -12,7 +12,7 @@ import typer
 
 from hogwild import host
 from hogwild.cli.options import Json
-from hogwild.cli.output import print_message, print_result
+from hogwild.cli.output import print_message, print_part, print_result
 from hogwild.errors import NotFoundError, RunEndedError, RunError
 from hogwild.formatting import clock, duration, moment, percent, short_number
 from hogwild.host import other_jobs
@@ -71,13 +71,14 @@ def logs(
     def goes_on() -> bool:
         return follows and read_status(path).is_alive
 
-    if not file.exists() and not goes_on():
+    is_coming = worker is None or worker < len(read_status(path).record.get("workers") or [worker])
+    if not (file.is_file() or (is_coming and goes_on())):
         there = ", ".join(sorted(entry.name for entry in folder.iterdir())) if folder.is_dir() else "no logs"
         raise NotFoundError(f"{path} has no {file.relative_to(path)} (there: {there})", code="run/no-log")
     try:
         with host.raising_on_signals():
             for lines in follow(file, goes_on):
-                print(lines, flush=True)  # not `print_result`: a reader that has left ends it
+                print_part(lines)
     except host.Interrupted:
         return
 

@@ -16,23 +16,25 @@ def follow(file: Path, goes_on: Callable[[], bool]) -> Iterator[str]:
     then it is read from its beginning."""
     stream: io.BufferedReader | None = None
     rest = b""
-    while True:
-        is_last = not goes_on()  # asked first: what was written before the end is still read
-        if stream is None or _is_another(stream, file):
-            if stream is not None:
-                stream.close()
-            stream, rest = _opened(file), b""
-        while stream is not None and (block := stream.read(BLOCK)):
-            whole, end, rest = (rest + block).rpartition(b"\n")
-            if end:
-                yield whole.decode(errors="replace")
-        if is_last:
-            break
-        time.sleep(POLL_S)
-    if stream is not None:
-        stream.close()
-    if rest:
-        yield rest.decode(errors="replace")
+    try:
+        while True:
+            is_last = not goes_on()  # asked first: what was written before the end is still read
+            if stream is None or _is_another(stream, file):
+                if stream is not None:
+                    stream.close()
+                stream, rest = _opened(file), b""
+            while stream is not None and (block := stream.read(BLOCK)):
+                whole, end, rest = (rest + block).rpartition(b"\n")
+                if end:
+                    yield whole.decode(errors="replace")
+            if is_last:
+                break
+            time.sleep(POLL_S)
+        if rest:
+            yield rest.decode(errors="replace")
+    finally:
+        if stream is not None:
+            stream.close()
 
 
 def _opened(file: Path) -> io.BufferedReader | None:

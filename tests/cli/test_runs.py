@@ -193,6 +193,14 @@ def test_a_run_of_another_user_is_not_stopped(
     assert "code run/no-permission" in capsys.readouterr().err
 
 
+@pytest.mark.processes
+def test_a_terminal_without_unicode_is_no_error(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", record("stopped"))
+    given = environment("ascii", tmp_path, {"PYTHONIOENCODING": "latin-1"})
+    done = subprocess.run([sys.executable, RUN_PY, "status", str(run)], env=given, capture_output=True, check=True)
+    assert b"\\u2192 checkpoints/best" in done.stdout
+
+
 # ---- logs ------------------------------------------------------------------------------------------------------------
 
 
@@ -204,6 +212,14 @@ def test_logs_prints_the_supervisors_or_a_workers(tmp_path: Path, capsys: pytest
     assert main.run(["logs", str(run)]) == 0 and capsys.readouterr().out == "one\ntwo\n"
     assert main.run(["logs", str(run), "--worker", "3", "-f"]) == 0, "it has ended, so there is nothing to follow"
     assert capsys.readouterr().out == "caf\ufffd\nno line end\n"
+    with locked(write(tmp_path / "live", record())) as live:  # a worker that will never be
+        assert main.run(["logs", str(live), "-f", "--worker", "99"]) == 3
+        assert "code run/no-log" in capsys.readouterr().err
+    with pytest.MonkeyPatch.context() as patch, open("/dev/full", "w") as full:
+        patch.setattr("sys.stdout", full)
+        assert main.run(["logs", str(run)]) == 1 and "code run/stdout" in capsys.readouterr().err
+        with contextlib.suppress(OSError):
+            full.close()
 
 
 def test_following_misses_and_repeats_nothing_that_is_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
