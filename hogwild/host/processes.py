@@ -251,12 +251,16 @@ def lock_file(path: Path) -> int:
     the kernel answers who has it, while one can only ask for a flock by taking it."""
     import fcntl
 
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        if os.fstat(descriptor).st_nlink:
+            break
+        os.close(descriptor)  # its last holder had removed it: a lock on a file without a name keeps nobody out
     with contextlib.suppress(OSError):  # a system without these locks; NFS, where the flock is one itself
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _lock_of(fcntl.F_WRLCK))
     return descriptor

@@ -2,6 +2,7 @@
 a folder."""
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -216,6 +217,23 @@ def test_a_lock_is_exclusive_and_freed_by_a_sigkill(tmp_path: Path) -> None:
         process.kill()
         process.wait(DEADLINE_S)
     os.close(host.lock_file(file))
+
+
+def test_a_lock_is_never_one_on_a_file_that_its_last_holder_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, flock = tmp_path / "lock", fcntl.flock
+
+    def after_a_removal(descriptor: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        file.unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", after_a_removal)
+    lock = host.lock_file(file)
+    with pytest.raises(BlockingIOError):
+        host.lock_file(file)
+    os.close(lock)
 
 
 # --- signals
