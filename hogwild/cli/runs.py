@@ -71,7 +71,8 @@ def logs(
     def goes_on() -> bool:
         return follows and read_status(path).is_alive
 
-    is_coming = worker is None or worker < len(read_status(path).record.get("workers") or [worker])
+    known = read_status(path).record.get("workers")  # [] while it is built
+    is_coming = worker is None or not known or worker < len(known)
     if not (file.is_file() or (is_coming and goes_on())):
         there = ", ".join(sorted(entry.name for entry in folder.iterdir())) if folder.is_dir() else "no logs"
         raise NotFoundError(f"{path} has no {file.relative_to(path)} (there: {there})", code="run/no-log")

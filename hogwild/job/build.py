@@ -25,7 +25,7 @@ from hogwild.job.gradient_check import SAMPLES as GRADIENT_SAMPLES
 from hogwild.job.gradient_check import check_gradients
 from hogwild.job.identity import identity_of
 from hogwild.job.initial_values import load_initial
-from hogwild.job.packed_data import names_of, pack, require_fitting, sizes_for
+from hogwild.job.packed_data import count_classes, names_of, pack, require_fitting, sizes_for
 from hogwild.job.parameter_groups import freeze_parameters, late_parameters, param_groups, require_trained
 from hogwild.job.parts import Functions, Parts
 from hogwild.job.update_choice import UpdateChoice, choose, meetings
@@ -54,6 +54,7 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, is_f
     data = pack(job, reader)
     torch.manual_seed(job.seed)
     require_fitting(job.model, data.made)
+    count_classes(job.model, data.made)
     model = build_component(job.model, **sizes_for(job.model, data.sizes))
     if not isinstance(model, nn.Module):
         raise ModelError(

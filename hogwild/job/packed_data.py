@@ -4,7 +4,8 @@ A data set that can be packed has `pack(reader, what, like, on_bad_line) -> Pack
 vocabulary and numbers are used for validation data. A model may have `see(train, val)`, which is called once with the
 arrays of both (val may be None): counts for its negatives, known triples.
 
-Any other data set gives sizes by an attribute or property of its class: `sizes` (name -> number: `features`), or
+Any other data set gives sizes by an attribute or property of its class: `sizes` (name -> number: `features`; after
+`count_classes()`, if it has that, also `classes`), or
 `vocabularies` (name -> what its numbers stand for, by number; {} for the class), whose lengths are used: `symbols`."""
 
 import inspect
@@ -71,6 +72,12 @@ def sizes_for(model: Component, sizes: Mapping[str, Any]) -> dict[str, Any]:
         for name, one in inspect.signature(target).parameters.items()
         if name in sizes and name not in model.init_args and (is_ours or one.default is one.empty)
     }
+
+
+def count_classes(model: Component, made: Any) -> None:
+    """Have the data set count its classes, a pass over its file, if the model takes their number from it."""
+    if hasattr(made, "count_classes") and sizes_for(model, {"classes": 0, "outputs": 0}):
+        made.count_classes()
 
 
 def require_fitting(model: Component, made: Any) -> None:

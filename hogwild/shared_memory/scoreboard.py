@@ -355,11 +355,8 @@ class Row:
         if self._hot[first] > tag:  # a stalled worker left it, and a later epoch has its place
             return
         if self._hot[first] != tag:
-            self._hot[first + 1], self.floats[first + 2], self._hot[first] = (
-                0,
-                0.0,
-                tag,
-            )  # the tag last: a kill may come
+            self._hot[first + 1], self.floats[first + 2] = 0, 0.0
+            self._hot[first] = tag  # last: a kill may come in between
         self._hot[first + 1] += samples
         self.floats[first + 2] += loss_sum
 

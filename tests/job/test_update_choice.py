@@ -13,10 +13,11 @@ from torch import nn
 from hogwild.cli.samples import sample_files
 from hogwild.config.field_types import Component
 from hogwild.config.load import Job, job_from_mapping
+from hogwild.data import Csv
 from hogwild.errors import ModelError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
-from hogwild.job.packed_data import pack, packs, require_fitting, sizes_for
+from hogwild.job.packed_data import count_classes, pack, packs, require_fitting, sizes_for
 from hogwild.job.update_choice import choose, meetings, options_set
 from hogwild.kernels.fused import Side
 
@@ -246,6 +247,15 @@ def test_a_data_set_that_is_not_packed_tells_its_sizes(
         "test",
     )
     assert pack(job, InTurn(1)).sizes == sizes
+
+
+@pytest.mark.parametrize("given", [{}, {"classes": 5}])
+def test_classes_of_a_table_are_counted_only_for_a_model_that_asks(given: dict[str, int], tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text("a,b,kind\n" + "".join(f"{row},{row / 2},{row % 3}\n" for row in range(50)))
+    table = Csv(str(file), target="kind", target_type="class")
+    count_classes(Component(class_path="hogwild.models.Mlp", init_args=given), table)
+    assert table.sizes == {"features": 2, "categories": []} | ({} if given else {"classes": 3, "outputs": 3})
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,11 @@ class StartUp:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end()
-        self.screen.close()
-        self._leave()
+        try:
+            self.end()
+            self.screen.close()
+        finally:
+            self._leave()
 
     @property
     def rundir(self) -> RunDir:

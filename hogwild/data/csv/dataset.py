@@ -102,6 +102,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         self._table = CsvTable(file, self._layout, form, refuse_missing=self.missing == "fail")
         self._piece = max(1, PIECE * self._index.rows // max(self._index.end - start, 1))
         self._fill = np.full(len(self._layout.numbers), self.missing, np.float32) if _is_number(self.missing) else None
+        self._classes = 0  # of `target_type: class`, once they are counted
         self._dropped = np.empty(0, np.int64)  # numbers of the records that are left out, ascending
         if self.missing == "drop":
             self._drop()
@@ -133,11 +134,18 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     @property
     def sizes(self) -> dict[str, Any]:
         """The sizes that a model takes from the table: columns of numbers, values of each category, outputs. With
-        `target_type: class` the classes are not counted: that would read the whole file."""
+        `target_type: class` only after `count_classes`."""
         plan = self._layout
-        outputs = plan.target_codes.size if plan.target_codes is not None else 0 if plan.is_class else len(plan.targets)
+        outputs = self._classes if plan.is_class else len(plan.targets)
+        outputs = plan.target_codes.size if plan.target_codes is not None else outputs
         inputs = {"features": len(plan.numbers), "categories": [codes.size for codes in plan.codes]}
         return inputs | ({"classes": outputs, "outputs": outputs} if outputs else {})
+
+    def count_classes(self) -> None:
+        """Count the classes of `target_type: class`: the largest of the file, and one. Parses the whole file."""
+        if self._layout.is_class:
+            self._classes = 1 + max(int(self._records(*piece).target.max()) for piece in self._pieces())
+            self._text.close()
 
     def __len__(self) -> int:
         return self._index.rows - len(self._dropped)
