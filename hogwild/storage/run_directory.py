@@ -183,11 +183,16 @@ class RunDir:
             return None
 
     def discard(self) -> None:
-        """Remove the run and the folders made for it: for a job in which nothing was started. Call `close`
-        afterwards."""
+        """Remove the run and the folders made for it, but nothing that somebody else has put there: for a job in which
+        nothing was started. Call `close` afterwards."""
         self.metrics.close()
         self.events.close()
+        files = (self.job_file, self.resolved_file, self.status_file, self.metrics.path, self.events.path)
+        folders = (self.logs, self.stacks, self.checkpoints, self.tensorboard, self.profile)
+        ours = {LOCK, ENV, NAMES, *(entry.name for entry in (*files, *folders))}
         for entry in self.path.iterdir() if self.path.is_dir() else ():
+            if entry.name not in ours and not entry.name.startswith(TEMPORARY):
+                continue
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry, ignore_errors=True)
             else:

@@ -96,6 +96,13 @@ def test_a_job_that_does_not_begin_leaves_no_run_directory(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_that_somebody_puts_into_the_directory_meanwhile_stays(tmp_path: Path) -> None:
+    with no_start_up() as startup:
+        startup.open_run(tmp_path / "run")
+        (tmp_path / "run" / "thesis.txt").touch()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.txt"]
+
+
 def test_a_refused_resume_leaves_the_status_as_it_was_and_a_started_one_carries_the_sums(tmp_path: Path) -> None:
     run = tmp_path / "run"
     write(run, "failed", here(attempt=3), reason="x", lane_restarts=2)
