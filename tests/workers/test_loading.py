@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from hogwild.config.load import Job as Config
@@ -23,6 +23,8 @@ from hogwild.feeds.materialise import Held, InTurn, division, materialise
 from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.feeds.row_reader import BadRow, RowSource, has_rows
 from hogwild.feeds.transform import TransformedFeed, tried
+from hogwild.job.trial import Trial
+from hogwild.metrics.panel import Panel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.row_ranges import RowRanges
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
@@ -264,6 +266,50 @@ def test_a_transform_that_makes_no_batch_is_refused_before_anything_starts(
     with pytest.raises(DataError) as error:
         tried(transform, (torch.zeros(5, 1), torch.zeros(5)))
     assert words in str(error.value) and error.value.code == "data/transform"
+
+
+# ---- the trial ------------------------------------------------------------------------------------------------------
+
+
+def a_trial(model: nn.Module, inputs: Tensor, *, transform: Any = None, is_single: bool = False) -> Trial:
+    batch = [inputs, torch.arange(len(inputs)) % 2]
+    return Trial(
+        memory_format="auto",
+        compile="none",
+        precision="fp32",
+        model=model,
+        loss=nn.functional.cross_entropy,
+        panel=Panel((), {}),
+        transform=transform,
+        train=batch,
+        single=[field[:1] for field in batch] if is_single else None,
+        val=None,
+        spread=None,
+    )
+
+
+def normed() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 2))
+
+
+def test_a_batch_of_one_is_tried_as_it_is_trained_on() -> None:
+    images = torch.zeros(3, 3, 2, 2, dtype=torch.uint8)
+    found = a_trial(normed(), images, transform=lambda x, y: (x / 255, y), is_single=True).run()
+    assert found.error is None
+
+
+def test_a_model_that_fails_on_a_batch_of_one_is_an_error_with_its_line() -> None:
+    class Squeezes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = normed()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x).squeeze()[:, :2]
+
+    error = a_trial(Squeezes(), torch.zeros(3, 3, 2, 2), is_single=True).run().error
+    assert error is not None and error.code == "model/forward-failed"
+    assert "Squeezes cannot compute a batch of one sample" in str(error) and "test_loading.py:" in str(error)
 
 
 # ---- a reader: in this process --------------------------------------------------------------------------------------
