@@ -7,7 +7,8 @@ an endless loop of the user's code ends that process, not the job's.
     it is killed (SIGKILL), or ends before "trying"     replaced, and tried again, max_item_attempts times in all
     it ends in any other way                            ModelError with the user's line
     no answer for start_timeout_s                       ModelError with the user's line, from its stacks (SIGABRT)
-    the trial cannot be written or read                 the caller runs it here"""
+    the trial cannot be written or read                 the caller runs it here
+    forward made buffers or modules                     the same: the job is laid out with them"""
 
 import os
 import pickle
@@ -31,6 +32,7 @@ from workers.processes.blocked_call import training_thread
 from workers.processes.early_start import HeadStart
 from workers.processes.handle import POLL_MS, REAP_S, Handle
 
+STACKS = "Fatal Python error: "  # the first words of the stacks that a crash writes
 RESERVE = 64 << 20  # bytes of memory that a copy of the model must leave free
 
 
@@ -93,10 +95,12 @@ def _written(trial: Trial) -> Region | None:
         with warnings.catch_warnings():  # that hooks of tensors are left out: here they do not matter
             warnings.simplefilter("ignore")
             torch.save(trial, host.path_of(descriptor), pickle_module=cloudpickle)
-        return Region.attach(descriptor, os.fstat(descriptor).st_size)
-    except (Exception, SystemExit):
+    except BaseException as error:
         os.close(descriptor)
-        return None
+        if isinstance(error, (Exception, SystemExit)):
+            return None
+        raise  # a signal
+    return Region.attach(descriptor, os.fstat(descriptor).st_size)
 
 
 def _awaited(handle: Handle, limit_s: float) -> _End:
@@ -143,8 +147,10 @@ def _error(trial: Trial, end: _End, output: str, limit_s: float) -> ModelError:
             "supervise.start_timeout_s",
             code="model/trial-stalled",
         )
+    lines = output.partition(STACKS)[0].strip().splitlines()  # perhaps the reason that a library gave
+    said = f"; it said: {lines[-1].strip()}" if lines else ""
     return ModelError(
-        f"{what} ended its process: {host.describe_exit(end.status)}{place}; train.procs=0 runs it in this process, "
-        "under a debugger if you like",
+        f"{what} ended its process: {host.describe_exit(end.status)}{place}{said}; train.procs=0 runs it in this "
+        "process, under a debugger if you like",
         code="model/trial-crashed",
     )
