@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
+from hogwild import host
 from hogwild.config.load import Job as Config
 from hogwild.config.load import job_from_mapping
 from hogwild.errors import DataError
@@ -33,6 +34,8 @@ from tests.helpers.reading import Said, two_waiting
 from tests.helpers.run_status import no_start_up
 from workers.child.row_reader import BEATS, Recipe, _RowReader
 from workers.loading.loading import Loading
+from workers.loading.readers import Patience
+from workers.loading.trial import try_in_worker
 from workers.messages import LOOK, Report, Start, write_record
 from workers.processes.early_start import HeadStart
 
@@ -344,6 +347,29 @@ def test_a_reader_that_starts_slowly_finds_the_ends_of_two_tasks_at_once(monkeyp
 def early() -> Iterator[HeadStart]:
     with two_waiting() as early:
         yield early
+
+
+class Interrupted(nn.Linear):
+    """A signal arrives while it is pickled."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise host.Interrupted(signal.SIGINT)
+
+
+@pytest.mark.processes
+def test_a_signal_while_a_trial_is_written_leaves_nothing_open(early: HeadStart) -> None:
+    with pytest.raises(host.Interrupted):
+        try_in_worker(early, a_trial(Interrupted(4, 2), torch.zeros(3, 4)), Patience(900, 900, 3), print)
+    links = [file.readlink() for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+    assert not [link for link in links if "hogwild-trial" in str(link)]
+
+
+@pytest.mark.processes
+def test_the_copy_of_the_model_is_gone_when_the_trial_is_answered(early: HeadStart) -> None:
+    """The parent then checks whether the memory is enough for the job."""
+    found = try_in_worker(early, a_trial(nn.Linear(4, 2), torch.zeros(3, 4)), Patience(900, 900, 3), print)
+    assert found is not None and found.error is None
+    assert not [one for one in early if "hogwild-trial" in Path(f"/proc/{one.pid}/maps").read_text()]
 
 
 def config(**supervise: float) -> Config:
