@@ -58,6 +58,7 @@ def commit(crime: str) -> None:
         print("no licence for today", flush=True)
         os._exit(7)
     if crime == "raise":
+        print("a shape, for instance")
         _ = {}["missing"]
     if crime == "hang":
         time.sleep(PATIENCE_S)

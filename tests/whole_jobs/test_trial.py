@@ -48,10 +48,11 @@ def test_a_crime_of_user_code_is_an_error_with_code_and_line_and_nothing_is_left
     assert not ended.run_dir.exists() and not ended.left_behind
 
 
-def test_an_exception_in_the_trial_has_its_traceback_with_debug(tried: Callable[..., Ended]) -> None:
+def test_an_exception_in_the_trial_has_its_traceback_and_output_with_debug(tried: Callable[..., Ended]) -> None:
     ended = tried("model.init_args.crime=raise", "model.init_args.often=100", "--debug")
     assert ended.status == 1
     assert 'in commit\n    _ = {}["missing"]' in ended.stderr
+    assert "The process of the trial wrote:\na shape, for instance\n" in ended.stderr
 
 
 @pytest.mark.parametrize("crime", ["killed", "stopped"])

@@ -22,7 +22,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from hogwild import host
-from hogwild.errors import ModelError
+from hogwild.errors import HogwildError, ModelError
 from hogwild.job.trial import Findings, Trial
 from hogwild.shared_memory.region import Region
 from hogwild.user_code import is_users
@@ -32,6 +32,7 @@ from workers.processes.blocked_call import training_thread
 from workers.processes.early_start import HeadStart
 from workers.processes.handle import POLL_MS, REAP_S, Handle
 
+OUTPUT_KEPT = 32 << 10  # characters
 STACKS = "Fatal Python error: "  # the first words of the stacks that a crash writes
 RESERVE = 64 << 20  # bytes of memory that a copy of the model must leave free
 
@@ -62,6 +63,8 @@ def try_in_worker(early: HeadStart, trial: Trial, patience: Patience, say: Calla
         end = _awaited(handle, patience.start_s)
         if end.nbytes:
             found: Findings = pickle.loads(os.pread(regions["answer"].descriptor, end.nbytes, 0))
+            if found.error is not None:
+                _note_output(found.error, handle.first_output().decode(errors="replace"))
             return found
         if end.is_untriable:
             return None
@@ -79,7 +82,9 @@ def try_in_worker(early: HeadStart, trial: Trial, patience: Patience, say: Calla
         )
     if not end.has_begun or end.status is None:
         return None
-    raise _error(trial, end, output, patience.start_s)
+    error = _error(trial, end, output, patience.start_s)
+    _note_output(error, output)
+    raise error
 
 
 def _written(trial: Trial) -> Region | None:
@@ -133,6 +138,12 @@ def _aborted(handle: Handle) -> int | None:
         if (status := handle.reap()) is not None:
             return status
     return None
+
+
+def _note_output(error: HogwildError, output: str) -> None:
+    """Add the end of what the process wrote, such as prints of the user's code: a refused job has no log."""
+    if kept := output[-OUTPUT_KEPT:].strip():
+        error.add_note(f"The process of the trial wrote:\n{kept}")
 
 
 def _error(trial: Trial, end: _End, output: str, limit_s: float) -> ModelError:
