@@ -4,6 +4,8 @@
 load another OpenMP (scikit-learn has its own libgomp) or BLAS (numpy's and scipy's OpenBLAS differ), or set its own
 number; each would then use as many threads as there are cores, in every worker."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from threadpoolctl import ThreadpoolController
@@ -26,6 +28,13 @@ def limit_pools(threads: int) -> list[str]:
         if (pool.num_threads or 0) > threads:
             pool.set_num_threads(threads)
     return [f"{_describe(pool)}: {pool['num_threads']} threads" for pool in larger]
+
+
+@contextlib.contextmanager
+def limited_pools(threads: int) -> Iterator[list[str]]:
+    """Do the same for a while; afterwards these pools have as many threads as before."""
+    with ThreadpoolController().limit(limits=None):
+        yield limit_pools(threads)
 
 
 def _describe(pool: dict[str, object]) -> str:

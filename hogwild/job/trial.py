@@ -214,9 +214,16 @@ class _Pass:
                 starved.append(module)
 
         hooks = [m.register_forward_pre_hook(look) for m in self.model.modules() if isinstance(m, NORMS)]
+        inputs = transformed_copy(self._laid(sample), self.trial.transform)[:-1]
         try:
-            with evaluating(self.model):
-                self.model(*self._laid(sample)[:-1])
+            with evaluating(self.model), self._autocast():
+                self.model(*inputs)
+        except (Exception, SystemExit) as error:
+            raise ModelError(
+                f"{type(self.model).__name__} cannot compute a batch of one sample, and the last batch has one: "
+                f"{raised_text(error)}",
+                code="model/forward-failed",
+            ) from error
         finally:
             for hook in hooks:
                 hook.remove()

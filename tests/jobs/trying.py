@@ -32,6 +32,16 @@ class Trying(nn.Module):
         return self.linear(inputs)
 
 
+class Growing(Trying):
+    """Makes a buffer and a module in its first forward."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not hasattr(self, "scale"):
+            self.register_buffer("scale", torch.ones(()))
+            self.last = nn.Identity()
+        return self.last(super().forward(inputs) * self.scale)
+
+
 class Unsendable(Trying):
     """Cannot be read in another process before training."""
 
@@ -45,8 +55,10 @@ def commit(crime: str) -> None:
     if crime == "segfault":
         ctypes.string_at(0)
     if crime == "exit":
+        print("no licence for today", flush=True)
         os._exit(7)
     if crime == "raise":
+        print("a shape, for instance")
         _ = {}["missing"]
     if crime == "hang":
         time.sleep(PATIENCE_S)

@@ -31,7 +31,7 @@ def calls(folder: Path) -> list[str]:
     ("crime", "code", "words"),
     [
         ("segfault", "model/trial-crashed", ("ended its process: killed by SIGSEGV", f"trying.py:{LINE}")),
-        ("exit", "model/trial-crashed", ("ended its process: exit status 7",)),
+        ("exit", "model/trial-crashed", ("ended its process: exit status 7; it said: no licence for today;",)),
         ("hang", "model/trial-stalled", ("has not ended for 5 s", "trying.py:", "supervise.start_timeout_s")),
         ("raise", "model/forward-failed", ("KeyError: 'missing'", "trying.py:")),
     ],
@@ -48,10 +48,11 @@ def test_a_crime_of_user_code_is_an_error_with_code_and_line_and_nothing_is_left
     assert not ended.run_dir.exists() and not ended.left_behind
 
 
-def test_an_exception_in_the_trial_has_its_traceback_with_debug(tried: Callable[..., Ended]) -> None:
+def test_an_exception_in_the_trial_has_its_traceback_and_output_with_debug(tried: Callable[..., Ended]) -> None:
     ended = tried("model.init_args.crime=raise", "model.init_args.often=100", "--debug")
     assert ended.status == 1
     assert 'in commit\n    _ = {}["missing"]' in ended.stderr
+    assert "The process of the trial wrote:\na shape, for instance\n" in ended.stderr
 
 
 @pytest.mark.parametrize("crime", ["killed", "stopped"])
@@ -89,6 +90,15 @@ def test_what_cannot_be_tried_in_a_worker_is_tried_in_the_parent(
     ended = tried(*arguments)
     assert (ended.status, ended.reason) == (0, ("succeeded", "epochs")), ended.stderr
     assert set(calls(tmp_path)) == {"parent"}
+
+
+def test_what_the_first_forward_adds_to_a_model_is_in_the_layout_of_the_job(
+    tmp_path: Path, tried: Callable[..., Ended]
+) -> None:
+    ended = tried("model.class_path=trying.Growing")
+    assert (ended.status, ended.reason) == (0, ("succeeded", "epochs")), ended.stderr
+    assert sorted(set(calls(tmp_path))) == ["parent", "worker"]
+    assert "scale" in ended.tensors()
 
 
 def test_a_wrong_label_on_which_the_loss_fails_is_named_with_its_sample(tried: Callable[..., Ended]) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
+from hogwild import host
 from hogwild.config.load import Job as Config
 from hogwild.config.load import job_from_mapping
 from hogwild.errors import DataError
@@ -23,6 +24,8 @@ from hogwild.feeds.materialise import Held, InTurn, division, materialise
 from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.feeds.row_reader import BadRow, RowSource, has_rows
 from hogwild.feeds.transform import TransformedFeed, tried
+from hogwild.job.trial import Trial
+from hogwild.metrics.panel import Panel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.row_ranges import RowRanges
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
@@ -31,6 +34,8 @@ from tests.helpers.reading import Said, two_waiting
 from tests.helpers.run_status import no_start_up
 from workers.child.row_reader import BEATS, Recipe, _RowReader
 from workers.loading.loading import Loading
+from workers.loading.readers import Patience
+from workers.loading.trial import try_in_worker
 from workers.messages import LOOK, Report, Start, write_record
 from workers.processes.early_start import HeadStart
 
@@ -266,6 +271,50 @@ def test_a_transform_that_makes_no_batch_is_refused_before_anything_starts(
     assert words in str(error.value) and error.value.code == "data/transform"
 
 
+# ---- the trial ------------------------------------------------------------------------------------------------------
+
+
+def a_trial(model: nn.Module, inputs: Tensor, *, transform: Any = None, is_single: bool = False) -> Trial:
+    batch = [inputs, torch.arange(len(inputs)) % 2]
+    return Trial(
+        memory_format="auto",
+        compile="none",
+        precision="fp32",
+        model=model,
+        loss=nn.functional.cross_entropy,
+        panel=Panel((), {}),
+        transform=transform,
+        train=batch,
+        single=[field[:1] for field in batch] if is_single else None,
+        val=None,
+        spread=None,
+    )
+
+
+def normed() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 2))
+
+
+def test_a_batch_of_one_is_tried_as_it_is_trained_on() -> None:
+    images = torch.zeros(3, 3, 2, 2, dtype=torch.uint8)
+    found = a_trial(normed(), images, transform=lambda x, y: (x / 255, y), is_single=True).run()
+    assert found.error is None
+
+
+def test_a_model_that_fails_on_a_batch_of_one_is_an_error_with_its_line() -> None:
+    class Squeezes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = normed()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x).squeeze()[:, :2]
+
+    error = a_trial(Squeezes(), torch.zeros(3, 3, 2, 2), is_single=True).run().error
+    assert error is not None and error.code == "model/forward-failed"
+    assert "Squeezes cannot compute a batch of one sample" in str(error) and "test_loading.py:" in str(error)
+
+
 # ---- a reader: in this process --------------------------------------------------------------------------------------
 
 
@@ -298,6 +347,29 @@ def test_a_reader_that_starts_slowly_finds_the_ends_of_two_tasks_at_once(monkeyp
 def early() -> Iterator[HeadStart]:
     with two_waiting() as early:
         yield early
+
+
+class Interrupted(nn.Linear):
+    """A signal arrives while it is pickled."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise host.Interrupted(signal.SIGINT)
+
+
+@pytest.mark.processes
+def test_a_signal_while_a_trial_is_written_leaves_nothing_open(early: HeadStart) -> None:
+    with pytest.raises(host.Interrupted):
+        try_in_worker(early, a_trial(Interrupted(4, 2), torch.zeros(3, 4)), Patience(900, 900, 3), print)
+    links = [file.readlink() for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+    assert not [link for link in links if "hogwild-trial" in str(link)]
+
+
+@pytest.mark.processes
+def test_the_copy_of_the_model_is_gone_when_the_trial_is_answered(early: HeadStart) -> None:
+    """The parent then checks whether the memory is enough for the job."""
+    found = try_in_worker(early, a_trial(nn.Linear(4, 2), torch.zeros(3, 4)), Patience(900, 900, 3), print)
+    assert found is not None and found.error is None
+    assert not [one for one in early if "hogwild-trial" in Path(f"/proc/{one.pid}/maps").read_text()]
 
 
 def config(**supervise: float) -> Config:

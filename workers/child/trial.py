@@ -7,10 +7,12 @@ import socket
 import traceback
 
 import torch
+from torch import nn
 
 from hogwild import host
-from hogwild.host.thread_pools import limit_pools
+from hogwild.host.thread_pools import limited_pools
 from hogwild.job.trial import Findings, Trial
+from hogwild.shared_memory.region import Region
 from hogwild.training import torch_settings
 from workers.child.adoption import adopt, limit_threads
 from workers.messages import Report, Start, TrialTask
@@ -22,24 +24,41 @@ def try_out(start: Start, channel: socket.socket, task: TrialTask, descriptors: 
     regions = adopt(start, task, descriptors)
     limit_threads(1)  # so that torch makes no pool: its threads would be created before training configures them
     Report("trying").send(channel)
-    try:
-        # Mapped, not read: tensors are private copies of the pages that are written.
-        trial: Trial = torch.load(host.path_of(regions["trial"].descriptor), weights_only=False, mmap=True)
-        torch_settings.apply(task.torch_settings)  # again: importing the model's module may have changed them,
-        for pool in limit_pools(1):  # and made or widened pools
-            print(f"{pool}, limited to 1", flush=True)
-    except (Exception, SystemExit):  # a class that cannot be imported or unpickled here: the parent reports it
-        traceback.print_exc()
+    answer = _findings(regions.pop("trial"), task)
+    gc.collect()  # Before the answer: the parent then looks at the free memory, and the copy of the model is in it.
+    if not answer:
         Report("untriable").send(channel)
         return
-    try:
-        found: Findings = trial.run()
-        if found.error is not None:  # the traceback does not travel with it
-            found.error.add_note("".join(traceback.format_exception(found.error)))
-        answer = pickle.dumps(found)
-    finally:
-        torch.default_generator.manual_seed(0)
     os.pwrite(regions["answer"].descriptor, answer, 0)
     Report("tried", item=len(answer)).send(channel)
-    del trial, found
-    gc.collect()  # free reference cycles of user code: training needs the memory
+
+
+def _findings(written: Region, task: TrialTask) -> bytes:
+    """Return the pickled findings; b"" if the trial must run in the parent: a class that cannot be imported or
+    unpickled here, or a model whose first forward makes buffers or modules, which the layout of the job needs."""
+    try:
+        # Mapped, not read: tensors are private copies of the pages that are written.
+        trial: Trial = torch.load(host.path_of(written.descriptor), weights_only=False, mmap=True)
+        torch_settings.apply(task.torch_settings)  # again: importing the model's module may have changed them
+    except (Exception, SystemExit):  # the parent reports it
+        traceback.print_exc()
+        return b""
+    constructed = _structure(trial.model)
+    try:
+        with limited_pools(1) as pools:  # those that the module made or widened; training has its own limit
+            found: Findings = trial.run()
+        for pool in pools:  # not before: the last words before a crash are the user's
+            print(f"{pool}, limited to 1 in the trial", flush=True)
+        if found.error is None and _structure(trial.model) != constructed:
+            return b""
+        if found.error is not None:  # the traceback does not travel with it
+            found.error.add_note("".join(traceback.format_exception(found.error)))
+        return pickle.dumps(found)
+    finally:
+        torch.default_generator.manual_seed(0)
+
+
+def _structure(model: nn.Module) -> tuple[object, ...]:
+    """Return what a forward pass may add to a model beside parameters, which are an error of the trial."""
+    buffers = [(name, tuple(buffer.shape)) for name, buffer in model.named_buffers()]
+    return buffers, [path for path, _ in model.named_modules()]

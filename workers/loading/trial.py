@@ -7,7 +7,8 @@ an endless loop of the user's code ends that process, not the job's.
     it is killed (SIGKILL), or ends before "trying"     replaced, and tried again, max_item_attempts times in all
     it ends in any other way                            ModelError with the user's line
     no answer for start_timeout_s                       ModelError with the user's line, from its stacks (SIGABRT)
-    the trial cannot be written or read                 the caller runs it here"""
+    the trial cannot be written or read                 the caller runs it here
+    forward made buffers or modules                     the same: the job is laid out with them"""
 
 import os
 import pickle
@@ -21,7 +22,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from hogwild import host
-from hogwild.errors import ModelError
+from hogwild.errors import HogwildError, ModelError
 from hogwild.job.trial import Findings, Trial
 from hogwild.shared_memory.region import Region
 from hogwild.user_code import is_users
@@ -31,6 +32,8 @@ from workers.processes.blocked_call import training_thread
 from workers.processes.early_start import HeadStart
 from workers.processes.handle import POLL_MS, REAP_S, Handle
 
+OUTPUT_KEPT = 32 << 10  # characters
+STACKS = "Fatal Python error: "  # the first words of the stacks that a crash writes
 RESERVE = 64 << 20  # bytes of memory that a copy of the model must leave free
 
 
@@ -60,6 +63,8 @@ def try_in_worker(early: HeadStart, trial: Trial, patience: Patience, say: Calla
         end = _awaited(handle, patience.start_s)
         if end.nbytes:
             found: Findings = pickle.loads(os.pread(regions["answer"].descriptor, end.nbytes, 0))
+            if found.error is not None:
+                _note_output(found.error, handle.first_output().decode(errors="replace"))
             return found
         if end.is_untriable:
             return None
@@ -77,7 +82,9 @@ def try_in_worker(early: HeadStart, trial: Trial, patience: Patience, say: Calla
         )
     if not end.has_begun or end.status is None:
         return None
-    raise _error(trial, end, output, patience.start_s)
+    error = _error(trial, end, output, patience.start_s)
+    _note_output(error, output)
+    raise error
 
 
 def _written(trial: Trial) -> Region | None:
@@ -93,10 +100,12 @@ def _written(trial: Trial) -> Region | None:
         with warnings.catch_warnings():  # that hooks of tensors are left out: here they do not matter
             warnings.simplefilter("ignore")
             torch.save(trial, host.path_of(descriptor), pickle_module=cloudpickle)
-        return Region.attach(descriptor, os.fstat(descriptor).st_size)
-    except (Exception, SystemExit):
+    except BaseException as error:
         os.close(descriptor)
-        return None
+        if isinstance(error, (Exception, SystemExit)):
+            return None
+        raise  # a signal
+    return Region.attach(descriptor, os.fstat(descriptor).st_size)
 
 
 def _awaited(handle: Handle, limit_s: float) -> _End:
@@ -131,6 +140,12 @@ def _aborted(handle: Handle) -> int | None:
     return None
 
 
+def _note_output(error: HogwildError, output: str) -> None:
+    """Add the end of what the process wrote, such as prints of the user's code: a refused job has no log."""
+    if kept := output[-OUTPUT_KEPT:].strip():
+        error.add_note(f"The process of the trial wrote:\n{kept}")
+
+
 def _error(trial: Trial, end: _End, output: str, limit_s: float) -> ModelError:
     """Return the error, with the user's line from the stacks in the process's `output`, if it wrote them."""
     assert end.status is not None
@@ -143,8 +158,10 @@ def _error(trial: Trial, end: _End, output: str, limit_s: float) -> ModelError:
             "supervise.start_timeout_s",
             code="model/trial-stalled",
         )
+    lines = output.partition(STACKS)[0].strip().splitlines()  # perhaps the reason that a library gave
+    said = f"; it said: {lines[-1].strip()}" if lines else ""
     return ModelError(
-        f"{what} ended its process: {host.describe_exit(end.status)}{place}; train.procs=0 runs it in this process, "
-        "under a debugger if you like",
+        f"{what} ended its process: {host.describe_exit(end.status)}{place}{said}; train.procs=0 runs it in this "
+        "process, under a debugger if you like",
         code="model/trial-crashed",
     )
