@@ -180,8 +180,8 @@ def test_a_job_that_is_being_built_is_stopped_without_a_trace(
     )
     job = start_job(folder, "train", "job.yaml", "--procs", "1")
     wait_for("the constructor", (folder / "reached").exists)
-    found = read_status(job.run_dir)
-    assert (found.state, found.record["doing"]) == ("building", "building model and data")
+    wait_for("its status", lambda: read_status(job.run_dir).record["doing"] == "building model and data")
+    assert read_status(job.run_dir).state == "building"
     assert main.run(["stop", str(job.run_dir)]) == 0
     assert "ended before training began" in capfd.readouterr().err
     assert job.process.wait(PATIENCE_S) == 143 and not job.run_dir.exists()
