@@ -5,7 +5,8 @@ A job with workers sends its trial to the first of them (`workers/loading/trial.
 user's native code is an error with a message. Elsewhere it runs on the job's own objects and leaves no trace: random
 state and modes are restored, and no gradient is kept."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +151,15 @@ class _Pass:
         sample = transformed_copy(self._laid(self.trial.train), self.trial.transform)
         constructed = {id(param) for _, param in model.named_parameters()}
         output = loss = None
-        try:
+
+        def described() -> str:
+            *inputs, target = (", ".join(map(_described, tree_leaves(field))) for field in sample)
+            return (
+                f"{_name(loss_of)} cannot compute a loss on the first samples (inputs {', '.join(inputs)}; "
+                f"target {target})"
+            )
+
+        with _failing(lambda: f"{type(model).__name__} and {described()}"):
             if has_training_step(model):
                 with self._autocast():
                     self.found.loss_names = try_training_step(model, loss_of, _copied(sample))
@@ -162,15 +171,6 @@ class _Pass:
                     self.found.output_shape = tuple(output.shape) if isinstance(output, Tensor) else ()
                     loss = loss_of(output, sample[-1])
             self.found.writes_inputs = written != [tensor._version for tensor in tree_leaves(sample)]
-        except BuildError:
-            raise
-        except (Exception, SystemExit) as error:
-            *inputs, target = (", ".join(map(_described, tree_leaves(field))) for field in sample)
-            raise ModelError(
-                f"{type(model).__name__} and {_name(loss_of)} cannot compute a loss on the first samples "
-                f"(inputs {', '.join(inputs)}; target {target}): {raised_text(error)}",
-                code="model/forward-failed",
-            ) from error
         made = [name for name, param in model.named_parameters() if id(param) not in constructed]
         if made:
             raise ModelError(
@@ -215,15 +215,14 @@ class _Pass:
 
         hooks = [m.register_forward_pre_hook(look) for m in self.model.modules() if isinstance(m, NORMS)]
         inputs = transformed_copy(self._laid(sample), self.trial.transform)[:-1]
+        name = type(self.model).__name__
         try:
-            with evaluating(self.model), self._autocast():
+            with (
+                _failing(lambda: f"{name} cannot compute a batch of one sample, and the last batch has one"),
+                evaluating(self.model),
+                self._autocast(),
+            ):
                 self.model(*inputs)
-        except (Exception, SystemExit) as error:
-            raise ModelError(
-                f"{type(self.model).__name__} cannot compute a batch of one sample, and the last batch has one: "
-                f"{raised_text(error)}",
-                code="model/forward-failed",
-            ) from error
         finally:
             for hook in hooks:
                 hook.remove()
@@ -238,18 +237,14 @@ class _Pass:
         if self.trial.val is None or self.trial.spread is None:
             return
         *inputs, target = self.trial.spread
-        try:
-            with evaluating(self.model), self._autocast():
-                output, judged = predictor(self.model, self.loss)(tuple(_copied(inputs)), target)
-                output = widened(output)
-        except BuildError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise ModelError(
-                f"{type(self.model).__name__} cannot be evaluated on {len(target)} samples of data.val: "
-                f"{raised_text(error)}",
-                code="model/forward-failed",
-            ) from error
+        name = type(self.model).__name__
+        with (
+            _failing(lambda: f"{name} cannot be evaluated on {len(target)} samples of data.val"),
+            evaluating(self.model),
+            self._autocast(),
+        ):
+            output, judged = predictor(self.model, self.loss)(tuple(_copied(inputs)), target)
+            output = widened(output)
         panel = self.trial.panel.select_metrics(output, judged, self.loss)
         self.found.metrics = panel.names
         self.found.output = output[:0].clone() if isinstance(output, Tensor) and output.dim() else None
@@ -295,6 +290,17 @@ class _Pass:
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return autocast(self.trial.precision, device_type_of([*self.model.parameters()]))
+
+
+@contextmanager
+def _failing(words: Callable[[], str]) -> Iterator[None]:
+    """Turn an error of the job's code into a ModelError: `words()`, then what was raised."""
+    try:
+        yield
+    except BuildError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"{words()}: {raised_text(error)}", code="model/forward-failed") from error
 
 
 def laid(batch: list[Any], model: nn.Module, memory_format: str) -> list[Any]:

@@ -71,7 +71,16 @@ class StartUp:
     def open_run(self, run_dir: Path | None = None, resume: Path | None = None) -> None:
         """Create or open the run directory; write status.json from now on. Raises RunDirError or NotFoundError."""
         # Before signals raise: else a folder that is made but not yet ours could stay.
-        self._follow(RunDir.open(resume) if resume else RunDir.create(run_dir, self.job.name), is_resumed=bool(resume))
+        rundir = RunDir.open(resume) if resume else RunDir.create(run_dir, self.job.name)
+        self._rundir, self._is_resumed = rundir, resume is not None
+        host.before_exit(self._leave)
+        before = rundir.read_json(STATUS) if resume else None
+        self._before = before if isinstance(before, dict) else {}
+        with contextlib.suppress(OSError):
+            self._content = rundir.status_file.read_bytes() if resume else None
+        self.attempt = RunAttempt.here(self._caller, self.job.log.every_s, self._before)
+        self._next_status_s = time.monotonic() + self.job.log.every_s
+        self._write_status(rundir)
 
     def start(self) -> None:
         """Show the first line, and start the thread."""
@@ -79,17 +88,6 @@ class StartUp:
             who = counted(self._procs, "worker") if self._procs else "in this process"
             self.screen.show_message(f"hogwild {__version__}: {self.job.name}, {who}; {FIRST}")
         self._thread.start()
-
-    def _follow(self, rundir: RunDir, *, is_resumed: bool) -> None:
-        self._rundir, self._is_resumed = rundir, is_resumed
-        host.before_exit(self._leave)
-        before = rundir.read_json(STATUS) if is_resumed else None
-        self._before = before if isinstance(before, dict) else {}
-        with contextlib.suppress(OSError):
-            self._content = rundir.status_file.read_bytes() if is_resumed else None
-        self.attempt = RunAttempt.here(self._caller, self.job.log.every_s, self._before)
-        self._next_status_s = time.monotonic() + self.job.log.every_s
-        self._write_status(rundir)
 
     def phase(self, words: str) -> None:
         """Note what happens from now on."""

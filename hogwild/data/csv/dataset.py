@@ -135,9 +135,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     def sizes(self) -> dict[str, Any]:
         """The sizes that a model takes from the table: columns of numbers, values of each category, outputs. With
         `target_type: class` only after `count_classes`."""
-        plan = self._layout
-        outputs = self._classes if plan.is_class else len(plan.targets)
-        outputs = plan.target_codes.size if plan.target_codes is not None else outputs
+        plan, coded = self._layout, self._layout.target_codes
+        outputs = coded.size if coded is not None else self._classes if plan.is_class else len(plan.targets)
         inputs = {"features": len(plan.numbers), "categories": [codes.size for codes in plan.codes]}
         return inputs | ({"classes": outputs, "outputs": outputs} if outputs else {})
 
