@@ -479,7 +479,7 @@ LIGHT = (
     "workers.processes.roster",
     "workers.request",
     "workers.processes.handle",
-    "workers.processes.early_start",
+    "workers.processes.group",
     "workers.run",
 )
 # From a lease to its acknowledgement: tests/faults/protocol.py runs, and kills, it in processes that are forked.

@@ -39,8 +39,8 @@ from workers.child.spec import WorkerSpec
 from workers.loading.loading import Loading
 from workers.messages import Setup
 from workers.prepare import check_lanes, check_memory, grid_before, ring_state, share_data, training_queue
-from workers.processes.early_start import HeadStart
 from workers.processes.gpu_owner import holder_for
+from workers.processes.group import Group
 from workers.request import Request
 from workers.session.checkpointing import LAST_WRITE_S, Saving
 from workers.session.evaluation import SLICE_BATCHES, Evaluating
@@ -102,7 +102,7 @@ def dry(request: Request, planned: Plan, startup: StartUp) -> dict[str, Any]:
 
 
 @sparing_the_compiler()
-def run(request: Request, planned: Plan, early: HeadStart, startup: StartUp) -> Result:
+def run(request: Request, planned: Plan, group: Group, startup: StartUp) -> Result:
     """Train a job in the run directory that `startup` holds; it stays once a worker was told of it."""
     clock = Clock(request.began_s, imported_s=time.monotonic())
     planned = _checked(request, planned)
@@ -114,10 +114,10 @@ def run(request: Request, planned: Plan, early: HeadStart, startup: StartUp) -> 
             if request.resume:
                 request = replace(request, job=with_measured(rundir, request.job))
                 check_changes(rundir, request.job)
-            loading = Loading(early, request.job, rundir.path.parent, startup)
+            loading = Loading(group, request.job, rundir.path.parent, startup)
             parts = request.make_parts(loading)
             check_memory(request.job, parts, planned)
-            early.raise_file_limit(planned)
+            group.raise_file_limit(planned)
             clock.built_s = time.monotonic()
             stops.look()
             startup.phase("sharing model and data")
@@ -133,7 +133,7 @@ def run(request: Request, planned: Plan, early: HeadStart, startup: StartUp) -> 
             prepared = _Prepared.lay_out(shared, request, planned, parts, rundir, clock, startup)
             stops.hand_over()
             startup.begins()
-            return prepared.train(stops, early, loading)  # `train` watches signals itself
+            return prepared.train(stops, group)  # `train` watches signals itself
     except BaseException:
         if shared is not None:  # give the caller his model back
             shared.release()
@@ -213,7 +213,7 @@ class _Prepared:
         regions = {**shared.regions, **regions, "scoreboard": board.region}
         return cls(request, planned, session, startup, worker_spec, regions, shared.structure)
 
-    def train(self, stops: host.StopSignals, early: HeadStart, loading: Loading) -> Result:
+    def train(self, stops: host.StopSignals, group: Group) -> Result:
         session = self.session
         session.clock.shared_s = time.monotonic()
         self.startup.phase("starting workers")
@@ -224,8 +224,8 @@ class _Prepared:
                 if note:
                     session.journal.show_message(f"note: {note}")
             session.journal.update(session.parts.choice, session.parts.meetings)
-            loading.report(session.journal)
-            outcome = self._guard(partial(self._train, early, watch))
+            group.tell(session.journal)
+            outcome = self._guard(partial(self._train, group, watch))
             if self.worker_spec.compile_scratch is not None:  # left by killed workers
                 shutil.rmtree(self.worker_spec.compile_scratch, ignore_errors=True)
             watch.raises_second = False  # from here on we poll for the second signal
@@ -258,15 +258,15 @@ class _Prepared:
             session.saving.writer.close()
         return Result(summary, session.shared, outcome.error)
 
-    def _train(self, early: HeadStart, watch: host.SignalWatch) -> Outcome:
+    def _train(self, group: Group, watch: host.SignalWatch) -> Outcome:
         session = self.session
         if not self.plan.procs:
             return Inline(session, watch, self.worker_spec, self.structure, self.regions).run()
-        early.keep(self.plan.procs + (session.streamed.loaders if session.streamed is not None else 0))
-        session.holder = holder_for(self.plan, session.shared, session.job.supervise.start_timeout_s)
+        group.keep(self.plan.procs + (session.streamed.loaders if session.streamed is not None else 0))
+        session.holder = holder_for(group, self.plan, session.shared)
         try:
             self.worker_spec = replace(self.worker_spec, device_handles=session.holder.handles)
-            return Supervisor(session, watch, self._set_up(), early).run()
+            return Supervisor(session, watch, self._set_up(), group).run()
         finally:
             session.holder.close()
 

@@ -2,9 +2,11 @@
 
     lease pipe   supervisor -> worker   (sequence u32, item id u32)
                                         (pause u32, 0)             read the control row; if not 0, this pause is over
+                              loader    (task u32, slot + 1 or range u32); (task, 0) ends the task
     ack pipe     worker -> supervisor   (skipped u32, item id u32)
                                         (pause u32, 0)             read my row: ready, or parked in this pause
-    socket       supervisor -> worker   one datagram: set-up, or a task before it, as JSON, with descriptors of regions
+                 loader                 (answer u32, slot + 1 or range u32)
+    socket       supervisor -> child    one datagram per task, as JSON, with descriptors of regions
                  worker -> supervisor   datagrams: Report as JSON
 
 A reader of a record sees all earlier stores of its writer to shared memory: the pipe's lock orders them, on every
@@ -62,6 +64,9 @@ class Task:
     """A task for a waiting process, with the changes in the supervisor since the process started. The descriptors of
     its `regions` travel with it, in this order."""
 
+    number: int = field(default=0, kw_only=True)  # of a loader's task; others may come late
+    log: str = field(default="", kw_only=True)  # "": none; its output stays in memory
+    stacks: str = field(default="", kw_only=True)
     regions: tuple[tuple[str, int], ...] = field(default=(), kw_only=True)  # (name, bytes)
     folder: str = field(default="", kw_only=True)  # the current folder; "": deleted
     sys_path: tuple[str, ...] = field(default=(), kw_only=True)
@@ -89,20 +94,7 @@ class Setup(Task):
     flush_denormal: bool
     structure_nbytes: int
     spec_nbytes: int
-    log: str
-    stacks: str
     cores: tuple[int, ...] = ()  # its own logical CPUs; empty: all that the supervisor may use
-
-
-@dataclass(frozen=True, slots=True)
-class ReadTask(Task):
-    """A task to read rows of a data set before the set-up; the region `recipe` says what the others are. Records (task,
-    range) lease ranges, until (task, `LOOK`) ends the task; then the process waits for its set-up, or another task,
-    again."""
-
-    number: int  # of the task: records and reports of an earlier task may arrive late
-    reader: int  # its row of the region `beats`
-    recipe_nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +105,12 @@ class TrialTask(Task):
 
 @dataclass(frozen=True, slots=True)
 class LoadTask(Task):
-    """A task that makes a waiting process a loader of streamed data; regions: the ring, and the pickled stream. Records
-    (·, slot + 1) ask it to fill slots; (1, `LOOK`) tells it to leave."""
+    """A task that makes a waiting process a loader, of what the region `recipe` says; its row of the region `beats` is
+    its number. Records (task, number) ask it for slots or ranges; (task, `LOOK`) ends the task. Without a `log` the
+    process then waits for its set-up, or another task, again."""
 
     loader: int
-    stream_nbytes: int
-    log: str
-    stacks: str
+    recipe_nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +120,7 @@ class HoldTask(Task):
     device: str
 
 
-TASKS: Mapping[str, Any] = {kind.__name__: kind for kind in (Setup, ReadTask, TrialTask, LoadTask, HoldTask)}
+TASKS: Mapping[str, Any] = {kind.__name__: kind for kind in (Setup, TrialTask, LoadTask, HoldTask)}
 
 
 def receive_task(channel: socket.socket) -> tuple[Task, list[int]]:
@@ -153,10 +144,10 @@ def receive_task(channel: socket.socket) -> tuple[Task, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A message of a worker: `waiting` (for its set-up), `ready` (detail: the update path) or `error` (an exception
-    that ends it). Of a reader: `reading`, `unreadable` (detail: why the data set cannot be made in a worker) or
-    `bad-row` (detail: why; item: the range), each with its `task`. Of a loader: `bad-batch` (item: slot + 1). Of a
-    trial: `trying`, and `tried` (item: bytes of the answer) or `untriable` (it cannot be read in another process)."""
+    """A message of a child: `waiting` (for a task), `ready` (detail: the update path) or `error` (an exception that
+    ends it). Of a loader, with its `task`: `bad-batch` (item: slot or range; detail: why), and `unreadable` (detail:
+    why its recipe cannot be opened in a worker). Of a trial: `trying`, and `tried` (item: bytes of the answer) or
+    `untriable` (it cannot be read in another process)."""
 
     kind: str
     detail: str = ""

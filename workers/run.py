@@ -18,7 +18,7 @@ from hogwild.config.schema import loaders_for, surely_streams
 from hogwild.monitoring.profile_report import Window
 from hogwild.planning.cpu_plan import Plan, plan_here
 from workers.child.entry import without_collecting
-from workers.processes.early_start import HeadStart
+from workers.processes.group import Group
 from workers.request import COMMAND_LINE, Request
 from workers.session.startup import StartUp
 
@@ -41,7 +41,7 @@ def run_job(
     """Run a job for the command line; return the summary. Raises HogwildError if the job cannot start. A job that fails
     during training returns its summary, with state `failed` and the error's message."""
     host.require_linux()
-    with _begun(job, run_dir, resume, is_real=not dry_run, progress=progress) as (planned, early, startup):
+    with _begun(job, run_dir, resume, is_real=not dry_run, progress=progress) as (planned, group, startup):
         with without_collecting():
             from hogwild.job.build import build
             from workers import execution
@@ -61,16 +61,16 @@ def run_job(
         planned = _with_all_cores(planned)
         if dry_run:
             return execution.dry(request, planned, startup)
-        return execution.run(request, planned, early, startup).summary
+        return execution.run(request, planned, group, startup).summary
 
 
 def run(request: Request) -> "Result":
     """Run a job for the library: train."""
     begun = _begun(request.job, request.run_dir, request.resume, is_real=True, caller=request.caller)
-    with begun as (planned, early, startup):
+    with begun as (planned, group, startup):
         from workers import execution
 
-        return execution.run(request, _with_all_cores(planned), early, startup)
+        return execution.run(request, _with_all_cores(planned), group, startup)
 
 
 @contextmanager
@@ -82,20 +82,21 @@ def _begun(
     is_real: bool,
     progress: bool | None = None,
     caller: str = COMMAND_LINE,
-) -> Iterator[tuple[Plan, HeadStart, StartUp]]:
-    """Yield the plan, unless it is a dry run the early workers, and what shows the start and holds the run directory;
-    at the end none of them is left."""
+) -> Iterator[tuple[Plan, Group, StartUp]]:
+    """Yield the plan, the group of processes, and what shows the start and holds the run directory; at the end none of
+    them is left. A dry run starts no process."""
     if is_real:
         host.require_main_thread()
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
     startup = StartUp(job, planned.procs, progress=progress, caller=caller)
-    with HeadStart(job.supervise.spares) as early, startup:
+    with Group(job.supervise) as group, startup:
         if is_real:
             startup.open_run(run_dir, resume)
             loaders = loaders_for(job, planned.procs) if surely_streams(job) else 0
-            early.start(planned, host.usable_cores().usable, loaders)
+            group.stacks.rundir = startup.rundir
+            group.start(planned, host.usable_cores().usable, loaders)
         startup.start()
-        yield planned, early, startup
+        yield planned, group, startup
 
 
 def _with_all_cores(planned: Plan) -> Plan:

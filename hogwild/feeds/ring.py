@@ -1,8 +1,7 @@
 """The ring: a fixed set of shared-memory slots, one batch each, filled by loaders and read in place by workers.
 
-    [ table | loaders | heads | states | data ]           per slot: a row of the table, a head, two states, its data
+    [ table | heads | states | data ]                     per slot: a row of the table, a head, two states, its data
       table row      epoch, batch, shard, place, …        the supervisor, before it sends the slot's number
-      loader's row   beat, slot being filled, …           that loader
       head           rows, lengths of the states, shapes  the loader that was sent the slot's number
       states         of the iterator, before and after    the same; if a loader begins anew, the supervisor before it
 
@@ -26,7 +25,7 @@ from hogwild.shared_memory.region import Region, aligned
 
 MOST_DIMENSIONS = 8
 LEAF_WORDS = 1 + MOST_DIMENSIONS  # number of dimensions, then each dimension
-ROW_WORDS = 8  # of a table row and of a loader's row: one cache line
+ROW_WORDS = 8  # of a table row: one cache line
 KEPT_VIEWS = 4  # times the slots: cached sets of views, if shapes vary
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -41,17 +40,6 @@ class SlotWord(IntEnum):
     FROM = 4  # place from which a restarted iterator continues: the one its state belongs to
     STATE_BYTES = 5  # length of that state, stored as the slot's state before; 0: start from the beginning
     FILLED = 6  # 1: the parent knows that the slot holds that batch
-
-
-class LoaderBeat(IntEnum):
-    """Words of a loader's row."""
-
-    COUNT = 0
-    SLOT = 1  # slot being filled, + 1; 0: none
-    BATCHES = 2  # filled so far
-    SLOWEST_NS = 3
-    WAITING = 4  # 1: waits for a slot
-    RECORD = 5  # the position being read, to name it if it kills the loader
 
 
 class Head(IntEnum):
@@ -137,7 +125,7 @@ class RingSpec:
 
     @property
     def tables_bytes(self) -> int:
-        return 8 * (ROW_WORDS * (self.slots + self.loaders) + self.head_words * self.slots)
+        return 8 * (ROW_WORDS + self.head_words) * self.slots
 
     @property
     def slot_bytes(self) -> int:
@@ -158,10 +146,8 @@ class Ring:
     def __init__(self, region: Region, spec: RingSpec) -> None:
         self.spec = spec
         self.region = region
-        rows = spec.slots + spec.loaders
-        words = region.array(np.int64, (rows, ROW_WORDS))
-        self.table, self.loaders = words[: spec.slots], words[spec.slots :]
-        self._heads = region.array(np.int64, (spec.slots, spec.head_words), words.nbytes)
+        self.table = region.array(np.int64, (spec.slots, ROW_WORDS))
+        self._heads = region.array(np.int64, (spec.slots, spec.head_words), self.table.nbytes)
         self._views: dict[tuple[int, Shapes], tuple[Tensor, ...]] = {}
         self.tree = spec.form.tree
 

@@ -53,6 +53,11 @@ def kill_by_pidfd(pidfd: int, number: int = signal.SIGKILL) -> bool:
     return True
 
 
+def terminate_by_pidfd(pidfd: int) -> bool:
+    """Ask a process to leave; our children finish what they do first. False as above."""
+    return kill_by_pidfd(pidfd, signal.SIGTERM)
+
+
 def abort_by_pidfd(pidfd: int) -> bool:
     """End a process that hangs; our children write the stacks of their threads first. False as above."""
     return kill_by_pidfd(pidfd, signal.SIGABRT)
@@ -64,12 +69,13 @@ def request_stack(pidfd: int) -> bool:
     return kill_by_pidfd(pidfd, signal.SIGUSR1)
 
 
-def wait_readable(descriptors: Iterable[int], timeout_ms: float) -> None:
-    """Wait until one descriptor is readable, at most `timeout_ms`. Unlike select(), no limit of 1,024 descriptors."""
+def wait_readable(descriptors: Iterable[int], timeout_ms: float) -> bool:
+    """Wait until one descriptor is readable, at most `timeout_ms`; return whether one is. Unlike select(), no limit of
+    1,024 descriptors."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
-    poll.poll(timeout_ms)
+    return bool(poll.poll(timeout_ms))
 
 
 def process_status(pid: int) -> str | None:

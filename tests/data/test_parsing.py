@@ -28,7 +28,7 @@ from tests.helpers.run_status import no_start_up
 from workers.loading import packing
 from workers.loading.loading import Loading
 from workers.loading.packing import Packer
-from workers.processes.early_start import HeadStart
+from workers.processes.group import Group, Kept
 
 ROWS = "".join(f"{n % 2} {1 + n % 7}:{n} {8 + n % 5}:1\n" for n in range(600))
 
@@ -54,8 +54,8 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def nobody() -> HeadStart:
-    return HeadStart()
+def nobody() -> Group:
+    return Group(config().supervise)
 
 
 # ---- pieces ---------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def test_nothing_is_written_past_the_places_a_piece_was_given() -> None:
 
 
 @pytest.fixture(scope="module")
-def early() -> Iterator[HeadStart]:
+def early() -> Iterator[Group]:
     with two_waiting() as early:
         yield early
 
@@ -139,25 +139,26 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("shared")
-def test_what_workers_parse_is_what_is_parsed_in_turn(early: HeadStart, file: Path) -> None:
+def test_what_workers_parse_is_what_is_parsed_in_turn(early: Group, file: Path) -> None:
     expected = InTurn(0)
     for content in (ROWS.encode(), gzip.compress(ROWS.encode())):
         file.write_bytes(content)
+        early.diary = Kept()
         loading = Loading(early, config(), None, no_start_up())
         assert same(LibSvm(file).pack(loading), LibSvm(file).pack(expected))
-        (event,) = Said(loading).events
+        (event,) = Said(early).events
         assert (event["samples"], event["readers"], event["deaths"], event["cached"]) == (600, 2, 0, False)
     file.write_text(ROWS + "1 2:x\n")
     with pytest.raises(DataError, match="line 601: '2:x'"):
         LibSvm(file).pack(Loading(early, config(), None, no_start_up()))
 
 
-def squares(early: HeadStart, diary: Path, **crimes: Any) -> tuple[np.ndarray, Packer, list[str]]:
+def squares(early: Group, diary: Path, **crimes: Any) -> tuple[np.ndarray, Packer, list[str]]:
     import pass_steps  # where it is, the fixture says
 
     said: list[str] = []
-    loading = Loading(early, config(max_item_attempts=2), None, no_start_up())
-    packer = Packer(early, loading._patience, None, said.append, lambda what, done, count: None)
+    early.supervise = config(max_item_attempts=2).supervise
+    packer = Packer(early, None, said.append, lambda what, done, count: None)
     region = zeros("squares", (pass_steps.COUNT,), "i8")
     packer.run(Pass("data.train", pass_steps.COUNT, pass_steps.Squares(str(diary), **crimes), {"squares": region}))
     return region.array("i8", (pass_steps.COUNT,)), packer, said
@@ -168,7 +169,7 @@ ALL = [k * k + 1 for k in range(40)]
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("shared")
-def test_a_worker_that_is_killed_in_a_piece_loses_nothing(early: HeadStart, tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_in_a_piece_loses_nothing(early: Group, tmp_path: Path) -> None:
     found, packer, _ = squares(early, tmp_path, killed=20)
     assert found.tolist() == ALL and (packer.readers, packer.deaths) == (2, 1)
     assert len([*tmp_path.glob("ready-*")]) >= 3  # here, and in each worker, before it takes a piece
@@ -176,7 +177,7 @@ def test_a_worker_that_is_killed_in_a_piece_loses_nothing(early: HeadStart, tmp_
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("shared")
-def test_a_piece_that_kills_whoever_does_it_ends_the_job_with_its_number(early: HeadStart, tmp_path: Path) -> None:
+def test_a_piece_that_kills_whoever_does_it_ends_the_job_with_its_number(early: Group, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data.train: reading piece 20 of the file crashed 2 processes") as error:
         squares(early, tmp_path, killed=20, often=99)
     assert error.value.code == "data/item-kills"
@@ -185,7 +186,7 @@ def test_a_piece_that_kills_whoever_does_it_ends_the_job_with_its_number(early: 
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("shared")
-def test_what_a_worker_cannot_do_is_done_here_or_raises_here(early: HeadStart, tmp_path: Path) -> None:
+def test_what_a_worker_cannot_do_is_done_here_or_raises_here(early: Group, tmp_path: Path) -> None:
     assert squares(early, tmp_path, bad=5, only_there=True)[0].tolist() == ALL
     with pytest.raises(DataError, match="piece 5 is gone"):
         squares(early, tmp_path, bad=5)
@@ -194,13 +195,14 @@ def test_what_a_worker_cannot_do_is_done_here_or_raises_here(early: HeadStart, t
 # ---- the cache ------------------------------------------------------------------------------------------------------
 
 
-def load(dataset: Any, runs: Path, nobody: HeadStart, like: Packed | None = None) -> tuple[Packed, Said]:
+def load(dataset: Any, runs: Path, nobody: Group, like: Packed | None = None) -> tuple[Packed, Said]:
+    nobody.diary = Kept()
     loading = Loading(nobody, config(), runs, no_start_up())
-    return dataset.pack(loading, "data.train", like, "skip"), Said(loading)
+    return dataset.pack(loading, "data.train", like, "skip"), Said(nobody)
 
 
 def test_the_next_job_maps_what_this_one_parsed(
-    file: Path, tmp_path: Path, nobody: HeadStart, monkeypatch: pytest.MonkeyPatch
+    file: Path, tmp_path: Path, nobody: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.write_text(ROWS + "what is this\n")
     first, said = load(LibSvm(file, normalise="l2"), tmp_path, nobody)
@@ -239,7 +241,7 @@ def test_another_content_other_options_or_other_training_data_is_another_entry(f
 
 
 @pytest.mark.slow
-def test_names_are_kept_words_and_numbers(file: Path, tmp_path: Path, nobody: HeadStart) -> None:
+def test_names_are_kept_words_and_numbers(file: Path, tmp_path: Path, nobody: Group) -> None:
     file.write_text("zé,4,1\nal,6,2\nal,40,5\n")
     first, _ = load(Ratings(file), tmp_path, nobody)
     second, said = load(Ratings(file), tmp_path, nobody)
@@ -251,7 +253,7 @@ def test_names_are_kept_words_and_numbers(file: Path, tmp_path: Path, nobody: He
 
 @pytest.mark.parametrize("at", [0, 9000, -200, -1])
 def test_a_damaged_entry_is_removed_and_the_file_parsed_again(
-    file: Path, tmp_path: Path, nobody: HeadStart, at: int
+    file: Path, tmp_path: Path, nobody: Group, at: int
 ) -> None:
     first, _ = load(LibSvm(file), tmp_path, nobody)
     (data,) = tmp_path.glob(f".cache/*/{DATA}")
@@ -338,7 +340,7 @@ def test_what_does_not_fit_into_memory_is_mapped_without_being_read_whole(
 
 
 def test_a_cache_that_cannot_be_mapped_is_no_obstacle(
-    file: Path, tmp_path: Path, nobody: HeadStart, monkeypatch: pytest.MonkeyPatch
+    file: Path, tmp_path: Path, nobody: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = load(LibSvm(file), tmp_path, nobody)
     (data,) = tmp_path.glob(f".cache/*/{DATA}")

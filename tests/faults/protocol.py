@@ -1,7 +1,8 @@
 """The protocol of leases, without torch and at full speed: thousands of deaths a minute, and the books must be right
-after each. What is real here: WorkQueue, Scoreboard, Row, Roster, Handle, the pipes, WorkerLoop, Trainer, pauses by the
-control row, evaluation items. What is not: the mathematics (`protocol_numerics.py`), and that processes are forked
-(`protocol_crew.py`). The turn of the loop below is the turn of workers/supervision/supervisor.py, without its session.
+after each. What is real here: WorkQueue, Scoreboard, Row, Roster, Group, Handle, the pipes, WorkerLoop, Trainer, pauses
+by the control row, evaluation items. What is not: the mathematics (`protocol_numerics.py`), and that processes are
+forked (`protocol_crew.py`). The turn of the loop below is the turn of workers/supervision/supervisor.py, without its
+session.
 
     faults from inside    at a seeded step of a worker's work: killed, stopped, left, raised; poison batches always
     faults from outside   signals at random times, whatever the worker is doing
@@ -14,21 +15,21 @@ import argparse
 import json
 import os
 import random
-import select
-import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 
 from hogwild import host
+from hogwild.errors import HogwildError
 from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.seeds import mix
 from hogwild.scheduling.work_queue import Kind, Limits, WorkQueue
 from hogwild.shared_memory.scoreboard import Command, Phase, Scoreboard, Word
-from tests.faults.protocol_crew import BROKEN, Nursery
+from tests.faults.protocol_crew import BROKEN, ForkedGroup, Nursery
 from tests.faults.protocol_numerics import (
     CountingEvaluator,
     CountingExchange,
@@ -43,9 +44,11 @@ from tests.faults.protocol_trouble import Trouble
 from tests.faults.tally import Tally
 from workers.child.spec import DataSpec, Numerics, WorkerSpec
 from workers.processes import roster as roster_module
-from workers.processes.handle import Handle
-from workers.processes.roster import Abandon, Action, Kill, Roster, RowReading, Spawn
-from workers.processes.setbacks import Death
+from workers.processes.group import Team
+from workers.processes.handle import Handle, reaped
+from workers.processes.roles import Role, limits_of
+from workers.processes.roster import Moment, Roster, RowReading
+from workers.processes.setbacks import Death, End
 
 WAIT_MS = 2
 
@@ -68,13 +71,15 @@ class Run:
         self._rng = random.Random(mix(scenario.seed, 2))
         self.board = Scoreboard(Memory(Scoreboard.nbytes(scenario.procs)), scenario.procs)  # type: ignore[arg-type]
         self.board.set_exchange(scenario.sync_every)
-        self._roster = Roster(scenario.procs, Policy(), committed_before=True)
         split = DataSpec((), self.queue.plan, "none")
         worker_spec = WorkerSpec(
             scenario.seed, split, split, scenario.accumulate, None, None, False, scenario.max_staleness
         )
         self._nursery = Nursery(self.board, worker_spec, self._numerics)
-        self._crew: dict[int, Handle] = {}
+        self._group = ForkedGroup(Policy(), self._nursery)
+        self._team = CountingTeam(self._group, self)
+        self._group.teams.append(self._team)
+        self._crew, self._roster = self._team.handles, self._team.roster
         self._ids = count(1)
         self.queue._ids = self._ids
         self._sequence = count(1)
@@ -94,7 +99,8 @@ class Run:
         return Numerics(CountingModel(exchange), update, feed, CountingEvaluator(crimes), lambda seed: None)  # type: ignore[arg-type]
 
     def go(self) -> Tally:
-        before = host.descriptor_count() - 2  # the lifeline
+        host.ensure_resource_tracker()  # multiprocessing's, once per program
+        before, children = host.descriptor_count() - 2, set(host.children(os.getpid()))  # without the lifeline
         try:
             while not (self.queue.is_finished and self._evaluated == self.scenario.epochs and not self._stage):
                 self._turn(time.monotonic())
@@ -107,8 +113,8 @@ class Run:
             self._violated(sentence)
         if (left := host.descriptor_count() - before) != 0:
             self._violated(f"{left} descriptors left open")
-        if children := host.children(os.getpid()):
-            self._violated(f"processes left behind: {children}")
+        if left_behind := set(host.children(os.getpid())) - children:
+            self._violated(f"processes left behind: {left_behind}")
         tally, ledger = self.tally, self.queue.ledger
         tally.injected = tally.survived = self.deaths.total()
         tally.indeterminate = ledger.indeterminate
@@ -120,59 +126,13 @@ class Run:
     # ---- one turn, as the supervisor's ---------------------------------------------------------------------------
 
     def _turn(self, now: float) -> None:
-        self._wait()
-        for handle in list(self._crew.values()):
-            self._listen(handle)
-            if (status := handle.reap()) is not None:
-                self._bury(handle, status, now)
-        self._book()
-        self._carry_out(self._roster.tick(now, self._readings(), paused=bool(self._stage)))
+        self._group.wait(WAIT_MS)
+        for error in self._group.step(now, [self._team], {Role.WORKER: Moment(paused=bool(self._stage))}):
+            raise Violated(f"the roster gives up: {error}")
         self._advance_pause()
         self._lease_out()
         self._trouble.make(self._crew, now)
         self._look_for_a_hang(now)
-
-    def _wait(self) -> None:
-        poll = select.poll()
-        for handle in self._crew.values():
-            for descriptor in (handle.pidfd, handle.ack_read, handle.channel.fileno()):
-                poll.register(descriptor, select.POLLIN)
-        poll.poll(WAIT_MS)
-
-    def _listen(self, handle: Handle) -> None:
-        was_ready = handle.is_ready
-        handle.listen()
-        if handle.is_ready and not was_ready:
-            self._roster.ready(handle.worker)
-        if handle.error is not None and handle.error.error_type not in ("Crime", "SystemExit"):
-            raise Violated(f"our own code raised in a worker: {handle.error.traceback}")
-
-    def _book(self) -> None:
-        for handle in self._crew.values():
-            self._acknowledge(handle)
-        for worker in self._crew:
-            progress = self.board.progress(worker)
-            self.queue.observe(progress.item, progress.committed, progress.skipped)
-
-    def _acknowledge(self, handle: Handle) -> None:
-        for skipped, item_id in handle.acks():
-            if self.queue.ack(handle.worker, item_id, skipped) is None and self._evaluation is not None:
-                item = self._evaluation.ack(handle.worker, item_id, 0)
-                if item is not None:
-                    self._sums += EvalSums.read(self.board.result(item.id))
-
-    def _readings(self) -> dict[int, RowReading]:
-        words = self.board.words
-        return {
-            worker: RowReading(
-                beat=int(words[worker, Word.BEAT_NS]),
-                batches=int(words[worker, Word.BATCHES]),
-                slowest_s=0.0,
-                has_lease=bool(self.queue.leases_of(worker)),
-                idle=int(words[worker, Word.PHASE]) in (Phase.WAITING, Phase.PARKED),
-            )
-            for worker in self._crew
-        }
 
     def _lease_out(self) -> None:
         queue = {"": self.queue, "evaluating": self._evaluation}.get(self._stage)
@@ -181,23 +141,15 @@ class Run:
                 self.board.write_item(item)
                 self._crew[worker].lease(next(self._sequence), item.id)
 
-    # ---- births and deaths ---------------------------------------------------------------------------------------
+    def acknowledge(self, handle: Handle) -> None:
+        for skipped, item_id in handle.acks():
+            if self.queue.ack(handle.number, item_id, skipped) is None and self._evaluation is not None:
+                item = self._evaluation.ack(handle.number, item_id, 0)
+                if item is not None:
+                    self._sums += EvalSums.read(self.board.result(item.id))
 
-    def _carry_out(self, actions: list[Action]) -> None:
-        for action in actions:
-            if isinstance(action, Spawn):
-                self.board.renew(action.worker, action.incarnation)
-                self._crew[action.worker] = self._nursery.spawn(action.worker, action.incarnation)
-            elif isinstance(action, Kill):
-                self._crew[action.worker].kill(action.why)
-            elif not isinstance(action, Abandon):  # a busy machine: it will be reaped all the same
-                raise Violated(f"the roster gives up: {action.error}")
-
-    def _bury(self, handle: Handle, status: int, now: float) -> None:
-        """The order is the point: reaped already; now the acknowledgements, then the row, then the leases."""
-        worker = handle.worker
-        self._acknowledge(handle)
-        self._listen(handle)
+    def lost(self, handle: Handle, how: str) -> Death:
+        worker = handle.number
         release = self.queue.release(worker, self.board.progress(worker))
         if self._evaluation is not None:
             self._evaluation.release(worker, self.board.progress(worker, Phase.EVALUATING))
@@ -205,46 +157,38 @@ class Run:
         if self.effects.applying[worker] and not release.indeterminate:
             raise Violated(f"worker {worker} died in the middle of an apply, and nothing is in doubt")
         self.effects.applying[worker] = 0
-        if status == BROKEN:
+        if how == host.describe_exit(BROKEN):
             raise Violated("a worker could not even begin")
-        name = signal.Signals(-status).name if status < 0 else f"exit({status})"
-        how = handle.killed_for.partition(":")[0] or (handle.error.error_type if handle.error else name)
-        self.deaths[how] += 1
-        self.kills += status == -signal.SIGKILL
-        self._forget(handle)
-        batches = int(self.board.words[worker, Word.BATCHES])
-        self._carry_out(self._roster.exited(worker, now, Death(how, handle.error, release.charged, batches)))
-
-    def _forget(self, handle: Handle) -> None:
+        self.deaths[handle.killed_for.partition(":")[0] or (handle.error.error_type if handle.error else how)] += 1
+        self.kills += "SIGKILL" in how or bool(handle.killed_for)
         self._trouble.forget(handle)
-        del self._crew[handle.worker]
-        handle.close()
+        return Death(how, handle.error, release.charged, int(self.board.words[worker, Word.BATCHES]))
 
     def _dismiss(self) -> None:
         """Everybody leaves, told so by the control row or by the end of the lifeline."""
         if self._rng.random() < 0.5:
             self.board.send(Command.LEAVE)
-            for handle in self._crew.values():
-                handle.wake()
-        else:
-            self._nursery.cut_lifeline()
-        deadline = time.monotonic() + HANG_S
-        while self._crew and time.monotonic() < deadline:
-            self._wait()
-            for handle in list(self._crew.values()):
+            for handle in self._team:
                 if host.process_status(handle.pid) == "stopped":  # nobody else would end it, and it cannot hear
                     handle.kill()
-                if handle.reap() is not None:
-                    self._forget(handle)
-        if self._crew:
-            raise Violated(f"{len(self._crew)} workers do not leave")
+            self._clean_up()
+            return
+        self._nursery.cut_lifeline()
+        deadline = time.monotonic() + HANG_S
+        while len(self._team) and time.monotonic() < deadline:
+            self._group.wait(WAIT_MS)
+            for handle in self._team:
+                if host.process_status(handle.pid) == "stopped":
+                    handle.kill()
+            for handle in reaped(self._team, 0.01):
+                del self._crew[handle.number]
+                handle.close()
+        if len(self._team):
+            raise Violated(f"{len(self._team)} workers do not leave")
 
     def _clean_up(self) -> None:
-        for handle in list(self._crew.values()):
-            handle.kill()
-            host.wait_readable([handle.pidfd], HANG_S * 1000)
-            handle.reap()
-            self._forget(handle)
+        if left := self._group.dismiss([self._team], in_order=True):
+            self._violated(f"{len(left)} workers do not leave")
         self._nursery.cut_lifeline()
 
     # ---- pauses, as workers/supervision/pauses.py
@@ -263,7 +207,7 @@ class Run:
             attached = self._roster.attached()
             if self._roster.is_anyone_dying or any(self._crew[k].parked_in != self._pauses for k in attached):
                 return
-            self._book()
+            self._team.book()
             self._look_at_rest()
             if not self.queue.is_epoch_settled(self.queue.open_until - 1):
                 self._resume()
@@ -318,6 +262,59 @@ class Run:
             raise Violated(f"nothing has moved for {HANG_S:g} s: {self.queue.ledger}, stage {self._stage!r}")
 
 
+class CountingTeam(Team):
+    """The workers of a run, as `workers/supervision/workers.py`, without its session."""
+
+    def __init__(self, group: ForkedGroup, run: Run) -> None:
+        super().__init__(
+            group,
+            Roster(
+                Role.WORKER,
+                replace(limits_of(Role.WORKER, Policy()), longest_backoff_s=0.01),
+                run.scenario.procs,
+                committed_before=True,
+            ),
+        )
+        self._run = run
+
+    def prepare(self, number: int) -> None:
+        """Nothing is sent: a forked process has everything."""
+
+    def listen(self, handle: Handle) -> Iterator[HogwildError]:
+        handle.listen()
+        self._run.acknowledge(handle)
+        if handle.error is not None and handle.error.error_type not in ("Crime", "SystemExit"):
+            raise Violated(f"our own code raised in a worker: {handle.error.traceback}")
+        yield from ()
+
+    def book(self) -> None:
+        for handle in self:
+            self._run.acknowledge(handle)
+        for worker in self.handles:
+            progress = self._run.board.progress(worker)
+            self._run.queue.observe(progress.item, progress.committed, progress.skipped)
+
+    def readings(self) -> dict[int, RowReading]:
+        words = self._run.board.words
+        return {
+            worker: RowReading(
+                beat=int(words[worker, Word.BEAT_NS]),
+                batches=int(words[worker, Word.BATCHES]),
+                slowest_s=0.0,
+                has_lease=bool(self._run.queue.leases_of(worker)),
+                idle=int(words[worker, Word.PHASE]) in (Phase.WAITING, Phase.PARKED),
+            )
+            for worker in self.handles
+        }
+
+    def ask_to_leave(self, handle: Handle) -> None:
+        handle.wake()
+
+    def lost(self, number: int, handle: Handle | None, end: End, how: str) -> tuple[Death, list[HogwildError]]:
+        assert handle is not None, "the machine refused a process"
+        return self._run.lost(handle, how), []
+
+
 def runs(seed: int, kills: int) -> Iterator[Run]:
     """Runs of the seeds from `seed` on until so many workers have died of SIGKILL; at least one."""
     killed = 0
@@ -335,7 +332,7 @@ def main() -> int:
     parser.add_argument("seed", type=int)
     parser.add_argument("--kills", type=int, default=0)
     chosen = parser.parse_args()
-    roster_module.FIRST_BACKOFF_S, roster_module.LONGEST_BACKOFF_S = 0.001, 0.01
+    roster_module.FIRST_BACKOFF_S = 0.001
     tally, deaths, kills, began = Tally(), Counter[str](), 0, time.monotonic()
     for run in runs(chosen.seed, chosen.kills):
         tally += run.tally

@@ -1,6 +1,6 @@
 """The processes of `protocol.py`: forked, for a fork of this small program takes a millisecond where an import of
-torch takes two seconds. Everything else is the real thing: `Handle` with its pipes, socket, pidfd and reaping on one
-side, the first lines of a worker, `serve`, `WorkerLoop` and `Trainer` on the other."""
+torch takes two seconds. Everything else is the real thing: `Group` and `Handle` with pipes, socket, pidfd and reaping
+on one side, the first lines of a worker, `serve`, `WorkerLoop` and `Trainer` on the other."""
 
 import gc
 import os
@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hogwild import host
+from hogwild.errors import HogwildError
 from hogwild.shared_memory.scoreboard import Row, Scoreboard
 from workers.child.profiler import Profile
 from workers.child.spec import Numerics, WorkerSpec
@@ -19,7 +20,11 @@ from workers.child.trainer import Trainer
 from workers.child.worker_loop import serve
 from workers.messages import Leaving, Start
 from workers.processes import handle as handle_module
+from workers.processes.group import Group, Team
 from workers.processes.handle import Handle
+from workers.processes.roles import Role, Supervision
+from workers.processes.roster import Spawn
+from workers.processes.stacks import Then
 
 # What is given to a child must not be made before the fork: it is the child's own.
 MakeNumerics = Callable[[int, int], Numerics]  # (worker, incarnation)
@@ -52,7 +57,7 @@ class Nursery:
     """Starts workers; holds the write end of their lifeline."""
 
     def __init__(self, board: Scoreboard, worker_spec: WorkerSpec, make_numerics: MakeNumerics) -> None:
-        self._board, self._kit, self._make_numerics = board, worker_spec, make_numerics
+        self.board, self._kit, self._make_numerics = board, worker_spec, make_numerics
         self._lifeline: tuple[int, ...] = os.pipe()
         self._worker = self._incarnation = 0
         self._prepare: Prepare | None = None
@@ -61,7 +66,7 @@ class Nursery:
     def spawn(self, worker: int, incarnation: int, prepare: Prepare | None = None) -> Handle:
         self._worker, self._incarnation, self._prepare = worker, incarnation, prepare
         handle = Handle.spawn(lifeline=self._lifeline[0], planned=SimpleNamespace(environment={}))  # type: ignore[arg-type]
-        handle.worker, handle.incarnation = worker, incarnation
+        handle.assign(Role.WORKER, worker, incarnation)
         return handle
 
     def cut_lifeline(self) -> None:
@@ -97,7 +102,39 @@ class Nursery:
 
     def _make_trainer(self) -> Trainer:
         numerics = self._make_numerics(self._worker, self._incarnation)
-        return Trainer(self._kit, numerics, Row(self._board, self._worker), Profile())
+        return Trainer(self._kit, numerics, Row(self.board, self._worker), Profile())
+
+
+class ForkedGroup(Group):
+    """The group of processes of one run."""
+
+    def __init__(self, supervise: Supervision, nursery: Nursery) -> None:
+        super().__init__(supervise)
+        self._nursery = nursery
+        self.stacks = NoStacks()  # type: ignore[assignment]
+
+    def _spawn(self, team: Team, action: Spawn) -> list[HogwildError]:
+        self._next = action
+        self._nursery.board.renew(action.worker, action.incarnation)  # a forked process does not wait for a task
+        return super()._spawn(team, action)
+
+    def _spawn_process(self) -> Handle:
+        return self._nursery.spawn(self._next.worker, self._next.incarnation)
+
+
+class NoStacks:
+    """A thread in the parent would be no good when it forks."""
+
+    is_waiting = False
+
+    def collect(self, suspects: Any, everybody: Any, why: str, still_s: float, then: Then) -> None:
+        then({})
+
+    def advance(self, now: float) -> list[HogwildError]:
+        return []
+
+    def leave_out(self, handle: Handle) -> None: ...
+    def close(self) -> None: ...
 
 
 def _close_all_but(kept: set[int]) -> None:

@@ -234,8 +234,8 @@ class Sweep:
 
     def _acknowledge(self, handle: Handle) -> None:
         for skipped, item_id in handle.acks():
-            if self.queue.ack(handle.worker, item_id, skipped) is None and self._evaluation is not None:
-                item = self._evaluation.ack(handle.worker, item_id, 0)
+            if self.queue.ack(handle.number, item_id, skipped) is None and self._evaluation is not None:
+                item = self._evaluation.ack(handle.number, item_id, 0)
                 if item is not None:
                     self._sums += EvalSums.read(self._board.result(item.id))
 

@@ -34,11 +34,11 @@ class Trouble:
 
     def _strike(self, handle: Handle, now: float) -> None:
         if not handle.is_ready:  # three starts that fail in a row are another story
-            if handle.worker in self._signalled_early:
+            if handle.number in self._signalled_early:
                 return
-            self._signalled_early.add(handle.worker)
+            self._signalled_early.add(handle.number)
         else:
-            self._signalled_early.discard(handle.worker)
+            self._signalled_early.discard(handle.number)
         number = self._rng.choice(SIGNALS)
         host.kill_by_pidfd(handle.pidfd, number)
         if number == signal.SIGSTOP and self._rng.random() < 0.9:  # the others are fenced when they have been silent

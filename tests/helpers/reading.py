@@ -5,34 +5,34 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from hogwild.config import schema
 from hogwild.planning.cpu_plan import plan_here
 from tests.helpers.jobs import JOBS
-from workers.loading.loading import Loading
-from workers.processes.early_start import HeadStart
+from workers.processes.group import Group
 
 
 class Said:
     """What a journal was told."""
 
-    def __init__(self, loading: Loading) -> None:
+    def __init__(self, group: Group) -> None:
         self.sentences: list[str] = []
         self.events: list[dict[str, Any]] = []
-        loading.report(self)  # type: ignore[arg-type]
+        group.tell(self)
 
     def show_message(self, sentence: str) -> None:
         self.sentences.append(sentence)
 
-    def event(self, kind: str, **values: Any) -> None:
-        assert kind == "data-read"
-        self.events.append(values)
+    def event(self, kind: str, /, **values: Any) -> None:
+        if kind == "data-read":
+            self.events.append(values)
 
 
 @contextlib.contextmanager
-def two_waiting() -> Iterator[HeadStart]:
+def two_waiting() -> Iterator[Group]:
     """Two processes, as a job has them; those that die are replaced. They find the modules of tests/jobs."""
     path = sys.path[:]
     sys.path.insert(0, str(JOBS))
-    with HeadStart() as early:
+    with Group(schema.Supervise()) as early:
         early.start(plan_here(2, 1, pin=False), 2)
         yield early
     sys.path[:] = path

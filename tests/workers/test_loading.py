@@ -6,11 +6,12 @@ import random
 import re
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import cloudpickle
 import pytest
 import torch
 from torch import Tensor, nn
@@ -28,16 +29,18 @@ from hogwild.job.trial import Trial
 from hogwild.metrics.panel import Panel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.row_ranges import RowRanges
+from hogwild.shared_memory.region import Region
+from hogwild.training.torch_settings import current
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import PATIENCE_S, wait_for
 from tests.helpers.reading import Said, two_waiting
 from tests.helpers.run_status import no_start_up
-from workers.child.row_reader import BEATS, Recipe, _RowReader
+from workers.child.loader import BEATS, LoaderLoop, load
+from workers.child.recipes import RowsRecipe
 from workers.loading.loading import Loading
-from workers.loading.readers import Patience
 from workers.loading.trial import try_in_worker
-from workers.messages import LOOK, Report, Start, write_record
-from workers.processes.early_start import HeadStart
+from workers.messages import LOOK, Leaving, LoadTask, Report, Start, write_record
+from workers.processes.group import Group, Kept
 
 SLOW = str(JOBS / "slow_data.yaml")
 COUNT = 100
@@ -320,7 +323,7 @@ def test_a_model_that_fails_on_a_batch_of_one_is_an_error_with_its_line() -> Non
 
 def test_a_reader_that_starts_slowly_finds_the_ends_of_two_tasks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Had the first of them taken the end of the second out of the pipe, the second would wait for ever."""
-    monkeypatch.setattr(_RowReader, "over", 0)
+    monkeypatch.setattr(LoaderLoop, "over", 0)
     lease_read, lease_write = os.pipe()
     os.set_blocking(lease_read, False)
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -329,11 +332,15 @@ def test_a_reader_that_starts_slowly_finds_the_ends_of_two_tasks_at_once(monkeyp
     rows = RowSource.of([(torch.zeros(1), 0)] * 4, "data.train", 0)
     for task in (1, 2):
         write_record(lease_write, task, LOOK)
-    for task in (1, 2):
-        ranges, read = Recipe(rows, 0, 2, (), False).opened({})
-        _RowReader(start, far, task, ranges, read, np.zeros(BEATS, np.int64)).run()
+    recipe = cloudpickle.dumps(RowsRecipe(rows, 0, 2, (), False))
+    regions = {"beats": Region.allocate("beats", 8 * BEATS), "recipe": Region.of_bytes("recipe", recipe)}
+    sizes = tuple((name, region.nbytes) for name, region in regions.items())
+    for number in (1, 2):
+        task = LoadTask(0, len(recipe), number=number, regions=sizes, sys_path=(*sys.path,), torch_settings=current())
+        descriptors = [os.dup(region.descriptor) for region in regions.values()]
+        assert load(start, far, Leaving(), task, descriptors) is None
     near.setblocking(False)
-    assert [(report.kind, report.task) for report in Report.receive_all(near)] == [("reading", 1), ("reading", 2)]
+    assert [(report.kind, report.task) for report in Report.receive_all(near)] == [("ready", 1), ("ready", 2)]
     for descriptor in (lease_read, lease_write, *lifeline):
         os.close(descriptor)
     near.close()
@@ -344,7 +351,7 @@ def test_a_reader_that_starts_slowly_finds_the_ends_of_two_tasks_at_once(monkeyp
 
 
 @pytest.fixture(scope="module")
-def early() -> Iterator[HeadStart]:
+def early() -> Iterator[Group]:
     with two_waiting() as early:
         yield early
 
@@ -357,19 +364,19 @@ class Interrupted(nn.Linear):
 
 
 @pytest.mark.processes
-def test_a_signal_while_a_trial_is_written_leaves_nothing_open(early: HeadStart) -> None:
+def test_a_signal_while_a_trial_is_written_leaves_nothing_open(early: Group) -> None:
     with pytest.raises(host.Interrupted):
-        try_in_worker(early, a_trial(Interrupted(4, 2), torch.zeros(3, 4)), Patience(900, 900, 3), print)
+        try_in_worker(early, a_trial(Interrupted(4, 2), torch.zeros(3, 4)))
     links = [file.readlink() for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
     assert not [link for link in links if "hogwild-trial" in str(link)]
 
 
 @pytest.mark.processes
-def test_the_copy_of_the_model_is_gone_when_the_trial_is_answered(early: HeadStart) -> None:
+def test_the_copy_of_the_model_is_gone_when_the_trial_is_answered(early: Group) -> None:
     """The parent then checks whether the memory is enough for the job."""
-    found = try_in_worker(early, a_trial(nn.Linear(4, 2), torch.zeros(3, 4)), Patience(900, 900, 3), print)
+    found = try_in_worker(early, a_trial(nn.Linear(4, 2), torch.zeros(3, 4)))
     assert found is not None and found.error is None
-    assert not [one for one in early if "hogwild-trial" in Path(f"/proc/{one.pid}/maps").read_text()]
+    assert not [one for one in early.pool if "hogwild-trial" in Path(f"/proc/{one.pid}/maps").read_text()]
 
 
 def config(**supervise: float) -> Config:
@@ -391,16 +398,17 @@ def slow(name: str = "Slow", **arguments: Any) -> Any:
 
 
 def read(
-    early: HeadStart,
+    early: Group,
     dataset: Any,
     fraction: float | None = None,
     runs: Path | None = None,
     channels_last: bool = False,
     **limits: float,
 ) -> tuple[tuple[Held, ...], Said]:
+    early.supervise, early.diary = config(**limits).supervise, Kept()
     loading = Loading(early, config(**limits), runs, no_start_up())
     held = loading.read(dataset, "data.train", fraction=fraction, channels_last=channels_last)
-    return held, Said(loading)
+    return held, Said(early)
 
 
 def in_this_process(dataset: Any, fraction: float | None = None) -> tuple[Held, ...]:
@@ -422,9 +430,9 @@ def readers_of(diary: Path) -> set[int]:
 @pytest.mark.processes
 @pytest.mark.parametrize("fraction", [None, 0.25])
 def test_what_readers_bring_is_what_reading_in_turn_brings(
-    early: HeadStart, tmp_path: Path, fraction: float | None
+    early: Group, tmp_path: Path, fraction: float | None
 ) -> None:
-    pids = {handle.pid for handle in early}
+    pids = {handle.pid for handle in early.pool}
     held, said = read(early, slow(diary=str(tmp_path)), fraction)
     assert same(held, in_this_process(slow(pace_s=0.0), fraction))
     assert all(one.resident is not None for one in held)
@@ -435,7 +443,7 @@ def test_what_readers_bring_is_what_reading_in_turn_brings(
 
 
 @pytest.mark.processes
-def test_a_subset_is_read_in_its_own_order(early: HeadStart) -> None:
+def test_a_subset_is_read_in_its_own_order(early: Group) -> None:
     order = list(range(COUNT - 1, -1, -1))
     held, said = read(early, Subset(slow(), order))
     assert same(held, in_this_process(Subset(slow(pace_s=0.0), order)))
@@ -443,7 +451,7 @@ def test_a_subset_is_read_in_its_own_order(early: HeadStart) -> None:
 
 
 @pytest.mark.processes
-def test_ranges_are_read_by_readers_too(early: HeadStart) -> None:
+def test_ranges_are_read_by_readers_too(early: Group) -> None:
     held, said = read(early, slow("Ranged"), 0.5)
     assert same(held, in_this_process(slow("Ranged", pace_s=0.0), 0.5))
     assert said.events[0]["readers"] == 2
@@ -452,16 +460,16 @@ def test_ranges_are_read_by_readers_too(early: HeadStart) -> None:
 
 
 @pytest.mark.processes
-def test_a_reader_that_is_killed_loses_nothing(early: HeadStart, tmp_path: Path) -> None:
+def test_a_reader_that_is_killed_loses_nothing(early: Group, tmp_path: Path) -> None:
     held, said = read(early, slow(diary=str(tmp_path), crimes={"is killed": 60}))
     assert (tmp_path / "crime-is-killed").exists()
     assert same(held, in_this_process(slow(pace_s=0.0)))
     assert said.events[0]["deaths"] == 1
-    assert len(list(early)) == 2
+    assert len(early.pool) == 2
 
 
 @pytest.mark.processes
-def test_a_reader_that_is_stopped_is_replaced(early: HeadStart, tmp_path: Path) -> None:
+def test_a_reader_that_is_stopped_is_replaced(early: Group, tmp_path: Path) -> None:
     """On a busy machine an innocent one, too: the range is charged as often as need be."""
     held, said = read(
         early, slow(diary=str(tmp_path), crimes={"stops itself": 50}), stall_timeout_s=1.0, max_item_attempts=1000
@@ -471,14 +479,14 @@ def test_a_reader_that_is_stopped_is_replaced(early: HeadStart, tmp_path: Path) 
 
 
 @pytest.mark.processes
-def test_an_item_that_kills_whoever_reads_it_ends_the_job_with_its_number(early: HeadStart, tmp_path: Path) -> None:
+def test_an_item_that_kills_whoever_reads_it_ends_the_job_with_its_number(early: Group, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data.train: reading item 37 crashed its process: .*SIGKILL") as error:
         read(early, slow(diary=str(tmp_path), crimes={"always is killed": 37}), max_item_attempts=1)
     assert error.value.code == "data/item-kills"
 
 
 @pytest.mark.processes
-def test_the_lowest_bad_row_ends_the_reading_in_the_same_words(early: HeadStart) -> None:
+def test_the_lowest_bad_row_ends_the_reading_in_the_same_words(early: Group) -> None:
     bad = {90: "raises", 44: "nan", 60: "short"}
     with pytest.raises(DataError) as error:
         read(early, slow(bad=bad))
@@ -489,7 +497,7 @@ def test_the_lowest_bad_row_ends_the_reading_in_the_same_words(early: HeadStart)
 
 
 @pytest.mark.processes
-def test_what_cannot_be_given_to_others_or_be_read_there_is_read_here(early: HeadStart) -> None:
+def test_what_cannot_be_given_to_others_or_be_read_there_is_read_here(early: Group) -> None:
     for name, arguments, words in [
         ("Unportable", {}, "Unportable cannot be sent to workers: TypeError: an open connection (/"),
         ("Unmakeable", {}, "slow_data.py:76); the parent process reads it"),
@@ -506,7 +514,7 @@ def test_what_cannot_be_given_to_others_or_be_read_there_is_read_here(early: Hea
 
 
 @pytest.mark.processes
-def test_what_was_read_is_kept_beside_the_runs_for_the_next_job(early: HeadStart, tmp_path: Path) -> None:
+def test_what_was_read_is_kept_beside_the_runs_for_the_next_job(early: Group, tmp_path: Path) -> None:
     first, said = read(early, slow("Printed"), 0.25, runs=tmp_path)
     assert said.events[0]["readers"] == 2
     again, said = read(early, slow("Printed"), 0.25, runs=tmp_path)

@@ -45,16 +45,18 @@ class Story:
             shared=SimpleNamespace(layout=SimpleNamespace(flats=SimpleNamespace(spans=(), gradient_sizes={}))),
         )
         self.roster = SimpleNamespace(attached=lambda: self.attached, is_anyone_dying=False, fence=self._fence)
-        self.pauses = Pauses(self.session, self.roster, self._crew())  # type: ignore[arg-type]
+        self.pauses = Pauses(self.session, self._crew())  # type: ignore[arg-type]
 
     def _crew(self) -> Any:
         story = self
 
         class Crew:
+            roster = story.roster
+
             def wake(self, over: int = 0) -> None:
                 story.told.append("wake")
 
-            def book(self, session: Any) -> None:
+            def book(self) -> None:
                 story.told.append("book")
 
             def __getitem__(self, worker: int) -> Any:

@@ -7,16 +7,17 @@ import pytest
 
 from hogwild.errors import CrashLoop, Deadlocked, HogwildError, TrainingError, UserCodeError, WorkersLost
 from workers.messages import Report
+from workers.processes.roles import LONGEST_BACKOFF_S, Role, limits_of
 from workers.processes.roster import (
     FIRST_BACKOFF_S,
     GAP_S,
-    LONGEST_BACKOFF_S,
     SETTLING_S,
     UNDEAD_S,
     Abandon,
     Action,
     Fail,
     Kill,
+    Moment,
     Roster,
     RowReading,
     Spawn,
@@ -38,6 +39,8 @@ class Supervise:
     deadlock_timeout_s: float = 1000.0
     min_workers: int = 1
     max_item_attempts: int = 1000
+    grace_s: float = 10.0
+    spares: int = 0
 
 
 @dataclass
@@ -79,14 +82,14 @@ class Stage:
     log: list[tuple[float, Action]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.roster = Roster(self.procs, self.policy, self.committed_before, self.by_records, self.needed)
+        limits = limits_of(Role.LOADER if self.by_records else Role.WORKER, self.policy, needed=self.needed)
+        self.roster = Roster(Role.LOADER if self.by_records else Role.WORKER, limits, self.procs, self.committed_before)
         self.workers = [FakeWorker() for _ in range(self.procs)]
 
     def tick(self) -> list[Action]:
         readings = {k: worker.reading() for k, worker in enumerate(self.workers) if worker.alive}
-        actions = self.roster.tick(
-            self.now, readings, paused=self.paused, spares=self.spares, is_owed=self.is_owed, filled=self.filled
-        )
+        moment = Moment(paused=self.paused, spares=self.spares, is_owed=self.is_owed, filled=self.filled)
+        actions = self.roster.tick(self.now, readings, moment)
         for action in actions:
             if isinstance(action, Spawn):
                 self.workers[action.worker].alive = True

@@ -1,6 +1,5 @@
 """Warm spares: processes that wait, torch imported, for a worker's place; and what a person may do to them."""
 
-import multiprocessing
 import os
 import resource
 import signal
@@ -12,11 +11,14 @@ from typing import Any
 
 import pytest
 
+from hogwild.config.schema import Supervise
 from hogwild.planning.cpu_plan import plan_here
 from tests.helpers.jobs import HOME, JOBS, Ended, Job
 from tests.helpers.processes import state_of, wait_for
-from workers.processes.handle import Handle
-from workers.processes.spares import FIRST_PAUSE_S, LONGEST_PAUSE_S, Pace, Spares
+from workers.processes.group import Group, Kept
+from workers.processes.roles import LONGEST_SPARE_BACKOFF_S, Role, limits_of
+from workers.processes.roster import FIRST_BACKOFF_S, Moment, Roster, Spawn
+from workers.processes.setbacks import Death
 
 pytestmark = pytest.mark.processes
 
@@ -28,96 +30,101 @@ START_LIMIT_S = 10  # as long as the job with a worker that is stopped while it 
 # ---- when the next one is started ------------------------------------------------------------------------------------
 
 
-def test_the_pause_between_spares_doubles_with_every_death_up_to_a_minute() -> None:
-    pace, pauses = Pace(), []
-    for _ in range(20):
-        pace.died(1000.0)
-        pauses.append(pace.due_s - 1000.0)
-    assert pauses[0] == pytest.approx(FIRST_PAUSE_S)
-    assert pauses[:5] == pytest.approx([FIRST_PAUSE_S * 2**n for n in range(5)])
-    assert pauses[-1] == LONGEST_PAUSE_S
-    pace.taken()
-    assert pace.due_s == 0.0
-
-
 @pytest.fixture
-def lifeline() -> Iterator[int]:
-    """Whoever holds it is gone after the test, however that ends."""
-    read, write = os.pipe()
-    yield read
-    for child in multiprocessing.active_children():
-        child.kill()
-        child.join()
-    os.close(read)
-    os.close(write)
+def group() -> Iterator[Group]:
+    """Whoever is in it is gone after the test, however that ends."""
+    with Group(Supervise()) as group:
+        group.start(plan_here(1, 1, pin=False), 1)
+        yield group
 
 
-def test_twenty_spares_killed_in_a_row_are_buried_and_started_one_at_a_time_at_their_pace(lifeline: int) -> None:
+def turn(group: Group, now: float) -> list[int]:
+    """One turn of a job whose workers have settled; the spares there are then."""
+    assert group.step(now, [group.pool]) == []
+    return [handle.pid for handle in group.pool]
+
+
+def test_twenty_spares_killed_in_a_row_are_buried_and_started_at_their_pace(group: Group) -> None:
     """Real processes, killed before they have imported anything; the clock is ours."""
-    planned = plan_here(1, 1)
-    spares, now, starts = Spares(3, lambda: Handle.spawn(lifeline=lifeline, planned=planned)), 0.0, 0
+    group.pool.roster.expect(1)
+    now, taken = 0.0, group.pool.take()
+    assert taken is not None  # it came with the group
     for death in range(20):
-        fresh = spares.fill(now)
-        assert fresh is not None and fresh.is_spare
-        starts += 1
-        assert spares.fill(now) is None  # one is on its way
-        os.kill(fresh.pid, signal.SIGKILL)
-        wait_for("its death", lambda pid=fresh.pid: state_of(pid) == "Z")
-        ((dead, status),) = spares.pop_dead(now)
-        assert (dead.pid, status) == (fresh.pid, -signal.SIGKILL)
-        dead.close()
-        assert not list(spares)
-        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(death, 10))
-        assert spares.fill(now + 0.99 * pause_s) is None
+        (fresh,) = turn(group, now)
+        assert group.pool[0].is_spare
+        os.kill(fresh, signal.SIGKILL)
+        wait_for("its death", lambda pid=fresh: state_of(pid) == "Z")
+        pause_s = min(LONGEST_SPARE_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(death, 10))
+        assert turn(group, now) == []
+        assert turn(group, now + 0.99 * pause_s) == []
         now += pause_s
-    assert starts == 20 and spares.pop() is None
+    kept = Kept()
+    group.diary, told = kept, group.diary
+    told.tell(Diary(events := []))  # type: ignore[attr-defined]
+    assert events.count("spare") == events.count("spare-exit") == 20
+    group.pool.put(taken)
 
 
-def test_a_spare_that_somebody_has_stopped_or_killed_is_not_taken(lifeline: int) -> None:
-    planned = plan_here(1, 1)
-    made: list[Handle] = []
+class Diary:
+    def __init__(self, events: list[str]) -> None:
+        self._events = events
 
-    def start() -> Handle:
-        made.append(Handle.spawn(lifeline=lifeline, planned=planned))
-        return made[-1]
+    def event(self, kind: str, /, **values: Any) -> None:
+        self._events.append(kind)
 
-    spares = Spares(3, start)
-    for _ in range(3):
-        assert spares.fill(0.0) is not None
-        made[-1].is_waiting = True  # so that the next one may be started
-    stopped, killed, well = made
+    def show_message(self, message: str) -> None:
+        raise AssertionError(message)
+
+
+def test_a_spare_that_is_taken_is_replaced_at_once_whoever_died_before() -> None:
+    roster = Roster(Role.SPARE, limits_of(Role.SPARE, Supervise()), 1)
+    for now in (0.0, 100.0, 200.0):
+        assert roster.tick(now, {}) == [Spawn(0, roster.slots[0].incarnation)]
+        roster.exited(0, now, Death("killed"))
+        assert roster.tick(now, {}) == []
+    roster.tick(300.0, {})
+    roster.ready(0)
+    roster.taken(0)
+    assert roster.tick(300.0, {}) == [Spawn(0, 5)]
+
+
+def test_spares_are_started_one_at_a_time_and_only_when_that_disturbs_nobody() -> None:
+    roster = Roster(Role.SPARE, limits_of(Role.SPARE, Supervise()), 3)
+    assert roster.tick(0.0, {}, Moment(may_start=False)) == []
+    for number in range(3):
+        assert roster.tick(0.0, {}) == [Spawn(number, 1)]
+        assert roster.tick(0.0, {}) == []
+        roster.ready(number)
+    assert roster.tick(0.0, {}) == []
+
+
+def test_a_spare_that_somebody_has_stopped_or_killed_is_not_taken(group: Group) -> None:
+    group.refill(3)
+    stopped, killed, well = made = [*group.pool]
+    for handle in made:
+        handle.is_waiting = True
     os.kill(stopped.pid, signal.SIGSTOP)
     wait_for("the stop", lambda: state_of(stopped.pid) == "T")
     os.kill(killed.pid, signal.SIGKILL)
     wait_for("the death", lambda: state_of(killed.pid) == "Z")
-    assert spares.pop() is well
+    assert group.pool.take() is well
     assert stopped.killed_for == "stopped while it waited"
-    dead: dict[int, int] = {}
-
-    def buried() -> bool:
-        for handle, status in spares.pop_dead(0.0):
-            dead[handle.pid] = status
-            handle.close()
-        return len(dead) == 2
-
-    wait_for("both to be buried", buried)
-    assert dead.keys() == {stopped.pid, killed.pid}
-    well.kill()
-    wait_for("its death", lambda: well.reap() is not None)
-    well.close()
+    wait_for("both to be buried", lambda: turn(group, 0.0) == [])
+    group.pool.put(well)
 
 
 FILE_LIMIT = """
 import resource
 from hogwild.errors import RunError
 from hogwild.planning.cpu_plan import FILES, FILES_PER_WORKER, plan_here
-from workers.processes.early_start import HeadStart
+from hogwild.config.schema import Supervise
+from workers.processes.group import Group
 limit = FILES + 4 * FILES_PER_WORKER
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-HeadStart(0).raise_file_limit(plan_here(1, 1))
-HeadStart(50).raise_file_limit(plan_here(0, 1))
+Group(Supervise()).raise_file_limit(plan_here(1, 1))
+Group(Supervise(spares=50)).raise_file_limit(plan_here(0, 1))
 try:
-    HeadStart(50).raise_file_limit(plan_here(1, 1))
+    Group(Supervise(spares=50)).raise_file_limit(plan_here(1, 1))
 except RunError as error:
     print(error)
 """

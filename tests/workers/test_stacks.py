@@ -21,6 +21,7 @@ from tests.helpers.jobs import JOBS, Ended, InTurn, begin_in_turn
 from tests.helpers.processes import state_of, wait_for
 from workers.processes import blocked_call, stacks
 from workers.processes.blocked_call import blocked_in, training_thread
+from workers.processes.roles import Role
 
 pytestmark = pytest.mark.processes
 
@@ -178,8 +179,9 @@ def test_children_of_children_are_found() -> None:
 class Suspect:
     """What `Stacks` needs of a `Handle`, around a process of this test."""
 
-    worker: int
+    number: int
     process: subprocess.Popen[bytes]
+    role: Role = Role.WORKER
     incarnation: int = 1
     words: int = field(default_factory=lambda: os.memfd_create("words"))
 
@@ -232,7 +234,7 @@ def test_of_one_who_cannot_answer_there_is_the_kernels_part_and_nobody_waits(run
     taken, heard = stacks.Stacks(rundir), []
     taken.collect([suspect], [suspect], "stalled", 0.0, heard.append)
     wait_for("the answer", lambda: taken.advance(0.0) or heard)
-    assert heard == [{0: "system call clock_nanosleep"}]
+    assert heard == [{suspect.pid: "system call clock_nanosleep"}]
     text = rundir.stacks_of("worker", 0).read_text()
     assert "stalled: worker 0, incarnation 1" in text and "it cannot write its Python stacks" in text
     assert 'test_stacks.py", line' in (rundir.stacks / "supervisor.txt").read_text()
@@ -244,7 +246,7 @@ def test_one_that_dies_meanwhile_is_not_waited_for(rundir: RunDir, suspect: Susp
     os.mkfifo(rundir.stacks_of("worker", 0))
     taken, heard = stacks.Stacks(rundir), []
     taken.collect([suspect], [], "stalled", 0.0, heard.append)
-    taken.leave_out(0)
+    taken.leave_out(suspect)
     assert len(heard) == 1 and not taken.is_waiting
     let_go(rundir, taken)
 

@@ -8,7 +8,7 @@ from workers.child.build import build_trainer
 from workers.child.standard_streams import redirect_to_files
 from workers.child.trainer import Trainer
 from workers.child.worker_loop import serve
-from workers.messages import HoldTask, Leaving, LoadTask, ParentGone, ReadTask, Setup, Start, TrialTask, receive_task
+from workers.messages import HoldTask, Leaving, LoadTask, ParentGone, Setup, Start, TrialTask, receive_task
 
 if TYPE_CHECKING:
     from workers.child.loader import LoaderLoop
@@ -24,22 +24,19 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
                 redirect_to_files(task.log, task.stacks)
                 return build_trainer(start, task, descriptors)
             if isinstance(task, LoadTask):
-                from workers.child.loader import make_loader  # few jobs stream
+                from workers.child.loader import load  # few jobs stream, or read data this way
 
-                return make_loader(start, channel, leaving, task, descriptors)
+                if (loop := load(start, channel, leaving, task, descriptors)) is not None:
+                    return loop
+                continue
             if isinstance(task, HoldTask):
                 from workers.child.gpu_owner import serve_flats  # one process of few jobs
 
                 serve_flats(channel, task.device, adopt(start, task, descriptors))
                 raise ParentGone("nothing is to be held any more")
-            if isinstance(task, TrialTask):
-                from workers.child.trial import try_out  # in one worker
+            assert isinstance(task, TrialTask)
+            from workers.child.trial import try_out  # in one worker
 
-                try_out(start, channel, task, descriptors)
-                continue
-            from workers.child.row_reader import read  # few jobs read data this way
-
-            assert isinstance(task, ReadTask)
-            read(start, channel, task, descriptors)
+            try_out(start, channel, task, descriptors)
 
     return serve(start, channel, leaving, receive_and_build)

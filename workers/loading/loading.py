@@ -1,6 +1,6 @@
 """Loading a job's data into memory, in the parent, before training. Quick reads happen here. A read of more than a
 second is done by the workers that started early and wait for their set-up, straight into the shared memory that
-training uses (`readers.py`, `row_reader.py`), or comes from the cache beside the runs.
+training uses (`readers.py`), or comes from the cache beside the runs.
 
     ready tensors ──► taken as they are
     rows ──► read here, while less than a second is left     ──► all
@@ -32,12 +32,11 @@ from hogwild.job.trial import Findings, Trial
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from hogwild.user_code import raised_text
-from workers.child.row_reader import Destination, Recipe
+from workers.child.recipes import Destination, RowsRecipe
 from workers.loading.packing import Packer
-from workers.loading.readers import Patience, Readers
+from workers.loading.readers import Readers
 from workers.loading.trial import try_in_worker
-from workers.processes.early_start import HeadStart
-from workers.session.journal import Journal
+from workers.processes.group import Group
 from workers.session.startup import StartUp
 
 if TYPE_CHECKING:
@@ -104,31 +103,25 @@ class _Shared:
     sections: Sections
     done: int
     ranges: RowRanges
-    recipe: Recipe
+    recipe: RowsRecipe
     readers: Readers
 
     @classmethod
-    def of(
-        cls, rows: RowSource, sections: Sections, done: int, pace_s: float, early: HeadStart, patience: Patience
-    ) -> "_Shared":
-        size = _range_size(rows.count - done, pace_s, sum(1 for _ in early), rows.at_once)
+    def of(cls, rows: RowSource, sections: Sections, done: int, pace_s: float, group: Group) -> "_Shared":
+        size = _range_size(rows.count - done, pace_s, len(group.pool), rows.at_once)
         ranges = RowRanges(done, rows.count, size)
         parts = tuple((f"part-{number}", part.fields) for number, part in enumerate(sections.parts))
-        recipe = Recipe(replace(rows, first=None), done, size, parts, sections.places is not None)
-        return cls(rows, sections, done, ranges, recipe, Readers(early, rows.what, ranges, patience))
+        recipe = RowsRecipe(replace(rows, first=None), done, size, parts, sections.places is not None)
+        return cls(rows, sections, done, ranges, recipe, Readers(group, rows.what, ranges))
 
 
 class Loading:
-    """A `materialise.Reader`. Its messages wait until the journal exists."""
+    """A `materialise.Reader`. The group keeps its messages until the journal exists."""
 
-    def __init__(self, early: HeadStart, job: Job, runs: Path | None, startup: StartUp) -> None:
+    def __init__(self, group: Group, job: Job, runs: Path | None, startup: StartUp) -> None:
         """`runs`: the folder of runs; the cache of data sets lies beside it. `startup` shows the progress."""
-        self._early, self._seed, self._runs = early, job.seed, runs
-        limits = job.supervise
-        self._patience = Patience(limits.start_timeout_s, limits.stall_timeout_s, limits.max_item_attempts)
+        self._group, self._seed, self._runs = group, job.seed, runs
         self._startup = startup
-        self._sentences: list[str] = []
-        self._events: list[dict[str, Any]] = []
 
     def read(self, dataset: Any, what: str, *, fraction: float | None, channels_last: bool) -> tuple[Held, ...]:
         ready = ready_tensors(dataset, what)
@@ -144,7 +137,7 @@ class Loading:
         self, rows: RowSource, fraction: float | None, *, channels_last: bool, began_s: float
     ) -> tuple[Held, ...]:
         columns = rows.columns()
-        can_be_shared = any(True for _ in self._early)
+        can_be_shared = len(self._group.pool) > 0
         pace_s = 0.0  # seconds per row
 
         def goes_on(done: int, seconds: float, pace: float) -> bool:
@@ -156,10 +149,10 @@ class Loading:
         done = rows.read_into(columns, goes_on)
         if done == rows.count:
             if (seconds := time.monotonic() - began_s) > SHORT_S:
-                self._note(rows, seconds, "this process", readers=0)
+                self._group.diary.event("data-read", **self._noted(rows, seconds, "this process", readers=0))
             return divided(columns, fraction, self._seed)
         sections = Sections.allocate(rows, fraction, self._seed, channels_last=channels_last)
-        shared = _Shared.of(rows, sections, done, pace_s, self._early, self._patience)
+        shared = _Shared.of(rows, sections, done, pace_s, self._group)
         content = self._content(shared.recipe, shared.readers.count)
         if content is not None:
             # Before looking into the cache: the readers import meanwhile.
@@ -169,16 +162,18 @@ class Loading:
         hash_s = time.monotonic() - asked_s
         if cache is not None and _was_kept(cache, key, sections):
             shared.readers.dismiss()
-            self._note(rows, time.monotonic() - began_s, f"the cache {cache.folder}", readers=0, cached=True)
+            seconds, by = time.monotonic() - began_s, f"the cache {cache.folder}"
+            self._group.diary.event("data-read", **self._noted(rows, seconds, by, readers=0, cached=True))
             return sections.in_memory()
         sections.destination(rows.count).put(0, [column[:done] for column in columns])
         del columns
-        self._read_shared(shared, began_s, is_begun=content is not None)
+        values = self._read_shared(shared, began_s, is_begun=content is not None)
         read_s = time.monotonic()
         if cache is not None:
             with suppress(KeyError):  # a dtype that the cache does not know
                 cache.store(key, sections.specs(), sections.buffers())
-            self._events[-1] |= {"hash_s": round(hash_s, 3), "kept_s": round(time.monotonic() - read_s, 3)}
+            values |= {"hash_s": round(hash_s, 3), "kept_s": round(time.monotonic() - read_s, 3)}
+        self._group.diary.event("data-read", **values)
         return sections.in_memory()
 
     def pack(self, parsing: Parsing) -> Parsed:
@@ -189,7 +184,7 @@ class Loading:
 
             cache = DatasetCache(self._runs, say=self._show)
         tell = partial(self._startup.count, things="pieces")
-        packer = Packer(self._early, self._patience, cache, self._show, tell)
+        packer = Packer(self._group, cache, self._show, tell)
         try:
             parsed = packer.pack(parsing)
         finally:
@@ -199,11 +194,12 @@ class Loading:
 
     def try_out(self, trial: Trial) -> Findings:
         """Try the job's code in a worker that waits for its set-up; here, if there is none, or it cannot be sent."""
-        return try_in_worker(self._early, trial, self._patience, self._show) or trial.run()
+        return try_in_worker(self._group, trial) or trial.run()
 
     # ---- reading in other processes
 
-    def _read_shared(self, shared: "_Shared", began_s: float, *, is_begun: bool) -> None:
+    def _read_shared(self, shared: "_Shared", began_s: float, *, is_begun: bool) -> dict[str, Any]:
+        """Read the rest; return the event."""
         rows, ranges, readers, done = shared.rows, shared.ranges, shared.readers, shared.done
         if is_begun:
             is_read = readers.run(lambda count: self._show_progress(rows, done + count))
@@ -222,9 +218,9 @@ class Loading:
         if rest:
             is_alone = len(rest) * ranges.size >= rows.count - done
             by = "the parent process" if is_alone else f"{by} and the parent process"
-        self._note(rows, time.monotonic() - began_s, by, readers=readers.count, deaths=readers.deaths)
+        return self._noted(rows, time.monotonic() - began_s, by, readers=readers.count, deaths=readers.deaths)
 
-    def _content(self, recipe: Recipe, readers: int) -> bytes | None:
+    def _content(self, recipe: RowsRecipe, readers: int) -> bytes | None:
         """Pickle the recipe from which every reader makes its data set; None if that is impossible or too large."""
         rows = recipe.rows
         try:
@@ -266,18 +262,11 @@ class Loading:
 
     # ---- messages and events
 
-    def report(self, journal: Journal) -> None:
-        """Write the collected messages and events to the journal."""
-        for sentence in self._sentences:
-            journal.show_message(sentence)
-        for event in self._events:
-            journal.event("data-read", **event)
-
     def _show_progress(self, rows: RowSource, done: int) -> None:
         self._startup.count(f"reading {rows.what}", done, rows.count)
 
     def _show(self, sentence: str) -> None:
-        self._sentences.append(sentence)
+        self._group.diary.show_message(sentence)
 
     def _note_parsed(self, parsing: Parsing, parsed: Parsed, packer: Packer, seconds: float) -> None:
         many = f"{parsing.what}: {parsed.packed.samples:,} samples"
@@ -294,12 +283,13 @@ class Loading:
         event |= {"readers": packer.readers, "deaths": packer.deaths, "cached": packer.is_cached}
         event |= {"hash_s": round(packer.hash_s, 3), "kept_s": round(packer.kept_s, 3)}
         event["compiling_s"] = round(packer.compiling_s, 3)
-        self._events.append({**event, "left_out": dict(parsed.left_out)})
+        self._group.diary.event("data-read", **event, left_out=dict(parsed.left_out))
 
-    def _note(self, rows: RowSource, seconds: float, by: str, **values: Any) -> None:
+    def _noted(self, rows: RowSource, seconds: float, by: str, **values: Any) -> dict[str, Any]:
+        """Say what was read; return the event."""
         how = "from" if values.get("cached") else "read by"
         self._show(f"{rows.what}: {rows.count:,} samples {how} {by} in {seconds:.1f} s")
-        self._events.append({"what": rows.what, "samples": rows.count, "seconds": round(seconds, 3), **values})
+        return {"what": rows.what, "samples": rows.count, "seconds": round(seconds, 3), **values}
 
 
 def _range_size(left: int, pace_s: float, readers: int, at_once: Callable[[int], int]) -> int:

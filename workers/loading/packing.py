@@ -16,9 +16,9 @@ import cloudpickle
 
 from hogwild.data.text_parsing.passes import Parsed, Parsing, Pass
 from hogwild.scheduling.row_ranges import RowRanges
-from workers.child.row_reader import PassRecipe
-from workers.loading.readers import Patience, Readers
-from workers.processes.early_start import HeadStart
+from workers.child.recipes import PassRecipe
+from workers.loading.readers import Readers
+from workers.processes.group import Group
 
 if TYPE_CHECKING:
     from hogwild.data.cache import DatasetCache
@@ -32,8 +32,7 @@ PIECE = ("piece {row} of the file", "Read it with train.procs=0 to find the caus
 class Packer:
     """Packs one data set. `tell(what, pieces done, pieces in all)` reports progress; `say` gets a sentence."""
 
-    early: HeadStart
-    patience: Patience
+    group: Group
     cache: "DatasetCache | None"
     say: Callable[[str], object]
     tell: Callable[[str, int, int], object]
@@ -78,11 +77,11 @@ class Packer:
 
     def _is_long(self, seconds: float, done: int, count: int) -> bool:
         is_known = done > 0 and seconds > PROBE_S
-        return is_known and seconds / done * (count - done) > SHORT_S and any(True for _ in self.early)
+        return is_known and seconds / done * (count - done) > SHORT_S and len(self.group.pool) > 0
 
     def _share(self, work: Pass, done: int) -> None:
         ranges = RowRanges(done, work.count, 1)
-        readers = Readers(self.early, work.what, ranges, self.patience, PIECE)
+        readers = Readers(self.group, work.what, ranges, PIECE)
         self.readers = max(self.readers, readers.count)
         readers.start(cloudpickle.dumps(PassRecipe(work.step, work.count, done)), work.regions)
         if not readers.run(lambda pieces: self.tell(work.what, done + pieces, work.count)):

@@ -1,7 +1,5 @@
-"""The processes that read a data set, as the parent sees them: they lease ranges, are judged by their beats, and are
-replaced when they die. They are workers that started early; `loading.py` uses them.
-
-Failures and their handling:
+"""Rows of a data set, or pieces of a text, read by several processes before training: a team of readers, which are
+spares on loan, until all is read.
 
     a reader dies                its ranges are leased to others; the range it was reading is charged
     a range is charged too often DataError with the row and the last exit (`supervise.max_item_attempts`)
@@ -11,191 +9,118 @@ Failures and their handling:
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from itertools import chain, count
 
-from hogwild import host
-from hogwild.errors import DataError
+from hogwild.errors import DataError, HogwildError
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
-from workers.child.row_reader import BEATS, ReaderBeat
-from workers.messages import LOOK, ReadTask, Report
-from workers.processes.early_start import HeadStart
-from workers.processes.handle import POLL_MS, REAP_S, Handle
+from workers.loading.loaders import Loaders, Loss
+from workers.messages import LOOK, Report
+from workers.processes.group import Group
+from workers.processes.handle import POLL_MS
+from workers.processes.roles import Role, limits_of
+from workers.processes.roster import Roster
 
 IN_HAND = 2  # ranges per reader: the next one is there when one is done
-TURN_S = 1.0  # most that one turn of the loop adds to a silence: a parent that was itself stopped must not kill readers
-_TASKS = count(1)
-DEATHS_AT_START = 3  # in a row, per reader, before anything is read
 ITEM = ("item {row}", "Read this item alone (dataset[{row}]) to find the cause")  # the name of a row, and advice
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """The time limits of a reader, in seconds, and the attempts per range."""
+class RangeWork:
+    """Ranges of rows as work of readers. `item`: the name of a row, and advice, with the row's number as {row}."""
 
-    start_s: float
-    stall_s: float
-    attempts: int
+    again = "its rows are read again"
 
+    def __init__(self, what: str, ranges: RowRanges, attempts: float, item: tuple[str, str]) -> None:
+        self._what, self._ranges, self._attempts, self._item = what, ranges, attempts, item
+        self.bad: dict[int, Report] = {}
 
-@dataclass(slots=True)
-class _ReaderProcess:
-    """A reader. `number`: its row of the beats. `has_begun`: it has made the data set."""
+    def request(self, loader: int) -> int | None:
+        return self._ranges.lease(loader) if self._ranges.hand(loader) < IN_HAND else None
 
-    handle: Handle
-    number: int
-    has_begun: bool = False
-    is_unable: bool = False
-    beats: int = 0
-    silent_s: float = 0.0
-    killed_s: float | None = None
+    def answered(self, loader: int, answer: int, number: int) -> bool:
+        self._ranges.finish(loader, number)
+        return True
+
+    def refused(self, loader: int, report: Report) -> None:
+        self._ranges.condemn(loader, report.item)
+        self.bad[report.item] = report
+
+    def lost(self, loader: int, number: int | None, record: int, how: str) -> Loss:
+        deaths = self._ranges.release(loader, number)
+        charged = (0, number) if deaths and number else None
+        if deaths < self._attempts:
+            return Loss(charged)
+        ended = f"{deaths} processes, the last one" if deaths > 1 else "its process"
+        item, advice = (words.format(row=record) for words in self._item)
+        error = DataError(f"{self._what}: reading {item} crashed {ended}: {how}. {advice}", code="data/item-kills")
+        return Loss(charged, error=error)
+
+    def has_in_hand(self, loader: int) -> bool:
+        return self._ranges.hand(loader) > 0
+
+    def waits(self) -> str:
+        return "waits for rows to read"
+
+    def check(self) -> None:
+        return None
 
 
 class Readers:
-    """The readers of one data set, until `run` returns. Main thread only."""
+    """The readers of one data set, from `start` until `run` or `dismiss` returns. Main thread only."""
 
-    def __init__(
-        self, early: HeadStart, what: str, ranges: RowRanges, patience: Patience, item: tuple[str, str] = ITEM
-    ) -> None:
-        """`item`: the name of a row, and advice to its owner, with the row's number as {row}."""
-        self._early, self._what, self._ranges, self._patience, self._item = early, what, ranges, patience, item
-        self._readers = [_ReaderProcess(handle, number) for number, handle in enumerate(early)]
-        self.count = len(self._readers)
-        self._regions = {"beats": Region.allocate("beats", max(1, self.count) * BEATS * 8)}
-        self._words = self._regions["beats"].array("i8", (max(1, self.count), BEATS))
-        self._recipe_nbytes = 0
-        self._deaths_at_start = 0
-        self._task = next(_TASKS)
-        self.deaths = 0
-        self.bad: dict[int, Report] = {}
-        self.unable = ""  # reason why no process can read
+    def __init__(self, group: Group, what: str, ranges: RowRanges, item: tuple[str, str] = ITEM) -> None:
+        self._group, self._what, self._ranges = group, what, ranges
+        self._limits = limits_of(Role.READER, group.supervise)
+        self._work = RangeWork(what, ranges, self._limits.max_item_attempts, item)
+        self.count = len(group.pool)
+        self._team: Loaders | None = None
+        self._errors: list[HogwildError] = []
+
+    @property
+    def deaths(self) -> int:
+        return self._team.deaths if self._team is not None else 0
+
+    @property
+    def bad(self) -> dict[int, Report]:
+        """Range -> why it cannot be read."""
+        return self._work.bad
 
     def start(self, recipe: bytes, regions: Mapping[str, Region]) -> None:
-        """Send the task: the readers make the data set from the pickled `recipe`, which writes into `regions`, and
-        import what it needs. Call `run` or `dismiss` next."""
-        self._regions |= {"recipe": Region.of_bytes("recipe", recipe), **regions}
-        self._recipe_nbytes = len(recipe)
-        for reader in self._readers:
-            self._ask(reader)
-
-    def _ask(self, reader: _ReaderProcess) -> None:
-        reader.handle.send(ReadTask(self._task, reader.number, self._recipe_nbytes), self._regions)
+        """Send the task: the readers open the pickled `recipe`, which writes into `regions`, and import what it needs.
+        Call `run` or `dismiss` next."""
+        roster = Roster(Role.READER, self._limits, self.count)
+        self._team = Loaders(self._group, roster, self._work, recipe, regions)
+        self._group.teams.append(self._team)
+        self._errors += self._group.step(time.monotonic(), [self._team])
 
     def run(self, tell: Callable[[int], object]) -> bool:
         """Read; return True if all is read, or all before a bad row, False if no reader is left that can. `tell` gets
         the number of rows read in every turn. Raises DataError for a range that kills every reader."""
-        try:
-            self._watch(tell)
-        except DataError:
-            self.dismiss()
-            raise
+        assert self._team is not None
+        while not self._ranges.is_finished and not self._errors:
+            self._group.wait(POLL_MS)
+            self._errors += self._group.step(time.monotonic(), [self._team])
+            tell(self._ranges.rows_read)
         self.dismiss()
+        fatal = next((error for error in self._errors if error.code == "data/item-kills"), None)
+        if fatal is not None:
+            raise fatal
         return self._ranges.is_finished
 
     @property
     def why_unread(self) -> str:
         """A sentence for the log after a `run` that returned False."""
-        return f"{self._what}: {self.unable or 'no reader process can be started'}; the parent process reads it"
-
-    def _watch(self, tell: Callable[[int], object]) -> None:
-        last_s = time.monotonic()
-        while not self._ranges.is_finished and any(not reader.is_unable for reader in self._readers):
-            self._lease()
-            host.wait_readable(chain.from_iterable(reader.handle.descriptors() for reader in self._readers), POLL_MS)
-            now_s = time.monotonic()
-            for reader in self._readers[:]:
-                self._listen(reader)
-                self._judge(reader, min(TURN_S, now_s - last_s))
-                if reader in self._readers and (status := reader.handle.reap()) is not None:
-                    self._handle_death(reader, status)
-            last_s = now_s
-            tell(self._ranges.rows_read)
-
-    def _lease(self) -> None:
-        """Lease one range to each reader, then another: near the end no reader holds two while another has none."""
-        for most in range(1, IN_HAND + 1):
-            for reader in self._readers:
-                if not reader.has_begun or reader.killed_s is not None or self._ranges.hand(reader.number) >= most:
-                    continue
-                if (number := self._ranges.lease(reader.number)) is not None:
-                    reader.handle.lease(self._task, number)
-
-    def _listen(self, reader: _ReaderProcess) -> None:
-        for _, number in reader.handle.acks():
-            self._ranges.finish(reader.number, number)
-            self._deaths_at_start = 0
-        reader.handle.listen()
-        said, reader.handle.said_as_reader = reader.handle.said_as_reader, []
-        for report in said:
-            if report.task != self._task:
-                continue
-            if report.kind == "reading":
-                reader.has_begun = True
-            elif report.kind == "unreadable":
-                reader.is_unable, self.unable = True, report.detail
-            else:
-                self._ranges.condemn(reader.number, report.item)
-                self.bad[report.item] = report
-
-    def _judge(self, reader: _ReaderProcess, elapsed_s: float) -> None:
-        """Kill a silent reader. Beats come with every item, and while a reader waits."""
-        if reader.killed_s is not None:
-            reader.killed_s += elapsed_s
-            if reader.killed_s > REAP_S:
-                self._leave_behind(reader)
-            return
-        beats = int(self._words[reader.number, ReaderBeat.COUNT])
-        reader.silent_s = 0.0 if beats != reader.beats or reader.is_unable else reader.silent_s + elapsed_s
-        reader.beats = beats
-        limit_s = self._patience.stall_s if reader.has_begun else self._patience.start_s
-        if reader.silent_s > limit_s:
-            reader.handle.kill(f"no sign of life for {limit_s:g} s")
-            reader.killed_s = 0.0
-
-    def _handle_death(self, reader: _ReaderProcess, status: int) -> None:
-        self._listen(reader)  # ranges finished before its death
-        self.deaths += 1
-        words = reader.handle.killed_for or host.describe_exit(status)
-        said = reader.handle.error.detail if reader.handle.error else reader.handle.last_output()
-        self._readers.remove(reader)
-        handle = self._early.replace(reader.handle)
-        self._charge(reader, f"{words}; it said: {said}" if said else words)
-        self._words[reader.number] = 0
-        if handle is not None and not reader.is_unable:
-            self._readers.append(_ReaderProcess(handle, reader.number))
-            self._ask(self._readers[-1])
-
-    def _charge(self, reader: _ReaderProcess, how: str) -> None:
-        number, row = int(self._words[reader.number, ReaderBeat.RANGE]), int(self._words[reader.number, ReaderBeat.ROW])
-        deaths = self._ranges.release(reader.number, number or None)
-        if deaths >= self._patience.attempts:
-            ended = f"{deaths} processes, the last one" if deaths > 1 else "its process"
-            item, advice = (words.format(row=row) for words in self._item)
-            raise DataError(f"{self._what}: reading {item} crashed {ended}: {how}. {advice}", code="data/item-kills")
-        if not deaths:
-            self._deaths_at_start += 1
-        if self._deaths_at_start >= DEATHS_AT_START * len(self._words):
-            reader.is_unable, self.unable = True, f"reader processes died: {how}"
-            for other in self._readers:
-                other.is_unable = True
-
-    def _leave_behind(self, reader: _ReaderProcess) -> None:
-        """Abandon a process that survives SIGKILL; a late write of it would store the same values."""
-        self._readers.remove(reader)
-        self._early.abandon(reader.handle)
-        self._charge(reader, f"{reader.handle.killed_for}; it {reader.handle.describe_undead()}")
+        why = str(self._errors[0]) if self._errors else "no reader process can be started"
+        return f"{self._what}: {why}; the parent process reads it"
 
     def dismiss(self) -> None:
-        """Let the readers wait for their set-up again. Those that still hold a range are killed: its ack would be
-        mistaken for one of training."""
-        for reader in self._readers:
-            if reader.killed_s is None and not self._ranges.hand(reader.number):
-                reader.handle.lease(self._task, LOOK)
+        """Make the readers spares again. Those that still hold a range are replaced: its ack would be mistaken for one
+        of training."""
+        assert self._team is not None
+        for handle in self._team:
+            if handle.killed_for or self._ranges.hand(handle.number):
+                self._group.end(handle)
                 continue
-            reader.handle.kill("its data is read by somebody else")
-            host.wait_readable([reader.handle.pidfd], REAP_S * 1000)
-            if reader.handle.reap() is None:
-                self._early.abandon(reader.handle)
-            else:
-                self._early.replace(reader.handle)
+            handle.lease(self._team.task, LOOK)
+            self._group.give_back(self._team, handle)
+        self._group.teams.remove(self._team)
+        self._group.refill(self.count)

@@ -14,7 +14,6 @@ import os
 import pickle
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import cloudpickle
@@ -26,12 +25,12 @@ from hogwild.errors import HogwildError, ModelError
 from hogwild.job.trial import Findings, Trial
 from hogwild.shared_memory.region import Region
 from hogwild.user_code import is_users
-from workers.loading.readers import TURN_S, Patience
 from workers.messages import TrialTask
 from workers.processes.blocked_call import training_thread
-from workers.processes.early_start import HeadStart
+from workers.processes.group import Group
 from workers.processes.handle import POLL_MS, REAP_S, Handle
 
+TURN_S = 1.0  # most that one turn adds to a silence: a parent that was itself stopped must not kill anybody
 OUTPUT_KEPT = 32 << 10  # characters
 STACKS = "Fatal Python error: "  # the first words of the stacks that a crash writes
 RESERVE = 64 << 20  # bytes of memory that a copy of the model must leave free
@@ -48,19 +47,20 @@ class _End:
     is_untriable: bool = False
 
 
-def try_in_worker(early: HeadStart, trial: Trial, patience: Patience, say: Callable[[str], object]) -> Findings | None:
-    """Return the findings; None if the trial cannot run in another process. `say` gets a sentence for each process that
-    was replaced. Raises ModelError if the trial ends its process or does not end."""
-    if not any(True for _ in early) or (content := _written(trial)) is None:
+def try_in_worker(group: Group, trial: Trial) -> Findings | None:
+    """Return the findings; None if the trial cannot run in another process. Each process that was replaced is told.
+    Raises ModelError if the trial ends its process or does not end."""
+    if not len(group.pool) or (content := _written(trial)) is None:
         return None
+    say, start_s, wanted = group.diary.show_message, group.supervise.start_timeout_s, len(group.pool)
     regions = {"trial": content, "answer": Region.allocate("answer", 1)}  # written, not mapped
     end, output = _End(), ""
-    for _ in range(patience.attempts):
-        if not (waiting := [*early]):
+    for _ in range(group.supervise.max_item_attempts):
+        if not (waiting := [*group.pool]):
             return None
         handle = waiting[-1]  # loaders will be the first ones
         handle.send(TrialTask(), regions)
-        end = _awaited(handle, patience.start_s)
+        end = _awaited(handle, start_s)
         if end.nbytes:
             found: Findings = pickle.loads(os.pread(regions["answer"].descriptor, end.nbytes, 0))
             if found.error is not None:
@@ -71,9 +71,10 @@ def try_in_worker(early: HeadStart, trial: Trial, patience: Patience, say: Calla
         said, output = handle.last_output(), handle.first_output().decode(errors="replace")
         if end.status is None:
             say(f"a worker {handle.describe_undead()}")
-            early.abandon(handle)
+            group.end(handle)
             continue
-        early.replace(handle)
+        group.end(handle)
+        group.refill(wanted)
         is_killed = end.status < 0 and host.signal_name(-end.status) == "SIGKILL"
         if end.has_begun and not is_killed:
             break
@@ -82,7 +83,7 @@ def try_in_worker(early: HeadStart, trial: Trial, patience: Patience, say: Calla
         )
     if not end.has_begun or end.status is None:
         return None
-    error = _error(trial, end, output, patience.start_s)
+    error = _error(trial, end, output, start_s)
     _note_output(error, output)
     raise error
 
@@ -114,8 +115,7 @@ def _awaited(handle: Handle, limit_s: float) -> _End:
     while True:
         host.wait_readable(handle.descriptors(), POLL_MS)
         handle.listen()
-        said, handle.said_as_reader = handle.said_as_reader, []
-        for report in said:
+        for report in handle.pop_said():
             if report.kind == "tried":
                 return _End(nbytes=report.item)
             if report.kind == "untriable":

@@ -7,10 +7,10 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from hogwild import host
-from hogwild.errors import DeviceSharingError
+from hogwild.errors import DeviceSharingError, HogwildError
 from hogwild.parameters.flat_layout import region_name
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
@@ -18,18 +18,22 @@ from hogwild.planning.device_placement import SHARED
 from hogwild.shared_memory.region import Region
 from workers.child.gpu_owner import FETCH, PUSH
 from workers.messages import HoldTask, Report
-from workers.processes.handle import POLL_MS, REAP_S, Handle, reaped
+from workers.processes.group import Group, Team
+from workers.processes.handle import POLL_MS, Handle
+from workers.processes.roles import Role, limits_of
+from workers.processes.roster import Roster, RowReading
+from workers.processes.setbacks import Death, End
 
 COPY_S = 120.0  # for one copy of all parameters
 
 
-def holder_for(planned: Plan, shared: SharedModel, timeout_s: float) -> "NoHolder":
+def holder_for(group: Group, planned: Plan, shared: SharedModel) -> "NoHolder":
     """Return the owner of the flats of `shared`; if the plan puts them on a device, they are there when this returns.
     Raises DeviceSharingError."""
     if planned.placement != SHARED:
         return NoHolder()
     flats = {region_name(dtype) for dtype, size in shared.layout.flats.sizes.items() if size}
-    return Holder.start(planned, {name: shared.regions[name] for name in sorted(flats)}, timeout_s)
+    return Holder(group, planned.devices[0], {name: shared.regions[name] for name in sorted(flats)})
 
 
 class NoHolder:
@@ -44,30 +48,36 @@ class NoHolder:
     def push(self) -> None:
         """Copy the parameters to the device. All workers must be parked, and will rebuild their private state."""
 
-    def check(self) -> None:
-        """Raise DeviceSharingError if the owner is dead."""
-
     def close(self) -> None:
         """End the owner, after the last worker. Host memory then has the parameters, if they could be read."""
 
 
 class Holder(NoHolder):
-    def __init__(self, handle: Handle, lifeline: tuple[int, int]) -> None:
-        self._handle, self._lifeline = handle, lifeline
-        self._is_open, self.pid = True, handle.pid
+    """The owner. Another thread may wait for its answer, so what the team hears is what this asks for."""
 
-    @classmethod
-    def start(cls, planned: Plan, regions: Mapping[str, Region], timeout_s: float) -> "Holder":
-        """Start the owner. `regions`: the flats, on the device when this returns. Raises DeviceSharingError."""
-        lifeline = os.pipe()
-        holder = cls(Handle.spawn(lifeline=lifeline[0], planned=planned), lifeline)
+    def __init__(self, group: Group, device: str, regions: Mapping[str, Region]) -> None:
+        """Start the owner of `regions`, the flats; they are on the device when this returns. Raises
+        DeviceSharingError."""
+        self._group, self._team, self._is_open = group, _Owner(group, device, regions), False
+        group.teams.append(self._team)
         try:
-            holder._handle.send(HoldTask(planned.devices[0]), regions)
-            holder.handles = json.loads(holder._answer("holding", timeout_s))
+            self._raise_first(group.step(time.monotonic(), [self._team]))
+            handle = self._team[0]
+            self.pid = handle.pid
+            self._pidfd, self._channel = os.dup(handle.pidfd), handle.channel.dup()
+            self._is_open = True
+            while (detail := self._team.holding) is None:
+                group.wait(POLL_MS)
+                self._raise_first(group.step(time.monotonic(), [self._team]))
+            self.handles = json.loads(detail)
         except BaseException:
-            holder.close()
+            self.close()
             raise
-        return holder
+
+    @staticmethod
+    def _raise_first(errors: list[HogwildError]) -> None:
+        for error in errors:
+            raise error
 
     def fetch(self) -> None:
         self._ask(FETCH, "fetched")
@@ -79,41 +89,69 @@ class Holder(NoHolder):
         if not self._is_open:  # closing has made the last copy
             return
         try:
-            self._handle.channel.send(command)
+            self._channel.send(command)
         except OSError as error:
-            raise self._lost(str(error)) from error
-        self._answer(kind, COPY_S)
-
-    def _answer(self, kind: str, timeout_s: float) -> str:
-        """Wait for a report of this kind; return its detail."""
-        deadline = time.monotonic() + timeout_s
+            raise lost(self.pid, str(error)) from error
+        deadline = time.monotonic() + COPY_S
         while time.monotonic() < deadline:
-            host.wait_readable(self._handle.descriptors(), POLL_MS)
-            for report in Report.receive_all(self._handle.channel):
+            host.wait_readable([self._pidfd, self._channel.fileno()], POLL_MS)
+            for report in Report.receive_all(self._channel):
                 if report.kind == "error":
-                    raise self._lost(report.detail)
+                    raise lost(self.pid, report.detail)
                 if report.kind == kind:
-                    return report.detail
-            self.check()
-        raise self._lost(f"no answer within {timeout_s:g} s")
-
-    def check(self) -> None:
-        if self._handle.reap() is not None:
-            raise self._lost(f"it died. {self._handle.last_output()}".rstrip())
-
-    def _lost(self, why: str) -> DeviceSharingError:
-        return DeviceSharingError(
-            f"the process (pid {self._handle.pid}) that holds the parameters on the device has failed: {why}; "
-            "--resume continues from the last checkpoint"
-        )
+                    return
+            if host.wait_readable([self._pidfd], 0):
+                raise lost(self.pid, "it died")
+        raise lost(self.pid, f"no answer within {COPY_S:g} s")
 
     def close(self) -> None:
         if self.handles is not None:
             with contextlib.suppress(DeviceSharingError):  # its death was reported where it was noticed
                 self.fetch()
-        self._is_open = False
-        self._handle.kill()
-        list(reaped([self._handle], REAP_S))
-        self._handle.close()
-        for descriptor in self._lifeline:
-            os.close(descriptor)
+        self._group.dismiss([self._team], in_order=False)
+        if self._is_open:
+            self._is_open = False
+            os.close(self._pidfd)
+            self._channel.close()
+
+
+class _Owner(Team):
+    """The team of one that holds the flats."""
+
+    is_loud = False
+
+    def __init__(self, group: Group, device: str, regions: Mapping[str, Region]) -> None:
+        super().__init__(group, Roster(Role.OWNER, limits_of(Role.OWNER, group.supervise), 1))
+        self._device, self._regions = device, regions
+        self.holding: str | None = None  # the handles of the flats, as JSON
+
+    def prepare(self, number: int) -> tuple[HoldTask, Mapping[str, Region]]:
+        return HoldTask(self._device), self._regions
+
+    def listen(self, handle: Handle) -> Iterator[HogwildError]:
+        if self.holding is None:  # from then on every report answers a call
+            handle.listen()
+            for report in handle.pop_said():
+                if report.kind == "holding":
+                    self.holding = report.detail
+                    self.roster.ready(0)
+        yield from ()
+
+    def readings(self) -> dict[int, RowReading]:
+        """It has no row: only its start is limited."""
+        return dict.fromkeys(self.handles, RowReading(0, 0, 0.0, has_lease=False, idle=True))
+
+    def lost(self, number: int, handle: Handle | None, end: End, how: str) -> tuple[Death, list[HogwildError]]:
+        if handle is None:
+            return Death(how, end=end), [lost(None, how)]
+        why = handle.killed_for or f"it died. {handle.last_output()}".rstrip()
+        if handle.error is not None:
+            why = handle.error.detail
+        return Death(how, handle.error, end=end), [lost(handle.pid, why)]
+
+
+def lost(pid: int | None, why: str) -> DeviceSharingError:
+    return DeviceSharingError(
+        f"the process (pid {pid}) that holds the parameters on the device has failed: {why}; "
+        "--resume continues from the last checkpoint"
+    )

@@ -1,4 +1,4 @@
-"""One worker process as the supervisor sees it: its pipes, its pidfd, its reports. The only file that starts processes.
+"""One child process as the supervisor sees it: its pipes, its pidfd, its reports. The only file that starts processes.
 
 The child inherits five descriptors under their own numbers (lease pipe, ack pipe, socket, lifeline, and a memory file
 for its output before it has a log) and nothing else. The supervisor closes its copies of the child's ends as soon as
@@ -27,7 +27,8 @@ from hogwild.errors import UsageError
 from hogwild.planning.cpu_plan import Plan
 from hogwild.version import PACKAGE_ROOT
 from workers.child import entry
-from workers.messages import LOOK, LoadTask, Report, Setup, Start, Task, read_records, write_record
+from workers.messages import LOOK, Report, Start, Task, read_records, write_record
+from workers.processes.roles import Role
 
 if TYPE_CHECKING:
     from hogwild.shared_memory.region import Region  # with numpy
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 PAYLOAD_LIMIT = 4096  # bytes of our arguments; CPython 3.11 can hang in start() if the whole payload exceeds 64 KiB
 REAPED_ELSEWHERE = 255  # other code reaped it, perhaps a host application's wait()
 PATH_LIMIT = 32 * 1024
-NOBODY = -1  # a process without a worker number yet
 WORDS_READ = 4096  # bytes of a process's last output
 REAP_S = 5.0  # after SIGKILL; a process in an uninterruptible system call may survive it
 POLL_MS = 20
@@ -66,18 +66,19 @@ class Handle:
     channel: socket.socket
     words: int
     environment: Mapping[str, str]
-    worker: int = NOBODY
+    role: Role = Role.SPARE
+    number: int = 0  # among those of its role
     incarnation: int = 0
+    task: int = 0  # number of its current task, if it is a loader's
     log: Path | None = None
-    is_spare: bool = False  # was a spare until its set-up
+    is_spare: bool = False  # was a spare until it got its role
     is_waiting: bool = False  # torch is imported; waits for its set-up
     is_ready: bool = False
     parked_in: int = 0  # number of the pause, once its earlier stores are visible
     update_path: str = ""
     error: Report | None = None
-    said_as_reader: list[Report] = field(default_factory=list)
+    said: list[Report] = field(default_factory=list)  # about its current task; whoever gave the task takes them
     killed_for: str = ""
-    noun: str = "worker"
 
     @classmethod
     def spawn(cls, *, lifeline: int, planned: Plan) -> "Handle":
@@ -113,21 +114,17 @@ class Handle:
         channel.setblocking(False)
         return cls(process, process.pid, pidfd, lease_write, ack_read, channel, words, environment)
 
-    def set_up(self, setup: Setup, regions: "Mapping[str, Region]", incarnation: int) -> None:
-        """Give the process its number and send the worker's set-up."""
-        self.worker, self.incarnation, self.log = setup.worker, incarnation, Path(setup.log)
-        self.send(setup, regions)
-
-    def ask_to_load(self, task: LoadTask, regions: "Mapping[str, Region]", incarnation: int) -> None:
-        """Make the process a loader of streamed data."""
-        self.worker, self.incarnation, self.log, self.noun = task.loader, incarnation, Path(task.log), "loader"
-        self.send(task, regions)
+    def assign(self, role: Role, number: int, incarnation: int = 0) -> None:
+        """Note its role; the task follows (`send`)."""
+        self.role, self.number, self.incarnation = role, number, incarnation
+        self.task, self.log, self.is_ready, self.said = 0, None, False, []
 
     def send(self, task: Task, regions: "Mapping[str, Region]") -> None:
         """Send a task with its regions, and the environment a new process would inherit: user code may have changed it
         since this one started. A process that died meanwhile is no error here: its pidfd shows it."""
         from hogwild.training.torch_settings import current  # torch is loaded by now
 
+        self.task, self.log = task.number, Path(task.log) if task.log else None
         changes = _changes(self.environment, os.environ)
         self.environment = dict(os.environ)  # the child's after this task; later tasks send further changes
         task = replace(
@@ -155,8 +152,8 @@ class Handle:
         write_record(self.lease_write, over, LOOK)
 
     def acks(self) -> list[tuple[int, int]]:
-        """Return (skipped, item id) of every item finished since the last call; of a loader (answer, slot + 1) of every
-        slot. Doorbells are left out."""
+        """Return (skipped, item id) of every item finished since the last call; of a loader (answer, number) of every
+        slot or range. Doorbells are left out."""
         found = []
         for first, item in read_records(self.ack_read):
             if item != LOOK:
@@ -166,16 +163,22 @@ class Handle:
         return found
 
     def listen(self) -> None:
-        """Process the reports from the worker's socket."""
+        """Process the reports from the process's socket; those of an earlier task are dropped."""
         for report in Report.receive_all(self.channel):
             if report.kind == "waiting":
                 self.is_waiting = True
-            elif report.kind == "ready":
-                self.is_ready, self.update_path = True, report.detail
             elif report.kind == "error":
                 self.error = report
+            elif report.task != self.task:
+                continue
+            elif report.kind == "ready":
+                self.is_ready, self.update_path = True, report.detail
             else:
-                self.said_as_reader.append(report)
+                self.said.append(report)
+
+    def pop_said(self) -> list[Report]:
+        said, self.said = self.said, []
+        return said
 
     def kill(self, why: str = "") -> None:
         self.killed_for = self.killed_for or why
@@ -200,7 +203,7 @@ class Handle:
 
     @property
     def title(self) -> str:
-        return f"{'a spare' if self.worker == NOBODY else f'{self.noun} {self.worker}'} (pid {self.pid})"
+        return f"{'a spare' if self.role is Role.SPARE else f'{self.role} {self.number}'} (pid {self.pid})"
 
     def describe_undead(self) -> str:
         """Return a phrase for a process that is still there after SIGKILL."""

@@ -1,39 +1,39 @@
-"""The roster: a state machine of all workers that decides who starts and who is killed. Pure: time and readings come in
-as arguments, decisions go out as actions; `supervisor.py` carries them out.
+"""The roster: a state machine of all processes of one role that decides who starts, who is killed and who leaves. Pure:
+time and readings come in as arguments, decisions go out as actions; `group.py` carries them out.
 
-    EMPTY --spawn--> STARTING --ready--> READY --first commit--> TRAINING
-      ^                  |                 |                        |
-      |  backoff         '----- Kill: could not start ------- Kill: stalled
-      '---- exited <-----------------------+------------------------'
+    EMPTY --spawn--> STARTING --ready--> READY --first batch--> TRAINING --resize--> LEAVING --> VACANT
+      ^                  |                 |                        |                               |
+      |  backoff         '----- Kill: could not start ------- Kill: stalled                         |
+      '---- exited <-----------------------+------------------------'     <---------- resize -------'
                  '--> RETIRED   too many restarts in the window, three failed starts in a row, or still alive
                                 UNDEAD_S after its kill (Abandon): its row must have no second writer
 
-A worker that had committed something is replaced at once if a spare is ready, any other after a backoff. `setbacks.py`
-judges all deaths together.
+A process that had done a batch is replaced at once if a spare is ready, any other after a backoff. `setbacks.py` judges
+all deaths together; `roles.py` has the limits of each role.
 
 Clocks add up the time between ticks, so a pause of the supervisor itself (a gap of more than GAP_S) counts for no
-worker and resets every deadline.
+process and resets every deadline.
 * *Start*: from spawn to the first commit. It stops while the worker is ready without a lease, and in a pause, where
   silence counts instead.
 * *Silence*: since the last change of the beat. The limit is max(stall_timeout_s, 20 x its slowest batch).
 * *Deadlock*: since any worker last committed or any loader last filled a batch. It stops in a pause, when all work is
   done, and, while no worker has a lease, while a process starts or a loader reads (they have clocks of their own).
+* *Leaving*: from the request on, `leave_s`.
 
-With `by_records` (loaders) a beat is a record read, and a batch may take any time: only silence counts, from the first
-batch on, and a deadlock means that no loader reads a record."""
+With `by_records` (loaders, readers) a beat is a record read, and a batch may take any time: only silence counts, from
+the first batch on, and a deadlock means that no loader reads a record."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from hogwild.errors import HogwildError, WorkersLost
-from workers.processes.setbacks import Death, End, RosterPolicy, Setbacks, Standstill
+from workers.processes.roles import Limits, Role
+from workers.processes.setbacks import Death, End, Setbacks, Standstill
 
 GAP_S = 1.0
 FIRST_BACKOFF_S = 0.1
-LONGEST_BACKOFF_S = 5.0
-FAILED_STARTS = 3
 SLOW_FACTOR = 20
 UNDEAD_S = 5.0  # only an uninterruptible system call takes longer; all others die in milliseconds
 SETTLING_S = 1.0  # a spare's first batch comes within it, unless another process's import takes its cores
@@ -45,6 +45,8 @@ class State(Enum):
     READY = "ready"
     TRAINING = "training"
     DYING = "dying"
+    LEAVING = "leaving"
+    VACANT = "vacant"
     RETIRED = "retired"
 
 
@@ -62,8 +64,15 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
+class Leave:
+    """The process is asked to finish what it does and leave; nobody takes its place."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
 class Abandon:
-    """A killed worker does not die. Its slot is retired."""
+    """A killed process does not die. Its slot is retired."""
 
     worker: int
 
@@ -73,7 +82,7 @@ class Fail:
     error: HogwildError
 
 
-Action = Spawn | Kill | Abandon | Fail
+Action = Spawn | Kill | Leave | Abandon | Fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +117,29 @@ class RosterSlot:
     is_fenced: bool = False  # never replaced: the job ends
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The job at a tick. `spares`: number of ready spares; `is_owed`: work is left and no loader reads, so some worker
+    should have a lease; `filled`: batches that loaders have filled; `may_start`: a start disturbs nobody."""
+
+    paused: bool = False
+    spares: int = 0
+    is_owed: bool = False
+    filled: int = 0
+    may_start: bool = True
+
+
+UNDISTURBED = Moment()
+
+
 @dataclass(slots=True)
 class Roster:
-    """All slots of one job. Call `tick` often, and the other methods as things happen. `needed`: least number of
-    loaders; of workers it is `supervise.min_workers`."""
+    """All slots of one role. Call `tick` often, and the other methods as things happen."""
 
-    procs: int
-    policy: RosterPolicy
+    role: Role
+    limits: Limits
+    count: int  # slots that should be filled; those beyond are vacant
     committed_before: bool = False  # in an earlier attempt (resume)
-    by_records: bool = False
-    needed: int = 1
-    noun: str = field(init=False)
     slots: list[RosterSlot] = field(init=False)
     restarts: int = 0
     _now: float | None = None
@@ -126,10 +147,9 @@ class Roster:
     _standstill: Standstill = field(init=False)
 
     def __post_init__(self) -> None:
-        self.noun = "loader" if self.by_records else "worker"
-        self.slots = [RosterSlot() for _ in range(self.procs)]
-        self._setbacks = Setbacks(self.procs, self.policy, self.committed_before, self.noun)
-        self._standstill = Standstill(self.policy.deadlock_timeout_s, self.by_records)
+        self.slots = [RosterSlot() for _ in range(self.count)]
+        self._setbacks = Setbacks(lambda: self.count, self.limits, self.committed_before, self.role.value)
+        self._standstill = Standstill(self.limits.deadlock_timeout_s, self.limits.by_records)
 
     # ---- questions ---------------------------------------------------------------------------------------------
 
@@ -139,8 +159,8 @@ class Roster:
 
     @property
     def all_train(self) -> bool:
-        """True if every worker of the plan has committed something since it started."""
-        return all(slot.state is State.TRAINING for slot in self.slots)
+        """True if every worker of the job has committed something since it started."""
+        return all(slot.state is State.TRAINING for slot in self.slots if slot.state is not State.VACANT)
 
     @property
     def is_anyone_missing(self) -> bool:
@@ -149,14 +169,14 @@ class Roster:
 
     @property
     def is_anyone_dying(self) -> bool:
-        """True if a worker is killed but not reaped: it may still be in the middle of a write."""
-        return any(slot.state is State.DYING for slot in self.slots)
+        """True if a worker is killed or told to leave, but not reaped: it may still be in the middle of a write."""
+        return any(slot.state in (State.DYING, State.LEAVING) for slot in self.slots)
 
     def rows(self, pids: Mapping[int, int], counted: str, counts: Sequence[int]) -> list[dict[str, object]]:
         """Return a row per slot for status.json. `counts`: what each has done, called `counted`."""
         return [
             {
-                self.noun: number,
+                self.role.value: number,
                 "state": slot.state.value,
                 "pid": pids.get(number),
                 "incarnation": slot.incarnation,
@@ -164,6 +184,7 @@ class Roster:
                 **self._silence(slot),
             }
             for number, slot in enumerate(self.slots)
+            if slot.state is not State.VACANT
         ]
 
     def _silence(self, slot: RosterSlot) -> dict[str, object]:
@@ -179,7 +200,7 @@ class Roster:
             or (slot.state is State.STARTING and slot.incarnation == 1)
             or (slot.state in (State.STARTING, State.READY) and slot.since_s < SETTLING_S)
             for slot in self.slots
-            if slot.state is not State.RETIRED
+            if slot.state not in (State.RETIRED, State.VACANT)
         )
 
     def ending(self, worker: int, *, left: bool, fenced: bool) -> End:
@@ -201,6 +222,42 @@ class Roster:
             slot.state = State.READY
             slot.failed_starts = 0
 
+    def resize(self, count: int) -> list[Action]:
+        """Have `count` slots filled from now on: surplus processes, the highest numbers first, leave in order; vacant
+        slots are filled at the next tick. A retired slot stays retired."""
+        actions: list[Action] = []
+        self.slots += [RosterSlot(State.VACANT) for _ in range(count - len(self.slots))]
+        self.count = count
+        for number, slot in enumerate(self.slots):
+            if number < count:
+                if slot.state is State.VACANT:
+                    self.slots[number] = replace(slot, state=State.EMPTY, due_s=0.0, deaths_in_a_row=0, failed_starts=0)
+            elif slot.state is State.EMPTY:
+                slot.state = State.VACANT
+            elif slot.state in (State.STARTING, State.READY, State.TRAINING):
+                slot.state, slot.since_s = State.LEAVING, 0.0
+                actions.append(Leave(number))
+        return actions
+
+    def expect(self, count: int) -> None:
+        """Have `count` slots filled from now on; surplus processes stay until they are taken."""
+        self.slots += [RosterSlot() for _ in range(count - len(self.slots))]
+        self.count = count
+
+    def taken(self, number: int) -> None:
+        """Note that the process of a slot got another role: its place is free at once."""
+        slot = self.slots[number]
+        slot.state, slot.deaths_in_a_row, slot.due_s = State.EMPTY, 0, 0.0
+
+    def seated(self) -> int:
+        """Return the slot of a process that comes from another role, and is ready."""
+        free = (k for k, slot in enumerate(self.slots) if slot.state in (State.EMPTY, State.VACANT))
+        if (number := next(free, None)) is None:
+            number = len(self.slots)
+            self.slots.append(RosterSlot())
+        self.slots[number].state = State.READY
+        return number
+
     def fence(self, worker: int) -> None:
         """Note that a worker is killed by the caller because it delays the end of the job. It is not replaced, and its
         death does not count."""
@@ -215,22 +272,25 @@ class Roster:
         if slot.is_fenced:
             slot.state = State.RETIRED
             return []
+        if worker >= self.count:  # it was to leave, however it ended
+            slot.state = State.VACANT
+            return []
         slot.failed_starts, slot.state = slot.failed_starts + is_starting, State.EMPTY
         slot.deaths_in_a_row += 1
         doublings = min(slot.deaths_in_a_row - 1, 10)  # far beyond the longest backoff; 2.0 ** 1024 overflows
-        slot.due_s = now + min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0**doublings)
+        slot.due_s = now + min(self.limits.longest_backoff_s, FIRST_BACKOFF_S * 2.0**doublings)
         total = sum(slot.batches for slot in self.slots)
         hopeless = self._setbacks.hopeless(death, total, in_set_up=is_starting)
         if hopeless is not None:
             return [Fail(hopeless)]
         crash_loop = self._setbacks.crash_loop(worker, death, now, total)
-        while slot.recent and now - slot.recent[0][0] > self.policy.window_s:
+        while slot.recent and now - slot.recent[0][0] > self.limits.window_s:
             slot.recent.popleft()
         no_room = is_starting and death.found_no_room
-        if no_room or len(slot.recent) >= self.policy.max_restarts or slot.failed_starts >= FAILED_STARTS:
+        if no_room or len(slot.recent) >= self.limits.max_restarts or slot.failed_starts >= self.limits.failed_starts:
             slot.state = State.RETIRED
             kinds = [*(end for _, end in slot.recent), death.end]
-            why = f"{self.noun} {worker} found no room on its device" if no_room else self._why_retired(worker, kinds)
+            why = f"{self.role} {worker} found no room on its device" if no_room else self._why_retired(worker, kinds)
             if lost := self._after_retirement(why, death):
                 return lost
         if crash_loop is not None:
@@ -246,40 +306,36 @@ class Roster:
         self._see_commits(slot, death.batches)
         if slot.is_fenced:
             return []
-        return self._after_retirement(f"{self.noun} {worker} is still alive after SIGKILL", death)
+        return self._after_retirement(f"{self.role} {worker} is still alive after SIGKILL", death)
 
-    def tick(
-        self,
-        now: float,
-        readings: Mapping[int, RowReading],
-        *,
-        paused: bool,
-        spares: int = 0,
-        is_owed: bool = False,
-        filled: int = 0,
-    ) -> list[Action]:
-        """Advance the clocks; return whom to spawn or kill, or that the job must fail. `spares`: number of ready
-        spares. `is_owed`: work is left and no loader reads, so some worker should have a lease; `filled`: batches that
-        loaders have filled."""
+    def tick(self, now: float, readings: Mapping[int, RowReading], moment: Moment = UNDISTURBED) -> list[Action]:
+        """Advance the clocks; return whom to spawn or kill, or that the job must fail."""
         gap = 0.0 if self._now is None else now - self._now
         self._now = now
         if gap > GAP_S:
             self._rearm()
             gap = 0.0
         actions: list[Action] = []
+        spares = moment.spares
+        room = self.limits.at_once - sum(slot.state is State.STARTING for slot in self.slots)
         for worker, slot in enumerate(self.slots):
             slot.since_s += gap
             if slot.state is State.EMPTY:
-                if now >= slot.due_s or (spares > 0 and slot.batches > slot.batches_before):
-                    spares -= 1
+                is_due = now >= slot.due_s or (spares > 0 and slot.batches > slot.batches_before)
+                if is_due and moment.may_start and room > 0 and worker < self.count:
+                    spares, room = spares - 1, room - 1
                     actions.append(self._spawn(worker))
+            elif slot.state is State.LEAVING:
+                if slot.since_s > self.limits.leave_s:
+                    why = f"did not leave within {self.limits.leave_s:g} s"
+                    actions.append(self._kill(worker, End.STALLED, why, slot.since_s))
             elif slot.state is State.DYING:
                 if slot.since_s > UNDEAD_S:
                     slot.state = State.RETIRED
                     actions.append(Abandon(worker))
             elif worker in readings and slot.state is not State.RETIRED:
-                actions.extend(self._judge(worker, readings[worker], gap, paused))
-        return actions + self._judge_all(readings, gap, paused, is_owed, filled)
+                actions.extend(self._judge(worker, readings[worker], gap, moment.paused))
+        return actions + self._judge_all(readings, gap, moment)
 
     # ---- decisions ---------------------------------------------------------------------------------------------
 
@@ -295,16 +351,16 @@ class Roster:
         slot = self.slots[worker]
         if self._see_commits(slot, reading.batches) and slot.state is State.READY:
             slot.state, slot.silent_s = State.TRAINING, 0.0
-        by_silence = reading.idle or paused or self.by_records
+        by_silence = reading.idle or paused or self.limits.by_records
         if slot.state is State.TRAINING or (slot.state is State.READY and by_silence):
             return self._judge_silence(worker, reading, gap)
         slot.beat, slot.silent_s = reading.beat, 0.0
         if slot.state is State.STARTING or reading.has_lease:
             slot.start_s += gap
-        if slot.start_s <= self.policy.start_timeout_s:
+        if slot.start_s <= self.limits.start_timeout_s:
             return []
         what = "did not get ready" if slot.state is State.STARTING else "did not finish its first batch"
-        why = f"could not start: {what} in {self.policy.start_timeout_s:g} s"
+        why = f"could not start: {what} in {self.limits.start_timeout_s:g} s"
         return [self._kill(worker, End.COULD_NOT_START, why, slot.start_s)]
 
     @staticmethod
@@ -320,18 +376,18 @@ class Roster:
         slot.silent_s = 0.0 if reading.beat != slot.beat else slot.silent_s + gap
         slot.beat = reading.beat
         # A batch beyond every limit was not slow: the process was stopped meanwhile, and so were we.
-        if reading.slowest_s <= max(self._limit(slot), self.policy.start_timeout_s):
+        if reading.slowest_s <= max(self._limit(slot), self.limits.start_timeout_s):
             slot.slowest_s = reading.slowest_s
         limit = self._limit(slot)
         if slot.state is State.READY and not reading.idle:  # its first batch, in a pause or of a loader
-            limit = max(limit, self.policy.start_timeout_s)
+            limit = max(limit, self.limits.start_timeout_s)
         if slot.silent_s <= limit:
             return []
         why = f"stalled: silent for {slot.silent_s:.1f} s (limit {limit:g} s)"
         return [self._kill(worker, End.STALLED, why, slot.silent_s)]
 
     def _limit(self, slot: RosterSlot) -> float:
-        return max(self.policy.stall_timeout_s, SLOW_FACTOR * slot.slowest_s)
+        return max(self.limits.stall_timeout_s, SLOW_FACTOR * slot.slowest_s)
 
     def _kill(self, worker: int, end: End, why: str, silent_s: float) -> Kill:
         slot = self.slots[worker]
@@ -340,13 +396,11 @@ class Roster:
         slot.state, slot.killed_as, slot.since_s = State.DYING, end, 0.0
         return Kill(worker, why, silent_s)
 
-    def _judge_all(
-        self, readings: Mapping[int, RowReading], gap: float, paused: bool, is_owed: bool, filled: int
-    ) -> list[Action]:
+    def _judge_all(self, readings: Mapping[int, RowReading], gap: float, moment: Moment) -> list[Action]:
         beats = {k: 0 if reading.idle else reading.beat for k, reading in readings.items() if reading.has_lease}
-        total = sum(slot.batches for slot in self.slots) + filled
-        counts = bool(beats) or (is_owed and not self.is_anyone_missing)
-        deadlock = self._standstill.look(gap if counts and not paused else 0.0, total, beats)
+        total = sum(slot.batches for slot in self.slots) + moment.filled
+        counts = bool(beats) or (moment.is_owed and not self.is_anyone_missing)
+        deadlock = self._standstill.look(gap if counts and not moment.paused else 0.0, total, beats)
         return [] if deadlock is None else [Fail(deadlock)]
 
     def _rearm(self) -> None:
@@ -356,18 +410,16 @@ class Roster:
 
     def _why_retired(self, worker: int, kinds: Iterable[End]) -> str:
         failed = self.slots[worker].failed_starts
-        if failed >= FAILED_STARTS:
-            return f"{self.noun} {worker} could not start {failed} times in a row"
-        policy, kinds = self.policy, set(kinds)
+        if failed >= self.limits.failed_starts:
+            return f"{self.role} {worker} could not start {failed} times in a row"
+        limits, kinds = self.limits, set(kinds)
         verbs = {End.COULD_NOT_START: "could not start", End.DIED: "died", End.STALLED: "stalled", End.LEFT: "left"}
         done = " or ".join(verb for end, verb in verbs.items() if end in kinds)
-        return f"{self.noun} {worker} {done} more than {policy.max_restarts} times in {policy.window_s:g} s"
+        return f"{self.role} {worker} {done} more than {limits.max_restarts} times in {limits.window_s:g} s"
 
     def _after_retirement(self, why: str, death: Death) -> list[Action]:
-        left = sum(slot.state is not State.RETIRED for slot in self.slots)
-        if left >= (self.needed if self.by_records else self.policy.min_workers):
+        left = sum(slot.state is not State.RETIRED for slot in self.slots[: self.count])
+        if left >= self.limits.needed:
             return []
-        rule = f"supervise.min_workers is {self.policy.min_workers}"
-        if self.by_records:  # no setting says how many
-            rule = "each reads its own part of the stream" if self.needed > 1 else "at least one must read the stream"
-        return [Fail(WorkersLost(f"{why}; {left} of {self.procs} {self.noun}s left, {rule}. Last: {death.cause}"))]
+        rule = self.limits.rule
+        return [Fail(WorkersLost(f"{why}; {left} of {self.count} {self.role}s left, {rule}. Last: {death.cause}"))]

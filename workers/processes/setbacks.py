@@ -5,14 +5,15 @@ The circuit breaker: a batch may kill `max_item_attempts` workers before it is q
 such a batch. So `procs` x `max_item_attempts` deaths (at least 5) within `window_s`, with no batch committed or skipped
 since the first of them, cannot be the fault of batches: the job fails."""
 
+import math
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
 from hogwild.errors import CrashLoop, Deadlocked, DeviceMemoryError, HogwildError, TrainingError, UserCodeError
 from workers.messages import Report
+from workers.processes.roles import Limits
 
 FEWEST_DEATHS = 5
 
@@ -52,24 +53,13 @@ class Death:
         return f"{self.how}\n\n{self.report.traceback.rstrip()}"
 
 
-class RosterPolicy(Protocol):
-    """The `supervise` section of a job."""
-
-    max_restarts: int
-    window_s: float
-    start_timeout_s: float
-    stall_timeout_s: float
-    deadlock_timeout_s: float
-    min_workers: int
-    max_item_attempts: int
-
-
 @dataclass(slots=True)
 class Setbacks:
-    """All failures of one job. `total`, everywhere: batches committed by all workers in this attempt."""
+    """All failures of one role. `procs` returns the number of its processes now. `total`, everywhere: batches committed
+    by all workers in this attempt."""
 
-    procs: int
-    policy: RosterPolicy
+    procs: Callable[[], int]
+    limits: Limits
     committed_before: bool  # in an attempt before this one (resume)
     noun: str = "worker"
     _errors: dict[tuple[str, str], set[tuple[int, int]]] = field(default_factory=dict)  # (type, place) -> exchanges
@@ -111,12 +101,12 @@ class Setbacks:
         if total != self._deaths_total or death.is_excused:
             self._deaths.clear()
             self._deaths_total = total
-        if death.end is End.LEFT:
+        if death.end is End.LEFT or math.isinf(self.limits.max_item_attempts):
             return None
         self._deaths.append((now, death))
-        while now - self._deaths[0][0] > self.policy.window_s:
+        while now - self._deaths[0][0] > self.limits.window_s:
             self._deaths.popleft()
-        if len(self._deaths) < max(FEWEST_DEATHS, self.procs * self.policy.max_item_attempts):
+        if len(self._deaths) < max(FEWEST_DEATHS, self.procs() * self.limits.max_item_attempts):
             return None
         kinds = Counter(each.end for _, each in self._deaths)
         counted = ", ".join(f"{count} {kind.replace('-', ' ')}" for kind, count in kinds.items())

@@ -7,7 +7,7 @@ The loop never waits here: a hanging file, perhaps the very cause of the stall, 
 STACKS_WAIT_S the loop continues with what is known. A process that cannot answer (stopped, or deaf to the signal) has
 the kernel's part only.
 
-    RUN/stacks/worker-K.txt      appended: time, process, reason; the kernel's view; Python's stacks
+    RUN/stacks/worker-K.txt      appended: time, process, reason; the kernel's view; Python's stacks; so for each role
     RUN/stacks/supervisor.txt    the same of the supervisor
     RUN/stacks/others.txt        the kernel's view of all other descendants: spares, processes started by user code"""
 
@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hogwild import host
+from hogwild.errors import HogwildError
 from hogwild.storage.run_directory import RunDir
 from workers.processes.blocked_call import blocked_in
 from workers.processes.handle import Handle
@@ -32,19 +33,19 @@ EVERYBODY_EVERY_S = 5.0  # several stalls in a row do not need the stacks of all
 DUMP_BYTES = 1 << 20  # of one process: faulthandler writes at most 100 threads with 100 frames each
 
 Blocked = dict[int, str]
-"""Worker -> the call it is blocked in, in words; "" where nothing is known."""
+"""Process number -> the call it is blocked in, in words; "" where nothing is known."""
+Then = Callable[[Blocked], HogwildError | None]
 
 
 @dataclass(slots=True)
 class Subject:
-    """A worker whose stacks are taken. Owns copies of the descriptors: the handle may be closed meanwhile, and its
+    """A process whose stacks are taken. Owns copies of the descriptors: the handle may be closed meanwhile, and its
     descriptor numbers reused."""
 
-    worker: int
-    incarnation: int
+    name: str
     pid: int
     pidfd: int
-    words: int  # output of a worker that has no log yet
+    words: int  # output of a process that has no log yet
     file: Path
     deaf: frozenset[int] = frozenset()
     file_bytes: int = 0
@@ -58,13 +59,13 @@ class Subject:
         except OSError:
             os.close(pidfd)
             raise
-        return cls(handle.worker, handle.incarnation, handle.pid, pidfd, words, file)
+        name = f"{handle.role} {handle.number}, incarnation {handle.incarnation}, pid {handle.pid}"
+        return cls(name, handle.pid, pidfd, words, file)
 
     def ask(self, heading: str, threads: list[host.KernelThread]) -> str:
         """Append the kernel's view, `threads`, then send the signal if it can be answered: the answer follows in the
         file. Return the kernel's phrase about the main thread, which runs the training loop; "" if it is gone."""
-        name = f"worker {self.worker}, incarnation {self.incarnation}, pid {self.pid}"
-        _append(self.file, f"{heading}: {name}", [thread.in_full() for thread in threads])
+        _append(self.file, f"{heading}: {self.name}", [thread.in_full() for thread in threads])
         self.file_bytes, self.words_bytes = _size(self.file), os.fstat(self.words).st_size
         self.deaf = frozenset(thread.tid for thread in threads if thread.blocks)
         if host.can_write_stacks(threads) and host.process_status(self.pid) != "stopped":
@@ -86,7 +87,8 @@ class Subject:
 
     def answer(self) -> str:
         """Return its stacks. If it has no log yet, copy them into the stacks file."""
-        with open(self.file, "rb") as stream:
+        text = ""
+        with contextlib.suppress(FileNotFoundError), open(self.file, "rb") as stream:
             stream.seek(self.file_bytes)
             text = stream.read(DUMP_BYTES).decode(errors="replace")
         early = os.pread(self.words, DUMP_BYTES, self.words_bytes).decode(errors="replace")
@@ -101,11 +103,11 @@ class Subject:
 
 @dataclass(slots=True)
 class StackRequest:
-    """One request for stacks. `awaited`: workers whose answer the caller waits for; the others only write."""
+    """One request for stacks. `awaited`: process numbers whose answer the caller waits for; the others only write."""
 
     awaited: set[int]
     until_s: float
-    then: Callable[[Blocked], None]
+    then: Then
     is_done: bool = False
     settled: set[int] = field(default_factory=set)  # answered, or never will
     kernel: Blocked = field(default_factory=dict)
@@ -115,17 +117,19 @@ class StackRequest:
         return self.awaited <= self.settled or self.is_done or now >= self.until_s
 
     def blocked(self) -> Blocked:
-        """Return `in CALL at PLACE, system call NAME` per worker, as far as known."""
+        """Return `in CALL at PLACE, system call NAME` per process, as far as known."""
         kernel, python = dict(self.kernel), dict(self.python)
-        return {worker: ", ".join(filter(None, (python.get(worker), words))) for worker, words in kernel.items()}
+        return {pid: ", ".join(filter(None, (python.get(pid), words))) for pid, words in kernel.items()}
 
 
 class Stacks:
-    """The stacks of one job, in the supervisor. `collect` starts; `advance` (once per turn) delivers the result."""
+    """The stacks of one job, in the supervisor. `collect` starts; `advance` (once per turn) delivers the result.
+    `rundir`: where they are written; may come later."""
 
-    def __init__(self, rundir: RunDir) -> None:
-        self._rundir = rundir
+    def __init__(self, rundir: RunDir | None = None) -> None:
+        self.rundir = rundir
         self._pending: list[StackRequest] = []
+        self._errors: list[HogwildError] = []
         self._threads: list[threading.Thread] = []
         self._everybody_s = -math.inf
         self._views: dict[int, tuple[float, list[host.KernelThread]]] = {}
@@ -138,20 +142,20 @@ class Stacks:
     def collect(
         self,
         suspects: Iterable[Handle],
-        crew: Iterable[Handle],
+        everybody: Iterable[Handle],
         why: str,
         still_s: float,
-        then: Callable[[Blocked], None],
+        then: Then,
     ) -> None:
         """Take the stacks of the `suspects`, which have not moved for `still_s` seconds, and, unless that was done
-        recently, of all of the `crew`, the supervisor and every other descendant. `advance` or `leave_out` calls `then`
+        recently, of `everybody`, the supervisor and every other descendant. `advance` or `leave_out` calls `then`
         within STACKS_WAIT_S."""
-        now, handles = time.monotonic(), {handle.worker: handle for handle in suspects}
+        now, handles = time.monotonic(), {handle.pid: handle for handle in suspects}
         awaited = set(handles)
         with_all = now - self._everybody_s >= EVERYBODY_EVERY_S
         if with_all:
             self._everybody_s = now
-            handles |= {handle.worker: handle for handle in crew if handle.worker not in awaited}
+            handles |= {handle.pid: handle for handle in everybody if handle.pid not in awaited}
         subjects: list[Subject] = []
         request = StackRequest(awaited, now + STACKS_WAIT_S, then)
         self._pending.append(request)
@@ -159,7 +163,7 @@ class Stacks:
         # Without a descriptor or thread nothing is known, but the stalled worker is still handled.
         with contextlib.suppress(OSError, RuntimeError):
             for handle in handles.values():
-                subjects.append(Subject.of(handle, self._rundir.stacks_of("worker", handle.worker)))
+                subjects.append(Subject.of(handle, self._file(f"{handle.role}-{handle.number}")))
             thread.start()
             self._threads = [one for one in self._threads if one.is_alive()] + [thread]
             return
@@ -167,17 +171,27 @@ class Stacks:
         for subject in subjects:
             subject.close()
 
-    def advance(self, now: float) -> None:
-        """Deliver finished requests. Never waits."""
+    def advance(self, now: float) -> list[HogwildError]:
+        """Deliver finished requests; return the errors that they mean. Never waits."""
+        self._deliver(now)
+        errors, self._errors = self._errors, []
+        return errors
+
+    def leave_out(self, handle: Handle) -> None:
+        """Stop waiting for a dead process that is about to be buried."""
+        for request in self._pending:
+            request.awaited.discard(handle.pid)
+        self._deliver(-math.inf)
+
+    def _deliver(self, now: float) -> None:
         for request in [one for one in self._pending if one.is_over(now)]:
             self._pending.remove(request)
-            request.then(request.blocked())
+            if (error := request.then(request.blocked())) is not None:
+                self._errors.append(error)
 
-    def leave_out(self, worker: int) -> None:
-        """Stop waiting for a dead worker that is about to be buried."""
-        for request in self._pending:
-            request.awaited.discard(worker)
-        self.advance(-math.inf)
+    def _file(self, name: str) -> Path:
+        """Return the file of the stacks `name`; without a run directory nothing is kept."""
+        return Path(os.devnull) if self.rundir is None else self.rundir.stacks / f"{name}.txt"
 
     def close(self) -> None:
         """Let writing finish at the end of the job, unless it hangs."""
@@ -193,11 +207,11 @@ class Stacks:
         heading = f"=== {time.strftime('%Y-%m-%d %H:%M:%S')} {why}"
         try:
             for subject in subjects:
-                request.kernel[subject.worker] = subject.ask(heading, self._view(subject.pid, still_s))
+                request.kernel[subject.pid] = subject.ask(heading, self._view(subject.pid, still_s))
             if with_all:
                 self._note_supervisor(heading)
                 self._note_others(heading, {subject.pid for subject in subjects})
-            request.settled |= {subject.worker for subject in subjects if not subject.is_asked}
+            request.settled |= {subject.pid for subject in subjects if not subject.is_asked}
             _hear(request, [subject for subject in subjects if subject.is_asked])
         finally:
             request.is_done = True
@@ -216,7 +230,7 @@ class Stacks:
             return threads
 
     def _note_supervisor(self, heading: str) -> None:
-        file = self._rundir.stacks / "supervisor.txt"
+        file = self._file("supervisor")
         kernel = [thread.in_full() for thread in host.kernel_threads(os.getpid())]
         _append(file, f"{heading}: the supervisor, pid {os.getpid()}", kernel)
         with contextlib.suppress(OSError), open(file, "a") as stream:
@@ -227,7 +241,7 @@ class Stacks:
             if pid not in known:
                 lines = [thread.in_full() for thread in host.kernel_threads(pid)]
                 name = f"process {pid}, {host.command_line(pid)}"
-                _append(self._rundir.stacks / "others.txt", f"{heading}: {name}", lines)
+                _append(self._file("others"), f"{heading}: {name}", lines)
 
 
 def _hear(request: StackRequest, pending: list[Subject]) -> None:
@@ -237,8 +251,8 @@ def _hear(request: StackRequest, pending: list[Subject]) -> None:
         answered = [subject for subject in pending if is_last or subject.has_answered()]
         for subject in answered:
             with contextlib.suppress(OSError):  # no file: on a full disk it could not write
-                request.python[subject.worker] = blocked_in(subject.answer())
-            request.settled.add(subject.worker)
+                request.python[subject.pid] = blocked_in(subject.answer())
+            request.settled.add(subject.pid)
         pending = [subject for subject in pending if subject not in answered]
         if pending:
             host.wait_readable([subject.pidfd for subject in pending], LOOK_MS)

@@ -25,14 +25,14 @@ from hogwild.errors import RunDirError
 from hogwild.parameters.exchange import copied_bytes
 from hogwild.scheduling.work_queue import WorkQueue
 from hogwild.shared_memory.scoreboard import Command
-from workers.processes.roster import GAP_S, Roster
+from workers.processes.roster import GAP_S
 from workers.session import rollback
 from workers.session.checkpointing import MEMORY_MARGIN
 from workers.session.exchange_trial import ExchangeTrial, ways_of, why_settled, words_of
 from workers.session.outcome import Outcome
 from workers.session.run_files import write_choice
 from workers.session.session import Session
-from workers.supervision.crew import Crew
+from workers.supervision.workers import Workers
 
 
 class PauseStage(Enum):
@@ -56,10 +56,9 @@ class Pause:
 class Pauses:
     """Begins, advances and ends pauses; one at a time, numbered. Driven once per turn of the supervisor's loop."""
 
-    def __init__(self, session: Session, roster: Roster, crew: Crew) -> None:
+    def __init__(self, session: Session, workers: Workers) -> None:
         self._session = session
-        self._roster = roster
-        self._crew = crew
+        self._workers, self._roster = workers, workers.roster
         self._count = 0
         self.current: Pause | None = None
         self._trial: ExchangeTrial | None = None  # once all workers train
@@ -94,16 +93,16 @@ class Pauses:
         self._count += 1
         self.current = Pause(self._count)
         self._session.board.send(Command.PAUSE, self._count)
-        self._crew.wake()
+        self._workers.wake()
 
     def _park(self, pause: Pause, now: float) -> Outcome | None:
         session = self._session
-        missing = [k for k in self._roster.attached() if self._crew[k].parked_in != pause.number]
+        missing = [k for k in self._roster.attached() if self._workers[k].parked_in != pause.number]
         if self._roster.is_anyone_dying or missing:
             self._fence_late(pause, missing, now)
             return None
         # Only now: since the last booking a worker may have finished one item and begun another.
-        self._crew.book(session)
+        self._workers.book()
         if self._trial is not None:
             self._trial.end_slice(now)
             self._use_trial(self._trial)
@@ -123,11 +122,11 @@ class Pauses:
             return
         for worker in missing:
             why = f"did not park within {grace_s:g} s (supervise.grace_s) while the job was stopping"
-            pid = self._crew[worker].pid
+            pid = self._workers[worker].pid
             self._session.journal.event("fence", worker=worker, pid=pid, why=why)
             self._session.journal.show_message(f"worker {worker} (pid {pid}) {why}; it is killed")
             self._roster.fence(worker)
-            self._crew[worker].kill(why)
+            self._workers[worker].kill(why)
 
     def _merged(self, pause: Pause, now: float) -> Outcome | None:
         session = self._session
@@ -225,7 +224,7 @@ class Pauses:
         self.current = None
         self._session.go_on(now)
         self._session.board.send(Command.RUN, self._count)
-        self._crew.wake(over=self._count)
+        self._workers.wake(over=self._count)
 
 
 def _trial_of(session: Session) -> ExchangeTrial:

@@ -1,0 +1,144 @@
+"""What a loader fills, and from where: the batches of a stream, the rows of a data set, or the pieces of a text. Made
+in the parent, sent with cloudpickle, opened in the loader."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hogwild.errors import DataError
+from hogwild.feeds.resident import FieldSpec, ResidentData
+from hogwild.feeds.ring import Ring, RingSpec
+from hogwild.feeds.row_reader import BadRow, RowSource
+from hogwild.feeds.stream_reader import Filler, Stream, Unreadable
+from hogwild.scheduling.row_ranges import RowRanges
+from hogwild.shared_memory.region import Region
+
+Beat = Callable[[int], object]
+
+
+class Filling(Protocol):
+    """`fill(number)` fills a slot or range, and returns False where the data ends before it. Raises Unreadable.
+    `has_passed_over`: it read records of others on its way."""
+
+    @property
+    def has_passed_over(self) -> bool: ...
+
+    def fill(self, number: int) -> bool: ...
+
+
+class Recipe(Protocol):
+    def open(self, regions: Mapping[str, Region], beat: Beat, loader: int, again: "Callable[[], Recipe]") -> Filling:
+        """Open the data; `regions` are those of the task, `again` returns the recipe as it was sent."""
+
+
+# ---- streams
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRecipe:
+    """Batches of a stream, into the region `ring`; number: slot + 1."""
+
+    stream: Stream
+    ring: RingSpec
+
+    def open(self, regions: Mapping[str, Region], beat: Beat, loader: int, again: Callable[[], Any]) -> "Filling":
+        filler = Filler(self.stream, Ring(regions["ring"], self.ring), beat, loader, lambda: again().stream)
+        return _Slots(filler)
+
+
+class _Slots:
+    def __init__(self, filler: Filler) -> None:
+        self._filler = filler
+
+    @property
+    def has_passed_over(self) -> bool:
+        return self._filler.has_passed_over
+
+    def fill(self, number: int) -> bool:
+        return self._filler.fill(number - 1)
+
+
+# ---- ranges
+
+
+class _Ranges:
+    """Ranges of rows; `read(start, stop)` reads and stores them."""
+
+    has_passed_over = False
+
+    def __init__(self, ranges: RowRanges, read: Callable[[int, int], object]) -> None:
+        self._ranges, self._read = ranges, read
+
+    def fill(self, number: int) -> bool:
+        try:
+            self._read(*self._ranges.rows(number))
+        except BadRow as bad:
+            raise Unreadable(bad.error, "BadRow", "", "") from bad
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRecipe:
+    """Rows of a data set, from `begin` on in ranges of `size`. `parts`: (region, fields) of the whole data set, or of
+    the training and the validation part; then the region `places` holds the place of each row."""
+
+    rows: RowSource
+    begin: int
+    size: int
+    parts: tuple[tuple[str, tuple[FieldSpec, ...]], ...]
+    has_places: bool
+
+    def open(self, regions: Mapping[str, Region], beat: Beat, loader: int, again: Callable[[], Any]) -> "Filling":
+        places = regions["places"].tensor(torch.int64, (self.rows.count,)) if self.has_places else None
+        to = Destination([ResidentData(regions[name], fields) for name, fields in self.parts], places)
+
+        def read(start: int, stop: int) -> None:
+            to.put(start, self.rows.read(start, stop, beat))
+
+        return _Ranges(RowRanges(self.begin, self.rows.count, self.size), read)
+
+
+@dataclass(frozen=True, slots=True)
+class PassRecipe:
+    """A pass over `count` pieces of a text (`hogwild.data.text_parsing.passes.Pass`), from `begin` on: a range is one
+    piece, and the step stores its results itself."""
+
+    step: Any
+    count: int
+    begin: int
+
+    def open(self, regions: Mapping[str, Region], beat: Beat, loader: int, again: Callable[[], Any]) -> "Filling":
+        self.step.ready()
+
+        def read(piece: int, _: int) -> None:
+            beat(piece)
+            try:
+                self.step.do(piece, regions)
+            except DataError as error:  # its file has gone, or changed
+                raise BadRow(piece, error) from error
+
+        return _Ranges(RowRanges(self.begin, self.count, 1), read)
+
+
+class Destination:
+    """The data in shared memory, written by row. `places` (N,) int64, for a data set in two parts: the row's place in
+    the first part, or ~place in the second."""
+
+    def __init__(self, parts: Sequence[ResidentData], places: Tensor | None) -> None:
+        self._views = [part.views() for part in parts]
+        self._places = places
+
+    def put(self, start: int, fields: Sequence[Tensor]) -> None:
+        """Write the rows from `start` on, (n, …) per field."""
+        stop = start + len(fields[0])
+        if self._places is None:
+            for view, field in zip(self._views[0], fields, strict=True):
+                view[start:stop] = field
+            return
+        places = self._places[start:stop]
+        for views, here, there in ((self._views[0], places >= 0, places), (self._views[1], places < 0, ~places)):
+            for view, field in zip(views, fields, strict=True):
+                view[there[here]] = field[here]

@@ -1,0 +1,152 @@
+"""Loaders as the parent sees them: asked to fill slots of a stream (`supervision/stream_work.py`) or ranges of rows
+(`readers.py`), judged by their beats, replaced when they die.
+
+    answer FILLED, ENDED      the work notes it; of a stream a worker may have the batch, or the epoch has its end
+    a number cannot be filled "bad-batch": the work decides what that means
+    a loader dies             what it was asked for is free again; the number it was filling is charged"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Protocol
+
+from hogwild.errors import DataError, HogwildError
+from hogwild.shared_memory.region import Region
+from hogwild.storage.run_directory import RunDir
+from workers.child.loader import BEATS, LoaderBeat
+from workers.messages import LOOK, LoadTask, Report
+from workers.processes.group import Group, Team, shortened
+from workers.processes.handle import Handle
+from workers.processes.roster import Roster, RowReading
+from workers.processes.setbacks import Death, End
+
+_NUMBERS = count(1)  # of tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a dead loader leaves. `charged`: (epoch, batch) that it was filling; `is_excused`: that was given up;
+    `error`: fails the job."""
+
+    charged: tuple[int, int] | None = None
+    is_excused: bool = False
+    error: HogwildError | None = None
+
+
+class Work(Protocol):
+    """What loaders are given to do, in numbers from 1."""
+
+    again: str  # what happens to the work of a dead one, for messages
+
+    def request(self, loader: int) -> int | None:
+        """Return the next number for this loader, None if it has enough for now or nothing is left."""
+
+    def answered(self, loader: int, answer: int, number: int) -> bool:
+        """Note an answer; return whether something was filled."""
+
+    def refused(self, loader: int, report: Report) -> HogwildError | None:
+        """Note that `report.item` cannot be filled; return an error if that fails the job."""
+
+    def lost(self, loader: int, number: int | None, record: int, how: str) -> Loss:
+        """Free what a dead loader was asked for. `number`: what it was filling, at `record`."""
+
+    def has_in_hand(self, loader: int) -> bool: ...
+    def waits(self) -> str:
+        """Return what a loader without a request waits for."""
+
+    def check(self) -> HogwildError | None:
+        """Return an error if the data as a whole is wrong."""
+
+
+class Loaders(Team):
+    """One team of loaders, or of readers. `recipe`: pickled, opened by each with `regions`; `rundir`: where loaders
+    keep their logs; without, they are readers, which keep none."""
+
+    def __init__(
+        self,
+        group: Group,
+        roster: Roster,
+        work: Work,
+        recipe: bytes,
+        regions: Mapping[str, Region],
+        rundir: RunDir | None = None,
+    ) -> None:
+        super().__init__(group, roster)
+        self.work, self._rundir = work, rundir
+        self.task = next(_NUMBERS)
+        self.deaths = 0
+        self.filled = [0] * roster.count
+        beats = Region.allocate("beats", max(1, roster.count) * BEATS * 8)
+        self._words = beats.array("i8", (max(1, roster.count), BEATS))
+        self._recipe_nbytes = len(recipe)
+        self._regions = {"beats": beats, "recipe": Region.of_bytes("recipe", recipe), **regions}
+        self.is_loud = rundir is not None
+
+    @property
+    def is_busy(self) -> bool:
+        """True if a loader reads or is being started: loaders' own clocks judge that."""
+        return self.roster.is_anyone_missing or any(map(self.work.has_in_hand, self.handles))
+
+    def prepare(self, number: int) -> tuple[LoadTask, Mapping[str, Region]]:
+        self._words[number] = 0
+        task = LoadTask(number, self._recipe_nbytes, number=self.task)
+        if self._rundir is not None:
+            log, stacks = self._rundir.log_of("loader", number), self._rundir.stacks_of("loader", number)
+            task = replace(task, log=str(log), stacks=str(stacks))
+        return task, self._regions
+
+    def listen(self, handle: Handle) -> Iterator[HogwildError]:
+        handle.listen()
+        for answer, number in handle.acks():
+            self.filled[handle.number] += self.work.answered(handle.number, answer, number)
+        for report in handle.pop_said():
+            if report.kind == "unreadable":
+                yield DataError(report.detail, code="data/unreadable")
+            elif (error := self.work.refused(handle.number, report)) is not None:
+                yield error
+
+    def readings(self) -> dict[int, RowReading]:
+        return {
+            number: RowReading(
+                beat=int(self._words[number, LoaderBeat.COUNT]),
+                batches=self.filled[number],
+                slowest_s=int(self._words[number, LoaderBeat.SLOWEST_NS]) / 1e9,
+                has_lease=self.work.has_in_hand(number),
+                idle=bool(self._words[number, LoaderBeat.WAITING]),
+            )
+            for number in self.handles
+        }
+
+    def act(self) -> Iterator[HogwildError]:
+        """Send requests, one to each in turn: near the end none holds two while another has none."""
+        if (wrong := self.work.check()) is not None:
+            yield wrong
+        asked = True
+        while asked:
+            asked = False
+            for loader in self.roster.attached():
+                if (number := self.work.request(loader)) is not None:
+                    self[loader].lease(self.task, number)
+                    asked = True
+
+    def ask_to_leave(self, handle: Handle) -> None:
+        handle.lease(self.task, LOOK)
+
+    def waits(self) -> list[str]:
+        idle = [handle.title for handle in self if not self.work.has_in_hand(handle.number)]
+        return [f"{title}: {self.work.waits()}" for title in idle]
+
+    def lost(self, number: int, handle: Handle | None, end: End, how: str) -> tuple[Death, list[HogwildError]]:
+        self.deaths += 1
+        if handle is None:
+            self.event("exit", number, kind=end.value, how=how)
+            return Death(how, end=end), []
+        words = self._words[number]
+        filling, record = int(words[LoaderBeat.NUMBER]), int(words[LoaderBeat.RECORD])
+        said = handle.error.detail if handle.error is not None else how
+        loss = self.work.lost(number, filling or None, record, said)
+        self.event("exit", number, pid=handle.pid, kind=end.value, how=how, charged=loss.charged)
+        self.group.diary.show_message(f"{handle.title}: {shortened(said)}; {self.work.again}")
+        seen = f"{how}; see {handle.log}" if handle.log is not None else how
+        death = Death(seen, handle.error, loss.charged, self.filled[number], end, loss.is_excused)
+        return death, [loss.error] if loss.error is not None else []

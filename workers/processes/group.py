@@ -1,0 +1,519 @@
+"""All child processes of one job. Whatever its role, a process has one life, and this file carries it out; the roster
+of its role (`roster.py`, pure) decides.
+
+    started ── imports torch ── SPARE ── task of a role ──► starts ── "ready" ──► works, beats
+                                  ▲                                                 │
+                                  └──── a reader's task is over ────────────────────┤
+         silent too long ──► its stacks ──► SIGKILL ──► reaped ──► what it held is free again ──► replaced, or given up
+         dies by itself ─────────────────────────────────┘
+         told to leave ──► finishes what it does ──► reaped                     (resize, the end of the job)
+
+A `Team` is the processes of one role, with what only that role knows: its task, its acknowledgements, its row of beats,
+and what a death sets free. The `Pool` is the team of spares: processes that start early, before there is anything to
+train, as importing torch takes more than a second, and later `supervise.spares`.
+
+Imports no torch. A spare writes no file and holds no more than a later process, so a job that is refused leaves nothing
+behind."""
+
+import math
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hogwild import host
+from hogwild.errors import Deadlocked, HogwildError, ModelError
+from hogwild.planning.cpu_plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, Plan
+from workers.messages import Task
+from workers.processes.handle import REAP_S, Handle, reaped
+from workers.processes.roles import Role, Supervision, limits_of
+from workers.processes.roster import UNDISTURBED, Abandon, Action, Kill, Leave, Moment, Roster, RowReading, Spawn
+from workers.processes.setbacks import Death, End
+from workers.processes.stacks import LOOK_MS, Blocked, Stacks
+
+if TYPE_CHECKING:
+    from hogwild.shared_memory.region import Region  # with numpy
+
+LONGEST_WORDS = 300
+PREFIX = {Role.WORKER: "", Role.OWNER: "holder-"}  # of a role's events; others have their name
+
+
+class Diary(Protocol):
+    """Whoever keeps a job's events: its journal."""
+
+    def event(self, kind: str, /, **values: Any) -> None: ...
+    def show_message(self, message: str) -> None: ...
+
+
+class Kept:
+    """Keeps events and messages until there is a journal."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[str, dict[str, Any]]] = []
+
+    def event(self, kind: str, /, **values: Any) -> None:
+        self._kept.append((kind, values))
+
+    def show_message(self, message: str) -> None:
+        self._kept.append(("", {"message": message}))
+
+    def tell(self, diary: Diary) -> None:
+        for kind, values in self._kept:
+            if kind:
+                diary.event(kind, **values)
+            else:
+                diary.show_message(values["message"])
+
+
+class Team:
+    """The processes of one role. Subclasses say what only the role knows."""
+
+    is_loud = True  # its starts are events
+
+    def __init__(self, group: "Group", roster: Roster) -> None:
+        self.group, self.roster = group, roster
+        self.handles: dict[int, Handle] = {}
+
+    @property
+    def role(self) -> Role:
+        return self.roster.role
+
+    def __iter__(self) -> Iterator[Handle]:
+        return iter(list(self.handles.values()))
+
+    def __len__(self) -> int:
+        return len(self.handles)
+
+    def __getitem__(self, number: int) -> Handle:
+        return self.handles[number]
+
+    # ---- what a role knows
+
+    def prepare(self, number: int) -> "tuple[Task, Mapping[str, Region]] | None":
+        """Return the task of a new process, and its regions; None for a spare. Its row has no other writer now."""
+        raise NotImplementedError
+
+    def listen(self, handle: Handle) -> Iterator[HogwildError]:
+        """Process what the process has reported and acknowledged; yield errors that fail the job."""
+        handle.listen()
+        yield from ()
+
+    def book(self) -> None:
+        """Book what all have done, after all were listened to."""
+
+    def readings(self) -> dict[int, RowReading]:
+        """Return what the processes' rows say; {}: they are not judged by their beats."""
+        return {}
+
+    def lost(self, number: int, handle: Handle | None, end: End, how: str) -> tuple[Death, list[HogwildError]]:
+        """Free what a dead process held, and record its death; return it, with errors that fail the job. Its last
+        reports are processed. `handle`: None if it could not be started."""
+        return Death(how, handle.error if handle else None, end=end), []
+
+    def act(self) -> Iterator[HogwildError]:
+        """Do what follows from this turn's events; yield errors that fail the job."""
+        yield from ()
+
+    def has_left(self, handle: Handle) -> bool:
+        """Return whether a process that ended with status 0 left in order: user code can exit with 0, too."""
+        return False
+
+    def ask_to_leave(self, handle: Handle) -> None:
+        """Tell a ready process to finish what it does and leave."""
+
+    def waits(self) -> list[str]:
+        """Return a line per idle process and what it waits for, for a deadlock message."""
+        return []
+
+    # ---- what all have in common
+
+    def rows(self, counted: str, counts: Sequence[int]) -> list[dict[str, object]]:
+        """Return a row per process for status.json. `counts`: what each has done, called `counted`."""
+        return self.roster.rows({number: handle.pid for number, handle in self.handles.items()}, counted, counts)
+
+    def event(self, what: str, number: int, **values: Any) -> None:
+        prefix = PREFIX.get(self.role, f"{self.role}-")
+        self.group.diary.event(f"{prefix}{what}", **{self.role.value: number}, **values)
+
+
+class Pool(Team):
+    """The spares. `wanted` of them are kept ready once the job trains; without a number, row or lease, their death has
+    no cost."""
+
+    def __init__(self, group: "Group", supervise: Supervision) -> None:
+        super().__init__(group, Roster(Role.SPARE, limits_of(Role.SPARE, supervise), 0))
+
+    @property
+    def ready(self) -> int:
+        return sum(handle.is_waiting for handle in self)
+
+    def prepare(self, number: int) -> None:
+        self.handles[number].is_spare = True
+
+    def listen(self, handle: Handle) -> Iterator[HogwildError]:
+        handle.listen()
+        if handle.is_waiting:
+            self.roster.ready(handle.number)
+        yield from ()
+
+    def event(self, what: str, number: int, **values: Any) -> None:
+        name = "spare" if what == "spawn" else f"spare-{what}"
+        self.group.diary.event(name, **{key: value for key, value in values.items() if key != "incarnation"})
+
+    def lost(self, number: int, handle: Handle | None, end: End, how: str) -> tuple[Death, list[HogwildError]]:
+        said = {"pid": handle.pid, "error": handle.last_output()} if handle else {}
+        self.event("exit", number, how=how, **said)
+        return Death(how, end=end), []
+
+    def status(self) -> list[dict[str, object]]:
+        """Return a row per spare for status.json."""
+        return [{"pid": handle.pid, "state": "waiting" if handle.is_waiting else "starting"} for handle in self]
+
+    def take(self) -> Handle | None:
+        """Return a spare that waits, or else one that is starting, which is still ahead of a new process. One stopped
+        by a signal is killed and left here to be buried."""
+        for handle in sorted(self, key=lambda handle: not handle.is_waiting):
+            if handle.killed_for or handle.reap() is not None:
+                continue
+            if host.is_stopped(handle.pid):
+                handle.kill("stopped while it waited")
+                continue
+            del self.handles[handle.number]
+            self.roster.taken(handle.number)
+            return handle
+        return None
+
+    def put(self, handle: Handle) -> None:
+        """Add a process that waits for a task."""
+        handle.assign(Role.SPARE, self.roster.seated())
+        self.handles[handle.number] = handle
+
+
+class Group:
+    """All processes of one job. A context around the whole job: at its end none is left. Main thread only."""
+
+    def __init__(self, supervise: Supervision) -> None:
+        self.supervise = supervise
+        self.diary: Diary = Kept()
+        self.oom_kills = host.OomKills()
+        self.stacks = Stacks()
+        self.pool = Pool(self, supervise)
+        self.teams: list[Team] = [self.pool]
+        self._planned: Plan | None = None
+        self._loaders = 0
+        self._lifeline: tuple[int, ...] = ()
+        self._undead: list[Handle] = []
+        self._has_begun = False
+        self._tracker_was_known = host.is_tracker_known()  # a notebook may have its own tracker
+
+    def __enter__(self) -> "Group":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lifeline:
+            with host.blocked_signals():
+                self.dismiss(self.teams, in_order=False)
+                for descriptor in self._lifeline:
+                    os.close(descriptor)
+                self._lifeline = ()
+        self.stacks.close()
+        self.diary = Kept()  # the group's own reference cycles must not keep the job's memory
+        if self._has_begun and not self._tracker_was_known:
+            host.stop_resource_tracker()
+
+    def __iter__(self) -> Iterator[Handle]:
+        return (handle for team in self.teams for handle in team)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.teams))
+
+    def tell(self, diary: Diary) -> None:
+        """Tell the journal what happened before it existed, and everything from now on."""
+        kept, self.diary = self.diary, diary
+        if isinstance(kept, Kept):
+            kept.tell(diary)
+
+    # ---- before training
+
+    def start(self, planned: Plan, cores: float, loaders: int = 0) -> None:
+        """Start as many workers of the plan as there are whole `cores`, as spares for now: more would slow down the
+        parent's own import. Start `loaders` likewise: the first update needs one of each. A process that the machine
+        refuses is started, or reported, later. Raises RunError if the limit on open files is too low."""
+        if not planned.procs:
+            return
+        self._has_begun, self._planned, self._loaders = True, planned, loaders
+        self.raise_file_limit(planned)  # first: a process inherits our limit when it starts
+        with host.blocked_signals():
+            self._lifeline = os.pipe()
+        most = max(1, math.floor(cores))
+        self.refill(min(planned.procs, most) + min(loaders, most))
+
+    def raise_file_limit(self, planned: Plan) -> None:
+        """Raise the limit on open files for the whole job; descriptors of running processes count once. Raises
+        RunError."""
+        held = len(self._lifeline) + FILES_PER_WORKER * len(self)
+        processes = planned.procs + self._loaders + self.supervise.spares if planned.procs else 0
+        needed = FILES + FILES_PER_WORKER * processes - held
+        host.raise_file_limit(needed, needed + FILES_ON_THEIR_WAY * planned.procs)
+
+    def refill(self, count: int) -> None:
+        """Start spares until there are `count`, as far as the machine allows."""
+        # Blocked signals: an exception between starting a process and storing its handle would lose the process.
+        with host.blocked_signals():
+            try:
+                while len(self.pool) < count:
+                    self.pool.put(self._spawn_process())
+            except OSError:  # no PID, memory or descriptor left, perhaps only temporarily
+                return
+
+    def keep(self, count: int) -> None:
+        """Keep at most `count` spares; end the others."""
+        surplus = [*self.pool][count:]
+        for handle in surplus:
+            self.end(handle)
+
+    # ---- one turn
+
+    def wait(self, limit_ms: int, *descriptors: int) -> None:
+        """Wait until something happens to a process, or one of the descriptors can be read."""
+        poll = select.poll()
+        for descriptor in descriptors:
+            poll.register(descriptor, select.POLLIN)
+        for handle in self:
+            for descriptor in handle.descriptors():
+                poll.register(descriptor, select.POLLIN)
+        poll.poll(LOOK_MS if self.stacks.is_waiting else limit_ms)
+
+    def step(
+        self, now: float, teams: Sequence[Team], moments: Mapping[Role, Moment] = MappingProxyType({})
+    ) -> list[HogwildError]:
+        """Process what happened to these teams, and do what their rosters decide; return errors that fail the job."""
+        errors: list[HogwildError] = []
+        for team in teams:
+            for handle in team:
+                errors += self._look_after(team, handle, now)
+            team.book()
+        errors += self.stacks.advance(now)
+        for team in teams:
+            errors += self._carry_out(team, team.roster.tick(now, team.readings(), moments.get(team.role, UNDISTURBED)))
+            errors += team.act()
+        return errors
+
+    def resize(self, team: Team, count: int) -> list[HogwildError]:
+        """Have `count` processes in the team from now on."""
+        return self._carry_out(team, team.roster.resize(count))
+
+    def _look_after(self, team: Team, handle: Handle, now: float) -> list[HogwildError]:
+        was_ready = handle.is_ready
+        errors = list(team.listen(handle))
+        if handle.is_ready and not was_ready:
+            team.roster.ready(handle.number)
+            if team.is_loud:
+                found = {"incarnation": handle.incarnation, "pid": handle.pid, "update": handle.update_path}
+                team.event("ready", handle.number, **found)
+        if (status := handle.reap()) is not None:
+            errors += team.listen(handle)  # its last reports
+            errors += self._bury(team, handle, status, now)
+        return errors
+
+    def _bury(self, team: Team, handle: Handle, status: int, now: float) -> list[HogwildError]:
+        self.stacks.leave_out(handle)
+        left = status == 0 and team.has_left(handle)
+        end = team.roster.ending(handle.number, left=left, fenced=bool(handle.killed_for))
+        how = handle.killed_for or self._describe(status, left) + said_by(handle, end)
+        del team.handles[handle.number]
+        death, errors = team.lost(handle.number, handle, end, how)
+        handle.close()
+        return [*errors, *self._carry_out(team, team.roster.exited(handle.number, now, death))]
+
+    def _describe(self, status: int, left: bool) -> str:
+        if left:
+            return "left on SIGTERM"
+        if status < 0 and host.signal_name(-status) == "SIGKILL" and (words := self.oom_kills.claim()):
+            return words
+        return host.describe_exit(status)
+
+    # ---- actions
+
+    def _carry_out(self, team: Team, actions: Iterable[Action]) -> list[HogwildError]:
+        errors: list[HogwildError] = []
+        for action in actions:
+            if isinstance(action, Spawn):
+                errors += self._spawn(team, action)
+            elif isinstance(action, Kill):
+                self._end_silent(team, team[action.worker], action)
+            elif isinstance(action, Leave):
+                self._let_leave(team[action.worker])
+            elif isinstance(action, Abandon):
+                errors += self._abandon(team, team[action.worker])
+            elif isinstance(action.error, Deadlocked):
+                self._name_the_blocked(team, action.error)
+            else:
+                errors.append(action.error)
+        return errors
+
+    def _spawn(self, team: Team, action: Spawn) -> list[HogwildError]:
+        number, incarnation = action.worker, action.incarnation
+        if team.role is Role.WORKER and incarnation > 1:
+            team.event("restart", number, incarnation=incarnation)
+        try:
+            with host.blocked_signals():
+                handle = self._recruit() if team is not self.pool else self._spawn_process()
+                handle.assign(team.role, number, incarnation)
+                team.handles[number] = handle
+        except OSError as error:  # no PID, memory or descriptor left
+            how, end = f"could not be started: {error}", End.COULD_NOT_START
+            death, errors = team.lost(number, None, end, how)
+            return [*errors, *self._carry_out(team, team.roster.exited(number, time.monotonic(), death))]
+        try:
+            if (prepared := team.prepare(number)) is not None:
+                handle.send(*prepared)
+        except OSError as error:  # too many descriptors in flight: kill it; it is started again later
+            handle.kill(f"could not be set up: {error}")
+        if team.is_loud:
+            spare = {"spare": True} if handle.is_spare and team is not self.pool else {}
+            team.event("spawn", number, incarnation=incarnation, pid=handle.pid, **spare)
+        return []
+
+    def _recruit(self) -> Handle:
+        if "torch" in sys.modules:
+            from hogwild.devices import discovery
+
+            if discovery.cuda_is_initialized():
+                raise ModelError(
+                    "CUDA was initialised in the supervisor; after that, workers cannot be started safely",
+                    code="model/cuda",
+                )
+        return self.pool.take() or self._spawn_process()
+
+    def _spawn_process(self) -> Handle:
+        assert self._planned is not None
+        return Handle.spawn(lifeline=self._lifeline[0], planned=self._planned)
+
+    def _end_silent(self, team: Team, handle: Handle, action: Kill) -> None:
+        """Handle a silent process: its stacks first, if it can still write them, then SIGKILL. What it holds is freed
+        only after it was reaped; that is the fence: a stopped process must not wake up and write when others have its
+        work."""
+
+        def end(blocked: Blocked) -> None:
+            where = blocked.get(handle.pid, "")
+            reason = f"{action.why}, {where}" if where else action.why
+            kind = team.roster.ending(handle.number, left=False, fenced=True).value  # could-not-start or stalled
+            team.event("stall", handle.number, pid=handle.pid, kind=kind, why=action.why, blocked=where)
+            self.diary.show_message(f"{handle.title} {reason}; it is killed and replaced")
+            handle.kill(reason)
+
+        self.stacks.collect([handle], self._with_logs(), f"{handle.title} {action.why}", action.silent_s, end)
+
+    @staticmethod
+    def _let_leave(handle: Handle) -> None:
+        if handle.is_ready:
+            host.terminate_by_pidfd(handle.pidfd)
+        else:
+            handle.kill("no longer needed")
+
+    def _abandon(self, team: Team, handle: Handle) -> list[HogwildError]:
+        """Handle a killed process that does not die. Its code no longer runs: the kernel acts on the signal before it
+        returns to user code. What it held is freed; its row is never reused."""
+        self.stacks.leave_out(handle)
+        del team.handles[handle.number]
+        self._undead.append(handle)
+        how = f"{handle.killed_for}; {handle.describe_undead()}"
+        self.diary.show_message(f"{handle.title}: it is not replaced")
+        death, errors = team.lost(handle.number, handle, End.STALLED, how)
+        return [*errors, *self._carry_out(team, team.roster.abandoned(handle.number, death))]
+
+    def _name_the_blocked(self, team: Team, error: Deadlocked) -> None:
+        """Fail a deadlocked job as soon as all have written their stacks, with the call each worker is blocked in."""
+        named = {handle.pid: (handle.title, handle.number) for handle in team}
+
+        def fail(blocked: Blocked) -> HogwildError:
+            waits = [f"  {words}" for each in self.teams for words in each.waits()]
+            lines = [f"  {title}: {blocked.get(pid) or 'unknown'}" for pid, (title, _) in named.items()]
+            known = {number: blocked[pid] for pid, (_, number) in named.items() if pid in blocked}
+            self.diary.event("deadlock", why=str(error), blocked=known)
+            return Deadlocked("\n".join([str(error), *waits, *lines]))
+
+        still_s = self.supervise.deadlock_timeout_s
+        self.stacks.collect(team, self._with_logs(), "nobody commits", still_s, fail)
+
+    def _with_logs(self) -> list[Handle]:
+        return [handle for handle in self if handle.log is not None]
+
+    # ---- the end
+
+    def end(self, handle: Handle) -> int | None:
+        """End a process at once; return its exit status, None if it survives SIGKILL. Nobody takes its place."""
+        with host.blocked_signals():
+            handle.kill()
+            for _ in reaped([handle], REAP_S):
+                break
+            team = next(team for team in self.teams if handle in team.handles.values())
+            del team.handles[handle.number]
+            team.roster.taken(handle.number)
+            if (status := handle.reap()) is None:
+                self._undead.append(handle)
+                handle.disown()
+            else:
+                handle.close()
+            return status
+
+    def give_back(self, team: Team, handle: Handle) -> None:
+        """Make a process whose task is over a spare again."""
+        with host.blocked_signals():
+            del team.handles[handle.number]
+            self.pool.put(handle)
+
+    def dismiss(
+        self, teams: Sequence[Team], *, in_order: bool, is_hurried: Callable[[], bool] = lambda: False
+    ) -> list[Handle]:
+        """Let all of these teams leave: those ready and `in_order` get their role's time, or less when `is_hurried`,
+        then SIGKILL. All are reaped, and what they have done is booked. Return those that survive SIGKILL. Afterwards
+        only the pool may be used again."""
+        for team in teams:
+            for handle in team:
+                if handle.is_ready:
+                    team.ask_to_leave(handle)
+                else:
+                    handle.kill()
+        for team in teams:
+            self._reap([team], team.roster.limits.leave_s if in_order else 0.0, is_hurried)
+        for team in teams:
+            for handle in team:
+                handle.kill()
+        self._reap(teams, REAP_S, lambda: False)
+        self._undead += [handle for team in teams for handle in team]
+        for team in teams:
+            team.handles.clear()
+        self.teams = [team for team in self.teams if team not in teams or team is self.pool]
+        for handle in self._undead[:]:
+            if handle.reap() is not None:
+                self._undead.remove(handle)
+                handle.close()
+            else:
+                handle.disown()
+        return list(self._undead)
+
+    @staticmethod
+    def _reap(teams: Sequence[Team], limit_s: float, gives_up: Callable[[], bool]) -> None:
+        homes = {handle.pid: team for team in teams for handle in team}
+        for handle in reaped([handle for team in teams for handle in team], limit_s, gives_up):
+            team = homes[handle.pid]
+            list(team.listen(handle))
+            del team.handles[handle.number]
+            handle.close()
+
+
+def said_by(handle: Handle, end: End) -> str:
+    """Return the last line of a process that died before it had a log and could not report."""
+    words = handle.last_output() if end is End.COULD_NOT_START and handle.error is None else ""
+    return f" ({shortened(words)})" if words else ""
+
+
+def shortened(words: str) -> str:
+    """Return the first line of an exception, for the terminal; the log has all of it."""
+    line = words.partition("\n")[0]
+    return line if len(line) <= LONGEST_WORDS else f"{line[:LONGEST_WORDS]}…"

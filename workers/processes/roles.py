@@ -1,0 +1,87 @@
+"""The roles of a job's processes, and the limits of each: one table.
+
+    spare     imports torch, then waits for a task: workers that start early, and `supervise.spares`
+    reader    a spare on loan: reads rows, or parses pieces of a text, before training; afterwards a spare again
+    worker    trains
+    loader    fills slots of a stream
+    owner     holds the parameters on a GPU
+
+Every process has the same life (`roster.py`, `group.py`); a role is only told another task."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+LONGEST_BACKOFF_S = 5.0
+LONGEST_SPARE_BACKOFF_S = 60.0  # a spare has no work: a cause that kills spares must not get a process every second
+LOADER_LEAVE_S = 1.0  # time for user code to end in order
+
+
+class Role(StrEnum):
+    SPARE = "spare"
+    READER = "reader"
+    WORKER = "worker"
+    LOADER = "loader"
+    OWNER = "owner"
+
+
+class Supervision(Protocol):
+    """The `supervise` section of a job."""
+
+    max_restarts: int
+    window_s: float
+    start_timeout_s: float
+    stall_timeout_s: float
+    deadlock_timeout_s: float
+    min_workers: int
+    max_item_attempts: int
+    grace_s: float
+    spares: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the processes of one role may take. `needed`: least number of them, by `rule`; `by_records`: a beat is a
+    record read, and a batch may take any time; `leave_s`: time to leave in order; `at_once`: most that start at the
+    same time."""
+
+    needed: int
+    rule: str
+    start_timeout_s: float = math.inf
+    stall_timeout_s: float = math.inf
+    deadlock_timeout_s: float = math.inf
+    max_restarts: float = math.inf  # within window_s
+    window_s: float = math.inf
+    max_item_attempts: float = math.inf
+    failed_starts: float = math.inf  # in a row
+    longest_backoff_s: float = LONGEST_BACKOFF_S
+    leave_s: float = 0.0
+    by_records: bool = False
+    at_once: float = math.inf
+
+
+def limits_of(role: Role, supervise: Supervision, *, needed: int = 1) -> Limits:
+    """Return the limits of a role. `needed`: of loaders, as no setting says how many."""
+    if role is Role.SPARE:
+        return Limits(0, "", longest_backoff_s=LONGEST_SPARE_BACKOFF_S, at_once=1)
+    if role is Role.OWNER:  # its death is the end of what it holds
+        return Limits(1, "it holds the parameters", start_timeout_s=supervise.start_timeout_s, max_restarts=0)
+    rules = {
+        Role.WORKER: f"supervise.min_workers is {supervise.min_workers}",
+        Role.LOADER: "each reads its own part of the stream" if needed > 1 else "at least one must read the stream",
+        Role.READER: "at least one must read",
+    }
+    return Limits(
+        needed=supervise.min_workers if role is Role.WORKER else needed,
+        rule=rules[role],
+        start_timeout_s=supervise.start_timeout_s,
+        stall_timeout_s=supervise.stall_timeout_s,
+        deadlock_timeout_s=math.inf if role is Role.READER else supervise.deadlock_timeout_s,
+        max_restarts=supervise.max_restarts,
+        window_s=supervise.window_s,
+        max_item_attempts=supervise.max_item_attempts,
+        failed_starts=3,
+        leave_s={Role.WORKER: supervise.grace_s, Role.LOADER: LOADER_LEAVE_S}.get(role, 0.0),
+        by_records=role is not Role.WORKER,
+    )
