@@ -24,10 +24,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.process import BaseProcess
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
+import cloudpickle
 import torch
 from torch.multiprocessing import get_context
 
@@ -43,7 +44,10 @@ from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.leases import Limits
 from hogwild.scheduling.stream_schedule import StreamSchedule
 from hogwild.scheduling.work_queue import WorkQueue
-from workers.child.loader import FILLED, LEAVE, LoaderLoop
+from hogwild.shared_memory.region import Region
+from hogwild.training.torch_settings import current
+from workers.child.loader import BEATS, FILLED, LoaderLoop
+from workers.child.recipes import StreamRecipe
 from workers.messages import LOOK, Leaving, LoadTask, Start, read_records, write_record
 from workers.session.ring_state import RingState
 
@@ -51,6 +55,7 @@ BATCH, FEATURES = 64, 784
 SLOTS = 8  # what a job of one worker and one loader has; as many batches may be under way in the queue
 WARM_UP = 200  # batches
 RING, QUEUE = "ring", "queue"
+TASK = 1  # number of the loader's task
 OVER_QUEUE = Figure(
     "ring of reused slots over torch.multiprocessing.Queue of fresh tensors (64 x 784 floats): cost per batch", 5.0,
     "x cheaper",
@@ -158,7 +163,7 @@ class Parent:
                 for batch in range(item.start, item.stop):
                     yield self._feed.gather(item.epoch, batch)
                 write_record(self.acks.write, 0, item.id)
-        write_record(self.requests.write, LEAVE, LOOK)
+        write_record(self.requests.write, TASK, LOOK)
 
     def _turn(self) -> None:
         """Waits only where there is nothing to do."""
@@ -176,7 +181,7 @@ class Parent:
     def _ask(self) -> None:
         while (request := self._schedule.request(0)) is not None:
             self._state.write(request)
-            write_record(self.requests.write, 0, request.slot + 1)
+            write_record(self.requests.write, TASK, request.slot + 1)
 
 
 def through_ring(count: int) -> Cost:
@@ -186,11 +191,25 @@ def through_ring(count: int) -> Cost:
     ring = Ring.allocate("ring", RingSpec(form, SLOTS, 1, form.nbytes(shapes)))
     parent, lifeline = Parent(stream, ring), Pipe()
     ours, theirs = socket.socketpair()
-    numbers = SimpleNamespace(
-        lease_read=parent.requests.read, ack_write=parent.answers.write, lifeline=lifeline.read
-    )  # those of `Start` that the loop reads
-    loop = LoaderLoop(cast(Start, numbers), theirs, Leaving(), LoadTask(0, 0, "", ""), ring)
-    loader = multiprocessing.get_context("fork").Process(target=_alone, args=(_load, loop, stream))
+    start = Start(
+        parent_pid=os.getpid(),
+        lease_read=parent.requests.read,
+        ack_write=parent.answers.write,
+        channel=theirs.fileno(),
+        lifeline=lifeline.read,
+        words=-1,
+        environment=(),
+    )
+    recipe = cloudpickle.dumps(StreamRecipe(stream, ring.spec))
+    regions = {
+        "beats": Region.allocate("beats", 8 * BEATS),
+        "recipe": Region.of_bytes("recipe", recipe),
+        "ring": ring.region,
+    }
+    sizes = tuple((name, region.nbytes) for name, region in regions.items())
+    task = LoadTask(0, len(recipe), number=TASK, regions=sizes, sys_path=(*sys.path,), torch_settings=current())
+    begin = partial(_load, start, theirs, task, [region.descriptor for region in regions.values()])
+    loader = multiprocessing.get_context("fork").Process(target=_alone, args=(begin,))
     loader.start()
     parent.loader = loader
     cost = timed(parent.batches(), count)
@@ -199,9 +218,8 @@ def through_ring(count: int) -> Cost:
     return with_children(cost, count)
 
 
-def _load(loop: LoaderLoop, stream: Stream) -> None:
-    loop.open(stream, lambda: stream)
-    loop.run()
+def _load(start: Start, channel: socket.socket, task: LoadTask, descriptors: list[int]) -> None:
+    LoaderLoop(start, channel, Leaving(), task, [os.dup(each) for each in descriptors]).run()
 
 
 WAYS: dict[str, Callable[[int], Cost]] = {RING: through_ring, QUEUE: through_queue}
