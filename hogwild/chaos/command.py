@@ -117,7 +117,7 @@ class ChaosRequest:
 
 def _check_loaders(job: Job, kinds: Sequence[str]) -> None:
     """Raise UsageError for loader faults in a job that may have no loaders: they would silently hit nothing."""
-    asked = [kind for kind in kinds if kind in schedule.OF_LOADERS]
+    asked = [kind for kind in kinds if schedule.ROLE[kind] == schedule.LOADER]
     if not asked or surely_streams(job):
         return
     why_not = cannot_stream(job)

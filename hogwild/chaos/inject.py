@@ -180,7 +180,7 @@ class _Hits:
                 continue
             self._pending.remove(fault)
             self._note(fault, now, target, attempt)
-            if fault.is_of_supervisor:
+            if fault.role == schedule.SUPERVISOR:
                 return  # the next turn decides whether anything is left to hit
 
     def let_go_on(self) -> None:
@@ -188,10 +188,8 @@ class _Hits:
         self._go_on(float("inf"))
 
     def _target(self, fault: Fault, watch: Watch, supervisor: Target, attempt: Attempt) -> Target | None:
-        if fault.worker is not None:
-            return watch.fit(fault.worker, early=fault.early)
-        if fault.loader is not None:
-            return watch.fit_loader(fault.loader)
+        if fault.role != schedule.SUPERVISOR:
+            return watch.fit(fault.role, fault.number, early=fault.early)
         if not (watch.has_started and watch.is_training):
             return None  # do not interrupt a resume before it trains: it would never get anywhere
         if attempt.asked and fault.kind != schedule.SUPERVISOR_KILL:

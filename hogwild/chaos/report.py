@@ -15,7 +15,7 @@ from typing import Any
 from hogwild.chaos import schedule
 from hogwild.chaos.inject import FaultRecord, Hit
 from hogwild.chaos.verdict import COUNTED, ENDED_BY_SUPERVISOR, SETTLED, Check, attempts_of
-from hogwild.chaos.watch import SUMMARY, events_of, read_json
+from hogwild.chaos.watch import PREFIX, SUMMARY, events_of, read_json
 from hogwild.storage.records import explained, to_json
 
 METRICS = "metrics.jsonl"
@@ -153,7 +153,8 @@ class ChaosReport:
 def _as_json(outcome: FaultOutcome) -> dict[str, Any]:
     values = asdict(outcome)
     hit = values.pop("hit")
-    return {**hit.pop("fault"), **hit, **values}
+    fault = hit.pop("fault")
+    return {"role": schedule.ROLE[fault["kind"]], **fault, **hit, **values}
 
 
 def _cell(words: str) -> str:
@@ -167,17 +168,17 @@ def outcomes_of(record: FaultRecord, run_dir: Path) -> list[FaultOutcome]:
     """Return the outcome of every hit, from the run's own records."""
     events = [{**event, "attempt": attempt} for attempt, event in attempts_of([e for _, e in events_of(run_dir)])]
     return [
-        _of_supervisor(hit, record, events) if hit.fault.is_of_supervisor else _of_child(hit, events)
+        _of_supervisor(hit, record, events) if hit.fault.role == schedule.SUPERVISOR else _of_child(hit, events)
         for hit in record.hits
     ]
 
 
 def _of_child(hit: Hit, events: Sequence[Mapping[str, Any]]) -> FaultOutcome:
     """Return the outcome for a worker or loader: it continued, it was replaced, or the attempt ended first."""
-    noun, prefix = ("worker", "") if hit.fault.loader is None else ("loader", "loader-")
+    role, prefix = hit.fault.role, PREFIX[hit.fault.role]
     this = [event for event in events if event["attempt"] == hit.attempt]
-    number = next((e[noun] for e in this if e["event"] == f"{prefix}spawn" and e["pid"] == hit.pid), hit.fault.worker)
-    own = [event for event in this if event.get(noun) == number]
+    number = next((e[role] for e in this if e["event"] == f"{prefix}spawn" and e["pid"] == hit.pid), hit.fault.number)
+    own = [event for event in this if event.get(role) == number]
     gone = next((e for e in own if e["event"] == f"{prefix}exit" and e.get("pid") == hit.pid), None)
     is_deadly = hit.fault.kind in schedule.DEADLY
     if gone is None:

@@ -13,12 +13,16 @@ from hogwild.errors import UsageError, did_you_mean
 KILL, STOP, TERMINATE, INTERRUPT = "kill", "stop", "terminate", "interrupt"
 SUPERVISOR_KILL, SUPERVISOR_TERMINATE, SUPERVISOR_PAUSE = "supervisor-kill", "supervisor-terminate", "supervisor-pause"
 LOADER_KILL, LOADER_STOP = "loader-kill", "loader-stop"
-OF_WORKERS = (KILL, STOP, TERMINATE, INTERRUPT)
-OF_LOADERS = (LOADER_KILL, LOADER_STOP)
-OF_SUPERVISOR = (SUPERVISOR_KILL, SUPERVISOR_TERMINATE, SUPERVISOR_PAUSE)
+WORKER, LOADER, SUPERVISOR = "worker", "loader", "supervisor"
+ROLE = {
+    **dict.fromkeys((KILL, STOP, TERMINATE, INTERRUPT), WORKER),
+    **dict.fromkeys((LOADER_KILL, LOADER_STOP), LOADER),
+    **dict.fromkeys((SUPERVISOR_KILL, SUPERVISOR_TERMINATE, SUPERVISOR_PAUSE), SUPERVISOR),
+}  # kind of fault -> the role it hits
+OF_SUPERVISOR = tuple(kind for kind in ROLE if ROLE[kind] == SUPERVISOR)
 DEADLY = (KILL, TERMINATE, LOADER_KILL)
 LASTING = (STOP, LOADER_STOP, SUPERVISOR_PAUSE)
-KINDS = OF_WORKERS + OF_LOADERS + OF_SUPERVISOR
+KINDS = tuple(ROLE)
 
 # The default mix: mostly kills of workers, and every tenth fault hits the supervisor.
 USUAL = {KILL: 6, STOP: 2, TERMINATE: 1}
@@ -32,23 +36,23 @@ EARLY = 1 / 6  # of all kills: whatever the target is doing, even while it start
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. `worker` and `loader` are None for the supervisor; `loader` is a place among the loaders that exist.
-    `lasts_s`: duration of a stop or a pause. `early`: the worker may be hit while it starts."""
+    """One fault. `number`: place among the processes of its role that exist. `lasts_s`: duration of a stop or a pause.
+    `early`: the worker may be hit while it starts."""
 
     kind: str
-    worker: int | None
+    number: int
     at_s: float
     lasts_s: float = 0.0
     early: bool = False
-    loader: int | None = None
 
     @property
-    def is_of_supervisor(self) -> bool:
-        return self.worker is None and self.loader is None
+    def role(self) -> str:
+        return ROLE[self.kind]
 
     def __str__(self) -> str:
-        who = self.kind if self.worker is None else f"{self.kind} worker {self.worker}"
-        who += "" if self.loader is None else f" {self.loader}"
+        who = self.kind
+        if self.role != SUPERVISOR:
+            who += f" {self.number}" if self.kind.startswith(self.role) else f" {self.role} {self.number}"
         return who + (f" for {self.lasts_s:.2f} s" if self.lasts_s else "") + (" (also in its start)" * self.early)
 
 
@@ -106,8 +110,8 @@ def draw(
     for number in range(1, count + 1):
         at_s += min(chance.expovariate(1 / every_s), LONGEST_GAP * every_s)
         kind = chance.choice(kinds) if kinds else _usual(chance, number, USUAL_OF_STREAMS if loaders else USUAL)
-        of = loaders if kind in OF_LOADERS else procs
-        faults.append(_drawn(chance, Fault(kind, None, round(at_s, 3)), of, limits))
+        of = loaders if ROLE[kind] == LOADER else procs
+        faults.append(_drawn(chance, Fault(kind, 0, round(at_s, 3)), of, limits))
     return faults
 
 
@@ -120,9 +124,7 @@ def _usual(chance: random.Random, number: int, mix: Mapping[str, int]) -> str:
 def _drawn(chance: random.Random, fault: Fault, count: int, limits: FaultLimits) -> Fault:
     """Return the fault with a random target, one of `count`, and a random duration."""
     who, how_long, is_long = chance.randrange(count), chance.random(), chance.random() < LONG_STOPS
-    fault = replace(
-        fault, worker=who if fault.kind in OF_WORKERS else None, loader=who if fault.kind in OF_LOADERS else None
-    )
+    fault = replace(fault, number=who if fault.role != SUPERVISOR else 0)
     if fault.kind == KILL:
         return replace(fault, early=how_long < EARLY)
     if fault.kind not in LASTING:

@@ -263,7 +263,7 @@ def _deaths(run: _Run, hits: Sequence[Hit]) -> Answer:
     """Check that every worker and loader that was killed has an exit event with a matching cause."""
     victims: dict[tuple[int, int], list[Hit]] = {}
     for hit in hits:
-        if not hit.fault.is_of_supervisor:
+        if hit.fault.role != schedule.SUPERVISOR:
             victims.setdefault((hit.attempt, hit.pid), []).append(hit)
     exits = {
         (attempt, event["pid"]): event

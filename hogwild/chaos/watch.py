@@ -13,6 +13,7 @@ from hogwild import host
 from hogwild.host import other_jobs
 
 EVENTS, STATUS, SUMMARY = "events.jsonl", "status.json", "summary.json"
+PREFIX = {"worker": "", "loader": "loader-"}  # role -> how the names of its events begin
 
 
 def events_of(run_dir: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -74,8 +75,8 @@ class Watch:
 
     def __init__(self, run_dir: Path, pid: int, offset: int = 0) -> None:
         self.run_dir, self.pid, self.offset = run_dir, pid, offset
-        self.targets: dict[int, Target] = {}
-        self.loaders: dict[int, Target] = {}
+        self.of: dict[str, dict[int, Target]] = {role: {} for role in PREFIX}
+        self.targets = self.of["worker"]
         self.exits: list[dict[str, Any]] = []  # the exit events so far
         self.has_started = False
         self.fruitless: dict[int, int] = {}  # worker -> its consecutive starts that ended before it trained
@@ -84,10 +85,9 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in list(self.targets):
-            self._drop(worker)
-        for loader in list(self.loaders):
-            self.loaders.pop(loader).close()
+        for role, targets in self.of.items():
+            for number in list(targets):
+                self._drop(role, number)
 
     @property
     def has_spawned(self) -> bool:
@@ -107,60 +107,54 @@ class Watch:
             self.offset = offset
             if event["event"] == "start":
                 self.has_started = event.get("pid") == self.pid
-            elif self.has_started and event["event"] == "spawn":
-                self._record(event)
-            elif self.has_started and event["event"] == "exit":
-                self.exits.append(event)
-                self._drop(event["worker"])
-            elif self.has_started and event["event"] in ("loader-spawn", "loader-exit"):
-                self._follow_loader(event)
+            elif self.has_started:
+                self._follow(event)
         self._see_who_trains()
 
-    def fit(self, worker: int, *, early: bool) -> Target | None:
-        """Return the worker if it may be hit: it trains or, with `early`, it is in the first start since this worker
-        last trained. Starts that fail in a row would end the job by its own rules."""
-        target = self.targets.get(worker)
+    def _follow(self, event: dict[str, Any]) -> None:
+        for role, prefix in PREFIX.items():
+            if event["event"] == f"{prefix}spawn":
+                self._record(role, event)
+            elif event["event"] == f"{prefix}exit":
+                self._drop(role, event[role])
+                if role == "worker":
+                    self.exits.append(event)
+
+    def fit(self, role: str, place: int, *, early: bool) -> Target | None:
+        """Return the process of a role that may be hit: it trains or, with `early`, it is in the first start since this
+        worker last trained. Starts that fail in a row would end the job by its own rules. `place`: among the existing
+        loaders, of which there are often fewer than planned (one reads data that cannot be divided); a worker's
+        number."""
+        there = self.of[role]
+        number = place if role == "worker" or not there else sorted(there)[place % len(there)]
+        target = there.get(number)
         if target is None or target.is_doomed:
             return None
-        may_be_hit = target.has_trained or (early and not self.fruitless.get(worker))
+        may_be_hit = target.has_trained or (early and not self.fruitless.get(number))
         return target if may_be_hit else None
 
-    def fit_loader(self, place: int) -> Target | None:
-        """Return the loader at that place among the existing ones, if it has filled a slot. There are often fewer than
-        planned: one loader reads data that cannot be divided."""
-        there = sorted(self.loaders)
-        target = self.loaders[there[place % len(there)]] if there else None
-        return target if target is not None and target.has_trained and not target.is_doomed else None
-
-    def _follow_loader(self, event: dict[str, Any]) -> None:
-        if (gone := self.loaders.pop(event["loader"], None)) is not None:
-            gone.close()
-        pidfd = other_jobs.open_child(event["pid"], self.pid) if event["event"] == "loader-spawn" else None
-        if pidfd is not None:
-            made = Target(event["loader"], event["incarnation"], event["pid"], pidfd, time.monotonic())
-            self.loaders[event["loader"]] = made
-
-    def _record(self, event: dict[str, Any]) -> None:
-        worker, pid = event["worker"], event["pid"]
-        self._drop(worker)
+    def _record(self, role: str, event: dict[str, Any]) -> None:
+        number, pid = event[role], event["pid"]
+        self._drop(role, number)
         pidfd = other_jobs.open_child(pid, self.pid)
-        if pidfd is None:  # it died before we looked; its exit event comes next
-            self.fruitless[worker] = self.fruitless.get(worker, 0) + 1
-        else:
-            self.targets[worker] = Target(worker, event["incarnation"], pid, pidfd, time.monotonic())
+        if pidfd is not None:
+            self.of[role][number] = Target(number, event["incarnation"], pid, pidfd, time.monotonic())
+        elif role == "worker":  # it died before we looked; its exit event comes next
+            self.fruitless[number] = self.fruitless.get(number, 0) + 1
 
-    def _drop(self, worker: int) -> None:
-        target = self.targets.pop(worker, None)
-        if target is not None:
-            target.close()
-            self.fruitless[worker] = 0 if target.has_trained else self.fruitless.get(worker, 0) + 1
+    def _drop(self, role: str, number: int) -> None:
+        if (target := self.of[role].pop(number, None)) is None:
+            return
+        target.close()
+        if role == "worker":
+            self.fruitless[number] = 0 if target.has_trained else self.fruitless.get(number, 0) + 1
 
     def _see_who_trains(self) -> None:
-        if all(target.has_trained for target in (*self.targets.values(), *self.loaders.values())):
+        if all(target.has_trained for targets in self.of.values() for target in targets.values()):
             return
         status = read_json(self.run_dir / STATUS)
-        for noun, targets in (("worker", self.targets), ("loader", self.loaders)):
-            for row in status.get(f"{noun}s", ()):
-                target = targets.get(row[noun])
+        for role, targets in self.of.items():
+            for row in status.get(f"{role}s", ()):
+                target = targets.get(row[role])
                 if target is not None and target.pid == row["pid"] and row["state"] == "training":
                     target.trains_since_s = target.trains_since_s or time.monotonic()

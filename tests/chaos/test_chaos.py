@@ -67,7 +67,7 @@ def test_every_fault_has_a_target_a_moment_and_a_length(seed: int) -> None:
     at_s = 0.0
     for fault in drawn(seed):
         assert fault.kind in schedule.KINDS
-        assert (fault.worker in range(3)) if fault.kind in schedule.OF_WORKERS else fault.worker is None
+        assert fault.number in (range(3) if fault.role == schedule.WORKER else (0,))
         assert (fault.lasts_s > 0) == (fault.kind in (schedule.STOP, schedule.SUPERVISOR_PAUSE))
         assert 0 <= fault.at_s - at_s <= schedule.LONGEST_GAP * 2.0 + 0.002  # rounded
         at_s = fault.at_s
@@ -76,18 +76,18 @@ def test_every_fault_has_a_target_a_moment_and_a_length(seed: int) -> None:
 
 def test_the_usual_mix_is_mostly_kills_and_one_in_ten_of_the_supervisor() -> None:
     faults = drawn(1, 1000)
-    assert sum(fault.worker is None for fault in faults) == 100
+    assert sum(fault.role == schedule.SUPERVISOR for fault in faults) == 100
     assert 500 < sum(fault.kind == schedule.KILL for fault in faults) < 700
     assert not any(fault.kind == schedule.INTERRUPT for fault in faults)
 
 
 def test_the_usual_mix_of_a_job_that_streams_has_faults_of_its_loaders() -> None:
     faults = schedule.draw(1, 1000, 2.0, (), 3, SHARP, loaders=2)
-    assert {fault.loader for fault in faults if fault.kind in schedule.OF_LOADERS} == {0, 1}
+    assert {fault.number for fault in faults if fault.role == schedule.LOADER} == {0, 1}
     assert 200 < sum(fault.kind == schedule.LOADER_KILL for fault in faults) < 350
-    assert sum(fault.is_of_supervisor for fault in faults) == 100
+    assert sum(fault.role == schedule.SUPERVISOR for fault in faults) == 100
     assert all((fault.lasts_s > 0) == (fault.kind in schedule.LASTING) for fault in faults)
-    assert str(Fault(schedule.LOADER_STOP, None, 1.0, 0.5, loader=1)) == "loader-stop 1 for 0.50 s"
+    assert str(Fault(schedule.LOADER_STOP, 1, 1.0, 0.5)) == "loader-stop 1 for 0.50 s"
     streaming = ChaosRequest.checked(
         (load_job(Path(COUNTING), ["data.feed=stream", "train.procs=2"]), Path(COUNTING), "", ()),
         kills=200,
@@ -96,7 +96,7 @@ def test_the_usual_mix_of_a_job_that_streams_has_faults_of_its_loaders() -> None
         faults=None,
         folders=(None, None),
     )
-    assert {fault.kind for fault in streaming.schedule()} >= {*schedule.OF_LOADERS}
+    assert {fault.kind for fault in streaming.schedule()} >= {schedule.LOADER_KILL, schedule.LOADER_STOP}
 
 
 @pytest.mark.parametrize(
@@ -220,10 +220,10 @@ def test_a_worker_is_hit_when_it_trains_and_in_its_start_only_once_in_a_row(
     def seen(**event: object) -> tuple[bool, bool]:
         record(tmp_path, worker=0, pid=sleeper.pid, **event)
         watch.look()
-        return watch.fit(0, early=False) is not None, watch.fit(0, early=True) is not None
+        return watch.fit("worker", 0, early=False) is not None, watch.fit("worker", 0, early=True) is not None
 
     with Watch(tmp_path, os.getpid()) as watch:
-        assert watch.fit(0, early=True) is None
+        assert watch.fit("worker", 0, early=True) is None
         assert seen(event="spawn", incarnation=1) == (False, True)
         row = {"worker": 0, "pid": sleeper.pid, "state": "training"}
         (tmp_path / "status.json").write_text(json.dumps({"workers": [row | {"state": "ready"}]}))
@@ -237,10 +237,10 @@ def test_a_worker_is_hit_when_it_trains_and_in_its_start_only_once_in_a_row(
         assert seen(event="spawn", incarnation=3) == (False, False)
         (tmp_path / "status.json").write_text(json.dumps({"workers": [row]}))
         assert seen(event="ready", incarnation=3) == (True, True)
-        target = watch.fit(0, early=False)
+        target = watch.fit("worker", 0, early=False)
         assert target is not None
         target.is_doomed = True
-        assert watch.fit(0, early=True) is None
+        assert watch.fit("worker", 0, early=True) is None
 
 
 def test_a_torn_line_of_the_records_is_read_when_it_is_whole(tmp_path: Path) -> None:
@@ -264,13 +264,13 @@ def test_a_loader_is_hit_when_it_has_filled_a_slot_at_its_place_among_those_that
         (tmp_path / "status.json").write_text(json.dumps({"workers": [], "loaders": [row]}))
         record(tmp_path, loader=0, pid=sleeper.pid, **event)
         watch.look()
-        return [watch.fit_loader(place) is not None for place in (0, 1)]
+        return [watch.fit("loader", place, early=False) is not None for place in (0, 1)]
 
     record(tmp_path, event="start", pid=os.getpid())
     with Watch(tmp_path, os.getpid()) as watch:
         assert seen("starting", event="loader-spawn", incarnation=1) == [False, False]
         assert seen("training", event="loader-ready", incarnation=1) == [True, True], "one reads what was meant for two"
-        target = watch.fit_loader(0)
+        target = watch.fit("loader", 0, early=False)
         assert target is not None
         target.is_doomed = True
         assert seen("training", event="checkpoint") == [False, False]
@@ -424,7 +424,7 @@ def hits_of(run: Path) -> list[Hit]:
     faults = json.loads((run / "report" / "chaos.json").read_text())["faults"]
     return [
         Hit(
-            Fault(*(fault[name] for name in ("kind", "worker", "at_s", "lasts_s", "early", "loader"))),
+            Fault(*(fault[name] for name in ("kind", "number", "at_s", "lasts_s", "early"))),
             *(fault[name] for name in ("time", "since_s", "attempt", "pid", "incarnation")),
         )
         for fault in faults

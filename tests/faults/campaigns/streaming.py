@@ -110,7 +110,7 @@ class Streamed:
             until = time.monotonic() + after_s
             wait_for("its moment", lambda: not roll.look_alive() or time.monotonic() >= until)
             has_ended = job.process.poll() is not None
-            targets = list({"worker": roll.targets, "loader": roll.loaders}.get(what, {}).values())
+            targets = list(roll.of.get(what, {}).values())
             if targets and not has_ended:
                 targets[int(chosen * len(targets))].send(signal.SIGKILL)
         if has_ended:
