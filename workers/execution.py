@@ -125,7 +125,7 @@ def run(request: Request, planned: Plan, group: Group, startup: StartUp) -> Resu
                 parts.model,
                 parts.loss,
                 parts.optimizer,
-                procs=max(1, planned.procs),
+                procs=planned.rows,
                 state=state_of(request.job, parts, planned.placement),
                 memory_format=parts.memory_format,
                 late=parts.late,
@@ -164,15 +164,15 @@ class _Prepared:
         startup: StartUp,
     ) -> "_Prepared":
         """Lay out a job around its model in shared memory. Raises what a resume raises."""
-        job, rows = request.job, max(1, planned.procs)
+        job, rows = request.job, planned.rows
         # The order of the data that keeps workers apart.
-        arrange(job, parts, planned.procs, grid_before(rundir) if request.resume else None)
-        regions, worker_spec = share_data(job, parts, shared.uses_channels_last, planned.procs)
+        arrange(job, parts, planned.procs and rows, grid_before(rundir) if request.resume else None)
+        regions, worker_spec = share_data(job, parts, shared.uses_channels_last, planned.procs and rows)
         ids = count(1)
         board = Scoreboard.allocate(rows)
         journal = Journal(rundir, job, startup, curves_for(job, rundir, shared))
-        streamed = ring_state(job, parts, planned.procs, regions, worker_spec)
-        queue, pause_task = training_queue(job, parts, rows, ids, streamed), Background("pause_task")
+        streamed = ring_state(job, parts, rows, regions, worker_spec)
+        queue, pause_task = training_queue(job, parts, max(1, planned.procs), ids, streamed), Background("pause_task")
         higher = directions(job.evaluate, parts.panel) if parts.val else {}
         session = Session(
             job=job,
@@ -234,9 +234,7 @@ class _Prepared:
             if not session.rundir.try_write_json("summary.json", summary):
                 session.journal.show_message("warning: summary.json cannot be written (disk full?)")
             if self.request.profile is not None and outcome.state != "cancelled":
-                session.journal.show_message(
-                    report(session.rundir.profile, max(1, self.plan.procs), self.request.profile)
-                )
+                session.journal.show_message(report(session.rundir.profile, self.plan.rows, self.request.profile))
             session.journal.staleness(session.queue.updates, session.board.staleness_counts().sum(axis=0))
             longest = {"loop_longest_ms": round(1e3 * session.clock.longest_turn_s, 1)} if self.plan.procs else {}
             session.journal.event("end", state=outcome.state, reason=outcome.reason, **longest)
@@ -360,7 +358,7 @@ class _Prepared:
         def set_up(worker: int) -> tuple[Setup, Mapping[str, Region]]:
             setup = Setup(
                 worker=worker,
-                procs=self.plan.procs,
+                rows=self.plan.rows,
                 threads=self.plan.threads,
                 flush_denormal=self.request.job.train.flush_denormal,
                 structure_nbytes=len(self.structure),

@@ -89,7 +89,7 @@ class Setup(Task):
     """The set-up of a worker for training."""
 
     worker: int
-    procs: int
+    rows: int  # of the scoreboard
     threads: int
     flush_denormal: bool
     structure_nbytes: int

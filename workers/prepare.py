@@ -45,7 +45,7 @@ KEY_SAMPLES = 3  # samples in the batch that is inspected: the strides of a sing
 def check_lanes(job: Job, planned: Plan) -> None:
     """Raise UsageError for more workers than lanes."""
     lanes = job.data.lanes
-    if lanes is not None and planned.procs > lanes:
+    if lanes is not None and planned.rows > lanes:
         raise UsageError(
             f"data.lanes is {lanes}, but there are {planned.procs} workers (train.procs: {job.train.procs}), and each "
             f"needs a lane; set train.procs={lanes}, or raise data.lanes",
@@ -56,8 +56,8 @@ def check_lanes(job: Job, planned: Plan) -> None:
 def check_memory(job: Job, parts: Parts, planned: Plan) -> int:
     """Return the bytes of shared memory the job will take. Raises MemoryShortError if there is not enough, also for the
     workers' own copies of the parameters (delta)."""
-    rows = max(1, planned.procs)
-    ring = ring_spec_of(job, parts.train, planned.procs)
+    rows = planned.rows
+    ring = ring_spec_of(job, parts.train, rows)
     data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0) + (ring.nbytes if ring is not None else 0)
     parameters = sum(parameter.nbytes for parameter in parts.model.parameters())
     there = sum(source.nbytes for source in (parts.train, parts.val) if source is not None and source.is_there_already)
@@ -65,7 +65,7 @@ def check_memory(job: Job, parts: Parts, planned: Plan) -> int:
     fresh = data - there
     _require(fresh + trial_bytes(parts.optimizer), fresh)
     needed = bytes_needed(job, parts, planned) + Scoreboard.nbytes(rows)
-    copies = COPIES * parameters * planned.procs if job.train.exchange == "delta" and planned.procs > 1 else 0
+    copies = COPIES * parameters * rows if job.train.exchange == "delta" and rows > 1 else 0
     _require(needed + copies - (data - fresh), fresh)
     return needed
 
@@ -196,24 +196,24 @@ def grid_before(rundir: RunDir) -> tuple[int, int] | None:
 
 
 def training_queue(
-    job: Job, parts: Parts, rows: int, ids: "count[int]", streamed: RingState | None = None
+    job: Job, parts: Parts, procs: int, ids: "count[int]", streamed: RingState | None = None
 ) -> WorkQueue:
     """Return the queue of the job. Over a grid no two workers hold cells of one block row or column; a lane belongs to
     one worker; of a stream they hold filled slots of the ring."""
     plan = parts.train.plan
-    schedule: LeaseSchedule | None = None
-    if isinstance(plan, GridPlan):
-        schedule = GridSchedule(plan, seed=job.seed)
-    elif streamed is not None:
-        schedule = streamed.schedule
-    elif plan.lanes is not None:
-        schedule = LaneSchedule(plan, procs=rows)
     limits = Limits(
-        procs=rows,
+        procs=procs,
         epochs=job.train.epochs,
         accumulate=job.train.accumulate,
         max_updates=job.train.max_updates,
         max_attempts=job.supervise.max_item_attempts,
         redo_indeterminate=job.supervise.on_indeterminate == "redo",
     )
+    schedule: LeaseSchedule | None = None
+    if isinstance(plan, GridPlan):
+        schedule = GridSchedule(plan, seed=job.seed)
+    elif streamed is not None:
+        schedule = streamed.schedule
+    elif plan.lanes is not None:
+        schedule = LaneSchedule(plan, limits)
     return WorkQueue(plan, limits, ids=ids, schedule=schedule)

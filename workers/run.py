@@ -88,6 +88,7 @@ def _begun(
     if is_real:
         host.require_main_thread()
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
+    planned = replace(planned, procs_max=job.train.procs_max or 0)
     startup = StartUp(job, planned.procs, progress=progress, caller=caller)
     with Group(job.supervise) as group, startup:
         if is_real:

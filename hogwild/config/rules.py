@@ -98,6 +98,7 @@ def findings(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     yield from _groups(values.get("optimizer"))
     yield from _enough_workers(values)
     yield from _deadlines(values)
+    yield from _most_workers(values)
     yield from _spares(values)
     yield from _exchange(values)
     yield from _lanes(values)
@@ -262,6 +263,17 @@ def _deadlines(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     else:
         rule = f"must be >= supervise.grace_s ({grace_s:g}, the default)"
         yield _contradiction("supervise.deadlock_timeout_s", rule, deadline_s)
+
+
+def _most_workers(values: Mapping[str, Any]) -> Iterator[JobFinding]:
+    """Check that `train.procs_max` leaves room for the workers that the job begins with."""
+    procs, most = _at(values, "train.procs"), _at(values, "train.procs_max")
+    if type(procs) is not int or type(most) is not int:
+        return
+    if procs == 0:
+        yield _contradiction("train.procs_max", "must be null where train.procs is 0: no worker is started", most)
+    elif most < procs:
+        yield _contradiction("train.procs_max", f"must be >= train.procs ({procs})", most)
 
 
 def _spares(values: Mapping[str, Any]) -> Iterator[JobFinding]:

@@ -272,6 +272,9 @@ class Train(Section):
     procs: Procs = Field(
         default="auto", description="Number of workers; 0: train in the parent process, for pdb; auto: by CPU cores."
     )
+    procs_max: Whole | None = Field(
+        default=None, ge=1, le=1024, description="Most workers that a running job may be resized to; null: train.procs."
+    )
     threads: Threads = Field(default="auto", description="Threads per worker; auto: OMP_NUM_THREADS, or cores / procs.")
     epochs: Whole = Field(default=1, ge=1, description="Passes over the data; the workers share each pass.")
     max_updates: Whole | None = Field(default=None, ge=1, description="Stop after exactly this many updates.")

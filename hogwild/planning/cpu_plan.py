@@ -59,6 +59,12 @@ class Plan:
     cores: tuple[tuple[int, ...], ...] = ()
     devices: tuple[str, ...] = ()
     placement: str = "cpu"
+    procs_max: int = 0  # most workers that the running job may be resized to, if more than `procs`
+
+    @property
+    def rows(self) -> int:
+        """Rows of everything that has one per worker."""
+        return max(1, self.procs, self.procs_max)
 
 
 def plan_here(procs: int | Literal["auto"], threads: int | Literal["auto"], *, pin: bool = False) -> Plan:

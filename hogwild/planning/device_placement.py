@@ -29,7 +29,7 @@ def with_devices(planned: Plan, job: Job) -> Plan:
         obstacle = _obstacle(job) if discovery.visible_gpus() and job.train.device == "auto" else ""
         reason = f"{planned.reason}; the GPU is not used: {obstacle}" if obstacle else planned.reason
         return replace(planned, reason=reason)
-    devices = _devices(job.train, discovery.resolve(job.train.device), max(1, planned.procs))
+    devices = _devices(job.train, discovery.resolve(job.train.device), planned.rows)
     placement, why = job.train.placement if job.train.placement == SHARED else REPLICA, ""
     if placement == SHARED:
         _check_sharing(devices, os.environ)

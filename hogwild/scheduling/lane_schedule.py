@@ -85,9 +85,9 @@ class FreeLanes(OfPlan):
 class LaneSchedule(LeaseSchedule):
     """The schedule of lanes of consecutive batches. An item is a part of one lane, in order."""
 
-    def __init__(self, plan: EpochPlan, *, procs: int) -> None:
+    def __init__(self, plan: EpochPlan, limits: Limits) -> None:
         self._plan = plan
-        self._procs = procs
+        self._limits = limits
         self._epochs: dict[int, FreeLanes] = {}  # used by `released`
 
     def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> FreeLanes:
@@ -105,7 +105,7 @@ class LaneSchedule(LeaseSchedule):
             assert isinstance(free, FreeLanes)
             if (piece := free.next_of(worker)) is not None:
                 return LeaseChoice(epoch, piece)
-        least = self._procs if any(lease.worker == worker for lease in leases) else 1
+        least = self._limits.procs if any(lease.worker == worker for lease in leases) else 1
         for epoch, free in epochs.items():
             assert isinstance(free, FreeLanes)
             if len(free.unheld()) >= least:

@@ -92,7 +92,8 @@ class Release:
 
 @dataclass(slots=True)
 class Limits:
-    """The job settings that the queue needs. `sync_every`: updates between two commits."""
+    """The job settings that the queue needs. `procs`: workers there are now, which a resize changes; `sync_every`:
+    updates between two commits."""
 
     procs: int
     epochs: int = 1

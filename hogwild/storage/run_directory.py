@@ -69,6 +69,7 @@ class RunDir:
         self.job_file = path / "job.yaml"
         self.resolved_file = path / RESOLVED
         self.status_file = path / STATUS
+        self.requests = path / "requests"
         self.metrics = Records(path / "metrics.jsonl")
         self.events = Records(path / "events.jsonl")
         self.logs = path / "logs"

@@ -358,7 +358,7 @@ def test_the_report_says_what_was_done_and_what_became_of_it(runs: dict[str, End
     )
     assert [bool(attempt["asked"]) for attempt in report["attempts"]] in ([True, False], [True, True, False])
     killed = next(fault for fault in report["faults"] if fault["kind"] == "kill")
-    assert f"| kill worker {killed['worker']}" in (ended.run_dir / "report" / "chaos.md").read_text()
+    assert f"| kill worker {killed['number']}" in (ended.run_dir / "report" / "chaos.md").read_text()
     assert (ended.run_dir / "report" / "chaos.png").read_bytes().startswith(b"\x89PNG")
     resumed = next(fault for fault in report["faults"] if fault["kind"] == "supervisor-kill")
     assert "training resumed after" in resumed["words"]

@@ -151,7 +151,7 @@ class World:
             ring().table[:] = 0
             self.state = RingState(ring(), schedule, None)  # type: ignore[arg-type]
         elif self.kind == "lanes":
-            schedule = LaneSchedule(self.plan, procs=self.procs)
+            schedule = LaneSchedule(self.plan, limits)
         elif self.kind == "grid":
             assert isinstance(self.plan, GridPlan)
             schedule = GridSchedule(self.plan, seed=7)

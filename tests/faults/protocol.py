@@ -6,7 +6,8 @@ session.
 
     faults from inside    at a seeded step of a worker's work: killed, stopped, left, raised; poison batches always
     faults from outside   signals at random times, whatever the worker is doing
-    meanwhile             pauses in the middle of items, evaluations, direct and delta in turn, workers that stay parked
+    meanwhile             workers added and let go, pauses in the middle of items, evaluations, direct and delta in
+                          turn, workers that stay parked
 
 `python -m tests.faults.protocol SEED` replays one run; `--kills N` goes on with SEED + 1, … until so many
 workers have died of SIGKILL."""
@@ -83,6 +84,7 @@ class Run:
         self._ids = count(1)
         self.queue._ids = self._ids
         self._sequence = count(1)
+        self._resizes, self.resizes = self._rng.random() < 0.5, 0  # whether, and how many so far
         self._pauses = 0
         self._stage = ""  # of the pause that is on
         self._evaluation: WorkQueue | None = None
@@ -129,6 +131,10 @@ class Run:
         self._group.wait(WAIT_MS)
         for error in self._group.step(now, [self._team], {Role.WORKER: Moment(paused=bool(self._stage))}):
             raise Violated(f"the roster gives up: {error}")
+        if self._resizes and self._rng.random() < 0.02:
+            self.queue.limits.procs = self._rng.randint(1, self.scenario.procs)
+            self._group.resize(self._team, self.queue.limits.procs)
+            self.resizes += 1
         self._advance_pause()
         self._lease_out()
         self._trouble.make(self._crew, now)
@@ -333,13 +339,19 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=0)
     chosen = parser.parse_args()
     roster_module.FIRST_BACKOFF_S = 0.001
-    tally, deaths, kills, began = Tally(), Counter[str](), 0, time.monotonic()
+    tally, deaths, kills, resizes, began = Tally(), Counter[str](), 0, 0, time.monotonic()
     for run in runs(chosen.seed, chosen.kills):
         tally += run.tally
         deaths += run.deaths
-        kills += run.kills
+        kills, resizes = kills + run.kills, resizes + run.resizes
     tally.note("kills per s", kills / (time.monotonic() - began))
-    found = {"tally": tally.as_json(), "kills": kills, "deaths": deaths, "has_torch": "torch" in sys.modules}
+    found = {
+        "tally": tally.as_json(),
+        "kills": kills,
+        "resizes": resizes,
+        "deaths": deaths,
+        "has_torch": "torch" in sys.modules,
+    }
     print(json.dumps(found))
     for violation in tally.violations:
         print(f"{violation}\nreplay: python -m tests.faults.protocol {violation.split()[1][:-1]}", file=sys.stderr)

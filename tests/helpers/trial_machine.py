@@ -31,7 +31,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         self.board = Scoreboard.allocate(self.procs)
-        self.trial = ExchangeTrial(self.board, self.ways, self.given, self.sync_every, "as given")
+        self.trial = ExchangeTrial(self.board, self.board.procs, self.ways, self.given, self.sync_every, "as given")
         self.dead: set[int] = set()
         self.partial = [0.0] * self.procs
 

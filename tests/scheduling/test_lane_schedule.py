@@ -25,7 +25,8 @@ def plan_of(lanes: int, steps: int, columns: int = 4) -> BatchPlan:
 
 def queue_of(lanes: int, steps: int, procs: int, *, most: int = 64, **limits: int) -> WorkQueue:
     plan = plan_of(lanes, steps)
-    return WorkQueue(plan, Limits(procs, max_item_updates=most, **limits), schedule=LaneSchedule(plan, procs=procs))
+    chosen = Limits(procs, max_item_updates=most, **limits)
+    return WorkQueue(plan, chosen, schedule=LaneSchedule(plan, chosen))
 
 
 def must_lease(queue: WorkQueue, worker: int) -> WorkItem:

@@ -451,7 +451,7 @@ def test_each_rollback_halves_the_rate_of_whatever_schedule() -> None:
 
 @pytest.mark.parametrize(("procs", "limit"), [(0, 32), (1, 32), (2, 32), (4, 64)])
 def test_so_many_updates_in_a_row_are_divergence(procs: int, limit: int) -> None:
-    divergence = Divergence("rollback", procs)
+    divergence = Divergence("rollback", lambda: procs)
     divergence.look(1000, 5)  # of which some may have come before the last that was applied
     divergence.look(1000 + limit - 1, 5)
     assert divergence.decide() is Decision.GO_ON
@@ -463,7 +463,7 @@ def test_so_many_updates_in_a_row_are_divergence(procs: int, limit: int) -> None
 
 @pytest.mark.parametrize("policy", ["skip", "fail"])
 def test_other_policies_fail_when_parameters_are_ruined_and_only_then(policy: str) -> None:
-    divergence = Divergence(policy, 2)
+    divergence = Divergence(policy, lambda: 2)
     divergence.look(0, 1)
     divergence.look(10_000, 1)
     assert divergence.decide() is Decision.GO_ON
@@ -478,7 +478,7 @@ def diverge(divergence: Divergence, at: int, back_to: int) -> None:
 
 
 def test_rollbacks_that_lead_no_further_go_to_older_checkpoints_and_come_to_an_end() -> None:
-    divergence = Divergence("rollback", 2)
+    divergence = Divergence("rollback", lambda: 2)
     assert divergence.older_than is None
     for number in range(MOST_IN_VAIN):
         diverge(divergence, at=200, back_to=100 - number)
@@ -490,7 +490,7 @@ def test_rollbacks_that_lead_no_further_go_to_older_checkpoints_and_come_to_an_e
 
 
 def test_a_checkpoint_later_than_where_the_run_diverged_makes_a_fresh_start() -> None:
-    divergence = Divergence("rollback", 2)
+    divergence = Divergence("rollback", lambda: 2)
     for number in range(3 * MOST_IN_VAIN):
         diverge(divergence, at=200 * number, back_to=0)
         divergence.written(200 * number + 1)
@@ -499,6 +499,6 @@ def test_a_checkpoint_later_than_where_the_run_diverged_makes_a_fresh_start() ->
 
 
 def test_a_run_without_a_way_back_fails() -> None:
-    divergence = Divergence("rollback", 2, ruined=True, no_way_back="there is no good checkpoint to go back to")
+    divergence = Divergence("rollback", lambda: 2, ruined=True, no_way_back="there is no good checkpoint to go back to")
     assert divergence.decide() is Decision.FAIL
     assert "and there is no good checkpoint to go back to" in divergence.message

@@ -17,6 +17,7 @@ from workers.processes.roster import (
     Action,
     Fail,
     Kill,
+    Leave,
     Moment,
     Roster,
     RowReading,
@@ -1040,3 +1041,71 @@ def test_a_fenced_worker_that_does_not_die_is_left_behind_and_the_job_ends() -> 
     stage.roster.fence(1)
     assert stage.run(UNDEAD_S + 1) == [Abandon(1)]
     assert stage.roster.abandoned(1, Death("does not die")) == [] and not stage.roster.is_anyone_dying
+
+
+# ---- another number of workers --------------------------------------------------------------------------------------
+
+
+def resized(stage: Stage, count: int) -> list[Action]:
+    return stage.roster.resize(count)
+
+
+def test_the_highest_leave_in_order_and_come_back_as_new_ones() -> None:
+    stage = Stage(procs=3)
+    stage.tick()
+    for worker in range(3):
+        stage.roster.ready(worker)
+        stage.workers[worker].commit()
+    stage.tick()
+    assert resized(stage, 1) == [Leave(1), Leave(2)]
+    assert stage.roster.attached() == [0] and stage.roster.is_anyone_dying
+    for worker in (2, 1):
+        assert stage.roster.ending(worker, left=True, fenced=False) is End.LEFT
+        assert stage.roster.exited(worker, stage.now, Death("left", batches=1)) == []
+    assert not stage.roster.is_anyone_dying and stage.roster.restarts == 0
+    assert [row["worker"] for row in stage.roster.rows({}, "updates", [0, 0, 0])] == [0]
+    assert not [action for action in stage.run(5.0) if isinstance(action, Spawn)]
+    assert resized(stage, 3) == [] and stage.tick() == [Spawn(1, 2), Spawn(2, 2)]
+
+
+def test_one_that_does_not_leave_is_killed_after_its_time() -> None:
+    stage = Stage(procs=2)
+    stage.tick()
+    resized(stage, 1)
+    stage.workers[1].beats = False
+    (kill,) = [action for action in stage.run(11.0) if isinstance(action, Kill)]
+    assert (kill.worker, kill.why) == (1, "did not leave within 10 s")
+    stage.roster.exited(1, stage.now, Death("killed"))
+    assert stage.roster.slots[1].state is State.VACANT
+
+
+def test_one_that_dies_on_its_way_out_is_no_restart_and_one_that_is_wanted_again_is_replaced() -> None:
+    stage = Stage(procs=2)
+    stage.tick()
+    resized(stage, 1)
+    resized(stage, 2)
+    assert stage.roster.exited(1, stage.now, Death("killed by SIGKILL")) == []
+    stage.run(LONGEST_BACKOFF_S)
+    assert stage.roster.slots[1].incarnation == 2
+    resized(stage, 1)
+    assert stage.roster.exited(1, stage.now, Death("killed by SIGKILL")) == []
+    assert stage.roster.slots[1].state is State.VACANT
+
+
+def test_a_row_that_may_have_a_writer_is_never_filled_again() -> None:
+    stage = Stage(procs=2)
+    stage.tick()
+    stage.roster.slots[1].state = State.RETIRED
+    assert resized(stage, 1) == [] and resized(stage, 4) == []
+    assert stage.roster.tick(stage.now, {}) == [Spawn(2, 1), Spawn(3, 1)]
+
+
+def test_work_is_not_lost_by_fewer_than_needed_that_were_never_wanted() -> None:
+    """Retirement counts against the workers wanted now."""
+    stage = Stage(procs=3, policy=Supervise(max_restarts=0, min_workers=1))
+    stage.tick()
+    resized(stage, 1)
+    for worker in (1, 2):
+        assert stage.roster.exited(worker, stage.now, Death("left", end=End.LEFT)) == []
+    (lost,) = stage.roster.exited(0, stage.now, Death("killed by SIGKILL"))
+    assert isinstance(lost, Fail) and "0 of 1 workers left" in str(lost.error)

@@ -39,7 +39,7 @@ def build_trainer(start: Start, setup: Setup, descriptors: list[int]) -> Trainer
         host.set_affinity(setup.cores)  # before any thread exists: threads keep the affinity they were made with
     torch.set_flush_denormal(setup.flush_denormal)  # first: threads made later inherit it
     limit_threads(setup.threads)
-    board = Scoreboard(regions.pop("scoreboard"), setup.procs)
+    board = Scoreboard(regions.pop("scoreboard"), setup.rows)
     row = Row(board, setup.worker)
     row.beat()
     worker_spec: WorkerSpec = cloudpickle.loads(regions.pop("worker_spec").read_bytes(setup.spec_nbytes))

@@ -255,9 +255,9 @@ class Group:
         """Raise the limit on open files for the whole job; descriptors of running processes count once. Raises
         RunError."""
         held = len(self._lifeline) + FILES_PER_WORKER * len(self)
-        processes = planned.procs + self._loaders + self.supervise.spares if planned.procs else 0
+        processes = planned.rows + self._loaders + self.supervise.spares if planned.procs else 0
         needed = FILES + FILES_PER_WORKER * processes - held
-        host.raise_file_limit(needed, needed + FILES_ON_THEIR_WAY * planned.procs)
+        host.raise_file_limit(needed, needed + FILES_ON_THEIR_WAY * planned.rows)
 
     def refill(self, count: int) -> None:
         """Start spares until there are `count`, as far as the machine allows."""
@@ -357,7 +357,7 @@ class Group:
 
     def _spawn(self, team: Team, action: Spawn) -> list[HogwildError]:
         number, incarnation = action.worker, action.incarnation
-        if team.role is Role.WORKER and incarnation > 1:
+        if team.role is Role.WORKER and team.roster.slots[number].recent:
             team.event("restart", number, incarnation=incarnation)
         try:
             with host.blocked_signals():

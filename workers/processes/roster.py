@@ -25,7 +25,7 @@ the first batch on, and a deadlock means that no loader reads a record."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
 from hogwild.errors import HogwildError, WorkersLost
@@ -209,6 +209,8 @@ class Roster:
         slot = self.slots[worker]
         if slot.killed_as is not None:
             return slot.killed_as
+        if slot.state is State.LEAVING and (left or fenced):
+            return End.LEFT
         if slot.state is State.STARTING:
             return End.COULD_NOT_START
         return End.LEFT if left else End.STALLED if fenced else End.DIED
@@ -231,7 +233,7 @@ class Roster:
         for number, slot in enumerate(self.slots):
             if number < count:
                 if slot.state is State.VACANT:
-                    self.slots[number] = replace(slot, state=State.EMPTY, due_s=0.0, deaths_in_a_row=0, failed_starts=0)
+                    self.slots[number] = RosterSlot(incarnation=slot.incarnation, batches=slot.batches)
             elif slot.state is State.EMPTY:
                 slot.state = State.VACANT
             elif slot.state in (State.STARTING, State.READY, State.TRAINING):

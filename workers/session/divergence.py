@@ -13,6 +13,7 @@ a rollback after one without progress goes to an older checkpoint. A rollback ma
 with more updates than the run had at any rollback. There are at most MOST_IN_VAIN rollbacks between two of those, so
 the run ends."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -34,7 +35,7 @@ class Divergence:
     """The divergence of one attempt. `rollbacks` counts those of the whole run; each halves the learning rate."""
 
     policy: str  # supervise.on_nan
-    procs: int
+    procs: Callable[[], int]  # workers there are now
     rollbacks: int = 0
     ruined: bool = False  # a parameter was NaN or infinite in a pause
     in_a_row: int = 0  # non-finite updates since the last applied one
@@ -52,7 +53,7 @@ class Divergence:
 
     @property
     def limit(self) -> int:
-        return max(LEAST_IN_A_ROW, IN_A_ROW_PER_WORKER * self.procs)
+        return max(LEAST_IN_A_ROW, IN_A_ROW_PER_WORKER * self.procs())
 
     @property
     def older_than(self) -> int | None:

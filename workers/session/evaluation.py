@@ -6,7 +6,7 @@ Owned by the session; the pauses drive it."""
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hogwild.config.schema import Evaluate
@@ -122,7 +122,8 @@ class Evaluating:
     def start(self) -> None:
         assert self.plan is not None
         self._sums, self._scores, self.is_scoring = EvalSums(), (), False
-        self.current = WorkQueue(self.plan, self.limits, kind=Kind.EVALUATE, ids=self.ids)
+        limits = replace(self.limits, procs=self.queue.limits.procs)
+        self.current = WorkQueue(self.plan, limits, kind=Kind.EVALUATE, ids=self.ids)
 
     def acknowledge(self, worker: int, item_id: int) -> None:
         """Book a finished item, whose row holds the result. Does nothing if the item is not of this evaluation."""

@@ -124,9 +124,9 @@ class ExchangeTrial:
     just before they continue. Times are monotonic, in seconds."""
 
     def __init__(
-        self, board: Scoreboard, ways: Sequence[Way], given: str | None, sync_every: int, why: str = ""
+        self, board: Scoreboard, procs: int, ways: Sequence[Way], given: str | None, sync_every: int, why: str = ""
     ) -> None:
-        self._board = board
+        self._board, self._procs = board, procs
         self._left = deque(ways)
         self._given = given
         self._why = why
@@ -149,7 +149,7 @@ class ExchangeTrial:
         `left_s`: the remaining time of the job."""
         if self._current is not None:
             return now - self._began_s >= self._length_s
-        if not self._left or not all_train or min(self._board.batches()) < WARM_BATCHES:
+        if not self._left or not all_train or min(self._each(Word.BATCHES)) < WARM_BATCHES:
             return False
         self._slice_s = self._slice_of(self._update_s())
         if left_s < WORTH * self._slice_s * len(self._left):
@@ -158,9 +158,16 @@ class ExchangeTrial:
             return False
         return True
 
+    def cancel(self) -> None:
+        """Measure no more: the number of workers changes. A slice that is on ends at its time, for nothing."""
+        self._left.clear()
+        self._begun = MOST_SLICES
+        if self._current is None and self.verdict is None:
+            self.verdict = Verdict(self._given or "direct", {}, "not measured: the number of workers changed")
+
     def _update_s(self) -> float:
         """Return the time of one worker's update."""
-        words = self._board.words[: self._board.procs]
+        words = self._board.words[: self._procs]
         return float(words[:, Word.BUSY_NS].sum()) / 1e9 / max(1, int(words[:, Word.UPDATES].sum()))
 
     def _slice_of(self, update_s: float) -> float:
@@ -184,12 +191,12 @@ class ExchangeTrial:
 
     def _is_complete(self) -> bool:
         """Return True if no worker died in the slice: each has the same incarnation as at its start, and has parked."""
-        everybody = range(self._board.procs)
+        everybody = range(self._procs)
         is_here = self._board.parked(everybody, int(self._board.control[Control.PAUSE]))
         return is_here and self._incarnations == self._each(Word.INCARNATION)
 
     def _rate(self) -> float:
-        last = self._board.words[: self._board.procs, Word.LAST_NS]
+        last = self._board.words[: self._procs, Word.LAST_NS]
         total = 0.0
         for worker, (now, before) in enumerate(zip(self._each(Word.UPDATES), self._before, strict=True)):
             if now > before:
@@ -211,4 +218,4 @@ class ExchangeTrial:
         return sync_every or 1
 
     def _each(self, word: Word) -> list[int]:
-        return [int(value) for value in self._board.words[: self._board.procs, word]]
+        return [int(value) for value in self._board.words[: self._procs, word]]

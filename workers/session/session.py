@@ -72,7 +72,8 @@ class Session:
     _merged_batches: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.divergence = Divergence(self.job.supervise.on_nan, self.plan.procs)
+        limits = self.queue.limits  # not self: a reference cycle would keep the job's memory
+        self.divergence = Divergence(self.job.supervise.on_nan, lambda: limits.procs)
 
     @property
     def is_fused(self) -> bool:
@@ -87,13 +88,13 @@ class Session:
         self.journal.start()
         if self.holder.pid is not None:
             self.journal.event("holder", pid=self.holder.pid)
-        self._merged_batches = [0] * max(1, self.plan.procs)
+        self._merged_batches = [0] * self.plan.rows
         self.cores_before = host.CoreUse.now()
         self.reopen(now)
         self.divergence.rollbacks = max(self.divergence.rollbacks, self.before.rollbacks)
         self.board.go_back(self.queue.updates, self.divergence.rollbacks, first_item=0)
         placement = self.plan.placement
-        self.set_exchange(exchange_of(self.job, self.plan.procs, fused=self.is_fused, placement=placement))
+        self.set_exchange(exchange_of(self.job, self.plan.rows, fused=self.is_fused, placement=placement))
         if self.divergence.goes_back and self.saving.is_worth_it:
             self.copy_for_checkpoint(now)
 

@@ -190,7 +190,7 @@ class Pauses:
         return finish
 
     def _is_slice_due(self, now: float) -> bool:
-        if self._session.plan.procs < 2 or not (self._trial or self._roster.all_train):
+        if self._session.plan.rows < 2 or not (self._trial or self._roster.all_train):
             return False
         trial = self._trial = self._trial or _trial_of(self._session)
         if trial.is_over:
@@ -198,6 +198,12 @@ class Pauses:
         is_due = trial.is_due(now, all_train=self._roster.all_train, left_s=self._session.left_s(now))
         self._use_trial(trial)  # it may turn out that there is nothing to measure
         return is_due
+
+    def cancel_trial(self) -> None:
+        """Measure the exchanges no more: the number of workers changes."""
+        self._trial = self._trial or _trial_of(self._session)
+        self._trial.cancel()
+        self._use_trial(self._trial)
 
     def _use_trial(self, trial: ExchangeTrial) -> None:
         """Adopt the trial's result, once the trial is over."""
@@ -228,7 +234,7 @@ class Pauses:
 
 
 def _trial_of(session: Session) -> ExchangeTrial:
-    job, procs, flats = session.job, session.plan.procs, session.shared.layout.flats
+    job, procs, flats = session.job, session.queue.limits.procs, session.shared.layout.flats
     room = host.available_memory().bytes
     why = why_settled(
         job,
@@ -241,4 +247,4 @@ def _trial_of(session: Session) -> ExchangeTrial:
     )
     given = session.exchange if why else None
     ways = ways_of(job, procs, why, fused=session.is_fused, placement=session.plan.placement)
-    return ExchangeTrial(session.board, ways, given, job.train.sync_every, why)
+    return ExchangeTrial(session.board, procs, ways, given, job.train.sync_every, why)

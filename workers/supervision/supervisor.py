@@ -9,6 +9,7 @@ the loop continues meanwhile (`stacks.py`).
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import cloudpickle
 
@@ -24,6 +25,7 @@ from workers.processes.roles import Role, limits_of
 from workers.processes.roster import Moment, Roster, State
 from workers.session.outcome import Outcome
 from workers.session.progress import ProgressRecords
+from workers.session.requests import Requests
 from workers.session.session import Session, pss_bytes_of
 from workers.supervision.pauses import Pauses
 from workers.supervision.stream_work import StreamWork
@@ -54,6 +56,7 @@ class Supervisor:
         group.teams += self._teams
         group.pool.roster.expect(session.job.supervise.spares)
         self._pauses = Pauses(session, self._workers)
+        self._requests = Requests(session.rundir)
         self._progress = ProgressRecords(session, time.monotonic())
         self._sequence = 0
         self._ready = 0  # how many have become ready so far
@@ -86,7 +89,7 @@ class Supervisor:
                 session.journal.show_message(f"warning: {handle.title} {handle.describe_undead()}; it is left behind")
             self._memory.wait(MEMORY_WAIT_S)
             self._memory.close()
-            for worker in range(session.plan.procs):
+            for worker in range(session.plan.rows):
                 session.queue.release(worker, session.board.progress(worker))
         if self._outcome.state == "stopped" and self._is_hurried():  # a second signal came while they were leaving
             self._outcome = self._cancelled()
@@ -104,6 +107,7 @@ class Supervisor:
             self._outcome = Outcome("failed", errors[0].code, error=errors[0])
         if self._outcome is not None:
             return
+        self._answer_requests(now)
         self._outcome = self._pauses.advance(now)
         self._name_compiler()
         self._lease_out()
@@ -139,6 +143,31 @@ class Supervisor:
         )
         disturbs_nobody = session.stop is None and self._workers.roster.is_settled
         return {Role.WORKER: of_workers, Role.SPARE: Moment(may_start=disturbs_nobody)}
+
+    def _answer_requests(self, now: float) -> None:
+        for name, request in self._requests.look(now):
+            ask, procs = request.get("ask"), request.get("procs")
+            why_not = self._resize(procs) if ask == "resize" else "it asks for nothing known"
+            self._session.journal.event("request", id=name, ask=ask, procs=procs, answer=why_not or "done")
+
+    def _resize(self, procs: Any) -> str:
+        """Have so many workers from now on; return why that cannot be, or ""."""
+        session, least = self._session, self._session.job.supervise.min_workers
+        if session.stop is not None:
+            return "the job is stopping"
+        if session.queue.plan.lanes is not None:
+            return "a lane belongs to one worker (data.lanes)"
+        if session.plan.cores:
+            return "its workers are pinned (train.pin)"
+        if type(procs) is not int or not least <= procs <= session.plan.rows:
+            rule = f"{least} (supervise.min_workers) to {session.plan.rows} (train.procs_max)"
+            return f"procs must be a number from {rule}, got {procs!r}"
+        if procs != session.queue.limits.procs:
+            session.journal.show_message(f"workers: {procs}, until now {session.queue.limits.procs}")
+            self._pauses.cancel_trial()
+            session.queue.limits.procs = procs
+            self._group.resize(self._workers, procs)
+        return ""
 
     def _name_compiler(self) -> None:
         """Name the lowest worker that is there: it compiles for all."""

@@ -1,0 +1,89 @@
+"""A running job that is given more workers and fewer, by files in RUN/requests, while workers die."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.jobs import JOBS, Ended, Job
+from tests.helpers.processes import wait_for
+
+COUNTING = str(JOBS / "counting.yaml")
+SIZES = (4, 1, 3, 2, 4, 2)
+
+
+def ask(job: Job, name: str, **request: Any) -> str:
+    """The answer to a request."""
+    folder = job.run_dir / "requests"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.tmp").write_text(json.dumps(request))
+    (folder / f"{name}.tmp").rename(folder / f"{name}.json")
+
+    def answer() -> list[str]:
+        return [event["answer"] for event in job.events("request") if event["id"] == name]
+
+    return wait_for(f"the answer to {name}", answer)[0]
+
+
+def training(job: Job) -> int:
+    return sum(row["state"] == "training" for row in job.status().get("workers", []))
+
+
+@pytest.fixture(scope="module")
+def resized(jobs_folder: Path, start_shared_job: Callable[..., Job]) -> tuple[Ended, list[str]]:
+    diary = jobs_folder / "diary"
+    diary.mkdir()
+    job = start_shared_job(
+        jobs_folder / "resized",
+        COUNTING,
+        "train.procs_max=4",
+        f"model.init_args.diary={diary}",
+        "model.init_args.pace_s=0.3",
+        "train.exchange=direct",
+        "supervise.max_item_attempts=100",
+    )
+    wait_for("two workers", lambda: training(job) == 2)
+    answers = [
+        ask(job, "strange", ask="sing"),
+        ask(job, "too-many", ask="resize", procs=5),
+        ask(job, "none", ask="resize", procs=True),
+    ]
+    for number, procs in enumerate(SIZES):
+        answers.append(ask(job, str(number), ask="resize", procs=procs))
+        wait_for(f"{procs} workers", lambda procs=procs: training(job) == procs == len(job.status()["workers"]))
+        victim = job.workers()[0]
+        os.kill(victim, signal.SIGKILL)
+        job.wait_for_exit_of(victim)
+    (diary / "hurry").touch()
+    return job.wait(), answers
+
+
+def test_every_batch_takes_effect_once_however_many_workers_there_are(resized: tuple[Ended, list[str]]) -> None:
+    ended, _ = resized
+    assert (ended.status, ended.reason) == (0, ("succeeded", "epochs")), ended.stderr
+    assert ended.ledger_adds_up() and ended.leases["quarantined"] == 0
+    effects, redone = ended.effects(), ended.leases["redone"]
+    assert effects.min() == 1 and int((effects > 1).sum()) <= 4 * redone
+    assert not ended.left_behind
+
+
+def test_a_worker_that_leaves_is_no_death_and_one_that_comes_no_restart(resized: tuple[Ended, list[str]]) -> None:
+    ended, _ = resized
+    kinds = [event["kind"] for event in ended.events("exit")]
+    assert kinds.count("left") == sum(max(0, a - b) for a, b in zip((2, *SIZES), SIZES, strict=False))
+    assert ended.summary["restarts"] == len(ended.events("restart")) == kinds.count("died") == len(SIZES)
+
+
+def test_what_cannot_be_done_is_answered_with_the_rule(resized: tuple[Ended, list[str]]) -> None:
+    ended, answers = resized
+    assert answers[:3] == [
+        "it asks for nothing known",
+        "procs must be a number from 1 (supervise.min_workers) to 4 (train.procs_max), got 5",
+        "procs must be a number from 1 (supervise.min_workers) to 4 (train.procs_max), got True",
+    ]
+    assert answers[3:] == ["done"] * len(SIZES)
+    assert not list((ended.run_dir / "requests").iterdir())
