@@ -37,6 +37,7 @@ CAMPAIGNS = (
     Campaign("damage", 10_000, 1_000, 120.0),
     Campaign("streaming", 300, 10, 400.0),
     Campaign("ledger", 100_000, 5_000, 60.0),
+    Campaign("roles", 2_000, 120, 240.0),
 )
 
 
@@ -238,6 +239,19 @@ def _ledger(seeds: Seeds) -> list[Row]:
     ]
 
 
+def _roles(seeds: Seeds) -> list[Row]:
+    title = "SIGKILL of workers, loaders, readers, spares and a GPU's owner, with resizes"
+    measured = seeds.all.measured
+    shares = ", ".join(f"{sum(measured[what]):.0f} {what}" for what in sorted(measured))
+    return [
+        _count(f"{title}: kills", "", 2_000, seeds),
+        _none(f"{title}: batches lost", "", seeds, lambda tally: tally.lost, shares),
+        _none(f"{title}: batches repeated", "", seeds, lambda tally: tally.duplicated),
+        _none(f"{title}: hangs", "", seeds, lambda tally: tally.hangs),
+        _none(f"{title}: other violations", "", seeds, _violations),
+    ]
+
+
 FIGURES: dict[str, Callable[[Seeds], list[Row]]] = {
     "protocol": _protocol,
     "training": _training,
@@ -247,4 +261,5 @@ FIGURES: dict[str, Callable[[Seeds], list[Row]]] = {
     "damage": _damage,
     "streaming": _streaming,
     "ledger": _ledger,
+    "roles": _roles,
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 import crimes
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from tests.helpers.processes import in_worker
 
@@ -21,6 +21,20 @@ class Numbers(TensorDataset):
 
     def __init__(self, samples: int) -> None:
         super().__init__(torch.arange(samples), torch.arange(samples))
+
+
+class Paced(Dataset):
+    """The same items, each of which takes `pace_s` to be read: by readers, if there are enough."""
+
+    def __init__(self, samples: int, pace_s: float) -> None:
+        self.samples, self.pace_s = samples, pace_s
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        time.sleep(self.pace_s)
+        return index, index
 
 
 class Counting(nn.Module):

@@ -1,0 +1,153 @@
+"""Every child of a job may be killed, whatever its role and whatever it does just then: spares that import, readers,
+the workers and loaders that they become or whose place they take, the owner of a GPU's parameters (simulated).
+Meanwhile the number of workers changes. In the end every sample took effect once per epoch.
+
+    stream   early processes, loaders, workers, spares
+    read     readers, workers, spares
+    gpu      the owner, workers, spares"""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from random import Random
+
+import psutil
+
+from hogwild import host
+from hogwild.chaos.verdict import Baseline
+from hogwild.host import other_jobs
+from tests.faults.invariants import Counted, miscount_of, violations
+from tests.faults.schedule import chance
+from tests.faults.tally import Tally
+from tests.helpers.jobs import JOBS, Ended, Job, start
+from tests.helpers.processes import wait_for
+
+NAME = "roles"
+SAMPLES, BATCH = 600, 4
+EVERY_S = 0.2  # between two kills, on average
+RESIZES = 0.15  # how many of the moments are used for one instead
+MOST_PROCS = 4
+KINDS = {
+    "stream": [
+        f"data.train={{class_path: streaming.Numbers, init_args: {{samples: {SAMPLES}, paces: [0.002, 0.004]}}}}",
+        "data.feed=stream",
+        "data.loaders=2",
+    ],
+    "read": [f"data.train={{class_path: counting.Paced, init_args: {{samples: {SAMPLES}, pace_s: 0.02}}}}"],
+    "gpu": ["train.device=simulated:0", "train.placement=cuda-shared", f"data.train.init_args.samples={SAMPLES}"],
+}
+PATIENT = [
+    *(f"supervise.{name}=100000" for name in ("max_restarts", "max_item_attempts")),
+    *(f"supervise.{limit}_timeout_s=900" for limit in ("start", "stall", "deadlock")),
+]
+
+
+def run(seed: int, count: int, folder: Path) -> Tally:
+    """`count` kills, in one job of each kind."""
+    tally = Tally()
+    for kind in KINDS:
+        tally += _Struck(kind, chance(NAME, seed, len(tally.measured)), folder / kind).judged(count // len(KINDS), seed)
+    return tally
+
+
+class _Struck:
+    """One run, and its attempts."""
+
+    def __init__(self, kind: str, dice: Random, folder: Path) -> None:
+        self._kind, self._dice, self._folder = kind, dice, folder
+        self._diary, self._run_dir = folder / "diary", folder / "run"
+        self._diary.mkdir(parents=True)
+        self._attempts = self._kills = self._resizes = 0
+
+    def judged(self, kills: int, seed: int) -> Tally:
+        tally, before = Tally(), Baseline.now()
+        job = self._begin()
+        try:
+            while self._kills < kills and not tally.violations:
+                if job.process.poll() is None:
+                    self._strike(job)
+                elif (ended := job.wait()).status == 1 and "holds the parameters" in ended.stderr:
+                    job = self._begin()  # its owner was killed
+                else:
+                    tally.violations.append(f"it ended by itself: {ended.status} {ended.stderr[-2000:]}")
+            (self._diary / "hurry").touch()
+            while (ended := job.wait()).status == 1 and "holds the parameters" in ended.stderr:
+                job = self._begin()
+            self._judge(ended, before, tally)
+        except AssertionError as error:
+            tally.hangs += 1
+            tally.violations.append(str(error))
+        finally:
+            job.destroy()
+        tally.injected = self._kills
+        tally.survived = 0 if tally.violations or tally.lost or tally.duplicated else self._kills
+        tally.violations = [f"{self._kind}, seed {seed}: {found}" for found in tally.violations]
+        tally.note(f"kills of {self._kind}", self._kills)
+        tally.note(f"resizes of {self._kind}", self._resizes)
+        return tally
+
+    def _begin(self) -> Job:
+        self._attempts += 1
+        folder = self._folder / f"attempt-{self._attempts}"
+        if (self._run_dir / "resolved.yaml").exists():
+            return start(folder, "train", "--resume", str(self._run_dir), run_dir=self._run_dir)
+        arguments = [
+            str(JOBS / "counting.yaml"),
+            *KINDS[self._kind],
+            f"model.init_args={{samples: {SAMPLES}, diary: {self._diary}, pace_s: 0.15}}",
+            f"train.procs_max={MOST_PROCS}",
+            "supervise.spares=1",
+            "checkpoint.every_s=1",
+            *PATIENT,
+        ]
+        return start(folder, "train", *arguments, "--run-dir", str(self._run_dir), run_dir=self._run_dir)
+
+    def _strike(self, job: Job) -> None:
+        """Kill a child, or resize, after a while."""
+        until = time.monotonic() + self._dice.expovariate(1 / EVERY_S)
+        wait_for("its moment", lambda: time.monotonic() >= until or job.process.poll() is not None)
+        if self._dice.random() < RESIZES:
+            self._resize()
+            return
+        children = host.children(job.process.pid)
+        # Three starts that fail in a row would end the job by its own rules.
+        hit = [pid for pid in children if _is_ours(pid) and (self._dice.random() < 0.3 or _age_s(pid) > 3.0)]
+        pidfd = other_jobs.open_child(self._dice.choice(hit), job.process.pid) if hit else None
+        if pidfd is not None:
+            self._kills += host.kill_by_pidfd(pidfd, signal.SIGKILL)
+            os.close(pidfd)
+
+    def _resize(self) -> None:
+        folder = self._run_dir / "requests"
+        if not self._run_dir.exists():
+            return
+        folder.mkdir(exist_ok=True)
+        self._resizes += 1
+        written = folder / f"{self._resizes}.tmp"
+        written.write_text(json.dumps({"ask": "resize", "procs": self._dice.randint(1, MOST_PROCS)}))
+        written.rename(written.with_suffix(".json"))
+
+    def _judge(self, ended: Ended, before: Baseline, tally: Tally) -> None:
+        counted = Counted.all_of(1, BATCH)
+        tally.violations += violations(ended, before, counted=counted)
+        if ended.status == 0:
+            wrong = miscount_of(ended, counted)
+            tally.lost, tally.duplicated = wrong.lost, wrong.duplicated
+            tally.indeterminate = ended.leases["indeterminate"]
+
+
+def _is_ours(pid: int) -> bool:
+    """Our children lead groups of their own; multiprocessing's resource tracker does not."""
+    try:
+        return os.getpgid(pid) == pid
+    except ProcessLookupError:
+        return False
+
+
+def _age_s(pid: int) -> float:
+    try:
+        return time.time() - psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:
+        return 0.0
