@@ -1,4 +1,4 @@
-"""Download of published files: written under a temporary name, compared with a known checksum, renamed.
+"""Download of published files: written under a temporary name, synced, compared with a known checksum, renamed.
 
 Mirrors are trusted only as far as the checksum, so any address works, even http. Nothing is downloaded unless a job
 says `download: true`."""
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import DataError, HogwildError, NotFoundError
+from hogwild.storage.files import sync_folder, temporary
+from hogwild.storage.published_folder import sweep_stale
 
 SILENCE_S = 30.0  # give up on a server that sends nothing for so long
 MOST_BYTES = 1 << 30  # no data set of ours is larger: an endless answer must not fill the disk
@@ -63,22 +65,21 @@ def _fetch_one(file: Published, mirrors: Sequence[str], folder: Path, who: str, 
     for mirror in mirrors:
         address = f"{mirror.rstrip('/')}/{file.name}"
         log.warning("%s: fetching %s into %s", who, address, folder)
-        aside = folder / f".tmp-{file.name}-{os.getpid()}"
         try:
             with _folder_errors(folder, who):
                 folder.mkdir(parents=True, exist_ok=True)
-            _receive(file, address, aside, who, silence_s)
-            with _folder_errors(folder, who):
-                aside.replace(folder / file.name)
+            with temporary(folder / file.name) as aside:
+                _receive(file, address, aside, who, silence_s)
+                with _folder_errors(folder, who):
+                    aside.replace(folder / file.name)
+                    sync_folder(folder)
+                    sweep_stale(folder, (folder / file.name).stat().st_mtime, file.name)
             return folder / file.name
         except _NotAsPublished as error:
             is_damaged = True
             said.append(f"  {address}: {error}")
         except (OSError, http.client.HTTPException, ValueError) as error:
             said.append(f"  {address}: {_reason(error, silence_s)}")
-        finally:
-            with contextlib.suppress(OSError):  # an unwritable folder was reported already
-                aside.unlink(missing_ok=True)
     raise _failure(file, folder, who, said, is_damaged)
 
 
@@ -111,6 +112,7 @@ def _receive(file: Published, address: str, aside: Path, who: str, silence_s: fl
                     stream.write(chunk)
             with _folder_errors(aside.parent, who):
                 stream.flush()
+                os.fsync(stream.fileno())
     found = digest.hexdigest()
     if found != file.checksum:
         raise _NotAsPublished(
