@@ -28,9 +28,10 @@ UNUSED_S = 30 * 24 * 3600.0
 
 
 def cache_root() -> Path:
-    """Return $XDG_CACHE_HOME/hogwild, or ~/.cache/hogwild."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "hogwild"
+    """Return the folder of compiled code and downloads: $XDG_CACHE_HOME/hogwild if that is an absolute path, as
+    freedesktop.org specifies, else ~/.cache/hogwild."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (named if named.is_absolute() else Path.home() / ".cache") / "hogwild"
 
 
 def new_scratch() -> Path:

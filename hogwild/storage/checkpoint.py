@@ -16,7 +16,7 @@ import torch
 from torch.utils.serialization import config as torch_config
 
 from hogwild.errors import CheckpointError
-from hogwild.storage.checkpoint_format import FORMAT, MODEL, STATE, newest_good, prune, update_of, verify
+from hogwild.storage.checkpoint_format import FORMAT, MODEL, STATE, newest_first, prune, refuse_link, update_of, verify
 from hogwild.storage.published_folder import (
     Entry,
     HashedFile,
@@ -156,16 +156,12 @@ class Taken(Generic[Answer]):
 def load_newest(folder: Path, use: Callable[[dict[str, Any]], Answer], older_than: int | None = None) -> Taken[Answer]:
     """Pass the newest complete, loadable checkpoint to `use`; if that raises CheckpointError, try the one before, and
     so on: behind a damaged, hostile or foreign checkpoint there may be a good one. Changes nothing on disk.
-    `older_than` as in `newest_good`."""
+    `older_than` as in `newest_first`."""
     rejected: list[str] = []
     misfit: CheckpointError | None = None
-    while True:
-        path, reasons = newest_good(folder, older_than)
-        rejected += reasons
-        if path is None:
-            return Taken(None, {}, None, rejected, misfit)
-        older_than = update_of(path.name)
+    for path in newest_first(folder, older_than):
         try:
+            refuse_link(path)
             state = load(path)
         except CheckpointError as error:
             rejected.append(str(error))
@@ -175,6 +171,7 @@ def load_newest(folder: Path, use: Callable[[dict[str, Any]], Answer], older_tha
         except CheckpointError as error:
             rejected.append(f"checkpoint {path} does not fit this job: {error}")
             misfit = misfit or CheckpointError(rejected[-1], code=error.code)
+    return Taken(None, {}, None, rejected, misfit)
 
 
 def write_and_prune(

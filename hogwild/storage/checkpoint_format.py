@@ -60,25 +60,31 @@ def verify(path: Path) -> Manifest:
     return manifest
 
 
-def newest_good(folder: Path, older_than: int | None = None) -> tuple[Path | None, list[str]]:
-    """Return the newest checkpoint that verifies, or None, and why each newer one was rejected. With `older_than`, only
-    checkpoints of fewer updates count. Changes nothing."""
-    rejected: list[str] = []
+def newest_first(folder: Path, older_than: int | None = None) -> list[Path]:
+    """Return the checkpoints, unverified; with `older_than`, only those of fewer updates. Raises CheckpointError."""
     try:
-        found = _checkpoints(folder)
+        found = sorted(_checkpoints(folder), key=lambda path: update_of(path.name), reverse=True)
     except OSError as error:
         raise CheckpointError(
             f"cannot read the folder {folder} of checkpoints: {error.strerror}", code="checkpoint/unreadable"
         ) from error
-    for path in sorted(found, key=lambda found: update_of(found.name), reverse=True):
-        if older_than is not None and update_of(path.name) >= older_than:
-            continue
+    return [path for path in found if older_than is None or update_of(path.name) < older_than]
+
+
+def refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise CheckpointError(
+            f"checkpoint {path} is a symbolic link, which may lead out of the run directory", code="checkpoint/link"
+        )
+
+
+def newest_good(folder: Path, older_than: int | None = None) -> tuple[Path | None, list[str]]:
+    """Return the newest checkpoint that verifies, or None, and why each newer one was rejected. `older_than` as in
+    `newest_first`. Changes nothing."""
+    rejected: list[str] = []
+    for path in newest_first(folder, older_than):
         try:
-            if path.is_symlink():
-                raise CheckpointError(
-                    f"checkpoint {path} is a symbolic link, which may lead out of the run directory",
-                    code="checkpoint/link",
-                )
+            refuse_link(path)
             verify(path)
         except CheckpointError as error:
             rejected.append(str(error))
@@ -135,9 +141,7 @@ def _checkpoints(folder: Path) -> list[Path]:
 def update_of(name: str) -> int:
     match = NAME.fullmatch(name)
     if match is None:
-        raise CheckpointError(
-            f"the name of a checkpoint must be like {checkpoint_name(1000)}, got {name!r}", code="checkpoint/foreign"
-        )
+        raise _foreign(f"the name of a checkpoint must be like {checkpoint_name(1000)}, got {name!r}")
     return int(match[1])
 
 
@@ -157,22 +161,15 @@ def _checked(path: Path, content: dict[str, Any], is_intact: bool) -> Manifest:
     try:
         manifest = Manifest(**content)
     except TypeError as error:
-        raise CheckpointError(
-            f"checkpoint {path}: {MANIFEST} was not written by hogwild: {error}", code="checkpoint/foreign"
-        ) from error
+        raise _foreign(f"checkpoint {path}: {MANIFEST} was not written by hogwild: {error}") from error
     if not isinstance(manifest.files, dict) or set(manifest.files) != set(FILES):
-        raise CheckpointError(
-            f"checkpoint {path}: {MANIFEST} lists {list(manifest.files)}, must list {list(FILES)}",
-            code="checkpoint/foreign",
-        )
+        raise _foreign(f"checkpoint {path}: {MANIFEST} lists {list(manifest.files)}, must list {list(FILES)}")
     if manifest.name != path.name:
-        raise CheckpointError(
-            f"checkpoint {path} was renamed from {manifest.name}; restore its name, which gives its update",
-            code="checkpoint/foreign",
-        )
+        raise _foreign(f"checkpoint {path} was renamed from {manifest.name}; restore its name, which gives its update")
     if (manifest.format, manifest.update) != (FORMAT, update_of(path.name)):
-        raise CheckpointError(
-            f"checkpoint {path}: {MANIFEST} says format {number!r}, update {manifest.update!r}",
-            code="checkpoint/foreign",
-        )
+        raise _foreign(f"checkpoint {path}: {MANIFEST} says format {number!r}, update {manifest.update!r}")
     return manifest
+
+
+def _foreign(words: str) -> CheckpointError:
+    return CheckpointError(words, code="checkpoint/foreign")

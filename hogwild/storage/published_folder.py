@@ -17,7 +17,7 @@ import stat
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from hogwild.storage.files import TEMPORARY, sync_folder
 
@@ -27,19 +27,11 @@ STALE_S = 24 * 3600.0  # a temporary name this old has no writer any more
 CHUNK = 4 << 20  # bytes: large enough to be fast, small enough to let other threads run
 
 Entry = dict[str, Any]  # of a file in the manifest: its hash, under the name of the algorithm, and its size
-
-
-class Digest(Protocol):
-    """A hash of hashlib, or `Crc32`."""
-
-    @property
-    def name(self) -> str: ...
-    def update(self, content: Any, /) -> None: ...
-    def hexdigest(self) -> str: ...
+Digest: TypeAlias = "hashlib._Hash | Crc32"
 
 
 class Crc32:
-    """zlib's checksum as a `Digest`: more than twice as fast as SHA-256, and enough against damage."""
+    """zlib's checksum, with the methods of a hash: more than twice as fast as SHA-256, and enough against damage."""
 
     name = "crc32"
 
@@ -66,38 +58,38 @@ class HashedFile:
     The first error is kept and raised by `finish`: raised inside torch's zip writer, it would be replaced by
     'unexpected pos', and torch might write on."""
 
-    def __init__(self, path: Path, digest: Digest | None = None) -> None:
+    def __init__(self, path: Path, digest: "Digest | None" = None) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self._digest = digest or hashlib.sha256()
-        self._size = 0
-        self._error: OSError | None = None
+        self.size = 0
+        self.error: OSError | None = None
 
     def write(self, content: Any) -> int:
         whole = memoryview(content)
         if whole.nbytes:  # an empty array cannot be cast
             for chunk in chunks(whole.cast("B")):
-                if self._error is None:
+                if self.error is None:
                     self._write_chunk(chunk)
         return whole.nbytes
 
     def _write_chunk(self, chunk: memoryview) -> None:
         self._digest.update(chunk)
-        self._size += len(chunk)
+        self.size += len(chunk)
         try:
             while chunk:
                 chunk = chunk[os.write(self._descriptor, chunk) :]
         except OSError as error:
-            self._error = error
+            self.error = error
 
     def flush(self) -> None:
         """No-op: torch.save calls it, but nothing is buffered here."""
 
     def finish(self) -> Entry:
         """Sync the file and return its entry. Raises the first OSError."""
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         os.fsync(self._descriptor)
-        return {self._digest.name: self._digest.hexdigest(), "size": self._size}
+        return {self._digest.name: self._digest.hexdigest(), "size": self.size}
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -178,7 +170,7 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], bool]:
         return content if isinstance(content, dict) else {}, False
 
 
-def entry_of(path: Path, digest: Digest | None = None, *, sync: bool = False) -> Entry:
+def entry_of(path: Path, digest: "Digest | None" = None, *, sync: bool = False) -> Entry:
     """Read a file and return its entry, to be compared with the manifest's or, with `sync`, written there. Raises
     UnreadableFile, also for a link or a pipe."""
     digest, size = digest or hashlib.sha256(), 0
