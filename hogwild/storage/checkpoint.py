@@ -29,19 +29,13 @@ from hogwild.storage.records import to_json
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenCheckpoint:
-    """A written checkpoint. `warning` is not empty if older checkpoints could not be removed."""
-
-    path: Path
-    warning: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A failed write. `error` says what could not be written and why; earlier checkpoints are unchanged."""
+class WriteResult:
+    """The end of a write. `error`: what could not be written and why; earlier checkpoints are then unchanged.
+    `warning` is not empty if older checkpoints could not be removed."""
 
     name: str
-    error: CheckpointError
+    error: CheckpointError | None = None
+    warning: str = ""
 
 
 def write(
@@ -182,22 +176,21 @@ def write_and_prune(
     meta: Mapping[str, Any],
     keep: int,
     last: Callable[[], None] = lambda: None,
-) -> WrittenCheckpoint | Failed:
+) -> WriteResult:
     """As `write`, for a thread: all but the `keep` newest checkpoints are pruned after a success, `last` is called in
     any case, and the result says what went wrong. If the process ends first, this checkpoint (and only this) is
     lost."""
     try:
-        path = write(folder, name, state, model_tensors, meta)
-        try:
-            prune(folder, keep)
-        except OSError as error:
-            return WrittenCheckpoint(path, f"cannot remove older checkpoints: {error}")
-        return WrittenCheckpoint(path)
+        write(folder, name, state, model_tensors, meta)
+        prune(folder, keep)
     except CheckpointError as error:
         _forget_frames(error)
-        return Failed(name, error)
+        return WriteResult(name, error)
+    except OSError as error:
+        return WriteResult(name, warning=f"cannot remove older checkpoints: {error}")
     finally:
         last()
+    return WriteResult(name)
 
 
 def _forget_frames(error: BaseException | None) -> None:
