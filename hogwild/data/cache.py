@@ -13,14 +13,24 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hogwild.formatting import size
-from hogwild.storage import published_folder
-from hogwild.storage.published_folder import MANIFEST, Crc32, HashedFile, chunks, publish, write_manifest, written_aside
+from hogwild.storage.published_folder import (
+    MANIFEST,
+    Crc32,
+    HashedFile,
+    chunks,
+    publish,
+    read_manifest,
+    remove,
+    sweep_stale,
+    write_manifest,
+    written_aside,
+)
 
 FORMAT = 2
 KEEP = 4  # entries: training and validation data of two alternating jobs
@@ -114,10 +124,18 @@ class DatasetCache:
     def load(self, fingerprint: str) -> Entry | None:
         """Return the entry stored under `fingerprint` (hexadecimal), or None. A damaged entry is removed."""
         folder = self._place(fingerprint)
-        if not folder.exists():
-            return None  # check this first: a folder that appears later was renamed and is complete
         try:
-            entry = self._entry(folder)
+            if not folder.exists():
+                return None  # check this first: a folder that appears later was renamed and is complete
+            content, is_intact = read_manifest(folder)
+        except OSError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                self.say(f"cannot read the cache {folder} ({error.strerror or error}); reading the original files")
+            elif folder.exists():
+                self.reject(folder, f"there is no {MANIFEST}")
+            return None
+        try:
+            entry = self._entry(folder, content, is_intact)
         except (ValueError, OSError) as error:
             self.reject(folder, str(error))
             return None
@@ -152,16 +170,15 @@ class DatasetCache:
     def reject(self, folder: Path, why: str) -> None:
         """Remove an entry that cannot be used, and say so."""
         self.say(f"the cache {folder} cannot be used: {why}; it is removed, and the original files are read")
-        published_folder.remove(folder)
+        remove(folder)
 
     def _place(self, fingerprint: str) -> Path:
         if not FINGERPRINT.fullmatch(fingerprint):
             raise ValueError(f"a fingerprint is 8 to 128 hexadecimal digits, got {fingerprint!r}")
         return self.folder / fingerprint
 
-    def _entry(self, folder: Path) -> Entry:
-        """Read the manifest. Raises OSError, and whatever a wrong one leads to."""
-        content, is_intact = published_folder.read_manifest(folder)
+    def _entry(self, folder: Path, content: Mapping[str, Any], is_intact: bool) -> Entry:
+        """Check the manifest and the file's size. Raises OSError, and whatever a wrong manifest leads to."""
         if content.get("format", FORMAT) != FORMAT:
             raise ValueError(f"it has format {content['format']!r}, this version of hogwild reads {FORMAT}")
         if not is_intact:
@@ -180,14 +197,14 @@ class DatasetCache:
     def _prune(self, newest: Path) -> None:
         """Remove all but the most recently used entries, and old leftovers of killed writers. A reader of a removed
         entry still has its file open."""
-        published_folder.sweep_stale(self.folder, newest.stat().st_mtime)
+        sweep_stale(self.folder, newest.stat().st_mtime)
         entries = []
         for path in self.folder.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 if FINGERPRINT.fullmatch(path.name):
                     entries.append((path != newest, -path.lstat().st_mtime, path))
         for _, _, path in sorted(entries)[self.keep :]:
-            published_folder.remove(path)
+            remove(path)
 
 
 def _views(specs: Sequence[CachedField], buffers: Sequence[Any]) -> list[memoryview]:

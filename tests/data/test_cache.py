@@ -1,5 +1,6 @@
 """The cache of what was read in: kept, found again, never believed when damaged, never in the way."""
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -86,7 +87,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "truncated": (cut, "holds 100 bytes, the manifest promises 144"),
     "a flipped bit": (flip, "data.bin is damaged"),
     "no data": (lambda folder: (folder / DATA).unlink(), "No such file"),
-    "no manifest": (lambda folder: (folder / MANIFEST).unlink(), "cannot open manifest.json"),
+    "no manifest": (lambda folder: (folder / MANIFEST).unlink(), "there is no manifest.json"),
     "half a manifest": (lambda folder: (folder / MANIFEST).write_text('{"format": 1, "fie'), "damaged manifest.json"),
     "no hash of its own": (
         lambda folder: (folder / MANIFEST).write_text(f'{{"format": {FORMAT}}}'),
@@ -182,3 +183,17 @@ def test_buffers_of_another_size_and_odd_fingerprints_are_our_own_mistakes(cache
     for odd in ("", "../" + PRINT, "AB" * 32, "ab"):
         with pytest.raises(ValueError, match="fingerprint"):
             cache.load(odd)
+
+
+def test_a_manifest_that_cannot_be_read_now_is_a_word_and_the_entry_stays(
+    cache: DatasetCache, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cache.store(PRINT, SPECS, [X, Y])
+
+    def too_many(*_: Any) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", too_many)
+        assert cache.load(PRINT) is None
+    assert "Too many open files" in said[0] and entries(cache) == [PRINT] and read(cache) is not None
