@@ -1,4 +1,4 @@
-"""Download of published files: written under a temporary name, compared with a known checksum, renamed.
+"""Download of published files: written under a temporary name, synced, compared with a known checksum, renamed.
 
 Mirrors are trusted only as far as the checksum, so any address works, even http. Nothing is downloaded unless a job
 says `download: true`."""
@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import http.client
 import logging
-import os
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import DataError, HogwildError, NotFoundError
+from hogwild.storage.files import sync_folder, temporary
+from hogwild.storage.published_folder import HashedFile, sweep_stale
 
 SILENCE_S = 30.0  # give up on a server that sends nothing for so long
 MOST_BYTES = 1 << 30  # no data set of ours is larger: an endless answer must not fill the disk
@@ -35,15 +36,12 @@ class Published:
         return hashlib.sha256() if len(self.checksum) == 64 else hashlib.md5(usedforsecurity=False)
 
 
-class _NotAsPublished(Exception):
+class _NotSent(Exception):
+    """A mirror's answer, or the lack of one, in words."""
+
+
+class _NotAsPublished(_NotSent):
     """The received file is not the published one."""
-
-
-def cache_folder(own: str) -> Path:
-    """Return the default folder for downloads: XDG_CACHE_HOME, else ~/.cache, as freedesktop.org specifies."""
-    named = os.environ.get("XDG_CACHE_HOME")
-    base = Path(named) if named and Path(named).is_absolute() else Path.home() / ".cache"
-    return base / "hogwild" / own
 
 
 def fetch(
@@ -60,66 +58,59 @@ def fetch(
 def _fetch_one(file: Published, mirrors: Sequence[str], folder: Path, who: str, silence_s: float) -> Path:
     said: list[str] = []
     is_damaged = False
+    path = folder / file.name
     for mirror in mirrors:
         address = f"{mirror.rstrip('/')}/{file.name}"
         log.warning("%s: fetching %s into %s", who, address, folder)
-        aside = folder / f".tmp-{file.name}-{os.getpid()}"
         try:
-            with _folder_errors(folder, who):
-                folder.mkdir(parents=True, exist_ok=True)
-            _receive(file, address, aside, who, silence_s)
-            with _folder_errors(folder, who):
-                aside.replace(folder / file.name)
-            return folder / file.name
-        except _NotAsPublished as error:
-            is_damaged = True
+            folder.mkdir(parents=True, exist_ok=True)
+            with temporary(path) as aside:
+                _receive(file, address, aside, silence_s)
+                aside.replace(path)
+            sync_folder(folder)
+            sweep_stale(folder, path.stat().st_mtime, file.name)
+            return path
+        except _NotSent as error:
+            is_damaged = is_damaged or isinstance(error, _NotAsPublished)
             said.append(f"  {address}: {error}")
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            said.append(f"  {address}: {_reason(error, silence_s)}")
-        finally:
-            with contextlib.suppress(OSError):  # an unwritable folder was reported already
-                aside.unlink(missing_ok=True)
+        except OSError as error:  # of our own disk: those of the network are `_NotSent`
+            raise DataError(
+                f"{who}: cannot write into {folder}: {error.strerror or error}; choose another folder with "
+                "init_args.root or --data-dir",
+                code="data/download-folder",
+            ) from error
     raise _failure(file, folder, who, said, is_damaged)
 
 
-@contextlib.contextmanager
-def _folder_errors(folder: Path, who: str) -> Iterator[None]:
-    """Turn errors of our own disk into DataError, to separate them from network errors: both are OSErrors."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"{who}: cannot write into {folder}: {error.strerror or error}; choose another folder with init_args.root "
-            "or --data-dir",
-            code="data/download-folder",
-        ) from error
-
-
-def _receive(file: Published, address: str, aside: Path, who: str, silence_s: float) -> None:
-    digest, size = file.digest(), 0
-    request = urllib.request.Request(address, headers={"User-Agent": AGENT})
-    with urllib.request.urlopen(request, timeout=silence_s) as answer:
-        with _folder_errors(aside.parent, who):
-            stream = open(aside, "wb")  # noqa: SIM115 closed two lines below, whatever the net says meanwhile
-        with stream:
-            while chunk := answer.read(CHUNK):
-                size += len(chunk)
-                if size > MOST_BYTES:
-                    raise _NotAsPublished(f"sends more than {MOST_BYTES:,} bytes")
-                digest.update(chunk)
-                with _folder_errors(aside.parent, who):
-                    stream.write(chunk)
-            with _folder_errors(aside.parent, who):
-                stream.flush()
-    found = digest.hexdigest()
-    if found != file.checksum:
+def _receive(file: Published, address: str, aside: Path, silence_s: float) -> None:
+    with contextlib.closing(HashedFile(aside, file.digest())) as stream:
+        for chunk in _sent(address, silence_s):
+            stream.write(chunk)
+            if stream.error is not None:
+                break
+            if stream.size > MOST_BYTES:
+                raise _NotAsPublished(f"sends more than {MOST_BYTES:,} bytes")
+        entry = stream.finish()
+    algorithm = file.digest().name
+    if entry[algorithm] != file.checksum:
         raise _NotAsPublished(
-            f"sent {size:,} bytes with the {digest.name} sum {found}; it must be {file.checksum}. They were not kept"
+            f"sent {entry['size']:,} bytes with the {algorithm} sum {entry[algorithm]}; it must be {file.checksum}. "
+            "They were not kept"
         )
 
 
+def _sent(address: str, silence_s: float) -> Iterator[bytes]:
+    """Yield what a mirror sends. Raises _NotSent."""
+    try:
+        request = urllib.request.Request(address, headers={"User-Agent": AGENT})
+        with urllib.request.urlopen(request, timeout=silence_s) as answer:
+            while chunk := answer.read(CHUNK):
+                yield chunk
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise _NotSent(_reason(error, silence_s)) from error
+
+
 def _reason(error: Exception, silence_s: float) -> str:
-    """Return a mirror's answer, or the lack of one, in words."""
     if isinstance(error, urllib.error.HTTPError):
         with error:  # it holds the connection
             return f"answers {error.code} {error.reason}"

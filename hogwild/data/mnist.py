@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from hogwild.data.download import Published, cache_folder, fetch
+from hogwild.data.download import Published, fetch
 from hogwild.data.locate import Wanted, choice, find, folders, read
 from hogwild.data.text_file import GZIP
 from hogwild.errors import DataError, UsageError
+from hogwild.storage.artifact_cache import cache_root
 
 SIDE = 28
 CLASSES = 10
@@ -93,7 +94,7 @@ class Mnist(TensorDataset):
     def _downloaded(self, wanted: list[Wanted], where: list[Path], mirror: str | None, who: str) -> list[Path]:
         """Return folders, one of which now holds all wanted files. A named root is the user's and gets the files
         directly; DIR gets a subfolder, because both data sets use the same file names."""
-        own = cache_folder(self.own_folder)
+        own = cache_root() / self.own_folder
         if any(all(file.inside(folder) for file in wanted) for folder in [*where, own]):
             return [*where, own]
         home = where[0] if where else own

@@ -5,7 +5,11 @@ metrics.jsonl; the step of every curve is the number of samples.
 
 The package is imported in the thread, and with `auto` only once there is a curve to see: it costs 0.25 s. A full disk
 or a broken package ends the thread and is reported once; the job continues. Points undone by a resume or a rollback are
-deleted by a START event, as in TensorBoard's own writers (`purge_step`)."""
+deleted by a START event, as in TensorBoard's own writers (`purge_step`).
+
+torch makes the summaries, but the file is our own. torch's SummaryWriter prints a traceback of its thread when the disk
+is full, opens the file again for every event, and names it by the wall clock: after a step back of the clock, or within
+one second, the points of a resume would be read before those that they replace (docs/findings.md)."""
 
 import importlib.util
 import os

@@ -1,16 +1,9 @@
-"""Checkpoints that are complete or absent, and verified.
+"""Writes and loads checkpoints: published folders (`published_folder.py`) of state.pt and model.safetensors.
 
-    checkpoints/.tmp-update-000001000-PID/     state.pt, model.safetensors, then manifest.json; each synced
-                    |  rename, sync the folder
-    checkpoints/update-000001000/              now it exists
-
-torch.load accepts flipped bits and zeroed blocks silently, so the manifest holds a hash of every file and of itself;
-nothing is loaded before all were checked. A thread of the supervisor writes the files; its long calls (hashing, raw
-writes, syncs) release the interpreter lock."""
+A thread of the supervisor writes the files. Its long calls (hashing, raw writes, syncs) release the interpreter
+lock."""
 
 import contextlib
-import hashlib
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,41 +16,26 @@ import torch
 from torch.utils.serialization import config as torch_config
 
 from hogwild.errors import CheckpointError
-from hogwild.storage.checkpoint_format import (
-    CHUNK,
-    FORMAT,
-    MANIFEST,
-    MODEL,
-    STATE,
-    hash_and_sync,
-    publish,
-    seal,
-    update_of,
+from hogwild.storage.checkpoint_format import FORMAT, MODEL, STATE, newest_first, prune, refuse_link, update_of, verify
+from hogwild.storage.published_folder import (
+    Entry,
+    HashedFile,
+    entry_of,
+    publish_instead,
+    write_manifest,
+    written_aside,
 )
-from hogwild.storage.checkpoint_format import Manifest as Manifest
-from hogwild.storage.checkpoint_format import checkpoint_name as checkpoint_name
-from hogwild.storage.checkpoint_format import newest_good as newest_good
-from hogwild.storage.checkpoint_format import prune as prune
-from hogwild.storage.checkpoint_format import set_aside_after as set_aside_after
-from hogwild.storage.checkpoint_format import sweep as sweep
-from hogwild.storage.checkpoint_format import verify as verify
-from hogwild.storage.run_directory import TEMPORARY, sync_folder, to_json
+from hogwild.storage.records import to_json
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenCheckpoint:
-    """A written checkpoint. `warning` is not empty if older checkpoints could not be removed."""
-
-    path: Path
-    warning: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A failed write. `error` says what could not be written and why; earlier checkpoints are unchanged."""
+class WriteResult:
+    """The end of a write. `error`: what could not be written and why; earlier checkpoints are then unchanged.
+    `warning` is not empty if older checkpoints could not be removed."""
 
     name: str
-    error: CheckpointError
+    error: CheckpointError | None = None
+    warning: str = ""
 
 
 def write(
@@ -67,68 +45,23 @@ def write(
     tensors must not change meanwhile. One writer per folder. Raises CheckpointError; other checkpoints are
     untouched."""
     update_of(name)  # raises for a name that `newest_good` would not find
-    aside = folder / f"{TEMPORARY}{name}-{os.getpid()}"
     try:
         folder.mkdir(exist_ok=True)
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-        files = {STATE: _write_state(aside / STATE, state), MODEL: _write_model(aside / MODEL, model_tensors)}
-        _write_manifest(aside / MANIFEST, name, files, meta)
-        sync_folder(aside)
-        return publish(aside, folder / name)
+        with written_aside(folder / name) as aside:
+            files = {STATE: _write_state(aside / STATE, state), MODEL: _write_model(aside / MODEL, model_tensors)}
+            write_manifest(aside, _manifest(name, files, meta))
+            publish_instead(aside, folder / name)
+        return folder / name
     except CheckpointError:
         raise
     except Exception as error:  # disk errors, and whatever torch and safetensors refuse to write
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         words = f"cannot write checkpoint {folder / name}: {reason}; earlier checkpoints are kept"
         raise CheckpointError(words, code="checkpoint/not-written") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
-class _HashingFile:
-    """The file that torch.save writes to: hashes and writes in chunks; both calls release the interpreter lock.
-
-    The first error is kept and raised by `finish`: raised inside torch's zip writer, it would be replaced by
-    'unexpected pos', and torch might write on."""
-
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        self._hash = hashlib.sha256()
-        self._size = 0
-        self._error: OSError | None = None
-
-    def write(self, content: Any) -> int:
-        whole = memoryview(content).cast("B")
-        for start in range(0, len(whole), CHUNK):
-            if self._error is None:
-                self._write_chunk(whole[start : start + CHUNK])
-        return len(whole)
-
-    def _write_chunk(self, chunk: memoryview) -> None:
-        self._hash.update(chunk)
-        self._size += len(chunk)
-        try:
-            while chunk:
-                chunk = chunk[os.write(self._descriptor, chunk) :]
-        except OSError as error:
-            self._error = error
-
-    def flush(self) -> None:
-        """No-op: torch.save calls it, but nothing is buffered here."""
-
-    def finish(self) -> dict[str, Any]:
-        if self._error is not None:
-            raise self._error
-        os.fsync(self._descriptor)
-        return {"sha256": self._hash.hexdigest(), "size": self._size}
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-
-def _write_state(path: Path, state: dict[str, Any]) -> dict[str, Any]:
-    with contextlib.closing(_HashingFile(path)) as file:
+def _write_state(path: Path, state: dict[str, Any]) -> Entry:
+    with contextlib.closing(HashedFile(path)) as file:
         # No CRC: our hash covers the whole file, and torch.load ignores the CRC. The setting is per thread.
         with torch_config.patch({"save.compute_crc32": False}):  # type: ignore[attr-defined]
             torch.save(state, file)  # type: ignore[arg-type]
@@ -140,7 +73,7 @@ def _write_state(path: Path, state: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
-def _write_model(path: Path, tensors: Mapping[str, Any]) -> dict[str, Any]:
+def _write_model(path: Path, tensors: Mapping[str, Any]) -> Entry:
     """Write each tensor once, contiguous. Further names of a tied tensor go into the metadata as alias -> name, as
     `safetensors.torch.load_model` expects."""
     names: dict[tuple[Any, ...], str] = {}
@@ -158,7 +91,7 @@ def _write_model(path: Path, tensors: Mapping[str, Any]) -> dict[str, Any]:
     _separate(kept)
     safetensors.torch.save_file(kept, path, metadata)
     shutil.copymode(path.with_name(STATE), path)  # safetensors makes the file readable by its owner only
-    return hash_and_sync(path)
+    return entry_of(path, sync=True)
 
 
 def _separate(tensors: dict[str, torch.Tensor]) -> None:
@@ -172,8 +105,8 @@ def _separate(tensors: dict[str, torch.Tensor]) -> None:
         end = max(end, stop)
 
 
-def _write_manifest(path: Path, name: str, files: dict[str, dict[str, Any]], meta: Mapping[str, Any]) -> None:
-    content = {
+def _manifest(name: str, files: Mapping[str, Entry], meta: Mapping[str, Any]) -> dict[str, Any]:
+    return {
         "format": FORMAT,
         "name": name,
         "update": update_of(name),
@@ -182,9 +115,6 @@ def _write_manifest(path: Path, name: str, files: dict[str, dict[str, Any]], met
         "files": files,
         "meta": to_json(dict(meta)),
     }
-    with contextlib.closing(_HashingFile(path)) as file:
-        file.write(seal(content))
-        file.finish()
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -220,16 +150,12 @@ class Taken(Generic[Answer]):
 def load_newest(folder: Path, use: Callable[[dict[str, Any]], Answer], older_than: int | None = None) -> Taken[Answer]:
     """Pass the newest complete, loadable checkpoint to `use`; if that raises CheckpointError, try the one before, and
     so on: behind a damaged, hostile or foreign checkpoint there may be a good one. Changes nothing on disk.
-    `older_than` as in `newest_good`."""
+    `older_than` as in `newest_first`."""
     rejected: list[str] = []
     misfit: CheckpointError | None = None
-    while True:
-        path, reasons = newest_good(folder, older_than)
-        rejected += reasons
-        if path is None:
-            return Taken(None, {}, None, rejected, misfit)
-        older_than = update_of(path.name)
+    for path in newest_first(folder, older_than):
         try:
+            refuse_link(path)
             state = load(path)
         except CheckpointError as error:
             rejected.append(str(error))
@@ -239,6 +165,7 @@ def load_newest(folder: Path, use: Callable[[dict[str, Any]], Answer], older_tha
         except CheckpointError as error:
             rejected.append(f"checkpoint {path} does not fit this job: {error}")
             misfit = misfit or CheckpointError(rejected[-1], code=error.code)
+    return Taken(None, {}, None, rejected, misfit)
 
 
 def write_and_prune(
@@ -249,22 +176,21 @@ def write_and_prune(
     meta: Mapping[str, Any],
     keep: int,
     last: Callable[[], None] = lambda: None,
-) -> WrittenCheckpoint | Failed:
+) -> WriteResult:
     """As `write`, for a thread: all but the `keep` newest checkpoints are pruned after a success, `last` is called in
     any case, and the result says what went wrong. If the process ends first, this checkpoint (and only this) is
     lost."""
     try:
-        path = write(folder, name, state, model_tensors, meta)
-        try:
-            prune(folder, keep)
-        except OSError as error:
-            return WrittenCheckpoint(path, f"cannot remove older checkpoints: {error}")
-        return WrittenCheckpoint(path)
+        write(folder, name, state, model_tensors, meta)
+        prune(folder, keep)
     except CheckpointError as error:
         _forget_frames(error)
-        return Failed(name, error)
+        return WriteResult(name, error)
+    except OSError as error:
+        return WriteResult(name, warning=f"cannot remove older checkpoints: {error}")
     finally:
         last()
+    return WriteResult(name)
 
 
 def _forget_frames(error: BaseException | None) -> None:

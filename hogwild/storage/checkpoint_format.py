@@ -1,32 +1,29 @@
 """The format of a checkpoint on disk: names, manifest, verification. Torch-free.
 
-The manifest holds a hash of every file and of itself, because torch.load accepts flipped bits and zeroed blocks
-silently. Nothing in a checkpoint is used before all of it was checked. `checkpoint.py` writes and loads it."""
+torch.load accepts flipped bits and zeroed blocks silently, so nothing in a checkpoint is used before all of it was
+compared with the manifest (`published_folder.py`). `checkpoint.py` writes and loads it."""
 
 import contextlib
-import hashlib
-import json
 import os
 import re
 import shutil
-import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hogwild.errors import CheckpointError
-from hogwild.storage.run_directory import BEST, LATEST, TEMPORARY, sync_folder
+from hogwild.storage.files import TEMPORARY
+from hogwild.storage.published_folder import MANIFEST as MANIFEST
+from hogwild.storage.published_folder import REPLACED, UnreadableFile, entry_of, read_manifest, remove
+from hogwild.storage.run_directory import BEST, LATEST
 
 FORMAT = 1
-STATE, MODEL, MANIFEST = "state.pt", "model.safetensors", "manifest.json"
+STATE, MODEL = "state.pt", "model.safetensors"
 FILES = (STATE, MODEL)
 NAME = re.compile(r"update-(\d{9,})")
-REPLACED = ".old-"  # prefix of a checkpoint that is being replaced
 REJECTED = "rejected-"
 REJECTED_NAME = re.compile(re.escape(REJECTED) + NAME.pattern)
 REMAINS = re.compile(rf"({re.escape(TEMPORARY)}|{re.escape(REPLACED)}){NAME.pattern}")
-CHUNK = 4 << 20  # bytes: large enough to be fast, small enough to let other threads run
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,37 +46,45 @@ def checkpoint_name(update: int) -> str:
 
 def verify(path: Path) -> Manifest:
     """Check every byte of a checkpoint. Raises CheckpointError with the file, its expected and its actual hash."""
-    manifest = _read_manifest(path.resolve())
-    for name, expected in manifest.files.items():
-        with _regular_file(path.resolve() / name) as descriptor:
-            actual = _hash(descriptor)
-        if actual != expected:
-            raise CheckpointError(
-                f"checkpoint {path}: {name} is damaged: it has {actual}, the manifest says {expected}",
-                code="checkpoint/damaged",
-            )
+    home = path.resolve()
+    try:
+        manifest = _checked(home, *read_manifest(home))
+        for name, expected in manifest.files.items():
+            if (actual := entry_of(home / name)) != expected:
+                raise CheckpointError(
+                    f"checkpoint {path}: {name} is damaged: it has {actual}, the manifest says {expected}",
+                    code="checkpoint/damaged",
+                )
+    except UnreadableFile as error:
+        raise CheckpointError(f"checkpoint {home}: {error}", code="checkpoint/unreadable") from error
     return manifest
 
 
-def newest_good(folder: Path, older_than: int | None = None) -> tuple[Path | None, list[str]]:
-    """Return the newest checkpoint that verifies, or None, and why each newer one was rejected. With `older_than`, only
-    checkpoints of fewer updates count. Changes nothing."""
-    rejected: list[str] = []
+def newest_first(folder: Path, older_than: int | None = None) -> list[Path]:
+    """Return the checkpoints, unverified; with `older_than`, only those of fewer updates. Raises CheckpointError."""
     try:
-        found = _checkpoints(folder)
+        found = sorted(_checkpoints(folder), key=lambda path: update_of(path.name), reverse=True)
     except OSError as error:
         raise CheckpointError(
             f"cannot read the folder {folder} of checkpoints: {error.strerror}", code="checkpoint/unreadable"
         ) from error
-    for path in sorted(found, key=lambda found: update_of(found.name), reverse=True):
-        if older_than is not None and update_of(path.name) >= older_than:
-            continue
+    return [path for path in found if older_than is None or update_of(path.name) < older_than]
+
+
+def refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise CheckpointError(
+            f"checkpoint {path} is a symbolic link, which may lead out of the run directory", code="checkpoint/link"
+        )
+
+
+def newest_good(folder: Path, older_than: int | None = None) -> tuple[Path | None, list[str]]:
+    """Return the newest checkpoint that verifies, or None, and why each newer one was rejected. `older_than` as in
+    `newest_first`. Changes nothing."""
+    rejected: list[str] = []
+    for path in newest_first(folder, older_than):
         try:
-            if path.is_symlink():
-                raise CheckpointError(
-                    f"checkpoint {path} is a symbolic link, which may lead out of the run directory",
-                    code="checkpoint/link",
-                )
+            refuse_link(path)
             verify(path)
         except CheckpointError as error:
             rejected.append(str(error))
@@ -95,13 +100,13 @@ def set_aside_after(folder: Path, good: Path | None, keep: int | None = None) ->
     for path in _checkpoints(folder):
         if good is None or update_of(path.name) > update_of(good.name):
             aside = folder / f"{REJECTED}{path.name}"
-            _remove(aside)
+            remove(aside)
             path.rename(aside)
     if keep is not None and folder.is_dir():
         rejected = [entry for entry in folder.iterdir() if REJECTED_NAME.fullmatch(entry.name)]
         rejected.sort(key=lambda entry: (entry.lstat().st_mtime_ns, entry.name))
         for path in rejected[: max(len(rejected) - keep, 0)]:
-            _remove(path)
+            remove(path)
 
 
 def prune(folder: Path, keep: int) -> list[str]:
@@ -129,26 +134,6 @@ def _remove_whole(folder: Path) -> None:
         raise OSError(error.errno, error.strerror, str(folder)) from error
 
 
-def sweep(folder: Path) -> None:
-    """Remove the leftovers of a killed writer and restore a checkpoint that it was replacing. Only for the owner of the
-    run directory."""
-    for path in folder.glob(f"{REPLACED}*"):
-        original = folder / path.name.removeprefix(REPLACED)
-        if original.exists():
-            _remove(path)
-        else:
-            path.rename(original)
-    for path in folder.glob(f"{TEMPORARY}*"):
-        _remove(path)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
 def _checkpoints(folder: Path) -> list[Path]:
     return [entry for entry in folder.iterdir() if NAME.fullmatch(entry.name)] if folder.is_dir() else []
 
@@ -156,76 +141,19 @@ def _checkpoints(folder: Path) -> list[Path]:
 def update_of(name: str) -> int:
     match = NAME.fullmatch(name)
     if match is None:
-        raise CheckpointError(
-            f"the name of a checkpoint must be like {checkpoint_name(1000)}, got {name!r}", code="checkpoint/foreign"
-        )
+        raise _foreign(f"the name of a checkpoint must be like {checkpoint_name(1000)}, got {name!r}")
     return int(match[1])
 
 
-# --- for checkpoint.py ------
-
-
-def seal(content: dict[str, Any]) -> bytes:
-    """Return the manifest's bytes, with a hash over the rest. The encoding is canonical, so any changed byte shows."""
-    body = json.dumps(content, sort_keys=True, allow_nan=False)
-    sealed = {**content, "seal": hashlib.sha256(body.encode()).hexdigest()}
-    return (json.dumps(sealed, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
-
-
-def hash_and_sync(path: Path) -> dict[str, Any]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        entry = _hash(descriptor)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    return entry
-
-
-def _hash(descriptor: int) -> dict[str, Any]:
-    digest, size = hashlib.sha256(), 0
-    while chunk := os.read(descriptor, CHUNK):
-        digest.update(chunk)
-        size += len(chunk)
-    return {"sha256": digest.hexdigest(), "size": size}
-
-
-def publish(aside: Path, path: Path) -> Path:
-    """Rename `aside` to `path`. An existing checkpoint of that name (damaged, or of the same update before a resume) is
-    replaced: `sweep` restores it if we die between the two renames, and this function does if the second fails."""
-    replaced = path.with_name(REPLACED + path.name)
-    shutil.rmtree(replaced, ignore_errors=True)
-    if path.exists():
-        path.rename(replaced)
-    try:
-        aside.rename(path)
-    except OSError:
-        if replaced.exists():
-            replaced.rename(path)
-        raise
-    sync_folder(path.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
-    return path
-
-
-def _read_manifest(path: Path) -> Manifest:
-    with _regular_file(path / MANIFEST) as descriptor, open(descriptor, "rb", closefd=False) as stream:
-        raw = stream.read()
-    try:
-        content = json.loads(raw)
-        content.pop("seal")
-        intact = seal(content) == raw
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        intact = False
-        content = {}
+def _checked(path: Path, content: dict[str, Any], is_intact: bool) -> Manifest:
     number = content.get("format")
     if isinstance(number, int) and number > FORMAT:
         raise CheckpointError(
             f"checkpoint {path}: {MANIFEST} says format {number}; this version of hogwild reads up to {FORMAT}: use a "
-            f"newer version{'' if intact else ', or the file is damaged'}",
+            f"newer version{'' if is_intact else ', or the file is damaged'}",
             code="checkpoint/newer-format",
         )
-    if not intact:
+    if not is_intact:
         raise CheckpointError(
             f"checkpoint {path}: {MANIFEST} is damaged: its content does not match its own hash",
             code="checkpoint/damaged",
@@ -233,46 +161,15 @@ def _read_manifest(path: Path) -> Manifest:
     try:
         manifest = Manifest(**content)
     except TypeError as error:
-        raise CheckpointError(
-            f"checkpoint {path}: {MANIFEST} was not written by hogwild: {error}", code="checkpoint/foreign"
-        ) from error
+        raise _foreign(f"checkpoint {path}: {MANIFEST} was not written by hogwild: {error}") from error
     if not isinstance(manifest.files, dict) or set(manifest.files) != set(FILES):
-        raise CheckpointError(
-            f"checkpoint {path}: {MANIFEST} lists {list(manifest.files)}, must list {list(FILES)}",
-            code="checkpoint/foreign",
-        )
+        raise _foreign(f"checkpoint {path}: {MANIFEST} lists {list(manifest.files)}, must list {list(FILES)}")
     if manifest.name != path.name:
-        raise CheckpointError(
-            f"checkpoint {path} was renamed from {manifest.name}; restore its name, which gives its update",
-            code="checkpoint/foreign",
-        )
+        raise _foreign(f"checkpoint {path} was renamed from {manifest.name}; restore its name, which gives its update")
     if (manifest.format, manifest.update) != (FORMAT, update_of(path.name)):
-        raise CheckpointError(
-            f"checkpoint {path}: {MANIFEST} says format {number!r}, update {manifest.update!r}",
-            code="checkpoint/foreign",
-        )
+        raise _foreign(f"checkpoint {path}: {MANIFEST} says format {number!r}, update {manifest.update!r}")
     return manifest
 
 
-@contextlib.contextmanager
-def _regular_file(path: Path) -> Iterator[int]:
-    """Yield a descriptor of a regular file inside the checkpoint: no link, and no pipe that would block for ever."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise CheckpointError(
-            f"checkpoint {path.parent}: cannot open {path.name}: {error.strerror}", code="checkpoint/unreadable"
-        ) from error
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise CheckpointError(
-                f"checkpoint {path.parent}: {path.name} is not a regular file", code="checkpoint/unreadable"
-            )
-        yield descriptor
-    except OSError as error:
-        raise CheckpointError(
-            f"checkpoint {path.parent}: cannot read {path.name}: {error.strerror}", code="checkpoint/unreadable"
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):  # an error on close does not matter: everything was read
-            os.close(descriptor)
+def _foreign(words: str) -> CheckpointError:
+    return CheckpointError(words, code="checkpoint/foreign")

@@ -15,6 +15,7 @@ TEMPORARY = ".tmp-"
 def temporary(file: Path) -> Iterator[Path]:
     """Yield the temporary name beside `file`, to be written and renamed; remove it at the end if it still exists."""
     aside = file.with_name(f"{TEMPORARY}{file.name}-{os.getpid()}")
+    aside.unlink(missing_ok=True)  # left by a process with the same PID
     try:
         yield aside
     finally:
@@ -45,6 +46,5 @@ def sync_folder(folder: Path) -> None:
 def point(link: Path, name: str) -> None:
     """Make `link` a symbolic link to `name` beside it: relative, so that a run can be moved."""
     with explained(f"cannot update {link}"), temporary(link) as aside:
-        aside.unlink(missing_ok=True)  # left by a process with the same PID
         aside.symlink_to(name)
         aside.replace(link)

@@ -143,12 +143,8 @@ class ModelCache(Kept):
 
     def fill(self, run: Callable[[], object]) -> str:
         """Call the model by `run`, which compiles it, and cache the code. Returns why, if nothing was cached."""
-
-        def keep_in(folder: Path) -> None:
-            os.environ[WHERE] = str(folder)
-
         with self._inductor():
-            return self.filled(keep_in, run)
+            return self.filled(lambda folder: os.environ.update({WHERE: str(folder)}), run)
 
     @contextlib.contextmanager
     def _inductor(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ import pytest
 from hogwild.data import FashionMnist, Mnist, download, locate
 from hogwild.data.download import Published
 from hogwild.errors import DataError, HogwildError, NotFoundError, UsageError
+from hogwild.storage.artifact_cache import cache_root
 from tests.data.test_data import IMAGES, LABELS, idx
 from tests.helpers.processes import PATIENCE_S
 
@@ -215,4 +216,14 @@ def test_the_users_cache_is_where_the_desktop_keeps_it(monkeypatch: pytest.Monke
     monkeypatch.setenv("HOME", str(tmp_path))
     for named in ("", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", named)
-        assert download.cache_folder("mnist") == tmp_path / ".cache" / "hogwild" / "mnist"
+        assert cache_root() == tmp_path / ".cache" / "hogwild"
+
+
+def test_what_a_killed_download_left_goes_a_day_later_and_nothing_else(server: Server, tmp_path: Path) -> None:
+    old, young, another = (tmp_path / f".tmp-{name}" for name in (f"{NAMES[0]}-1", f"{NAMES[0]}-2", "mine-3"))
+    for file in (old, young, another):
+        file.write_bytes(b"half")
+    for file in (old, another):
+        os.utime(file, (1e9, 1e9))
+    Mnist(root=tmp_path, download=True, mirror=server.mirror("right"))
+    assert sorted(os.listdir(tmp_path)) == sorted([*NAMES, young.name, another.name])

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from hogwild.storage.checkpoint_format import FILES, MANIFEST, STATE, checkpoint_name, hash_and_sync, seal, update_of
+from hogwild.storage.checkpoint_format import FILES, MANIFEST, STATE, checkpoint_name, update_of
+from hogwild.storage.published_folder import entry_of, seal
 from tests.helpers.jobs import in_turn
 
 EVERY = 10  # updates between two checkpoints
@@ -225,7 +226,7 @@ def reseal(path: Path, **changes: Any) -> None:
     """The manifest with these changes and with hashes that are right."""
     content = json.loads((path / MANIFEST).read_text())
     content.pop("seal")
-    content["files"] = {name: hash_and_sync(path / name) for name in FILES}
+    content["files"] = {name: entry_of(path / name) for name in FILES}
     (path / MANIFEST).write_bytes(seal({**content, **changes}))
 
 

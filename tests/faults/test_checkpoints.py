@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hogwild.errors import CheckpointError
-from hogwild.storage import checkpoint
+from hogwild.storage import checkpoint, checkpoint_format
 from tests.faults import damage
 from tests.faults.campaigns import damage as campaign
 from tests.faults.damage import EACH, EVERY, KINDS, Scene
@@ -36,10 +36,10 @@ def test_a_file_cut_short_at_any_512_bytes_is_detected(runs: Path, tmp_path: Pat
         whole = (scene.newest / name).read_bytes()
         for length in range(0, len(whole), 512):
             (scene.newest / name).write_bytes(whole[:length])
-            found, rejected = checkpoint.newest_good(scene.checkpoints)
+            found, rejected = checkpoint_format.newest_good(scene.checkpoints)
             assert found == scene.previous and name in rejected[0], f"{name} cut at {length}"
         (scene.newest / name).write_bytes(whole)
-    assert checkpoint.newest_good(scene.checkpoints) == (scene.newest, [])
+    assert checkpoint_format.newest_good(scene.checkpoints) == (scene.newest, [])
 
 
 # ---- through the command line ---------------------------------------------------------------------------------------

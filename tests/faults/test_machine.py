@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hogwild.storage.checkpoint import newest_good
+from hogwild.storage.checkpoint_format import newest_good
 from tests.helpers import mounts
 from tests.helpers.jobs import JOBS, RUN_PY, Ended, Job, environment
 from tests.helpers.processes import shared_memory_names, wait_for

@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hogwild.storage import checkpoint
+from hogwild.storage import checkpoint, checkpoint_format, published_folder
 from hogwild.storage.checkpoint_format import MODEL
 from tests.faults import EVERY, tracing, writing
 from tests.faults.tracing import Call, Traced
@@ -101,7 +101,7 @@ def is_report(call: Call) -> bool:
 def check_good(path: Path | None, *expected: tuple[int, float]) -> None:
     """`path` is one of the expected (update, value), whole, and of exactly these bits."""
     assert path is not None
-    manifest = checkpoint.verify(path)
+    manifest = checkpoint_format.verify(path)
     value = manifest.meta["value"]
     assert (manifest.update, value) in expected
     state, model = checkpoint.load(path), load_file(path / MODEL)
@@ -117,7 +117,7 @@ def test_a_writer_killed_at_any_system_call_leaves_a_good_checkpoint(
     writers: Writers, original: Path, tmp_path: Path, update: int, value: float
 ) -> None:
     """At the entry of each: between two of them what the disk holds does not change."""
-    known = {"latest", *map(checkpoint.checkpoint_name, (1, BEFORE, update))}
+    known = {"latest", *map(checkpoint_format.checkpoint_name, (1, BEFORE, update))}
     made: list[str] = []
     while "report" not in made:
         folder = shutil.copytree(original, tmp_path / "run", symlinks=True)
@@ -129,8 +129,8 @@ def test_a_writer_killed_at_any_system_call_leaves_a_good_checkpoint(
         made.append("report" if is_report(call) else call.name)
         where = f"killed at system call {len(made)}, {made[-1]}"
         checkpoints = folder / "checkpoints"
-        checkpoint.sweep(checkpoints)
-        found, rejected = checkpoint.newest_good(checkpoints)
+        published_folder.sweep(checkpoints)
+        found, rejected = checkpoint_format.newest_good(checkpoints)
         assert rejected == [], where
         check_good(found, (update, value), *([(BEFORE, 2.0)] if made[-1] != "report" else []))
         assert {entry.name for entry in checkpoints.iterdir()} <= known, where
@@ -195,7 +195,7 @@ def check_said(said: dict[str, str], call: str, reason: str, where: str) -> None
 
 
 def check_survived(checkpoints: Path, said: dict[str, str], new: tuple[int, float], where: str) -> None:
-    found, rejected = checkpoint.newest_good(checkpoints)
+    found, rejected = checkpoint_format.newest_good(checkpoints)
     assert rejected == [], where
     assert (checkpoints / "latest").exists(), where
     check_good(found, new, *([(BEFORE, 2.0)] if said["error"] == "CheckpointError" else []))

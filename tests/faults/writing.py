@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import HogwildError
-from hogwild.storage import checkpoint
-from hogwild.storage.checkpoint import checkpoint_name
+from hogwild.storage import checkpoint, checkpoint_format
+from hogwild.storage.checkpoint_format import checkpoint_name
 from hogwild.storage.run_directory import RESOLVED, RunDir
 
 KEEP = 2
@@ -47,7 +47,7 @@ def _write(run: RunDir, update: int, value: float) -> None:
     """In the order in which a job does it: the first two in the writer's thread, then the supervisor's turn."""
     state = state_of(update, value)
     written = checkpoint.write(run.checkpoints, checkpoint_name(update), dict(state), state, {"value": value})
-    checkpoint.prune(run.checkpoints, KEEP)
+    checkpoint_format.prune(run.checkpoints, KEEP)
     run.update_latest(written.name)
 
 

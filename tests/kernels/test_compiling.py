@@ -17,7 +17,8 @@ pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'"
 from hogwild.kernels import compiling
 from hogwild.kernels.compiling import KernelCache, kernel
 from hogwild.shared_memory.scoreboard import Control, Phase, Row, Scoreboard, Word
-from hogwild.storage.artifact_cache import MANIFEST, cache_root
+from hogwild.storage.artifact_cache import cache_root
+from hogwild.storage.published_folder import MANIFEST
 from workers.child.compile_once import make_all_ready, make_ready
 from workers.messages import ParentGone
 
@@ -286,12 +287,3 @@ def test_a_new_incarnation_has_compiled_nothing_yet(board: Scoreboard) -> None:
     board.words[0, Word.COMPILED] = 1
     board.renew(0, 2)
     assert board.words[0, Word.COMPILED] == 0
-
-
-def test_a_folder_of_a_killed_compiler_is_read_by_nobody(root: Path) -> None:
-    cache = KernelCache.of(NAME)
-    cache.fill(add_up)
-    aside = cache.folder.with_name(f".tmp-{cache.folder.name}-999999")
-    shutil.copytree(cache.folder, aside)
-    shutil.rmtree(cache.folder)
-    assert not cache.is_whole()

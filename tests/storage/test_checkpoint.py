@@ -5,9 +5,7 @@ import os
 import random
 import resource
 import select
-import signal
 import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -22,8 +20,8 @@ import torch
 
 from hogwild.errors import CheckpointError
 from hogwild.host.background_thread import Background
-from hogwild.storage import checkpoint, checkpoint_format
-from hogwild.storage.checkpoint import Failed, WrittenCheckpoint, write_and_prune
+from hogwild.storage import checkpoint, checkpoint_format, published_folder
+from hogwild.storage.checkpoint import WriteResult, write_and_prune
 from tests.helpers.processes import PATIENCE_S
 
 DEADLINE_S = PATIENCE_S
@@ -32,7 +30,7 @@ DEADLINE_S = PATIENCE_S
 def write(folder: Path, update: int, value: float = 0.0, **more: Any) -> Path:
     tensors = {"weight": torch.full((3, 4), value), "bias": torch.arange(5.0)}
     state = {"model": tensors, "updates": update, "ledger": [[0, 8], [16, 24]], **more}
-    return checkpoint.write(folder, checkpoint.checkpoint_name(update), state, tensors, {"loss": value})
+    return checkpoint.write(folder, checkpoint_format.checkpoint_name(update), state, tensors, {"loss": value})
 
 
 # --- what is written comes back
@@ -44,7 +42,7 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     state = checkpoint.load(path)
     assert state["updates"] == 1000 and state["ledger"] == [[0, 8], [16, 24]]
     assert torch.equal(state["model"]["weight"], torch.full((3, 4), 2.5))
-    manifest = checkpoint.verify(path)
+    manifest = checkpoint_format.verify(path)
     assert (manifest.update, manifest.meta, manifest.format) == (1000, {"loss": 2.5}, 1)
     assert {entry.name for entry in path.iterdir()} == {"state.pt", "model.safetensors", "manifest.json"}
     assert {entry.name for entry in tmp_path.iterdir()} == {"update-000001000"}
@@ -128,9 +126,9 @@ def test_every_flipped_bit_is_detected(tmp_path: Path) -> None:
             damaged[place] ^= 1 << chance.randrange(8)
             file.write_bytes(damaged)
             with pytest.raises(CheckpointError):
-                checkpoint.verify(path)
+                checkpoint_format.verify(path)
         file.write_bytes(whole)
-        checkpoint.verify(path)
+        checkpoint_format.verify(path)
 
 
 def test_every_truncation_is_detected(tmp_path: Path) -> None:
@@ -147,10 +145,10 @@ def test_every_truncation_is_detected(tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_named_with_both_hashes_and_sizes(tmp_path: Path) -> None:
     path = write(tmp_path, 1)
-    expected = checkpoint.verify(path).files["state.pt"]
+    expected = checkpoint_format.verify(path).files["state.pt"]
     (path / "state.pt").write_bytes(b"x")
     with pytest.raises(CheckpointError) as caught:
-        checkpoint.verify(path)
+        checkpoint_format.verify(path)
     for word in (str(path), "state.pt", expected["sha256"], str(expected["size"]), "2d711642b726b044"):
         assert word in str(caught.value)
 
@@ -160,37 +158,37 @@ def test_a_missing_or_linked_file_or_a_pipe_is_refused(tmp_path: Path, name: str
     path = write(tmp_path / "c", 1)
     moved = (path / name).rename(tmp_path / name)
     with pytest.raises(CheckpointError, match=name):
-        checkpoint.verify(path)
+        checkpoint_format.verify(path)
     (path / name).symlink_to(moved)
     with pytest.raises(CheckpointError, match=name):
-        checkpoint.verify(path)
+        checkpoint_format.verify(path)
     (path / name).unlink()
     os.mkfifo(path / name)
     with pytest.raises(CheckpointError, match="not a regular file"):
-        checkpoint.verify(path)
+        checkpoint_format.verify(path)
 
 
 def test_files_swapped_with_another_checkpoint_and_renamed_ones_are_refused(tmp_path: Path) -> None:
     first, second = write(tmp_path, 1, 1.0), write(tmp_path, 2, 2.0)
     (second / "state.pt").write_bytes((first / "state.pt").read_bytes())
     with pytest.raises(CheckpointError, match=r"state\.pt is damaged"):
-        checkpoint.verify(second)
+        checkpoint_format.verify(second)
     with pytest.raises(CheckpointError, match="renamed"):
-        checkpoint.verify(first.rename(tmp_path / "update-000000009"))
+        checkpoint_format.verify(first.rename(tmp_path / "update-000000009"))
 
 
 def reseal(path: Path, **changes: Any) -> None:
     """What somebody does who knows the format."""
     content = json.loads((path / "manifest.json").read_text())
     content.pop("seal")
-    (path / "manifest.json").write_bytes(checkpoint_format.seal({**content, **changes}))
+    (path / "manifest.json").write_bytes(published_folder.seal({**content, **changes}))
 
 
 def test_a_format_of_the_future_asks_for_a_newer_version(tmp_path: Path) -> None:
     path = write(tmp_path, 1)
     reseal(path, format=2)
     with pytest.raises(CheckpointError, match=r"manifest\.json says format 2; this version of hogwild reads up to 1"):
-        checkpoint.verify(path)
+        checkpoint_format.verify(path)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +198,7 @@ def test_a_manifest_of_somebody_else_is_refused(tmp_path: Path, changes: dict[st
     path = write(tmp_path, 1)
     reseal(path, **changes)
     with pytest.raises(CheckpointError, match=r"manifest\.json"):
-        checkpoint.verify(path)
+        checkpoint_format.verify(path)
 
 
 class Hostile:
@@ -217,8 +215,8 @@ def test_a_pickle_that_wants_to_run_code_is_an_error_and_does_not_run(tmp_path: 
     path = write(tmp_path, 1)
     torch.save({"x": Hostile(tmp_path / "harm")}, path / "state.pt")
     content = json.loads((path / "manifest.json").read_text())
-    reseal(path, files={**content["files"], "state.pt": checkpoint_format.hash_and_sync(path / "state.pt")})
-    checkpoint.verify(path)  # the hashes are right
+    reseal(path, files={**content["files"], "state.pt": published_folder.entry_of(path / "state.pt")})
+    checkpoint_format.verify(path)  # the hashes are right
     with pytest.raises(CheckpointError, match="cannot be loaded safely"):
         checkpoint.load(path)
     assert not (tmp_path / "harm").exists()
@@ -234,21 +232,21 @@ def test_the_newest_good_one_is_found_and_the_others_explained(tmp_path: Path) -
     outside = write(tmp_path / "elsewhere", 2_000_000_000)
     (tmp_path / outside.name).symlink_to(outside)
     (tmp_path / "latest").symlink_to(paths[3].name)
-    found, rejected = checkpoint.newest_good(tmp_path)
+    found, rejected = checkpoint_format.newest_good(tmp_path)
     assert found == paths[1]
     assert ["symbolic link" in rejected[0], "manifest.json" in rejected[1], "state.pt" in rejected[2]] == [True] * 3
 
 
 def test_a_folder_without_any_has_none(tmp_path: Path) -> None:
-    assert checkpoint.newest_good(tmp_path) == (None, [])
-    assert checkpoint.newest_good(tmp_path / "none") == (None, [])
+    assert checkpoint_format.newest_good(tmp_path) == (None, [])
+    assert checkpoint_format.newest_good(tmp_path / "none") == (None, [])
 
 
 def test_pruning_keeps_the_newest_and_those_that_latest_and_best_point_to(tmp_path: Path) -> None:
     paths = [write(tmp_path, update) for update in (1, 2, 3, 4, 5)]
     (tmp_path / "latest").symlink_to(paths[1].name)
     (tmp_path / "best").symlink_to(paths[0].name)
-    removed = checkpoint.prune(tmp_path, 2)
+    removed = checkpoint_format.prune(tmp_path, 2)
     assert removed == [paths[2].name]
     assert {entry.name for entry in tmp_path.iterdir()} == {
         "latest", "best", *(paths[index].name for index in (0, 1, 3, 4))
@@ -263,86 +261,6 @@ def test_a_damaged_checkpoint_of_the_same_name_gives_way(tmp_path: Path) -> None
     assert {entry.name for entry in tmp_path.iterdir()} == {path.name}
 
 
-def test_sweeping_removes_leftovers_and_brings_back_what_was_being_replaced(tmp_path: Path) -> None:
-    path = write(tmp_path, 1)
-    path.rename(tmp_path / f".old-{path.name}")
-    (tmp_path / ".tmp-update-000000002-77").mkdir()
-    (tmp_path / ".tmp-update-000000002-77" / "state.pt").write_bytes(b"half")
-    (tmp_path / ".tmp-latest-77").symlink_to("nowhere")
-    checkpoint.sweep(tmp_path)
-    assert {entry.name for entry in tmp_path.iterdir()} == {path.name}
-    checkpoint.verify(path)
-
-
-# Imports torch once; then a fresh process, forked before any thread was started, for every kill.
-WRITER = """
-import os, sys
-from pathlib import Path
-import torch
-from hogwild.storage import checkpoint
-folder = Path(sys.argv[1])
-
-def write_for_ever(update):
-    print("go", os.getpid(), flush=True)
-    while True:
-        update += 1
-        tensors = {"weight": torch.full((200_000,), float(update))}
-        state = {"updates": update, **tensors}
-        checkpoint.write(folder, checkpoint.checkpoint_name(update), state, tensors, {})
-        sys.stdout.write(f"{update}\\n")  # a whole line or none, also with PYTHONUNBUFFERED
-        sys.stdout.flush()
-        checkpoint.prune(folder, 2)
-
-for line in sys.stdin:
-    pid = os.fork()
-    if pid == 0:
-        write_for_ever(int(line))
-    os.waitpid(pid, 0)
-    print("dead", flush=True)
-"""
-
-
-def kill_a_writer(process: subprocess.Popen[str], known: int, chance: random.Random) -> int:
-    """Starts a writer that goes on from update `known`; returns the last update it said it had written."""
-    assert process.stdin and process.stdout
-    process.stdin.write(f"{known}\n")
-    process.stdin.flush()
-    pid = int(process.stdout.readline().removeprefix("go "))
-    said = known
-    for _ in range(chance.randrange(3)):
-        said = int(process.stdout.readline())
-    # The moment itself is what is random here: this is no wait for anything.
-    select.select([], [], [], chance.random() * 0.03)
-    os.kill(pid, signal.SIGKILL)
-    while (line := process.stdout.readline()) != "dead\n":
-        said = int(line)
-    return said
-
-
-@pytest.mark.processes
-def test_a_writer_killed_at_any_moment_leaves_a_good_checkpoint(tmp_path: Path) -> None:
-    chance, known, interrupted = random.Random(3), 0, 0
-    arguments = [sys.executable, "-c", WRITER, str(tmp_path)]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin
-        for _ in range(40):
-            said = kill_a_writer(process, known, chance)
-            found, rejected = checkpoint.newest_good(tmp_path)
-            assert rejected == []
-            if said:
-                assert found is not None
-                state = checkpoint.load(found)
-                known = state["updates"]
-                assert known in (said, said + 1)  # renamed, but killed before it could say so
-                assert torch.all(state["weight"] == known)
-            interrupted += any(entry.name.startswith(".tmp-") for entry in tmp_path.iterdir())
-            checkpoint.sweep(tmp_path)
-            assert not [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")]
-        process.stdin.close()
-    assert known > 10
-    assert interrupted > 5  # the kills did hit writers at work
-
-
 def test_of_those_set_aside_as_many_are_kept_as_are_asked_for_and_the_ones_written_last(tmp_path: Path) -> None:
     """A run that goes back again and again must not fill the disk; a resume removes nothing."""
     stranger = tmp_path / "rejected-by-hand"
@@ -350,8 +268,8 @@ def test_of_those_set_aside_as_many_are_kept_as_are_asked_for_and_the_ones_writt
     for step, update in enumerate((10, 40, 30, 20)):
         good, path = write(tmp_path, 1), write(tmp_path, update)
         os.utime(path, ns=(step, step))  # a file system may give several the same time
-        checkpoint.set_aside_after(tmp_path, good, keep=None if update == 30 else 2)
-        assert checkpoint.newest_good(tmp_path) == (good, [])
+        checkpoint_format.set_aside_after(tmp_path, good, keep=None if update == 30 else 2)
+        assert checkpoint_format.newest_good(tmp_path) == (good, [])
         left = {entry.name for entry in tmp_path.iterdir()} - {good.name, stranger.name}
         if update == 30:
             assert left == {f"rejected-update-0000000{number}" for number in (10, 40, 30)}
@@ -366,13 +284,13 @@ def big(value: float = 1.0) -> dict[str, torch.Tensor]:
     return {"weight": torch.full((500_000,), value)}
 
 
-Results = list[WrittenCheckpoint | Failed]
+Results = list[WriteResult]
 
 
 def begin(writer: Background, folder: Path, update: int, state: dict[str, Any], keep: int = 9, **rest: Any) -> Results:
     """Begins to write; what becomes of it is in the list once the writer is settled."""
     results: Results = []
-    name = checkpoint.checkpoint_name(update)
+    name = checkpoint_format.checkpoint_name(update)
     writer.submit(partial(write_and_prune, folder, name, state, state, {}, keep, **rest), results.append)
     return results
 
@@ -383,7 +301,7 @@ def test_a_checkpoint_is_written_in_the_background_and_announced(tmp_path: Path)
         results = begin(writer, tmp_path, update, big(), keep=2)
         assert select.select([writer], [], [], DEADLINE_S)[0] == [writer]
         assert writer.finish()
-        assert results == [WrittenCheckpoint(tmp_path / checkpoint.checkpoint_name(update))]
+        assert results == [WriteResult(checkpoint_format.checkpoint_name(update))]
     assert {entry.name for entry in tmp_path.iterdir()} == {"update-000000002", "update-000000003"}
     writer.close()
 
@@ -401,7 +319,7 @@ def test_what_comes_last_is_done_in_the_writers_thread_whatever_became_of_it(
 
     results = begin(writer, tmp_path, 1, state, last=last)
     assert writer.wait(DEADLINE_S)
-    assert seen == [("checkpoint", isinstance(results[0], WrittenCheckpoint))]
+    assert seen == [("checkpoint", results[0].error is None)]
     writer.close()
 
 
@@ -418,7 +336,7 @@ def test_an_error_that_is_kept_keeps_no_tensors(tmp_path: Path) -> None:
         assert writer.wait(DEADLINE_S)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, former)
-    assert isinstance(results[0], Failed) and "File too large" in str(results[0].error)
+    assert "File too large" in str(results[0].error)
     assert seen() is None
     writer.close()
 
@@ -439,12 +357,11 @@ def test_a_full_disk_is_reported_leaves_nothing_and_the_one_before_is_good(tmp_p
             result = write_and_prune(tmp_path, "update-000000002", big(), big(), {}, 9)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, former)
-        assert isinstance(result, Failed)
         assert "update-000000002: File too large" in str(result.error)
         assert {entry.name for entry in tmp_path.iterdir()} == {good.name}
-    assert checkpoint.newest_good(tmp_path) == (good, [])
+    assert checkpoint_format.newest_good(tmp_path) == (good, [])
     result = write_and_prune(tmp_path, "update-000000002", big(), big(), {}, 9)
-    assert isinstance(result, WrittenCheckpoint)
+    assert result.error is None
 
 
 @pytest.mark.processes
@@ -459,7 +376,7 @@ def test_a_small_file_system_that_fills_up_is_survived(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="No space left on device"):
             checkpoint.write(point, "update-000000002", big(), big(), {})
         assert [entry.name for entry in point.iterdir()] == ["update-000000001"]
-        assert checkpoint.newest_good(point)[0] == point / "update-000000001"
+        assert checkpoint_format.newest_good(point)[0] == point / "update-000000001"
     finally:
         subprocess.run(["umount", str(point)], check=True)
 
@@ -476,6 +393,6 @@ def test_other_threads_go_on_while_a_checkpoint_is_written(tmp_path: Path) -> No
             while not select.select([writer], [], [], 0.001)[0]:
                 turns += 1
                 assert time.monotonic() - began < DEADLINE_S
-            assert writer.finish() and isinstance(results[0], WrittenCheckpoint)
+            assert writer.finish() and results[0].error is None
     assert turns > 20
     writer.close()

@@ -23,7 +23,9 @@ from hogwild.parameters.shared_model import WorkerModel
 from hogwild.parameters.worker_model import check_same_memory
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Control, Row, Scoreboard, Word
-from hogwild.storage.artifact_cache import ASIDE, MANIFEST, new_scratch
+from hogwild.storage.artifact_cache import new_scratch
+from hogwild.storage.files import TEMPORARY
+from hogwild.storage.published_folder import MANIFEST
 from hogwild.training import compiled_model
 from hogwild.training.compiled_model import ModelCache, model_key, scripted
 from tests.helpers.one_trainer import Place, examples, go_on
@@ -332,7 +334,7 @@ def test_what_a_worker_leaves_that_is_killed_while_it_compiles_goes_with_the_job
         run()
         return ""
 
-    monkeypatch.setattr(ModelCache, "_files", lambda cache: {})
+    monkeypatch.setattr("hogwild.storage.artifact_cache.read_manifest", lambda folder: ({"files": {}}, True))
     monkeypatch.setattr(ModelCache, "fill", leave)
     train(made(Normed), tmp_path / "run", "inductor")
     assert left and not [*(tmp_path / "hogwild").iterdir()]
@@ -424,7 +426,7 @@ def test_what_cannot_be_copied_is_compiled(cache: ModelCache, monkeypatch: pytes
 
 def test_what_a_killed_process_left_goes_when_code_is_used(cache: ModelCache) -> None:
     cache.fill(write_into_it)
-    left = cache.folder.with_name(f"{ASIDE}{cache.folder.name}-killed")
+    left = cache.folder.with_name(f"{TEMPORARY}{cache.folder.name}-killed")
     left.mkdir()
     os.utime(left, (0, 0))
     cache.load(lambda: None)

@@ -23,7 +23,7 @@ from hogwild.config import of_run
 from hogwild.config.load import load_job
 from hogwild.config.locate import default_config
 from hogwild.errors import CheckpointError, DataError, HogwildError, UsageError
-from hogwild.storage import checkpoint
+from hogwild.storage import checkpoint, checkpoint_format
 from hogwild.storage.run_directory import MEASURED
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import wait_for
@@ -278,7 +278,7 @@ def test_a_checkpoint_that_is_refused_leaves_nothing_behind_in_the_resume(copy: 
     )
     result = call(resume=copy, epochs=2)
     assert (result.updates, result.rollbacks) == (16, 0)
-    path, _ = checkpoint.newest_good(folder)
+    path, _ = checkpoint_format.newest_good(folder)
     assert path is not None
     assert (checkpoint.load(path)["rollbacks"], checkpoint.load(path)["scales"]) == (0, [])
 

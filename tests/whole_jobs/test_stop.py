@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hogwild.storage.checkpoint import newest_good
+from hogwild.storage.checkpoint_format import newest_good
 from tests.helpers.jobs import JOBS, Ended, Job
 from tests.helpers.processes import state_of, wait_for
 

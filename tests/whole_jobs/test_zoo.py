@@ -18,7 +18,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 import hogwild
 from hogwild.errors import HogwildError
-from hogwild.storage import checkpoint
+from hogwild.storage import checkpoint, checkpoint_format
 from tests.helpers.plain_loop import PlainLoop, differing_parameters, train_both
 from tests.parameters.test_shared_model import Columns
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
@@ -253,7 +253,7 @@ def moves_as_plainly(kind: Kind, run: Path, **settings: Any) -> None:
     stock, trained = make(), both.ours.state_dict()
     assert differing_parameters(stock, both.ours) != []
     assert list(trained) == list(stock.state_dict())
-    path = checkpoint.newest_good(run / "checkpoints")[0]
+    path = checkpoint_format.newest_good(run / "checkpoints")[0]
     assert path is not None
     for state in (checkpoint.load(path)["model"], trained):
         stock.load_state_dict(state)

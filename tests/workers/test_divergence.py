@@ -17,7 +17,8 @@ from torch.utils.data import TensorDataset
 import hogwild
 from hogwild.errors import UserCodeError
 from hogwild.shared_memory.scoreboard import Control
-from hogwild.storage.checkpoint import load, newest_good
+from hogwild.storage.checkpoint import load
+from hogwild.storage.checkpoint_format import newest_good
 from hogwild.storage.run_directory import RunDir
 from hogwild.training.lr_schedule import halved
 from tests.helpers.jobs import JOBS, Ended, in_turn

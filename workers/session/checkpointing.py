@@ -19,7 +19,7 @@ from hogwild.host.background_thread import Background
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.parameters.state_dicts import Copies
 from hogwild.scheduling.work_queue import WorkQueue
-from hogwild.storage.checkpoint import Failed, WrittenCheckpoint, write_and_prune
+from hogwild.storage.checkpoint import WriteResult, write_and_prune
 from hogwild.storage.checkpoint_format import checkpoint_name, update_of
 from hogwild.storage.run_directory import RunDir
 from hogwild.user_code import raised_text
@@ -48,7 +48,7 @@ class Saving:
     _due_updates: float = math.inf
     _is_begun: bool = False
     _is_in_place: bool = False
-    _latest: WrittenCheckpoint | Failed | None = None
+    unwritten: CheckpointError | None = None  # the error of the latest checkpoint, if it could not be written
     _best: str = ""  # the checkpoint of the best evaluation, on disk or being written
     _wants_best: bool = False
     best_on_disk: str | None = None  # the checkpoint that `checkpoints/best` points to
@@ -124,15 +124,13 @@ class Saving:
         name, copies = checkpoint_name(queue.updates), Copies(in_place=self._is_in_place)
         self.pause_task.submit(partial(self._copy, name, copies), partial(self._write, name, copies, state, meta))
 
-    def _copy(self, name: str, copies: Copies) -> dict[str, Any] | Failed | None:
+    def _copy(self, name: str, copies: Copies) -> dict[str, Any] | CheckpointError | None:
         """Copy the parameters, in a thread. None if they are not finite."""
         try:
             return self.shared.snapshot(copies) if self.shared.finite() else None
         except Exception as error:  # out of memory after all, or an error in a model's get_extra_state
             words = f"cannot copy the parameters for checkpoint {name}: {raised_text(error)}"
-            return Failed(
-                name, CheckpointError(f"{words}; earlier checkpoints are kept", code="checkpoint/not-written")
-            )
+            return CheckpointError(f"{words}; earlier checkpoints are kept", code="checkpoint/not-written")
 
     def _write(
         self,
@@ -140,11 +138,11 @@ class Saving:
         copies: Copies,
         state: dict[str, Any],
         meta: dict[str, Any],
-        snapshot: dict[str, Any] | Failed | None,
+        snapshot: dict[str, Any] | CheckpointError | None,
     ) -> None:
         self._is_begun = False
-        if isinstance(snapshot, Failed):
-            self._record(snapshot)
+        if isinstance(snapshot, CheckpointError):
+            self._record(WriteResult(name, snapshot))
         elif snapshot is None:
             self._saved_at, self.is_refused = -1, True
             self.journal.event("checkpoint-refused", updates=meta["update"], reason="parameters are not finite")
@@ -165,21 +163,21 @@ class Saving:
 
     # ---- result
 
-    def _record(self, result: WrittenCheckpoint | Failed) -> None:
+    def _record(self, result: WriteResult) -> None:
         """Record a result, written or failed; training goes on in both cases."""
-        if isinstance(result, WrittenCheckpoint):
-            self.journal.event("checkpoint", name=result.path.name)
-            self.written_at = update_of(result.path.name)
-            self.point_latest(result.path.name)
-            if result.path.name == self._best:
-                self._point_best()
-            if result.warning:
-                self.journal.show_message(f"warning: {result.warning}")
-        else:
+        self.unwritten = result.error
+        if result.error is not None:
             self._saved_at = -1
             self.journal.event("checkpoint-failed", name=result.name, error=str(result.error))
             self.journal.show_message(f"warning: {result.error}")
-        self._latest = result
+            return
+        self.journal.event("checkpoint", name=result.name)
+        self.written_at = update_of(result.name)
+        self.point_latest(result.name)
+        if result.name == self._best:
+            self._point_best()
+        if result.warning:
+            self.journal.show_message(f"warning: {result.warning}")
 
     def point_latest(self, checkpoint: str) -> None:
         try:
@@ -195,8 +193,3 @@ class Saving:
             self.best_on_disk = self._best if self.rundir.update_best(self._best) else None
         except RunDirError as error:
             self.journal.show_message(f"warning: {error}")
-
-    @property
-    def unwritten(self) -> CheckpointError | None:
-        """The error of the latest checkpoint, if it could not be written."""
-        return self._latest.error if isinstance(self._latest, Failed) else None

@@ -11,7 +11,9 @@ from hogwild.errors import CheckpointError, UsageError
 from hogwild.job.build import differences, initial_note
 from hogwild.job.identity import require_same
 from hogwild.parameters.state_dicts import check_groups, check_parts
-from hogwild.storage.checkpoint import Taken, load_newest, set_aside_after, sweep
+from hogwild.storage.checkpoint import Taken, load_newest
+from hogwild.storage.checkpoint_format import set_aside_after
+from hogwild.storage.published_folder import sweep
 from hogwild.storage.records import explained
 from hogwild.storage.run_directory import PLACES, RunDir
 from hogwild.training import loss_scaler

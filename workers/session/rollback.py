@@ -14,7 +14,8 @@ from pathlib import Path
 
 from hogwild.errors import CheckpointError, RunDirError
 from hogwild.parameters.shared_model import SharedModel
-from hogwild.storage.checkpoint import Taken, load_newest, newest_good, set_aside_after
+from hogwild.storage.checkpoint import Taken, load_newest
+from hogwild.storage.checkpoint_format import newest_good, set_aside_after
 from hogwild.storage.run_directory import Cut, RunDir
 from workers.session.session import Session
 

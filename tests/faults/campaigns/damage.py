@@ -10,7 +10,7 @@ import torch
 
 from hogwild.models import Mlp
 from hogwild.parameters.shared_model import SharedModel
-from hogwild.storage import checkpoint
+from hogwild.storage import checkpoint, published_folder
 from hogwild.training.without_dynamo import sparing_the_compiler
 from tests.faults.damage import KINDS, OFTEN, Scene, make_runs, scene_of
 from tests.faults.tally import Tally
@@ -55,7 +55,7 @@ def _problems(
     scene: Scene, verdict: tuple[str, str], contents: dict[str, dict[str, Any]], shared: SharedModel
 ) -> list[str]:
     name, words = verdict
-    checkpoint.sweep(scene.checkpoints)
+    published_folder.sweep(scene.checkpoints)
     taken = checkpoint.load_newest(scene.checkpoints, shared.restore)
     said = " ".join(taken.rejected)
     problems = []
