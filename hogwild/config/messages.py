@@ -107,8 +107,7 @@ def _own_rule(context: Mapping[str, Any], value: Any, path: Path) -> str:
 
 
 def _one_of(allowed: list[str], value: Any) -> str:
-    word = synonyms.word_for(value, allowed)
-    close = f"; write {word}" if word else did_you_mean(value, allowed) if isinstance(value, str) else ""
+    close = synonyms.close_word(value, allowed)
     if allowed == ["auto"] and isinstance(value, str) and catalog.known(value):
         close = f"; for a list write [{value}]"
     rule = f"must be one of {', '.join(allowed)}" if len(allowed) > 1 else f"must be {allowed[0]}"
