@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from hogwild.cli.arguments import split_arguments
+from hogwild.cli.arguments import Arguments, split_arguments
 from hogwild.cli.class_reference import KINDS, add_to_schema, described, page
-from hogwild.cli.options import Arguments
 from hogwild.cli.output import print_result, reading
 from hogwild.config.locate import first_sentence, source
 from hogwild.config.of_run import load

@@ -22,13 +22,6 @@ from hogwild.cli import catalog, completion, explain, export, init, results, run
 from hogwild.cli.arguments import (
     COMMANDS,
     WITH_JOB,
-    field_for_option,
-    profile_window,
-    refuse_beside_resume,
-    split_arguments,
-    with_command,
-)
-from hogwild.cli.options import (
     Arguments,
     DataDir,
     Every,
@@ -39,7 +32,12 @@ from hogwild.cli.options import (
     Procs,
     ScheduleOnly,
     Seed,
+    field_for_option,
     named_run,
+    profile_window,
+    refuse_beside_resume,
+    split_arguments,
+    with_command,
 )
 from hogwild.cli.output import flush_results, hold_standard_streams, print_message, print_result, reading
 from hogwild.config.of_run import data_folder, load, resumed

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hogwild.cli.arguments import check_choice
-from hogwild.cli.options import DataDir, Json, Run, Which, named_run
+from hogwild.cli.arguments import DataDir, Json, Run, Which, check_choice, named_run
 from hogwild.cli.output import print_result, reading
 from hogwild.config.of_run import CHOICES, checkpoint_of, data_folder, resumed
 from hogwild.errors import NotFoundError, UsageError

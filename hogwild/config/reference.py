@@ -1,5 +1,5 @@
-"""The reference of the job file, docs/job-file.md: the text of job-file.md beside this module, with the tables of the JSON
-Schema. `hogwild schema --markdown` prints it; a test keeps docs/job-file.md up to date. Torch-free."""
+"""The reference of the job file, docs/job-file.md: the text of job-file.md beside this module, and the tables of the
+JSON Schema. `hogwild schema --markdown` prints it; a test keeps docs/job-file.md up to date. Torch-free."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

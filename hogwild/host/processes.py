@@ -18,7 +18,6 @@ from pathlib import Path
 import psutil
 
 from hogwild.errors import RunError
-from hogwild.host.signals import signal_name
 from hogwild.host.topology import read_if_known
 
 PROC = Path("/proc")
@@ -144,7 +143,10 @@ def describe_exit(returncode: int) -> str:
     waitpid."""
     if returncode >= 0:
         return f"exit status {returncode}"
-    name = signal_name(-returncode)
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        return f"killed by signal {-returncode}"
     return f"killed by {name} ({CAUSES[name]})" if name in CAUSES else f"killed by {name}"
 
 

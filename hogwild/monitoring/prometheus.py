@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from hogwild.monitoring.job_view import Glance, WorkerGlance
 
 FILE = "metrics.prom"
-STATES = ("starting", "running", "evaluating", "saving", "paused", "stopping")
-STATES += ("succeeded", "stopped", "cancelled", "failed")
+STATES = (
+    *("starting", "running", "evaluating", "saving", "paused", "stopping"),
+    *("succeeded", "stopped", "cancelled", "failed"),
+)
 
 Sample = tuple[Mapping[str, str], float | None]
 

@@ -13,7 +13,7 @@ from hogwild.cli import results
 from hogwild.config.of_run import resumed
 from hogwild.errors import HogwildError, NotFoundError, RunDirError
 from hogwild.report import tables
-from hogwild.report.page import FILES
+from hogwild.report.report import FILES
 from hogwild.report.run_data import read_run
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
 
