@@ -142,10 +142,11 @@ def train(
         else:
             job, job_text = load(job_file, overrides, flags)
     if procs == "auto" and resume is None and not dry_run:
-        from hogwild.cli.plan import question_of, with_measured_plan
+        from hogwild.cli.plan import with_measured_plan
+        from hogwild.planning.calibration import Question
 
         with raising_on_signals():
-            question = question_of(job, job_file, job_text, overrides, data_folder(data_dir, None))
+            question = Question(job_file, job_text, overrides, data_folder(data_dir, None), job.train.exchange)
             job = with_measured_plan(job, question, flags, print_message)
     from hogwild.cli.text import plain_lines, summary_lines
     from hogwild.user_code import claim_our_packages
@@ -213,12 +214,13 @@ def plan(
     as_json: Json = False,
 ) -> int:
     """Print the number of workers and threads for this machine, with the reason."""
-    from hogwild.cli.plan import answer, question_of
+    from hogwild.cli.plan import answer
+    from hogwild.planning.calibration import Question
 
     job_file, overrides = split_arguments(arguments)
     with reading():
         job, job_text = load(job_file, overrides)
-    question = question_of(job, job_file, job_text, overrides, data_folder(data_dir, None))
+    question = Question(job_file, job_text, overrides, data_folder(data_dir, None), job.train.exchange)
     with raising_on_signals():
         status, lines = answer(job, question, print_message, measure=measure, as_json=as_json)
     print_result(*lines)
