@@ -39,7 +39,7 @@ from hogwild.cli.arguments import (
     split_arguments,
     with_command,
 )
-from hogwild.cli.output import flush_results, hold_standard_streams, print_message, print_result, reading
+from hogwild.cli.output import flush_results, hold_standard_streams, print_answer, print_message, print_result, reading
 from hogwild.config.of_run import data_folder, load, resumed
 from hogwild.errors import ConfigError, HogwildError, RunError, UsageError, hint
 from hogwild.host import end_at_second, raise_noted, raising_on_signals, require_linux
@@ -198,11 +198,8 @@ def check(
 
         with raising_on_signals():
             found = deep_check(job, job_file, data_folder(data_dir, None), gradients=gradcheck)
-    if as_json:
-        print_result(json.dumps({"job": job.name, "ok": True, **found}))
-        return 0
-    print_result(f"{job_file or 'configs/digits.yaml'}: ok")
-    print_result(*(plain_lines(found) if deep else plan_lines(job)))
+    lines = [f"{job_file or 'configs/digits.yaml'}: ok", *(plain_lines(found) if deep else plan_lines(job))]
+    print_answer({"job": job.name, "ok": True, **found}, lines, as_json)
     return 0
 
 

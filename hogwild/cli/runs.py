@@ -2,7 +2,6 @@
 neither torch nor numpy."""
 
 import io
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +12,7 @@ import typer
 
 from hogwild import host
 from hogwild.cli.arguments import Json
-from hogwild.cli.output import print_message, print_part, print_result
+from hogwild.cli.output import print_answer, print_message, print_part
 from hogwild.errors import NotFoundError, RunEndedError, RunError
 from hogwild.formatting import clock, duration, moment, percent, short_number
 from hogwild.host import other_jobs
@@ -33,9 +32,6 @@ def runs(
 ) -> None:
     """List the runs of a folder, the newest first."""
     found = runs_in(folder)
-    if as_json:
-        print_result(json.dumps({"runs": [_as_json(run) for run in found]}))
-        return
     rows = [("run", "state", "progress", "best", "began")]
     rows += [
         (
@@ -48,15 +44,14 @@ def runs(
         for run in found
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    print_result(
-        *("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    )
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    print_answer({"runs": [_as_json(run) for run in found]}, lines, as_json)
 
 
 def status(run: RunName, as_json: Json = False) -> None:
     """Show what a run does now, or how it ended."""
     found = read_status(find_run(run))
-    print_result(*([json.dumps(_as_json(found))] if as_json else _figures(found)))
+    print_answer(_as_json(found), _figures(found), as_json)
 
 
 def logs(
@@ -215,13 +210,10 @@ def _require_alive(found: RunStatus) -> RunStatus:
 def _told(path: Path, found: RunStatus, *, as_json: bool = False) -> int:
     """Print how a job ended; return the exit status: 0, or 1 if it failed or was killed."""
     if not path.is_dir():
-        print_result(*([json.dumps({"state": "cancelled", "run_dir": str(path)})] if as_json else []))
+        print_answer({"state": "cancelled", "run_dir": str(path)}, [], as_json)
         print_message(f"{path.name}: ended before training began; its run directory is removed")
         return 0
-    if as_json:
-        print_result(json.dumps(_as_json(found)))
-    else:
-        print_result(*_ended(found))
+    print_answer(_as_json(found), _ended(found), as_json)
     return int(found.state in ("failed", LOST))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hogwild.cli import main
-from hogwild.cli.class_reference import KINDS
+from hogwild.cli.reference import KINDS
 from hogwild.config.load import load_job
 from tests.helpers.jobs import HOME, start
 from tests.helpers.pages import Step, as_json, beginning, blocks, steps
