@@ -239,27 +239,21 @@ def read_phases(folder: Path, worker: int) -> PhaseRecord | None:
 
 
 def report(folder: Path, workers: int, window: Window) -> str:
-    """Call `conclude`, or return a warning if it failed: a full disk does not turn success into failure."""
-    try:
-        return conclude(folder, workers, window)
-    except RunDirError as error:
-        return f"warning: {error}"
-
-
-def conclude(folder: Path, workers: int, window: Window) -> str:
-    """Write merged.json and phases.txt from the workers' files; return a message for a person. Call it when no worker
-    is alive. Raises RunDirError."""
+    """Write merged.json and phases.txt from the workers' files; return a message for a person, also if they cannot be
+    written: a full disk does not turn success into failure. Call it when no worker is alive."""
     records = {worker: read_phases(folder, worker) for worker in range(workers)}
     entered = [record for record in records.values() if record is not None]
     if not entered:
         return f"profile {window}: nothing was recorded, as no worker reached update {window.start:,}"
     missing: dict[int, str] = {}
-    with explained(f"cannot write {folder / 'merged.json'}"):
-        _write_merged(folder, range(workers), missing)
-    notes = list(_notes(records, window, missing))
-    full = phase_table(entered, window) + notes
-    with explained(f"cannot write {folder / 'phases.txt'}"):
-        (folder / "phases.txt").write_text("\n".join(full) + "\n")
+    try:
+        with explained(f"cannot write {folder / 'merged.json'}"):
+            _write_merged(folder, range(workers), missing)
+        notes = list(_notes(records, window, missing))
+        with explained(f"cannot write {folder / 'phases.txt'}"):
+            (folder / "phases.txt").write_text("\n".join(phase_table(entered, window) + notes) + "\n")
+    except RunDirError as error:
+        return f"warning: {error}"
     lines = phase_table(entered, window, widest=WIDEST) + notes
     return "\n".join([*lines, f"traces: {folder} (chrome://tracing or ui.perfetto.dev); the table: phases.txt"])
 

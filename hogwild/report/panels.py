@@ -155,18 +155,19 @@ def _learning(runs: Sequence[Run], names: Sequence[str], tables: Sequence[Mappin
     metrics = list(dict.fromkeys(name for run in runs for name in run.metric_names))[:MOST_METRICS]
     for metric in metrics:
         lines = tuple(line for run in range(len(runs)) for line in _of_metric(run, names, tables[run], metric))
-        if not lines:
-            continue
         is_log = spans_decades(*(tables[line.run][line.table].columns[line.column] for line in lines))
         yield Plot(metric, "learning", in_words(metric), lines, is_log=is_log)
-    parts = dict.fromkeys(name for run in tables if "train" in run for name in run["train"].columns if "." in name)
+    parts = dict.fromkeys(name for run in tables for name in _columns(run, "train") if "." in name)
     for place, part in enumerate(parts):
         lines = tuple(_of_runs(names, tables, part, place, len(parts)))
-        title = f"training loss: {part.partition('.')[2]}"
-        yield Plot(part, "learning", title, lines)
-    rates = [run["train"].columns["lr"] for run in tables if "lr" in (run["train"].columns if "train" in run else ())]
+        yield Plot(part, "learning", f"training loss: {part.partition('.')[2]}", lines)
+    rates = [_columns(run, "train")["lr"] for run in tables if "lr" in _columns(run, "train")]
     if len({rate for column in rates for rate in column.tolist() if rate == rate}) > 1:
         yield Plot("lr", "learning", in_words("lr"), tuple(_of_runs(names, tables, "lr", 0, 1)))
+
+
+def _columns(tables: Mapping[str, Table], name: str) -> Mapping[str, Floats]:
+    return tables[name].columns if name in tables else {}
 
 
 def _of_metric(run: int, names: Sequence[str], tables: Mapping[str, Table], metric: str) -> Iterator[Line]:
@@ -174,14 +175,14 @@ def _of_metric(run: int, names: Sequence[str], tables: Mapping[str, Table], metr
     alone = len(names) == 1
     place, colours = (0, 2) if alone else (run, len(names))
     word = "training" if alone else f"{names[run]}, training"
-    if metric == LOSS and LOSS in (train.columns if (train := tables.get("train")) else ()):
+    if metric == LOSS and LOSS in _columns(tables, "train"):
         has_smooth = "smooth" in tables
         if alone or not has_smooth:
             yield Line(run, "train", LOSS, word, "faint" if has_smooth else "line", place, colours)
         if has_smooth:
             word = "training, smoothed" if alone else word
             yield Line(run, "smooth", LOSS, word, "smooth" if alone else "faint", place, colours)
-    if metric in (evaluations.columns if (evaluations := tables.get("evaluations")) else ()):
+    if metric in _columns(tables, "evaluations"):
         word = "validation" if alone else f"{names[run]}, validation" if metric == LOSS else names[run]
         yield Line(run, "evaluations", metric, word, "dots", 1 if alone else run, colours)
 
@@ -192,10 +193,10 @@ def _of_runs(
     """Yield a line of training records per run, behind its smoothed curve where there is one."""
     alone = len(names) == 1
     for run, found in enumerate(tables):
-        if "train" not in found or column not in found["train"].columns:
+        if column not in _columns(found, "train"):
             continue
         colour = (place, max(colours, 2)) if alone else (run, len(names))
-        has_smooth = column in (found["smooth"].columns if "smooth" in found else ())
+        has_smooth = column in _columns(found, "smooth")
         label = "each record" if alone else names[run]
         if alone or not has_smooth:
             yield Line(run, "train", column, label, "faint" if has_smooth else "line", *colour)
