@@ -416,6 +416,13 @@ def _arguments_of(found: Any) -> set[str]:
     return set(inspect.signature(found).parameters) - {"self", "params"}
 
 
+def test_the_reference_has_a_chapter_for_every_section() -> None:
+    page = schema_text(markdown=True)
+    fields = json.loads(schema_text())["properties"]
+    plain = {"version", "name", "seed"}
+    assert [name for name in fields if name not in plain and f"\n## {name}\n" not in page] == []
+
+
 def test_the_reference_tells_a_list_of_numbers_from_a_list_of_sections() -> None:
     rows = [line.split(" | ")[:2] for line in schema_text(markdown=True).splitlines()]
     assert ["| `device_per_worker`", "list of whole numbers or `null`"] in rows
