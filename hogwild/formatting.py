@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 TIME_UNITS = (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
@@ -31,10 +31,8 @@ def duration(seconds: float) -> str:
 
 def clock(seconds: float) -> str:
     """`0:01:23`; with days where there are some: `2d 3:00:00`."""
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    return (f"{days}d " if days else "") + f"{hour}:{minute:02}:{second:02}"
+    days, rest = divmod(int(seconds), 86400)
+    return (f"{days}d " if days else "") + str(timedelta(seconds=rest))
 
 
 def size(nbytes: float) -> str:

@@ -118,7 +118,6 @@ def matches(path: str, patterns: tuple[str, ...]) -> bool:
 # fits is a file's place. A file imports from its own package and from floors below: at module level, inside functions,
 # and for types alike. What has no place is an error, so that a new package is given one by a decision.
 FLOORS = (
-    "hogwild.error_codes",
     "hogwild.errors hogwild.formatting hogwild.version",
     "hogwild.user_code hogwild.host",
     "hogwild.storage",

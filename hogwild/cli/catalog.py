@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hogwild.cli.arguments import split_arguments
-from hogwild.cli.class_reference import KINDS, add_to_schema, described, page
-from hogwild.cli.options import Arguments
+from hogwild.cli.arguments import Arguments, split_arguments
 from hogwild.cli.output import print_result, reading
+from hogwild.cli.reference import KINDS, add_to_schema, described, job_file_page, page
 from hogwild.config.locate import first_sentence, source
 from hogwild.config.of_run import load
 from hogwild.errors import UsageError
@@ -40,7 +39,7 @@ def schema(
     ] = False,
 ) -> None:
     """Print the JSON Schema of job files, for editors."""
-    text = reference_text() if markdown else schema_text()
+    text = schema_text(markdown)
     raise_noted()
     print_result(text.rstrip("\n"))
 
@@ -87,16 +86,10 @@ def _rows(group: str) -> Iterator[tuple[str, str]]:
         yield from ((str(path), first_sentence(path)) for path in list_configs())
 
 
-def schema_text() -> str:
-    """Return the content of configs/job.schema.json."""
+def schema_text(markdown: bool = False) -> str:
+    """Return the content of configs/job.schema.json, or of docs/job-file.md."""
     from hogwild.config.load import json_schema
 
+    if markdown:
+        return job_file_page(json_schema())
     return json.dumps(add_to_schema(json_schema()), indent=2, ensure_ascii=False) + "\n"
-
-
-def reference_text() -> str:
-    """Return the content of docs/job-file.md."""
-    from hogwild.config.load import json_schema
-    from hogwild.config.reference import markdown
-
-    return markdown(json_schema())

@@ -21,42 +21,9 @@ from hogwild.errors import UsageError
 VARIABLE = "_HOGWILD_COMPLETE"  # set to the shell's name by its script
 Word = tuple[str, str]  # candidate, description
 
-# bash splits words at = and :, so the script joins them, and the answer is cut in the same way.
-BASH = """\
-_hogwild_completion() {
-    local IFS=$'\\n' line="${COMP_LINE:0:COMP_POINT}" words=()
-    IFS=' ' read -ra words <<< "$line"
-    [[ "$line" == *' ' ]] && words+=('')
-    COMPREPLY=($(_HOGWILD_COMPLETE=bash "$1" "${words[@]:1}" 2>/dev/null))
-    [[ ${#COMPREPLY[@]} -eq 1 && "${COMPREPLY[0]}" == *[=/.] ]] && compopt -o nospace
-}
-complete -F _hogwild_completion hogwild
-"""
-ZSH = """\
-#compdef hogwild
-_hogwild() {
-    local -a plain open
-    local line word
-    for line in "${(@f)$(_HOGWILD_COMPLETE=zsh "${words[1]}" "${(@Q)words[2,CURRENT]}" 2>/dev/null)}"; do
-        word="${line%%$'\\t'*}"
-        [[ -z "$word" ]] && continue
-        line="${word//:/\\\\:}:${line#*$'\\t'}"
-        [[ "$word" == *[=/.] ]] && open+=("$line") || plain+=("$line")
-    done
-    (( ${#plain} )) && _describe hogwild plain
-    (( ${#open} )) && _describe hogwild open -S ''
-}
-(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
-compdef _hogwild hogwild
-"""
-FISH = """\
-function __hogwild_complete
-    set -l words (commandline -opc) (commandline -ct)
-    _HOGWILD_COMPLETE=fish $words[1] $words[2..-1] 2>/dev/null
-end
-complete --command hogwild --no-files --arguments '(__hogwild_complete)'
-"""
-SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+SHELLS = ("bash", "zsh", "fish")
+# bash splits words at = and :, so its script joins them, and the answer is cut in the same way.
+SCRIPTS = Path(__file__).with_name("completions")
 OF_RUNS = ("status", "logs", "attach", "stop")  # commands that take the name of a run
 PATHS = ("--out", "--run-dir", "--data-dir", "--resume")
 CHOICES = {"--format": ("safetensors", "state_dict"), "--which": ("best", "latest"), "--procs": ("auto",)}
@@ -64,9 +31,9 @@ CHOICES = {"--format": ("safetensors", "state_dict"), "--which": ("best", "lates
 
 def completion(shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish")]) -> None:
     """Print a script that completes commands, options and fields in a shell."""
-    if shell not in SCRIPTS:
-        raise UsageError(f"no completion for {shell!r}: must be one of {', '.join(SCRIPTS)}", code="usage/bad-value")
-    print_result(SCRIPTS[shell].rstrip("\n"))
+    if shell not in SHELLS:
+        raise UsageError(f"no completion for {shell!r}: must be one of {', '.join(SHELLS)}", code="usage/bad-value")
+    print_result((SCRIPTS / f"hogwild.{shell}").read_text("utf-8").rstrip("\n"))
 
 
 def answer(shell: str, words: Sequence[str], group: Any) -> int:
@@ -113,7 +80,7 @@ def _arguments(name: str, before: list[str], unfinished: str) -> Iterator[Word]:
     elif name == "list":
         yield from GROUPS.items()
     elif name == "completion":
-        yield from ((shell, "") for shell in SCRIPTS)
+        yield from ((shell, "") for shell in SHELLS)
     elif name in OF_RUNS and not before:
         from hogwild.monitoring.run_status import LATEST, RUNS
 

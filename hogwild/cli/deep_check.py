@@ -14,17 +14,14 @@ from typing import Any
 from hogwild import host
 from hogwild.config.load import Job, load_job
 from hogwild.errors import BuildError, HogwildError
-from hogwild.version import PACKAGE_ROOT
+from hogwild.host.own_command import python_child
 
-# -P and the explicit folder: a user's own hogwild/ or workers/ in the current folder must not shadow ours. Ctrl-C
-# reaches the child, too: it only ends, and the parent reports.
+# Ctrl-C reaches the child, too: it only ends, and the parent reports.
 _CHILD = """
-import signal, sys
+import signal
 signal.signal(signal.SIGINT, signal.SIG_DFL)
-sys.path.insert(0, sys.argv[1])
 from hogwild.cli.deep_check import child
-sys.path.remove(sys.argv[1])
-child(int(sys.argv[2]))
+child(int(sys.argv[1]))
 """
 
 
@@ -34,7 +31,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
     job_path, data_path = (None if path is None else str(path.absolute()) for path in (job_file, data_dir))
     task = {"job": job.to_yaml(), "job_file": job_path, "data_dir": data_path, "gradients": gradients}
     with tempfile.TemporaryFile() as answer:
-        command = [sys.executable, "-P", "-c", _CHILD, PACKAGE_ROOT, str(answer.fileno())]
+        command = python_child(_CHILD, str(answer.fileno()))
         ended = subprocess.run(
             command, input=json.dumps(task).encode(), stdout=sys.stderr, pass_fds=[answer.fileno()], check=False
         )

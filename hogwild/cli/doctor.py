@@ -17,8 +17,9 @@ from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.formatting import counted, size
 from hogwild.host import binding_variables
+from hogwild.host.own_command import python_child
 from hogwild.planning.cpu_plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, OMP, VARIABLES, plan_here
-from hogwild.version import PACKAGE, PACKAGE_ROOT, __version__
+from hogwild.version import PACKAGE, __version__
 
 PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "NUMBA_NUM", "TORCHELASTIC_RUN_ID")
 WORDS: dict[str, str] = {
@@ -60,9 +61,7 @@ PROBE_BYTES = 1 << 20
 CHILD_S = 120.0  # importing torch takes seconds, from a cold disk a minute
 
 _CHILD = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-import torch, numpy
+import json, torch, numpy
 numpy.ones((2, 2)) @ numpy.ones((2, 2))
 from hogwild.devices.discovery import visible_gpus
 from hogwild.host.thread_pools import pools
@@ -136,7 +135,7 @@ def _ask_torch() -> Mapping[str, Any] | str:
     """Return torch's properties, or the reason why it cannot be imported."""
     try:
         ended = subprocess.run(
-            [sys.executable, "-P", "-c", _CHILD, PACKAGE_ROOT],
+            python_child(_CHILD),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from hogwild.cli.arguments import check_choice
-from hogwild.cli.options import Run, Which
+from hogwild.cli.arguments import Run, Which, check_choice
 from hogwild.cli.output import file_exists, print_result, reading
 from hogwild.config.of_run import CHOICES, checkpoint_of
 from hogwild.errors import ConfigError, NotFoundError, RunError

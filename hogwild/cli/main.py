@@ -22,13 +22,6 @@ from hogwild.cli import catalog, completion, explain, export, init, results, run
 from hogwild.cli.arguments import (
     COMMANDS,
     WITH_JOB,
-    field_for_option,
-    profile_window,
-    refuse_beside_resume,
-    split_arguments,
-    with_command,
-)
-from hogwild.cli.options import (
     Arguments,
     DataDir,
     Every,
@@ -39,9 +32,14 @@ from hogwild.cli.options import (
     Procs,
     ScheduleOnly,
     Seed,
+    field_for_option,
     named_run,
+    profile_window,
+    refuse_beside_resume,
+    split_arguments,
+    with_command,
 )
-from hogwild.cli.output import flush_results, hold_standard_streams, print_message, print_result, reading
+from hogwild.cli.output import flush_results, hold_standard_streams, print_answer, print_message, print_result, reading
 from hogwild.config.of_run import data_folder, load, resumed
 from hogwild.errors import ConfigError, HogwildError, RunError, UsageError, hint
 from hogwild.host import end_at_second, raise_noted, raising_on_signals, require_linux
@@ -144,10 +142,11 @@ def train(
         else:
             job, job_text = load(job_file, overrides, flags)
     if procs == "auto" and resume is None and not dry_run:
-        from hogwild.cli.plan import question_of, with_measured_plan
+        from hogwild.cli.plan import with_measured_plan
+        from hogwild.planning.calibration import Question
 
         with raising_on_signals():
-            question = question_of(job, job_file, job_text, overrides, data_folder(data_dir, None))
+            question = Question(job_file, job_text, overrides, data_folder(data_dir, None), job.train.exchange)
             job = with_measured_plan(job, question, flags, print_message)
     from hogwild.cli.text import plain_lines, summary_lines
     from hogwild.user_code import claim_our_packages
@@ -199,11 +198,8 @@ def check(
 
         with raising_on_signals():
             found = deep_check(job, job_file, data_folder(data_dir, None), gradients=gradcheck)
-    if as_json:
-        print_result(json.dumps({"job": job.name, "ok": True, **found}))
-        return 0
-    print_result(f"{job_file or 'configs/digits.yaml'}: ok")
-    print_result(*(plain_lines(found) if deep else plan_lines(job)))
+    lines = [f"{job_file or 'configs/digits.yaml'}: ok", *(plain_lines(found) if deep else plan_lines(job))]
+    print_answer({"job": job.name, "ok": True, **found}, lines, as_json)
     return 0
 
 
@@ -215,12 +211,13 @@ def plan(
     as_json: Json = False,
 ) -> int:
     """Print the number of workers and threads for this machine, with the reason."""
-    from hogwild.cli.plan import answer, question_of
+    from hogwild.cli.plan import answer
+    from hogwild.planning.calibration import Question
 
     job_file, overrides = split_arguments(arguments)
     with reading():
         job, job_text = load(job_file, overrides)
-    question = question_of(job, job_file, job_text, overrides, data_folder(data_dir, None))
+    question = Question(job_file, job_text, overrides, data_folder(data_dir, None), job.train.exchange)
     with raising_on_signals():
         status, lines = answer(job, question, print_message, measure=measure, as_json=as_json)
     print_result(*lines)

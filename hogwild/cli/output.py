@@ -4,10 +4,12 @@ or have lost their reader."""
 import contextlib
 import errno
 import io
+import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from hogwild.errors import RunError, UsageError
 from hogwild.host import raising_on_signals
@@ -30,6 +32,11 @@ def print_result(*texts: str) -> None:
     with contextlib.suppress(BrokenPipeError):
         for text in texts:
             print_part(text)
+
+
+def print_answer(record: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> None:
+    """Print a result: with --json as one object, otherwise as lines."""
+    print_result(*([json.dumps(record)] if as_json else lines))
 
 
 def print_part(text: str) -> None:

@@ -5,7 +5,6 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from hogwild import host
@@ -95,8 +94,3 @@ def with_measured_plan(job: Job, question: Question, flags: Mapping[str, object]
     measured = {"train.procs": chosen.setting.procs, "train.threads": chosen.setting.threads}
     path = question.job_file or default_config("digits")
     return load_job(path, list(question.overrides), {**flags, **measured}, source_text=question.job_text)
-
-
-def question_of(job: Job, job_file: Path | None, job_text: str, overrides: list[str], data: Path | None) -> Question:
-    """Return the job of `train` or `plan` in the form that trials take."""
-    return Question(job_file, job_text, overrides, data, job.train.exchange)

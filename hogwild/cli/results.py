@@ -1,15 +1,13 @@
 """Commands for finished runs: report and eval; and those that use the trained model: predict, most-similar, recommend,
 sample."""
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hogwild.cli.arguments import check_choice
-from hogwild.cli.options import DataDir, Json, Run, Which, named_run
-from hogwild.cli.output import print_result, reading
+from hogwild.cli.arguments import DataDir, Json, Run, Which, check_choice, named_run
+from hogwild.cli.output import print_answer, print_result, reading
 from hogwild.config.of_run import CHOICES, checkpoint_of, data_folder, resumed
 from hogwild.errors import NotFoundError, UsageError
 from hogwild.host import raise_noted, raising_on_signals
@@ -31,8 +29,8 @@ def report(
     """Write one page with plots and tables of a run, or a comparison of several runs."""
     raise_noted()
     with raising_on_signals():
-        lines = report_lines(runs, out=out, as_json=as_json)
-    print_result(*lines)
+        answer = report_answer(runs, out)
+    print_answer(*answer, as_json)
 
 
 def eval_(
@@ -80,23 +78,18 @@ def check_file(option: str, file: Path) -> None:
         raise NotFoundError(f"{option} {file}: there is no folder {file.parent.absolute()}", code="usage/no-folder")
 
 
-def report_lines(runs: list[Path], *, out: Path | None, as_json: bool) -> list[str]:
-    """Write the page and its pictures; return the lines for stdout. One run: RUN/report; several:
+def report_answer(runs: list[Path], out: Path | None) -> tuple[dict[str, Any], list[str]]:
+    """Write the page and its pictures; return them for --json and as lines. One run: RUN/report; several:
     RUN/report/report-NAME1-NAME2 of the first; or `out`. Raises NotFoundError for a missing run, UsageError for a run
     named twice, RunDirError if the page cannot be written."""
     from hogwild.report.report import write_comparison, write_report  # numpy; matplotlib for pictures, if installed
 
     written = write_report(runs[0], out) if len(runs) == 1 else write_comparison(runs, out)
-    if as_json:
-        pictures = {path.stem: str(path) for path in written.pictures}
-        return [json.dumps({"report": str(written.index), "pictures": pictures, "missing": list(written.missing)})]
-    names = ", ".join(path.stem for path in written.pictures)
+    pictures = {path.stem: str(path) for path in written.pictures}
+    names = ", ".join(pictures)
     drawn = f"pictures: {names} (PNG files beside it)" if names else "pictures: none: there is no data to plot"
-    return [
-        str(written.index),
-        f"  {written.no_pictures or drawn}",
-        *(f"  {line}" for line in written.missing),
-    ]
+    record = {"report": str(written.index), "pictures": pictures, "missing": list(written.missing)}
+    return record, [str(written.index), f"  {written.no_pictures or drawn}", *(f"  {one}" for one in written.missing)]
 
 
 # ---- the trained model ----------------------------------------------------------------------------------------------
@@ -140,10 +133,7 @@ def most_similar(
 ) -> None:
     """Print the words with the nearest vectors, and their cosines."""
     found = _model(source, which, None).most_similar(word, top)
-    if as_json:
-        print_result(json.dumps({"word": word, "similar": [[name, cosine] for name, cosine in found]}))
-        return
-    print_result(*(f"{cosine:.4f}  {name}" for name, cosine in found))
+    print_answer({"word": word, "similar": found}, (f"{cosine:.4f}  {name}" for name, cosine in found), as_json)
 
 
 def recommend(
@@ -155,10 +145,8 @@ def recommend(
 ) -> None:
     """Recommend items to a user, best first, without those already rated."""
     found = _model(source, which, None).recommend(user, top)
-    if as_json:
-        print_result(json.dumps({"user": user, "items": [[name, score] for name, score in found.items]}))
-        return
-    print_result(*found.notes, *(f"{score:.4f}  {name}" for name, score in found.items))
+    lines = [*found.notes, *(f"{score:.4f}  {name}" for name, score in found.items)]
+    print_answer({"user": user, "items": found.items}, lines, as_json)
 
 
 def sample(
@@ -172,10 +160,7 @@ def sample(
 ) -> None:
     """Generate text with a character model."""
     found = _model(source, which, None).sample(prompt, length, temperature, seed)
-    if as_json:
-        print_result(json.dumps({"prompt": prompt, "text": found}))
-        return
-    print_result(prompt + found)
+    print_answer({"prompt": prompt, "text": found}, [prompt + found], as_json)
 
 
 def _model(source: Path, which: str | None, data_dir: Path | None) -> "Trained":

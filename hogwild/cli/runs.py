@@ -1,27 +1,27 @@
 """Commands for running and ended jobs, from their run directories alone: runs, status, logs, attach, stop. They import
 neither torch nor numpy."""
 
-import json
+import io
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from hogwild import host
-from hogwild.cli.options import Json
-from hogwild.cli.output import print_message, print_part, print_result
+from hogwild.cli.arguments import Json
+from hogwild.cli.output import print_answer, print_message, print_part
 from hogwild.errors import NotFoundError, RunEndedError, RunError
 from hogwild.formatting import clock, duration, moment, percent, short_number
 from hogwild.host import other_jobs
 from hogwild.monitoring.job_view import Glance, WorkerGlance
-from hogwild.monitoring.run_logs import follow
 from hogwild.monitoring.run_status import LOST, RUNS, RunStatus, find_run, is_running, read_status, runs_in
 from hogwild.storage.run_directory import LIBRARY, LOCK
 
 LOOK_S = 0.2
+BLOCK = 1 << 20  # bytes of a log read at once
 MOST_EVENTS = 3
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run directory, its name in runs/, or latest.")]
 
@@ -32,9 +32,6 @@ def runs(
 ) -> None:
     """List the runs of a folder, the newest first."""
     found = runs_in(folder)
-    if as_json:
-        print_result(json.dumps({"runs": [_as_json(run) for run in found]}))
-        return
     rows = [("run", "state", "progress", "best", "began")]
     rows += [
         (
@@ -47,15 +44,14 @@ def runs(
         for run in found
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    print_result(
-        *("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    )
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    print_answer({"runs": [_as_json(run) for run in found]}, lines, as_json)
 
 
 def status(run: RunName, as_json: Json = False) -> None:
     """Show what a run does now, or how it ended."""
     found = read_status(find_run(run))
-    print_result(*([json.dumps(_as_json(found))] if as_json else _figures(found)))
+    print_answer(_as_json(found), _figures(found), as_json)
 
 
 def logs(
@@ -82,6 +78,49 @@ def logs(
                 print_part(lines)
     except host.Interrupted:
         return
+
+
+def follow(file: Path, goes_on: Callable[[], bool]) -> Iterator[str]:
+    """Yield the complete lines of a file, several at once and without the last line end, then those appended to it,
+    until `goes_on` is False; then also a last line without an end. The file may not exist yet, be replaced, or be cut:
+    then it is read from its beginning."""
+    stream: io.BufferedReader | None = None
+    rest = b""
+    try:
+        while True:
+            is_last = not goes_on()  # asked first: what was written before the end is still read
+            if stream is None or _is_another(stream, file):
+                if stream is not None:
+                    stream.close()
+                stream, rest = _opened(file), b""
+            while stream is not None and (block := stream.read(BLOCK)):
+                whole, end, rest = (rest + block).rpartition(b"\n")
+                if end:
+                    yield whole.decode(errors="replace")
+            if is_last:
+                break
+            time.sleep(LOOK_S)
+        if rest:
+            yield rest.decode(errors="replace")
+    finally:
+        if stream is not None:
+            stream.close()
+
+
+def _opened(file: Path) -> io.BufferedReader | None:
+    try:
+        return file.open("rb")
+    except FileNotFoundError:
+        return None
+
+
+def _is_another(stream: io.BufferedReader, file: Path) -> bool:
+    """Return whether the name has another file now, or this one was cut."""
+    try:
+        named, ours = file.stat(), os.fstat(stream.fileno())
+    except FileNotFoundError:
+        return False
+    return (named.st_dev, named.st_ino) != (ours.st_dev, ours.st_ino) or ours.st_size < stream.tell()
 
 
 def attach(run: RunName) -> int:
@@ -171,13 +210,10 @@ def _require_alive(found: RunStatus) -> RunStatus:
 def _told(path: Path, found: RunStatus, *, as_json: bool = False) -> int:
     """Print how a job ended; return the exit status: 0, or 1 if it failed or was killed."""
     if not path.is_dir():
-        print_result(*([json.dumps({"state": "cancelled", "run_dir": str(path)})] if as_json else []))
+        print_answer({"state": "cancelled", "run_dir": str(path)}, [], as_json)
         print_message(f"{path.name}: ended before training began; its run directory is removed")
         return 0
-    if as_json:
-        print_result(json.dumps(_as_json(found)))
-    else:
-        print_result(*_ended(found))
+    print_answer(_as_json(found), _ended(found), as_json)
     return int(found.state in ("failed", LOST))
 
 

@@ -15,8 +15,7 @@ TAG = "tag:"  # prefix of pydantic's union tags in an error's location; they are
 
 
 def rule(message: str, at: str = "", *, code: str) -> PydanticCustomError:
-    """Return an error with our own message; the value is appended. `at`: a key below the validated one, `code`: one of
-    `errors.CODES`."""
+    """Return an error with our own message; the value is appended. `at`: a key below the validated one."""
     return PydanticCustomError("rule", "{message}", {"message": message, "at": at, "code": code})
 
 

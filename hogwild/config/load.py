@@ -6,7 +6,7 @@ only the result is checked. So an error names the file's line or the command lin
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def load_job(
     source = str(path) if path is not None else "job"
     text = read_job_file(path) if source_text is None and path is not None else source_text or ""
     changes = [_parse_override(override) for override in overrides]
-    changes += [_Change(tuple(key.split(".")), value) for key, value in (flags or {}).items()]
+    changes += [(tuple(key.split(".")), YamlReading(value)) for key, value in (flags or {}).items()]
     stem = path.stem if path is not None else "job"
     return _checked([_JobDraft.of(reading, changes, source, stem) for reading in readings(text, source, is_text)])
 
@@ -72,13 +72,7 @@ def is_text(path: KeyPath) -> bool:
     return path[-1:] in (("name",), ("class_path",)) or (path[:2] == ("model", "freeze") and path[-1:] != ("until",))
 
 
-@dataclass(slots=True)
-class _Change:
-    """One `key.path=value` of the command line."""
-
-    path: KeyPath
-    value: Any
-    problems: list[Problem] = field(default_factory=list)
+_Change = tuple[KeyPath, YamlReading]  # one `key.path=value` of the command line
 
 
 def _parse_override(text: str) -> _Change:
@@ -86,29 +80,22 @@ def _parse_override(text: str) -> _Change:
     path = tuple(key.split("."))
     if not equals or not all(path):
         message = f"{text!r} is not an override; write key.path=value, such as train.epochs=3"
-        return _Change((), None, [Problem(COMMAND_LINE, 0, 0, "", message, code="config/bad-override")])
+        problem = Problem(COMMAND_LINE, 0, 0, "", message, code="config/bad-override")
+        return (), YamlReading(None, problems=[problem])
     try:
         shown = list(readings(value, COMMAND_LINE, is_text, path))
     except ConfigError as error:
-        problems = [
-            replace(
-                one, source=COMMAND_LINE, line=0, column=0, path=key, message=f"{one.message}, in {value!r}", excerpt=""
-            )
-            for one in error.problems
-        ]
-        return _Change(path, BROKEN, problems)
+        words = [(one, f"{one.message}, in {value!r}") for one in error.problems]
+        problems = [Problem(COMMAND_LINE, 0, 0, key, message, one.code) for one, message in words]
+        return path, YamlReading(BROKEN, problems=problems)
     problems = [replace(one, source=COMMAND_LINE, line=0, column=0) for each in shown for one in each.problems]
-    return _Change(path, shown[-1].values, problems)
+    return path, YamlReading(shown[-1].values, problems=problems)
 
 
 @dataclass(slots=True)
-class _JobDraft:
+class _JobDraft(YamlReading):
     """Values to be checked as a job, and their places."""
 
-    values: Any
-    keys: dict[KeyPath, SourcePlace] = field(default_factory=dict)
-    places: dict[KeyPath, SourcePlace] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
     source: str = "job"
 
     @classmethod
@@ -121,28 +108,28 @@ class _JobDraft:
             place = draft.places.get((), SourcePlace(source, 1, 1))
             draft.problems.append(place.problem((), message, code="config/empty"))
             return draft
-        for change in changes:
+        for path, change in changes:
             draft.problems += change.problems
-            if change.path:
-                draft._apply(change)
+            if path:
+                draft._apply(path, change.values)
         if draft.values.get("name") is None:
             draft.values["name"] = _as_name(stem)
         return draft
 
-    def _apply(self, change: _Change) -> None:
+    def _apply(self, path: KeyPath, value: Any) -> None:
         section = self.values
-        for depth, part in enumerate(change.path[:-1], start=1):
+        for depth, part in enumerate(path[:-1], start=1):
             if section.get(part) is None:
                 section[part] = {}
-                self.keys[change.path[:depth]] = self.places[change.path[:depth]] = SourcePlace(COMMAND_LINE)
+                self.keys[path[:depth]] = self.places[path[:depth]] = SourcePlace(COMMAND_LINE)
             section = section[part]
             if not isinstance(section, dict):
                 return  # a mistake in the file, which is reported as such
-        section[change.path[-1]] = copy.deepcopy(change.value)
+        section[path[-1]] = copy.deepcopy(value)
         for table in (self.keys, self.places):
-            for path in [path for path in table if path[: len(change.path)] == change.path]:
-                del table[path]
-            table[change.path] = SourcePlace(COMMAND_LINE)
+            for below in [below for below in table if below[: len(path)] == path]:
+                del table[below]
+            table[path] = SourcePlace(COMMAND_LINE)
 
     def check(self) -> Job | None:
         """Return the job, or None; the errors are in `problems`."""

@@ -107,8 +107,7 @@ def _own_rule(context: Mapping[str, Any], value: Any, path: Path) -> str:
 
 
 def _one_of(allowed: list[str], value: Any) -> str:
-    word = synonyms.word_for(value, allowed)
-    close = f"; write {word}" if word else did_you_mean(value, allowed) if isinstance(value, str) else ""
+    close = synonyms.close_word(value, allowed)
     if allowed == ["auto"] and isinstance(value, str) and catalog.known(value):
         close = f"; for a list write [{value}]"
     rule = f"must be one of {', '.join(allowed)}" if len(allowed) > 1 else f"must be {allowed[0]}"
@@ -142,7 +141,8 @@ def _as_section(detail: ErrorDetails) -> str:
     if "class_path" in fields:
         found = [value] if "." in value else synonyms.class_paths(str(path[0]), value)
         return "; write " + " or ".join(f"{{class_path: {one}}}" for one in found) if found else ""
-    return f"; write {{name: {synonyms.word_for(value, _words_of(fields)) or value}}}" if "name" in fields else ""
+    words = SCHEDULES if "warmup_updates" in fields else ()
+    return f"; write {{name: {synonyms.word_for(value, words) or value}}}" if "name" in fields else ""
 
 
 def _words_in(expected: str) -> list[str]:
@@ -184,7 +184,8 @@ def homes(name: str) -> list[Path]:
     name = name.replace("-", "_").lower()
     fields = _fields_by_name()
     if "." in name:
-        return [path for paths in fields.values() for path in paths if dotted(path) == name] or _of_init_args(name)
+        known = [path for paths in fields.values() for path in paths if dotted(path) == name]
+        return known or ([tuple(name.split("."))] if ".init_args." in name else [])
     if found := synonyms.FIELDS.get(name):
         return [tuple(path.split(".")) for path in found]
     return fields.get(name) or [
@@ -192,10 +193,6 @@ def homes(name: str) -> list[Path]:
         for section, table in (("optimizer", torch_arguments.OPTIMIZERS), ("loss", torch_arguments.LOSSES))
         if any(name in arguments for arguments in table.values())
     ]
-
-
-def _of_init_args(name: str) -> list[Path]:
-    return [tuple(name.split("."))] if ".init_args." in name else []
 
 
 @cache
@@ -213,10 +210,6 @@ def _fields_of(section: type[Section], above: Path) -> Iterator[Path]:
         yield (*above, name)
         for inner, _ in _members(field.annotation) if get_origin(field.annotation) is not list else ():
             yield from _fields_of(inner, (*above, name))
-
-
-def _words_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    return SCHEDULES if "warmup_updates" in fields else ()
 
 
 def _allowed(detail: ErrorDetails) -> list[str]:

@@ -385,7 +385,5 @@ def _metrics(section: Any) -> Iterator[JobFinding]:
         known = metric_names.CATALOG if listed == "auto" else names
         rule = "must be a known metric, or be listed" if listed == "auto" else "must be listed"
         rule += " in evaluate.metrics"
-        word = synonyms.word_for(name, known)
-        close = f"; write {word}" if word else did_you_mean(name, known)
-        words = f"{rule}{close} (known: {', '.join(known)}), got {show(name)}"
+        words = f"{rule}{synonyms.close_word(name, known)} (known: {', '.join(known)}), got {show(name)}"
         yield JobFinding(("evaluate", *path), words, len(path) > 1, "config/unknown-metric")

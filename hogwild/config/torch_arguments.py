@@ -12,12 +12,10 @@ Check: TypeAlias = Callable[[Any], str | None]
 """A value -> the rule it breaks, or None."""
 
 
-def number(low: float = -math.inf, high: float = math.inf, *, ends: str = "[)", null: bool = False) -> Check:
+def number(low: float = -math.inf, high: float = math.inf, *, ends: str = "[)") -> Check:
     """Check a finite number from `low` to `high`; `ends` says which of the two belong to the range."""
 
     def check(value: Any) -> str | None:
-        if value is None and null:
-            return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             return "must be a number" + _quotes(value)
         if value < low or (value == low and ends[0] == "("):
@@ -40,15 +38,17 @@ def whole(low: int | None = None) -> Check:
     return check
 
 
-def flag(null: bool = False) -> Check:
-    """Check true or false, or null if that lets torch choose."""
+def flag(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "must be true or false"
 
-    def check(value: Any) -> str | None:
-        if isinstance(value, bool) or (value is None and null):
-            return None
-        return "must be true or false"
 
-    return check
+def choice(*words: str) -> Check:
+    return lambda value: None if value in words else f"must be {' or '.join(words)}"
+
+
+def or_null(check: Check) -> Check:
+    """Check a value for which null lets torch choose."""
+    return lambda value: None if value is None else check(value)
 
 
 def several(*checks: Check) -> Check:
@@ -59,15 +59,6 @@ def several(*checks: Check) -> Check:
             return f"must be a list of {len(checks)} numbers"
         broken = [rule for each, item in zip(checks, value, strict=True) if (rule := each(item))]
         return f"{broken[0]} in each entry" if broken else None
-
-    return check
-
-
-def choice(*words: str, null: bool = False) -> Check:
-    def check(value: Any) -> str | None:
-        if value in words or (value is None and null):
-            return None
-        return f"must be {' or '.join(words)}"
 
     return check
 
@@ -84,16 +75,14 @@ def _quotes(value: Any) -> str:
         return ""
 
 
-_RATE = number(0)
-_DECAY = number(0)
-_EPS = number(0)
+_RATE = _DECAY = _EPS = number(0)
 _UNIT = number(0, 1)
 _BETAS = several(_UNIT, _UNIT)
 _ANY = number()
-_LOOPS = {"foreach": flag(null=True), "maximize": flag()}
-_COMMON = {"lr": _RATE, "weight_decay": _DECAY, **_LOOPS, "differentiable": flag()}
-_GRAPH = {"capturable": flag()}
-_FUSED = {"fused": flag(null=True)}
+_LOOPS = {"foreach": or_null(flag), "maximize": flag}
+_COMMON = {"lr": _RATE, "weight_decay": _DECAY, **_LOOPS, "differentiable": flag}
+_GRAPH = {"capturable": flag}
+_FUSED = {"fused": or_null(flag)}
 _ADAM = {**_COMMON, **_GRAPH, "betas": _BETAS, "eps": _EPS}
 
 OPTIMIZERS: Mapping[str, Mapping[str, Check]] = {
@@ -104,36 +93,36 @@ OPTIMIZERS: Mapping[str, Mapping[str, Check]] = {
         "lr": _RATE,
         "weight_decay": _DECAY,
         "beta2_decay": number(high=0, ends="[]"),
-        "eps": several(number(0, null=True), _EPS),
+        "eps": several(or_null(number(0)), _EPS),
         "d": number(1),
     },
     "Adagrad": {**_COMMON, **_FUSED, "lr_decay": number(0), "initial_accumulator_value": number(0), "eps": _EPS},
-    "Adam": {**_ADAM, **_FUSED, "amsgrad": flag(), "decoupled_weight_decay": flag()},
-    "AdamW": {**_ADAM, **_FUSED, "amsgrad": flag()},
+    "Adam": {**_ADAM, **_FUSED, "amsgrad": flag, "decoupled_weight_decay": flag},
+    "AdamW": {**_ADAM, **_FUSED, "amsgrad": flag},
     "Adamax": _ADAM,
     "Muon": {
         "lr": _RATE,
         "weight_decay": _DECAY,
         "momentum": _UNIT,
-        "nesterov": flag(),
+        "nesterov": flag,
         "ns_coefficients": several(_ANY, _ANY, _ANY),
         "eps": _EPS,
         "ns_steps": whole(1),
-        "adjust_lr_fn": choice("original", "match_rms_adamw", null=True),
+        "adjust_lr_fn": or_null(choice("original", "match_rms_adamw")),
     },
-    "NAdam": {**_ADAM, "momentum_decay": number(0), "decoupled_weight_decay": flag()},
-    "RAdam": {**_ADAM, "decoupled_weight_decay": flag()},
-    "RMSprop": {**_COMMON, **_GRAPH, "alpha": number(0), "eps": _EPS, "momentum": number(0), "centered": flag()},
+    "NAdam": {**_ADAM, "momentum_decay": number(0), "decoupled_weight_decay": flag},
+    "RAdam": {**_ADAM, "decoupled_weight_decay": flag},
+    "RMSprop": {**_COMMON, **_GRAPH, "alpha": number(0), "eps": _EPS, "momentum": number(0), "centered": flag},
     "Rprop": {
         **_LOOPS,
         **_GRAPH,
-        "differentiable": flag(),
+        "differentiable": flag,
         "lr": _RATE,
         "etas": several(number(0, 1, ends="()"), number(1, ends="()")),
         "step_sizes": several(_ANY, _ANY),
     },
-    "SGD": {**_COMMON, **_FUSED, "momentum": _UNIT, "dampening": _ANY, "nesterov": flag()},
-    "SparseAdam": {"lr": _RATE, "betas": _BETAS, "eps": _EPS, "maximize": flag()},
+    "SGD": {**_COMMON, **_FUSED, "momentum": _UNIT, "dampening": _ANY, "nesterov": flag},
+    "SparseAdam": {"lr": _RATE, "betas": _BETAS, "eps": _EPS, "maximize": flag},
 }
 REFUSED = {
     "LBFGS": "needs a closure that evaluates the loss several times; a worker applies one gradient",
@@ -151,13 +140,13 @@ _CLASSES = {**_BASIC, "weight": _TENSOR, "ignore_index": whole()}
 LOSSES: Mapping[str, Mapping[str, Check]] = {
     "BCELoss": {**_BASIC, "weight": _TENSOR},
     "BCEWithLogitsLoss": {**_BASIC, "weight": _TENSOR, "pos_weight": _TENSOR},
-    "CTCLoss": {**_REDUCTION, "blank": whole(), "zero_infinity": flag()},
+    "CTCLoss": {**_REDUCTION, "blank": whole(), "zero_infinity": flag},
     "CosineEmbeddingLoss": _MARGIN,
     "CrossEntropyLoss": {**_CLASSES, "label_smoothing": number(0, 1, ends="[]")},
-    "GaussianNLLLoss": {**_REDUCTION, "full": flag(), "eps": number(0, ends="()")},
+    "GaussianNLLLoss": {**_REDUCTION, "full": flag, "eps": number(0, ends="()")},
     "HingeEmbeddingLoss": _MARGIN,
     "HuberLoss": {**_REDUCTION, "delta": number(0, ends="()")},
-    "KLDivLoss": {**_OLD, "reduction": choice("mean", "sum", "batchmean"), "log_target": flag()},
+    "KLDivLoss": {**_OLD, "reduction": choice("mean", "sum", "batchmean"), "log_target": flag},
     "L1Loss": _BASIC,
     "MSELoss": _BASIC,
     "MarginRankingLoss": _MARGIN,
@@ -165,10 +154,10 @@ LOSSES: Mapping[str, Mapping[str, Check]] = {
     "MultiLabelSoftMarginLoss": {**_BASIC, "weight": _TENSOR},
     "MultiMarginLoss": {**_MARGIN, "p": whole(1), "weight": _TENSOR},
     "NLLLoss": _CLASSES,
-    "PoissonNLLLoss": {**_BASIC, "log_input": flag(), "full": flag(), "eps": number(0, ends="()")},
+    "PoissonNLLLoss": {**_BASIC, "log_input": flag, "full": flag, "eps": number(0, ends="()")},
     "SmoothL1Loss": {**_BASIC, "beta": number(0)},
     "SoftMarginLoss": _BASIC,
-    "TripletMarginLoss": {**_MARGIN, "p": number(0, ends="()"), "eps": _EPS, "swap": flag()},
+    "TripletMarginLoss": {**_MARGIN, "p": number(0, ends="()"), "eps": _EPS, "swap": flag},
 }
 # Existing losses whose arguments are objects or sizes that only the model knows.
 UNCHECKED_LOSSES = (

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hogwild.host.processes import PROC
+from hogwild.host.topology import read_if_known
 
 # System calls that may block forever, with their numbers on x86_64 and elsewhere (<asm-generic/unistd.h>: aarch64,
 # riscv64); -1: there is none.
@@ -76,7 +77,7 @@ def kernel_threads(pid: int) -> list[KernelThread]:
     found = []
     with contextlib.suppress(OSError):
         for entry in sorted((PROC / str(pid) / "task").iterdir(), key=lambda entry: int(entry.name)):
-            if (status := _status(entry)) is not None:
+            if status := _status(entry):
                 found.append(_thread(entry, pid, status))
     return sorted(found, key=lambda thread: thread.tid != pid)
 
@@ -90,15 +91,12 @@ def can_write_stacks(threads: list[KernelThread]) -> bool:
 def is_writing_stack(pid: int, deaf: frozenset[int] = frozenset()) -> bool:
     """Return whether SIGUSR1 is pending for `pid` or one of its threads runs the handler, where the kernel blocks the
     signal (proc_pid_status(5): SigPnd, ShdPnd, SigBlk). `deaf`: threads that blocked it before the request."""
-    try:
-        threads = list((PROC / str(pid) / "task").iterdir())
-    except OSError:  # it ended while we read
-        return False
-    for entry in threads:
-        status = _status(entry) or {}
-        names = ("SigPnd", "ShdPnd") if int(entry.name) in deaf else ("SigPnd", "ShdPnd", "SigBlk")
-        if any(_has_stack_signal(status, name) for name in names):
-            return True
+    with contextlib.suppress(OSError):  # it ended while we read
+        for entry in (PROC / str(pid) / "task").iterdir():
+            status = _status(entry)
+            names = ("SigPnd", "ShdPnd") if int(entry.name) in deaf else ("SigPnd", "ShdPnd", "SigBlk")
+            if any(_has_stack_signal(status, name) for name in names):
+                return True
     return False
 
 
@@ -123,19 +121,18 @@ def _thread(entry: Path, pid: int, status: dict[str, str]) -> KernelThread:
         tid=int(entry.name),
         name=status.get("Name", ""),
         state=status.get("State", "?")[:1],
-        call=system_call(_read(entry / "syscall") or "", pid),
-        wait="" if (wait := (_read(entry / "wchan") or "").strip()) == "0" else wait,
-        stack=tuple(line.partition("] ")[2] for line in (_read(entry / "stack") or "").splitlines()),
+        call=system_call(read_if_known(entry / "syscall") or "", pid),
+        wait="" if (wait := read_if_known(entry / "wchan") or "") == "0" else wait,
+        stack=tuple(line.partition("] ")[2] for line in (read_if_known(entry / "stack") or "").splitlines()),
         blocks=_has_stack_signal(status, "SigBlk"),
         catches=_has_stack_signal(status, "SigCgt"),
     )
 
 
-def _status(entry: Path) -> dict[str, str] | None:
-    text = _read(entry / "status")
-    if text is None:
-        return None
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+def _status(entry: Path) -> dict[str, str]:
+    """Return the fields of proc_pid_status(5); {} if it ended while we read."""
+    lines = (read_if_known(entry / "status") or "").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def _has_stack_signal(status: dict[str, str], name: str) -> bool:
@@ -148,10 +145,3 @@ def _of(pid: int, descriptor: int) -> str:
         return f", {os.readlink(PROC / str(pid) / 'fd' / str(descriptor))}"
     except OSError:
         return ""
-
-
-def _read(file: Path) -> str | None:
-    try:
-        return file.read_text(errors="replace")
-    except OSError:
-        return None

@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from hogwild.errors import RunError
+from hogwild.host.topology import read_if_known
 
 PROC = Path("/proc")
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -327,16 +328,11 @@ def process_start_s() -> float:
 def start_ticks(pid: int) -> int | None:
     """Return when a process began, in clock ticks since the machine's boot; None: gone. With `boot_id` it identifies a
     process for ever: a later one with the same number began later."""
-    try:
-        stat = (PROC / str(pid) / "stat").read_text(errors="replace")
-    except OSError:
-        return None
+    stat = read_if_known(PROC / str(pid) / "stat")
     # proc_pid_stat(5), counted from the state: the name before it may hold blanks and brackets.
-    return int(stat.rpartition(")")[2].split()[19])
+    return int(stat.rpartition(")")[2].split()[19]) if stat else None
 
 
 def boot_id() -> str:
     """Return the identity of this boot of this machine; "" if the system hides it."""
-    with contextlib.suppress(OSError):
-        return (PROC / "sys/kernel/random/boot_id").read_text().strip()
-    return ""
+    return read_if_known(PROC / "sys/kernel/random/boot_id") or ""

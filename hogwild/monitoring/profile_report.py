@@ -9,7 +9,7 @@ phases. Pure, except for `clear`, `read_phases` and `report`, which read and wri
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ class PhaseRecord:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "PhaseRecord":
         """Build it from `to_json`'s output. Raises KeyError for anything else."""
-        return cls(values["worker"], values["pid"], values["traced"], values["timed"], values["is_complete"])
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
 
 
 def trace_name(worker: int) -> str:
@@ -193,29 +193,20 @@ def phase_table(records: Sequence[PhaseRecord], window: Window, widest: int | No
 def _columns(records: Sequence[PhaseRecord]) -> list[_Column]:
     """Return one column per worker with measurements, and two for all; with a star, of the traced updates, if there are
     no others. Updates slowed by the profiler are never mixed with the others."""
-    columns = [
-        _Column(f"worker {one.worker}", one.timed) if one.timed else _Column(f"worker {one.worker}*", one.traced)
-        for one in records
-        if one.timed or one.traced
-    ]
-    timed = [times for one in records for times in one.timed]
-    if timed:
-        columns += [_Column("all", timed), _Column("median", timed, _median)]
-    elif columns:
-        traced = [times for one in records for times in one.traced]
-        columns += [_Column("all*", traced), _Column("median*", traced, _median)]
-    return columns
+    known = [one for one in records if one.timed or one.traced]
+    star = "" if any(one.timed for one in known) else "*"
+    columns = [_Column(f"worker {one.worker}{'' if one.timed else '*'}", one.timed or one.traced) for one in known]
+    every = [times for one in known for times in (one.traced if star else one.timed)]
+    return [*columns, _Column(f"all{star}", every), _Column(f"median{star}", every, _median)] if columns else []
 
 
 def _price(records: Sequence[PhaseRecord]) -> list[str]:
     """Return how much longer a traced update takes: the durations in the trace are too long by this factor."""
     both = [record for record in records if record.traced and record.timed]
-    if not both:
-        return []
     traced = _Column("", [times for record in both for times in record.traced], _median)
     timed = _Column("", [times for record in both for times in record.timed], _median)
     work = [phase for phase in PHASES if phase != "wait"]
-    if not timed.us(*work):
+    if not both or not timed.us(*work):
         return []
     return [f"with tracing, an update took {traced.us(*work) / timed.us(*work):.2f} x as long (median)"]
 
@@ -248,27 +239,21 @@ def read_phases(folder: Path, worker: int) -> PhaseRecord | None:
 
 
 def report(folder: Path, workers: int, window: Window) -> str:
-    """Call `conclude`, or return a warning if it failed: a full disk does not turn success into failure."""
-    try:
-        return conclude(folder, workers, window)
-    except RunDirError as error:
-        return f"warning: {error}"
-
-
-def conclude(folder: Path, workers: int, window: Window) -> str:
-    """Write merged.json and phases.txt from the workers' files; return a message for a person. Call it when no worker
-    is alive. Raises RunDirError."""
+    """Write merged.json and phases.txt from the workers' files; return a message for a person, also if they cannot be
+    written: a full disk does not turn success into failure. Call it when no worker is alive."""
     records = {worker: read_phases(folder, worker) for worker in range(workers)}
     entered = [record for record in records.values() if record is not None]
     if not entered:
         return f"profile {window}: nothing was recorded, as no worker reached update {window.start:,}"
     missing: dict[int, str] = {}
-    with explained(f"cannot write {folder / 'merged.json'}"):
-        _write_merged(folder, range(workers), missing)
-    notes = list(_notes(records, window, missing))
-    full = phase_table(entered, window) + notes
-    with explained(f"cannot write {folder / 'phases.txt'}"):
-        (folder / "phases.txt").write_text("\n".join(full) + "\n")
+    try:
+        with explained(f"cannot write {folder / 'merged.json'}"):
+            _write_merged(folder, range(workers), missing)
+        notes = list(_notes(records, window, missing))
+        with explained(f"cannot write {folder / 'phases.txt'}"):
+            (folder / "phases.txt").write_text("\n".join(phase_table(entered, window) + notes) + "\n")
+    except RunDirError as error:
+        return f"warning: {error}"
     lines = phase_table(entered, window, widest=WIDEST) + notes
     return "\n".join([*lines, f"traces: {folder} (chrome://tracing or ui.perfetto.dev); the table: phases.txt"])
 

@@ -13,16 +13,8 @@ from hogwild.monitoring.job_view import Glance, WorkerGlance
 
 FILE = "metrics.prom"
 STATES = (
-    "starting",
-    "running",
-    "evaluating",
-    "saving",
-    "paused",
-    "stopping",
-    "succeeded",
-    "stopped",
-    "cancelled",
-    "failed",
+    *("starting", "running", "evaluating", "saving", "paused", "stopping"),
+    *("succeeded", "stopped", "cancelled", "failed"),
 )
 
 Sample = tuple[Mapping[str, str], float | None]
@@ -33,7 +25,6 @@ class Family:
     """One metric. Values of None (not measured) are left out."""
 
     name: str
-    kind: str  # counter, gauge
     words: str
     samples: Sequence[Sample]
 
@@ -41,7 +32,7 @@ class Family:
         known = [(labels, value) for labels, value in self.samples if value is not None]
         if known:
             yield f"# HELP hogwild_{self.name} {self.words}"
-            yield f"# TYPE hogwild_{self.name} {self.kind}"
+            yield f"# TYPE hogwild_{self.name} {'counter' if self.name.endswith('_total') else 'gauge'}"
         for labels, value in known:
             pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in {**common, **labels}.items())
             yield f"hogwild_{self.name}{{{pairs}}} {_number(value)}"
@@ -55,57 +46,53 @@ def exposition(glance: Glance) -> str:
 
 
 def _of_the_job(glance: Glance) -> Iterator[Family]:
-    def one(name: str, kind: str, words: str, value: float | None) -> Family:
-        return Family(name, kind, words, [({}, value)])
+    def one(name: str, words: str, value: float | None) -> Family:
+        return Family(name, words, [({}, value)])
 
     states = [({"state": state}, float(state == glance.state)) for state in STATES]
     metrics = [({"metric": name}, value) for name, value in glance.metrics.items()]
-    yield Family("state", "gauge", "1 for what the job does, 0 for the others.", states)
-    yield one("samples_total", "counter", "Samples trained on.", glance.samples)
-    yield one("updates_total", "counter", "Updates applied by all workers.", glance.updates)
-    yield one("updates_planned", "gauge", "Updates of the whole job.", glance.planned_updates)
-    yield one("epochs_total", "counter", "Epochs that are complete.", glance.epoch)
-    yield one("progress_ratio", "gauge", "The part of the job that is done, 0 to 1.", glance.progress)
-    yield one("samples_per_second", "gauge", "Of all workers, since the record before.", glance.samples_per_s)
-    yield one("loss", "gauge", "Mean training loss per batch since the record before.", glance.loss)
-    yield one("learning_rate", "gauge", "Of the first group of parameters.", glance.lr)
-    yield Family("evaluation", "gauge", "The metrics of the latest evaluation.", metrics)
-    yield one("elapsed_seconds", "gauge", "Since the run began, stops left out.", glance.wall_s)
-    yield one("left_seconds", "gauge", "Until the job ends, at the speed until now.", glance.left_s)
-    yield one("batches_skipped_total", "counter", "Batches that were not applied.", glance.skipped)
-    yield one(
-        "batches_quarantined_total",
-        "counter",
-        "Batches skipped because they crashed too many workers.",
-        glance.quarantined,
-    )
-    yield one("restarts_total", "counter", "Of workers.", glance.restarts)
-    yield one("rollbacks_total", "counter", "To a checkpoint, because training diverged.", glance.rollbacks)
-    yield one("memory_bytes", "gauge", "PSS of all processes of the job.", glance.pss_bytes)
+    yield Family("state", "1 for what the job does, 0 for the others.", states)
+    yield one("samples_total", "Samples trained on.", glance.samples)
+    yield one("updates_total", "Updates applied by all workers.", glance.updates)
+    yield one("updates_planned", "Updates of the whole job.", glance.planned_updates)
+    yield one("epochs_total", "Epochs that are complete.", glance.epoch)
+    yield one("progress_ratio", "The part of the job that is done, 0 to 1.", glance.progress)
+    yield one("samples_per_second", "Of all workers, since the record before.", glance.samples_per_s)
+    yield one("loss", "Mean training loss per batch since the record before.", glance.loss)
+    yield one("learning_rate", "Of the first group of parameters.", glance.lr)
+    yield Family("evaluation", "The metrics of the latest evaluation.", metrics)
+    yield one("elapsed_seconds", "Since the run began, stops left out.", glance.wall_s)
+    yield one("left_seconds", "Until the job ends, at the speed until now.", glance.left_s)
+    yield one("batches_skipped_total", "Batches that were not applied.", glance.skipped)
+    words = "Batches skipped because they crashed too many workers."
+    yield one("batches_quarantined_total", words, glance.quarantined)
+    yield one("restarts_total", "Of workers.", glance.restarts)
+    yield one("rollbacks_total", "To a checkpoint, because training diverged.", glance.rollbacks)
+    yield one("memory_bytes", "PSS of all processes of the job.", glance.pss_bytes)
     stale = [({"quantile": "0.5"}, float(glance.stale_p50)), ({"quantile": "0.99"}, float(glance.stale_p99))]
-    yield Family("staleness_updates", "gauge", "Updates of others between reading and applying.", stale)
-    yield one("spares", "gauge", "Processes that wait to replace a worker.", glance.spares)
+    yield Family("staleness_updates", "Updates of others between reading and applying.", stale)
+    yield one("spares", "Processes that wait to replace a worker.", glance.spares)
     if glance.stream is not None:
-        yield one("loaders", "gauge", "Processes that read streamed data and are alive.", glance.stream.loaders)
-        yield one("loader_deaths_total", "counter", "Of loaders.", glance.stream.deaths)
-        yield one("slots", "gauge", "Batches that the ring of a stream holds.", glance.stream.slots)
-        yield one("slots_filled", "gauge", "Of them, those that hold one now.", glance.stream.filled)
+        yield one("loaders", "Processes that read streamed data and are alive.", glance.stream.loaders)
+        yield one("loader_deaths_total", "Of loaders.", glance.stream.deaths)
+        yield one("slots", "Batches that the ring of a stream holds.", glance.stream.slots)
+        yield one("slots_filled", "Of them, those that hold one now.", glance.stream.filled)
 
 
 def _of_the_workers(glance: Glance) -> Iterator[Family]:
     workers = [({"worker": str(worker.worker)}, worker) for worker in glance.workers]
 
-    def each(name: str, kind: str, words: str, value: Callable[[WorkerGlance], float | None]) -> Family:
-        return Family(f"worker_{name}", kind, words, [(labels, value(worker)) for labels, worker in workers])
+    def each(name: str, words: str, value: Callable[[WorkerGlance], float | None]) -> Family:
+        return Family(f"worker_{name}", words, [(labels, value(worker)) for labels, worker in workers])
 
-    yield each("up", "gauge", "1 while it trains.", lambda w: float(w.state == "training"))
-    yield each("updates_total", "counter", "In this attempt.", lambda w: w.updates)
-    yield each("samples_per_second", "gauge", "Since the record before.", lambda w: w.samples_per_s)
-    yield each("restarts_total", "counter", "In this attempt.", lambda w: w.restarts)
-    yield each("cpu_cores", "gauge", "Processor time per second.", lambda w: w.cpu)
-    yield each("memory_bytes", "gauge", "PSS of its process.", lambda w: w.pss_bytes)
+    yield each("up", "1 while it trains.", lambda w: float(w.state == "training"))
+    yield each("updates_total", "In this attempt.", lambda w: w.updates)
+    yield each("samples_per_second", "Since the record before.", lambda w: w.samples_per_s)
+    yield each("restarts_total", "In this attempt.", lambda w: w.restarts)
+    yield each("cpu_cores", "Processor time per second.", lambda w: w.cpu)
+    yield each("memory_bytes", "PSS of its process.", lambda w: w.pss_bytes)
     phases = [({**labels, "phase": phase}, part) for labels, worker in workers for phase, part in worker.phases.items()]
-    yield Family("worker_phase_ratio", "gauge", "The part of its time in each phase, 0 to 1.", phases)
+    yield Family("worker_phase_ratio", "The part of its time in each phase, 0 to 1.", phases)
 
 
 def _escaped(text: str) -> str:

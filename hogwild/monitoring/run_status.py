@@ -228,7 +228,7 @@ def read_status(run: Path) -> RunStatus:
     before: Mapping[str, Any] | None = None
     while True:
         is_held = host.is_locked(run / LOCK)
-        record = _read(run / STATUS)
+        record = read_object(run / STATUS)
         if is_held is None:
             is_held = is_running(record)
         state = str(record.get("state", ""))
@@ -297,8 +297,9 @@ def _is_run(path: Path) -> bool:
     return any(os.path.isfile(file) and os.access(file, os.R_OK, effective_ids=True) for file in files)
 
 
-def _read(file: Path) -> Mapping[str, Any]:
-    """Return the content, {} if it is missing or damaged (by a power cut: it is replaced without a sync)."""
+def read_object(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file of a run; {} if it is missing (not there yet, or the job was killed before) or
+    damaged (by a power cut: status.json is replaced without a sync)."""
     try:
         value = json.loads(file.read_bytes())
     except (OSError, ValueError):

@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hogwild.metrics.catalog import LOSS
-from hogwild.report.columns import gaps, percentile, smoothed, spans_decades, thinned
 from hogwild.report.run_data import LOSSES, ColumnTable, Floats, Run
 from hogwild.report.words import in_words
 
@@ -26,6 +26,9 @@ RATE, BYTES, NUMBER, CORES = "rate", "bytes", "number", "cores"  # formats of a 
 TRAIN = (LOSS, "samples_per_s", "lr", "pss_bytes")
 SMOOTH = (LOSS, "samples_per_s")
 WORKER = ("samples_per_s", "pss_bytes", "cpu")
+GAP = 10.0  # times the steps around it: nothing was recorded in between
+SMOOTH_FROM = 100  # rows; shorter curves are not smoothed
+WINDOWS = 150  # a smooth line has at most so many points, each the mean of an equal stretch
 OLDEST = 127  # the histogram's last bin holds all values from here on (scoreboard.py)
 
 
@@ -152,18 +155,19 @@ def _learning(runs: Sequence[Run], names: Sequence[str], tables: Sequence[Mappin
     metrics = list(dict.fromkeys(name for run in runs for name in run.metric_names))[:MOST_METRICS]
     for metric in metrics:
         lines = tuple(line for run in range(len(runs)) for line in _of_metric(run, names, tables[run], metric))
-        if not lines:
-            continue
         is_log = spans_decades(*(tables[line.run][line.table].columns[line.column] for line in lines))
         yield Plot(metric, "learning", in_words(metric), lines, is_log=is_log)
-    parts = dict.fromkeys(name for run in tables if "train" in run for name in run["train"].columns if "." in name)
+    parts = dict.fromkeys(name for run in tables for name in _columns(run, "train") if "." in name)
     for place, part in enumerate(parts):
         lines = tuple(_of_runs(names, tables, part, place, len(parts)))
-        title = f"training loss: {part.partition('.')[2]}"
-        yield Plot(part, "learning", title, lines)
-    rates = [run["train"].columns["lr"] for run in tables if "lr" in (run["train"].columns if "train" in run else ())]
+        yield Plot(part, "learning", f"training loss: {part.partition('.')[2]}", lines)
+    rates = [_columns(run, "train")["lr"] for run in tables if "lr" in _columns(run, "train")]
     if len({rate for column in rates for rate in column.tolist() if rate == rate}) > 1:
         yield Plot("lr", "learning", in_words("lr"), tuple(_of_runs(names, tables, "lr", 0, 1)))
+
+
+def _columns(tables: Mapping[str, Table], name: str) -> Mapping[str, Floats]:
+    return tables[name].columns if name in tables else {}
 
 
 def _of_metric(run: int, names: Sequence[str], tables: Mapping[str, Table], metric: str) -> Iterator[Line]:
@@ -171,14 +175,14 @@ def _of_metric(run: int, names: Sequence[str], tables: Mapping[str, Table], metr
     alone = len(names) == 1
     place, colours = (0, 2) if alone else (run, len(names))
     word = "training" if alone else f"{names[run]}, training"
-    if metric == LOSS and LOSS in (train.columns if (train := tables.get("train")) else ()):
+    if metric == LOSS and LOSS in _columns(tables, "train"):
         has_smooth = "smooth" in tables
         if alone or not has_smooth:
             yield Line(run, "train", LOSS, word, "faint" if has_smooth else "line", place, colours)
         if has_smooth:
             word = "training, smoothed" if alone else word
             yield Line(run, "smooth", LOSS, word, "smooth" if alone else "faint", place, colours)
-    if metric in (evaluations.columns if (evaluations := tables.get("evaluations")) else ()):
+    if metric in _columns(tables, "evaluations"):
         word = "validation" if alone else f"{names[run]}, validation" if metric == LOSS else names[run]
         yield Line(run, "evaluations", metric, word, "dots", 1 if alone else run, colours)
 
@@ -189,10 +193,10 @@ def _of_runs(
     """Yield a line of training records per run, behind its smoothed curve where there is one."""
     alone = len(names) == 1
     for run, found in enumerate(tables):
-        if "train" not in found or column not in found["train"].columns:
+        if column not in _columns(found, "train"):
             continue
         colour = (place, max(colours, 2)) if alone else (run, len(names))
-        has_smooth = column in (found["smooth"].columns if "smooth" in found else ())
+        has_smooth = column in _columns(found, "smooth")
         label = "each record" if alone else names[run]
         if alone or not has_smooth:
             yield Line(run, "train", column, label, "faint" if has_smooth else "line", *colour)
@@ -313,3 +317,59 @@ def _numbers(values: Floats) -> Iterable[str]:
             yield str(int(value))
         else:
             yield str(round(value, 3)) if abs(value) >= 1000 else f"{value:.6g}"
+
+
+# ---- long columns made short ----------------------------------------------------------------------------------------
+
+
+def thinned(columns: Sequence[Floats], most: int) -> NDArray[np.int64]:
+    """Return at most about `most` rows of columns (n,): in stretches of equally many rows the lowest and the highest of
+    every column, so that a spike of one record stays visible; and the first and the last row."""
+    (rows,) = columns[0].shape
+    if rows <= most or not columns:
+        return np.arange(rows)
+    stretches = max(1, most // (2 * len(columns)))
+    starts = np.linspace(0, rows, stretches + 1).astype(np.int64)[:-1]
+    stretch = np.repeat(np.arange(stretches), np.diff(starts, append=rows))
+    places = [np.lexsort((sign * column, stretch))[starts] for column in columns for sign in (1.0, -1.0)]  # NaN last
+    return np.unique(np.concatenate([[0, rows - 1], *places]))
+
+
+def gaps(times: Floats) -> NDArray[np.int64]:
+    """Return the rows before which nothing was recorded for long: GAP times as long as usual and as the steps beside
+    it, since records of workers become rarer in a long job."""
+    steps = np.nan_to_num(np.diff(times))
+    if steps.size < 2 or not (steps > 0).any():
+        return np.zeros(0, np.int64)
+    usual = max(float(np.median(steps[steps > 0])), 1e-9)
+    beside = np.maximum(np.append(steps[1:], 0.0), np.insert(steps[:-1], 0, 0.0))
+    return np.flatnonzero(steps > GAP * np.maximum(usual, beside)) + 1
+
+
+def smoothed(columns: Sequence[Floats]) -> list[Floats] | None:
+    """Return the means of equal stretches of columns (n,), each without its missing values; None for few rows."""
+    (rows,) = columns[0].shape
+    if rows < SMOOTH_FROM:
+        return None
+    starts = np.linspace(0, rows, min(WINDOWS, rows // 10) + 1).astype(np.int64)[:-1]
+    found = []
+    for column in columns:
+        is_there = np.isfinite(column)
+        counts = np.add.reduceat(is_there.astype(np.float64), starts)
+        sums = np.add.reduceat(np.where(is_there, column, 0.0), starts)
+        found.append(np.where(counts > 0, sums / np.maximum(counts, 1.0), np.nan))
+    return found
+
+
+def spans_decades(*values: Floats) -> bool:
+    """Return whether a logarithmic axis is worthwhile: all values positive, and the highest more than 30 times the
+    lowest. Values that are not finite are left out."""
+    every = np.concatenate([value[np.isfinite(value)] for value in values]) if values else np.empty(0)
+    return bool(every.size and every.min() > 0 and every.max() > 30 * every.min())
+
+
+def percentile(counts: Floats, share: float) -> int:
+    """Return the lowest value that at least `share` of a histogram's entries do not exceed; counts (bins,), bin i
+    counts value i. 0 for an empty histogram."""
+    sums = np.cumsum(counts)
+    return int(np.searchsorted(sums, share * sums[-1])) if sums.size and sums[-1] > 0 else 0

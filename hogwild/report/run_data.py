@@ -20,6 +20,7 @@ from hogwild.config.strict_yaml import readings
 from hogwild.errors import ConfigError, NotFoundError
 from hogwild.formatting import flat
 from hogwild.metrics.catalog import LOSS, known
+from hogwild.monitoring.run_status import read_object
 from hogwild.storage.run_directory import BEST, ENV
 
 Floats = NDArray[np.float64]
@@ -284,9 +285,9 @@ def read_run(path: Path) -> Run:
     events = [line for line in lines if isinstance(line.get("event"), str) and _is_number(line.get("time"))]
     return Run(
         path=path.absolute(),
-        status=_json(path / "status.json"),
-        summary=_json(path / "summary.json") if _has_ended(events) else {},
-        env=_json(path / ENV),
+        status=read_object(path / "status.json"),
+        summary=read_object(path / "summary.json") if _has_ended(events) else {},
+        env=read_object(path / ENV),
         job_text=_text(path / "job.yaml"),
         resolved_text=_text(resolved),
         records=records,
@@ -335,7 +336,7 @@ def _lines(file: Path, records: MetricRecords) -> Iterator[dict[str, Any]]:
 
 def _checkpoints(folder: Path) -> Iterator[SavedCheckpoint]:
     for file in sorted(folder.glob("*/manifest.json")):
-        manifest = _json(file)
+        manifest = read_object(file)
         if file.parent.is_symlink() or not manifest:
             continue
         files, meta = manifest.get("files"), manifest.get("meta")
@@ -349,14 +350,6 @@ def _checkpoints(folder: Path) -> Iterator[SavedCheckpoint]:
             sum(size for size in sizes if isinstance(size, int)),
             metrics if isinstance(metrics, dict) else {},
         )
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_bytes())
-    except (OSError, ValueError):  # not there yet, or the job was killed before: the page lists what is missing
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _text(file: Path) -> str:

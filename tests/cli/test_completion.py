@@ -102,7 +102,7 @@ def test_bash_completes_with_the_printed_script_and_imports_nothing_heavy(here: 
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -X importtime "{HOME}/run.py" "$@" 2>"{here}/imported"\n')
     program.chmod(0o755)
-    (here / "script").write_text(completion.BASH)
+    (here / "script").write_text((completion.SCRIPTS / "hogwild.bash").read_text())
     asked = 'source ./script; COMP_LINE="hogwild train job.yaml train.exch"; COMP_POINT=${#COMP_LINE}\n'
     asked += (
         'compopt() { echo compopt "$@"; }; _hogwild_completion hogwild; echo "${COMPREPLY[@]}"; complete -p hogwild'

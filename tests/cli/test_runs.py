@@ -17,7 +17,6 @@ import pytest
 
 from hogwild import host
 from hogwild.cli import main, runs
-from hogwild.monitoring import run_logs
 from hogwild.storage.files import replace
 from tests.helpers.jobs import RUN_PY, environment
 from tests.helpers.processes import PATIENCE_S, wait_for
@@ -224,8 +223,8 @@ def test_logs_prints_the_supervisors_or_a_workers(tmp_path: Path, capsys: pytest
 
 def test_following_misses_and_repeats_nothing_that_is_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of any size, also half lines and half characters; the file is made, cut and replaced meanwhile."""
-    monkeypatch.setattr(run_logs, "POLL_S", 0.0005)
-    monkeypatch.setattr(run_logs, "BLOCK", 64)
+    monkeypatch.setattr(runs, "LOOK_S", 0.0005)
+    monkeypatch.setattr(runs, "BLOCK", 64)
     file, is_over = tmp_path / "log", threading.Event()
     found: list[str] = []
     looks: list[None] = []
@@ -235,7 +234,7 @@ def test_following_misses_and_repeats_nothing_that_is_appended(tmp_path: Path, m
         return not is_over.is_set()
 
     def follow() -> None:
-        for lines in run_logs.follow(file, goes_on):
+        for lines in runs.follow(file, goes_on):
             found.extend(lines.split("\n"))
 
     follower = threading.Thread(target=follow)

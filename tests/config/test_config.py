@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from hogwild.cli.catalog import reference_text, schema_text
+from hogwild.cli.catalog import schema_text
 from hogwild.config import torch_arguments
 from hogwild.config.load import Job, default_config, job_from_mapping, list_configs, load_job
 from hogwild.errors import ConfigError, NotFoundError, Problem
@@ -416,8 +416,15 @@ def _arguments_of(found: Any) -> set[str]:
     return set(inspect.signature(found).parameters) - {"self", "params"}
 
 
+def test_the_reference_has_a_chapter_for_every_section() -> None:
+    page = schema_text(markdown=True)
+    fields = json.loads(schema_text())["properties"]
+    plain = {"version", "name", "seed"}
+    assert [name for name in fields if name not in plain and f"\n## {name}\n" not in page] == []
+
+
 def test_the_reference_tells_a_list_of_numbers_from_a_list_of_sections() -> None:
-    rows = [line.split(" | ")[:2] for line in reference_text().splitlines()]
+    rows = [line.split(" | ")[:2] for line in schema_text(markdown=True).splitlines()]
     assert ["| `device_per_worker`", "list of whole numbers or `null`"] in rows
     assert ["| `groups`", "list of sections"] in rows
 

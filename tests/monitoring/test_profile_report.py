@@ -13,11 +13,11 @@ from hogwild.monitoring.profile_report import (
     PhaseRecord,
     Window,
     clear,
-    conclude,
     merged,
     phase_table,
     phases_name,
     read_phases,
+    report,
     trace_name,
 )
 
@@ -172,7 +172,7 @@ def test_a_worker_that_is_missing_is_named_and_the_others_are_merged(tmp_path: P
     leave(tmp_path, PhaseRecord(1, 80), None)
     leave(tmp_path, PhaseRecord(2, 90, FIVE[:2]), json.dumps(trace(90)))
     leave(tmp_path, PhaseRecord(3, 91, FIVE), '{"traceEvents": [')
-    told = conclude(tmp_path, 5, WINDOW)
+    told = report(tmp_path, 5, WINDOW)
     whole = json.loads((tmp_path / "merged.json").read_text())
     assert {event["pid"] for event in of(whole, "aten::add")} == {70, 90}
     assert "worker 1 is missing: it entered the window, and wrote no trace" in told
@@ -185,7 +185,7 @@ def test_a_worker_that_is_missing_is_named_and_the_others_are_merged(tmp_path: P
 
 
 def test_a_window_that_nobody_reached_is_said(tmp_path: Path) -> None:
-    told = conclude(tmp_path, 2, Window(5000, 5010))
+    told = report(tmp_path, 2, Window(5000, 5010))
     assert told == "profile 5000:5010: nothing was recorded, as no worker reached update 5,000"
     assert list(tmp_path.iterdir()) == []
 

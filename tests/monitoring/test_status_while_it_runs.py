@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hogwild import host
+from hogwild.cli.runs import follow
 from hogwild.monitoring.job_view import Best, Glance, StreamGlance, WorkerGlance, progress_line
-from hogwild.monitoring.run_logs import follow
 from hogwild.monitoring.run_status import (
     LATE_S,
     LOST,

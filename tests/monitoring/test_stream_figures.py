@@ -151,7 +151,7 @@ def test_a_job_tells_deaths_and_the_ring_in_its_records_and_its_report(
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert status["loader_deaths"] == 1
     assert "hogwild_loader_deaths_total" in (tmp_path / "run" / "metrics.prom").read_text()
-    results.report_lines([tmp_path / "run"], out=None, as_json=True)
+    results.report_answer([tmp_path / "run"], None)
     page = (tmp_path / "run" / "report" / "index.html").read_text()
     assert "deaths of loaders" in page and "loader 0 died" in page
 

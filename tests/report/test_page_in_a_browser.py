@@ -32,7 +32,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A run with everything, and a name that would be a script."""
     run = write_run(tmp_path_factory.mktemp("page") / "run", Story(records=400, name="<img src=x onerror=alert(1)>"))
     add_lines(run / "events.jsonl", {"time": 1.79e9 + 1e5, "event": "<script>alert(1)</script>"})
-    return f"file://{results.report_lines([run], out=None, as_json=False)[0]}"
+    return f"file://{results.report_answer([run], None)[1][0]}"
 
 
 def drawn(browser: Browser, url: str) -> dict[str, list[float]]:
@@ -146,4 +146,4 @@ def test_several_runs_and_a_run_without_records_are_drawn(browser: Browser, tmp_
         for name, records in (("a", 30), ("b", 0))
     ]
     for given in (runs, runs[1:]):
-        drawn(browser, f"file://{results.report_lines(given, out=None, as_json=False)[0]}")
+        drawn(browser, f"file://{results.report_answer(given, None)[1][0]}")

@@ -13,7 +13,7 @@ from hogwild.cli import results
 from hogwild.config.of_run import resumed
 from hogwild.errors import HogwildError, NotFoundError, RunDirError
 from hogwild.report import tables
-from hogwild.report.page import FILES
+from hogwild.report.report import FILES
 from hogwild.report.run_data import read_run
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
 
@@ -58,9 +58,7 @@ class Page(HTMLParser):
 
 
 def report(*runs: Path, out: Path | None = None) -> dict[str, object]:
-    lines = results.report_lines(list(runs), out=out, as_json=True)
-    (line,) = lines
-    found: dict[str, object] = json.loads(line)
+    found: dict[str, object] = json.loads(json.dumps(results.report_answer(list(runs), out)[0]))
     return found
 
 
@@ -152,7 +150,7 @@ def test_a_page_is_replaced_and_pictures_of_the_one_before_are_removed(tmp_path:
 def test_a_run_without_any_record_is_a_clear_page(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "resolved.yaml").write_text(RESOLVED)
-    lines = results.report_lines([tmp_path / "run"], out=tmp_path / "there", as_json=False)
+    lines = results.report_answer([tmp_path / "run"], tmp_path / "there")[1]
     words = Page(tmp_path / "there" / "index.html").words
     assert lines[0] == str(tmp_path / "there" / "index.html")
     assert "not started: there are no records yet" in words
@@ -198,7 +196,7 @@ def test_without_matplotlib_there_is_the_page_and_a_line_about_the_pictures(
     (run / "report" / "throughput.png").write_bytes(b"of an earlier report")
     monkeypatch.delitem(sys.modules, "hogwild.report.pictures", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    lines = results.report_lines([run], out=None, as_json=False)
+    lines = results.report_answer([run], None)[1]
     assert lines[1] == "  no pictures (PNG): matplotlib is not installed: pip install 'hogwild[report]'"
     assert len(json.loads(Page(Path(lines[0])).scripts[0])["panels"]) >= 4
     assert [file.name for file in (run / "report").iterdir()] == ["index.html"]

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hogwild.report import tables
-from hogwild.report.columns import gaps, percentile, smoothed, thinned
-from hogwild.report.panels import curves, page_data, to_json
+from hogwild.report.panels import curves, gaps, page_data, percentile, smoothed, thinned, to_json
 from hogwild.report.run_data import ColumnTable, Run, read_run
 from hogwild.report.tables import DEFAULT, JOB_FILE, OVERRIDE, settings
 from hogwild.report.timeline import ABSENT, ALIVE, COLUMNS, HEIGHT, STARTING, PhaseBars, page_timeline, phase_bars

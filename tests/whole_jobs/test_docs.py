@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from hogwild.cli import main
-from hogwild.cli.class_reference import KINDS
+from hogwild.cli.reference import KINDS
 from hogwild.config.load import load_job
-from hogwild.config.reference import EXAMPLES
 from tests.helpers.jobs import HOME, start
 from tests.helpers.pages import Step, as_json, beginning, blocks, steps
 
@@ -139,7 +138,8 @@ def test_no_command_stands_in_a_block_that_is_not_run() -> None:
 
 def test_every_job_file_in_a_page_is_right() -> None:
     """A part of one stands beside what a job needs at least, and validation data."""
-    base = EXAMPLES[""].replace("{split: train}}}", "{split: train}}, val: {fraction: 0.1}}")
+    example = next(block for block in blocks(PAGES["docs/job-file.md"]) if block.language == "yaml")
+    base = example.text.replace("{split: train}}}", "{split: train}}, val: {fraction: 0.1}}")
     assert "val:" in base
     for name, page in PAGES.items():
         for block in blocks(page):

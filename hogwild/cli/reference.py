@@ -1,7 +1,11 @@
-"""Reference of the built-in models, data sets, losses and metrics: `hogwild list KIND --arguments`, docs/reference/.
+"""The reference pages, each kept up to date by a test. Torch-free.
 
-Read from the source, its docstrings and signatures, without an import: torch takes seconds. A docstring ends with a
-section `Arguments:`, a line `name: meaning.` each; a base class in the same file may have it."""
+`hogwild list KIND --arguments` prints docs/reference/KIND.md, about built-in models, data sets, losses and metrics. It
+is read from the source, its docstrings and signatures, without an import: torch takes seconds. A docstring ends with a
+section `Arguments:`, a line `name: meaning.` each; a base class in the same file may have it.
+
+`hogwild schema --markdown` prints docs/job-file.md: the text of job-file.md beside this module, and the tables of the
+JSON Schema."""
 
 import ast
 import re
@@ -9,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from hogwild.version import PACKAGE
@@ -182,9 +187,14 @@ def _yaml(value: ast.expr, constants: Mapping[str, ast.expr]) -> str:
     found: Any = ast.literal_eval(constants[value.id] if isinstance(value, ast.Name) else value)
     if isinstance(found, tuple | list):
         return str([*found])
-    if found is None or isinstance(found, bool):
-        return {None: "null", True: "true", False: "false"}[found]
-    return repr(found) if found in ("", "\t", ",", ".") else str(found)
+    return repr(found) if found in ("", "\t", ",", ".") else _value(found)
+
+
+def _value(value: Any) -> str:
+    """Return a value as a job file writes it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
 
 
 def add_to_schema(schema: dict[str, Any]) -> dict[str, Any]:
@@ -209,3 +219,89 @@ def add_to_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _hint(argument: Argument) -> dict[str, str]:
     return {"description": f"{argument.kind}; {argument.default}: {argument.meaning}"}
+
+
+# ---- the job file ---------------------------------------------------------------------------------------------------
+
+Schema = Mapping[str, Any]
+
+JOB_FILE = Path(__file__).with_name("job-file.md")  # its examples, one for every section, are together a valid job
+TYPES = {
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+    "boolean": "`true`, `false`",
+    "null": "`null`",
+}
+PLURAL = {"string": "texts", "integer": "whole numbers", "number": "numbers"}
+BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+
+
+def job_file_page(schema: Schema) -> str:
+    """Return docs/job-file.md. `schema` is `config.json_schema()`."""
+    sections = {name: found for name, field in schema["properties"].items() if (found := _sections(schema, field))}
+    plain = {name: field for name, field in schema["properties"].items() if name not in sections}
+    links = ", ".join(f"[`{name}`](#{name})" for name in sections)
+    parts = {
+        "fields of the job": f"## Top level\n\n{_table({**schema, 'properties': plain})}\n"
+        f"The sections are {links}; `model` and `data` are required.\n"
+    }
+    for name, kinds in sections.items():
+        parts[f"description of {name}"] = f"{kinds[0]['description']}\n"
+        parts[f"fields of {name}"] = "\n".join(_fields(schema, name, kinds))
+    return re.sub(r"^<([\w ]+)>\n", lambda place: parts[place[1]], JOB_FILE.read_text("utf-8"), flags=re.MULTILINE)
+
+
+def _fields(schema: Schema, name: str, kinds: Sequence[Schema]) -> Iterator[str]:
+    """Yield the tables of a section, and of those inside it, such as an item of `optimizer.groups`. Leaves out a class
+    path with its arguments, which is explained once."""
+    for kind in kinds:
+        if len(kinds) > 1:
+            yield f"### {name}: {kind['properties']['name'].get('const', 'a class path')}\n\n{kind['description']}\n"
+        yield _table(kind)
+        for key, field in kind["properties"].items():
+            for below in _sections(schema, field):
+                if below["title"] != "Component":
+                    item = "an item of " if "items" in field else ""
+                    yield f"### {item}{name}.{key}\n\n{below['description']}\n"
+                    yield _table(below)
+
+
+def _table(section: Schema) -> str:
+    rows = ["| field | type | default | description |", "|---|---|---|---|"]
+    for name, field in section["properties"].items():
+        default = f"`{_value(field['default'])}`" if "default" in field else ""
+        default = "required" if name in section.get("required", ()) else default
+        words = field.get("description", "").replace("|", "\\|")
+        rows.append(f"| `{name}` | {_type(field)} | {default} | {words} |")
+    return "\n".join(rows) + "\n"
+
+
+def _sections(schema: Schema, field: Schema) -> list[Schema]:
+    """Return the sections that a field may be."""
+    if "$ref" in field:
+        return [schema["$defs"][field["$ref"].rpartition("/")[2]]]
+    inner = [*field.get("anyOf", ()), *field.get("oneOf", ()), *([field["items"]] if "items" in field else ())]
+    return [section for one in inner for section in _sections(schema, one)]
+
+
+def _type(field: Schema) -> str:
+    if options := field.get("anyOf") or field.get("oneOf"):
+        return " or ".join(map(_type, options))
+    if "$ref" in field:
+        name = field["$ref"].rpartition("/")[2]
+        return {"Component": "`{class_path, init_args}`", "Split": "`{fraction}`"}.get(name, "a section")
+    if "const" in field:
+        return f"`{_value(field['const'])}`"
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    if field["type"] == "array":
+        items = field["items"].get("anyOf") or field["items"].get("oneOf") or [field["items"]]
+        most = f", {field['maxItems']} at most" if "maxItems" in field else ""
+        return f"list of {' or '.join(PLURAL.get(one.get('type', ''), 'sections') for one in items)}{most}"
+    if field["type"] == "object":
+        return "map of numbers" if isinstance(field["additionalProperties"], dict) else "map"
+    if "minimum" in field and "maximum" in field:
+        return f"{TYPES[field['type']]} from {field['minimum']:,} to {field['maximum']:,}"
+    bounds = [f"{sign} {field[word]:,.10g}" for word, sign in BOUNDS.items() if word in field]
+    return f"{TYPES[field['type']]} {', '.join(bounds)}".rstrip()
