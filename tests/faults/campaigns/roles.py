@@ -21,6 +21,7 @@ from hogwild.host import other_jobs
 from tests.faults.invariants import Counted, miscount_of, violations
 from tests.faults.schedule import chance
 from tests.faults.tally import Tally
+from tests.helpers import zygote
 from tests.helpers.jobs import JOBS, Ended, Job, start
 from tests.helpers.processes import wait_for
 
@@ -29,6 +30,7 @@ SAMPLES, BATCH = 600, 4
 EVERY_S = 0.2  # between two kills, on average
 RESIZES = 0.15  # how many of the moments are used for one instead
 MOST_PROCS = 4
+SIMULATED = {"HOGWILD_DEVICE_KINDS": "simulated=tests.helpers.simulated_gpu"}
 KINDS = {
     "stream": [
         f"data.train={{class_path: streaming.Numbers, init_args: {{samples: {SAMPLES}, paces: [0.002, 0.004]}}}}",
@@ -47,6 +49,7 @@ PATIENT = [
 def run(seed: int, count: int, folder: Path) -> Tally:
     """`count` kills, in one job of each kind."""
     tally = Tally()
+    zygote.own()  # before anything is counted
     for kind in KINDS:
         tally += _Struck(kind, chance(NAME, seed, len(tally.measured)), folder / kind).judged(count // len(KINDS), seed)
     return tally
@@ -92,7 +95,7 @@ class _Struck:
         self._attempts += 1
         folder = self._folder / f"attempt-{self._attempts}"
         if (self._run_dir / "resolved.yaml").exists():
-            return start(folder, "train", "--resume", str(self._run_dir), run_dir=self._run_dir)
+            return start(folder, "train", "--resume", str(self._run_dir), run_dir=self._run_dir, extra=SIMULATED)
         arguments = [
             str(JOBS / "counting.yaml"),
             *KINDS[self._kind],
@@ -102,7 +105,8 @@ class _Struck:
             "checkpoint.every_s=1",
             *PATIENT,
         ]
-        return start(folder, "train", *arguments, "--run-dir", str(self._run_dir), run_dir=self._run_dir)
+        arguments += ["--run-dir", str(self._run_dir)]
+        return start(folder, "train", *arguments, run_dir=self._run_dir, extra=SIMULATED)
 
     def _strike(self, job: Job) -> None:
         """Kill a child, or resize, after a while."""
