@@ -3,6 +3,7 @@ second is done by the workers that started early and wait for their set-up, stra
 training uses (`readers.py`, `row_reader.py`), or comes from the cache beside the runs.
 
     ready tensors ──► taken as they are
+    rows, read by the data set's own threads                 ──► all, from the cache if that takes long
     rows ──► read here, while less than a second is left     ──► all
                 '──► shared memory ──► from the cache            ──► all
                                    '─► ranges, leased to readers ──► all ──► into the cache
@@ -12,7 +13,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -143,6 +144,8 @@ class Loading:
     def _read(
         self, rows: RowSource, fraction: float | None, *, channels_last: bool, began_s: float
     ) -> tuple[Held, ...]:
+        if rows.by_threads:
+            return self._read_by_threads(rows, fraction, channels_last=channels_last, began_s=began_s)
         columns = rows.columns()
         can_be_shared = any(True for _ in self._early)
         pace_s = 0.0  # seconds per row
@@ -178,6 +181,39 @@ class Loading:
         if cache is not None:
             with suppress(KeyError):  # a dtype that the cache does not know
                 cache.store(key, sections.specs(), sections.buffers())
+            self._events[-1] |= {"hash_s": round(hash_s, 3), "kept_s": round(time.monotonic() - read_s, 3)}
+        return sections.in_memory()
+
+    def _read_by_threads(
+        self, rows: RowSource, fraction: float | None, *, channels_last: bool, began_s: float
+    ) -> tuple[Held, ...]:
+        """Read a data set that has threads of its own into shared memory. If that takes long, first ask the cache."""
+        sections = Sections.allocate(rows, fraction, self._seed, channels_last=channels_last)
+        to, done, key, cache = sections.destination(rows.count), 0, "", None
+        is_long, hash_s = False, 0.0
+        waiting: list[tuple[int, tuple[torch.Tensor, ...]]] = []  # parts, while the cache may write the same memory
+        with closing(rows.parts()) as parts:
+            for fields in parts:
+                waiting.append((done, fields))
+                done += len(fields[0])
+                self._show_progress(rows, done)
+                asked_s = time.monotonic()
+                if not is_long and done and _takes_long(asked_s - began_s, done, rows.count):
+                    is_long, (key, cache) = True, self._cache_of(rows, fraction, sections)
+                    if cache is not None and _was_kept(cache, key, sections):
+                        self._note(
+                            rows, time.monotonic() - began_s, f"the cache {cache.folder}", readers=0, cached=True
+                        )
+                        return sections.in_memory()
+                    hash_s = time.monotonic() - asked_s
+                if is_long:
+                    _put(to, waiting)
+        _put(to, waiting)
+        read_s = time.monotonic()
+        if is_long or read_s - began_s > SHORT_S:
+            self._note(rows, read_s - began_s, "this process", readers=0, deaths=0)
+        if cache is not None:
+            cache.store(key, sections.specs(), sections.buffers())
             self._events[-1] |= {"hash_s": round(hash_s, 3), "kept_s": round(time.monotonic() - read_s, 3)}
         return sections.in_memory()
 
@@ -307,6 +343,17 @@ def _range_size(left: int, pace_s: float, readers: int, at_once: Callable[[int],
     reader that reads a range in one call does not seem to hang, and few enough that all readers are busy to the end."""
     wanted = max(RANGE_S / pace_s, left / MOST_RANGES)
     return min(at_once(int(min(wanted, LONGEST_RANGE_S / pace_s))), -(-left // (RANGES_PER_READER * readers)))
+
+
+def _put(to: Destination, parts: list[tuple[int, tuple[torch.Tensor, ...]]]) -> None:
+    """Write the parts, each with its first row, and forget them."""
+    for start, fields in parts:
+        to.put(start, fields)
+    parts.clear()
+
+
+def _takes_long(seconds: float, done: int, count: int) -> bool:
+    return seconds > PROBE_S and seconds / done * (count - done) > SHORT_S
 
 
 def _was_kept(cache: "DatasetCache", key: str, sections: Sections) -> bool:
