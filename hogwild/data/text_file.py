@@ -61,7 +61,7 @@ class TextFile:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How much of the file is read, and its size, in bytes of the file as it is stored."""
+        """The bytes of the file, as it is stored, that are read, and its size."""
         size = self._identity[1]
         return (min(self._streams[-1].tell(), size) if self._streams else 0), size
 

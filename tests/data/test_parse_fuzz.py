@@ -54,12 +54,11 @@ def parse_everything(path: Path) -> None:
     from hypothesis import HealthCheck, example, given, settings
     from hypothesis import strategies as st
 
-    from hogwild.data import Jester, LibSvm, Ratings, Triples, packed_cache
-    from hogwild.data.text_parsing import passes
+    from hogwild.data import Jester, LibSvm, Ratings, Triples, packed_cache, text_file
     from hogwild.errors import DataError
     from hogwild.feeds.materialise import InTurn
 
-    passes.PIECE = 32
+    text_file.LINES = 32
     nearly = st.lists(st.sampled_from(WORDS), max_size=40).map(b"".join)
     path.write_bytes(b"1 1:1\n")
     trained = LibSvm(path).pack(InTurn(0))

@@ -15,14 +15,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.errors import DataError
 from hogwild.feeds.resident import FieldSpec, ResidentData
 from hogwild.feeds.row_reader import BadRow, RowSource
 from hogwild.scheduling.row_ranges import RowRanges
@@ -65,29 +64,6 @@ class Recipe:
         return RowRanges(self.begin, self.rows.count, self.size), read
 
 
-@dataclass(frozen=True, slots=True)
-class PassRecipe:
-    """A pass over `count` pieces of a text (`hogwild.data.text_parsing.passes.Pass`), read from `begin` on as if they
-    were rows: a range is one piece, and the step stores its results itself. Sent with cloudpickle."""
-
-    step: Any
-    count: int
-    begin: int
-
-    def opened(self, regions: Mapping[str, Region]) -> tuple[RowRanges, Read]:
-        self.step.ready()
-
-        def read(start: int, stop: int, beat: Callable[[int], object]) -> None:
-            for piece in range(start, stop):
-                beat(piece)
-                try:
-                    self.step.do(piece, regions)
-                except DataError as error:  # its file has gone, or changed
-                    raise BadRow(piece, error) from error
-
-        return RowRanges(self.begin, self.count, 1), read
-
-
 class Destination:
     """The data in shared memory, written by row. `places` (N,) int64, for a data set in two parts: the row's place in
     the first part, or ~place in the second."""
@@ -115,7 +91,7 @@ def read(start: Start, channel: socket.socket, task: ReadTask, descriptors: list
     limit_threads(1)  # so that torch makes no pool: its threads would be created before training configures them
     words = regions["beats"].array("i8", (regions["beats"].nbytes // (8 * BEATS), BEATS))[task.reader]
     try:
-        recipe: Recipe | PassRecipe = cloudpickle.loads(regions["recipe"].read_bytes(task.recipe_nbytes))
+        recipe: Recipe = cloudpickle.loads(regions["recipe"].read_bytes(task.recipe_nbytes))
         ranges, read_range = recipe.opened(regions)
         torch_settings.apply(task.torch_settings)  # again: importing the data set's module may have changed them
     except (Exception, SystemExit) as error:  # e.g. a class that cannot be imported, a file that cannot be reopened

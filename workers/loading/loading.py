@@ -24,7 +24,7 @@ import torch
 
 from hogwild import host
 from hogwild.config.load import Job
-from hogwild.data.text_parsing.passes import Parsed, Parsing
+from hogwild.data.text_parsing.parsing import Parsed, Parsing
 from hogwild.feeds.materialise import Held, divided, division, ready_tensors
 from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.row_reader import RowSource
@@ -224,8 +224,8 @@ class Loading:
             from hogwild.data.cache import DatasetCache
 
             cache = DatasetCache(self._runs, say=self._show)
-        tell = partial(self._startup.count, things="pieces")
-        packer = Packer(self._early, self._patience, cache, self._show, tell)
+        tell = partial(self._startup.count, things="bytes")
+        packer = Packer(cache, tell)
         try:
             parsed = packer.pack(parsing)
         finally:
@@ -321,13 +321,12 @@ class Loading:
             assert packer.cache is not None
             self._show(f"{many} mapped from the cache {packer.cache.folder} in {seconds:.1f} s")
         elif seconds > SHORT_S:
-            by = f"{packer.readers} workers" if packer.readers else "the parent process"
             compiling = f", after {packer.compiling_s:.1f} s of compiling" if packer.compiling_s > SHORT_S else ""
-            self._show(f"{many} parsed by {by} in {seconds - packer.compiling_s:.1f} s{compiling}")
+            self._show(f"{many} parsed by the parent process in {seconds - packer.compiling_s:.1f} s{compiling}")
         for note in parsed.notes:
             self._show(f"{parsing.what}: {note}")
         event = {"what": parsing.what, "samples": parsed.packed.samples, "seconds": round(seconds, 3)}
-        event |= {"readers": packer.readers, "deaths": packer.deaths, "cached": packer.is_cached}
+        event |= {"readers": 0, "deaths": 0, "cached": packer.is_cached}
         event |= {"hash_s": round(packer.hash_s, 3), "kept_s": round(packer.kept_s, 3)}
         event["compiling_s"] = round(packer.compiling_s, 3)
         self._events.append({**event, "left_out": dict(parsed.left_out)})

@@ -1,10 +1,10 @@
-"""Parsing of text lines into numbers: libsvm rows, ratings and words in columns.
+"""Parsing of text lines into numbers: libsvm rows and ratings.
 
 The input is a piece of a file, complete lines as bytes; the output is written directly into place. The file is not
 trusted: every read is bounds-checked, and nothing is written outside of the piece's range. So the worst result of any
 file content is a line counted as `BAD`. For the first bad line of a piece, the broken rule and its place are kept.
 
-    found (FOUND,) int64    result of a piece, one row per piece; one writer: the worker that leased the piece"""
+    found (FOUND,) int64    result of a piece"""
 
 import numpy as np
 
@@ -326,7 +326,7 @@ def _plain(text, at, end, one, two, of_user, of_item, of_rating, wanted):  # typ
 @kernel
 def ratings(text, one, two, columns, user, item, rating, row, last_row, found):  # type: ignore[no-untyped-def]
     """Parse the columns (user, item, rating) of a table, by number; a rating of column -1 is 1. Rows go to [row,
-    last_row). If an id is a word, parsing stops and sets `WORDY`: use `words` instead."""
+    last_row). If an id is a word, parsing stops and sets `WORDY`."""
     end, at, first_row = len(text), 0, row
     of_user, of_item, of_rating = columns[0], columns[1], columns[2]
     wanted = 2 if of_rating < 0 else 3
@@ -381,53 +381,6 @@ def ratings(text, one, two, columns, user, item, rating, row, last_row, found): 
         user[row], item[row], rating[row] = u, i, value
         row += 1
     found[ROWS] = row - first_row
-
-
-@kernel
-def words(text, one, two, columns, exactly, begins, ends, rating, found):  # type: ignore[no-untyped-def]
-    """Find the words of `columns` in `text`: `begins` and `ends` (C, n) int64, one entry per valid line; n is at least
-    the number of lines. The last of `columns` is the rating's, or -1. `exactly`: the required number of fields per
-    line, with quotes as ordinary characters; 0: any number."""
-    end, at, row = len(text), 0, 0
-    kinds = len(columns) - 1
-    wanted = kinds + (1 if columns[kinds] >= 0 else 0)
-    while at < end:
-        line_at = at
-        last, stop = _stop(text, at, end)
-        if blanks(text, at, last) == last:
-            at = stop + 1
-            continue
-        if row >= begins.shape[1]:
-            found[OVERFLOW] = 1
-            break
-        number, got, rule, token_at = 0, 0, 0, at
-        rating[row] = 1.0
-        while rule == 0:
-            begin, behind, at, is_open = _field(text, at, last, one, two, exactly == 0)
-            if is_open:
-                rule, token_at = QUOTE, begin
-            for kind in range(kinds):
-                if number == columns[kind] and rule == 0:
-                    begins[kind, row], ends[kind, row] = begin, behind
-                    got += 1
-                    if begin == behind:
-                        rule, token_at = EMPTY, begin
-            if number == columns[kinds] and rule == 0:
-                value, rule = _rated(text, begin, behind)
-                rating[row], token_at = value, begin
-                got += 1
-            number += 1
-            if at >= last:
-                break
-            at += 2 if two else 1
-        at = stop + 1
-        if rule == 0 and (got < wanted or (exactly and number != exactly)):
-            rule = FIELDS
-        if rule:
-            spoilt(found, rule, line_at, token_at)
-            continue
-        row += 1
-    found[ROWS] = row
 
 
 @kernel
