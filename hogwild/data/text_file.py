@@ -16,7 +16,7 @@ import numpy as np
 from hogwild.data.locate import reading
 from hogwild.errors import DataError
 
-RECORDS = 1 << 20  # bytes of records in a piece: they and the results stay in a core's cache
+RECORDS = 1 << 17  # bytes of records in a piece: scanned to find a single record
 LINES = 4 << 20  # bytes of lines in a piece
 GZIP, ZIP = b"\x1f\x8b", b"PK\x03\x04"
 MARK = b"\xef\xbb\xbf"  # byte order mark that some programs write before UTF-8
@@ -158,16 +158,21 @@ class RecordPieces:
     def rows(self) -> int:
         return int(self.records[-1])
 
-    def __len__(self) -> int:
-        return len(self.begins) - 1
-
-    def read(self, text: TextFile, piece: int) -> bytes:
-        """Return the bytes of a piece, with the empty lines before its records. Raises DataError for a changed file."""
-        begin, end = self.begins[piece : piece + 2].tolist()
-        content = text.read_at(begin, end - begin)
-        if len(content) < end - begin:
+    def read(self, text: TextFile, first: int, stop: int) -> tuple[bytes, int]:
+        """Return the bytes of the records [first, stop), with the empty lines before them, and the number of their
+        first line. first < stop. Raises DataError for a changed file."""
+        early, late = (int(np.searchsorted(self.records, record, side="right")) - 1 for record in (first, stop - 1))
+        offset, until = int(self.begins[early]), int(self.begins[late + 1])
+        content, line = text.read_at(offset, until - offset), int(self.lines[early])
+        if len(content) < until - offset:
             raise text.changed()
-        return content
+        first, stop = first - int(self.records[early]), stop - int(self.records[early])
+        if first == 0 and stop == self.records[late + 1] - self.records[early]:
+            return content, line
+        _, ends = record_ends(np.frombuffer(content, np.uint8), 0, is_quoted=False)
+        begin = int(ends[first - 1]) + 1 if first else 0
+        end = int(ends[stop - 1]) + 1 if stop <= len(ends) else len(content)  # the last record may have no line end
+        return content[begin:end], line + content.count(b"\n", 0, begin)
 
 
 def find_records(text: TextFile, start: int, first_line: int) -> RecordPieces:

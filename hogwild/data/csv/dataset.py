@@ -5,6 +5,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -14,12 +15,13 @@ from torch.utils.data import Dataset
 
 from hogwild.data.csv.columns import MISSING_CODE, Column, layout
 from hogwild.data.csv.header import read_header
-from hogwild.data.csv.parse import Careful, CsvTable, Format, ParsedRecords
+from hogwild.data.csv.parse import CsvTable, Format, ParsedRecords
 from hogwild.data.locate import bad_argument, find_file, require
 from hogwild.data.text_file import TextFile, find_records
 from hogwild.data.threads import in_threads
 from hogwild.errors import DataError
 
+AT_ONCE = 8  # pieces of the index, 1 MB of text, parsed at a time: they and the results stay in the CPU caches
 VERSION = 1  # of this class's output for a file; part of the fingerprint
 log = logging.getLogger(__name__)
 
@@ -148,7 +150,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         return self._index.rows - len(self._dropped)
 
     def __getitem__(self, position: int) -> tuple[Tensor, ...]:
-        """Return one sample. Only for inspection: it parses a whole piece of the file; use `rows` to read a file."""
+        """Return one sample. Only for inspection: it scans a whole piece of the file; use `rows` to read a file."""
         size = len(self)
         if not -size <= position < size:
             raise IndexError(f"sample {position} of {size}")
@@ -161,12 +163,9 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             raise IndexError(f"samples {start} to {stop} of {len(self)}")
         if start == stop:
             return tuple(torch.from_numpy(field) for field in self._empty())
-        first, last, fields = self._record(start), self._record(stop - 1) + 1, []
-        for piece in range(self._piece_of(first), self._piece_of(last - 1) + 1):
-            begin, records = self._parsed((piece, self._index.read(self._text, piece)))
-            here = max(first, begin)
-            fields.append(self._finished(here, records.cut(here - begin, last - begin)))
-        return tuple(torch.from_numpy(np.concatenate(each)) for each in zip(*fields, strict=True))
+        first, last = self._record(start), self._record(stop - 1) + 1
+        records = self._parsed((first, last, *self._index.read(self._text, first, last)))[1]
+        return tuple(torch.from_numpy(field) for field in self._finished(first, records))
 
     def parts(self) -> Iterator[tuple[Tensor, ...]]:
         """Yield all samples in their order, some thousand at a time, parsed by threads of this process. Raises
@@ -191,19 +190,17 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         before = self._dropped - np.arange(len(self._dropped))
         return sample + int(np.searchsorted(before, sample, side="right"))
 
-    def _piece_of(self, record: int) -> int:
-        return int(np.searchsorted(self._index.records, record, side="right")) - 1
-
-    def _parsed(self, numbered: tuple[int, bytes]) -> tuple[int, ParsedRecords]:
-        """Return (number of its first record, its records) of a piece, given with its number."""
-        piece, content = numbered
-        begin, end = self._index.records[piece : piece + 2].tolist()
-        return begin, self._table.parse(content, end - begin, int(self._index.lines[piece]))
+    def _parsed(self, piece: tuple[int, int, bytes, int]) -> tuple[int, ParsedRecords]:
+        """Return (number of the first record, the records) of a piece: (first record, the one behind the last, bytes,
+        number of the first line)."""
+        first, stop, content, line = piece
+        return first, self._table.parse(content, stop - first, line)
 
     def _all(self) -> Iterator[tuple[int, ParsedRecords]]:
-        """Yield (number of its first record, its records) of every piece, parsed by threads."""
-        contents = ((piece, self._index.read(self._text, piece)) for piece in range(len(self._index)))
-        yield from in_threads(self._parsed, contents)
+        """Yield (number of the first record, the records) of every piece, parsed by threads."""
+        cuts = [*self._index.records[:-1:AT_ONCE].tolist(), self._index.rows]
+        pieces = ((first, stop, *self._index.read(self._text, first, stop)) for first, stop in pairwise(cuts))
+        yield from in_threads(self._parsed, pieces)
         self._text.close()
 
     def _empty(self) -> list[np.ndarray]:
@@ -253,9 +250,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             self._refuse_missing(begin + at, place, "a target is never filled in;")
 
     def _line(self, record: int) -> int:
-        piece = self._piece_of(record)
-        careful = Careful(self._table, self._index.read(self._text, piece), int(self._index.lines[piece]))
-        return careful.line_of(record - int(self._index.records[piece]))
+        content, line = self._index.read(self._text, record, record + 1)
+        return line + content[: len(content) - len(content.lstrip(b"\r\n"))].count(b"\n")  # empty lines before it
 
     def _refuse_missing(self, record: int, place: int, what: str) -> None:
         raise DataError(

@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,9 +34,6 @@ class ParsedRecords:
     numbers: np.ndarray
     codes: np.ndarray
     target: np.ndarray
-
-    def cut(self, begin: int, end: int) -> "ParsedRecords":
-        return ParsedRecords(self.numbers[begin:end], self.codes[begin:end], self.target[begin:end])
 
     @property
     def lacks_codes(self) -> bool:
@@ -215,10 +211,6 @@ class Careful:
                 codes[i, j] = self._code(line, place, row[place], each)
             target[i] = self._target(line, row)
         return ParsedRecords(numbers, codes, target)
-
-    def line_of(self, record: int) -> int:
-        """Return the line where a record begins."""
-        return next(islice(self._rows(), record, None))[0]
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield (line number, fields) of each record; each has as many fields as there are columns."""
