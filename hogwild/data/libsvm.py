@@ -14,6 +14,7 @@ from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Piece
 from hogwild.data.threads import in_threads
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed, PackedSpec
+from hogwild.kernels.parsing.found import FOUND, ITEMS, LEAST, LINES, MOST, ROWS, UNSEEN
 
 MOST_INDEX = 2**31 - 2
 LARGEST_CLASS = 1 << 24  # a float32 represents every whole number up to it
@@ -79,8 +80,6 @@ class _LibSvmParsing(Parsing):
     }
 
     def parse(self, tell: Tell) -> Parsed:
-        from hogwild.kernels.parsing.lines import UNSEEN
-
         self.compile("libsvm")
         pieces = self._rows(tell)
         self.note_bad_lines(pieces)
@@ -109,7 +108,7 @@ class _LibSvmParsing(Parsing):
 
     def _piece(self, least: int, most: int, content: bytes) -> Piece:
         """Parse a piece: the lengths, indices, values and labels of its rows."""
-        from hogwild.kernels.parsing.lines import COLON, FOUND, ITEMS, LINES, ROWS, count, libsvm
+        from hogwild.kernels.parsing.lines import COLON, count, libsvm
 
         text, found = np.frombuffer(content, np.uint8), np.zeros(FOUND, np.int64)
         count(text, COLON, found)
@@ -189,8 +188,6 @@ class _LibSvmParsing(Parsing):
 
     def _place_of(self, row: int, pieces: list[Piece]) -> str:
         """Return the place of a row in the file, by parsing the rows of its piece again, line by line."""
-        from hogwild.kernels.parsing.lines import ROWS
-
         begins = begins_of(np.array([len(piece.arrays[0]) for piece in pieces]))
         number = int(np.searchsorted(begins, row, side="right")) - 1
         least, most = self._bounds()
@@ -239,13 +236,9 @@ class _LibSvmParsing(Parsing):
 
 def _least(pieces: list[Piece]) -> int:
     """Return the lowest index as written."""
-    from hogwild.kernels.parsing.lines import LEAST
-
     return min(int(piece.found[LEAST]) for piece in pieces)
 
 
 def _most(pieces: list[Piece]) -> int:
     """Return the highest index as written."""
-    from hogwild.kernels.parsing.lines import MOST
-
     return max(int(piece.found[MOST]) for piece in pieces)

@@ -9,9 +9,11 @@ import numpy as np
 
 from hogwild.data.locate import bad_argument, choice, require
 from hogwild.data.rating_table import DELIMITERS, Columns, Holdout, Rated, RatedParsing, form_of
+from hogwild.data.text_parsing.line_by_line import BadLine, fields_of, number_in, parsed_lines
 from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Piece, Tell, find_text
 from hogwild.data.text_parsing.word_columns import WordColumns, numbered
 from hogwild.feeds.packed import Packed
+from hogwild.kernels.parsing.found import FIELDS, FOUND, LINES, ROWS, UNUSUAL
 
 LONGEST_HEADER = 1 << 16
 ADVICE = "It is your own file, one line per rating: user, item, rating; for example MovieLens (grouplens.org/datasets)."
@@ -100,8 +102,8 @@ def _check_columns(who: str, columns: Any) -> None:
         )
 
 
-class _IdsAreWords(Exception):
-    """An id is not a whole number."""
+class _IsUnusual(Exception):
+    """A line has more than digits and delimiters."""
 
 
 class _RatingsParsing(RatedParsing):
@@ -126,7 +128,7 @@ class _RatingsParsing(RatedParsing):
         self.compile("ratings")
         try:
             pieces = self.pieces(self._whole_numbers, tell, begin, line)
-        except _IdsAreWords:
+        except _IsUnusual:
             return self.table(self._words(tell, begin, line))
         self.note_bad_lines(pieces)
         user, item, rating = (np.concatenate([piece.arrays[k] for piece in pieces]) for k in range(3))
@@ -134,8 +136,8 @@ class _RatingsParsing(RatedParsing):
         return self.table(Rated(user, item, rating))
 
     def _words(self, tell: Tell, begin: int, line: int) -> Rated:
-        """Parse ids that are words, from byte `begin` on, where line `line` starts."""
-        require("pyarrow.csv", "hogwild.data.Ratings with words as ids", "pyarrow", "sparse")
+        """Parse ids as words, from byte `begin` on, where line `line` starts."""
+        require("pyarrow.csv", "hogwild.data.Ratings, for this file,", "pyarrow", "sparse")
         *ids, rating = self.form.columns
         columns = WordColumns(self.form.delimiter.encode(), tuple(ids), rating, self.form.width, is_exact=False)
         pieces = self.pieces(partial(columns.parse, self), tell, begin, line)
@@ -145,18 +147,18 @@ class _RatingsParsing(RatedParsing):
         return Rated(user, item, np.concatenate([piece.arrays[2] for piece in pieces]), (users, items))
 
     def _whole_numbers(self, content: bytes) -> Piece:
-        """Parse a piece with ids that are whole numbers: users, items, ratings. Raises _IdsAreWords."""
-        from hogwild.kernels.parsing.lines import FOUND, LF, LINES, ROWS, WORDY, count, ratings
+        """Parse a piece of ordinary lines: users, items, ratings. Raises _IsUnusual."""
+        from hogwild.kernels.parsing.lines import LF, count, ratings
 
         text, found = np.frombuffer(content, np.uint8), np.zeros(FOUND, np.int64)
         count(text, LF, found)
         most = int(found[LINES])
         user, item, rating = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.float32)
-        ratings(text, *self.form.bytes, np.array(self.form.columns), user, item, rating, 0, most, found)
-        if found[WORDY]:
-            raise _IdsAreWords
+        ratings(text, *self.form.bytes, np.array(self.form.columns), user, item, rating, found)
+        if found[UNUSUAL]:
+            raise _IsUnusual
         rows = int(found[ROWS])
-        return self.piece(content, found, user[:rows], item[:rows], rating[:rows])
+        return Piece((user[:rows], item[:rows], rating[:rows]), found)
 
     def places(self, user: str, item: str) -> list[str]:
         """Return the lines of one pair in the file, by reading it again."""
@@ -216,21 +218,60 @@ class _JesterParsing(RatedParsing):
 
     def parse(self, tell: Tell) -> Parsed:
         """Parse the ratings; persons and jokes are numbered from 1 on."""
-        self.compile("wide")
-        pieces = self.pieces(self._piece, tell, self.begin())
+        require("pyarrow.csv", "hogwild.data.Jester", "pyarrow", "sparse")
+        pieces = self.pieces(lambda content: self._quick(content) or self._careful(content), tell, self.begin())
         self.note_bad_lines(pieces)
         user = np.concatenate([piece.arrays[0] + np.int32(piece.line) for piece in pieces])
         item, rating = (np.concatenate([piece.arrays[k] for piece in pieces]) for k in (1, 2))
         return self.table(Rated(user, item + np.int32(1), rating))
 
-    def _piece(self, content: bytes) -> Piece:
-        """Parse a piece: persons, counted within it from 0 on, jokes, ratings."""
-        from hogwild.kernels.parsing.lines import FOUND, ITEMS, LINES, ROWS, count, wide
+    def _quick(self, content: bytes) -> Piece | None:
+        """Parse a piece: persons, counted within it from 0 on, jokes, ratings. Return None if anything is unusual."""
+        import pyarrow
+        from pyarrow import csv
 
-        text, found = np.frombuffer(content, np.uint8), np.zeros(FOUND, np.int64)
-        count(text, ord(","), found)
-        most = int(found[ITEMS] + found[LINES])
-        user, item, rating = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.float32)
-        wide(text, ord(","), JOKES, NOTHING, user, item, rating, 0, most, 0, found)
-        rows = int(found[ROWS])
-        return self.piece(content, found, user[:rows], item[:rows], rating[:rows])
+        names = [*map(str, range(JOKES + 1))]
+        try:
+            table = csv.read_csv(
+                pyarrow.BufferReader(content),
+                csv.ReadOptions(use_threads=False, block_size=len(content) + 1, column_names=names),
+                csv.ParseOptions(quote_char=False),
+                csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.float64()), null_values=[]),
+            )
+        except pyarrow.ArrowInvalid:
+            return None
+        lines = content.count(b"\n") + (not content.endswith(b"\n"))
+        if table.num_rows != lines:
+            return None
+        promised, *columns = (np.from_dlpack(column.chunk(0)) for column in table.columns)
+        found = np.zeros(FOUND, np.int64)
+        piece = self._rated(np.stack(columns, axis=1), found)
+        found[LINES], found[ROWS] = lines, len(piece.arrays[0])
+        is_right = np.array_equal(np.bincount(piece.arrays[0], minlength=lines), promised)
+        return piece if is_right and np.isfinite(piece.arrays[2]).all() else None
+
+    def _careful(self, content: bytes) -> Piece:
+        rows, bad, found = parsed_lines(self, content, self._line)
+        table = np.full((int(found[LINES]), JOKES), NOTHING)
+        for line, ratings in rows:
+            table[line] = ratings
+        piece = self._rated(table, found)
+        piece.bad, found[ROWS] = bad, len(piece.arrays[0])
+        return piece
+
+    def _rated(self, table: np.ndarray, found: np.ndarray) -> Piece:
+        """Return the ratings in a table of a line per person (n, JOKES) float64."""
+        user, item = np.nonzero(table != NOTHING)
+        with np.errstate(over="ignore"):  # the value becomes infinite
+            return Piece((user.astype(np.int32), item.astype(np.int32), table[user, item].astype(np.float32)), found)
+
+    def _line(self, line: bytes) -> list[float]:
+        """Return the ratings of a line. Raises BadLine."""
+        values: list[float] = []
+        for at, field in fields_of(line, b",", has_quotes=True):
+            if len(values) > JOKES:
+                raise BadLine(FIELDS, 0)
+            values.append(number_in(field, at))
+        if len(values) != JOKES + 1 or values[0] != sum(value != NOTHING for value in values[1:]):
+            raise BadLine(FIELDS, 0)
+        return values[1:]

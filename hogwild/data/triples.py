@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hogwild.data.locate import choice
-from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Tell, find_text
+from hogwild.data.locate import choice, find_file, require
+from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Tell
 from hogwild.data.text_parsing.word_columns import WordColumns, in_order, numbered
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
@@ -36,7 +36,7 @@ class Triples(PackedFile):
     ) -> None:
         who = f"Triples(path={str(path)!r})"
         choice(who, "delimiter", delimiter, ("\t", ",", ";", "|", " "))
-        self.path = find_text(who, path, root, ADVICE, "pyarrow")
+        self.path = find_file(who, path, root, ADVICE)
         self.delimiter = delimiter
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
@@ -52,6 +52,7 @@ class _TriplesParsing(Parsing):
     }
 
     def parse(self, tell: Tell) -> Parsed:
+        require("pyarrow.csv", "hogwild.data.Triples", "pyarrow", "sparse")
         columns = WordColumns(self.source.delimiter.encode(), (0, 1, 2), -1, 3, is_exact=True)
         pieces = self.pieces(partial(columns.parse, self), tell, self.begin())
         self.note_bad_lines(pieces)

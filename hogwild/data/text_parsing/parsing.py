@@ -25,6 +25,7 @@ from hogwild.data.threads import in_threads
 from hogwild.errors import DataError, MemoryShortError
 from hogwild.feeds.packed import Packed
 from hogwild.formatting import size
+from hogwild.kernels.parsing.found import BAD, LINE_AT, LINES, ROWS, RULE, TOKEN_AT
 
 SHOWN = 60  # characters of a line
 Tell = Callable[[int, int], object]  # bytes of the file that are read, its size
@@ -42,7 +43,7 @@ class Parsed:
 
 @dataclass(slots=True)
 class Piece:
-    """A parsed piece of a file: its rows as arrays, and the numbers `found` that `kernels/parsing/lines.py` explains.
+    """A parsed piece of a file: its rows as arrays, and the numbers `found` (`kernels/parsing/found.py`).
     `bad`: the first line that does not parse, counted within the piece from 0 on, and what is wrong with it."""
 
     arrays: tuple[Any, ...]
@@ -119,7 +120,7 @@ class Parsing(ABC):
                     code="data/bad-line",
                 )
             piece.line = line
-            line += int(piece.found[_lines().LINES])
+            line += int(piece.found[LINES])
             pieces.append(piece)
             nbytes += sum(array.nbytes for array in piece.arrays)
             self.check_memory(nbytes)
@@ -144,23 +145,21 @@ class Parsing(ABC):
 
     def piece(self, content: bytes, found: np.ndarray, *arrays: np.ndarray) -> Piece:
         """Return a piece that a kernel has parsed, with the place and the text of its first bad line."""
-        lines = _lines()
-        if not found[lines.BAD]:
+        if not found[BAD]:
             return Piece(arrays, found)
-        begin, token = int(found[lines.LINE_AT]), int(found[lines.TOKEN_AT])
+        begin, token = int(found[LINE_AT]), int(found[TOKEN_AT])
         line = content[begin:].split(b"\n", 1)[0]
-        words = problem(self.rules[int(found[lines.RULE])], line, token - begin)
+        words = problem(self.rules[int(found[RULE])], line, token - begin)
         return Piece(arrays, found, (content.count(b"\n", 0, begin), words))
 
     def note_bad_lines(self, pieces: list[Piece]) -> None:
         """Note the number of bad lines, which are skipped. Raises DataError if no row is left."""
-        lines = _lines()
-        if bad := sum(int(piece.found[lines.BAD]) for piece in pieces):
+        if bad := sum(int(piece.found[BAD]) for piece in pieces):
             first = next(piece for piece in pieces if piece.bad[1])
             words = f"{self.place(first.line + first.bad[0])}: {first.bad[1]}"
             self.left_out["bad lines"] = bad
             self.notes.append(f"{bad:,} lines cannot be parsed and are left out; the first: {words}")
-        if not sum(int(piece.found[lines.ROWS]) for piece in pieces):
+        if not sum(int(piece.found[ROWS]) for piece in pieces):
             raise self.no_rows()
 
     def place(self, line: int) -> str:
@@ -176,12 +175,6 @@ class Parsing(ABC):
     @property
     def region_name(self) -> str:
         return self.what.replace(".", "-")
-
-
-def _lines() -> Any:
-    from hogwild.kernels.parsing import lines
-
-    return lines
 
 
 def names_as_bytes(names: Mapping[str, Any]) -> list[tuple[str, bytes]]:
@@ -216,12 +209,9 @@ class PackedFile(ABC):
         return parsed.packed
 
 
-def find_text(
-    who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None, advice: str, package: str = "numba"
-) -> Path:
-    """Return the path of the file. Raises NotFoundError with the searched folders, and UsageError without the package
-    that parses it."""
-    require(package, who, package, "sparse")
+def find_text(who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None, advice: str) -> Path:
+    """Return the path of the file. Raises NotFoundError with the searched folders, and UsageError without numba."""
+    require("numba", who, "numba", "sparse")
     return find_file(who, path, root, advice)
 
 

@@ -7,21 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.data.text_parsing.parsing import Parsing, Piece, problem
+from hogwild.data.text_parsing.line_by_line import BadLine, fields_of, number_in, parsed_lines
+from hogwild.data.text_parsing.parsing import Parsing, Piece
 from hogwild.errors import DataError
+from hogwild.kernels.parsing.found import EMPTY, FIELDS, FOUND, LINES, ROWS
 
 MOST_WORDS = 2**31 - 2
-LARGEST = float(np.finfo(np.float32).max)
 ONE_BYTE = b"\x1f"  # replaces a delimiter of two bytes, which pyarrow does not know
-NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-NOT_FINITE = re.compile(rb"[+-]?(nan|inf)", re.IGNORECASE)
-
-
-class _BadLine(Exception):
-    """A line breaks a rule of `kernels/parsing/lines.py`, at a byte."""
-
-    def __init__(self, rule: int, at: int) -> None:
-        self.rule, self.at = rule, at
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,81 +70,33 @@ class WordColumns:
         if self.rating >= 0:
             with np.errstate(over="ignore"):  # the value becomes infinite
                 rating = np.from_dlpack(table.column(str(self.rating)).chunk(0)).astype(np.float32)
-        return _piece(words, rating, lines, bad=0) if np.isfinite(rating).all() else None
+        found = np.zeros(FOUND, np.int64)
+        found[LINES] = found[ROWS] = lines
+        return Piece((*words, rating), found) if np.isfinite(rating).all() else None
 
     def _careful(self, parsing: Parsing, content: bytes) -> Piece:
         import pyarrow
 
-        words: list[list[bytes]] = [[] for _ in self.columns]
-        ratings: list[float] = []
-        bad, first, lines = 0, (0, ""), content.split(b"\n")
-        for number, whole in enumerate(lines):
-            line = whole.removesuffix(b"\r")
-            if not line.strip(b" \t\r"):
-                continue
-            try:
-                found, rating = self._line(line)
-            except _BadLine as error:
-                first = first if bad else (number, problem(parsing.rules[error.rule], line, error.at))
-                bad += 1
-                continue
-            ratings.append(rating)
-            for column, word in zip(words, found, strict=True):
-                column.append(word)
-        encoded = [pyarrow.array(column, pyarrow.binary()).dictionary_encode() for column in words]
-        piece = _piece(encoded, np.array(ratings, np.float32), len(lines) - content.endswith(b"\n"), bad)
-        piece.bad = first
-        return piece
+        rows, bad, found = parsed_lines(parsing, content, self._line)
+        columns = [[words[k] for _, (words, _) in rows] for k in range(len(self.columns))]
+        encoded = [pyarrow.array(column, pyarrow.binary()).dictionary_encode() for column in columns]
+        return Piece((*encoded, np.array([rating for _, (_, rating) in rows], np.float32)), found, bad)
 
     def _line(self, line: bytes) -> tuple[list[bytes], float]:
-        """Return the words and the rating of a line. Raises _BadLine."""
-        from hogwild.kernels.parsing.lines import EMPTY, FIELDS, QUOTE
-
-        found: dict[int, bytes] = {}
-        number, at, rating = 0, 0, 1.0
-        while True:
-            begin, end, behind = at, line.find(self.delimiter, at), 0
-            if not self.is_exact and line.startswith(b'"', at):
-                begin, end = at + 1, line.find(b'"', at + 1)
-                behind = end + 1
-                if end < 0 or not (behind == len(line) or line.startswith(self.delimiter, behind)):
-                    raise _BadLine(QUOTE, at)
-            end = len(line) if end < 0 else end
-            if number in self.columns and begin == end:
-                raise _BadLine(EMPTY, begin)
-            if number == self.rating:
-                rating = _number(line[begin:end], begin)
-            found[number] = line[begin:end]
-            number, at = number + 1, behind or end
-            if at >= len(line):
+        """Return the words and the rating of a line. Raises BadLine."""
+        found: list[bytes] = []
+        rating, wanted = 1.0, 1 + max(*self.columns, self.rating)
+        for at, field in fields_of(line, self.delimiter, has_quotes=not self.is_exact):
+            if len(found) in self.columns and not field:
+                raise BadLine(EMPTY, at)
+            if len(found) == self.rating:
+                rating = number_in(field, at)
+            found.append(field)
+            if len(found) == wanted and not self.is_exact:  # what follows may be any text
                 break
-            at += len(self.delimiter)
-        if not found.keys() >= {*self.columns} or self.rating >= number or (self.is_exact and number != self.width):
-            raise _BadLine(FIELDS, 0)
+        if len(found) < wanted or (self.is_exact and len(found) != self.width):
+            raise BadLine(FIELDS, 0)
         return [found[column] for column in self.columns], rating
-
-
-def _piece(words: list[Any], rating: np.ndarray, lines: int, bad: int) -> Piece:
-    from hogwild.kernels.parsing.lines import BAD, FOUND, LINES, ROWS
-
-    found = np.zeros(FOUND, np.int64)
-    found[LINES], found[ROWS], found[BAD] = lines, len(rating), bad
-    return Piece((*words, rating), found)
-
-
-def _number(text: bytes, at: int) -> float:
-    """Return the rating at byte `at` of a line. Raises _BadLine."""
-    from hogwild.kernels.parsing.lines import FINITE, VALUE
-
-    text = text.strip(b" \t\r")
-    if NOT_FINITE.match(text):
-        raise _BadLine(FINITE, at)
-    if not NUMBER.fullmatch(text):
-        raise _BadLine(VALUE, at)
-    value = float(text)
-    if abs(value) > LARGEST:
-        raise _BadLine(FINITE, at)
-    return value
 
 
 def _are_whole_fields(text: bytes, delimiter: bytes) -> bool:

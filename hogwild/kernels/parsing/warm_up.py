@@ -10,6 +10,7 @@ import numpy as np
 
 from hogwild.kernels.compiling import KernelCache
 from hogwild.kernels.parsing import grid_cells, lines, ordering, tokens
+from hogwild.kernels.parsing.found import FOUND
 
 log = logging.getLogger(__name__)
 _READY: set[str] = set()
@@ -44,7 +45,7 @@ def _longs(*shape: int) -> np.ndarray:
 
 
 def _counted() -> np.ndarray:
-    found = _longs(lines.FOUND)
+    found = _longs(FOUND)
     lines.count(_text(), lines.COLON, found)
     return found
 
@@ -67,7 +68,7 @@ def _ids() -> None:
 
 
 def _ratings() -> None:
-    lines.ratings(_text(), 0, 0, _longs(3), _ints(1), _ints(1), _floats(1), 0, 0, _counted())
+    lines.ratings(_text(), 0, 0, _longs(3), _ints(1), _ints(1), _floats(1), _counted())
 
 
 def _running_text() -> None:
@@ -75,10 +76,6 @@ def _running_text() -> None:
     tokens.fill_slots(keys, 0, slots)
     tokens.number(_text(), 0, slots, keys, _longs(1), np.zeros(1, np.uint8), _longs(2), _longs(1), _ints(0))
     tokens.encode(_ints(0), _ints(1), 1, _ints(1), 0, _longs(1), 0)
-
-
-def _wide() -> None:
-    lines.wide(_text(), 0, 1, 0.0, _ints(1), _ints(1), _floats(1), 0, 0, 0, _counted())
 
 
 def _grid() -> None:
@@ -96,6 +93,5 @@ RUNS: dict[str, Callable[[], None]] = {
     "ratings": _ratings,
     "ids": _ids,
     "text": _running_text,
-    "wide": _wide,
     "grid": _grid,
 }
