@@ -186,12 +186,10 @@ class RatedParsing(Parsing):
 
     def _as_in(self, like: Packed, rated: Rated, names: dict[str, np.ndarray]) -> Rated:
         """Return the ratings with the training data's numbers, without unknown users and items."""
-        from hogwild.kernels.parsing.ordering import renumber
-
         if {*names} - {*like.names}:
             raise DataError(f"{self.source.path}: data.train has no ratings", code="data/val-unlike-train")
         for ids, kind in ((rated.user, "users"), (rated.item, "items")):
-            renumber(ids, in_numbers_of(like.names[kind], names[kind]))
+            ids[:] = in_numbers_of(like.names[kind], names[kind])[ids]
         is_known = (rated.user >= 0) & (rated.item >= 0)
         if not (unknown := int(np.count_nonzero(~is_known))):
             return rated
@@ -204,20 +202,18 @@ class RatedParsing(Parsing):
 
 def _dense(ids: np.ndarray, words: list[bytes] | None) -> np.ndarray:
     """Replace `ids` by numbers from 0 on, in place, in the order of the returned names."""
-    from hogwild.kernels.parsing.ordering import mark, renumber
-
     if words is not None:
         ranks, names = in_order(words)
-        renumber(ids, ranks)
+        ids[:] = ranks[ids]
         return np.asarray(names) if isinstance(names, np.ndarray) else np.array(names, object)
     highest = int(ids.max(initial=0))
     if highest >= max(TABLE_LIMIT, 4 * len(ids)):
         names, numbers = np.unique(ids, return_inverse=True)
         ids[:] = numbers
         return names.astype(np.int64)
-    is_there = np.zeros(highest + 1, np.uint8)
-    mark(ids, is_there)
-    renumber(ids, np.cumsum(is_there, dtype=np.int32) - np.int32(1))
+    is_there = np.zeros(highest + 1, np.bool_)
+    is_there[ids] = True
+    ids[:] = (np.cumsum(is_there, dtype=np.int32) - np.int32(1))[ids]
     return np.flatnonzero(is_there)
 
 

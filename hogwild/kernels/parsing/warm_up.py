@@ -60,8 +60,6 @@ def _libsvm() -> None:
 
 
 def _ids() -> None:
-    ordering.mark(_ints(0), np.zeros(1, np.uint8))
-    ordering.renumber(_ints(0), _ints(1))
     ordering.are_sorted(_ints(0), _ints(0))
     ordering.counted(_ints(0), _ints(0), _longs(2), _ints(0))
     ordering.held_out(_ints(0), _ints(0), np.uint64(0), 0.5, np.zeros(0, np.bool_))
