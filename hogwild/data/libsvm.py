@@ -2,23 +2,25 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from itertools import islice
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from hogwild.data.locate import bad_argument, choice
-from hogwild.data.text_parsing import passes
-from hogwild.data.text_parsing.passes import Finds, LinesStep, Parsed, Parsing, Pass, Run, TextLines, begins_of, zeros
+from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Piece, Tell, begins_of, find_text, shown
+from hogwild.data.threads import in_threads
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed, PackedSpec
-from hogwild.shared_memory.region import Region
+from hogwild.kernels.parsing.found import FOUND, ITEMS, LEAST, LINES, MOST, ROWS, UNSEEN
 
 MOST_INDEX = 2**31 - 2
 LARGEST_CLASS = 1 << 24  # a float32 represents every whole number up to it
 
 
-class LibSvm(passes.PackedFile):
+class LibSvm(PackedFile):
     """Rows `label index:value index:value … # comment`, plain or .gz; packed as `csr`: `indptr` (N+1,) int64, `indices`
     (nnz,) int32 from 0 on, `values` (nnz,) float32, `target` (N,). A row's features are sorted most frequent first, by
     the counts in this file. A row may have no feature; an empty line is no row.
@@ -56,66 +58,11 @@ class LibSvm(passes.PackedFile):
         if features is not None and (type(features) is not int or not 0 < features < MOST_INDEX):
             raise bad_argument(f"{who}: features must be a whole number from 1 to 2147483645, got {features!r}")
         advice = "It is your own file in libsvm format, one row per line: label index:value index:value …"
-        self.path = passes.find_text(who, path, root, advice)
+        self.path = find_text(who, path, root, advice)
         self.features, self.one_based, self.labels, self.normalise = features, one_based, labels, normalise
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
         return _LibSvmParsing(self, what, like, on_bad_line)
-
-
-@dataclass(frozen=True, slots=True)
-class _LibSvmParse(LinesStep):
-    """Pass that parses rows as written: a piece's rows start at `rows[piece]`, its values at `places[piece]`."""
-
-    spec: PackedSpec
-    rows: np.ndarray
-    places: np.ndarray
-    least: int
-    most: int
-    leaves_out: bool
-
-    def do(self, piece: int, regions: Mapping[str, Region]) -> None:
-        from hogwild.kernels.parsing.lines import ITEMS, libsvm
-
-        found = self.found(regions)[piece]
-        found[ITEMS:] = 0
-        raw = self.spec.attach(regions["raw"]).arrays()
-        libsvm(
-            self.lines.piece(piece, regions), self.least, self.most, self.leaves_out,
-            raw["lengths"], raw["indices"], raw["values"], raw["labels"],
-            int(self.rows[piece]), int(self.rows[piece + 1]), int(self.places[piece]), int(self.places[piece + 1]),
-            found,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Order(LinesStep):
-    """Pass that sorts each row's features by frequency and closes the gaps between pieces: a piece's rows go to
-    `to_rows[piece]` and on, its values to `to_places[piece]` and on."""
-
-    parse: _LibSvmParse
-    spec: PackedSpec
-    to_rows: np.ndarray
-    to_places: np.ndarray
-    base: int
-    features: int
-    unit: bool
-
-    def do(self, piece: int, regions: Mapping[str, Region]) -> None:
-        from hogwild.kernels.parsing.ordering import by_frequency
-
-        raw, out = self.parse.spec.attach(regions["raw"]).arrays(), self.spec.attach(regions["out"]).arrays()
-        begin = int(self.parse.rows[piece])
-        to, end = int(self.to_rows[piece]), int(self.to_rows[piece + 1])
-        counts = regions["counts"].array("i8", (self.features,))
-        longest = int(raw["lengths"][begin : begin + end - to].max(initial=0))
-        keys, floats = np.empty((2, longest), np.int64), np.empty((2, longest), np.float32)
-        by_frequency(
-            raw["lengths"], raw["indices"], raw["values"], raw["labels"], begin, begin + end - to,
-            int(self.parse.places[piece]), self.base, counts, self.unit,
-            out["indptr"], out["indices"], out["values"], regions["labels"].array("f4", (out["target"].shape[0],)),
-            regions["twice"].array("u1", (out["target"].shape[0],)), to, int(self.to_places[piece]), keys, floats,
-        )  # fmt: skip
 
 
 class _LibSvmParsing(Parsing):
@@ -132,34 +79,47 @@ class _LibSvmParsing(Parsing):
         10: "TOKEN: an index is not negative",
     }
 
-    def parse(self, run: Run) -> Parsed:
-        finds = passes.counted(run, self.what, *TextLines.of(self.source.path), "libsvm")
-        return self._finished(self._ordered(run, self._rows(run, finds), finds), finds)
+    def parse(self, tell: Tell) -> Parsed:
+        self.compile("libsvm")
+        pieces = self._rows(tell)
+        self.note_bad_lines(pieces)
+        base, features = self._numbering(pieces)
+        packed, labels, twice = self._ordered(pieces, base, features)
+        keep = np.ones(packed.samples, bool)
+        if unseen := sum(int(piece.found[UNSEEN]) for piece in pieces):
+            self.left_out["unseen features"] = unseen
+            self.notes.append(f"{unseen:,} values are left out: their features are past the training data's last one")
+        self._twice(keep, twice, pieces)
+        packed = self._labelled(packed, labels, pieces, keep)
+        if not keep.all():
+            packed = packed.copy_rows(self.region_name, np.flatnonzero(keep))
+        return self.finished(packed)
 
-    # ---- passes
-
-    def _rows(self, run: Run, finds: Finds) -> _LibSvmParse:
+    def _rows(self, tell: Tell) -> list[Piece]:
         """Parse the rows as written."""
-        from hogwild.kernels.parsing.lines import ITEMS, LEAST, LINES, MOST
-
-        lines, found = finds.lines, finds.found
-        rows, places = begins_of(found[:, LINES]), begins_of(found[:, ITEMS])
-        kinds = {"lengths": "int64", "labels": "float32"}
-        shapes = {name: (kind, (int(rows[-1]),)) for name, kind in kinds.items()}
-        shapes |= {"indices": ("int32", (int(places[-1]),)), "values": ("float32", (int(places[-1]),))}
-        spec = PackedSpec.laid_out("csr", 0, shapes, {})
-        finds.regions["raw"] = Region.allocate("raw", spec.nbytes)
         least, most = self._bounds()
-        while True:
-            step = _LibSvmParse(lines, "libsvm", spec, rows, places, least, most, self.like is not None)
-            run(Pass(self.what, lines.pieces, step, finds.regions))
-            if self.source.features is None or self.source.one_based != "auto" or self.like is not None:
-                break
-            if most < self.source.features or found[:, LEAST].min() > 0 or found[:, MOST].max() <= most - 1:
-                break
-            most -= 1  # there was a 0, so the last index is one less: parse again, to find lines past it
-        self.check_bad_lines(finds)
-        return step
+        pieces = self.pieces(partial(self._piece, least, most), tell, self.begin())
+        if self.source.features is None or self.source.one_based != "auto" or self.like is not None:
+            return pieces
+        if _least(pieces) > 0 or _most(pieces) < most:
+            return pieces
+        # There is a 0, so the last index is one less: parse again, to find lines past it.
+        return self.pieces(partial(self._piece, least, most - 1), tell, self.begin())
+
+    def _piece(self, least: int, most: int, content: bytes) -> Piece:
+        """Parse a piece: the lengths, indices, values and labels of its rows."""
+        from hogwild.kernels.parsing.lines import COLON, count, libsvm
+
+        text, found = np.frombuffer(content, np.uint8), np.zeros(FOUND, np.int64)
+        count(text, COLON, found)
+        rows, items = int(found[LINES]), int(found[ITEMS])
+        lengths, labels = np.empty(rows, np.int64), np.empty(rows, np.float32)
+        indices, values = np.empty(items, np.int32), np.empty(items, np.float32)
+        libsvm(
+            text, least, most, self.like is not None, lengths, indices, values, labels, 0, rows, 0, items, found
+        )  # fmt: skip
+        rows, items = int(found[ROWS]), int(found[ITEMS])
+        return self.piece(content, found, lengths[:rows], indices[:items], values[:items], labels[:rows])
 
     def _bounds(self) -> tuple[int, int]:
         """Return the lowest and highest valid index, as written."""
@@ -171,65 +131,52 @@ class _LibSvmParsing(Parsing):
             return least, MOST_INDEX
         return least, self.source.features - (self.source.one_based is False)
 
-    def _ordered(self, run: Run, step: _LibSvmParse, finds: Finds) -> Packed:
-        from hogwild.kernels.parsing.lines import ITEMS, ROWS
-
-        (base, features), regions = self._numbering(finds), finds.regions
-        to_rows, to_places = begins_of(finds.found[:, ROWS]), begins_of(finds.found[:, ITEMS])
-        samples, items = int(to_rows[-1]), int(to_places[-1])
-        sizes = {"features": features}
-        arrays = {"indptr": ("int64", (samples + 1,)), "indices": ("int32", (items,)), "values": ("float32", (items,))}
-        arrays["target"] = ("int64" if self.source.labels == "classes" else "float32", (samples,))
-        spec = PackedSpec.laid_out("csr", samples, arrays, sizes)
-        packed = Packed.allocate(self.region_name, spec, {"first": [base]})
-        regions |= {"out": packed.region, "counts": self._counts(step, finds, base, features)}
-        regions |= {"labels": zeros("labels", (samples,), "f4"), "twice": zeros("twice", (samples,), "u1")}
-        unit = self.source.normalise is not None
-        order = _Order(finds.lines, "libsvm", step, spec, to_rows, to_places, base, features, unit)
-        run(Pass(self.what, finds.lines.pieces, order, regions))
-        return packed
-
-    def _numbering(self, finds: Finds) -> tuple[int, int]:
+    def _numbering(self, pieces: list[Piece]) -> tuple[int, int]:
         """Return (the first feature's index as written, the number of features)."""
-        from hogwild.kernels.parsing.lines import LEAST, MOST
-
         if self.like is not None:
             return int(self.like.names["first"][0]), self.like.spec.sizes["features"]
-        base = int(finds.found[:, LEAST].min() > 0) if self.source.one_based == "auto" else int(self.source.one_based)
-        return base, self.source.features or max(1, int(finds.found[:, MOST].max()) + 1 - base)
+        base = int(_least(pieces) > 0) if self.source.one_based == "auto" else int(self.source.one_based)
+        return base, self.source.features or max(1, _most(pieces) + 1 - base)
 
-    def _counts(self, step: _LibSvmParse, finds: Finds, base: int, features: int) -> Region:
-        """Return (F,) int64: the number of rows that name each feature."""
-        from hogwild.kernels.parsing.lines import ITEMS
+    def _ordered(self, pieces: list[Piece], base: int, features: int) -> tuple[Packed, np.ndarray, np.ndarray]:
+        """Return the rows, each most frequent feature first, without their targets; the labels (N,) float32, and (N,)
+        uint8: 1 for a row that names a feature twice."""
+        from hogwild.kernels.parsing.ordering import by_frequency
 
-        region = zeros("counts", (features,), "i8")
-        counts, indices = region.array("i8", (features,)), step.spec.attach(finds.regions["raw"]).arrays()["indices"]
-        for begin, many in zip(step.places.tolist(), finds.found[:, ITEMS].tolist(), strict=False):
-            some = np.bincount(indices[begin : begin + many])[base:]
+        to_rows = begins_of(np.array([len(piece.arrays[0]) for piece in pieces]))
+        to_places = begins_of(np.array([len(piece.arrays[1]) for piece in pieces]))
+        samples, items = int(to_rows[-1]), int(to_places[-1])
+        shapes = {"indptr": ("int64", (samples + 1,)), "indices": ("int32", (items,)), "values": ("float32", (items,))}
+        shapes["target"] = ("int64" if self.source.labels == "classes" else "float32", (samples,))
+        spec = PackedSpec.laid_out("csr", samples, shapes, {"features": features})
+        packed = Packed.allocate(self.region_name, spec, {"first": [base]})
+        out, labels, twice = packed.arrays(), np.empty(samples, np.float32), np.empty(samples, np.uint8)
+        counts = np.zeros(features, np.int64)
+        for piece in pieces:
+            some = np.bincount(piece.arrays[1])[base:]
             counts[: len(some)] += some
-        return region
+
+        def order(number: int) -> None:
+            lengths, *rest = pieces[number].arrays
+            longest = int(lengths.max(initial=0))
+            scratch = np.empty((2, longest), np.int64), np.empty((2, longest), np.float32)
+            by_frequency(
+                lengths, *rest, 0, len(lengths), 0, base, counts, self.source.normalise is not None,
+                out["indptr"], out["indices"], out["values"], labels, twice,
+                int(to_rows[number]), int(to_places[number]), *scratch,
+            )  # fmt: skip
+
+        for _ in in_threads(order, range(len(pieces))):
+            pass
+        return packed, labels, twice
 
     # ---- result
 
-    def _finished(self, packed: Packed, finds: Finds) -> Parsed:
-        from hogwild.kernels.parsing.lines import UNSEEN
-
-        keep = np.ones(packed.samples, bool)
-        if unseen := finds.total(UNSEEN):
-            self.left_out["unseen features"] = unseen
-            self.notes.append(f"{unseen:,} values are left out: their features are past the training data's last one")
-        self._twice(keep, finds)
-        packed = self._labelled(packed, finds, keep)
-        if not keep.all():
-            packed = packed.copy_rows(self.region_name, np.flatnonzero(keep))
-        return self.finished(packed)
-
-    def _twice(self, keep: np.ndarray, finds: Finds) -> None:
+    def _twice(self, keep: np.ndarray, twice: np.ndarray, pieces: list[Piece]) -> None:
         """Treat rows that name a feature twice as bad lines; the parser of single lines cannot see it."""
-        twice = finds.regions["twice"].array("u1", (len(keep),))
         if not (many := int(twice.sum())):
             return
-        words = f"{self._place_of(int(twice.argmax()), finds)}: a feature occurs twice"
+        words = f"{self._place_of(int(twice.argmax()), pieces)}: a feature occurs twice"
         if self.on_bad_line != "skip":
             raise DataError(
                 f"{words}; add the two values (data.on_bad_line: skip leaves such lines out and counts them)",
@@ -239,35 +186,23 @@ class _LibSvmParsing(Parsing):
         self.left_out["bad lines"] = self.left_out.get("bad lines", 0) + many
         self.notes.append(f"{many:,} rows name a feature twice and are left out; the first of them: {words}")
 
-    def _place_of(self, row: int, finds: Finds) -> str:
+    def _place_of(self, row: int, pieces: list[Piece]) -> str:
         """Return the place of a row in the file, by parsing the rows of its piece again, line by line."""
-        from hogwild.kernels.parsing.lines import FOUND, ROWS, libsvm
-
-        begins = begins_of(finds.found[:, ROWS])
-        piece = int(np.searchsorted(begins, row, side="right")) - 1
-        content, left, at = finds.lines.piece(piece, finds.regions).tobytes(), row - int(begins[piece]), 0
+        begins = begins_of(np.array([len(piece.arrays[0]) for piece in pieces]))
+        number = int(np.searchsorted(begins, row, side="right")) - 1
         least, most = self._bounds()
-        for line in content.split(b"\n"):
-            found, many = np.zeros(FOUND, np.int64), line.count(b":")
-            scratch = (
-                np.zeros(1, np.int64),
-                np.zeros(many, np.int32),
-                np.zeros(many, np.float32),
-                np.zeros(1, np.float32),
-            )
-            libsvm(np.frombuffer(line, np.uint8), least, most, self.like is not None, *scratch, 0, 1, 0, many, found)
-            left -= int(found[ROWS])
+        left, content = row - int(begins[number]), next(islice(self.contents(self.begin()), number, None))
+        for at, line in enumerate(content.split(b"\n")):
+            left -= int(self._piece(least, most, line).found[ROWS])
             if left < 0:
-                return f"{finds.place(piece, content, at)}: {passes.shown(line)!r}"
-            at += len(line) + 1
-        raise finds.lines.changed()
+                return f"{self.place(pieces[number].line + at)}: {shown(line)!r}"
+        raise self.text.changed()
 
-    def _labelled(self, packed: Packed, finds: Finds, keep: np.ndarray) -> Packed:
+    def _labelled(self, packed: Packed, labels: np.ndarray, pieces: list[Piece], keep: np.ndarray) -> Packed:
         """Write the targets, and set the number of classes."""
-        labels = finds.regions["labels"].array("f4", (len(keep),))
         target, sizes, names = packed.arrays()["target"], dict(packed.spec.sizes), dict(packed.names)
         if self.source.labels == "classes":
-            classes = self._classes(labels, finds)
+            classes = self._classes(labels, pieces)
             numbers = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
             keep &= (is_known := classes[numbers] == labels)
             target[:], sizes["classes"], names["classes"] = numbers, len(classes), classes.astype(np.int64)
@@ -278,13 +213,13 @@ class _LibSvmParsing(Parsing):
             target[:] = labels
         return Packed(packed.region, replace(packed.spec, sizes=sizes), names)
 
-    def _classes(self, labels: np.ndarray, finds: Finds) -> np.ndarray:
+    def _classes(self, labels: np.ndarray, pieces: list[Piece]) -> np.ndarray:
         """Return the classes (C,) float32, ascending. Raises DataError for a label that is not a class."""
         is_wrong = (labels != np.floor(labels)) | (np.abs(labels) > LARGEST_CLASS)
         if is_wrong.any():
             row = int(is_wrong.argmax())
             raise DataError(
-                f"{self._place_of(row, finds)}: labels: classes are whole numbers up to {LARGEST_CLASS:,}, not "
+                f"{self._place_of(row, pieces)}: labels: classes are whole numbers up to {LARGEST_CLASS:,}, not "
                 f"{labels[row]:g}",
                 code="data/bad-line",
             )
@@ -297,3 +232,13 @@ class _LibSvmParsing(Parsing):
                 code="data/val-unlike-train",
             )
         return np.asarray(self.like.names["classes"], np.float32)
+
+
+def _least(pieces: list[Piece]) -> int:
+    """Return the lowest index as written."""
+    return min(int(piece.found[LEAST]) for piece in pieces)
+
+
+def _most(pieces: list[Piece]) -> int:
+    """Return the highest index as written."""
+    return max(int(piece.found[MOST]) for piece in pieces)

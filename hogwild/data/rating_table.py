@@ -3,18 +3,16 @@ ids numbered, sorted, each pair once, and optionally only one part of them."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from hogwild.data.text_parsing.passes import Finds, Parsed, Parsing
-from hogwild.data.text_parsing.vocabulary import in_order
+from hogwild.data.text_parsing.parsing import Parsed, Parsing
+from hogwild.data.text_parsing.word_columns import in_order
 from hogwild.data.triples import in_numbers_of
 from hogwild.errors import DataError
-from hogwild.feeds.packed import Packed, PackedSpec
-from hogwild.shared_memory.region import Region
+from hogwild.feeds.packed import Packed
 
 DELIMITERS = ("::", "\t", ",", ";", "|", " ")  # tried in this order
 # Column names, in lower case and letters only, from well-known data sets.
@@ -36,6 +34,7 @@ class Form:
     delimiter: str
     columns: tuple[int, int, int]
     has_header: bool
+    width: int  # fields of the first line
 
     @property
     def bytes(self) -> tuple[int, int]:
@@ -52,10 +51,10 @@ def form_of(path: Path, first_line: str, delimiter: str, header: bool | str, col
         raise _wrong(path, f"the first line has only one column: {first_line[:60]!r}; set delimiter")
     has_header = _looks_like_names(fields) if header == "auto" else bool(header)
     if columns is not None:
-        return Form(delimiter, _chosen(path, fields, has_header, columns), has_header)
+        return Form(delimiter, _chosen(path, fields, has_header, columns), has_header, len(fields))
     if not has_header:
-        return Form(delimiter, (0, 1, 2 if len(fields) > 2 else -1), False)
-    return Form(delimiter, _named(path, fields), True)
+        return Form(delimiter, (0, 1, 2 if len(fields) > 2 else -1), False, len(fields))
+    return Form(delimiter, _named(path, fields), True, len(fields))
 
 
 def _looks_like_names(fields: Sequence[str]) -> bool:
@@ -104,26 +103,23 @@ TABLE_LIMIT = 1 << 26  # ids up to this, or four times the ratings, use a lookup
 
 @dataclass(slots=True)
 class Rated:
-    """Parsed ratings, (N,) each. `user` and `item` int32 are ids as written or, with `words`, indices into those.
-    `region`: the memory that holds them as a packed table, if it does."""
+    """Parsed ratings, (N,) each. `user` and `item` int32 are ids as written or, with `words`, indices into those."""
 
     user: np.ndarray
     item: np.ndarray
     rating: np.ndarray
     words: tuple[list[bytes], list[bytes]] | None = None
-    region: Region | None = None
-    spec: PackedSpec | None = None
 
 
 class RatedParsing(Parsing):
     """Base class: turns parsed ratings into the packed table. Its sources have `duplicates` and `holdout`."""
 
-    def table(self, rated: Rated, finds: Finds) -> Parsed:
-        """Return the table, sorted by user and item. Raises DataError for bad lines and duplicate pairs."""
-        self.check_bad_lines(finds)
+    def table(self, rated: Rated) -> Parsed:
+        """Return the table, sorted by user and item. Raises DataError for duplicate pairs."""
+        self.compile("ids")
         names = {"users": _dense(rated.user, rated.words and rated.words[0])}
         names["items"] = _dense(rated.item, rated.words and rated.words[1])
-        chosen = self._in_order(rated, names, finds)
+        chosen = self._in_order(rated, names)
         if self.source.holdout is not None:
             chosen = self._part(rated, chosen)
         if chosen is not None:
@@ -135,24 +131,15 @@ class RatedParsing(Parsing):
                 "users": names["users"][_dense(rated.user, None)],
                 "items": names["items"][_dense(rated.item, None)],
             }
-        return self.finished(self._packed(rated, names))
+        sizes = {kind: len(values) for kind, values in names.items()}
+        arrays = {"user": rated.user, "item": rated.item, "rating": rated.rating}
+        return self.finished(Packed.of(self.region_name, "table", arrays, sizes, names))
 
-    def places(self, finds: Finds, user: str, item: str) -> list[str]:
+    def places(self, user: str, item: str) -> list[str]:
         """Return the lines of one pair in the file, for an error."""
         return []
 
-    def _packed(self, rated: Rated, names: dict[str, Any]) -> Packed:
-        """Return the packed table: in its existing memory if nothing moved; otherwise a copy."""
-        sizes = {kind: len(values) for kind, values in names.items()}
-        arrays = {"user": rated.user, "item": rated.item, "rating": rated.rating}
-        if rated.region is None or rated.spec is None:
-            return Packed.of(self.region_name, "table", arrays, sizes, names)
-        specs = tuple(
-            replace(spec, shape=(len(rated.user),)) for spec in rated.spec.arrays
-        )  # space left at the ends by lines without a rating stays unused
-        return Packed(rated.region, PackedSpec("table", len(rated.user), specs, sizes), names)
-
-    def _in_order(self, rated: Rated, names: dict[str, np.ndarray], finds: Finds) -> np.ndarray | None:
+    def _in_order(self, rated: Rated, names: dict[str, np.ndarray]) -> np.ndarray | None:
         """Return the rows to keep, sorted; None: all rows, unchanged."""
         from hogwild.kernels.parsing.ordering import are_sorted, counted
 
@@ -170,7 +157,7 @@ class RatedParsing(Parsing):
         if self.source.duplicates == "fail":
             first = int(is_again.argmax())
             pair = str(names["users"][user[first]]), str(names["items"][item[first]])
-            where = " and ".join(self.places(finds, *pair)[:2]) or str(self.source.path)
+            where = " and ".join(self.places(*pair)[:2]) or str(self.source.path)
             raise DataError(
                 f"{where}: user {pair[0]} rated item {pair[1]} twice; there are {int(is_again.sum()):,} such ratings; "
                 "set duplicates: last (use the later one) or keep",
@@ -199,12 +186,10 @@ class RatedParsing(Parsing):
 
     def _as_in(self, like: Packed, rated: Rated, names: dict[str, np.ndarray]) -> Rated:
         """Return the ratings with the training data's numbers, without unknown users and items."""
-        from hogwild.kernels.parsing.ordering import renumber
-
         if {*names} - {*like.names}:
             raise DataError(f"{self.source.path}: data.train has no ratings", code="data/val-unlike-train")
         for ids, kind in ((rated.user, "users"), (rated.item, "items")):
-            renumber(ids, in_numbers_of(like.names[kind], names[kind]))
+            ids[:] = in_numbers_of(like.names[kind], names[kind])[ids]
         is_known = (rated.user >= 0) & (rated.item >= 0)
         if not (unknown := int(np.count_nonzero(~is_known))):
             return rated
@@ -217,20 +202,18 @@ class RatedParsing(Parsing):
 
 def _dense(ids: np.ndarray, words: list[bytes] | None) -> np.ndarray:
     """Replace `ids` by numbers from 0 on, in place, in the order of the returned names."""
-    from hogwild.kernels.parsing.ordering import mark, renumber
-
     if words is not None:
         ranks, names = in_order(words)
-        renumber(ids, ranks)
+        ids[:] = ranks[ids]
         return np.asarray(names) if isinstance(names, np.ndarray) else np.array(names, object)
     highest = int(ids.max(initial=0))
     if highest >= max(TABLE_LIMIT, 4 * len(ids)):
         names, numbers = np.unique(ids, return_inverse=True)
         ids[:] = numbers
         return names.astype(np.int64)
-    is_there = np.zeros(highest + 1, np.uint8)
-    mark(ids, is_there)
-    renumber(ids, np.cumsum(is_there, dtype=np.int32) - np.int32(1))
+    is_there = np.zeros(highest + 1, np.bool_)
+    is_there[ids] = True
+    ids[:] = (np.cumsum(is_there, dtype=np.int32) - np.int32(1))[ids]
     return np.flatnonzero(is_there)
 
 

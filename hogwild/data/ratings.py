@@ -2,25 +2,24 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from hogwild.data.locate import bad_argument, choice
-from hogwild.data.rating_table import DELIMITERS, Columns, Form, Holdout, Rated, RatedParsing, form_of
-from hogwild.data.text_parsing import passes
-from hogwild.data.text_parsing.passes import Finds, LinesStep, Parsed, Parsing, Pass, Run, TextLines, begins_of
-from hogwild.data.text_parsing.vocabulary import numbered_columns
-from hogwild.feeds.packed import Packed, PackedSpec
-from hogwild.shared_memory.region import Region
+from hogwild.data.locate import bad_argument, choice, require
+from hogwild.data.rating_table import DELIMITERS, Columns, Holdout, Rated, RatedParsing, form_of
+from hogwild.data.text_parsing.line_by_line import BadLine, fields_of, number_in, parsed_lines
+from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Piece, Tell, find_text
+from hogwild.data.text_parsing.word_columns import WordColumns, numbered
+from hogwild.feeds.packed import Packed
+from hogwild.kernels.parsing.found import FIELDS, FOUND, LINES, ROWS, UNUSUAL
 
 LONGEST_HEADER = 1 << 16
 ADVICE = "It is your own file, one line per rating: user, item, rating; for example MovieLens (grouplens.org/datasets)."
-KINDS = {"user": "int32", "item": "int32", "rating": "float32"}
 
 
-class Ratings(passes.PackedFile):
+class Ratings(PackedFile):
     """One rating per line: MovieLens' `u.data` (tabs), `ratings.dat` (`::`), `ratings.csv`, or any table with a column
     of users, one of items and perhaps one of ratings, plain or .gz; packed as `table`: `user` and `item` (N,) int32,
     `rating` (N,) float32, by user, then item. Without a column of ratings each is 1.
@@ -30,8 +29,8 @@ class Ratings(passes.PackedFile):
     In validation data, ratings of users or items that are not in the training data are left out, counted and reported:
     nothing was learnt about them.
 
-    Needs numba (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError with file,
-    line and rule.
+    Needs numba, and pyarrow for ids that are words (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError;
+    `pack` raises DataError with file, line and rule.
 
     Arguments:
         path: file, plain or .gz.
@@ -59,7 +58,7 @@ class Ratings(passes.PackedFile):
         choice(who, "duplicates", duplicates, ("fail", "last", "keep"))
         _check_columns(who, columns)
         self.holdout = holdout_of(who, holdout)
-        self.path = passes.find_text(who, path, root, ADVICE)
+        self.path = find_text(who, path, root, ADVICE)
         self.columns, self.delimiter, self.header, self.duplicates = columns, delimiter, header, duplicates
 
     @staticmethod
@@ -103,29 +102,8 @@ def _check_columns(who: str, columns: Any) -> None:
         )
 
 
-def _spec_of(samples: int) -> PackedSpec:
-    return PackedSpec.laid_out("table", samples, {name: (kind, (samples,)) for name, kind in KINDS.items()}, {})
-
-
-@dataclass(frozen=True, slots=True)
-class _RatingsParse(LinesStep):
-    """Pass that parses rows into place: a piece's rows start at `rows[piece]`, with ids as written."""
-
-    spec: PackedSpec
-    rows: np.ndarray
-    form: Form
-
-    def do(self, piece: int, regions: Mapping[str, Region]) -> None:
-        from hogwild.kernels.parsing.lines import ITEMS, ratings
-
-        found = self.found(regions)[piece]
-        found[ITEMS:] = 0
-        out = self.spec.attach(regions["out"]).arrays()
-        one, two = self.form.bytes
-        ratings(
-            self.lines.piece(piece, regions), one, two, np.array(self.form.columns, np.int64),
-            out["user"], out["item"], out["rating"], int(self.rows[piece]), int(self.rows[piece + 1]), found,
-        )  # fmt: skip
+class _IsUnusual(Exception):
+    """A line has more than digits and delimiters."""
 
 
 class _RatingsParsing(RatedParsing):
@@ -139,59 +117,61 @@ class _RatingsParsing(RatedParsing):
         9: "a quotation mark is not closed, or something stands behind it",
     }
 
-    def parse(self, run: Run) -> Parsed:
-        source = self.source
-        lines, regions = TextLines.of(source.path)
-        begin = int(lines.cuts[0])
-        head = lines.read(begin, begin + LONGEST_HEADER, regions).tobytes().split(b"\n", 1)[0]
+    def parse(self, tell: Tell) -> Parsed:
+        source, begin = self.source, self.begin()
+        head = self.text.read_at(begin, LONGEST_HEADER).split(b"\n", 1)[0]
         first_line = head.decode("utf-8", "replace")
         self.form = form_of(source.path, first_line, source.delimiter, source.header, source.columns)
+        line = 1 + self.form.has_header
         if self.form.has_header:
-            lines = lines.cut(min(lines.size, begin + len(head) + 1), 2, regions)
-        if not lines.pieces:
-            raise self.no_rows()
-        finds = passes.counted(run, self.what, lines, regions, "ratings")
-        return self.table(self._whole_numbers(run, finds) or self._intern(finds), finds)
+            begin += len(head) + 1
+        self.compile("ratings")
+        try:
+            pieces = self.pieces(self._whole_numbers, tell, begin, line)
+        except _IsUnusual:
+            return self.table(self._words(tell, begin, line))
+        self.note_bad_lines(pieces)
+        user, item, rating = (np.concatenate([piece.arrays[k] for piece in pieces]) for k in range(3))
+        pieces.clear()
+        return self.table(Rated(user, item, rating))
 
-    def _whole_numbers(self, run: Run, finds: Finds) -> Rated | None:
-        """Parse ids that are whole numbers; return None if an id is a word."""
-        from hogwild.kernels.parsing.lines import LINES, ROWS, WORDY
+    def _words(self, tell: Tell, begin: int, line: int) -> Rated:
+        """Parse ids as words, from byte `begin` on, where line `line` starts."""
+        require("pyarrow.csv", "hogwild.data.Ratings, for this file,", "pyarrow", "sparse")
+        *ids, rating = self.form.columns
+        columns = WordColumns(self.form.delimiter.encode(), tuple(ids), rating, self.form.width, is_exact=False)
+        pieces = self.pieces(partial(columns.parse, self), tell, begin, line)
+        self.note_bad_lines(pieces)
+        (user,), users = numbered(self.source.path, [[piece.arrays[0] for piece in pieces]])
+        (item,), items = numbered(self.source.path, [[piece.arrays[1] for piece in pieces]])
+        return Rated(user, item, np.concatenate([piece.arrays[2] for piece in pieces]), (users, items))
 
-        rows = begins_of(finds.found[:, LINES])
-        spec = _spec_of(int(rows[-1]))
-        packed = Packed.allocate(self.region_name, spec)
-        finds.regions["out"] = packed.region
-        step = _RatingsParse(finds.lines, "ratings", spec, rows, self.form)
-        run(Pass(self.what, finds.lines.pieces, step, finds.regions))
-        if finds.total(WORDY):
-            return None
-        counts, arrays = finds.found[:, ROWS], packed.arrays()
-        for array in arrays.values():
-            passes.moved_together(array, rows, counts)
-        samples = int(counts.sum())
-        user, item, rating = (array[:samples] for array in arrays.values())
-        return Rated(user, item, rating, region=packed.region, spec=spec)
+    def _whole_numbers(self, content: bytes) -> Piece:
+        """Parse a piece of ordinary lines: users, items, ratings. Raises _IsUnusual."""
+        from hogwild.kernels.parsing.lines import LF, count, ratings
 
-    def _intern(self, finds: Finds) -> Rated:
-        from hogwild.kernels.parsing import warm_up
+        text, found = np.frombuffer(content, np.uint8), np.zeros(FOUND, np.int64)
+        count(text, LF, found)
+        most = int(found[LINES])
+        user, item, rating = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.float32)
+        ratings(text, *self.form.bytes, np.array(self.form.columns), user, item, rating, found)
+        if found[UNUSUAL]:
+            raise _IsUnusual
+        rows = int(found[ROWS])
+        return Piece((user[:rows], item[:rows], rating[:rows]), found)
 
-        finds.regions.pop("out", None)
-        warm_up.ready("words")
-        columns = np.array(self.form.columns, np.int64)
-        (user, item), rating, known = numbered_columns(finds, (*self.form.bytes, 0), columns, (0, 1))
-        return Rated(user, item, rating, words=([*known[0]], [*known[1]]))
-
-    def places(self, finds: Finds, user: str, item: str) -> list[str]:
+    def places(self, user: str, item: str) -> list[str]:
         """Return the lines of one pair in the file, by reading it again."""
         found: list[str] = []
         wanted, (user_column, item_column, _) = (user.encode(), item.encode()), self.form.columns
-        for piece in range(finds.lines.pieces):
-            content, at = finds.lines.piece(piece, finds.regions).tobytes(), 0
-            for line in content.split(b"\n"):
+        before = 0
+        for content in self.contents(self.begin()):
+            lines = content.removesuffix(b"\n").split(b"\n")
+            for number, line in enumerate(lines, before + 1):
                 fields = [field.strip(b'\r"') for field in line.split(self.form.delimiter.encode())]
                 if len(fields) > max(user_column, item_column) and (fields[user_column], fields[item_column]) == wanted:
-                    found.append(finds.place(piece, content, at))
-                at += len(line) + 1
+                    found.append(self.place(number))
+            before += len(lines)
         return found
 
 
@@ -202,7 +182,7 @@ NOTHING = 99.0  # the value for no rating
 JESTER = "It is jester-data-1.zip (or -2, -3) of https://eigentaste.berkeley.edu/dataset, or the table in it as CSV."
 
 
-class Jester(passes.PackedFile):
+class Jester(PackedFile):
     """The Jester ratings (Goldberg, Roeder, Gupta and Perkins, "Eigentaste: a constant time collaborative filtering
     algorithm", 2001), a line per person: the number of rated jokes, then a rating from -10 to 10 for each of 100 jokes,
     99 for none; as CSV, zipped or not. Packed like `Ratings`. Users are numbered by line from 1 on, jokes from 1 to
@@ -222,29 +202,10 @@ class Jester(passes.PackedFile):
     ) -> None:
         who = f"Jester(path={str(path)!r})"
         self.holdout = holdout_of(who, holdout)
-        self.path = passes.find_text(who, path, root, JESTER)
+        self.path = find_text(who, path, root, JESTER)
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
         return _JesterParsing(self, what, like, on_bad_line)
-
-
-@dataclass(frozen=True, slots=True)
-class _JesterParse(LinesStep):
-    """Pass that parses ratings into place: a piece's rows start at `rows[piece]`; users are numbered by line."""
-
-    spec: PackedSpec
-    rows: np.ndarray
-
-    def do(self, piece: int, regions: Mapping[str, Region]) -> None:
-        from hogwild.kernels.parsing.lines import ITEMS, LINES, wide
-
-        found = self.found(regions)
-        found[piece, ITEMS:] = 0
-        out = self.spec.attach(regions["out"]).arrays()
-        wide(
-            self.lines.piece(piece, regions), ord(","), JOKES, NOTHING, out["user"], out["item"], out["rating"],
-            int(self.rows[piece]), int(self.rows[piece + 1]), int(found[:piece, LINES].sum()), found[piece],
-        )  # fmt: skip
 
 
 class _JesterParsing(RatedParsing):
@@ -255,16 +216,62 @@ class _JesterParsing(RatedParsing):
         7: f"a line must have {JOKES + 1} numbers: how many ratings there are, then each joke's, {NOTHING:g} for none",
     }
 
-    def parse(self, run: Run) -> Parsed:
+    def parse(self, tell: Tell) -> Parsed:
         """Parse the ratings; persons and jokes are numbered from 1 on."""
-        from hogwild.kernels.parsing.lines import ITEMS, LINES, ROWS
+        require("pyarrow.csv", "hogwild.data.Jester", "pyarrow", "sparse")
+        pieces = self.pieces(lambda content: self._quick(content) or self._careful(content), tell, self.begin())
+        self.note_bad_lines(pieces)
+        user = np.concatenate([piece.arrays[0] + np.int32(piece.line) for piece in pieces])
+        item, rating = (np.concatenate([piece.arrays[k] for piece in pieces]) for k in (1, 2))
+        return self.table(Rated(user, item + np.int32(1), rating))
 
-        finds = passes.counted(run, self.what, *TextLines.of(self.source.path), "wide", ord(","))
-        most = begins_of(finds.found[:, ITEMS] + finds.found[:, LINES])
-        step = _JesterParse(finds.lines, "wide", _spec_of(int(most[-1])), most)
-        finds.regions["out"] = Region.allocate("raw", step.spec.nbytes)
-        run(Pass(self.what, finds.lines.pieces, step, finds.regions))
-        parts = [slice(begin, begin + many) for begin, many in zip(most, finds.found[:, ROWS], strict=False)]
-        raw = step.spec.attach(finds.regions["out"]).arrays()
-        user, item, rating = (np.concatenate([array[part] for part in parts]) for array in raw.values())
-        return self.table(Rated(user + np.int32(1), item + np.int32(1), rating), finds)
+    def _quick(self, content: bytes) -> Piece | None:
+        """Parse a piece: persons, counted within it from 0 on, jokes, ratings. Return None if anything is unusual."""
+        import pyarrow
+        from pyarrow import csv
+
+        names = [*map(str, range(JOKES + 1))]
+        try:
+            table = csv.read_csv(
+                pyarrow.BufferReader(content),
+                csv.ReadOptions(use_threads=False, block_size=len(content) + 1, column_names=names),
+                csv.ParseOptions(quote_char=False),
+                csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.float64()), null_values=[]),
+            )
+        except pyarrow.ArrowInvalid:
+            return None
+        lines = content.count(b"\n") + (not content.endswith(b"\n"))
+        if table.num_rows != lines:
+            return None
+        promised, *columns = (np.from_dlpack(column.chunk(0)) for column in table.columns)
+        found = np.zeros(FOUND, np.int64)
+        piece = self._rated(np.stack(columns, axis=1), found)
+        found[LINES], found[ROWS] = lines, len(piece.arrays[0])
+        is_right = np.array_equal(np.bincount(piece.arrays[0], minlength=lines), promised)
+        return piece if is_right and np.isfinite(piece.arrays[2]).all() else None
+
+    def _careful(self, content: bytes) -> Piece:
+        rows, bad, found = parsed_lines(self, content, self._line)
+        table = np.full((int(found[LINES]), JOKES), NOTHING)
+        for line, ratings in rows:
+            table[line] = ratings
+        piece = self._rated(table, found)
+        piece.bad, found[ROWS] = bad, len(piece.arrays[0])
+        return piece
+
+    def _rated(self, table: np.ndarray, found: np.ndarray) -> Piece:
+        """Return the ratings in a table of a line per person (n, JOKES) float64."""
+        user, item = np.nonzero(table != NOTHING)
+        with np.errstate(over="ignore"):  # the value becomes infinite
+            return Piece((user.astype(np.int32), item.astype(np.int32), table[user, item].astype(np.float32)), found)
+
+    def _line(self, line: bytes) -> list[float]:
+        """Return the ratings of a line. Raises BadLine."""
+        values: list[float] = []
+        for at, field in fields_of(line, b",", has_quotes=True):
+            if len(values) > JOKES:
+                raise BadLine(FIELDS, 0)
+            values.append(number_in(field, at))
+        if len(values) != JOKES + 1 or values[0] != sum(value != NOTHING for value in values[1:]):
+            raise BadLine(FIELDS, 0)
+        return values[1:]

@@ -1,20 +1,20 @@
 """A text as word numbers."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
 from hogwild.data.locate import bad_argument
-from hogwild.data.text_parsing.passes import PackedFile, Parsed, Parsing, Run, TextLines, find_text
-from hogwild.data.text_parsing.vocabulary import Vocabulary
+from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Tell, find_text
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
-from hogwild.shared_memory.region import Region
 
 LONGEST = 10_000  # words in a sentence: a text of one line, such as text8, is cut there
 AT_ONCE = 1 << 20  # numbers of words written in one go
 FIRST_WORDS, FIRST_BYTES = 1 << 16, 1 << 20  # room for so many different words at first, and for their bytes
+SPACIOUS = 4  # slots per word: a power of two
 ADVICE = "It is your own text: words separated by spaces, one sentence per line or one long line, plain or .gz."
 
 
@@ -59,15 +59,16 @@ class TextParsing(Parsing):
     source: Text
     kind, options = "Text", ("min_count", "context")
 
-    def parse(self, run: Run) -> Parsed:
+    def parse(self, tell: Tell) -> Parsed:
         """Parse the text. Raises DataError, MemoryShortError."""
-        from hogwild.kernels.parsing import warm_up
-
-        warm_up.ready("text")
-        lines, regions = TextLines.of(self.source.path)
+        self.compile("text")
         table = WordTable()
-        raw = [numbers for piece in range(lines.pieces) for numbers in table.read(lines.piece(piece, regions))]
-        left_out, rank, words = self._vocabulary(table, lines, regions)
+        raw: list[np.ndarray] = []
+        for content in self.contents(self.begin()):
+            raw += table.read(np.frombuffer(content, np.uint8))
+            self.check_memory(sum(numbers.nbytes for numbers in raw))
+            tell(*self.text.progress)
+        left_out, rank, words = self._vocabulary(table)
         counts = np.bincount(rank[rank >= 0], table.counts[rank >= 0], minlength=len(words)).astype(np.int64)
         tokens, starts = _encoded(raw, rank, int(counts.sum()))
         if self.like is not None:
@@ -77,15 +78,13 @@ class TextParsing(Parsing):
         notes = tuple(f"{many:,} {why} are left out" for why, many in left_out.items())
         return Parsed(Packed.of(self.what, "tokens", arrays, sizes, {"words": words}), left_out, notes)
 
-    def _vocabulary(
-        self, table: "WordTable", lines: TextLines, regions: Mapping[str, Region]
-    ) -> tuple[dict[str, int], np.ndarray, list[str]]:
+    def _vocabulary(self, table: "WordTable") -> tuple[dict[str, int], np.ndarray, list[str]]:
         """Return (counts of words left out, by reason; rank (entries,) int32 of each word, -1: left out; the words)."""
         counts = table.counts
         found = [_decoded(word) for word in table]
         broken = [entry for entry, word in enumerate(found) if word is None]
         if broken and self.on_bad_line != "skip":
-            raise self._not_text([*table][broken[0]], lines, regions)
+            raise self._not_text([*table][broken[0]])
         rank, good = np.full(len(counts), -1, np.int32), np.ones(len(counts), bool)
         good[broken] = False
         left_out = {"words that are not UTF-8": int(counts[broken].sum())} if broken else {}
@@ -117,27 +116,37 @@ class TextParsing(Parsing):
             code="data/no-words",
         )
 
-    def _not_text(self, word: bytes, lines: TextLines, regions: Mapping[str, Region]) -> DataError:
-        number = lines.first_line
-        for piece in range(lines.pieces):
-            content = lines.piece(piece, regions).tobytes()
+    def _not_text(self, word: bytes) -> DataError:
+        number = 1
+        for content in self.contents(self.begin()):
             if (at := content.find(word)) >= 0:
                 number += content.count(b"\n", 0, at)
                 break
             number += content.count(b"\n")
         return DataError(
-            f"{lines.path}: line {number:,}: not UTF-8: {word[:60]!r}; convert the file, or leave such words out with "
+            f"{self.place(number)}: not UTF-8: {word[:60]!r}; convert the file, or leave such words out with "
             "data.on_bad_line: skip",
             code="data/bad-line",
         )
 
 
-class WordTable(Vocabulary):
-    """The distinct words of a text with their counts, in order of first appearance."""
+class WordTable:
+    """The distinct words of a text with their counts, in order of first appearance. It grows. An iteration yields the
+    words."""
 
     def __init__(self) -> None:
-        super().__init__(FIRST_WORDS, FIRST_BYTES)
+        self._sizes = np.zeros(2, np.int64)
+        self._keys, self._ends = np.empty(FIRST_WORDS, np.uint64), np.empty(FIRST_WORDS, np.int64)
+        self._pool = np.empty(FIRST_BYTES, np.uint8)
+        self._slots = np.full(SPACIOUS * FIRST_WORDS, -1, np.int32)
         self._counts = np.zeros(FIRST_WORDS, np.int64)
+
+    def __len__(self) -> int:
+        return int(self._sizes[0])
+
+    def __iter__(self) -> Iterator[bytes]:
+        content = self._pool[: self._sizes[1]].tobytes()
+        return (content[begin:end] for begin, end in pairwise([0, *self._ends[: len(self)].tolist()]))
 
     @property
     def counts(self) -> np.ndarray:
@@ -151,11 +160,26 @@ class WordTable(Vocabulary):
         at, raw = 0, np.empty(AT_ONCE, np.int32)
         while at < len(content):
             before = at
-            at, written = number(content, at, *self._table(), self._counts, raw)
+            known = self._slots, self._keys, self._ends, self._pool, self._sizes
+            at, written = number(content, at, *known, self._counts, raw)
             yield raw[:written].copy()
             if at < len(content) and written < len(raw):
                 self._grow(len(content) - before)
-                self._counts = np.append(self._counts, np.zeros(len(self._keys) - len(self._counts), np.int64))
+
+    def _grow(self, longest: int) -> None:
+        """Make room for twice as many words, or for any next word, of at most `longest` bytes."""
+        from hogwild.kernels.parsing.tokens import fill_slots
+
+        entries, used = self._sizes.tolist()
+        if entries == len(self._keys):
+            self._keys, self._ends, self._counts = (
+                np.concatenate([array, np.zeros_like(array)]) for array in (self._keys, self._ends, self._counts)
+            )
+            self._slots = np.full(SPACIOUS * len(self._keys), -1, np.int32)
+            fill_slots(self._keys, entries, self._slots)
+        else:
+            more = np.empty(max(len(self._pool), longest), np.uint8)
+            self._pool = np.concatenate([self._pool[:used], more])
 
 
 def _encoded(raw: list[np.ndarray], rank: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

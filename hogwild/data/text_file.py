@@ -1,13 +1,10 @@
-"""Index of the rows of a text file, built in one fast pass, so that any range of rows can be read later.
-
-A record ends at a line end outside quotes; empty lines are not records. The file is scanned in blocks of a fixed size,
-as arrays of bytes. Only the number of records that end before each block, and whether it begins inside quotes, are kept
-(24 bytes per block). A row is then found by scanning one block again. 0.3 s per gigabyte, 1/14 of the parsing time;
-with quoted short values up to 5 s per gigabyte, because every quote counts."""
+"""Text files, plain or zipped, in pieces: of complete lines, or of complete records with their places, so that any
+piece can be read and parsed on its own."""
 
 import contextlib
 import gzip
 import os
+import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,29 +16,54 @@ import numpy as np
 from hogwild.data.locate import reading
 from hogwild.errors import DataError
 
-BLOCK = 1 << 17  # bytes: fits into a core's cache with its masks
-READ = 16 * BLOCK
-GZIP = b"\x1f\x8b"
+RECORDS = 1 << 17  # bytes of records in a piece: scanned to find a single record
+LINES = 4 << 20  # bytes of lines in a piece
+GZIP, ZIP = b"\x1f\x8b", b"PK\x03\x04"
+MARK = b"\xef\xbb\xbf"  # byte order mark that some programs write before UTF-8
 LF, CR, QUOTE = 10, 13, 34
+BAD_ZIP = (zipfile.BadZipFile, NotImplementedError, RuntimeError)  # also of another method, or with a password
 
 
 class TextFile:
-    """Bytes of a file by offset, unzipped if it begins like gzip. For one process and one reader: a gzip stream is read
-    forwards, and can go back only to its beginning. Picklable: the file is opened at the first read.
+    """Bytes of a file by offset, unzipped if it begins like gzip or, with `may_be_zip`, like a zip archive of one file.
+    For one process and one reader: a zipped stream is read forwards, and can go back only to its beginning. Picklable:
+    the file is opened at the first read.
 
     Raises DataError naming the file if it cannot be read, is damaged, or was replaced since."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, may_be_zip: bool = False) -> None:
+        self.path, self._may_be_zip = path, may_be_zip
+        self._is_archive = False
         self._streams: tuple[BinaryIO, ...] = ()  # the stream to read from, and the file behind it
-        self._last = 0, b""  # the last read and its offset: a gzip stream would have to start again for it
-        with _explained(path):
+        self._last = 0, b""  # the last read and its offset: a zipped stream would have to start again for it
+        with reading(path):
             self._identity = _identity(os.stat(path))
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return `size` bytes from `offset`, fewer at the end of the file."""
-        with _explained(self.path):
+        with self._explained():
             return self._read_at(offset, size)
+
+    def lines(self, begin: int = 0) -> Iterator[bytes]:
+        """Yield the text from byte `begin` on, in pieces of complete lines."""
+        parts: list[bytes] = []
+        while content := self.read_at(begin, LINES):
+            begin += len(content)
+            end = content.rfind(b"\n") + 1
+            if end:
+                yield b"".join([*parts, content[:end]])
+                parts = []
+            parts.append(content[end:])
+        if len(self._streams) == 1 and begin < self._identity[1]:
+            raise self.changed()
+        if rest := b"".join(parts):
+            yield rest
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """The bytes of the file, as it is stored, that are read, and its size."""
+        size = self._identity[1]
+        return (min(self._streams[-1].tell(), size) if self._streams else 0), size
 
     def close(self) -> None:
         for stream in self._streams:
@@ -56,7 +78,7 @@ class TextFile:
 
     def hash_into(self, digest: Any) -> None:
         """Add the file's bytes, as stored on disk, to a `hashlib` object."""
-        with _explained(self.path), open(self.path, "rb", buffering=0) as stream:
+        with reading(self.path), open(self.path, "rb", buffering=0) as stream:
             while chunk := stream.read(4 << 20):
                 digest.update(chunk)
 
@@ -66,6 +88,19 @@ class TextFile:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_streams": (), "_last": (0, b"")}
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn errors of reading into DataError naming the file."""
+        with reading(self.path):
+            try:
+                yield
+            except (EOFError, zlib.error, gzip.BadGzipFile, *BAD_ZIP) as error:
+                kind = "zip" if self._is_archive or isinstance(error, BAD_ZIP) else "gzip"
+                raise DataError(
+                    f"{self.path}: damaged or truncated {kind} file: {error}; get the file again",
+                    code="data/damaged-file",
+                ) from error
 
     def _read_at(self, offset: int, size: int) -> bytes:
         stream = self._streams[0] if self._streams else self._open()
@@ -84,141 +119,129 @@ class TextFile:
         if _identity(os.fstat(raw.fileno())) != self._identity:
             self.close()
             raise self.changed()
-        is_zipped = raw.read(2) == GZIP
+        head = raw.read(len(ZIP))
         raw.seek(0)
-        if is_zipped:
+        if head.startswith(GZIP):
             self._streams = (cast(BinaryIO, gzip.GzipFile(fileobj=raw)), raw)
+        elif head == ZIP and self._may_be_zip:
+            self._is_archive = True
+            self._streams = (_only_member(self.path, raw), raw)
         return self._streams[0]
+
+
+def _only_member(path: Path, raw: BinaryIO) -> BinaryIO:
+    archive = zipfile.ZipFile(raw)
+    members = [member for member in archive.infolist() if not member.is_dir()]
+    if len(members) != 1:
+        raise DataError(f"{path}: the archive must contain one file, but has {len(members)}", code="data/wrong-format")
+    return cast(BinaryIO, archive.open(members[0]))
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-@contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn errors of reading into DataError naming the file."""
-    with reading(path):
-        try:
-            yield
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise DataError(
-                f"{path}: damaged or truncated gzip file: {error}; get the file again", code="data/damaged-file"
-            ) from error
+# ---- records --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class RowIndex:
-    """Index of `rows` records between the bytes `start` and `end`. For block b, which begins at `start + b * BLOCK`:
-    `ends[b]` records end before it, and `lines[b]` lines; `quoted[b]`: it begins inside quotes."""
+class RecordPieces:
+    """Records of a text, in pieces that end with a record. Of each piece, and of the end: the byte where it begins, the
+    records before it, and its first line's number."""
 
-    start: int
-    end: int
-    rows: int
-    first_line: int  # the number of the line at `start`, from 1
+    begins: np.ndarray  # (pieces + 1,) int64
+    records: np.ndarray  # (pieces + 1,) int64
+    lines: np.ndarray  # (pieces + 1,) int64
     has_quotes: bool
-    ends: np.ndarray  # (blocks,) int64
-    lines: np.ndarray  # (blocks,) int64
-    quoted: np.ndarray  # (blocks,) bool
 
-    def read(self, text: TextFile, first: int, stop: int) -> tuple[memoryview, int]:
-        """Return the bytes of records [first, stop), with the empty lines around them, and the number of their first
-        line. One read, forwards: the next records begin in the last block of this read. first < stop."""
-        early, late = self._block_of_end(first), self._block_of_end(stop)
-        lead = min(2, early * BLOCK)  # the two bytes before tell whether a line end at the very beginning ends a line
-        offset = self.start + early * BLOCK - lead
-        until = min(self.start + (late + 1) * BLOCK, self.end)
-        content = text.read_at(offset, until - offset)
+    @property
+    def rows(self) -> int:
+        return int(self.records[-1])
+
+    def read(self, text: TextFile, first: int, stop: int) -> tuple[bytes, int]:
+        """Return the bytes of the records [first, stop), with the empty lines before them, and the number of their
+        first line. first < stop. Raises DataError for a changed file."""
+        early, late = (int(np.searchsorted(self.records, record, side="right")) - 1 for record in (first, stop - 1))
+        offset, until = int(self.begins[early]), int(self.begins[late + 1])
+        content, line = text.read_at(offset, until - offset), int(self.lines[early])
         if len(content) < until - offset:
             raise text.changed()
-        begin, line = self._after(content, lead, early, first)
-        if stop >= self.rows:
-            return memoryview(content)[begin:], line
-        skipped = (late - early) * BLOCK + lead  # start of the last block
-        back = 0 if skipped == 0 else 2
-        end, _ = self._after(content[skipped - back :], back, late, stop)
-        return memoryview(content)[begin : end + skipped - back], line
-
-    def _block_of_end(self, row: int) -> int:
-        """Return the block in which the record before `row` ends: `row` begins there."""
-        if row >= self.rows:
-            return len(self.ends) - 2
-        return max(int(np.searchsorted(self.ends, row, side="left")) - 1, 0)
-
-    def _after(self, content: bytes, lead: int, block: int, row: int) -> tuple[int, int]:
-        """Return (place in `content`, line number) behind the record before `row`; content[lead:] begins at `block`."""
-        line = self.first_line + int(self.lines[block])
-        if row == 0:
-            return lead, line
-        part = np.frombuffer(content, np.uint8, min(len(content), BLOCK + lead))
-        newlines, ends = record_ends(part, lead, bool(self.quoted[block]))
-        at = int(ends[row - int(self.ends[block]) - 1])
-        return at + 1, line + int(np.searchsorted(newlines, at, side="right"))
+        first, stop = first - int(self.records[early]), stop - int(self.records[early])
+        if first == 0 and stop == self.records[late + 1] - self.records[early]:
+            return content, line
+        _, ends = record_ends(np.frombuffer(content, np.uint8), 0, is_quoted=False)
+        begin = int(ends[first - 1]) + 1 if first else 0
+        end = int(ends[stop - 1]) + 1 if stop <= len(ends) else len(content)  # the last record may have no line end
+        return content[begin:end], line + content.count(b"\n", 0, begin)
 
 
-def count_rows(text: TextFile, start: int, first_line: int) -> RowIndex:
-    """Scan every byte from `start` on. Raises DataError if the file ends inside quotes."""
-    ends, lines, quoted = [0], [0], [False]
-    has_quotes = False
-    tail, size = b"", 0
-    for block in _blocks(text, start):
-        size += len(block)
-        found_ends, found_lines, quotes = _counted(tail + block, len(tail), quoted[-1])
-        has_quotes = has_quotes or quotes > 0
-        ends.append(ends[-1] + found_ends)
-        lines.append(lines[-1] + found_lines)
-        quoted.append(quoted[-1] ^ bool(quotes & 1))
-        tail = (tail + block)[-2:]
-    if quoted[-1]:
+def find_records(text: TextFile, start: int, first_line: int) -> RecordPieces:
+    """Scan every byte from `start` on, where line `first_line` begins. A record ends at a line end outside quotes;
+    empty lines are not records. 0.3 s per gigabyte; with quoted short values up to 5 s, as every quote counts.
+    Raises DataError if the file ends inside quotes."""
+    begins, records, lines = [start], [0], [first_line]
+    at, ended, line, tail = start, 0, first_line, b""
+    is_quoted = has_quotes = False
+    while content := text.read_at(at, RECORDS):
+        found = _scanned(tail + content, len(tail), is_quoted)
+        at, ended, line = at + len(content), ended + found.records, line + found.lines
+        is_quoted ^= bool(found.quotes & 1)
+        has_quotes |= found.quotes > 0
+        tail = (tail + content)[-2:]
+        if found.records:
+            begins.append(at - found.rest)
+            records.append(ended)
+            lines.append(line - found.lines_in_rest)
+    if is_quoted:
         _refuse_open_quote(text, start, first_line)
-    is_open = bool(tail.strip(b"\r\n")) and not tail.endswith(b"\n")  # the last line has no line end
-    return RowIndex(
-        start,
-        start + size,
-        ends[-1] + is_open,
-        first_line,
-        has_quotes,
-        np.array(ends, dtype=np.int64),
-        np.array(lines, dtype=np.int64),
-        np.array(quoted, dtype=bool),
-    )
+    if tail.strip(b"\r\n") and not tail.endswith(b"\n"):  # the last line has no line end
+        begins.append(at)
+        records.append(ended + 1)
+        lines.append(line)
+    return RecordPieces(np.array(begins), np.array(records), np.array(lines), has_quotes)
 
 
-def _blocks(text: TextFile, start: int) -> Iterator[bytes]:
-    while content := text.read_at(start, READ):
-        start += len(content)
-        while len(content) % BLOCK and (more := text.read_at(start, BLOCK - len(content) % BLOCK)):
-            content, start = content + more, start + len(more)
-        for at in range(0, len(content), BLOCK):
-            yield content[at : at + BLOCK]
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """The numbers of records and of lines that end in a block, of its quotes, of the bytes behind its last record, and
+    of the lines that end in those."""
+
+    records: int
+    lines: int
+    quotes: int
+    rest: int
+    lines_in_rest: int
 
 
-def _counted(content: bytes, lead: int, inside: bool) -> tuple[int, int, int]:
-    """Return (records that end, lines that end, quotes) in content[lead:]. The fast path, one comparison per byte, is
-    correct without quotes and empty lines."""
+def _scanned(content: bytes, lead: int, is_quoted: bool) -> _Scan:
+    """Scan content[lead:]; the bytes before are the end of the previous block. The fast path, one comparison per byte,
+    is correct without quotes and empty lines."""
     values = np.frombuffer(content, np.uint8)
     quotes = content.count(b'"', lead) if b'"' in content else 0
-    if not quotes and not inside and not (lead == 0 and content.startswith((b"\n", b"\r\n"))):
+    if not quotes and not is_quoted and not (lead == 0 and content.startswith((b"\n", b"\r\n"))):
         newline = values == LF
         is_empty = (newline[1:] & newline[:-1]).any() or (b"\r" in content and (newline[2:] & newline[:-2]).any())
         if not is_empty:
             count = int(np.count_nonzero(newline[lead:]))
-            return count, count, 0
-    newlines, ends = record_ends(values, lead, inside)
-    return len(ends), len(newlines), quotes
+            return _Scan(count, count, 0, len(content) - content.rfind(b"\n") - 1, 0)
+    newlines, ends = record_ends(values, lead, is_quoted)
+    if not len(ends):
+        return _Scan(0, len(newlines), quotes, len(content) - lead, len(newlines))
+    behind = len(newlines) - int(np.searchsorted(newlines, ends[-1], side="right"))
+    return _Scan(len(ends), len(newlines), quotes, len(content) - int(ends[-1]) - 1, behind)
 
 
-def record_ends(content: np.ndarray, lead: int, inside: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places in `content` of all line ends and of those that end a record, from `lead` (0 or 2) on; the
-    bytes before are the end of the previous block. `inside`: content[lead:] begins inside quotes."""
+def record_ends(content: np.ndarray, lead: int, is_quoted: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places in `content` of all line ends and of those that end a record, from `lead` (0, 1 or 2) on; the
+    bytes before are the end of the previous block. `is_quoted`: content[lead:] begins inside quotes."""
     newlines = np.flatnonzero(content == LF)
     newlines = newlines[newlines >= lead]
     quotes = np.flatnonzero(content == QUOTE)
-    before = np.searchsorted(quotes[quotes >= lead], newlines) + int(inside)
+    before = np.searchsorted(quotes[quotes >= lead], newlines) + int(is_quoted)
     is_end = before % 2 == 0
-    padding = 0 if lead else 2  # at the very beginning a line end ends an empty line
-    padded = np.concatenate([np.full(padding, LF, np.uint8), content])
-    one, two = padded[newlines + padding - 1], padded[newlines + padding - 2]
+    # At the very beginning a line end ends an empty line.
+    padded = np.concatenate([np.full(2, LF, np.uint8), content])
+    one, two = padded[newlines + 1], padded[newlines]
     is_empty = (one == LF) | ((one == CR) & (two == LF))
     return newlines, newlines[is_end & ~is_empty]
 
@@ -226,7 +249,7 @@ def record_ends(content: np.ndarray, lead: int, inside: bool) -> tuple[np.ndarra
 def _refuse_open_quote(text: TextFile, start: int, first_line: int) -> None:
     """Raise an error with the first line that has an odd number of quotes: the cause, which shows only at the end."""
     line = first_line
-    content = text.read_at(start, READ).split(b"\n")
+    content = text.read_at(start, 2 * RECORDS).split(b"\n")
     odd = next((i for i, each in enumerate(content) if each.count(b'"') % 2), None)
     place = f"line {line + odd}" if odd is not None else f"after line {line + len(content) - 1}"
     raise DataError(

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from hogwild.data.locate import choice
-from hogwild.data.text_parsing.passes import PackedFile, Parsed, Parsing, Run, TextLines, counted, find_text
-from hogwild.data.text_parsing.vocabulary import Vocabulary, in_order, numbered_columns
+from hogwild.data.locate import choice, find_file, require
+from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Tell
+from hogwild.data.text_parsing.word_columns import WordColumns, in_order, numbered
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 
@@ -23,7 +24,7 @@ class Triples(PackedFile):
     In validation data, triples with an entity or a relation that is not in the training data are left out, counted and
     reported: nothing was learnt about them.
 
-    Needs numba (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError with file,
+    Needs pyarrow (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError with file,
     line and rule.
 
     Arguments:
@@ -35,7 +36,7 @@ class Triples(PackedFile):
     ) -> None:
         who = f"Triples(path={str(path)!r})"
         choice(who, "delimiter", delimiter, ("\t", ",", ";", "|", " "))
-        self.path = find_text(who, path, root, ADVICE)
+        self.path = find_file(who, path, root, ADVICE)
         self.delimiter = delimiter
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
@@ -50,21 +51,25 @@ class _TriplesParsing(Parsing):
         8: "a field is empty",
     }
 
-    def parse(self, run: Run) -> Parsed:
-        finds = counted(run, self.what, *TextLines.of(self.source.path), "words")
-        form = (ord(self.source.delimiter), 0, 3)
-        columns = np.array([0, 1, 2, -1], np.int64)
-        codes, _, known = numbered_columns(finds, form, columns, (0, 1, 0))
-        self.check_bad_lines(finds)
-        triples, names = self._numbered(codes, known)
+    def parse(self, tell: Tell) -> Parsed:
+        require("pyarrow.csv", "hogwild.data.Triples", "pyarrow", "sparse")
+        columns = WordColumns(self.source.delimiter.encode(), (0, 1, 2), -1, 3, is_exact=True)
+        pieces = self.pieces(partial(columns.parse, self), tell, self.begin())
+        self.note_bad_lines(pieces)
+        heads, relations, tails, _ = zip(*(piece.arrays for piece in pieces), strict=True)
+        (head, tail), entities = numbered(self.source.path, [[*heads], [*tails]])
+        (relation,), kinds = numbered(self.source.path, [[*relations]])
+        triples, names = self._numbered((head, relation, tail), (entities, kinds))
         arrays = {"triple": triples, "weight": np.ones(len(triples), np.float32)}
         sizes = {name: len(values) for name, values in names.items()}
         return self.finished(Packed.of(self.region_name, "table", arrays, sizes, names))
 
-    def _numbered(self, codes: list[np.ndarray], known: list[Vocabulary]) -> tuple[np.ndarray, dict[str, Any]]:
+    def _numbered(
+        self, codes: tuple[np.ndarray, ...], known: tuple[list[bytes], ...]
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         """Return ((n, 3) int32, names), with the training data's numbers if there is any."""
         kinds = ("entities", "relations")
-        ordered = [in_order([*vocabulary]) for vocabulary in known]
+        ordered = [in_order(words) for words in known]
         if self.like is not None and {*kinds} - {*self.like.names}:
             raise DataError(f"{self.source.path}: data.train has no triples", code="data/val-unlike-train")
         ranks = [numbers for numbers, _ in ordered]

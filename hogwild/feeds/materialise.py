@@ -47,7 +47,7 @@ class Reader(Protocol):
     def read(self, dataset: Any, what: str, *, fraction: float | None, channels_last: bool) -> tuple[Held, ...]: ...
 
     def pack(self, parsing: Any) -> Any:
-        """Return the `Parsed` file of a `hogwild.data.text_parsing.passes.Parsing`."""
+        """Return the `Parsed` file of a `hogwild.data.text_parsing.parsing.Parsing`."""
 
     def try_out(self, trial: Any) -> Any:
         """Return the `Findings` of a `hogwild.job.trial.Trial`. Raises ModelError if it ends its process."""
@@ -64,7 +64,7 @@ class InTurn:
 
     def pack(self, parsing: Any) -> Any:
         """Parse in this process, without a cache. Logs which records are left out."""
-        parsed = parsing.parse(lambda work: work.run_here())
+        parsed = parsing.parse(lambda done, size: None)
         for note in parsed.notes:
             log.warning("%s", note)
         return parsed

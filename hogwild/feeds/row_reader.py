@@ -2,6 +2,7 @@
 row.
 
     has `rows(start, stop)`     ranges of rows at once: (input, …, target), tensors (stop - start, …) each
+    and `parts()`               all rows in their order, as parts of the same form, finite: read by its own threads
     any other: len() and [i]    item by item; torch's generator is seeded for each item, so random items are the same
                                 whichever process reads them
 """
@@ -9,7 +10,7 @@ row.
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,7 @@ class RowSource:
     kinds: tuple[FieldKind, ...]
     seed: int
     by_range: bool  # it has `rows(start, stop)`
+    by_threads: bool  # and `parts()`
     first: tuple[Tensor, ...] | None = None  # item 0, already read to learn the kinds: no item is read twice
 
     @classmethod
@@ -82,7 +84,8 @@ class RowSource:
         except BadRow as bad:
             raise bad.pop_error() from bad.__cause__
         kinds = tuple(FieldKind(field.dtype, tuple(field.shape[1:] if by_range else field.shape)) for field in first)
-        return cls(dataset, what, count, kinds, seed, by_range, None if by_range else first)
+        by_threads = by_range and inspect.isgeneratorfunction(getattr(type(dataset), "parts", None))
+        return cls(dataset, what, count, kinds, seed, by_range, by_threads, None if by_range else first)
 
     @property
     def row_bytes(self) -> int:
@@ -111,6 +114,10 @@ class RowSource:
         range (in small ranges the overhead of a call dominates). Raises DataError."""
         began_s = last_s = time.monotonic()
         done, pace_s = 0, 0.0
+        for fields in self.parts() if self.by_threads else ():
+            for column, field in zip(columns, fields, strict=True):
+                column[done : done + len(field)] = field
+            done += len(fields[0])
         while done < self.count and (not done or goes_on(done, last_s - began_s, pace_s)):
             # Start with small steps, as a row may take seconds, and keep steps short enough to call `goes_on` often.
             step = self.at_once(min(done, int(STEP_S / max(pace_s, 1e-9))))
@@ -120,6 +127,21 @@ class RowSource:
             now_s = time.monotonic()
             pace_s, last_s, done = (now_s - last_s) / (stop - done), now_s, stop
         return done
+
+    def parts(self) -> Generator[tuple[Tensor, ...], None, None]:
+        """Yield all rows, in parts that the data set reads by threads of this process, and whose numbers it has found
+        finite. Raises DataError."""
+        start, rows, threads = 0, iter(self.dataset.parts()), torch.get_num_threads()
+        torch.set_num_threads(1)  # for the copies between two parts: torch's threads would wait for those that parse
+        try:
+            while (fields := _part(rows, f"{self.what}: parts() of {type(self.dataset).__name__}", start)) is not None:
+                self._check_alike(fields, start, [tuple(field.shape[1:]) for field in fields])
+                yield fields
+                start += len(fields[0])
+        except BadRow as bad:
+            raise bad.pop_error() from bad.__cause__
+        finally:
+            torch.set_num_threads(threads)
 
     def read_here(self, start: int, stop: int) -> tuple[Tensor, ...]:
         """Read like `read`, but in the user's process: restores the random state and raises DataError."""
@@ -207,6 +229,15 @@ def _rows(dataset: Any, start: int, stop: int, what: str) -> tuple[Tensor, ...]:
         words = f"{where} must return (input, …, target), each of {stop - start} rows"
         raise BadRow(start, DataError(words, code="data/bad-item"))
     return tuple(field.detach() for field in fields)
+
+
+def _part(rows: Iterator[tuple[Tensor, ...]], where: str, start: int) -> tuple[Tensor, ...] | None:
+    """Return the next part of a data set, whose first row is `start`; None at the end. Raises BadRow."""
+    try:
+        fields = next(rows, None)
+    except (Exception, SystemExit) as error:
+        raise BadRow(start, _raised(where, error)) from error
+    return None if fields is None else tuple(field.detach() for field in fields)
 
 
 def _item(dataset: Any, index: int, what: str, seed: int) -> tuple[Tensor, ...]:

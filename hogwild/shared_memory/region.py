@@ -9,7 +9,7 @@ torch is imported with the first region, not with this module: the workers' prot
 
 import mmap
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,32 +85,6 @@ class Region:
         region = cls.allocate(name, len(content))
         region.array("u1", (len(content),))[:] = memoryview(content)
         return region
-
-    @classmethod
-    def of_stream(cls, name: str, chunks: Iterable[bytes]) -> "tuple[Region, int]":
-        """Allocate a region with everything read from `chunks`; return it with their number of bytes. Raises
-        MemoryShortError."""
-        descriptor, done, room = os.memfd_create(f"hogwild-{name}", os.MFD_CLOEXEC), 0, 0
-        try:
-            for chunk in chunks:
-                if (room := room - len(chunk)) < 0:
-                    memory = host.available_memory()
-                    if (room := memory.bytes // 2) < len(chunk):
-                        raise MemoryShortError(
-                            f"cannot unzip {name} into memory: {size(done)} are unzipped, and only "
-                            f"{size(memory.bytes)} are free ({memory.limited_by})",
-                            code="run/shm-full",
-                        )
-                rest = memoryview(chunk)
-                while rest:
-                    rest = rest[os.write(descriptor, rest) :]
-                done += len(chunk)
-            nbytes = max(aligned(done), ALIGNMENT)
-            os.ftruncate(descriptor, nbytes)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return cls(descriptor, nbytes), done
 
     @classmethod
     def attach(cls, descriptor: int, nbytes: int) -> "Region":

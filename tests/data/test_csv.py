@@ -14,11 +14,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from workers.processes.early_start import HeadStart
 
+from hogwild.config.load import job_from_mapping
 from hogwild.data import Csv, text_file
-from hogwild.data.csv import dataset as csv_module
 from hogwild.data.locate import set_data_dir
 from hogwild.errors import DataError, HogwildError, NotFoundError, UsageError
+from hogwild.feeds.materialise import divided
+from tests.helpers.reading import Said
+from tests.helpers.run_status import no_start_up
+from workers.loading import loading
 
 HOUSES = b"""city,colour,area,rooms,price
 Paris,red,50.5,2,300
@@ -147,9 +152,7 @@ def test_quoted_values_may_hold_delimiters_quotes_and_line_ends(tmp_path: Path) 
 def test_ranges_in_any_order_by_a_copy_of_the_object_are_the_file(
     tmp_path: Path, is_zipped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_file, "BLOCK", 64)
-    monkeypatch.setattr(text_file, "READ", 192)
-    monkeypatch.setattr(csv_module, "PIECE", 300)
+    monkeypatch.setattr(text_file, "RECORDS", 64)
     values = np.random.default_rng(3).normal(size=(200, 3)).astype(np.float32)
     lines = [f'{a!s},"{b!s}",{c!s}' + "\n" * (1 + i % 3 // 2) for i, (a, b, c) in enumerate(values)]
     content = ("a,b,c\n" + "".join(lines)).encode()
@@ -170,7 +173,7 @@ FIELDS = st.lists(st.text(alphabet='ab,"\n\r ä', max_size=4), min_size=2, max_s
 
 
 @settings(max_examples=60)
-@given(records=st.lists(FIELDS, min_size=1, max_size=12), block=st.integers(16, 40), cut=st.integers(0, 12))
+@given(records=st.lists(FIELDS, min_size=1, max_size=12), block=st.integers(1, 40), cut=st.integers(0, 12))
 def test_rows_are_where_python_finds_them(
     tmp_path_factory: pytest.TempPathFactory, records: list[list[str]], block: int, cut: int
 ) -> None:
@@ -180,9 +183,8 @@ def test_rows_are_where_python_finds_them(
     folder = tmp_path_factory.mktemp("rows")
     text = text_file.TextFile(table(folder, out.getvalue().encode()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_file, "BLOCK", block)
-        patch.setattr(text_file, "READ", 3 * block)
-        index = text_file.count_rows(text, 0, 1)
+        patch.setattr(text_file, "RECORDS", block)
+        index = text_file.find_records(text, 0, 1)
         assert index.rows == len(records)
         middle = min(cut, len(records))
         found: list[list[str]] = []
@@ -191,11 +193,35 @@ def test_rows_are_where_python_finds_them(
             if first < stop:
                 content, line = index.read(text, first, stop)
                 assert line == 1 + read.count(b"\n")
-                read += bytes(content)
-                found += [row for row in csv.reader(io.StringIO(bytes(content).decode(), newline="")) if row]
-        assert read == out.getvalue().encode()
+                read += content
+                found += [row for row in csv.reader(io.StringIO(content.decode(), newline="")) if row]
+        assert out.getvalue().encode().removeprefix(read).strip() == b""
         text.close()
     assert found == records
+
+
+@pytest.mark.parametrize("arguments", [{}, {"missing": 0.0}, {"missing": "drop"}])
+def test_parts_by_threads_are_all_rows_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any]
+) -> None:
+    """One value in a hundred has a form that only the careful parser reads."""
+    monkeypatch.setattr(text_file, "RECORDS", 100)
+    lines = "".join(f"{'+' if i % 100 == 0 else ''}{i},{i % 3}\n" for i in range(1000))
+    dataset = Csv(table(tmp_path, b"a,b\n" + lines.encode()), "b", target_type="class", **arguments)
+    parts = [*dataset.parts()]
+    assert len(parts) > 5
+    x, y = (torch.cat(field) for field in zip(*parts, strict=True))
+    assert x[:, 0].tolist() == [*range(1000)] and y.tolist() == [i % 3 for i in range(1000)]
+
+
+def test_the_first_wrong_line_is_named_whichever_thread_finds_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_file, "RECORDS", 100)
+    lines = "".join(f"{'x' if i > 500 else i},1\n" for i in range(1000))
+    dataset = Csv(table(tmp_path, b"a,b\n" + lines.encode()), "b")
+    with pytest.raises(DataError, match="line 503: column 'a': 'x'"):
+        [*dataset.parts()]
 
 
 # ---- what is missing
@@ -209,7 +235,7 @@ def test_rows_with_gaps_are_left_out_and_counted(tmp_path: Path, caplog: pytest.
 
 
 def test_samples_keep_their_places_where_rows_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_module, "PIECE", 64)
+    monkeypatch.setattr(text_file, "RECORDS", 64)
     content = "a,y\n" + "".join(f"{'' if i % 7 in (0, 3) else i},{i}\n" for i in range(100))
     dataset = Csv(table(tmp_path, content.encode()), "y", missing="drop")
     kept = [i for i in range(100) if i % 7 not in (0, 3)]
@@ -340,7 +366,10 @@ def test_a_missing_file_says_where_it_was_looked_for(tmp_path: Path) -> None:
     assert len(Csv("t.csv", "price", inputs=["area"])) == 3
 
 
-def test_a_file_that_changes_after_it_was_counted_is_no_longer_read(tmp_path: Path) -> None:
+def test_a_file_that_changes_after_it_was_counted_is_no_longer_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_file, "RECORDS", 10_000)
     file = table(tmp_path, b"a,b\n1,2\n")
     dataset = Csv(file, "b")
     file.write_bytes(b"a,b\n1,2\n3,4\n")
@@ -374,3 +403,35 @@ def test_the_fingerprint_is_that_of_content_and_arguments(tmp_path: Path) -> Non
     others.append(Csv(table(tmp_path, b"a,c,b\n1,1,3\n", "more.csv"), "b"))
     prints = {dataset.fingerprint() for dataset in others}
     assert len(prints) == len(others) and same not in prints
+
+
+# ---- into shared memory, by a job
+
+
+@pytest.mark.parametrize("fraction", [None, 0.25])
+def test_a_job_reads_it_by_threads_and_the_next_one_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fraction: float | None
+) -> None:
+    monkeypatch.setattr(text_file, "RECORDS", 100)
+    for name in ("SHORT_S", "PROBE_S"):
+        monkeypatch.setattr(loading, name, 0.0)
+    dataset = Csv(table(tmp_path, b"a,b\n" + b"".join(b"%d,%d\n" % (i, i + 1) for i in range(1000))), "b")
+    expected = divided(dataset.rows(0, 1000), fraction, 3)
+    job = job_from_mapping(
+        {"version": 1, "seed": 3, "model": {"class_path": "x.Y"}, "data": {"train": {"class_path": "x.Y"}}}, "test"
+    )
+    for is_cached in (False, True):
+        reader = loading.Loading(HeadStart(), job, tmp_path / "runs", no_start_up())
+        found = reader.read(dataset, "data.train", fraction=fraction, channels_last=False)
+        (event,) = Said(reader).events
+        assert (event["samples"], event["readers"], event.get("cached", False)) == (1000, 0, is_cached)
+        for mine, theirs in zip(found, expected, strict=True):
+            assert mine.resident is not None
+            assert all(map(torch.equal, mine.tensors, theirs.tensors))
+    (data,) = tmp_path.glob("runs/.cache/*/data.bin")
+    data.write_bytes(bytes(len(data.read_bytes())))  # a damaged entry: the file is read, from its first row on
+    reader = loading.Loading(HeadStart(), job, tmp_path / "runs", no_start_up())
+    for mine, theirs in zip(
+        reader.read(dataset, "data.train", fraction=fraction, channels_last=False), expected, strict=True
+    ):
+        assert all(map(torch.equal, mine.tensors, theirs.tensors))

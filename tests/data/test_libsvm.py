@@ -11,8 +11,7 @@ import pytest
 import scipy.sparse
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
-from hogwild.data import LibSvm
-from hogwild.data.text_parsing import passes as parsing_module
+from hogwild.data import LibSvm, text_file
 from hogwild.errors import DataError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
@@ -44,7 +43,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_a_random_file_is_what_scikit_learn_reads(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces of a few rows, rows of any length, some empty; each row most frequent feature first."""
-    monkeypatch.setattr(parsing_module, "PIECE", 3000)
+    monkeypatch.setattr(text_file, "LINES", 3000)
     random = np.random.default_rng(3)
     density = random.random((1, 200)) ** 3
     table = scipy.sparse.csr_matrix(np.where(random.random((300, 200)) < density, random.normal(size=(300, 200)), 0))
@@ -149,7 +148,7 @@ def test_a_bad_line_is_named_with_its_rule(file: Path, text: str, options: dict[
 def test_bad_lines_are_counted_where_they_are_skipped(
     file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(parsing_module, "PIECE", 64)
+    monkeypatch.setattr(text_file, "LINES", 64)
     text = "".join(f"1 {i}:1 {i + 1}:{'x' if i % 7 == 3 else i}\n" for i in range(1, 100)) + "-1 5:1 5:2\n"
     file.write_text(text)
     dataset = LibSvm(file)

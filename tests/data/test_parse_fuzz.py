@@ -37,15 +37,16 @@ def check_that_bounds_are_checked() -> None:
     """Otherwise nothing below would prove anything."""
     import numpy as np
 
-    from hogwild.kernels.parsing.lines import FOUND, ratings
+    from hogwild.kernels.parsing.found import FOUND
+    from hogwild.kernels.parsing.lines import ratings
 
     one, none = np.zeros(1, np.int32), np.zeros(0, np.int32)
     text, found = np.frombuffer(b"1,2,3\n", np.uint8), np.zeros(FOUND, np.int64)
     columns = np.array([0, 1, 2])
-    ratings(text, 44, 0, columns, one, one.copy(), np.zeros(1, np.float32), 0, 1, found)
+    ratings(text, 44, 0, columns, one, one.copy(), np.zeros(1, np.float32), found)
     assert one[0] == 1
     try:
-        ratings(text, 44, 0, columns, none, none, np.zeros(0, np.float32), 0, 1, found)  # a lie: there is no room
+        ratings(text, 44, 0, columns, one, none, np.zeros(0, np.float32), found)  # a lie: there is no room
     except IndexError:
         print("checked")
 
@@ -54,12 +55,11 @@ def parse_everything(path: Path) -> None:
     from hypothesis import HealthCheck, example, given, settings
     from hypothesis import strategies as st
 
-    from hogwild.data import Jester, LibSvm, Ratings, Triples, packed_cache
-    from hogwild.data.text_parsing import passes
+    from hogwild.data import Jester, LibSvm, Ratings, Triples, packed_cache, text_file
     from hogwild.errors import DataError
     from hogwild.feeds.materialise import InTurn
 
-    passes.PIECE = 32
+    text_file.LINES = 32
     nearly = st.lists(st.sampled_from(WORDS), max_size=40).map(b"".join)
     path.write_bytes(b"1 1:1\n")
     trained = LibSvm(path).pack(InTurn(0))

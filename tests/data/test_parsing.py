@@ -1,10 +1,12 @@
-"""Texts on their way into packed arrays: in pieces, by the workers that wait, through the cache, and what becomes of it
-when they die, a file changes, or the cache is damaged."""
+"""Texts on their way into packed arrays: in pieces, by threads, through the cache, and what becomes of it when a file
+changes, or the cache is damaged."""
 
 import gzip
+import io
 import os
 import sys
-from collections.abc import Iterator
+import threading
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +15,19 @@ import pytest
 
 from hogwild.config.load import Job as Config
 from hogwild.config.load import job_from_mapping
-from hogwild.data import LibSvm, Ratings, packed_cache
+from hogwild.data import LibSvm, Ratings, packed_cache, text_file
 from hogwild.data.cache import DATA, DatasetCache
-from hogwild.data.text_parsing import passes as parsing_module
-from hogwild.data.text_parsing.passes import Parsed, Pass, TextLines, zeros
+from hogwild.data.text_file import TextFile
+from hogwild.data.text_parsing.parsing import Parsed
+from hogwild.data.threads import in_threads
 from hogwild.errors import DataError, MemoryShortError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
 from hogwild.host import Memory
-from hogwild.shared_memory.region import Region
 from tests.helpers.processes import PATIENCE_S
-from tests.helpers.reading import Said, two_waiting
+from tests.helpers.reading import Said
 from tests.helpers.run_status import no_start_up
-from workers.loading import packing
 from workers.loading.loading import Loading
-from workers.loading.packing import Packer
 from workers.processes.group import Group, Kept
 
 ROWS = "".join(f"{n % 2} {1 + n % 7}:{n} {8 + n % 5}:1\n" for n in range(600))
@@ -65,29 +65,40 @@ def nobody() -> Group:
 def test_pieces_are_whole_lines_that_cover_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    monkeypatch.setattr(parsing_module, "PIECE", piece)
-    monkeypatch.setattr(parsing_module, "LOOK", 5)
+    monkeypatch.setattr(text_file, "LINES", piece)
     text = b"one\n\n" + b"long" * 50 + b"\nlast, without an end"
-    for content in (text, gzip.compress(text)):
+    for content in (text, gzip.compress(text), zipped(text)):
         (tmp_path / "text").write_bytes(content)
-        lines, regions = TextLines.of(tmp_path / "text")
-        pieces = [lines.piece(number, regions).tobytes() for number in range(lines.pieces)]
+        pieces = [*TextFile(tmp_path / "text", may_be_zip=True).lines()]
         assert b"".join(pieces) == text and all(one.endswith(b"\n") for one in pieces[:-1])
         assert len(pieces) > 1 or piece > 100
+        assert b"".join(TextFile(tmp_path / "text", may_be_zip=True).lines(4)) == text[4:]
 
 
-def test_a_file_that_becomes_shorter_or_another_one_is_an_error(file: Path) -> None:
-    lines, regions = TextLines.of(file)
+def zipped(content: bytes) -> bytes:
+    with io.BytesIO() as out:
+        with zipfile.ZipFile(out, "w") as archive:
+            archive.writestr("text", content)
+        return out.getvalue()
+
+
+def test_a_file_that_becomes_shorter_or_another_one_is_an_error(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_file, "LINES", 10)
+    text = TextFile(file)
+    lines = text.lines()
+    next(lines)
     os.truncate(file, 100)
     with pytest.raises(DataError, match="was changed") as error:
-        lines.piece(0, regions)
+        list(lines)
     assert error.value.code == "data/file-changed"
+    text.close()
+    with pytest.raises(DataError, match="was changed"):
+        list(text.lines())
 
 
-def test_what_is_unzipped_must_fit_into_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file.write_bytes(gzip.compress(ROWS.encode()))
-    monkeypatch.setattr("hogwild.shared_memory.region.host.available_memory", lambda: Memory(1000, "a test"))
-    with pytest.raises(MemoryShortError, match=r"cannot unzip text into memory: 0 B are unzipped, and only 1\.0 KiB"):
+def test_what_is_parsed_must_fit_into_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hogwild.data.text_parsing.parsing.host.available_memory", lambda: Memory(1000, "a test"))
+    with pytest.raises(MemoryShortError, match=r"data.train: .* are parsed .* but only 1\.0 KiB are free \(a test\)"):
         LibSvm(file).pack(InTurn(0))
 
 
@@ -100,96 +111,57 @@ def test_without_numba_the_error_says_what_to_install(file: Path, monkeypatch: p
 
 @pytest.mark.slow
 def test_nothing_is_written_past_the_places_a_piece_was_given() -> None:
-    """As where a file was changed between two passes: it holds more than was counted."""
-    from hogwild.kernels.parsing.lines import FOUND, OVERFLOW, libsvm, ratings, wide, words
+    """As if a piece held more than was counted."""
+    from hogwild.kernels.parsing.found import FOUND, OVERFLOW
+    from hogwild.kernels.parsing.lines import libsvm, ratings
 
     def of(content: bytes) -> np.ndarray:
         return np.frombuffer(content, np.uint8)
 
-    found, ids, floats = np.zeros((5, FOUND), np.int64), np.full((8, 9), 77, np.int32), np.full((6, 9), 77, np.float32)
-    longs, places = np.full((1, 9), 77), np.full((2, 3, 2), 77)
-    svm, table = of(b"1 1:1 2:1\n1 3:1 4:1\n1\n"), of(b"1\t2\t3\n" * 3)
+    found, ids, floats = np.zeros((3, FOUND), np.int64), np.full((4, 9), 77, np.int32), np.full((5, 9), 77, np.float32)
+    longs, svm, table = np.full((1, 9), 77), of(b"1 1:1 2:1\n1 3:1 4:1\n1\n"), of(b"1\t2\t3\n" * 3)
     libsvm(svm, 0, 9, False, longs[0], ids[0], floats[0], floats[1], 0, 3, 0, 3, found[0])
     libsvm(svm, 0, 9, False, longs[0], ids[1], floats[2], floats[3], 0, 1, 0, 9, found[1])
-    ratings(table, 9, 0, np.array([0, 1, 2]), ids[2], ids[3], floats[4], 4, 6, found[2])
-    words(table, 9, 0, np.array([0, 1, 2, -1]), 3, *places, floats[5], found[3])
-    wide(of(b"2,1,1\n2,1,1\n"), ord(","), 2, 99.0, ids[4], ids[5], floats[5], 0, 3, 0, found[4])
+    ratings(table, 9, 0, np.array([0, 1, 2]), ids[2, :2], ids[3, :2], floats[4, :2], found[2])
     assert (found[:, OVERFLOW] == 1).all()
     assert (ids[0, 3:] == 77).all() and (floats[0, 3:] == 77).all()
     assert (longs[0, 1:] == 77).all() and (floats[3, 1:] == 77).all()
-    assert (ids[2:4, :4] == 77).all() and (ids[2:4, 6:] == 77).all() and (ids[4:6, 3:] == 77).all()
+    assert (ids[2:4, 2:] == 77).all() and (floats[4, 2:] == 77).all()
 
 
-# ---- by others ------------------------------------------------------------------------------------------------------
+# ---- by threads -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def early() -> Iterator[Group]:
-    with two_waiting() as early:
-        yield early
-
-
-@pytest.fixture
-def shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything takes too long to be done here: all pieces but the first are for the workers."""
-    monkeypatch.setattr(packing, "SHORT_S", 0.0)
-    monkeypatch.setattr(packing, "PROBE_S", 0.0)
-    monkeypatch.setattr(parsing_module, "PIECE", 700)
-
-
-@pytest.mark.processes
-@pytest.mark.usefixtures("shared")
-def test_what_workers_parse_is_what_is_parsed_in_turn(early: Group, file: Path) -> None:
-    expected = InTurn(0)
+def test_what_threads_parse_is_what_is_parsed_at_once(
+    file: Path, nobody: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = LibSvm(file).pack(InTurn(0))
+    monkeypatch.setattr(text_file, "LINES", 700)
     for content in (ROWS.encode(), gzip.compress(ROWS.encode())):
         file.write_bytes(content)
-        early.diary = Kept()
-        loading = Loading(early, config(), None, no_start_up())
-        assert same(LibSvm(file).pack(loading), LibSvm(file).pack(expected))
-        (event,) = Said(early).events
-        assert (event["samples"], event["readers"], event["deaths"], event["cached"]) == (600, 2, 0, False)
-    file.write_text(ROWS + "1 2:x\n")
+        nobody.diary = Kept()
+        assert same(LibSvm(file).pack(Loading(nobody, config(), None, no_start_up())), expected)
+        (event,) = Said(nobody).events
+        assert (event["samples"], event["readers"], event["deaths"], event["cached"]) == (600, 0, 0, False)
+    file.write_text(ROWS + "1 2:x\n" * 200)
     with pytest.raises(DataError, match="line 601: '2:x'"):
-        LibSvm(file).pack(Loading(early, config(), None, no_start_up()))
+        LibSvm(file).pack(Loading(nobody, config(), None, no_start_up()))
 
 
-def squares(early: Group, diary: Path, **crimes: Any) -> tuple[np.ndarray, Packer, list[str]]:
-    import pass_steps  # where it is, the fixture says
+def test_an_error_is_that_of_the_first_piece_and_nothing_goes_on_behind_it() -> None:
+    began: list[int] = []
 
-    said: list[str] = []
-    early.supervise = config(max_item_attempts=2).supervise
-    packer = Packer(early, None, said.append, lambda what, done, count: None)
-    region = zeros("squares", (pass_steps.COUNT,), "i8")
-    packer.run(Pass("data.train", pass_steps.COUNT, pass_steps.Squares(str(diary), **crimes), {"squares": region}))
-    return region.array("i8", (pass_steps.COUNT,)), packer, said
+    def parse(number: int) -> int:
+        began.append(number)
+        if number >= 5:
+            raise ValueError(str(number))
+        return number * number
 
-
-ALL = [k * k + 1 for k in range(40)]
-
-
-@pytest.mark.processes
-@pytest.mark.usefixtures("shared")
-def test_a_worker_that_is_killed_in_a_piece_loses_nothing(early: Group, tmp_path: Path) -> None:
-    found, packer, _ = squares(early, tmp_path, killed=20)
-    assert found.tolist() == ALL and (packer.readers, packer.deaths) == (2, 1)
-    assert len([*tmp_path.glob("ready-*")]) >= 3  # here, and in each worker, before it takes a piece
-
-
-@pytest.mark.processes
-@pytest.mark.usefixtures("shared")
-def test_a_piece_that_kills_whoever_does_it_ends_the_job_with_its_number(early: Group, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data.train: reading piece 20 of the file crashed 2 processes") as error:
-        squares(early, tmp_path, killed=20, often=99)
-    assert error.value.code == "data/item-kills"
-    assert squares(early, tmp_path)[0].tolist() == ALL  # the workers are good for the next pass
-
-
-@pytest.mark.processes
-@pytest.mark.usefixtures("shared")
-def test_what_a_worker_cannot_do_is_done_here_or_raises_here(early: Group, tmp_path: Path) -> None:
-    assert squares(early, tmp_path, bad=5, only_there=True)[0].tolist() == ALL
-    with pytest.raises(DataError, match="piece 5 is gone"):
-        squares(early, tmp_path, bad=5)
+    results = in_threads(parse, range(10_000))
+    assert [next(results) for _ in range(5)] == [0, 1, 4, 9, 16]
+    with pytest.raises(ValueError, match=r"^5$"):
+        next(results)
+    assert len(began) < 200 and not [one for one in threading.enumerate() if one.name.startswith("parse")]
 
 
 # ---- the cache ------------------------------------------------------------------------------------------------------
@@ -207,7 +179,7 @@ def test_the_next_job_maps_what_this_one_parsed(
     file.write_text(ROWS + "what is this\n")
     first, said = load(LibSvm(file, normalise="l2"), tmp_path, nobody)
     assert not said.events[0]["cached"] and said.events[0]["left_out"] == {"bad lines": 1}
-    monkeypatch.setattr(TextLines, "of", None)  # nothing is parsed any more
+    monkeypatch.setattr(TextFile, "lines", None)  # nothing is parsed any more
     dataset = LibSvm(file, normalise="l2")
     second, said = load(dataset, tmp_path, nobody)
     assert same(first, second) and dict(second.names)["first"].tolist() == [1]
@@ -350,9 +322,3 @@ def test_a_cache_that_cannot_be_mapped_is_no_obstacle(
     )
     second, said = load(LibSvm(file), tmp_path, nobody)
     assert same(first, second) and any("cannot be mapped (No such file or directory)" in one for one in said.sentences)
-
-
-def test_a_region_takes_a_stream_of_any_length() -> None:
-    region, size = Region.of_stream("test", iter([b"abc", b"", b"defg" * 1000]))
-    assert (size, region.nbytes) == (4003, 4032)
-    assert region.array("u1", (size,)).tobytes() == b"abc" + b"defg" * 1000

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hogwild.data import Jester, Ratings
+from hogwild.data import Jester, Ratings, text_file
 from hogwild.data.rating_table import TABLE_LIMIT
-from hogwild.data.text_parsing import passes as parsing_module
 from hogwild.errors import DataError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
@@ -65,7 +64,7 @@ def test_words_are_ids_too_and_so_are_numbers_of_any_length(file: Path) -> None:
 
 def test_a_large_table_is_what_numpy_makes_of_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces of some hundred lines; as whole numbers, and as words."""
-    monkeypatch.setattr(parsing_module, "PIECE", 5000)
+    monkeypatch.setattr(text_file, "LINES", 5000)
     random = np.random.default_rng(1)
     pairs = np.unique(random.integers(1, 300, (4000, 2)), axis=0)
     score = random.integers(1, 11, len(pairs)) / 2
@@ -156,7 +155,7 @@ def test_a_bad_line_is_named_with_its_rule(file: Path, text: str, words: str) ->
 
 @pytest.mark.parametrize("user", ["", "u"])
 def test_bad_lines_are_counted_where_they_are_skipped(file: Path, monkeypatch: pytest.MonkeyPatch, user: str) -> None:
-    monkeypatch.setattr(parsing_module, "PIECE", 50)
+    monkeypatch.setattr(text_file, "LINES", 50)
     file.write_text(CSV + "".join(f"{user}{n},{n},{'?' if n % 5 == 0 else n},0\n" for n in range(1, 50)))
     dataset = Ratings(file)
     data = dataset.pack(InTurn(0), "data.train", None, "skip")

@@ -12,7 +12,7 @@ import torch
 
 from hogwild.data import text as text_module
 from hogwild.data.text import Text, WordTable
-from hogwild.data.text_parsing.passes import Parsed, Parsing, Pass
+from hogwild.data.text_parsing.parsing import Parsed, Parsing
 from hogwild.data.word_pairs import WordPairs
 from hogwild.errors import DataError, NotFoundError, UsageError
 from hogwild.feeds.packed import Packed, TokenFeed
@@ -30,7 +30,7 @@ class Here:
         self.parsed: list[Parsed] = []
 
     def pack(self, parsing: Parsing) -> Parsed:
-        self.parsed.append(parsing.parse(Pass.run_here))
+        self.parsed.append(parsing.parse(lambda done, size: None))
         return self.parsed[-1]
 
 

@@ -2,12 +2,15 @@
 
 import gzip
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hogwild.data import Triples
-from hogwild.data.text_parsing import passes as parsing_module
+from hogwild.data import Triples, text_file
+from hogwild.data.text_parsing.word_columns import WordColumns
 from hogwild.errors import DataError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
@@ -33,7 +36,7 @@ def test_triples_are_numbered_in_the_order_of_their_letters(tmp_path: Path) -> N
 
 def test_many_words_in_many_pieces_keep_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More words than the first table holds, and longer ones than its letters."""
-    monkeypatch.setattr(parsing_module, "PIECE", 20_000)
+    monkeypatch.setattr(text_file, "LINES", 20_000)
     path, random = tmp_path / "train.txt", np.random.default_rng(0)
     lines = [
         (f"{'x' * random.integers(0, 60)}{random.integers(0, 9000)}", f"r{random.integers(0, 40)}", str(n))
@@ -77,3 +80,48 @@ def test_a_bad_line_is_named_or_counted(tmp_path: Path, text: str, words: str) -
     path.write_text(text + "u\tv\tu\n")
     assert written(dataset.pack(InTurn(0), "data.val", like, "skip")) == [("u", "v", "u")]
     assert dataset.left_out["bad lines"] == 1
+
+
+FIELDS = st.sampled_from(
+    [
+        b"a",
+        b"ab c",
+        b"1",
+        b"007",
+        b" 2 ",
+        b"4.5",
+        b"-3e2",
+        b"nan",
+        b"",
+        b'"q"',
+        b'"',
+        b'"x,y"',
+        b'a"b',
+        b'""',
+        b"+1",
+        b"\xff",
+    ]
+)
+LINE = st.lists(FIELDS, min_size=1, max_size=4)
+
+
+@settings(max_examples=300)
+@given(
+    lines=st.lists(LINE, min_size=1, max_size=6),
+    delimiter=st.sampled_from([b",", b"\t", b"::", b" "]),
+    ending=st.sampled_from([b"\n", b"\r\n", b"\n\n", b"\r"]),
+    form=st.sampled_from([((0, 1), 2, 3, False), ((2, 0), -1, 3, False), ((0, 1, 2), -1, 3, True)]),
+)
+def test_pyarrow_reads_a_piece_as_the_careful_parser_does_or_not_at_all(
+    lines: list[list[bytes]], delimiter: bytes, ending: bytes, form: tuple[tuple[int, ...], int, int, bool]
+) -> None:
+    content = ending.join(delimiter.join(line) for line in lines) + b"\n"
+    columns = WordColumns(delimiter, *form)
+    rules = SimpleNamespace(rules=dict.fromkeys(range(12), "a rule"))
+    quick, careful = columns._quick(content), columns._careful(rules, content)  # type: ignore[arg-type]
+    if quick is None:
+        return
+    assert np.array_equal(quick.found, careful.found) and quick.bad == careful.bad == (0, "")
+    for one, other in zip(quick.arrays[:-1], careful.arrays[:-1], strict=True):
+        assert one.to_pylist() == other.to_pylist()
+    assert np.array_equal(quick.arrays[-1], careful.arrays[-1])

@@ -1,5 +1,5 @@
-"""What a loader fills, and from where: the batches of a stream, the rows of a data set, or the pieces of a text. Made
-in the parent, sent with cloudpickle, opened in the loader."""
+"""What a loader fills, and from where: the batches of a stream, or the rows of a data set. Made in the parent, sent
+with cloudpickle, opened in the loader."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from hogwild.errors import DataError
 from hogwild.feeds.resident import FieldSpec, ResidentData
 from hogwild.feeds.ring import Ring, RingSpec
 from hogwild.feeds.row_reader import BadRow, RowSource
@@ -99,28 +98,6 @@ class RowsRecipe:
             to.put(start, self.rows.read(start, stop, beat))
 
         return _Ranges(RowRanges(self.begin, self.rows.count, self.size), read)
-
-
-@dataclass(frozen=True, slots=True)
-class PassRecipe:
-    """A pass over `count` pieces of a text (`hogwild.data.text_parsing.passes.Pass`), from `begin` on: a range is one
-    piece, and the step stores its results itself."""
-
-    step: Any
-    count: int
-    begin: int
-
-    def open(self, regions: Mapping[str, Region], beat: Beat, loader: int, again: Callable[[], Any]) -> "Filling":
-        self.step.ready()
-
-        def read(piece: int, _: int) -> None:
-            beat(piece)
-            try:
-                self.step.do(piece, regions)
-            except DataError as error:  # its file has gone, or changed
-                raise BadRow(piece, error) from error
-
-        return _Ranges(RowRanges(self.begin, self.count, 1), read)
 
 
 class Destination:

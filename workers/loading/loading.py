@@ -3,6 +3,7 @@ second is done by the workers that started early and wait for their set-up, stra
 training uses (`readers.py`), or comes from the cache beside the runs.
 
     ready tensors ──► taken as they are
+    rows, read by the data set's own threads                 ──► all, from the cache if that takes long
     rows ──► read here, while less than a second is left     ──► all
                 '──► shared memory ──► from the cache            ──► all
                                    '─► ranges, leased to readers ──► all ──► into the cache
@@ -12,7 +13,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ import torch
 
 from hogwild import host
 from hogwild.config.load import Job
-from hogwild.data.text_parsing.passes import Parsed, Parsing
+from hogwild.data.text_parsing.parsing import Parsed, Parsing
 from hogwild.feeds.materialise import Held, divided, division, ready_tensors
 from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.row_reader import RowSource
@@ -33,7 +34,6 @@ from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from hogwild.user_code import raised_text
 from workers.child.recipes import Destination, RowsRecipe
-from workers.loading.packing import Packer
 from workers.loading.readers import Readers
 from workers.loading.trial import try_in_worker
 from workers.processes.group import Group
@@ -136,6 +136,8 @@ class Loading:
     def _read(
         self, rows: RowSource, fraction: float | None, *, channels_last: bool, began_s: float
     ) -> tuple[Held, ...]:
+        if rows.by_threads:
+            return self._read_by_threads(rows, fraction, channels_last=channels_last, began_s=began_s)
         columns = rows.columns()
         can_be_shared = len(self._group.pool) > 0
         pace_s = 0.0  # seconds per row
@@ -176,20 +178,83 @@ class Loading:
         self._group.diary.event("data-read", **values)
         return sections.in_memory()
 
-    def pack(self, parsing: Parsing) -> Parsed:
-        """Return a text as packed arrays, from the cache or parsed. Raises DataError, MemoryShortError."""
-        cache, began_s = None, time.monotonic()
-        if self._runs is not None:
-            from hogwild.data.cache import DatasetCache
+    def _read_by_threads(
+        self, rows: RowSource, fraction: float | None, *, channels_last: bool, began_s: float
+    ) -> tuple[Held, ...]:
+        """Read a data set that has threads of its own into shared memory. If that takes long, first ask the cache."""
+        sections = Sections.allocate(rows, fraction, self._seed, channels_last=channels_last)
+        to, done, key, cache = sections.destination(rows.count), 0, "", None
+        is_long, hash_s = False, 0.0
+        waiting: list[tuple[int, tuple[torch.Tensor, ...]]] = []  # parts, while the cache may write the same memory
+        with closing(rows.parts()) as parts:
+            for fields in parts:
+                waiting.append((done, fields))
+                done += len(fields[0])
+                self._show_progress(rows, done)
+                asked_s = time.monotonic()
+                if not is_long and done and _takes_long(asked_s - began_s, done, rows.count):
+                    is_long, (key, cache) = True, self._cache_of(rows, fraction, sections)
+                    if cache is not None and _was_kept(cache, key, sections):
+                        seconds, by = time.monotonic() - began_s, f"the cache {cache.folder}"
+                        self._group.diary.event("data-read", **self._noted(rows, seconds, by, readers=0, cached=True))
+                        return sections.in_memory()
+                    hash_s = time.monotonic() - asked_s
+                if is_long:
+                    _put(to, waiting)
+        _put(to, waiting)
+        read_s = time.monotonic()
+        if cache is not None:
+            cache.store(key, sections.specs(), sections.buffers())
+        if is_long or read_s - began_s > SHORT_S:
+            values = self._noted(rows, read_s - began_s, "this process", readers=0, deaths=0)
+            kept_s = round(time.monotonic() - read_s, 3)
+            self._group.diary.event("data-read", **values, hash_s=round(hash_s, 3), kept_s=kept_s)
+        return sections.in_memory()
 
-            cache = DatasetCache(self._runs, say=self._show)
-        tell = partial(self._startup.count, things="pieces")
-        packer = Packer(self._group, cache, self._show, tell)
-        try:
-            parsed = packer.pack(parsing)
-        finally:
-            self._startup.counted()
-        self._note_parsed(parsing, parsed, packer, time.monotonic() - began_s)
+    def pack(self, parsing: Parsing) -> Parsed:
+        """Return a text as packed arrays, mapped from the cache, or parsed here, by threads. Raises DataError,
+        MemoryShortError."""
+        from hogwild.data import packed_cache
+        from hogwild.data.cache import DatasetCache
+
+        cache = DatasetCache(self._runs, say=self._show) if self._runs is not None else None
+        began_s = time.monotonic()
+        key = parsing.key() if cache is not None else ""
+        hash_s = time.monotonic() - began_s
+        parsed = packed_cache.load(cache, key) if cache is not None else None
+        is_cached, kept_s = parsed is not None, 0.0
+        if parsed is None:
+            count = partial(self._startup.count, f"reading {parsing.what}", things="bytes")
+            try:
+                parsed = parsing.parse(count)
+            finally:
+                self._startup.counted()
+            if cache is not None:
+                asked_s = time.monotonic()
+                packed_cache.store(cache, key, parsed)
+                kept_s = time.monotonic() - asked_s
+        seconds, compiling_s = time.monotonic() - began_s, parsing.compiling_s
+        many = f"{parsing.what}: {parsed.packed.samples:,} samples"
+        if is_cached and cache is not None:
+            self._show(f"{many} mapped from the cache {cache.folder} in {seconds:.1f} s")
+        elif seconds > SHORT_S:
+            compiling = f", after {compiling_s:.1f} s of compiling" if compiling_s > SHORT_S else ""
+            self._show(f"{many} parsed by the parent process in {seconds - compiling_s:.1f} s{compiling}")
+        for note in parsed.notes:
+            self._show(f"{parsing.what}: {note}")
+        self._group.diary.event(
+            "data-read",
+            what=parsing.what,
+            samples=parsed.packed.samples,
+            seconds=round(seconds, 3),
+            readers=0,
+            deaths=0,
+            cached=is_cached,
+            hash_s=round(hash_s, 3),
+            kept_s=round(kept_s, 3),
+            compiling_s=round(compiling_s, 3),
+            left_out=dict(parsed.left_out),
+        )
         return parsed
 
     def try_out(self, trial: Trial) -> Findings:
@@ -268,23 +333,6 @@ class Loading:
     def _show(self, sentence: str) -> None:
         self._group.diary.show_message(sentence)
 
-    def _note_parsed(self, parsing: Parsing, parsed: Parsed, packer: Packer, seconds: float) -> None:
-        many = f"{parsing.what}: {parsed.packed.samples:,} samples"
-        if packer.is_cached:
-            assert packer.cache is not None
-            self._show(f"{many} mapped from the cache {packer.cache.folder} in {seconds:.1f} s")
-        elif seconds > SHORT_S:
-            by = f"{packer.readers} workers" if packer.readers else "the parent process"
-            compiling = f", after {packer.compiling_s:.1f} s of compiling" if packer.compiling_s > SHORT_S else ""
-            self._show(f"{many} parsed by {by} in {seconds - packer.compiling_s:.1f} s{compiling}")
-        for note in parsed.notes:
-            self._show(f"{parsing.what}: {note}")
-        event = {"what": parsing.what, "samples": parsed.packed.samples, "seconds": round(seconds, 3)}
-        event |= {"readers": packer.readers, "deaths": packer.deaths, "cached": packer.is_cached}
-        event |= {"hash_s": round(packer.hash_s, 3), "kept_s": round(packer.kept_s, 3)}
-        event["compiling_s"] = round(packer.compiling_s, 3)
-        self._group.diary.event("data-read", **event, left_out=dict(parsed.left_out))
-
     def _noted(self, rows: RowSource, seconds: float, by: str, **values: Any) -> dict[str, Any]:
         """Say what was read; return the event."""
         how = "from" if values.get("cached") else "read by"
@@ -297,6 +345,17 @@ def _range_size(left: int, pace_s: float, readers: int, at_once: Callable[[int],
     reader that reads a range in one call does not seem to hang, and few enough that all readers are busy to the end."""
     wanted = max(RANGE_S / pace_s, left / MOST_RANGES)
     return min(at_once(int(min(wanted, LONGEST_RANGE_S / pace_s))), -(-left // (RANGES_PER_READER * readers)))
+
+
+def _put(to: Destination, parts: list[tuple[int, tuple[torch.Tensor, ...]]]) -> None:
+    """Write the parts, each with its first row, and forget them."""
+    for start, fields in parts:
+        to.put(start, fields)
+    parts.clear()
+
+
+def _takes_long(seconds: float, done: int, count: int) -> bool:
+    return seconds > PROBE_S and seconds / done * (count - done) > SHORT_S
 
 
 def _was_kept(cache: "DatasetCache", key: str, sections: Sections) -> bool:

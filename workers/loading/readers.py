@@ -1,4 +1,4 @@
-"""Rows of a data set, or pieces of a text, read by several processes before training: a team of readers, which are
+"""Rows of a data set, read by several processes before training: a team of readers, which are
 spares on loan, until all is read.
 
     a reader dies                its ranges are leased to others; the range it was reading is charged
@@ -21,16 +21,15 @@ from workers.processes.roles import Role, limits_of
 from workers.processes.roster import Roster
 
 IN_HAND = 2  # ranges per reader: the next one is there when one is done
-ITEM = ("item {row}", "Read this item alone (dataset[{row}]) to find the cause")  # the name of a row, and advice
 
 
 class RangeWork:
-    """Ranges of rows as work of readers. `item`: the name of a row, and advice, with the row's number as {row}."""
+    """Ranges of rows as work of readers."""
 
     again = "its rows are read again"
 
-    def __init__(self, what: str, ranges: RowRanges, attempts: float, item: tuple[str, str]) -> None:
-        self._what, self._ranges, self._attempts, self._item = what, ranges, attempts, item
+    def __init__(self, what: str, ranges: RowRanges, attempts: float) -> None:
+        self._what, self._ranges, self._attempts = what, ranges, attempts
         self.bad: dict[int, Report] = {}
 
     def request(self, loader: int) -> int | None:
@@ -50,8 +49,8 @@ class RangeWork:
         if deaths < self._attempts:
             return Loss(charged)
         ended = f"{deaths} processes, the last one" if deaths > 1 else "its process"
-        item, advice = (words.format(row=record) for words in self._item)
-        error = DataError(f"{self._what}: reading {item} crashed {ended}: {how}. {advice}", code="data/item-kills")
+        words = f"{self._what}: reading item {record} crashed {ended}: {how}. Read this item alone (dataset[{record}])"
+        error = DataError(f"{words} to find the cause", code="data/item-kills")
         return Loss(charged, error=error)
 
     def has_in_hand(self, loader: int) -> bool:
@@ -67,10 +66,10 @@ class RangeWork:
 class Readers:
     """The readers of one data set, from `start` until `run` or `dismiss` returns. Main thread only."""
 
-    def __init__(self, group: Group, what: str, ranges: RowRanges, item: tuple[str, str] = ITEM) -> None:
+    def __init__(self, group: Group, what: str, ranges: RowRanges) -> None:
         self._group, self._what, self._ranges = group, what, ranges
         self._limits = limits_of(Role.READER, group.supervise)
-        self._work = RangeWork(what, ranges, self._limits.max_item_attempts, item)
+        self._work = RangeWork(what, ranges, self._limits.max_item_attempts)
         self.count = len(group.pool)
         self._team: Loaders | None = None
         self._errors: list[HogwildError] = []

@@ -4,7 +4,8 @@ import hashlib
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -16,10 +17,11 @@ from hogwild.data.csv.columns import MISSING_CODE, Column, layout
 from hogwild.data.csv.header import read_header
 from hogwild.data.csv.parse import CsvTable, Format, ParsedRecords
 from hogwild.data.locate import bad_argument, find_file, require
-from hogwild.data.text_file import TextFile, count_rows
+from hogwild.data.text_file import TextFile, find_records
+from hogwild.data.threads import in_threads
 from hogwild.errors import DataError
 
-PIECE = 1 << 20  # bytes of text parsed at a time: they and the results stay in the CPU caches
+AT_ONCE = 8  # pieces of the index, 1 MB of text, parsed at a time: they and the results stay in the CPU caches
 VERSION = 1  # of this class's output for a file; part of the fingerprint
 log = logging.getLogger(__name__)
 
@@ -40,15 +42,15 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     Values may be quoted, with delimiters and line ends inside; a quote inside a quoted value is written twice. Empty
     lines are skipped. `missing` concerns empty values, and NA, NaN, null, None, ? and similar texts in a column of
     numbers. With mean or a number, a missing category gets the code of all others; the target is never filled in.
-    `drop` and `mean` first read the whole file once more, in one process, which takes as long as reading it.
+    `drop` and `mean` first read the whole file once more, which takes as long as reading it.
 
     With `like` the other arguments refer to the file that a model was trained on; from this one only the inputs are
     read, by name, in any order, and the target may be missing. Without a header, this file must have as many columns as
     that one, or only its inputs.
 
-    The constructor counts the rows; `rows` parses the values, in any process. Needs pyarrow (pip install
-    'hogwild[csv]'). Raises NotFoundError, UsageError for arguments that do not fit the file, and DataError with file,
-    line, column, value and rule.
+    The constructor counts the rows; `rows` parses some of them, in any process, and `parts` all of them, by threads.
+    Needs pyarrow (pip install 'hogwild[csv]'). Raises NotFoundError, UsageError for arguments that do not fit the file,
+    and DataError with file, line, column, value and rule.
 
     Arguments:
         path: file, plain or .gz.
@@ -95,12 +97,11 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         self._layout = layout(who, said_of, header, target, inputs, leave_out, categorical or {}, target_type)
         if like is not None:
             self._layout = self._layout.inputs_in(who, names, header)
-        self._index = count_rows(self._text, start, line)
+        self._index = find_records(self._text, start, line)
         if not self._index.rows:
             raise DataError(f"{file}: contains no samples: there is no row after line {line - 1}", code="data/empty")
         form = Format(delimiter, decimal, encoding, self._index.has_quotes)
         self._table = CsvTable(file, self._layout, form, refuse_missing=self.missing == "fail")
-        self._piece = max(1, PIECE * self._index.rows // max(self._index.end - start, 1))
         self._fill = np.full(len(self._layout.numbers), self.missing, np.float32) if _is_number(self.missing) else None
         self._classes = 0  # of `target_type: class`, once they are counted
         self._dropped = np.empty(0, np.int64)  # numbers of the records that are left out, ascending
@@ -143,14 +144,13 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     def count_classes(self) -> None:
         """Count the classes of `target_type: class`: the largest of the file, and one. Parses the whole file."""
         if self._layout.is_class:
-            self._classes = 1 + max(int(self._records(*piece).target.max()) for piece in self._pieces())
-            self._text.close()
+            self._classes = 1 + max(int(records.target.max()) for _, records in self._all())
 
     def __len__(self) -> int:
         return self._index.rows - len(self._dropped)
 
     def __getitem__(self, position: int) -> tuple[Tensor, ...]:
-        """Return one sample. Only for inspection: it parses a whole piece of the file; use `rows` to read a file."""
+        """Return one sample. Only for inspection: it scans a whole piece of the file; use `rows` to read a file."""
         size = len(self)
         if not -size <= position < size:
             raise IndexError(f"sample {position} of {size}")
@@ -161,15 +161,17 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         file stays open between calls; read a gzipped one in ascending order. Raises DataError as the class says."""
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"samples {start} to {stop} of {len(self)}")
-        fields = self._empty(stop - start)
-        first, last = (self._record(start), self._record(stop - 1) + 1) if start < stop else (0, 0)
-        done = 0
-        for begin in range(first, last, self._piece):
-            records = self._records(begin, min(begin + self._piece, last))
-            for field, values in zip(fields, self._finished(records, begin), strict=True):
-                field[done : done + len(values)] = values
-            done += len(values)
-        return tuple(torch.from_numpy(field) for field in fields)
+        if start == stop:
+            return tuple(torch.from_numpy(field) for field in self._empty())
+        first, last = self._record(start), self._record(stop - 1) + 1
+        records = self._parsed((first, last, *self._index.read(self._text, first, last)))[1]
+        return tuple(torch.from_numpy(field) for field in self._finished(first, records))
+
+    def parts(self) -> Iterator[tuple[Tensor, ...]]:
+        """Yield all samples in their order, some thousand at a time, parsed by threads of this process. Raises
+        DataError as the class says."""
+        for begin, records in self._all():
+            yield tuple(torch.from_numpy(field) for field in self._finished(begin, records))
 
     def place_of(self, sample: int) -> str:
         """Return the file and the line of a sample, for errors."""
@@ -178,7 +180,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     def fingerprint(self) -> str:
         """Return a hash of the file's content and of every argument that changes a sample. Takes 0.6 s per gigabyte."""
         digest = hashlib.sha256()
-        arguments = (VERSION, self._layout, self._table.format, self._index.start, self._index.first_line)
+        arguments = (VERSION, self._layout, self._table.format, int(self._index.begins[0]), int(self._index.lines[0]))
         digest.update(repr((*arguments, self.missing)).encode())
         self._text.hash_into(digest)
         return digest.hexdigest()
@@ -188,19 +190,30 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         before = self._dropped - np.arange(len(self._dropped))
         return sample + int(np.searchsorted(before, sample, side="right"))
 
-    def _records(self, begin: int, end: int) -> ParsedRecords:
-        content, line = self._index.read(self._text, begin, end)
-        return self._table.parse(content, end - begin, line)
+    def _parsed(self, piece: tuple[int, int, bytes, int]) -> tuple[int, ParsedRecords]:
+        """Return (number of the first record, the records) of a piece: (first record, the one behind the last, bytes,
+        number of the first line)."""
+        first, stop, content, line = piece
+        return first, self._table.parse(content, stop - first, line)
 
-    def _empty(self, count: int) -> list[np.ndarray]:
+    def _all(self) -> Iterator[tuple[int, ParsedRecords]]:
+        """Yield (number of the first record, the records) of every piece, parsed by threads."""
+        cuts = [*self._index.records[:-1:AT_ONCE].tolist(), self._index.rows]
+        pieces = ((first, stop, *self._index.read(self._text, first, stop)) for first, stop in pairwise(cuts))
+        yield from in_threads(self._parsed, pieces)
+        self._text.close()
+
+    def _empty(self) -> list[np.ndarray]:
+        """Return the fields of no sample."""
         plan = self._layout
         is_coded = plan.is_class or plan.target_codes is not None
-        target = np.empty(count, np.int64) if is_coded else np.empty((count, len(plan.targets)), np.float32)
-        inputs = [np.empty((count, len(plan.numbers)), np.float32)] if plan.numbers else []
-        inputs += [np.empty((count, len(plan.coded)), np.int64)] if plan.coded else []
-        return [*inputs, target]
+        target = np.empty(0, np.int64) if is_coded else np.empty((0, len(plan.targets)), np.float32)
+        none = ParsedRecords(
+            np.empty((0, len(plan.numbers)), np.float32), np.empty((0, len(plan.coded)), np.int64), target
+        )
+        return self._finished(0, none)
 
-    def _finished(self, records: ParsedRecords, begin: int) -> list[np.ndarray]:
+    def _finished(self, begin: int, records: ParsedRecords) -> list[np.ndarray]:
         """Return the fields of the samples in these records, with missing values filled in or dropped."""
         numbers, codes, target = records.numbers, records.codes, records.target
         if self._fill is not None:
@@ -237,8 +250,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             self._refuse_missing(begin + at, place, "a target is never filled in;")
 
     def _line(self, record: int) -> int:
-        view, line = self._index.read(self._text, record, record + 1)
-        content = bytes(view)
+        content, line = self._index.read(self._text, record, record + 1)
         return line + content[: len(content) - len(content.lstrip(b"\r\n"))].count(b"\n")  # empty lines before it
 
     def _refuse_missing(self, record: int, place: int, what: str) -> None:
@@ -248,12 +260,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             code="data/csv-missing",
         )
 
-    def _pieces(self) -> "list[tuple[int, int]]":
-        rows = self._index.rows
-        return [(begin, min(begin + self._piece, rows)) for begin in range(0, rows, self._piece)]
-
     def _drop(self) -> None:
-        found = [np.flatnonzero(self._records(*piece).missing()) + piece[0] for piece in self._pieces()]
+        found = [np.flatnonzero(records.missing()) + begin for begin, records in self._all()]
         self._dropped = np.concatenate(found).astype(np.int64)
         if len(self._dropped) == self._index.rows:
             raise DataError(
@@ -269,10 +277,9 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         """Return the means (F,) float32 of the existing values, summed in float64."""
         sums = np.zeros(len(self._layout.numbers))
         counts = np.zeros(len(self._layout.numbers), np.int64)
-        for piece in self._pieces():
-            numbers = self._records(*piece).numbers
-            there = ~np.isnan(numbers)
-            sums += np.where(there, numbers, 0).sum(axis=0, dtype=np.float64)
+        for _, records in self._all():
+            there = ~np.isnan(records.numbers)
+            sums += np.where(there, records.numbers, 0).sum(axis=0, dtype=np.float64)
             counts += there.sum(axis=0)
         if (counts == 0).any():
             place = self._layout.numbers[int((counts == 0).argmax())]

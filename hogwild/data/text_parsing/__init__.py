@@ -1,1 +1,1 @@
-"""Parallel passes over text files, and numbering of the words in them."""
+"""Text files parsed into packed arrays, and numbering of the words in their columns."""

@@ -1,22 +1,34 @@
-"""Parsing of text lines into numbers: libsvm rows, ratings and words in columns.
+"""Parsing of text lines into numbers: libsvm rows, and ratings in ordinary lines.
 
-The input is a piece of a file, complete lines as bytes; the output is written directly into place. The file is not
-trusted: every read is bounds-checked, and nothing is written outside of the piece's range. So the worst result of any
-file content is a line counted as `BAD`. For the first bad line of a piece, the broken rule and its place are kept.
-
-    found (FOUND,) int64    result of a piece, one row per piece; one writer: the worker that leased the piece"""
+The input is a piece of a file, complete lines as bytes; the output is written into arrays. The file is not trusted:
+every read is bounds-checked, and nothing is written outside of the arrays. So the worst result of any file content is a
+line counted as `BAD`, or a piece that is `UNUSUAL`. For the first bad line of a piece, the broken rule and its place
+are kept in `found` (`found.py`)."""
 
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, kernel
-
-# Indices into `found`.
-LINES, ITEMS, ROWS, BAD, RULE, LINE_AT, TOKEN_AT, LEAST, MOST, UNSEEN, OVERFLOW, WORDY = range(12)
-FOUND = 16  # length of a row, on its own cache lines
-
-# Rules that a line can break.
-LABEL, PAIR, VALUE, FINITE, ZERO, LARGE, FIELDS, EMPTY, QUOTE, NEGATIVE = range(1, 11)
-
+from hogwild.kernels.parsing.found import (
+    BAD,
+    FINITE,
+    ITEMS,
+    LABEL,
+    LARGE,
+    LEAST,
+    LINE_AT,
+    LINES,
+    MOST,
+    NEGATIVE,
+    OVERFLOW,
+    PAIR,
+    ROWS,
+    RULE,
+    TOKEN_AT,
+    UNSEEN,
+    UNUSUAL,
+    VALUE,
+    ZERO,
+)  # fmt: skip
 
 LF, CR, TAB, SPACE, COLON, HASH, POINT, PLUS, MINUS, QUOTES = 10, 13, 9, 32, 58, 35, 46, 43, 45, 34
 NO_DIGIT = 1  # number parsing errors
@@ -233,59 +245,16 @@ def _is_delimiter(text, at, end, one, two):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _field(text, at, end, one, two, has_quotes):  # type: ignore[no-untyped-def]
-    """Return, for a field in [at, end): (its first byte, the byte behind its last, the byte behind the field, whether a
-    quote is not closed). With `has_quotes`, enclosing quotes are not part of the field."""
-    if has_quotes and at < end and text[at] == QUOTES:
-        here = at + 1
-        while here < end and text[here] != QUOTES:
-            here += 1
-        if here >= end or (here + 1 < end and not _is_delimiter(text, here + 1, end, one, two)):
-            return at, at, end, True
-        return at + 1, here, here + 1, False
-    here = at
-    while here < end and not _is_delimiter(text, here, end, one, two):
-        here += 1
-    return at, here, here, False
-
-
-@inlined
-def _stop(text, at, end):  # type: ignore[no-untyped-def]
-    """Return (end of the line's last field, place of the line end)."""
-    stop = line_end(text, at, end)
-    return (stop - 1 if stop > at and text[stop - 1] == CR else stop), stop
-
-
-@inlined
-def _whole(text, at, end):  # type: ignore[no-untyped-def]
-    """Return an id's number, or -1 if it is a word: a leading 0, a character that is no digit, or past int32."""
-    if at == end or end - at > 10 or (text[at] == 48 and end - at > 1):
-        return np.int64(-1)
-    value = np.int64(0)
-    for here in range(at, end):
-        if text[here] < 48 or text[here] > 57:
-            return np.int64(-1)
-        value = value * 10 + (np.int64(text[here]) - 48)
-    return value if value <= HIGHEST else np.int64(-1)
-
-
-@inlined
-def _rated(text, at, end):  # type: ignore[no-untyped-def]
-    """Return (rating, rule it breaks)."""
-    while at < end and text[at] == SPACE:
-        at += 1
-    while end > at and is_blank(text[end - 1]):
-        end -= 1
-    value, behind, problem = decimal(text, at, end)
-    if problem == NO_NUMBER:
-        return value, FINITE
-    return value, (VALUE if problem or behind != end else 0)
+def _ends_line(text, at, end):  # type: ignore[no-untyped-def]
+    if at == end or text[at] == LF:
+        return True
+    return text[at] == CR and at + 1 < end and text[at + 1] == LF
 
 
 @inlined
 def _plain(text, at, end, one, two, of_user, of_item, of_rating, wanted):  # type: ignore[no-untyped-def]
     """Return (user, item, rating, the line's end) of an ordinary line, digits only, in one pass. An end of -1: the line
-    is not ordinary and needs the careful parser."""
+    is not ordinary."""
     u, i, value, number, got = np.int64(0), np.int64(0), 1.0, 0, 0
     while got < wanted:
         begin = at
@@ -301,7 +270,8 @@ def _plain(text, at, end, one, two, of_user, of_item, of_rating, wanted):  # typ
                     break
                 at += 1
             got += 1
-            behind = at < end and (_is_delimiter(text, at, end, one, two) or (got == wanted and text[at] == LF))
+            is_last = got == wanted and _ends_line(text, at, end)
+            behind = is_last or (at < end and _is_delimiter(text, at, end, one, two))
             if not behind or at == begin + (point >= 0):
                 return u, i, value, -1
             if number == of_rating:
@@ -324,150 +294,23 @@ def _plain(text, at, end, one, two, of_user, of_item, of_rating, wanted):  # typ
 
 
 @kernel
-def ratings(text, one, two, columns, user, item, rating, row, last_row, found):  # type: ignore[no-untyped-def]
-    """Parse the columns (user, item, rating) of a table, by number; a rating of column -1 is 1. Rows go to [row,
-    last_row). If an id is a word, parsing stops and sets `WORDY`: use `words` instead."""
-    end, at, first_row = len(text), 0, row
+def ratings(text, one, two, columns, user, item, rating, found):  # type: ignore[no-untyped-def]
+    """Parse the columns (user, item, rating) of a table, by number; a rating of column -1 is 1. Empty lines are
+    skipped. At a line that is not ordinary, parsing stops and sets `UNUSUAL`."""
+    end, at, row = len(text), 0, 0
     of_user, of_item, of_rating = columns[0], columns[1], columns[2]
     wanted = 2 if of_rating < 0 else 3
     while at < end:
-        line_at = at
-        if row < last_row:
-            u, i, value, stop = _plain(text, at, end, one, two, of_user, of_item, of_rating, wanted)
-            if stop >= 0:
-                user[row], item[row], rating[row] = u, i, value
-                row, at = row + 1, stop + 1
-                continue
-        last, stop = _stop(text, at, end)
-        if blanks(text, at, last) == last:
-            at = stop + 1
+        if _ends_line(text, at, end):
+            at = line_end(text, at, end) + 1
             continue
-        if row >= last_row:
+        if row >= len(user):
             found[OVERFLOW] = 1
-            break
-        number, got, rule, token_at = 0, 0, 0, at
-        value = 1.0
-        u, i = np.int64(0), np.int64(0)
-        while got < wanted and rule == 0:
-            begin, behind, at, is_open = _field(text, at, last, one, two, True)
-            if is_open:
-                rule, token_at = QUOTE, begin
-            elif (number == of_user) | (number == of_item):
-                id_ = _whole(text, begin, behind)
-                got += 1
-                if begin == behind:
-                    rule, token_at = EMPTY, begin
-                elif id_ < 0:
-                    found[WORDY] = 1
-                    return
-                elif number == of_user:
-                    u = id_
-                else:
-                    i = id_
-            elif number == of_rating:
-                value, rule = _rated(text, begin, behind)
-                token_at = begin
-                got += 1
-            if at >= last:
-                break
-            at += 2 if two else 1
-            number += 1
-        at = stop + 1
-        if rule == 0 and got < wanted:
-            rule = FIELDS
-        if rule:
-            spoilt(found, rule, line_at, token_at)
-            continue
+            return
+        u, i, value, stop = _plain(text, at, end, one, two, of_user, of_item, of_rating, wanted)
+        if stop < 0:
+            found[UNUSUAL] = 1
+            return
         user[row], item[row], rating[row] = u, i, value
-        row += 1
-    found[ROWS] = row - first_row
-
-
-@kernel
-def words(text, one, two, columns, exactly, begins, ends, rating, found):  # type: ignore[no-untyped-def]
-    """Find the words of `columns` in `text`: `begins` and `ends` (C, n) int64, one entry per valid line; n is at least
-    the number of lines. The last of `columns` is the rating's, or -1. `exactly`: the required number of fields per
-    line, with quotes as ordinary characters; 0: any number."""
-    end, at, row = len(text), 0, 0
-    kinds = len(columns) - 1
-    wanted = kinds + (1 if columns[kinds] >= 0 else 0)
-    while at < end:
-        line_at = at
-        last, stop = _stop(text, at, end)
-        if blanks(text, at, last) == last:
-            at = stop + 1
-            continue
-        if row >= begins.shape[1]:
-            found[OVERFLOW] = 1
-            break
-        number, got, rule, token_at = 0, 0, 0, at
-        rating[row] = 1.0
-        while rule == 0:
-            begin, behind, at, is_open = _field(text, at, last, one, two, exactly == 0)
-            if is_open:
-                rule, token_at = QUOTE, begin
-            for kind in range(kinds):
-                if number == columns[kind] and rule == 0:
-                    begins[kind, row], ends[kind, row] = begin, behind
-                    got += 1
-                    if begin == behind:
-                        rule, token_at = EMPTY, begin
-            if number == columns[kinds] and rule == 0:
-                value, rule = _rated(text, begin, behind)
-                rating[row], token_at = value, begin
-                got += 1
-            number += 1
-            if at >= last:
-                break
-            at += 2 if two else 1
-        at = stop + 1
-        if rule == 0 and (got < wanted or (exactly and number != exactly)):
-            rule = FIELDS
-        if rule:
-            spoilt(found, rule, line_at, token_at)
-            continue
-        row += 1
+        row, at = row + 1, stop + 1
     found[ROWS] = row
-
-
-@kernel
-def wide(text, one, items, nothing, user, item, rating, row, last_row, person, found):  # type: ignore[no-untyped-def]
-    """Parse lines of one user each, numbered from `person` on: the number of ratings, then one number for each of
-    `items` items; `nothing` means no rating. Rows go to [row, last_row). A line whose number of ratings is wrong is
-    bad."""
-    end, at, first_row, line = len(text), 0, row, np.int64(0)
-    while at < end:
-        line_at = at
-        last, stop = _stop(text, at, end)
-        if blanks(text, at, last) == last:
-            at, line = stop + 1, line + 1
-            continue
-        begun, number, rule, promised, token_at = row, 0, 0, 0.0, at
-        while rule == 0:
-            begin, behind, at, is_open = _field(text, at, last, one, 0, True)
-            value, rule = _rated(text, begin, behind)
-            token_at = begin
-            if is_open:
-                rule = QUOTE
-            elif number > items:
-                rule = FIELDS
-            elif rule == 0 and number == 0:
-                promised = value
-            elif rule == 0 and value != nothing:
-                if row >= last_row:
-                    found[OVERFLOW] = 1
-                    return
-                user[row], item[row], rating[row] = person + line, number - 1, value
-                row += 1
-            number += 1
-            if at >= last:
-                break
-            at += 1
-        at = stop + 1
-        if rule == 0 and (number != items + 1 or promised != row - begun):
-            rule, token_at = FIELDS, line_at
-        if rule:
-            row = begun
-            spoilt(found, rule, line_at, token_at)
-        line += 1
-    found[ROWS] = row - first_row

@@ -81,28 +81,6 @@ def by_frequency(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def mark(ids, table):  # type: ignore[no-untyped-def]
-    """Set table[id] = 1 for each id. Return False at an id outside of the table."""
-    size = len(table)
-    for i in range(len(ids)):
-        if ids[i] < 0 or ids[i] >= size:
-            return False
-        table[ids[i]] = 1
-    return True
-
-
-@kernel
-def renumber(ids, table):  # type: ignore[no-untyped-def]
-    """Replace each id by table[id], in place; ids outside of the table become -1. Return the number of -1."""
-    size, unknown = len(table), np.int64(0)
-    for i in range(len(ids)):
-        number = table[ids[i]] if 0 <= ids[i] < size else np.int32(-1)
-        unknown += number < 0
-        ids[i] = number
-    return unknown
-
-
-@kernel
 def are_sorted(user, item):  # type: ignore[no-untyped-def]
     """Return (sorted by user, then item; two neighbours are the same pair)."""
     is_sorted, is_twice = True, False

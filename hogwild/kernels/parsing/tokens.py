@@ -1,4 +1,4 @@
-"""Words as bytes: the distinct words of a text or of columns, their counts, and the text as word numbers.
+"""Words as bytes: the distinct words of a text, their counts, and the text as word numbers.
 
 A word of a text is a run of bytes above 32: ASCII white space and control characters separate words. An open-addressing
 table finds a word by a 64-bit hash (FNV-1a, Fowler, Noll and Vo) and then compares its bytes, so two words with the
@@ -49,23 +49,6 @@ def added(content, begin, end, key, slot, slots, keys, ends, pool, sizes):  # ty
     slots[slot], keys[entry], ends[entry] = entry, key, used + end - begin
     sizes[ENTRIES], sizes[USED] = entry + 1, used + end - begin
     return entry
-
-
-@kernel
-def intern(text, begins, ends, first, codes, slots, keys, word_ends, pool, sizes):  # type: ignore[no-untyped-def]
-    """Set codes[i] to the number of the word text[begins[i]:ends[i]], in order of first appearance, from i = first on.
-    Return where it stopped: at the end, or where there is no room for a new word."""
-    for i in range(first, len(codes)):
-        key = _BASIS
-        for at in range(begins[i], ends[i]):
-            key = (key ^ np.uint64(text[at])) * _PRIME
-        slot, entry = place_of(text, begins[i], ends[i], key, slots, keys, word_ends, pool)
-        if entry < 0:
-            entry = added(text, begins[i], ends[i], key, slot, slots, keys, word_ends, pool, sizes)
-            if entry < 0:
-                return i
-        codes[i] = entry
-    return len(codes)
 
 
 @kernel

@@ -10,6 +10,7 @@ import numpy as np
 
 from hogwild.kernels.compiling import KernelCache
 from hogwild.kernels.parsing import grid_cells, lines, ordering, tokens
+from hogwild.kernels.parsing.found import FOUND
 
 log = logging.getLogger(__name__)
 _READY: set[str] = set()
@@ -44,7 +45,7 @@ def _longs(*shape: int) -> np.ndarray:
 
 
 def _counted() -> np.ndarray:
-    found = _longs(lines.FOUND)
+    found = _longs(FOUND)
     lines.count(_text(), lines.COLON, found)
     return found
 
@@ -59,38 +60,20 @@ def _libsvm() -> None:
 
 
 def _ids() -> None:
-    ordering.mark(_ints(0), np.zeros(1, np.uint8))
-    ordering.renumber(_ints(0), _ints(1))
     ordering.are_sorted(_ints(0), _ints(0))
     ordering.counted(_ints(0), _ints(0), _longs(2), _ints(0))
     ordering.held_out(_ints(0), _ints(0), np.uint64(0), 0.5, np.zeros(0, np.bool_))
 
 
-def _word_table() -> tuple[np.ndarray, ...]:
-    slots, keys = np.full(2, -1, np.int32), np.zeros(1, np.uint64)
-    tokens.fill_slots(keys, 0, slots)
-    return slots, keys, _longs(1), np.zeros(1, np.uint8), _longs(2)
-
-
-def _words() -> None:
-    lines.words(_text(), 0, 0, _longs(3), 0, _longs(2, 1), _longs(2, 1), _floats(1), _counted())
-    tokens.intern(_text(), _longs(0), _longs(0), 0, _ints(0), *_word_table())
-    _ids()
-
-
 def _ratings() -> None:
-    lines.ratings(_text(), 0, 0, _longs(3), _ints(1), _ints(1), _floats(1), 0, 0, _counted())
-    _ids()
+    lines.ratings(_text(), 0, 0, _longs(3), _ints(1), _ints(1), _floats(1), _counted())
 
 
 def _running_text() -> None:
-    tokens.number(_text(), 0, *_word_table(), _longs(1), _ints(0))
+    slots, keys = np.full(2, -1, np.int32), np.zeros(1, np.uint64)
+    tokens.fill_slots(keys, 0, slots)
+    tokens.number(_text(), 0, slots, keys, _longs(1), np.zeros(1, np.uint8), _longs(2), _longs(1), _ints(0))
     tokens.encode(_ints(0), _ints(1), 1, _ints(1), 0, _longs(1), 0)
-
-
-def _wide() -> None:
-    lines.wide(_text(), 0, 1, 0.0, _ints(1), _ints(1), _floats(1), 0, 0, 0, _counted())
-    _ids()
 
 
 def _grid() -> None:
@@ -106,8 +89,7 @@ def _grid() -> None:
 RUNS: dict[str, Callable[[], None]] = {
     "libsvm": _libsvm,
     "ratings": _ratings,
-    "words": _words,
+    "ids": _ids,
     "text": _running_text,
-    "wide": _wide,
     "grid": _grid,
 }

@@ -1,0 +1,237 @@
+"""Text files of millions of lines, parsed into packed arrays: in pieces of complete lines, by threads of this process.
+
+    dataset.pack(reader, what, like, on_bad_line)
+       Parsing ── reader.pack ──► from the cache, mapped; or parse(tell): pieces ──► threads ──► arrays, in their order
+
+Pieces are read, not mapped: a file that is truncated meanwhile is then an error, not a signal."""
+
+import hashlib
+import json
+import os
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hogwild import host
+from hogwild.data.locate import find_file, require
+from hogwild.data.text_file import MARK, TextFile
+from hogwild.data.threads import in_threads
+from hogwild.errors import DataError, MemoryShortError
+from hogwild.feeds.packed import Packed
+from hogwild.formatting import size
+from hogwild.kernels.parsing.found import BAD, LINE_AT, LINES, ROWS, RULE, TOKEN_AT
+
+SHOWN = 60  # characters of a line
+Tell = Callable[[int, int], object]  # bytes of the file that are read, its size
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Result of parsing a file. `left_out`: the number of lines, features, ratings, … left out, by kind; `notes` tell
+    it to a person. Both are cached with the data."""
+
+    packed: Packed
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Piece:
+    """A parsed piece of a file: its rows as arrays, and the numbers `found` (`kernels/parsing/found.py`).
+    `bad`: the first line that does not parse, counted within the piece from 0 on, and what is wrong with it."""
+
+    arrays: tuple[Any, ...]
+    found: np.ndarray  # (FOUND,) int64
+    bad: tuple[int, str] = (0, "")
+    line: int = 0  # the number of its first line in the file
+
+
+class Parsing(ABC):
+    """The parsing of a file into packed arrays: the argument of a `Reader`'s `pack`. `source`: the data set; `what`:
+    its name in errors; `like`: the training data, if any; `on_bad_line`: fail or skip."""
+
+    kind: ClassVar[str]
+    version: ClassVar[int] = 1  # of the output for a file
+    options: ClassVar[tuple[str, ...]]  # attributes of `source` that the output depends on
+    rules: ClassVar[Mapping[int, str]] = {}  # by the kernel's rule number; TOKEN is replaced by the text in the file
+    source: Any
+
+    def __init__(self, source: Any, what: str, like: Packed | None, on_bad_line: str) -> None:
+        self.source, self.what, self.like, self.on_bad_line = source, what, like, on_bad_line
+        self.text = TextFile(source.path, may_be_zip=True)
+        self.left_out: dict[str, int] = {}
+        self.notes: list[str] = []
+        self.compiling_s = 0.0  # or loading compiled code
+
+    def key(self) -> str:
+        """Return a hash (hexadecimal) of all that the result depends on: content, options, and the training data's
+        sizes and names. Takes 1 s per gigabyte."""
+        content, digest = hashlib.sha256(), hashlib.sha256()
+        self.text.hash_into(content)
+        options = (*(getattr(self.source, name) for name in self.options), self.on_bad_line)
+        for part in (self.kind, self.version, options, content.hexdigest()):
+            digest.update(repr(part).encode())
+        if self.like is None:
+            digest.update(b"None")
+        else:
+            digest.update(json.dumps(dict(self.like.spec.sizes), sort_keys=True).encode())
+            for name, values in names_as_bytes(self.like.names):
+                digest.update(name.encode() + values)
+        return digest.hexdigest()
+
+    @abstractmethod
+    def parse(self, tell: Tell) -> Parsed:
+        """Parse the file; `tell` gets the progress. Raises DataError, MemoryShortError."""
+
+    # ---- steps of `parse`
+
+    def compile(self, kind: str) -> None:
+        """Compile the kernels of a kind of file (`kernels/parsing/warm_up.py`), or load them from the cache."""
+        from hogwild.kernels.parsing import warm_up
+
+        began_s = time.monotonic()
+        warm_up.ready(kind)
+        self.compiling_s += time.monotonic() - began_s
+
+    def begin(self) -> int:
+        """Return the offset of the first line, behind a byte order mark. Raises DataError for an empty file."""
+        head = self.text.read_at(0, len(MARK) + 1)
+        begin = len(MARK) if head.startswith(MARK) else 0
+        if len(head) == begin:
+            raise DataError(f"{self.source.path}: the file is empty; there is nothing to train on", code="data/empty")
+        return begin
+
+    def pieces(self, parse: Callable[[bytes], Piece], tell: Tell, begin: int, line: int = 1) -> list[Piece]:
+        """Parse the text from byte `begin` on, where line `line` starts, by threads. Raises DataError for the first bad
+        line, unless they are skipped, and MemoryShortError."""
+        pieces: list[Piece] = []
+        nbytes = 0
+        for piece in in_threads(parse, self.contents(begin)):
+            if piece.bad[1] and self.on_bad_line != "skip":
+                raise DataError(
+                    f"{self.place(line + piece.bad[0])}: {piece.bad[1]} (data.on_bad_line: skip leaves such lines out "
+                    "and counts them)",
+                    code="data/bad-line",
+                )
+            piece.line = line
+            line += int(piece.found[LINES])
+            pieces.append(piece)
+            nbytes += sum(array.nbytes for array in piece.arrays)
+            self.check_memory(nbytes)
+            tell(*self.text.progress)
+        self.text.close()
+        return pieces
+
+    def contents(self, begin: int) -> Iterator[bytes]:
+        """Yield the pieces of the text. Replaced by tests."""
+        return self.text.lines(begin)
+
+    def check_memory(self, nbytes: int) -> None:
+        """Check that the final arrays fit into memory beside the parsed ones. The kernel overcommits: it would end the
+        process later."""
+        memory = host.available_memory()
+        if nbytes > memory.bytes:
+            raise MemoryShortError(
+                f"{self.what}: {size(nbytes)} are parsed and must be copied into shared memory, but only "
+                f"{size(memory.bytes)} are free ({memory.limited_by}); use less data or a larger limit",
+                code="run/memory-short",
+            )
+
+    def piece(self, content: bytes, found: np.ndarray, *arrays: np.ndarray) -> Piece:
+        """Return a piece that a kernel has parsed, with the place and the text of its first bad line."""
+        if not found[BAD]:
+            return Piece(arrays, found)
+        begin, token = int(found[LINE_AT]), int(found[TOKEN_AT])
+        line = content[begin:].split(b"\n", 1)[0]
+        words = problem(self.rules[int(found[RULE])], line, token - begin)
+        return Piece(arrays, found, (content.count(b"\n", 0, begin), words))
+
+    def note_bad_lines(self, pieces: list[Piece]) -> None:
+        """Note the number of bad lines, which are skipped. Raises DataError if no row is left."""
+        if bad := sum(int(piece.found[BAD]) for piece in pieces):
+            first = next(piece for piece in pieces if piece.bad[1])
+            words = f"{self.place(first.line + first.bad[0])}: {first.bad[1]}"
+            self.left_out["bad lines"] = bad
+            self.notes.append(f"{bad:,} lines cannot be parsed and are left out; the first: {words}")
+        if not sum(int(piece.found[ROWS]) for piece in pieces):
+            raise self.no_rows()
+
+    def place(self, line: int) -> str:
+        return f"{self.source.path}: line {line:,}"
+
+    def no_rows(self) -> DataError:
+        skipped = f"; {self.left_out['bad lines']:,} lines cannot be parsed" if "bad lines" in self.left_out else ""
+        return DataError(f"{self.source.path}: contains no samples: there is no row{skipped}", code="data/empty")
+
+    def finished(self, packed: Packed) -> Parsed:
+        return Parsed(packed, self.left_out, tuple(f"{self.source.path}: {note}" for note in self.notes))
+
+    @property
+    def region_name(self) -> str:
+        return self.what.replace(".", "-")
+
+
+def names_as_bytes(names: Mapping[str, Any]) -> list[tuple[str, bytes]]:
+    """Return each name array as bytes: whole numbers as in memory, words as JSON."""
+    written = []
+    for name, values in names.items():
+        array = values if isinstance(values, np.ndarray) else np.asarray(values)
+        if array.dtype.kind == "i":
+            written.append((f"{name}:int64", np.ascontiguousarray(array, np.int64).tobytes()))
+        else:
+            written.append((f"{name}:words", json.dumps([*map(str, values)]).encode()))
+    return written
+
+
+class PackedFile(ABC):
+    """A data set in a file that is parsed into packed arrays. `left_out`: of the last packing, as in `Parsed`."""
+
+    path: Path
+    left_out: Mapping[str, int] = {}
+
+    @abstractmethod
+    def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
+        """Return the parsing, with these arguments."""
+
+    def pack(
+        self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
+    ) -> Packed:
+        """Pack by a `feeds.materialise.Reader`: from the cache, or parsed. `like`: the training data, for validation
+        data."""
+        parsed: Parsed = reader.pack(self.parsing(what, like, on_bad_line))
+        self.left_out = parsed.left_out
+        return parsed.packed
+
+
+def find_text(who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None, advice: str) -> Path:
+    """Return the path of the file. Raises NotFoundError with the searched folders, and UsageError without numba."""
+    require("numba", who, "numba", "sparse")
+    return find_file(who, path, root, advice)
+
+
+# ---- lines that do not parse ----------------------------------------------------------------------------------------
+
+
+def problem(rule: str, line: bytes, at: int) -> str:
+    """Return what is wrong with a line: the rule, with the text at byte `at` for TOKEN, and the line."""
+    token = re.split(rb"[\s,;]|::", line[max(at, 0) :], maxsplit=1)[0]
+    return f"{rule.replace('TOKEN', repr(shown(token)))}: {shown(line)!r}"
+
+
+def shown(line: bytes) -> str:
+    """Return a line for a message: decoded, whatever it holds, and shortened."""
+    text = line[: 4 * SHOWN].decode("utf-8", "backslashreplace").rstrip("\r")
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def begins_of(counts: np.ndarray) -> np.ndarray:
+    """Return (n + 1,) int64: the start of each, and the end of all."""
+    begins = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=begins[1:])
+    return begins
