@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from benchmarks import sparse_data
@@ -75,15 +76,7 @@ def accuracy(ours: Sequence[Trained], peers: Sequence[Sequence[Found]]) -> Row:
     """The accuracy of the results, with the best that each peer had after any of its epochs."""
     words = (f"{runs[0].note} {statistics.fmean(one.best() for one in runs):.4f}" for runs in peers)
     row = asked.IMDB_ACCURACY.row([one.curve[-1][1] for one in ours], note=f"best epochs: {'; '.join(words)}")
-    return Row(
-        row.figure,
-        row.unit,
-        row.target,
-        row.runs,
-        max(one.best() for runs in peers for one in runs),
-        row.note,
-        center="mean",
-    )
+    return replace(row, baseline=max(one.best() for runs in peers for one in runs), center="mean")
 
 
 def time_to_accuracy(ours: Sequence[float | None], peers: dict[str, list[Any]]) -> Row:

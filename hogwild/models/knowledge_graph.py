@@ -19,14 +19,14 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adagrad
+from torch.optim import SGD
 
 from hogwild.errors import ModelError
 from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
 from hogwild.kernels.optimizer_rules import Numbers
 from hogwild.losses import CandidateLogisticLoss, CandidateLoss, MarginLoss, SoftmaxLoss
 from hogwild.metrics.ranks import OF_RANKS
-from hogwild.models.matrix_factorization import why_not
+from hogwild.models.matrix_factorization import RULES, why_not
 from hogwild.models.row_checks import require_ids
 from hogwild.optimizers import RowWiseAdagrad
 
@@ -184,7 +184,6 @@ class TransE(KnowledgeGraph):
 
 
 LOSSES = (SoftmaxLoss, CandidateLogisticLoss, MarginLoss)  # in the order of kernels/knowledge_graph.py
-RULES = {SGD: "SGD", Adagrad: "Adagrad", RowWiseAdagrad: "row-wise Adagrad"}  # of kernels/knowledge_graph.py
 OPERATORS = ("complex", "product", "translation")
 GROUP = 64  # triples; fewer share negatives with too few, more learn too little from each other
 WIDTH = 16  # floats: row lengths in the kernel's memory are multiples of it

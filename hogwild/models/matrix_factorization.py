@@ -19,7 +19,7 @@ from hogwild.errors import ModelError
 from hogwild.kernels import optimizer_rules
 from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
 from hogwild.losses import BprLoss
-from hogwild.models.row_checks import require_ids
+from hogwild.models.row_checks import not_float32, require_ids
 from hogwild.optimizers import RowWiseAdagrad
 
 SPREAD = 0.1  # initial standard deviation of a row's numbers
@@ -248,6 +248,7 @@ def _is_rated(arrays: Mapping[str, np.ndarray]) -> bool:
 
 
 TABLES = ("user.weight", "item.weight", "user_bias.weight", "item_bias.weight")  # in the order of kernels' `rates`
+# Also of knowledge graphs: kernels/knowledge_graph.py numbers the rules in this order.
 RULES = {SGD: "SGD", Adagrad: "Adagrad", RowWiseAdagrad: "row-wise Adagrad"}
 
 
@@ -260,8 +261,7 @@ def why_not(model: nn.Module, optimizer: torch.optim.Optimizer, known: list[Any]
         return reason
     if any(not group.get("eps", 1.0) > 0 for group in optimizer.param_groups):
         return f"{name} with eps=0 may divide by 0"
-    wide = [key for key, param in model.named_parameters() if param.dtype != torch.float32]
-    return f"its fused update is for float32, but {wide[0]} is {model.get_parameter(wide[0]).dtype}" if wide else None
+    return not_float32(model)
 
 
 def _name(loss: Any) -> str:

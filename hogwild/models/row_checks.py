@@ -1,6 +1,8 @@
-"""Check of row numbers in data before a kernel uses them as indices: kernels check nothing."""
+"""Checks before a kernel uses a model's parameters, and row numbers in data as indices: kernels check nothing."""
 
 import numpy as np
+import torch
+from torch import nn
 
 from hogwild.errors import ModelError
 
@@ -13,3 +15,11 @@ def require_ids(what: str, ids: np.ndarray, count: int) -> None:
             "model.init_args to count them",
             code="model/unlike-data",
         )
+
+
+def not_float32(model: nn.Module) -> str | None:
+    """Return why a kernel cannot use these parameters, as text for the log, or None."""
+    for name, param in model.named_parameters():
+        if param.dtype != torch.float32:
+            return f"its fused update is for float32, but {name} is {param.dtype}"
+    return None

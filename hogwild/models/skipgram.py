@@ -17,6 +17,7 @@ from hogwild.errors import ModelError
 from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
 from hogwild.losses import NegativeSampling, Pairs
 from hogwild.metrics.ranks import spearman
+from hogwild.models.row_checks import not_float32
 
 FLATTENED = 0.75  # exponent of word counts for drawing negatives
 
@@ -104,10 +105,7 @@ class SkipGram(nn.Module):
             for option in ("momentum", "dampening", "weight_decay", "maximize"):
                 if group[option]:
                     return f"its fused update does not support {option} of SGD"
-        for name, param in self.named_parameters():
-            if param.dtype != torch.float32:
-                return f"its fused update is for float32, but {name} is {param.dtype}"
-        return SkipGramUpdate()
+        return not_float32(self) or SkipGramUpdate()
 
     # ---- random draws
 
