@@ -9,7 +9,7 @@ of its role (`roster.py`, pure) decides.
          told to leave ──► finishes what it does ──► reaped                     (resize, the end of the job)
 
 A `Team` is the processes of one role, with what only that role knows: its task, its acknowledgements, its row of beats,
-and what a death sets free. The `Pool` is the team of spares: processes that start early, before there is anything to
+and what a death sets free. The `Spares` is the team of spares: processes that start early, before there is anything to
 train, as importing torch takes more than a second, and later `supervise.spares`.
 
 Imports no torch. A spare writes no file and holds no more than a later process, so a job that is refused leaves nothing
@@ -139,7 +139,7 @@ class Team:
         self.group.diary.event(f"{prefix}{what}", **{self.role.value: number}, **values)
 
 
-class Pool(Team):
+class Spares(Team):
     """The spares. `wanted` of them are kept ready once the job trains; without a number, row or lease, their death has
     no cost."""
 
@@ -200,7 +200,7 @@ class Group:
         self.diary: Diary = Kept()
         self.oom_kills = host.OomKills()
         self.stacks = Stacks()
-        self.pool = Pool(self, supervise)
+        self.pool = Spares(self, supervise)
         self.teams: list[Team] = [self.pool]
         self._planned: Plan | None = None
         self._loaders = 0
