@@ -1095,7 +1095,7 @@ def test_one_that_dies_on_its_way_out_is_no_restart_and_one_that_is_wanted_again
 def test_a_row_that_may_have_a_writer_is_never_filled_again() -> None:
     stage = Stage(procs=2)
     stage.tick()
-    stage.roster.slots[1].state = State.RETIRED
+    stage.roster.slots[1].state, stage.roster.slots[1].may_live = State.RETIRED, True
     assert resized(stage, 1) == [] and resized(stage, 4) == []
     assert stage.roster.tick(stage.now, {}) == [Spawn(2, 1), Spawn(3, 1)]
 
@@ -1109,3 +1109,15 @@ def test_work_is_not_lost_by_fewer_than_needed_that_were_never_wanted() -> None:
         assert stage.roster.exited(worker, stage.now, Death("left", end=End.LEFT)) == []
     (lost,) = stage.roster.exited(0, stage.now, Death("killed by SIGKILL"))
     assert isinstance(lost, Fail) and "0 of 1 workers left" in str(lost.error)
+
+
+def test_a_new_number_is_a_new_chance_for_a_place_that_was_given_up() -> None:
+    """Seen in the campaign: with the last place that lived no longer wanted, nobody was left, and nothing failed."""
+    stage = Stage(procs=2)
+    stage.tick()
+    stage.roster.slots[0].state = State.RETIRED
+    assert resized(stage, 1) == [Leave(1)]
+    assert stage.tick() == [Spawn(0, 2)]
+    stage.roster.slots[0].state, stage.roster.slots[0].may_live = State.RETIRED, True
+    (fail,) = resized(stage, 1)
+    assert isinstance(fail, Fail) and "0 of 1 workers left" in str(fail.error)

@@ -9,7 +9,7 @@ of its role (`roster.py`, pure) decides.
          told to leave ──► finishes what it does ──► reaped                     (resize, the end of the job)
 
 A `Team` is the processes of one role, with what only that role knows: its task, its acknowledgements, its row of beats,
-and what a death sets free. The `Spares` is the team of spares: processes that start early, before there is anything to
+and what a death sets free. `Spares` is the team of processes that start early, before there is anything to
 train, as importing torch takes more than a second, and later `supervise.spares`.
 
 Imports no torch. A spare writes no file and holds no more than a later process, so a job that is refused leaves nothing

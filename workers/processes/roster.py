@@ -115,6 +115,7 @@ class RosterSlot:
     recent: deque[tuple[float, End]] = field(default_factory=deque)  # restarts within the window
     killed_as: End | None = None
     is_fenced: bool = False  # never replaced: the job ends
+    may_live: bool = False  # its process survived SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,19 +227,22 @@ class Roster:
 
     def resize(self, count: int) -> list[Action]:
         """Have `count` slots filled from now on: surplus processes, the highest numbers first, leave in order; vacant
-        slots are filled at the next tick. A retired slot stays retired."""
+        slots, and retired ones whose process is gone, are filled at the next tick."""
         actions: list[Action] = []
         self.slots += [RosterSlot(State.VACANT) for _ in range(count - len(self.slots))]
         self.count = count
         for number, slot in enumerate(self.slots):
             if number < count:
-                if slot.state is State.VACANT:
+                if slot.state is State.VACANT or (slot.state is State.RETIRED and not slot.may_live):
                     self.slots[number] = RosterSlot(incarnation=slot.incarnation, batches=slot.batches)
-            elif slot.state is State.EMPTY:
+            elif slot.state is State.EMPTY or (slot.state is State.RETIRED and not slot.may_live):
                 slot.state = State.VACANT
             elif slot.state in (State.STARTING, State.READY, State.TRAINING):
                 slot.state, slot.since_s = State.LEAVING, 0.0
                 actions.append(Leave(number))
+        left = sum(slot.state is not State.RETIRED for slot in self.slots[:count])
+        if left < self.limits.needed:
+            actions.append(Fail(WorkersLost(f"{left} of {count} {self.role}s left, {self.limits.rule}")))
         return actions
 
     def expect(self, count: int) -> None:
@@ -333,7 +337,7 @@ class Roster:
                     actions.append(self._kill(worker, End.STALLED, why, slot.since_s))
             elif slot.state is State.DYING:
                 if slot.since_s > UNDEAD_S:
-                    slot.state = State.RETIRED
+                    slot.state, slot.may_live = State.RETIRED, True
                     actions.append(Abandon(worker))
             elif worker in readings and slot.state is not State.RETIRED:
                 actions.extend(self._judge(worker, readings[worker], gap, moment.paused))

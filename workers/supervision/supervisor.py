@@ -166,7 +166,8 @@ class Supervisor:
             session.journal.show_message(f"workers: {procs}, until now {session.queue.limits.procs}")
             self._pauses.cancel_trial()
             session.queue.limits.procs = procs
-            self._group.resize(self._workers, procs)
+            for error in self._group.resize(self._workers, procs):
+                self._outcome = Outcome("failed", error.code, error=error)
         return ""
 
     def _name_compiler(self) -> None:

@@ -12,8 +12,7 @@ import signal
 import time
 from pathlib import Path
 from random import Random
-
-import psutil
+from typing import Any
 
 from hogwild import host
 from hogwild.chaos.verdict import Baseline
@@ -115,13 +114,21 @@ class _Struck:
         if self._dice.random() < RESIZES:
             self._resize()
             return
-        children = host.children(job.process.pid)
-        # Three starts that fail in a row would end the job by its own rules.
-        hit = [pid for pid in children if _is_ours(pid) and (self._dice.random() < 0.3 or _age_s(pid) > 3.0)]
+        hit = [pid for pid in host.children(job.process.pid) if _is_ours(pid) and self._may_be_hit(pid, job)]
         pidfd = other_jobs.open_child(self._dice.choice(hit), job.process.pid) if hit else None
         if pidfd is not None:
             self._kills += host.kill_by_pidfd(pidfd, signal.SIGKILL)
             os.close(pidfd)
+
+    def _may_be_hit(self, pid: int, job: Job) -> bool:
+        """Three starts of a worker or loader that fail in a row would end the job by its own rules."""
+        spawns = [event for event in job.events() if event["event"].endswith("spawn") and "incarnation" in event]
+        place = next((_place(event) for event in spawns if event.get("pid") == pid), None)
+        if place is None:
+            return True
+        readies = {event["pid"] for event in job.events() if event["event"].endswith("ready")}
+        before = [event["pid"] for event in spawns if _place(event) == place][-2:-1]
+        return pid in readies or readies.issuperset(before)
 
     def _resize(self) -> None:
         folder = self._run_dir / "requests"
@@ -150,8 +157,5 @@ def _is_ours(pid: int) -> bool:
         return False
 
 
-def _age_s(pid: int) -> float:
-    try:
-        return time.time() - psutil.Process(pid).create_time()
-    except psutil.NoSuchProcess:
-        return 0.0
+def _place(event: dict[str, Any]) -> tuple[str, int]:
+    return ("worker", event["worker"]) if "worker" in event else ("loader", event["loader"])
