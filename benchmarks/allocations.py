@@ -25,6 +25,7 @@ from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.feeds.ring import Ring, RingFeed, RingSpec, SlotWord
 from hogwild.feeds.stream_reader import Filler, Origin, Stream
 from hogwild.models import LeNet
+from hogwild.parameters.device_replica import Replica
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
@@ -74,7 +75,7 @@ def worker_of(device: Simulated | None = None) -> WorkerModel:
     model = LeNet(classes=10)
     rule = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
     shared = SharedModel.build(model, nn.CrossEntropyLoss(), rule, procs=2)
-    return WorkerModel.attach(shared.structure, shared.regions, 0, accelerator=device)
+    return WorkerModel.attach(shared.structure, shared.regions, 0, replica=Replica.on(device))
 
 
 def resident(images: Images) -> ResidentFeed:
@@ -124,7 +125,7 @@ def on_device() -> int:
     """After WARM_UP updates, of BATCHES - WARM_UP."""
     device = Simulated(0)
     worker = worker_of(device)
-    assert worker.replica is not None
+    assert isinstance(worker.replica, Replica)
     pins, plain = worker.replica.pins, resident(Images.make())
     feed = DeviceFeed([plain.into(pins.empty(plain.slot_nbytes)) for _ in range(SLOTS)], device, pins)
     step, where, before = DeviceUpdate(worker, grad_clip=None), [], 0

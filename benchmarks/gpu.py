@@ -25,6 +25,7 @@ from hogwild.data import Mnist
 from hogwild.devices.cuda import Cuda
 from hogwild.feeds.device_feed import SLOTS, DeviceFeed
 from hogwild.feeds.resident import ResidentData, ResidentFeed
+from hogwild.parameters.device_replica import Replica
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.training.autograd_update import DeviceUpdate
@@ -124,8 +125,8 @@ def inside(network: str) -> list[Row]:
     rule = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
     shared = SharedModel.build(model, nn.CrossEntropyLoss(), rule, procs=2)
     device = Timed(0)
-    worker = WorkerModel.attach(shared.structure, shared.regions, 0, accelerator=device)
-    assert worker.replica is not None
+    worker = WorkerModel.attach(shared.structure, shared.regions, 0, replica=Replica.on(device))
+    assert isinstance(worker.replica, Replica)
     plan = BatchPlan(len(x), BATCH)
     images = x.permute(0, 3, 1, 2) if network == LENET else x.flatten(1)
     data = ResidentData.from_tensors("data", [images.float(), y], channels_last=network == LENET)

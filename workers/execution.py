@@ -167,7 +167,11 @@ class _Prepared:
         job, rows = request.job, planned.rows
         # The order of the data that keeps workers apart.
         arrange(job, parts, planned.procs and rows, grid_before(rundir) if request.resume else None)
-        regions, worker_spec = share_data(job, parts, shared.uses_channels_last, planned.procs and rows)
+        window = request.profile
+        profile = None if window is None else (window.start, window.stop, str(rundir.profile))
+        regions, worker_spec = share_data(
+            job, parts, shared.uses_channels_last, planned.procs and rows, planned.devices, profile
+        )
         ids = count(1)
         board = Scoreboard.allocate(rows)
         journal = Journal(rundir, job, startup, curves_for(job, rundir, shared))
@@ -204,10 +208,8 @@ class _Prepared:
         restored = restore(session) if request.resume else None  # before anything is written
         write_descriptions(request, planned, parts, rundir)  # first: after it, a killed job can be resumed
         rundir.make_folders()
-        worker_spec = replace(worker_spec, devices=planned.devices)
-        if (window := request.profile) is not None:
+        if window is not None:
             clear(rundir.profile)
-            worker_spec = replace(worker_spec, profile=(window.start, window.stop, str(rundir.profile)))
         if restored is not None:
             record(session, restored)
         regions = {**shared.regions, **regions, "scoreboard": board.region}
@@ -226,8 +228,8 @@ class _Prepared:
             session.journal.update(session.parts.choice, session.parts.meetings)
             group.tell(session.journal)
             outcome = self._guard(partial(self._train, group, watch))
-            if self.worker_spec.compile_scratch is not None:  # left by killed workers
-                shutil.rmtree(self.worker_spec.compile_scratch, ignore_errors=True)
+            if self.worker_spec.compute.compile_scratch is not None:  # left by killed workers
+                shutil.rmtree(self.worker_spec.compute.compile_scratch, ignore_errors=True)
             watch.raises_second = False  # from here on we poll for the second signal
             outcome = self._finish(outcome, watch)
             summary = summarise(session, outcome, time.monotonic())
@@ -263,7 +265,8 @@ class _Prepared:
         group.keep(self.plan.procs + (session.streamed.loaders if session.streamed is not None else 0))
         session.holder = holder_for(group, self.plan, session.shared)
         try:
-            self.worker_spec = replace(self.worker_spec, device_handles=session.holder.handles)
+            compute = replace(self.worker_spec.compute, device_handles=session.holder.handles)
+            self.worker_spec = replace(self.worker_spec, compute=compute)
             return Supervisor(session, watch, self._set_up(), group).run()
         finally:
             session.holder.close()

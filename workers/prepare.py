@@ -36,7 +36,7 @@ from hogwild.storage.artifact_cache import new_scratch
 from hogwild.storage.run_directory import RunDir
 from hogwild.training import torch_settings
 from hogwild.training.compiled_model import model_key
-from workers.child.spec import DataSpec, WorkerSpec
+from workers.child.spec import Compute, DataSide, DataSpec, Rules, WorkerSpec
 from workers.session.ring_state import RingState
 
 KEY_SAMPLES = 3  # samples in the batch that is inspected: the strides of a single sample say nothing
@@ -80,7 +80,14 @@ def _require(needed: int, data: int) -> None:
         )
 
 
-def share_data(job: Job, parts: Parts, channels_last: bool, procs: int) -> tuple[dict[str, Region], WorkerSpec]:
+def share_data(
+    job: Job,
+    parts: Parts,
+    channels_last: bool,
+    procs: int,
+    devices: tuple[str, ...] = (),
+    profile: tuple[int, int, str] | None = None,
+) -> tuple[dict[str, Region], WorkerSpec]:
     """Put the data into shared memory; return the regions and the worker spec."""
     compiles = job.model.compile == "inductor"
     typical = parts.train.streamed.typical() if compiles and parts.train.streamed is not None else []
@@ -102,30 +109,36 @@ def share_data(job: Job, parts: Parts, channels_last: bool, procs: int) -> tuple
     if parts.output is not None and parts.outputs_shape:
         outputs = FieldSpec(parts.output.dtype, parts.outputs_shape, 0)
         regions["data-outputs"] = Region.allocate("data-outputs", outputs.nbytes)
-    worker_spec = WorkerSpec(
-        seed=job.seed,
-        train=splits["train"],
-        val=splits.get("val"),
-        accumulate=job.train.accumulate,
+    compute = Compute(
         grad_clip=job.train.grad_clip,
-        schedule=schedule_of(job, parts.train.plan),
-        fail_on_nan=job.supervise.on_nan == "fail",
-        max_staleness=job.train.max_staleness,
-        panel=parts.panel,
-        outputs=outputs,
-        transform=parts.transform,
         loss_names=parts.loss_names,
+        precision=job.train.precision,
+        panel=parts.panel,
         inference=parts.infers,
         fused=dict(parts.meetings.hot) if parts.choice.update is not None else None,
-        sync_every=job.train.sync_every,
-        copies_slots=parts.writes_inputs or parts.transform is not None,
-        precision=job.train.precision,
         compile=job.model.compile,
         compile_key=compile_key,
         compile_scratch=new_scratch() if compiles else None,
+        devices=devices,
+    )
+    data = DataSide(
+        train=splits["train"],
+        val=splits.get("val"),
+        transform=parts.transform,
+        copies_slots=parts.writes_inputs or parts.transform is not None,
+        outputs=outputs,
         typical=typical,
     )
-    return regions, worker_spec
+    rules = Rules(
+        seed=job.seed,
+        accumulate=job.train.accumulate,
+        schedule=schedule_of(job, parts.train.plan),
+        fail_on_nan=job.supervise.on_nan == "fail",
+        max_staleness=job.train.max_staleness,
+        sync_every=job.train.sync_every,
+        profile=profile,
+    )
+    return regions, WorkerSpec(compute, data, rules)
 
 
 def _ring_of(job: Job, source: Source, procs: int) -> Ring | None:
@@ -140,7 +153,7 @@ def ring_state(
     job: Job, parts: Parts, procs: int, regions: Mapping[str, Region], worker_spec: WorkerSpec
 ) -> RingState | None:
     """Return the ring state of a job with streamed training data, else None."""
-    spec = worker_spec.train.data
+    spec = worker_spec.data.train.data
     if parts.train.streamed is None or not isinstance(spec, RingSpec):
         return None
     update = min(job.train.accumulate, parts.train.plan.batches)

@@ -17,7 +17,8 @@ last pause. A replacement inherits those of the last pause, or starts without, i
 state counts as created only once it is in host memory, so a partial state is never inherited."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -236,8 +237,42 @@ class DeviceState(StateBlock):
         return True
 
 
-class Replica:
-    """The device side of one worker's model. `buffers` (bytes,) uint8 on the device; None without buffers."""
+class OnHost:
+    """A worker's tensors where they are shared: this class computes on them directly, and copies nothing. `Replica` is
+    their copy on a GPU. `buffers` (bytes,) uint8; None without buffers."""
+
+    device = torch.device("cpu")
+    state: StateBlock
+    exchange: Exchange
+    buffers: Tensor | None
+
+    def __init__(
+        self,
+        layout: SharedLayout,
+        parts: tuple[nn.Module, Any, torch.optim.Optimizer],
+        params: Sequence[nn.Parameter],
+        regions: Mapping[str, Region],
+        worker: int,
+    ) -> None:
+        self.state = StateBlock(layout.state, regions, 0 if layout.state.shared else worker)
+        self.exchange = Exchange(layout.flats, params, regions)
+        shared = regions.get(buffers.REGION)
+        self.buffers = None if shared is None else layout.buffers.block(shared, buffers.block_of(worker))
+
+    def read_back(self) -> None:
+        """Copy this worker's buffers from shared memory: after a pause, the merged ones."""
+
+    def write_back(self) -> None:
+        """Copy this worker's state and buffers to shared memory. Everything must be flushed before."""
+
+    def close(self) -> None:
+        """Release device memory and pins; works with a broken context, too."""
+
+
+class Replica(OnHost):
+    """The device side of one worker's model."""
+
+    state: DeviceState
 
     def __init__(
         self,
@@ -253,9 +288,9 @@ class Replica:
         IPC handles of existing flats, by region (`SharedDeviceExchange`)."""
         model, loss, optimizer = parts
         self.accelerator, self.pins = accelerator, Pins(accelerator)
-        self.exchange: Exchange
+        self.device = accelerator.torch_device
         self._home: Tensor | None = None
-        self.buffers: Tensor | None = None
+        self.buffers = None
         try:
             if device_handles is not None:
                 self.exchange = SharedDeviceExchange(layout.flats, params, regions, accelerator, device_handles)
@@ -279,13 +314,16 @@ class Replica:
             self.pins.close()
             raise
 
+    @classmethod
+    def on(cls, accelerator: Accelerator, device_handles: Mapping[str, str] | None = None) -> Callable[..., "Replica"]:
+        """Return what `WorkerModel.attach` makes a replica with; arguments as of the constructor."""
+        return partial(cls, accelerator=accelerator, device_handles=device_handles)
+
     def read_back(self) -> None:
-        """Copy this worker's buffers from shared memory: after a pause, the merged ones."""
         if self.buffers is not None and self._home is not None:
             self.accelerator.upload(self.buffers, self._home, None)
 
     def write_back(self) -> None:
-        """Copy this worker's state and buffers to shared memory. Everything must be flushed before."""
         self.state.write_back()
         if self.buffers is not None and self._home is not None:
             self.accelerator.download(self._home, self.buffers, None)
@@ -297,6 +335,5 @@ class Replica:
         self.accelerator.synchronize(self._come)
 
     def close(self) -> None:
-        """Unpin all memory; works with a broken context, too."""
         self.accelerator.drain()
         self.pins.close()

@@ -1,17 +1,15 @@
 """The model in a worker: its parameters are words of the flats, or of a private copy (`exchange.py`); its buffers are
 this worker's copy."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hogwild.devices.accelerator import Accelerator
 from hogwild.errors import ModelError
-from hogwild.parameters.buffers import REGION, block_of
-from hogwild.parameters.device_replica import Replica
+from hogwild.parameters.device_replica import OnHost
 from hogwild.parameters.exchange import Exchange
 from hogwild.parameters.state_block import StateBlock
 from hogwild.parameters.structure_file import Loss, SharedLayout, load_structure
@@ -33,7 +31,7 @@ class WorkerModel:
     state: StateBlock
     exchange: Exchange
     _buffers: Tensor | None  # this worker's block, (bytes,) uint8; None without buffers
-    replica: Replica | None = None  # on a GPU: what this worker owns there
+    replica: OnHost  # or what this worker owns on a GPU
     runs: nn.Module = field(init=False)  # the module that is called: the model, or its compiled form
     _whole: SharedLayout = field(init=False)  # `layout` once everything is trained
     _parameter_places: list[tuple[nn.Module, str, str, Tensor, int]] = field(init=False)
@@ -56,26 +54,16 @@ class WorkerModel:
         regions: Mapping[str, Region],
         worker: int,
         updates: int = 0,
-        accelerator: Accelerator | None = None,
-        device_handles: Mapping[str, str] | None = None,
+        replica: Callable[..., OnHost] = OnHost,
     ) -> "WorkerModel":
         """Read the structure file. No constructor runs; state of an earlier incarnation is taken over. `updates`: the
-        number of updates of the whole job so far, which decides what is still frozen. With an `accelerator`,
-        parameters, state and buffers are on it; with `device_handles`, the parameters are at those IPC handles."""
+        number of updates of the whole job so far, which decides what is still frozen. `replica`: where parameters,
+        state and buffers are computed with (`Replica.on` for a GPU)."""
         layout, (model, loss, optimizer), params = load_structure(structure, regions, worker)
         assert 0 <= worker < layout.workers, f"worker {worker} of {layout.workers}"
-        replica: Replica | None = None
-        state: StateBlock
-        exchange: Exchange
-        if accelerator is not None:
-            replica = Replica(layout, (model, loss, optimizer), params, regions, worker, accelerator, device_handles)
-            state, exchange, own = replica.state, replica.exchange, replica.buffers
-        else:
-            state = StateBlock(layout.state, regions, 0 if layout.state.shared else worker)
-            exchange = Exchange(layout.flats, params, regions)
-            own = layout.buffers.block(regions[REGION], block_of(worker)) if REGION in regions else None
-        state.load(optimizer)
-        attached = cls(model, loss, optimizer, params, layout, regions, worker, state, exchange, own, replica)
+        at = replica(layout, (model, loss, optimizer), params, regions, worker)
+        at.state.load(optimizer)
+        attached = cls(model, loss, optimizer, params, layout, regions, worker, at.state, at.exchange, at.buffers, at)
         attached.thaw(updates)
         return attached
 
@@ -102,20 +90,20 @@ class WorkerModel:
     @property
     def device(self) -> torch.device:
         """The device of the parameters."""
-        return torch.device("cpu") if self.replica is None else self.replica.accelerator.torch_device
+        return self.replica.device
 
     def rest(self) -> None:
         """Write everything to shared memory, where the parent finds it; before a pause and before leaving, after a
         flush. Raises what `check_bound` raises."""
         self.check_bound()
-        if self.replica is not None and self._trains:
+        if self._trains:
             self.replica.write_back()
         self._trains = False
 
     def refresh(self) -> None:
         """Read parameters and buffers as the parent changed them, in a pause."""
         self.exchange.refresh()
-        if self.replica is not None and not self._trains:
+        if not self._trains:
             self.replica.read_back()
 
     def start(self) -> bool:
@@ -124,15 +112,13 @@ class WorkerModel:
         behind."""
         if self._trains:
             return False
-        if self.replica is not None:
-            self.replica.read_back()
+        self.replica.read_back()
         self._trains = True
         return self.state.copy_from(self.optimizer)
 
     def close(self) -> None:
         """Release the device memory, before the worker leaves or rebuilds everything."""
-        if self.replica is not None:
-            self.replica.close()
+        self.replica.close()
 
     def bind(self, *, delta: bool) -> None:
         """Bind the parameters to this worker's own copy (`delta`) or to the flats. Raises what `check_bound` raises:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hogwild.parameters.device_replica import Replica
 from hogwild.parameters.rule_choice import has_step_hooks, why_no_flat_rule, why_no_rows
 from hogwild.parameters.trial_step import bare_step
 from hogwild.parameters.worker_model import WorkerModel
@@ -254,7 +255,7 @@ class DeviceUpdate(AutogradUpdate):
 
     def __init__(self, worker_model: WorkerModel, **options: object) -> None:
         super().__init__(worker_model, **options)  # type: ignore[arg-type]
-        assert worker_model.replica is not None
+        assert isinstance(worker_model.replica, Replica)
         self._replica, self._is_delta = worker_model.replica, worker_model.exchange.is_delta
         self._accelerator = self._replica.accelerator
         self._sums = self._accelerator.empty(2 * 8).view(torch.float64).zero_()  # (2,), on the device

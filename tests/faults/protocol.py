@@ -39,11 +39,12 @@ from tests.faults.protocol_numerics import (
     CountingUpdate,
     Effects,
     Memory,
+    StillPlace,
 )
 from tests.faults.protocol_scenario import HANG_S, Account, Policy, Scenario
 from tests.faults.protocol_trouble import Trouble
 from tests.faults.tally import Tally
-from workers.child.spec import DataSpec, Numerics, WorkerSpec
+from workers.child.spec import Compute, DataSide, DataSpec, Numerics, Rules, WorkerSpec
 from workers.processes import roster as roster_module
 from workers.processes.group import Team
 from workers.processes.handle import Handle, reaped
@@ -73,9 +74,8 @@ class Run:
         self.board = Scoreboard(Memory(Scoreboard.nbytes(scenario.procs)), scenario.procs)  # type: ignore[arg-type]
         self.board.set_exchange(scenario.sync_every)
         split = DataSpec((), self.queue.plan, "none")
-        worker_spec = WorkerSpec(
-            scenario.seed, split, split, scenario.accumulate, None, None, False, scenario.max_staleness
-        )
+        rules = Rules(scenario.seed, scenario.accumulate, max_staleness=scenario.max_staleness)
+        worker_spec = WorkerSpec(Compute(), DataSide(split, split), rules)
         self._nursery = Nursery(self.board, worker_spec, self._numerics)
         self._group = ForkedGroup(Policy(), self._nursery)
         self._team = CountingTeam(self._group, self)
@@ -98,7 +98,7 @@ class Run:
         exchange = CountingExchange(self.effects, worker, crimes)
         update = CountingUpdate(exchange, crimes, set(scenario.not_finite), scenario.spin)
         feed = CountingFeed(scenario.batches, crimes)
-        return Numerics(CountingModel(exchange), update, feed, CountingEvaluator(crimes), lambda seed: None)  # type: ignore[arg-type]
+        return Numerics(CountingModel(exchange), update, feed, CountingEvaluator(crimes), StillPlace())  # type: ignore[arg-type]
 
     def go(self) -> Tally:
         host.ensure_resource_tracker()  # multiprocessing's, once per program

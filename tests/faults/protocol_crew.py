@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,7 +58,7 @@ class Nursery:
     """Starts workers; holds the write end of their lifeline."""
 
     def __init__(self, board: Scoreboard, worker_spec: WorkerSpec, make_numerics: MakeNumerics) -> None:
-        self.board, self._kit, self._make_numerics = board, worker_spec, make_numerics
+        self.board, self._worker_spec, self._make_numerics = board, worker_spec, make_numerics
         self._lifeline: tuple[int, ...] = os.pipe()
         self._worker = self._incarnation = 0
         self._prepare: Prepare | None = None
@@ -101,8 +102,8 @@ class Nursery:
             os._exit(status)
 
     def _make_trainer(self) -> Trainer:
-        numerics = self._make_numerics(self._worker, self._incarnation)
-        return Trainer(self._kit, numerics, Row(self.board, self._worker), Profile())
+        make = partial(self._make_numerics, self._worker, self._incarnation)
+        return Trainer(self._worker_spec, make, Row(self.board, self._worker), Profile())
 
 
 class ForkedGroup(Group):

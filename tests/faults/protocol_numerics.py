@@ -4,6 +4,7 @@ that what took effect can be counted afterwards, whoever did it and however it e
 Every worker has its own row of the counts, so two of them can never write the same word: a batch that took effect
 twice is seen even if both did it at once."""
 
+import contextlib
 import mmap
 import os
 import random
@@ -218,3 +219,18 @@ class CountingEvaluator:
             sums += EvalSums.of((float(batch), 1.0))
             beat()
         return sums
+
+
+class StillPlace:
+    """As hogwild.training.place.CpuPlace, without torch."""
+
+    def seed(self, seed: int) -> None: ...
+    def announce(self, feed: CountingFeed, epoch: int, batch: int) -> None: ...
+    def losses(self, update: CountingUpdate, told: float) -> float:
+        return told
+
+    def explained(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def is_lost(self) -> bool:
+        return False

@@ -38,10 +38,11 @@ from tests.faults.protocol_numerics import (
     Effects,
     Memory,
     NumberedBatch,
+    StillPlace,
 )
 from workers import messages
 from workers.child import trainer, worker_loop
-from workers.child.spec import DataSpec, Numerics, WorkerSpec
+from workers.child.spec import Compute, DataSide, DataSpec, Numerics, Rules, WorkerSpec
 from workers.messages import Start
 from workers.processes.handle import Handle
 
@@ -130,7 +131,8 @@ class Sweep:
         self._board.set_exchange(self.item.sync_every)
         self._effects = Effects(2, self.item.batches * MOST_POINTS)
         split = DataSpec((), self.queue.plan, "none")
-        self._nursery = Nursery(self._board, WorkerSpec(0, split, split, 1, None, None, False), self._numerics)
+        worker_spec = WorkerSpec(Compute(), DataSide(split, split), Rules(0))
+        self._nursery = Nursery(self._board, worker_spec, self._numerics)
         self._sequence, self._ids = count(1), count(1)
         self.queue._ids = self._ids
         self._point = 0
@@ -144,7 +146,7 @@ class Sweep:
         if self.item.parks and worker == VICTIM:
             feed = PausingFeed(self.item.batches, crimes, self._board, incarnation)  # type: ignore[arg-type]
         update = CountingUpdate(exchange, crimes, set(), spin=0)  # type: ignore[arg-type]
-        return Numerics(CountingModel(exchange), update, feed, CountingEvaluator(crimes), lambda seed: None)  # type: ignore[arg-type]
+        return Numerics(CountingModel(exchange), update, feed, CountingEvaluator(crimes), StillPlace())  # type: ignore[arg-type]
 
     def run(self) -> int:
         """How many points there were."""

@@ -23,6 +23,7 @@ from hogwild.devices.pinned_memory import Pins
 from hogwild.errors import HogwildError
 from hogwild.feeds.device_feed import SLOTS, DeviceFeed
 from hogwild.feeds.resident import ResidentData, ResidentFeed
+from hogwild.parameters.device_replica import Replica
 from hogwild.parameters.shared_model import WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.training.autograd_update import DeviceUpdate
@@ -72,7 +73,7 @@ def plain_loop(rule: str, device: str, folder: Path) -> Found:
     model, accelerator = ConvNet(), opened(device)
     plain = copy.deepcopy(model).to(accelerator.torch_device)
     shared = build(model, RULES[rule](model.parameters(), lr=0.01))
-    worker = WorkerModel.attach(shared.structure, shared.regions, 0, accelerator=accelerator)
+    worker = WorkerModel.attach(shared.structure, shared.regions, 0, replica=Replica.on(accelerator))
     update = DeviceUpdate(worker, grad_clip=None)
     given = [(x.to(accelerator.torch_device), y.to(accelerator.torch_device)) for x, y in images(10)]
     finite = []
@@ -97,7 +98,7 @@ def allocations(device: str, folder: Path) -> Found:
     """Per update, flushes included."""
     model, accelerator = ConvNet(), opened(device)
     shared = build(model, optim.SGD(model.parameters(), lr=0.1, momentum=0.9), procs=2)
-    worker = WorkerModel.attach(shared.structure, shared.regions, 0, accelerator=accelerator)
+    worker = WorkerModel.attach(shared.structure, shared.regions, 0, replica=Replica.on(accelerator))
     update = DeviceUpdate(worker, grad_clip=1.0)
     taken = []
     for x, y in images(6):

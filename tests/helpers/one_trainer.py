@@ -17,7 +17,7 @@ from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Row, Scoreboard, Word
 from tests.shared_model import build
 from workers.child.build import make_trainer
-from workers.child.spec import DataSpec, WorkerSpec
+from workers.child.spec import Compute, DataSide, DataSpec, Rules, WorkerSpec
 from workers.child.trainer import Trainer
 
 FEATURES, CLASSES, BATCH, SEED = 4, 2, 8, 3
@@ -102,8 +102,11 @@ class Place:
         self.board = Scoreboard.allocate(2)
         resident = ResidentData.from_tensors("data-train", self.data)
         split = DataSpec(resident.fields, BatchPlan(len(self.data[0]), BATCH), "none")
-        chosen = {"accumulate": 1, "grad_clip": None, "schedule": None, "fail_on_nan": False, **self.settings}
-        self.worker_spec = WorkerSpec(SEED, split, split, panel=Panel(("accuracy",), {}), **chosen)
+        rules = {name: self.settings[name] for name in self.settings if name in Rules.__dataclass_fields__}
+        compute = {name: self.settings[name] for name in self.settings if name not in rules}
+        self.worker_spec = WorkerSpec(
+            Compute(panel=Panel(("accuracy",), {}), **compute), DataSide(split, split), Rules(SEED, **rules)
+        )
         self.regions = {**self.shared.regions, "data-train": resident.region, "data-val": resident.region}
 
     def exchange(self, sync_every: int) -> "Place":

@@ -29,6 +29,7 @@ from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
 from hogwild.scheduling.leases import Limits
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
 from hogwild.training.model_steps import Losses
+from hogwild.training.place import GpuPlace
 from hogwild.training.recurrent_state import LaneState
 from tests.helpers import simulated_gpu as simulated
 from tests.helpers.jobs import Ended, in_turn
@@ -37,7 +38,6 @@ from tests.shared_model import (
     one_thread,  # noqa: F401 (a fixture for every test here)
     same_bits,
 )
-from workers.child.on_device import feeding
 
 SAMPLES = 52
 LOSS = nn.CrossEntropyLoss()
@@ -229,8 +229,8 @@ def test_a_slot_is_staged_only_where_it_is_not_used_again() -> None:
         ring.seal(0, 4, ((4, 3), (4,)))
         ring.table[0, SlotWord.FILLED] = 1
         pins = Pins(accelerator)
-        model: Any = SimpleNamespace(replica=SimpleNamespace(pins=pins, accelerator=accelerator))
-        feed = feeding(model, RingFeed(ring, 4))
+        model: Any = SimpleNamespace(replica=SimpleNamespace(pins=pins))
+        feed = GpuPlace(accelerator).feed(model, RingFeed(ring, 4))
         assert torch.equal(feed.gather(0, 0).inputs[0], torch.full((4, 3), 7.0))
         assert isinstance(feed, DeviceFeed)
         assert any(slot.staging.numel() for slot in feed._slots.slots) == is_staged

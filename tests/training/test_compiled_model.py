@@ -520,7 +520,7 @@ def job_key(train: Any, val: Any = None, transform: Any = None, **settings: Any)
     regions, worker_spec = share_data(job, parts, False, 1)
     for region in regions.values():
         region.close()
-    return worker_spec.compile_key
+    return worker_spec.compute.compile_key
 
 
 def halved(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

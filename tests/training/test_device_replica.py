@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from hogwild.errors import ModelError
+from hogwild.parameters.device_replica import Replica
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
 from hogwild.training.cudnn_weights import WARNING, keep_weights
@@ -70,7 +71,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Batches]]] = {
 
 def on_device(shared: SharedModel, worker: int = 0) -> tuple[WorkerModel, Simulated]:
     device = Simulated(worker)
-    return WorkerModel.attach(shared.structure, shared.regions, worker, accelerator=device), device
+    return WorkerModel.attach(shared.structure, shared.regions, worker, replica=Replica.on(device)), device
 
 
 def made(make: Callable[[], nn.Module], rule: str, procs: int = 1) -> SharedModel:
@@ -82,14 +83,14 @@ def made(make: Callable[[], nn.Module], rule: str, procs: int = 1) -> SharedMode
 def train(worker: WorkerModel, batches: Batches, clip: float | None = None, every: int = 4) -> AutogradUpdate:
     """`every` updates between two flushes."""
     worker.start()
-    update = (AutogradUpdate if worker.replica is None else DeviceUpdate)(worker, grad_clip=clip)
+    update = (DeviceUpdate if isinstance(worker.replica, Replica) else AutogradUpdate)(worker, grad_clip=clip)
     for number, (x, y) in enumerate(batches, 1):
         update.backward((x,), y)
         assert update.is_finite()
         update.apply(0.9)
-        if number % every == 0 and worker.replica is not None:
+        if number % every == 0 and isinstance(worker.replica, Replica):
             worker.exchange.flush()
-    if worker.replica is not None:
+    if isinstance(worker.replica, Replica):
         worker.exchange.flush()
     worker.rest()
     return update
@@ -308,7 +309,7 @@ def test_where_there_is_no_room_nothing_stays_pinned() -> None:
     simulated.limit_memory(4000)
     device = Simulated(0)
     with pytest.raises(simulated.SimulatedOutOfMemory) as raised:
-        WorkerModel.attach(shared.structure, shared.regions, 0, accelerator=device)
+        WorkerModel.attach(shared.structure, shared.regions, 0, replica=Replica.on(device))
     assert not device.registered
     known = device.explain(raised.value)
     assert known is not None and known.code == "device/memory"

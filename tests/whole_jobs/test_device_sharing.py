@@ -11,6 +11,7 @@ import torch
 
 from hogwild.config.load import load_job
 from hogwild.errors import DeviceSharingError
+from hogwild.parameters.device_replica import Replica
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import with_devices
@@ -40,9 +41,7 @@ ON_ONE = ["train.device=simulated:0", "train.placement=cuda-shared"]
 def test_every_update_is_in_the_holders_memory_and_in_the_flats_once_they_are_fetched(rule: str) -> None:
     shared, plain = made_twice(rule)
     flats = held(shared)
-    worker = WorkerModel.attach(
-        shared.structure, shared.regions, 0, accelerator=Simulated(1), device_handles=flats.handles
-    )
+    worker = WorkerModel.attach(shared.structure, shared.regions, 0, replica=Replica.on(Simulated(1), flats.handles))
     before = [param.detach().clone() for param in shared.model.parameters()]
     update = DeviceUpdate(worker, grad_clip=None)
     for x, y in images(5):
@@ -75,7 +74,7 @@ def test_two_workers_see_each_other_at_once() -> None:
     shared, _ = made_twice("SGD")
     flats = held(shared)
     one, other = (
-        WorkerModel.attach(shared.structure, shared.regions, k, accelerator=Simulated(1), device_handles=flats.handles)
+        WorkerModel.attach(shared.structure, shared.regions, k, replica=Replica.on(Simulated(1), flats.handles))
         for k in range(2)
     )
     with torch.no_grad():
@@ -92,7 +91,7 @@ def test_what_cannot_be_mapped_is_a_clear_error() -> None:
     shared, _ = made_twice("SGD")
     gone = {name: f"{os.getpid()} 9999" for name in shared.regions}
     with pytest.raises(DeviceSharingError, match="memory of another process cannot be mapped") as raised:
-        WorkerModel.attach(shared.structure, shared.regions, 0, accelerator=Simulated(1), device_handles=gone)
+        WorkerModel.attach(shared.structure, shared.regions, 0, replica=Replica.on(Simulated(1), gone))
     assert raised.value.code == "device/sharing" and "cuda-replica" in str(raised.value)
 
 

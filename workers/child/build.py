@@ -1,16 +1,15 @@
 """Build a worker: receive the set-up, map the shared memory, build the trainer. Then `worker_loop.py` pulls items."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 import cloudpickle
 import torch
 from torch import Tensor
 
 from hogwild import host
-from hogwild.devices.discovery import open_accelerator
 from hogwild.feeds.batch import Feed
-from hogwild.feeds.device_feed import DeviceFeed
 from hogwild.feeds.packed import attach
 from hogwild.feeds.ring import Ring, RingFeed, RingSpec
 from hogwild.host.thread_pools import limit_pools
@@ -19,16 +18,15 @@ from hogwild.scheduling.lane_schedule import steps_of
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Control, Row, Scoreboard
 from hogwild.training import torch_settings
-from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
 from hogwild.training.compiled_model import make as make_runs
 from hogwild.training.evaluator import Evaluator
 from hogwild.training.loss_scaler import scaler_for
+from hogwild.training.place import CpuPlace, open_place
 from hogwild.training.recurrent_state import LaneState
 from workers.child.adoption import adopt, limit_threads
 from workers.child.fused_trainer import make_fused
-from workers.child.on_device import OnDevice, attached, feeding, seeding
 from workers.child.profiler import Profile, make_profile
-from workers.child.spec import ON_CPU, DataSpec, Numerics, WorkerSpec
+from workers.child.spec import NO_LANES, DataSpec, Numerics, WorkerSpec
 from workers.child.trainer import Trainer
 from workers.messages import Setup, Start
 
@@ -62,12 +60,10 @@ def make_trainer(
 ) -> Trainer:
     """Build a trainer over mapped regions: `data-train` and `data-val` hold the data, the others the model. `lifeline`
     ends a wait for kernels; None in the supervisor itself."""
-    profile = make_profile(worker_spec.profile, row.worker)
+    profile = make_profile(worker_spec.rules.profile, row.worker)
 
-    def make() -> Numerics:
-        return _numerics(worker_spec, structure, regions, row, lifeline, profile)
-
-    return Trainer(worker_spec, make(), row, profile, make)
+    make = partial(_numerics, worker_spec, structure, regions, row, lifeline, profile)
+    return Trainer(worker_spec, make, row, profile)
 
 
 def _numerics(
@@ -81,70 +77,57 @@ def _numerics(
     rollbacks = row.board.control_words[Control.ROLLBACKS]  # before reading anything that a rollback writes
     model_regions = {name: region for name, region in regions.items() if not name.startswith("data-")}
     updates = row.board.updates()
-    accelerator = open_accelerator(worker_spec.devices[row.worker]) if worker_spec.devices else None
-    seed_generator = seeding(accelerator)
+    compute, data, seed = worker_spec.compute, worker_spec.data, worker_spec.rules.seed
+    place = open_place(compute.device_of(row.worker), compute.device_handles)
     with contextlib.ExitStack() as broken_off:
-        model = attached(structure, model_regions, row, accelerator, worker_spec.device_handles, updates)
+        model = place.attach(structure, model_regions, row, updates)
         broken_off.callback(model.close)
-        model.runs = make_runs(worker_spec.compile, model.model)
-        evaluator = make_evaluator(worker_spec, model, regions, seed_generator)
-        if worker_spec.fused is not None:
+        model.runs = make_runs(compute.compile, model.model)
+        evaluator = make_evaluator(worker_spec, model, regions, place)
+        if compute.fused is not None:
             fused, sentence = make_fused(worker_spec, model, regions["data-train"], row, lifeline)
             print(sentence, flush=True)
             broken_off.pop_all()
-            return Numerics(model, None, None, evaluator, seed_generator, rollbacks, fused)
-        plan = worker_spec.train.plan
-        lanes = LaneState(model.runs, steps_of(plan)) if plan.lanes is not None else None
-        update = (AutogradUpdate if model.replica is None else DeviceUpdate)(
+            return Numerics(model, None, None, evaluator, place, rollbacks, fused)
+        plan = data.train.plan
+        lanes = None if plan.lanes is None else LaneState(model.runs, steps_of(plan))
+        update = place.update(
             model,
-            grad_clip=worker_spec.grad_clip,
+            grad_clip=compute.grad_clip,
             enter=profile.enter,
             forward=lanes,
             updates=updates,
-            loss_names=worker_spec.loss_names,
-            precision=worker_spec.precision,
-            scaler=scaler_for(worker_spec.precision, row),
+            loss_names=compute.loss_names,
+            precision=compute.precision,
+            scaler=scaler_for(compute.precision, row),
         )
         if (rows := update.compiled) is not None:  # sparse gradients, applied by compiled rules
             from workers.child.compile_once import make_ready  # numba takes half a second
 
             print(make_ready(rows.name, rows.warm_up, row, lifeline), flush=True)
-        seed, copies = worker_spec.seed, worker_spec.copies_slots
-        host_feed = _feed(worker_spec.train, regions["data-train"], seed, copies=copies)
-        feed = feeding(model, host_feed, worker_spec.transform, seed)
-        if worker_spec.compile == "inductor":
+        host_feed = _feed(data.train, regions["data-train"], seed, copies=data.copies_slots)
+        feed = place.feed(model, host_feed, data.transform, seed)
+        if compute.compile == "inductor":
             from workers.child.warm_up_model import make_model_ready  # with torch's compiler: another second
 
             print(make_model_ready(worker_spec, model, update, feed, evaluator, row, lifeline), flush=True)
-        place = ON_CPU
-        if accelerator is not None and isinstance(feed, DeviceFeed):
-            place = OnDevice(accelerator, feed.prefetch)
         broken_off.pop_all()
-        return Numerics(model, update, feed, evaluator, seed_generator, rollbacks, lanes=lanes, place=place)
+        return Numerics(model, update, feed, evaluator, place, rollbacks, lanes=lanes or NO_LANES)
 
 
 def make_evaluator(
-    worker_spec: WorkerSpec, model: WorkerModel, regions: Mapping[str, Region], seed_generator: Callable[[int], object]
+    worker_spec: WorkerSpec, model: WorkerModel, regions: Mapping[str, Region], place: CpuPlace
 ) -> Evaluator | None:
     """Build the evaluator, if any. The region `data-outputs` exists if a metric needs all outputs at once."""
-    if worker_spec.val is None or worker_spec.panel is None:
+    compute, data, seed = worker_spec.compute, worker_spec.data, worker_spec.rules.seed
+    if data.val is None or compute.panel is None:
         return None
-    feed = feeding(model, _feed(worker_spec.val, regions["data-val"], worker_spec.seed))
+    feed = place.feed(model, _feed(data.val, regions["data-val"], seed))
     outputs = wanted = None
-    if worker_spec.outputs is not None:
-        wanted = _targets(worker_spec.val, regions["data-val"])
-        outputs = worker_spec.outputs.view(regions["data-outputs"])
-    return Evaluator(
-        model.runs,
-        model.loss,
-        feed,
-        worker_spec.seed,
-        worker_spec.panel,
-        outputs,
-        wanted,
-        worker_spec.precision,
-        seed_generator,
-    )
+    if data.outputs is not None:
+        wanted = _targets(data.val, regions["data-val"])
+        outputs = data.outputs.view(regions["data-outputs"])
+    return Evaluator(model.runs, model.loss, feed, seed, compute.panel, outputs, wanted, compute.precision, place.seed)
 
 
 def _targets(split: DataSpec, region: Region) -> Tensor:

@@ -147,14 +147,15 @@ def make_fused(
             f"the model returned a fused update in the parent process, but not in a worker: {update}",
             code="model/fused",
         )
-    assert isinstance(worker_spec.train.data, PackedSpec), "a fused update reads packed data"
-    data = worker_spec.train.data.attach(region)
-    hot = hot_rows(model, update, worker_spec.fused or {})
+    split = worker_spec.data.train
+    assert isinstance(split.data, PackedSpec), "a fused update reads packed data"
+    data = split.data.attach(region)
+    hot = hot_rows(model, update, worker_spec.compute.fused or {})
     update.bind(model.model, model.optimizer, data.arrays(), hot)
     fused = Fused(
         update,
-        worker_spec.train.plan,
-        data.order(worker_spec.train.order, worker_spec.seed),
+        split.plan,
+        data.order(split.order, worker_spec.rules.seed),
         [*hot.values()],
         model.state.count,
     )

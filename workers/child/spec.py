@@ -1,11 +1,11 @@
 """The input of a worker: the facts about the job (`WorkerSpec`), and the objects its trainer computes with
 (`Numerics`). No torch here."""
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hogwild.devices.kinds import CPU
 from hogwild.kernels.fused import FusedUpdate
 from hogwild.scheduling.batch_plan import EpochPlan
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hogwild.parameters.worker_model import WorkerModel
     from hogwild.training.autograd_update import AutogradUpdate
     from hogwild.training.evaluator import Evaluator
+    from hogwild.training.place import CpuPlace
     from hogwild.training.recurrent_state import LaneState
 
 
@@ -37,33 +38,57 @@ class DataSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerSpec:
-    """The facts a worker needs about the job, besides the model; pickled once (cloudpickle), read by all workers."""
+class Compute:
+    """Settings of the computation of a worker, and its device."""
 
-    seed: int
-    train: DataSpec
-    val: DataSpec | None
-    accumulate: int
-    grad_clip: float | None
-    schedule: Callable[[int], float] | None
-    fail_on_nan: bool
-    max_staleness: int | None = None
-    panel: "Panel | None" = None  # of an evaluation
-    outputs: "FieldSpec | None" = None  # layout of its outputs, if a metric needs all of them
-    transform: Callable[..., object] | None = None  # of training batches
-    fused: "Mapping[str, np.ndarray] | None" = None  # if a kernel trains the model: array of the data -> its hot rows
-    sync_every: int = 16  # most batches between two flushes of hot rows
-    copies_slots: bool = False  # copy each batch out of its slot, because it will be modified
+    grad_clip: float | None = None
     loss_names: tuple[str, ...] = ()  # further losses of a training_step
-    inference: bool = False  # evaluations run under torch.inference_mode
     precision: str = "fp32"  # of the forward pass and the loss
+    panel: "Panel | None" = None  # of an evaluation
+    inference: bool = False  # evaluations run under torch.inference_mode
+    fused: "Mapping[str, np.ndarray] | None" = None  # if a kernel trains the model: array of the data -> its hot rows
     compile: str = "none"  # the model: script, inductor
     compile_key: str = ""  # key of inductor's code in the cache
     compile_scratch: "Path | None" = None  # the job's folder for code being compiled or loaded
-    typical: Sequence[list[Any]] = ()  # example batches to compile for, if data is streamed
-    profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
     devices: tuple[str, ...] = ()  # one per worker; empty: the CPU
     device_handles: Mapping[str, str] | None = None  # flats on a device: region -> its owner's handle
+
+    def device_of(self, worker: int) -> str:
+        return self.devices[worker] if self.devices else CPU
+
+
+@dataclass(frozen=True, slots=True)
+class DataSide:
+    """The data a worker trains on and evaluates, in the regions `data-train` and `data-val`."""
+
+    train: DataSpec
+    val: DataSpec | None
+    transform: Callable[..., object] | None = None  # of training batches
+    copies_slots: bool = False  # copy each batch out of its slot, because it will be modified
+    outputs: "FieldSpec | None" = None  # layout of `data-outputs`, if a metric needs all outputs
+    typical: Sequence[list[Any]] = ()  # example batches to compile for, if data is streamed
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules a worker trains by."""
+
+    seed: int
+    accumulate: int = 1
+    schedule: Callable[[int], float] | None = None
+    fail_on_nan: bool = False
+    max_staleness: int | None = None
+    sync_every: int = 16  # most batches between two flushes of hot rows
+    profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """The facts a worker needs about the job, besides the model; pickled once (cloudpickle), read by all workers."""
+
+    compute: Compute
+    data: DataSide
+    rules: Rules
 
 
 @dataclass(slots=True)
@@ -86,43 +111,30 @@ class Fused:
             rows.flush()
 
 
-class OnCpu:
-    """The steps of a trainer that differ if it computes on a device (`OnDevice`). On the CPU they do nothing: results
-    are ready at once, and errors need no translation."""
+class NoLanes:
+    """The lanes of a model that carries no state between batches."""
 
-    def announce(self, epoch: int, batch: int) -> None:
-        """Prefetch the next batch while this process would only wait for the device."""
-
-    def losses(self, update: "AutogradUpdate", told: float) -> float:
-        """Return the sum of the losses of an update; `told` is the sum that its `backward` calls returned."""
-        return told
-
-    def explained(self) -> contextlib.AbstractContextManager[None]:
-        """Translate the device's errors into ours, where they are known."""
-        return contextlib.nullcontext()
-
-    def is_lost(self) -> bool:
-        """Return True if the current error has also broken the device: nothing on it can be saved."""
+    def start_batch(self, epoch: int, batch: int) -> bool:
         return False
 
+    def drop(self) -> None: ...
 
-ON_CPU = OnCpu()
+
+NO_LANES = NoLanes()
 
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """The objects a trainer computes with. `seed_generator` seeds the generator that layers draw from. `rollbacks`: the
-    run's rollbacks before this was made."""
+    """The objects a trainer computes with. `rollbacks`: the run's rollbacks before this was made."""
 
     model: "WorkerModel"
     update: "AutogradUpdate | None"  # None: `fused` trains
     feed: "Feed | None"
     evaluator: "Evaluator | None"
-    seed_generator: Callable[[int], object]
+    place: "CpuPlace"  # of the computation
     rollbacks: int = 0
     fused: Fused | None = None
-    lanes: "LaneState | None" = None  # for a recurrent model with data.lanes
-    place: OnCpu = ON_CPU  # the device of the computation
+    lanes: "LaneState | NoLanes" = NO_LANES  # for a recurrent model with data.lanes
 
     @property
     def path(self) -> str:

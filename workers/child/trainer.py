@@ -56,18 +56,19 @@ class Trainer:
     def __init__(
         self,
         worker_spec: WorkerSpec,
-        numerics: Numerics,
+        make: Callable[[], Numerics],
         row: Row,
         profile: Profile,
-        remake: Callable[[], Numerics] | None = None,
     ) -> None:
-        """`remake` builds the numerics again from shared memory; None if they hold no private state."""
+        """`make` builds the numerics from shared memory: now, and again after a rollback."""
         self.worker_spec = worker_spec
+        self._rules, self._plan = worker_spec.rules, worker_spec.data.train.plan
+        self._most_stale = math.inf if self._rules.max_staleness is None else self._rules.max_staleness
         self.profile = profile
         self.row = row
-        self._remake = remake
-        self._use(numerics)
-        self._schedule = worker_spec.schedule
+        self._make = make
+        self._use(make())
+        self._schedule = self._rules.schedule
         self._board: Scoreboard = row.board
         self._made = 0  # updates by this incarnation
         self._until_check = 1  # the first check comes before the first commit
@@ -85,23 +86,21 @@ class Trainer:
         self._fused = numerics.fused
         self._chunks: Chunks | None = None
         if numerics.fused is not None:
-            self._chunks = Chunks(
-                numerics.fused, self.row, self.profile, self.worker_spec.seed, self.worker_spec.sync_every
-            )
+            rules = self._rules
+            self._chunks = Chunks(numerics.fused, self.row, self.profile, rules.seed, rules.sync_every)
         if numerics.update is not None and numerics.feed is not None:
             self.update, self.train_feed = numerics.update, numerics.feed
         self._evaluator = numerics.evaluator
         self._place = numerics.place
-        self._seed_generator = numerics.seed_generator
         self._lanes = numerics.lanes
         self._rollbacks = numerics.rollbacks
 
     def catch_up(self) -> None:
         """Rebuild all private state, as after a resume, if the run has gone back to a checkpoint: the state of the
         user's model and update rule, too, belongs to a discarded history. Nothing may be unflushed."""
-        if self._remake is not None and self._board.control_words[Control.ROLLBACKS] != self._rollbacks:
+        if self._board.control_words[Control.ROLLBACKS] != self._rollbacks:
             self.model.close()
-            self._use(self._remake())
+            self._use(self._make())
             self._until_check = 1
 
     def rest(self) -> None:
@@ -122,7 +121,7 @@ class Trainer:
         self.follow()
         if self._chunks is not None:
             return self._train_chunks(item, may_go_on)
-        accumulate = self.worker_spec.accumulate
+        accumulate = self._rules.accumulate
         with self._place.explained():
             for start in range(item.start, item.stop, accumulate):
                 if not may_go_on():
@@ -139,7 +138,7 @@ class Trainer:
         if answer is None:
             return None
         skipped, not_finite = answer
-        if not_finite and self.worker_spec.fail_on_nan:
+        if not_finite and self._rules.fail_on_nan:
             raise NonFiniteGradient(
                 f"the gradient of {not_finite} samples in epoch {item.epoch}, batches {item.start} to {item.stop - 1}, "
                 "is NaN or infinite (supervise.on_nan is 'fail'); lower the learning rate, or look at these samples"
@@ -153,7 +152,7 @@ class Trainer:
             if self._fused is None:
                 self.update.start_at(self._board.updates())
         self._sync_every = self._board.control_words[Control.SYNC_EVERY]
-        self._schedule = halved(self.worker_spec.schedule, self._board.control_words[Control.ROLLBACKS])
+        self._schedule = halved(self._rules.schedule, self._board.control_words[Control.ROLLBACKS])
         # Before the flats are read: updates counted so far are in the values read, later ones perhaps not.
         self._read_at = self._board.updates()
         if self.model.exchange.is_delta != bool(self._sync_every):
@@ -204,7 +203,7 @@ class Trainer:
 
     def _mark_buffers(self) -> None:
         """In delta, mark the buffers: a whole exchange may prove too old after it moved the running averages."""
-        if self._sync_every and self.worker_spec.max_staleness is not None:
+        if self._sync_every and self._most_stale < math.inf:
             self.model.mark_buffers()
 
     def _update(self, item: WorkItem, batches: Sequence[int]) -> None:
@@ -250,10 +249,10 @@ class Trainer:
     def _forgets_inference(self, error: BaseException) -> bool:
         """Return True if the batch may be retried: the model had kept a tensor of an evaluation under inference_mode.
         Evaluations no longer use it, and all private state is rebuilt."""
-        if getattr(error, "code", "") != "model/kept-inference" or not self._remake or not self.row.forbid_inference():
+        if getattr(error, "code", "") != "model/kept-inference" or not self.row.forbid_inference():
             return False
         self.model.restore_buffers()
-        self._use(self._remake())
+        self._use(self._make())
         self.follow()
         return True
 
@@ -271,7 +270,7 @@ class Trainer:
     def _apply(self, item: WorkItem, batches: int, loss: float, made: int) -> None:
         """Apply the update. `made`: updates before this one by all workers, for the learning-rate schedule."""
         self.profile.enter("apply")
-        if self.worker_spec.loss_names:
+        if self.worker_spec.compute.loss_names:
             self._open.further.append(self.update.pop_losses())
         self.update.apply(None if self._schedule is None else self._schedule(made))
         fresh = self._open
@@ -280,12 +279,12 @@ class Trainer:
         fresh.updated += batches
         fresh.loss_sum += loss
         stop = item.start + self._done
-        samples = self.worker_spec.train.plan.samples_in(stop - batches, stop)
+        samples = self._plan.samples_in(stop - batches, stop)
         fresh.samples += samples
         fresh.sample_loss += loss / batches * samples
 
     def _is_too_old(self) -> bool:
-        return self.worker_spec.max_staleness is not None and self._staleness > self.worker_spec.max_staleness
+        return self._staleness > self._most_stale
 
     def _gradient(self, item: WorkItem, batches: Sequence[int]) -> float:
         told = sum(self._backward(item, batch, 1 / len(batches)) for batch in batches)
@@ -294,12 +293,12 @@ class Trainer:
     def _backward(self, item: WorkItem, number: int, scale: float) -> float:
         self.profile.enter("gather")
         batch = self.train_feed.gather(item.epoch, number)
-        self._seed_generator(batch_seed(self.worker_spec.seed, item.epoch, batch.first_position))
-        if self._lanes is not None and self._lanes.start_batch(item.epoch, number):
+        self._place.seed(batch_seed(self._rules.seed, item.epoch, batch.first_position))
+        if self._lanes.start_batch(item.epoch, number):
             self._open.lane_restarts += 1
         loss = self.update.backward(batch.inputs, batch.target, scale)
         if number + 1 < item.stop:
-            self._place.announce(item.epoch, number + 1)
+            self._place.announce(self.train_feed, item.epoch, number + 1)
         return loss
 
     def _skip(self, item: WorkItem, batches: Sequence[int]) -> None:
@@ -307,9 +306,8 @@ class Trainer:
         self.model.restore_buffers()
         self._skipped += len(batches)
         self._open.not_finite += 1
-        if self._lanes is not None:
-            self._lanes.drop()
-        if self.worker_spec.fail_on_nan:
+        self._lanes.drop()
+        if self._rules.fail_on_nan:
             raise NonFiniteGradient(
                 f"the loss or gradient of epoch {item.epoch}, batch {batches[0]} is NaN or infinite "
                 "(supervise.on_nan is 'fail'); lower the learning rate, set train.grad_clip, or look at these samples"
@@ -328,7 +326,7 @@ class Trainer:
         self.model.refresh()  # others may have flushed since we parked
         is_slice = item.kind is Kind.EVALUATE
         batches = range(item.start, item.stop)
-        infers = self.worker_spec.inference and not self._board.forbids_inference()
+        infers = self.worker_spec.compute.inference and not self._board.forbids_inference()
         with self._place.explained():
             sums = self._evaluator.sums(batches, self.row.beat, infers) if is_slice else self._evaluator.scores()
         sums.write(self._board.result(item.id))

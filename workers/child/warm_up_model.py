@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hogwild.parameters.worker_model import WorkerModel
     from hogwild.training.autograd_update import AutogradUpdate
     from hogwild.training.evaluator import Evaluator
-    from workers.child.spec import WorkerSpec
+    from workers.child.spec import DataSide, WorkerSpec
 
 
 def make_model_ready(
@@ -42,27 +42,27 @@ def make_model_ready(
         try:
             for updates in (0, *model.thaws):  # always from 0: this order decides which code is compiled for any size
                 update.start_at(updates)
-                for inputs, target in _batches(worker_spec, model, feed):
+                for inputs, target in _batches(worker_spec.data, model, feed):
                     update.backward(inputs, target)
                     row.beat()
-                if evaluator is not None and worker_spec.val is not None:
-                    evaluator.sums(sorted({0, worker_spec.val.plan.batches - 1}), row.beat)
+                if evaluator is not None and (val := worker_spec.data.val) is not None:
+                    evaluator.sums(sorted({0, val.plan.batches - 1}), row.beat)
         finally:
             update.start_at(row.board.updates())
             model.restore_buffers()
 
-    cache = ModelCache.of(worker_spec.compile_key, worker_spec.compile_scratch)
+    cache = ModelCache.of(worker_spec.compute.compile_key, worker_spec.compute.compile_scratch)
     undisturbed = torch.random.fork_rng(devices=[])(refusing(run))  # restores the random state after each call
     return make_all_ready("the compiled model", cache, undisturbed, row, lifeline, MODEL)
 
 
-def _batches(worker_spec: "WorkerSpec", model: "WorkerModel", feed: "Feed") -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+def _batches(data: "DataSide", model: "WorkerModel", feed: "Feed") -> Iterator[tuple[tuple[Any, ...], Tensor]]:
     """Yield (inputs, target) of every batch size, on the model's device; typical batches for unread streamed data."""
-    for fields in worker_spec.typical:
+    for fields in data.typical:
         fresh = tree_map(torch.clone, fields)
-        changed = fresh if worker_spec.transform is None else transformed(worker_spec.transform, fresh)
+        changed = fresh if data.transform is None else transformed(data.transform, fresh)
         *inputs, target = tree_map(lambda leaf: leaf.to(model.device), [*changed])
         yield tuple(inputs), target
-    for number in () if worker_spec.typical else sorted({0, worker_spec.train.plan.batches - 1}):
+    for number in () if data.typical else sorted({0, data.train.plan.batches - 1}):
         batch = feed.gather(0, number)
         yield batch.inputs, batch.target

@@ -1,0 +1,153 @@
+"""The place where a worker computes: the CPU, on the shared memory itself, or one GPU. It is chosen once, when the
+trainer is built; trainer, feed, update and evaluator ask it for everything that differs.
+
+               CpuPlace                               GpuPlace
+    model      words of the shared regions            a replica, or mapped memory of the GPU's owner
+    feed       the host feed, transformed             the same, copied into slots on the device
+    update     `AutogradUpdate`                       `DeviceUpdate`
+    seed       torch's generator                      and the device's
+    announce   nothing                                gather the next batch while the GPU computes
+    losses     known after each backward              one download per update
+    errors     as they are                            the driver's, translated; the context may be broken
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import cast
+
+import torch
+
+from hogwild.devices.accelerator import Accelerator
+from hogwild.devices.discovery import open_accelerator
+from hogwild.feeds.batch import Feed
+from hogwild.feeds.device_feed import SLOTS, DeviceFeed
+from hogwild.feeds.resident import ResidentFeed
+from hogwild.feeds.ring import RingFeed
+from hogwild.feeds.transform import Transform, TransformedFeed
+from hogwild.parameters.device_replica import Replica
+from hogwild.parameters.shared_model import WorkerModel
+from hogwild.shared_memory.region import Region
+from hogwild.shared_memory.scoreboard import Row, Word
+from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
+from hogwild.training.cudnn_weights import keep_weights
+
+# A GPU driver frees the memory of a killed worker some time after the process is gone (FAILURES 77).
+WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6)
+
+
+class CpuPlace:
+    """Results are ready at once, memory needs no pinning, and errors need no translation."""
+
+    update: type[AutogradUpdate] = AutogradUpdate
+    seed: Callable[[int], object]
+    """Seeds the generators that layers draw from: torch's, in 1.1 us (torch.manual_seed, which also looks for GPUs,
+    takes 80 to 90), and the device's."""
+
+    def __init__(self) -> None:
+        self.seed = torch.default_generator.manual_seed
+
+    def attach(
+        self, structure: bytes | memoryview, regions: Mapping[str, Region], row: Row, updates: int
+    ) -> WorkerModel:
+        """Attach the model. `updates` of the whole job so far. Raises DeviceMemoryError if the device is full; a
+        replacement retries for a while first."""
+        return WorkerModel.attach(structure, regions, row.worker, updates)
+
+    def feed(self, model: WorkerModel, host: Feed, transform: Transform | None = None, seed: int = 0) -> Feed:
+        """Return the host feed with the transform applied and its batches where the model is."""
+        return host if transform is None else TransformedFeed(host, transform, seed)
+
+    def announce(self, feed: Feed, epoch: int, batch: int) -> None:
+        """Prefetch the next batch of `feed` while this process would only wait for the device."""
+
+    def losses(self, update: AutogradUpdate, told: float) -> float:
+        """Return the sum of the losses of an update; `told` is the sum that its `backward` calls returned."""
+        return told
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Translate the device's errors into ours, where they are known."""
+        return contextlib.nullcontext()
+
+    def is_lost(self) -> bool:
+        """Return True if the current error has also broken the device: nothing on it can be saved."""
+        return False
+
+
+class GpuPlace(CpuPlace):
+    update = DeviceUpdate
+
+    def __init__(self, accelerator: Accelerator, device_handles: Mapping[str, str] | None = None) -> None:
+        """`device_handles`: IPC handles of flats that the GPU's owner holds, by region."""
+        super().__init__()
+        self._accelerator, self._device_handles = accelerator, device_handles
+        seed_host = self.seed
+
+        def seed_both(seed: int) -> None:
+            seed_host(seed)
+            accelerator.seed(seed)
+
+        self.seed = seed_both
+
+    def attach(
+        self, structure: bytes | memoryview, regions: Mapping[str, Region], row: Row, updates: int
+    ) -> WorkerModel:
+        replica = Replica.on(self._accelerator, self._device_handles)
+        for wait_s in (*WAITS_S, None) if row.words[Word.INCARNATION] > 1 else (None,):
+            try:
+                model = WorkerModel.attach(structure, regions, row.worker, updates, replica)
+                break
+            except Exception as error:
+                known = self._accelerator.explain(error)
+                if known is None:
+                    raise
+                if wait_s is None:
+                    raise known from error
+                row.beat()
+                time.sleep(wait_s)
+        for sentence in keep_weights(model.model):
+            print(f"{self._accelerator.name}: {sentence}", flush=True)
+        return model
+
+    def feed(self, model: WorkerModel, host: Feed, transform: Transform | None = None, seed: int = 0) -> Feed:
+        pins = cast(Replica, model.replica).pins
+        feeds: list[Feed] = [host]
+        if isinstance(host, ResidentFeed):
+            feeds = [host.into(pins.empty(host.slot_nbytes)) for _ in range(SLOTS)]
+        elif isinstance(host, RingFeed) and host.is_refilled:  # copied directly from the slot of the ring
+            rings = [host.twin() for _ in range(SLOTS)]
+            for ring in rings:
+                pins.region(ring.region)
+            feeds = [*rings]
+        whole = [super(GpuPlace, self).feed(model, one, transform, seed) for one in feeds]
+        return DeviceFeed(whole, self._accelerator, pins, draws=transform is not None)
+
+    def announce(self, feed: Feed, epoch: int, batch: int) -> None:
+        cast(DeviceFeed, feed).prefetch(epoch, batch)
+
+    def losses(self, update: AutogradUpdate, told: float) -> float:
+        return update.late_losses
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            known = self._accelerator.explain(error)
+            if known is None:
+                raise
+            raise known from error
+
+    def is_lost(self) -> bool:
+        error = sys.exception()
+        if error is not None:
+            self._accelerator.explain(error)  # also checks whether the context is alive
+        return self._accelerator.is_broken()
+
+
+def open_place(device: str, device_handles: Mapping[str, str] | None = None) -> CpuPlace:
+    """Open the place of a worker, in the process that computes there: on a GPU it gets a context."""
+    accelerator = open_accelerator(device)
+    return CpuPlace() if accelerator is None else GpuPlace(accelerator, device_handles)
