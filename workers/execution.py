@@ -40,7 +40,7 @@ from workers.loading.loading import Loading
 from workers.messages import Setup
 from workers.prepare import check_lanes, check_memory, grid_before, ring_state, share_data, training_queue
 from workers.processes.gpu_owner import holder_for
-from workers.processes.group import Group
+from workers.processes.group import ProcessGroup
 from workers.request import Request
 from workers.session.checkpointing import LAST_WRITE_S, Saving
 from workers.session.evaluation import SLICE_BATCHES, Evaluating
@@ -102,7 +102,7 @@ def dry(request: Request, planned: Plan, startup: StartUp) -> dict[str, Any]:
 
 
 @sparing_the_compiler()
-def run(request: Request, planned: Plan, group: Group, startup: StartUp) -> Result:
+def run(request: Request, planned: Plan, group: ProcessGroup, startup: StartUp) -> Result:
     """Train a job in the run directory that `startup` holds; it stays once a worker was told of it."""
     clock = Clock(request.began_s, imported_s=time.monotonic())
     planned = _checked(request, planned)
@@ -215,7 +215,7 @@ class _Prepared:
         regions = {**shared.regions, **regions, "scoreboard": board.region}
         return cls(request, planned, session, startup, worker_spec, regions, shared.structure)
 
-    def train(self, stops: host.StopSignals, group: Group) -> Result:
+    def train(self, stops: host.StopSignals, group: ProcessGroup) -> Result:
         session = self.session
         session.clock.shared_s = time.monotonic()
         self.startup.phase("starting workers")
@@ -258,7 +258,7 @@ class _Prepared:
             session.saving.writer.close()
         return Result(summary, session.shared, outcome.error)
 
-    def _train(self, group: Group, watch: host.SignalWatch) -> Outcome:
+    def _train(self, group: ProcessGroup, watch: host.SignalWatch) -> Outcome:
         session = self.session
         if not self.plan.procs:
             return Inline(session, watch, self.worker_spec, self.structure, self.regions).run()

@@ -18,7 +18,7 @@ from hogwild.config.schema import loaders_for, surely_streams
 from hogwild.monitoring.profile_report import Window
 from hogwild.planning.cpu_plan import Plan, plan_here
 from workers.child.entry import without_collecting
-from workers.processes.group import Group
+from workers.processes.group import ProcessGroup
 from workers.request import COMMAND_LINE, Request
 from workers.session.startup import StartUp
 
@@ -82,7 +82,7 @@ def _begun(
     is_real: bool,
     progress: bool | None = None,
     caller: str = COMMAND_LINE,
-) -> Iterator[tuple[Plan, Group, StartUp]]:
+) -> Iterator[tuple[Plan, ProcessGroup, StartUp]]:
     """Yield the plan, the group of processes, and what shows the start and holds the run directory; at the end none of
     them is left. A dry run starts no process."""
     if is_real:
@@ -90,7 +90,7 @@ def _begun(
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
     planned = replace(planned, procs_max=job.train.procs_max or 0)
     startup = StartUp(job, planned.procs, progress=progress, caller=caller)
-    with Group(job.supervise) as group, startup:
+    with ProcessGroup(job.supervise) as group, startup:
         if is_real:
             startup.open_run(run_dir, resume)
             loaders = loaders_for(job, planned.procs) if surely_streams(job) else 0

@@ -28,7 +28,8 @@ from tests.helpers.processes import PATIENCE_S
 from tests.helpers.reading import Said
 from tests.helpers.run_status import no_start_up
 from workers.loading.loading import Loading
-from workers.processes.group import Group, Kept
+from workers.processes.group import ProcessGroup
+from workers.processes.team import KeptEvents
 
 ROWS = "".join(f"{n % 2} {1 + n % 7}:{n} {8 + n % 5}:1\n" for n in range(600))
 
@@ -54,8 +55,8 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def nobody() -> Group:
-    return Group(config().supervise)
+def nobody() -> ProcessGroup:
+    return ProcessGroup(config().supervise)
 
 
 # ---- pieces ---------------------------------------------------------------------------------------------------------
@@ -133,13 +134,13 @@ def test_nothing_is_written_past_the_places_a_piece_was_given() -> None:
 
 
 def test_what_threads_parse_is_what_is_parsed_at_once(
-    file: Path, nobody: Group, monkeypatch: pytest.MonkeyPatch
+    file: Path, nobody: ProcessGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = LibSvm(file).pack(InTurn(0))
     monkeypatch.setattr(text_file, "LINES", 700)
     for content in (ROWS.encode(), gzip.compress(ROWS.encode())):
         file.write_bytes(content)
-        nobody.diary = Kept()
+        nobody.diary = KeptEvents()
         assert same(LibSvm(file).pack(Loading(nobody, config(), None, no_start_up())), expected)
         (event,) = Said(nobody).events
         assert (event["samples"], event["readers"], event["deaths"], event["cached"]) == (600, 0, 0, False)
@@ -167,14 +168,14 @@ def test_an_error_is_that_of_the_first_piece_and_nothing_goes_on_behind_it() -> 
 # ---- the cache ------------------------------------------------------------------------------------------------------
 
 
-def load(dataset: Any, runs: Path, nobody: Group, like: Packed | None = None) -> tuple[Packed, Said]:
-    nobody.diary = Kept()
+def load(dataset: Any, runs: Path, nobody: ProcessGroup, like: Packed | None = None) -> tuple[Packed, Said]:
+    nobody.diary = KeptEvents()
     loading = Loading(nobody, config(), runs, no_start_up())
     return dataset.pack(loading, "data.train", like, "skip"), Said(nobody)
 
 
 def test_the_next_job_maps_what_this_one_parsed(
-    file: Path, tmp_path: Path, nobody: Group, monkeypatch: pytest.MonkeyPatch
+    file: Path, tmp_path: Path, nobody: ProcessGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.write_text(ROWS + "what is this\n")
     first, said = load(LibSvm(file, normalise="l2"), tmp_path, nobody)
@@ -213,7 +214,7 @@ def test_another_content_other_options_or_other_training_data_is_another_entry(f
 
 
 @pytest.mark.slow
-def test_names_are_kept_words_and_numbers(file: Path, tmp_path: Path, nobody: Group) -> None:
+def test_names_are_kept_words_and_numbers(file: Path, tmp_path: Path, nobody: ProcessGroup) -> None:
     file.write_text("zé,4,1\nal,6,2\nal,40,5\n")
     first, _ = load(Ratings(file), tmp_path, nobody)
     second, said = load(Ratings(file), tmp_path, nobody)
@@ -225,7 +226,7 @@ def test_names_are_kept_words_and_numbers(file: Path, tmp_path: Path, nobody: Gr
 
 @pytest.mark.parametrize("at", [0, 9000, -200, -1])
 def test_a_damaged_entry_is_removed_and_the_file_parsed_again(
-    file: Path, tmp_path: Path, nobody: Group, at: int
+    file: Path, tmp_path: Path, nobody: ProcessGroup, at: int
 ) -> None:
     first, _ = load(LibSvm(file), tmp_path, nobody)
     (data,) = tmp_path.glob(f".cache/*/{DATA}")
@@ -312,7 +313,7 @@ def test_what_does_not_fit_into_memory_is_mapped_without_being_read_whole(
 
 
 def test_a_cache_that_cannot_be_mapped_is_no_obstacle(
-    file: Path, tmp_path: Path, nobody: Group, monkeypatch: pytest.MonkeyPatch
+    file: Path, tmp_path: Path, nobody: ProcessGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = load(LibSvm(file), tmp_path, nobody)
     (data,) = tmp_path.glob(f".cache/*/{DATA}")

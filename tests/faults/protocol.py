@@ -1,8 +1,8 @@
 """The protocol of leases, without torch and at full speed: thousands of deaths a minute, and the books must be right
-after each. What is real here: WorkQueue, Scoreboard, Row, Roster, Group, Handle, the pipes, WorkerLoop, Trainer, pauses
-by the control row, evaluation items. What is not: the mathematics (`protocol_numerics.py`), and that processes are
-forked (`protocol_crew.py`). The turn of the loop below is the turn of workers/supervision/supervisor.py, without its
-session.
+after each. What is real here: WorkQueue, Scoreboard, Row, Roster, ProcessGroup, Handle, the pipes, WorkerLoop,
+Trainer, pauses by the control row, evaluation items. What is not: the mathematics (`protocol_numerics.py`), and that
+processes are forked (`protocol_crew.py`). The turn of the loop below is the turn of workers/supervision/supervisor.py,
+without its session.
 
     faults from inside    at a seeded step of a worker's work: killed, stopped, left, raised; poison batches always
     faults from outside   signals at random times, whatever the worker is doing
@@ -46,11 +46,11 @@ from tests.faults.protocol_trouble import Trouble
 from tests.faults.tally import Tally
 from workers.child.spec import Compute, DataSide, DataSpec, Numerics, Rules, WorkerSpec
 from workers.processes import roster as roster_module
-from workers.processes.group import Team
 from workers.processes.handle import Handle, reaped
 from workers.processes.roles import Role, limits_of
 from workers.processes.roster import Moment, Roster, RowReading
 from workers.processes.setbacks import Death, End
+from workers.processes.team import Team
 
 WAIT_MS = 2
 

@@ -1,6 +1,6 @@
 """The processes of `protocol.py`: forked, for a fork of this small program takes a millisecond where an import of
-torch takes two seconds. Everything else is the real thing: `Group` and `Handle` with pipes, socket, pidfd and reaping
-on one side, the first lines of a worker, `serve`, `WorkerLoop` and `Trainer` on the other."""
+torch takes two seconds. Everything else is the real thing: `ProcessGroup` and `Handle` with pipes, socket, pidfd and
+reaping on one side, the first lines of a worker, `serve`, `WorkerLoop` and `Trainer` on the other."""
 
 import gc
 import os
@@ -21,11 +21,12 @@ from workers.child.trainer import Trainer
 from workers.child.worker_loop import serve
 from workers.messages import Leaving, Start
 from workers.processes import handle as handle_module
-from workers.processes.group import Group, Team
+from workers.processes.group import ProcessGroup
 from workers.processes.handle import Handle
 from workers.processes.roles import Role, Supervision
 from workers.processes.roster import Spawn
 from workers.processes.stacks import Then
+from workers.processes.team import Team
 
 # What is given to a child must not be made before the fork: it is the child's own.
 MakeNumerics = Callable[[int, int], Numerics]  # (worker, incarnation)
@@ -106,7 +107,7 @@ class Nursery:
         return Trainer(self._worker_spec, make, Row(self.board, self._worker), Profile())
 
 
-class ForkedGroup(Group):
+class ForkedGroup(ProcessGroup):
     """The group of processes of one run."""
 
     def __init__(self, supervise: Supervision, nursery: Nursery) -> None:

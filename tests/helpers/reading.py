@@ -8,13 +8,13 @@ from typing import Any
 from hogwild.config import schema
 from hogwild.planning.cpu_plan import plan_here
 from tests.helpers.jobs import JOBS
-from workers.processes.group import Group
+from workers.processes.group import ProcessGroup
 
 
 class Said:
     """What a journal was told."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: ProcessGroup) -> None:
         self.sentences: list[str] = []
         self.events: list[dict[str, Any]] = []
         group.tell(self)
@@ -28,11 +28,11 @@ class Said:
 
 
 @contextlib.contextmanager
-def two_waiting() -> Iterator[Group]:
+def two_waiting() -> Iterator[ProcessGroup]:
     """Two processes, as a job has them; those that die are replaced. They find the modules of tests/jobs."""
     path = sys.path[:]
     sys.path.insert(0, str(JOBS))
-    with Group(schema.Supervise()) as early:
+    with ProcessGroup(schema.Supervise()) as early:
         early.start(plan_here(2, 1, pin=False), 2)
         yield early
     sys.path[:] = path

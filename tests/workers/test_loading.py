@@ -40,7 +40,8 @@ from workers.child.recipes import RowsRecipe
 from workers.loading.loading import Loading
 from workers.loading.trial import try_in_worker
 from workers.messages import LOOK, Leaving, LoadTask, Report, Start, write_record
-from workers.processes.group import Group, Kept
+from workers.processes.group import ProcessGroup
+from workers.processes.team import KeptEvents
 
 SLOW = str(JOBS / "slow_data.yaml")
 COUNT = 100
@@ -351,7 +352,7 @@ def test_a_reader_that_starts_slowly_finds_the_ends_of_two_tasks_at_once(monkeyp
 
 
 @pytest.fixture(scope="module")
-def early() -> Iterator[Group]:
+def early() -> Iterator[ProcessGroup]:
     with two_waiting() as early:
         yield early
 
@@ -364,7 +365,7 @@ class Interrupted(nn.Linear):
 
 
 @pytest.mark.processes
-def test_a_signal_while_a_trial_is_written_leaves_nothing_open(early: Group) -> None:
+def test_a_signal_while_a_trial_is_written_leaves_nothing_open(early: ProcessGroup) -> None:
     with pytest.raises(host.Interrupted):
         try_in_worker(early, a_trial(Interrupted(4, 2), torch.zeros(3, 4)))
     links = [file.readlink() for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
@@ -372,7 +373,7 @@ def test_a_signal_while_a_trial_is_written_leaves_nothing_open(early: Group) -> 
 
 
 @pytest.mark.processes
-def test_the_copy_of_the_model_is_gone_when_the_trial_is_answered(early: Group) -> None:
+def test_the_copy_of_the_model_is_gone_when_the_trial_is_answered(early: ProcessGroup) -> None:
     """The parent then checks whether the memory is enough for the job."""
     found = try_in_worker(early, a_trial(nn.Linear(4, 2), torch.zeros(3, 4)))
     assert found is not None and found.error is None
@@ -398,14 +399,14 @@ def slow(name: str = "Slow", **arguments: Any) -> Any:
 
 
 def read(
-    early: Group,
+    early: ProcessGroup,
     dataset: Any,
     fraction: float | None = None,
     runs: Path | None = None,
     channels_last: bool = False,
     **limits: float,
 ) -> tuple[tuple[Held, ...], Said]:
-    early.supervise, early.diary = config(**limits).supervise, Kept()
+    early.supervise, early.diary = config(**limits).supervise, KeptEvents()
     loading = Loading(early, config(**limits), runs, no_start_up())
     held = loading.read(dataset, "data.train", fraction=fraction, channels_last=channels_last)
     return held, Said(early)
@@ -430,7 +431,7 @@ def readers_of(diary: Path) -> set[int]:
 @pytest.mark.processes
 @pytest.mark.parametrize("fraction", [None, 0.25])
 def test_what_readers_bring_is_what_reading_in_turn_brings(
-    early: Group, tmp_path: Path, fraction: float | None
+    early: ProcessGroup, tmp_path: Path, fraction: float | None
 ) -> None:
     pids = {handle.pid for handle in early.pool}
     held, said = read(early, slow(diary=str(tmp_path)), fraction)
@@ -443,7 +444,7 @@ def test_what_readers_bring_is_what_reading_in_turn_brings(
 
 
 @pytest.mark.processes
-def test_a_subset_is_read_in_its_own_order(early: Group) -> None:
+def test_a_subset_is_read_in_its_own_order(early: ProcessGroup) -> None:
     order = list(range(COUNT - 1, -1, -1))
     held, said = read(early, Subset(slow(), order))
     assert same(held, in_this_process(Subset(slow(pace_s=0.0), order)))
@@ -451,7 +452,7 @@ def test_a_subset_is_read_in_its_own_order(early: Group) -> None:
 
 
 @pytest.mark.processes
-def test_ranges_are_read_by_readers_too(early: Group) -> None:
+def test_ranges_are_read_by_readers_too(early: ProcessGroup) -> None:
     held, said = read(early, slow("Ranged"), 0.5)
     assert same(held, in_this_process(slow("Ranged", pace_s=0.0), 0.5))
     assert said.events[0]["readers"] == 2
@@ -460,7 +461,7 @@ def test_ranges_are_read_by_readers_too(early: Group) -> None:
 
 
 @pytest.mark.processes
-def test_a_reader_that_is_killed_loses_nothing(early: Group, tmp_path: Path) -> None:
+def test_a_reader_that_is_killed_loses_nothing(early: ProcessGroup, tmp_path: Path) -> None:
     held, said = read(early, slow(diary=str(tmp_path), crimes={"is killed": 60}))
     assert (tmp_path / "crime-is-killed").exists()
     assert same(held, in_this_process(slow(pace_s=0.0)))
@@ -469,7 +470,7 @@ def test_a_reader_that_is_killed_loses_nothing(early: Group, tmp_path: Path) -> 
 
 
 @pytest.mark.processes
-def test_a_reader_that_is_stopped_is_replaced(early: Group, tmp_path: Path) -> None:
+def test_a_reader_that_is_stopped_is_replaced(early: ProcessGroup, tmp_path: Path) -> None:
     """On a busy machine an innocent one, too: the range is charged as often as need be."""
     held, said = read(
         early, slow(diary=str(tmp_path), crimes={"stops itself": 50}), stall_timeout_s=1.0, max_item_attempts=1000
@@ -479,14 +480,14 @@ def test_a_reader_that_is_stopped_is_replaced(early: Group, tmp_path: Path) -> N
 
 
 @pytest.mark.processes
-def test_an_item_that_kills_whoever_reads_it_ends_the_job_with_its_number(early: Group, tmp_path: Path) -> None:
+def test_an_item_that_kills_whoever_reads_it_ends_the_job_with_its_number(early: ProcessGroup, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data.train: reading item 37 crashed its process: .*SIGKILL") as error:
         read(early, slow(diary=str(tmp_path), crimes={"always is killed": 37}), max_item_attempts=1)
     assert error.value.code == "data/item-kills"
 
 
 @pytest.mark.processes
-def test_the_lowest_bad_row_ends_the_reading_in_the_same_words(early: Group) -> None:
+def test_the_lowest_bad_row_ends_the_reading_in_the_same_words(early: ProcessGroup) -> None:
     bad = {90: "raises", 44: "nan", 60: "short"}
     with pytest.raises(DataError) as error:
         read(early, slow(bad=bad))
@@ -497,7 +498,7 @@ def test_the_lowest_bad_row_ends_the_reading_in_the_same_words(early: Group) -> 
 
 
 @pytest.mark.processes
-def test_what_cannot_be_given_to_others_or_be_read_there_is_read_here(early: Group) -> None:
+def test_what_cannot_be_given_to_others_or_be_read_there_is_read_here(early: ProcessGroup) -> None:
     for name, arguments, words in [
         ("Unportable", {}, "Unportable cannot be sent to workers: TypeError: an open connection (/"),
         ("Unmakeable", {}, "slow_data.py:76); the parent process reads it"),
@@ -514,7 +515,7 @@ def test_what_cannot_be_given_to_others_or_be_read_there_is_read_here(early: Gro
 
 
 @pytest.mark.processes
-def test_what_was_read_is_kept_beside_the_runs_for_the_next_job(early: Group, tmp_path: Path) -> None:
+def test_what_was_read_is_kept_beside_the_runs_for_the_next_job(early: ProcessGroup, tmp_path: Path) -> None:
     first, said = read(early, slow("Printed"), 0.25, runs=tmp_path)
     assert said.events[0]["readers"] == 2
     again, said = read(early, slow("Printed"), 0.25, runs=tmp_path)

@@ -15,10 +15,11 @@ from hogwild.config.schema import Supervise
 from hogwild.planning.cpu_plan import plan_here
 from tests.helpers.jobs import HOME, JOBS, Ended, Job
 from tests.helpers.processes import state_of, wait_for
-from workers.processes.group import Group, Kept
+from workers.processes.group import ProcessGroup
 from workers.processes.roles import LONGEST_SPARE_BACKOFF_S, Role, limits_of
 from workers.processes.roster import FIRST_BACKOFF_S, Moment, Roster, Spawn
 from workers.processes.setbacks import Death
+from workers.processes.team import KeptEvents
 
 pytestmark = pytest.mark.processes
 
@@ -31,20 +32,20 @@ START_LIMIT_S = 10  # as long as the job with a worker that is stopped while it 
 
 
 @pytest.fixture
-def group() -> Iterator[Group]:
+def group() -> Iterator[ProcessGroup]:
     """Whoever is in it is gone after the test, however that ends."""
-    with Group(Supervise()) as group:
+    with ProcessGroup(Supervise()) as group:
         group.start(plan_here(1, 1, pin=False), 1)
         yield group
 
 
-def turn(group: Group, now: float) -> list[int]:
+def turn(group: ProcessGroup, now: float) -> list[int]:
     """One turn of a job whose workers have settled; the spares there are then."""
     assert group.step(now, [group.pool]) == []
     return [handle.pid for handle in group.pool]
 
 
-def test_twenty_spares_killed_in_a_row_are_buried_and_started_at_their_pace(group: Group) -> None:
+def test_twenty_spares_killed_in_a_row_are_buried_and_started_at_their_pace(group: ProcessGroup) -> None:
     """Real processes, killed before they have imported anything; the clock is ours."""
     group.pool.roster.expect(1)
     now, taken = 0.0, group.pool.take()
@@ -58,7 +59,7 @@ def test_twenty_spares_killed_in_a_row_are_buried_and_started_at_their_pace(grou
         assert turn(group, now) == []
         assert turn(group, now + 0.99 * pause_s) == []
         now += pause_s
-    kept = Kept()
+    kept = KeptEvents()
     group.diary, told = kept, group.diary
     told.tell(Diary(events := []))  # type: ignore[attr-defined]
     assert events.count("spare") == events.count("spare-exit") == 20
@@ -98,7 +99,7 @@ def test_spares_are_started_one_at_a_time_and_only_when_that_disturbs_nobody() -
     assert roster.tick(0.0, {}) == []
 
 
-def test_a_spare_that_somebody_has_stopped_or_killed_is_not_taken(group: Group) -> None:
+def test_a_spare_that_somebody_has_stopped_or_killed_is_not_taken(group: ProcessGroup) -> None:
     group.refill(3)
     stopped, killed, well = made = [*group.pool]
     for handle in made:
@@ -118,13 +119,13 @@ import resource
 from hogwild.errors import RunError
 from hogwild.planning.cpu_plan import FILES, FILES_PER_WORKER, plan_here
 from hogwild.config.schema import Supervise
-from workers.processes.group import Group
+from workers.processes.group import ProcessGroup
 limit = FILES + 4 * FILES_PER_WORKER
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-Group(Supervise()).raise_file_limit(plan_here(1, 1))
-Group(Supervise(spares=50)).raise_file_limit(plan_here(0, 1))
+ProcessGroup(Supervise()).raise_file_limit(plan_here(1, 1))
+ProcessGroup(Supervise(spares=50)).raise_file_limit(plan_here(0, 1))
 try:
-    Group(Supervise(spares=50)).raise_file_limit(plan_here(1, 1))
+    ProcessGroup(Supervise(spares=50)).raise_file_limit(plan_here(1, 1))
 except RunError as error:
     print(error)
 """

@@ -1,5 +1,5 @@
-"""What a loader fills, and from where: the batches of a stream, or the rows of a data set. Made in the parent, sent
-with cloudpickle, opened in the loader."""
+"""Recipes: the batches of a stream, or the rows of a data set, that a loader fills, and from where. Made in the parent,
+sent with cloudpickle, opened in the loader."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

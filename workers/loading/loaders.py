@@ -15,17 +15,18 @@ from hogwild.shared_memory.region import Region
 from hogwild.storage.run_directory import RunDir
 from workers.child.loader import BEATS, LoaderBeat
 from workers.messages import LOOK, LoadTask, Report
-from workers.processes.group import Group, Team, shortened
+from workers.processes.group import ProcessGroup
 from workers.processes.handle import Handle
 from workers.processes.roster import Roster, RowReading
 from workers.processes.setbacks import Death, End
+from workers.processes.team import Team, shortened
 
 _NUMBERS = count(1)  # of tasks
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """What a dead loader leaves. `charged`: (epoch, batch) that it was filling; `is_excused`: that was given up;
+class LoaderLoss:
+    """Leavings of a dead loader. `charged`: (epoch, batch) that it was filling; `is_excused`: that was given up;
     `error`: fails the job."""
 
     charged: tuple[int, int] | None = None
@@ -34,7 +35,7 @@ class Loss:
 
 
 class Work(Protocol):
-    """What loaders are given to do, in numbers from 1."""
+    """Work that loaders are given, in numbers from 1."""
 
     again: str  # what happens to the work of a dead one, for messages
 
@@ -47,7 +48,7 @@ class Work(Protocol):
     def refused(self, loader: int, report: Report) -> HogwildError | None:
         """Note that `report.item` cannot be filled; return an error if that fails the job."""
 
-    def lost(self, loader: int, number: int | None, record: int, how: str) -> Loss:
+    def lost(self, loader: int, number: int | None, record: int, how: str) -> LoaderLoss:
         """Free what a dead loader was asked for. `number`: what it was filling, at `record`."""
 
     def has_in_hand(self, loader: int) -> bool: ...
@@ -64,7 +65,7 @@ class Loaders(Team):
 
     def __init__(
         self,
-        group: Group,
+        group: ProcessGroup,
         roster: Roster,
         work: Work,
         recipe: bytes,

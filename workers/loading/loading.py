@@ -36,7 +36,7 @@ from hogwild.user_code import raised_text
 from workers.child.recipes import Destination, RowsRecipe
 from workers.loading.readers import Readers
 from workers.loading.trial import try_in_worker
-from workers.processes.group import Group
+from workers.processes.group import ProcessGroup
 from workers.session.startup import StartUp
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class _Shared:
     readers: Readers
 
     @classmethod
-    def of(cls, rows: RowSource, sections: Sections, done: int, pace_s: float, group: Group) -> "_Shared":
+    def of(cls, rows: RowSource, sections: Sections, done: int, pace_s: float, group: ProcessGroup) -> "_Shared":
         size = _range_size(rows.count - done, pace_s, len(group.pool), rows.at_once)
         ranges = RowRanges(done, rows.count, size)
         parts = tuple((f"part-{number}", part.fields) for number, part in enumerate(sections.parts))
@@ -118,7 +118,7 @@ class _Shared:
 class Loading:
     """A `materialise.Reader`. The group keeps its messages until the journal exists."""
 
-    def __init__(self, group: Group, job: Job, runs: Path | None, startup: StartUp) -> None:
+    def __init__(self, group: ProcessGroup, job: Job, runs: Path | None, startup: StartUp) -> None:
         """`runs`: the folder of runs; the cache of data sets lies beside it. `startup` shows the progress."""
         self._group, self._seed, self._runs = group, job.seed, runs
         self._startup = startup

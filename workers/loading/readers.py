@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from hogwild.errors import DataError, HogwildError
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
-from workers.loading.loaders import Loaders, Loss
+from workers.loading.loaders import LoaderLoss, Loaders
 from workers.messages import LOOK, Report
-from workers.processes.group import Group
+from workers.processes.group import ProcessGroup
 from workers.processes.handle import POLL_MS
 from workers.processes.roles import Role, limits_of
 from workers.processes.roster import Roster
@@ -43,15 +43,15 @@ class RangeWork:
         self._ranges.condemn(loader, report.item)
         self.bad[report.item] = report
 
-    def lost(self, loader: int, number: int | None, record: int, how: str) -> Loss:
+    def lost(self, loader: int, number: int | None, record: int, how: str) -> LoaderLoss:
         deaths = self._ranges.release(loader, number)
         charged = (0, number) if deaths and number else None
         if deaths < self._attempts:
-            return Loss(charged)
+            return LoaderLoss(charged)
         ended = f"{deaths} processes, the last one" if deaths > 1 else "its process"
         words = f"{self._what}: reading item {record} crashed {ended}: {how}. Read this item alone (dataset[{record}])"
         error = DataError(f"{words} to find the cause", code="data/item-kills")
-        return Loss(charged, error=error)
+        return LoaderLoss(charged, error=error)
 
     def has_in_hand(self, loader: int) -> bool:
         return self._ranges.hand(loader) > 0
@@ -66,7 +66,7 @@ class RangeWork:
 class Readers:
     """The readers of one data set, from `start` until `run` or `dismiss` returns. Main thread only."""
 
-    def __init__(self, group: Group, what: str, ranges: RowRanges) -> None:
+    def __init__(self, group: ProcessGroup, what: str, ranges: RowRanges) -> None:
         self._group, self._what, self._ranges = group, what, ranges
         self._limits = limits_of(Role.READER, group.supervise)
         self._work = RangeWork(what, ranges, self._limits.max_item_attempts)

@@ -27,7 +27,7 @@ from hogwild.shared_memory.region import Region
 from hogwild.user_code import is_users
 from workers.messages import TrialTask
 from workers.processes.blocked_call import training_thread
-from workers.processes.group import Group
+from workers.processes.group import ProcessGroup
 from workers.processes.handle import POLL_MS, REAP_S, Handle
 
 TURN_S = 1.0  # most that one turn adds to a silence: a parent that was itself stopped must not kill anybody
@@ -47,7 +47,7 @@ class _End:
     is_untriable: bool = False
 
 
-def try_in_worker(group: Group, trial: Trial) -> Findings | None:
+def try_in_worker(group: ProcessGroup, trial: Trial) -> Findings | None:
     """Return the findings; None if the trial cannot run in another process. Each process that was replaced is told.
     Raises ModelError if the trial ends its process or does not end."""
     if not len(group.pool) or (content := _written(trial)) is None:

@@ -18,16 +18,17 @@ from hogwild.planning.device_placement import SHARED
 from hogwild.shared_memory.region import Region
 from workers.child.gpu_owner import FETCH, PUSH
 from workers.messages import HoldTask, Report
-from workers.processes.group import Group, Team
+from workers.processes.group import ProcessGroup
 from workers.processes.handle import POLL_MS, Handle
 from workers.processes.roles import Role, limits_of
 from workers.processes.roster import Roster, RowReading
 from workers.processes.setbacks import Death, End
+from workers.processes.team import Team
 
 COPY_S = 120.0  # for one copy of all parameters
 
 
-def holder_for(group: Group, planned: Plan, shared: SharedModel) -> "NoHolder":
+def holder_for(group: ProcessGroup, planned: Plan, shared: SharedModel) -> "NoHolder":
     """Return the owner of the flats of `shared`; if the plan puts them on a device, they are there when this returns.
     Raises DeviceSharingError."""
     if planned.placement != SHARED:
@@ -55,7 +56,7 @@ class NoHolder:
 class Holder(NoHolder):
     """The owner. Another thread may wait for its answer, so what the team hears is what this asks for."""
 
-    def __init__(self, group: Group, device: str, regions: Mapping[str, Region]) -> None:
+    def __init__(self, group: ProcessGroup, device: str, regions: Mapping[str, Region]) -> None:
         """Start the owner of `regions`, the flats; they are on the device when this returns. Raises
         DeviceSharingError."""
         self._group, self._team, self._is_open = group, _Owner(group, device, regions), False
@@ -120,7 +121,7 @@ class _Owner(Team):
 
     is_loud = False
 
-    def __init__(self, group: Group, device: str, regions: Mapping[str, Region]) -> None:
+    def __init__(self, group: ProcessGroup, device: str, regions: Mapping[str, Region]) -> None:
         super().__init__(group, Roster(Role.OWNER, limits_of(Role.OWNER, group.supervise), 1))
         self._device, self._regions = device, regions
         self.holding: str | None = None  # the handles of the flats, as JSON

@@ -8,9 +8,8 @@ of its role (`roster.py`, pure) decides.
          dies by itself ─────────────────────────────────┘
          told to leave ──► finishes what it does ──► reaped                     (resize, the end of the job)
 
-A `Team` is the processes of one role, with what only that role knows: its task, its acknowledgements, its row of beats,
-and what a death sets free. `Spares` is the team of processes that start early, before there is anything to
-train, as importing torch takes more than a second, and later `supervise.spares`.
+A team (`team.py`) is the processes of one role. Its spares start early, before there is anything to train, as importing
+torch takes more than a second; later they are `supervise.spares`.
 
 Imports no torch. A spare writes no file and holds no more than a later process, so a job that is refused leaves nothing
 behind."""
@@ -22,182 +21,28 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from hogwild import host
 from hogwild.errors import Deadlocked, HogwildError, ModelError
 from hogwild.planning.cpu_plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, Plan
-from workers.messages import Task
 from workers.processes.handle import REAP_S, Handle, reaped
-from workers.processes.roles import Role, Supervision, limits_of
-from workers.processes.roster import UNDISTURBED, Abandon, Action, Kill, Leave, Moment, Roster, RowReading, Spawn
-from workers.processes.setbacks import Death, End
+from workers.processes.roles import Role, Supervision
+from workers.processes.roster import UNDISTURBED, Abandon, Action, Kill, Leave, Moment, Spawn
+from workers.processes.setbacks import End
 from workers.processes.stacks import LOOK_MS, Blocked, Stacks
+from workers.processes.team import Diary, KeptEvents, Spares, Team, said_by
 
 if TYPE_CHECKING:
-    from hogwild.shared_memory.region import Region  # with numpy
-
-LONGEST_WORDS = 300
-PREFIX = {Role.WORKER: "", Role.OWNER: "holder-"}  # of a role's events; others have their name
+    pass  # with numpy
 
 
-class Diary(Protocol):
-    """Whoever keeps a job's events: its journal."""
-
-    def event(self, kind: str, /, **values: Any) -> None: ...
-    def show_message(self, message: str) -> None: ...
-
-
-class Kept:
-    """Keeps events and messages until there is a journal."""
-
-    def __init__(self) -> None:
-        self._kept: list[tuple[str, dict[str, Any]]] = []
-
-    def event(self, kind: str, /, **values: Any) -> None:
-        self._kept.append((kind, values))
-
-    def show_message(self, message: str) -> None:
-        self._kept.append(("", {"message": message}))
-
-    def tell(self, diary: Diary) -> None:
-        for kind, values in self._kept:
-            if kind:
-                diary.event(kind, **values)
-            else:
-                diary.show_message(values["message"])
-
-
-class Team:
-    """The processes of one role. Subclasses say what only the role knows."""
-
-    is_loud = True  # its starts are events
-
-    def __init__(self, group: "Group", roster: Roster) -> None:
-        self.group, self.roster = group, roster
-        self.handles: dict[int, Handle] = {}
-
-    @property
-    def role(self) -> Role:
-        return self.roster.role
-
-    def __iter__(self) -> Iterator[Handle]:
-        return iter(list(self.handles.values()))
-
-    def __len__(self) -> int:
-        return len(self.handles)
-
-    def __getitem__(self, number: int) -> Handle:
-        return self.handles[number]
-
-    # ---- what a role knows
-
-    def prepare(self, number: int) -> "tuple[Task, Mapping[str, Region]] | None":
-        """Return the task of a new process, and its regions; None for a spare. Its row has no other writer now."""
-        raise NotImplementedError
-
-    def listen(self, handle: Handle) -> Iterator[HogwildError]:
-        """Process what the process has reported and acknowledged; yield errors that fail the job."""
-        handle.listen()
-        yield from ()
-
-    def book(self) -> None:
-        """Book what all have done, after all were listened to."""
-
-    def readings(self) -> dict[int, RowReading]:
-        """Return what the processes' rows say; {}: they are not judged by their beats."""
-        return {}
-
-    def lost(self, number: int, handle: Handle | None, end: End, how: str) -> tuple[Death, list[HogwildError]]:
-        """Free what a dead process held, and record its death; return it, with errors that fail the job. Its last
-        reports are processed. `handle`: None if it could not be started."""
-        return Death(how, handle.error if handle else None, end=end), []
-
-    def act(self) -> Iterator[HogwildError]:
-        """Do what follows from this turn's events; yield errors that fail the job."""
-        yield from ()
-
-    def has_left(self, handle: Handle) -> bool:
-        """Return whether a process that ended with status 0 left in order: user code can exit with 0, too."""
-        return False
-
-    def ask_to_leave(self, handle: Handle) -> None:
-        """Tell a ready process to finish what it does and leave."""
-
-    def waits(self) -> list[str]:
-        """Return a line per idle process and what it waits for, for a deadlock message."""
-        return []
-
-    # ---- what all have in common
-
-    def rows(self, counted: str, counts: Sequence[int]) -> list[dict[str, object]]:
-        """Return a row per process for status.json. `counts`: what each has done, called `counted`."""
-        return self.roster.rows({number: handle.pid for number, handle in self.handles.items()}, counted, counts)
-
-    def event(self, what: str, number: int, **values: Any) -> None:
-        prefix = PREFIX.get(self.role, f"{self.role}-")
-        self.group.diary.event(f"{prefix}{what}", **{self.role.value: number}, **values)
-
-
-class Spares(Team):
-    """The spares. `wanted` of them are kept ready once the job trains; without a number, row or lease, their death has
-    no cost."""
-
-    def __init__(self, group: "Group", supervise: Supervision) -> None:
-        super().__init__(group, Roster(Role.SPARE, limits_of(Role.SPARE, supervise), 0))
-
-    @property
-    def ready(self) -> int:
-        return sum(handle.is_waiting for handle in self)
-
-    def prepare(self, number: int) -> None:
-        self.handles[number].is_spare = True
-
-    def listen(self, handle: Handle) -> Iterator[HogwildError]:
-        handle.listen()
-        if handle.is_waiting:
-            self.roster.ready(handle.number)
-        yield from ()
-
-    def event(self, what: str, number: int, **values: Any) -> None:
-        name = "spare" if what == "spawn" else f"spare-{what}"
-        self.group.diary.event(name, **{key: value for key, value in values.items() if key != "incarnation"})
-
-    def lost(self, number: int, handle: Handle | None, end: End, how: str) -> tuple[Death, list[HogwildError]]:
-        said = {"pid": handle.pid, "error": handle.last_output()} if handle else {}
-        self.event("exit", number, how=how, **said)
-        return Death(how, end=end), []
-
-    def status(self) -> list[dict[str, object]]:
-        """Return a row per spare for status.json."""
-        return [{"pid": handle.pid, "state": "waiting" if handle.is_waiting else "starting"} for handle in self]
-
-    def take(self) -> Handle | None:
-        """Return a spare that waits, or else one that is starting, which is still ahead of a new process. One stopped
-        by a signal is killed and left here to be buried."""
-        for handle in sorted(self, key=lambda handle: not handle.is_waiting):
-            if handle.killed_for or handle.reap() is not None:
-                continue
-            if host.is_stopped(handle.pid):
-                handle.kill("stopped while it waited")
-                continue
-            del self.handles[handle.number]
-            self.roster.taken(handle.number)
-            return handle
-        return None
-
-    def put(self, handle: Handle) -> None:
-        """Add a process that waits for a task."""
-        handle.assign(Role.SPARE, self.roster.seated())
-        self.handles[handle.number] = handle
-
-
-class Group:
+class ProcessGroup:
     """All processes of one job. A context around the whole job: at its end none is left. Main thread only."""
 
     def __init__(self, supervise: Supervision) -> None:
         self.supervise = supervise
-        self.diary: Diary = Kept()
+        self.diary: Diary = KeptEvents()
         self.oom_kills = host.OomKills()
         self.stacks = Stacks()
         self.pool = Spares(self, supervise)
@@ -209,7 +54,7 @@ class Group:
         self._has_begun = False
         self._tracker_was_known = host.is_tracker_known()  # a notebook may have its own tracker
 
-    def __enter__(self) -> "Group":
+    def __enter__(self) -> "ProcessGroup":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -220,7 +65,7 @@ class Group:
                     os.close(descriptor)
                 self._lifeline = ()
         self.stacks.close()
-        self.diary = Kept()  # the group's own reference cycles must not keep the job's memory
+        self.diary = KeptEvents()  # the group's own reference cycles must not keep the job's memory
         if self._has_begun and not self._tracker_was_known:
             host.stop_resource_tracker()
 
@@ -233,7 +78,7 @@ class Group:
     def tell(self, diary: Diary) -> None:
         """Tell the journal what happened before it existed, and everything from now on."""
         kept, self.diary = self.diary, diary
-        if isinstance(kept, Kept):
+        if isinstance(kept, KeptEvents):
             kept.tell(diary)
 
     # ---- before training
@@ -505,15 +350,3 @@ class Group:
             list(team.listen(handle))
             del team.handles[handle.number]
             handle.close()
-
-
-def said_by(handle: Handle, end: End) -> str:
-    """Return the last line of a process that died before it had a log and could not report."""
-    words = handle.last_output() if end is End.COULD_NOT_START and handle.error is None else ""
-    return f" ({shortened(words)})" if words else ""
-
-
-def shortened(words: str) -> str:
-    """Return the first line of an exception, for the terminal; the log has all of it."""
-    line = words.partition("\n")[0]
-    return line if len(line) <= LONGEST_WORDS else f"{line[:LONGEST_WORDS]}…"

@@ -41,8 +41,8 @@ class Supervision(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What the processes of one role may take. `needed`: least number of them, by `rule`; `by_records`: a beat is a
+class RoleLimits:
+    """Limits of the processes of one role. `needed`: least number of them, by `rule`; `by_records`: a beat is a
     record read, and a batch may take any time; `leave_s`: time to leave in order; `at_once`: most that start at the
     same time."""
 
@@ -61,18 +61,18 @@ class Limits:
     at_once: float = math.inf
 
 
-def limits_of(role: Role, supervise: Supervision, *, needed: int = 1) -> Limits:
+def limits_of(role: Role, supervise: Supervision, *, needed: int = 1) -> RoleLimits:
     """Return the limits of a role. `needed`: of loaders, as no setting says how many."""
     if role is Role.SPARE:
-        return Limits(0, "", longest_backoff_s=LONGEST_SPARE_BACKOFF_S, at_once=1)
+        return RoleLimits(0, "", longest_backoff_s=LONGEST_SPARE_BACKOFF_S, at_once=1)
     if role is Role.OWNER:  # its death is the end of what it holds
-        return Limits(1, "it holds the parameters", start_timeout_s=supervise.start_timeout_s, max_restarts=0)
+        return RoleLimits(1, "it holds the parameters", start_timeout_s=supervise.start_timeout_s, max_restarts=0)
     rules = {
         Role.WORKER: f"supervise.min_workers is {supervise.min_workers}",
         Role.LOADER: "each reads its own part of the stream" if needed > 1 else "at least one must read the stream",
         Role.READER: "at least one must read",
     }
-    return Limits(
+    return RoleLimits(
         needed=supervise.min_workers if role is Role.WORKER else needed,
         rule=rules[role],
         start_timeout_s=supervise.start_timeout_s,

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from hogwild.errors import HogwildError, WorkersLost
-from workers.processes.roles import Limits, Role
+from workers.processes.roles import Role, RoleLimits
 from workers.processes.setbacks import Death, End, Setbacks, Standstill
 
 GAP_S = 1.0
@@ -138,7 +138,7 @@ class Roster:
     """All slots of one role. Call `tick` often, and the other methods as things happen."""
 
     role: Role
-    limits: Limits
+    limits: RoleLimits
     count: int  # slots that should be filled; those beyond are vacant
     committed_before: bool = False  # in an earlier attempt (resume)
     slots: list[RosterSlot] = field(init=False)

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from hogwild.errors import CrashLoop, Deadlocked, DeviceMemoryError, HogwildError, TrainingError, UserCodeError
 from workers.messages import Report
-from workers.processes.roles import Limits
+from workers.processes.roles import RoleLimits
 
 FEWEST_DEATHS = 5
 
@@ -59,7 +59,7 @@ class Setbacks:
     by all workers in this attempt."""
 
     procs: Callable[[], int]
-    limits: Limits
+    limits: RoleLimits
     committed_before: bool  # in an attempt before this one (resume)
     noun: str = "worker"
     _errors: dict[tuple[str, str], set[tuple[int, int]]] = field(default_factory=dict)  # (type, place) -> exchanges

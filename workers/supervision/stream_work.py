@@ -9,9 +9,9 @@ from dataclasses import replace
 from hogwild.errors import DataError, HogwildError
 from hogwild.scheduling.stream_schedule import SlotRequest
 from workers.child.loader import ENDED
-from workers.loading.loaders import Loss
+from workers.loading.loaders import LoaderLoss
 from workers.messages import Report
-from workers.processes.roles import Limits
+from workers.processes.roles import RoleLimits
 from workers.processes.setbacks import Death, Setbacks
 from workers.session.ring_state import RingState
 from workers.session.session import Session
@@ -22,7 +22,7 @@ class StreamWork:
 
     again = "its batches are read again"
 
-    def __init__(self, session: Session, state: RingState, limits: Limits) -> None:
+    def __init__(self, session: Session, state: RingState, limits: RoleLimits) -> None:
         self._session, self._state, self._schedule = session, state, state.schedule
         self._attempts = limits.max_item_attempts
         self._setbacks = Setbacks(lambda: state.loaders, limits, session.queue.samples > 0, noun="loader")
@@ -69,20 +69,20 @@ class StreamWork:
             session.journal.show_message(f"quarantined: epoch {epoch}, batches {start} to {stop - 1}: {why}")
         return session.check_quarantine(release)
 
-    def lost(self, loader: int, number: int | None, record: int, how: str) -> Loss:
+    def lost(self, loader: int, number: int | None, record: int, how: str) -> LoaderLoss:
         self._state.deaths += 1
         found = self._schedule.lost(loader, number - 1 if number else None)
         if found is None:
-            return Loss()
+            return LoaderLoss()
         request, deaths = found
         charged = request.epoch, request.batch
         if deaths < self._attempts:
-            return Loss(charged)
+            return LoaderLoss(charged)
         ended = f"{deaths} loaders, the last one" if deaths > 1 else "its loader"
         what = f"reading record {record} (epoch {request.epoch}, batch {request.batch}) crashed {ended}: {how}"
         if self._schedule.is_sharded:
-            return Loss(charged, error=DataError(f"{self._state.stream.what}: {what}", code="data/item-kills"))
-        return Loss(charged, is_excused=True, error=self._give_up(request, what))
+            return LoaderLoss(charged, error=DataError(f"{self._state.stream.what}: {what}", code="data/item-kills"))
+        return LoaderLoss(charged, is_excused=True, error=self._give_up(request, what))
 
     def has_in_hand(self, loader: int) -> bool:
         return self._schedule.has_in_hand(loader)

@@ -20,9 +20,10 @@ from hogwild.shared_memory.scoreboard import Command, Control, Word
 from workers.child.recipes import StreamRecipe
 from workers.loading.loaders import Loaders
 from workers.messages import Setup
-from workers.processes.group import Group, Team
+from workers.processes.group import ProcessGroup
 from workers.processes.roles import Role, limits_of
 from workers.processes.roster import Moment, Roster, State
+from workers.processes.team import Team
 from workers.session.outcome import Outcome
 from workers.session.progress import ProgressRecords
 from workers.session.requests import Requests
@@ -45,7 +46,7 @@ class Supervisor:
         session: Session,
         watch: host.SignalWatch,
         make_setup: Callable[[int], tuple[Setup, Mapping[str, Region]]],
-        group: Group,
+        group: ProcessGroup,
     ) -> None:
         self._session = session
         self._watch = watch
@@ -212,7 +213,7 @@ class Supervisor:
         return [handle.pid for handle in self._group]
 
 
-def _loaders_of(group: Group, session: Session) -> Loaders | None:
+def _loaders_of(group: ProcessGroup, session: Session) -> Loaders | None:
     """Return the team that reads the job's streamed data, if there is any."""
     if (state := session.streamed) is None:
         return None

@@ -7,11 +7,12 @@ from hogwild.scheduling.work_queue import Release
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Phase, Word
 from workers.messages import Setup
-from workers.processes.group import Group, Team, shortened
+from workers.processes.group import ProcessGroup
 from workers.processes.handle import Handle
 from workers.processes.roles import Role, limits_of
 from workers.processes.roster import Roster, RowReading
 from workers.processes.setbacks import Death, End
+from workers.processes.team import Team, shortened
 from workers.session.session import Session
 
 EVALUATION_EPOCH = -2  # pseudo-epoch to which an exception in an evaluation is charged
@@ -22,7 +23,7 @@ class Workers(Team):
 
     def __init__(
         self,
-        group: Group,
+        group: ProcessGroup,
         session: Session,
         make_setup: Callable[[int], tuple[Setup, Mapping[str, Region]]],
     ) -> None:

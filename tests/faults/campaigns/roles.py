@@ -30,6 +30,7 @@ EVERY_S = 0.2  # between two kills, on average
 RESIZES = 0.15  # how many of the moments are used for one instead
 MOST_PROCS = 4
 SIMULATED = {"HOGWILD_DEVICE_KINDS": "simulated=tests.helpers.simulated_gpu"}
+os.environ.update(SIMULATED)  # for the verdict, which reads the job file
 KINDS = {
     "stream": [
         f"data.train={{class_path: streaming.Numbers, init_args: {{samples: {SAMPLES}, paces: [0.002, 0.004]}}}}",
