@@ -286,9 +286,11 @@ class CountingTeam(Team):
     def prepare(self, number: int) -> None:
         """Nothing is sent: a forked process has everything."""
 
+    def settle(self, handle: Handle) -> None:
+        self._run.acknowledge(handle)
+
     def listen(self, handle: Handle) -> Iterator[HogwildError]:
         handle.listen()
-        self._run.acknowledge(handle)
         if handle.error is not None and handle.error.error_type not in ("Crime", "SystemExit"):
             raise Violated(f"our own code raised in a worker: {handle.error.traceback}")
         yield from ()

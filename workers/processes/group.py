@@ -170,6 +170,7 @@ class ProcessGroup:
         end = team.roster.ending(handle.number, left=left, fenced=bool(handle.killed_for))
         how = handle.killed_for or self._describe(status, left) + said_by(handle, end)
         del team.handles[handle.number]
+        team.settle(handle)
         death, errors = team.lost(handle.number, handle, end, how)
         handle.close()
         return [*errors, *self._carry_out(team, team.roster.exited(handle.number, now, death))]
@@ -268,6 +269,7 @@ class ProcessGroup:
         self._undead.append(handle)
         how = f"{handle.killed_for}; {handle.describe_undead()}"
         self.diary.show_message(f"{handle.title}: it is not replaced")
+        team.settle(handle)
         death, errors = team.lost(handle.number, handle, End.STALLED, how)
         return [*errors, *self._carry_out(team, team.roster.abandoned(handle.number, death))]
 
@@ -347,6 +349,6 @@ class ProcessGroup:
         homes = {handle.pid: team for team in teams for handle in team}
         for handle in reaped([handle for team in teams for handle in team], limit_s, gives_up):
             team = homes[handle.pid]
-            list(team.listen(handle))
+            team.settle(handle)
             del team.handles[handle.number]
             handle.close()

@@ -81,9 +81,12 @@ class Team:
         raise NotImplementedError
 
     def listen(self, handle: Handle) -> Iterator[HogwildError]:
-        """Process what the process has reported and acknowledged; yield errors that fail the job."""
+        """Process what the process has reported; yield errors that fail the job."""
         handle.listen()
         yield from ()
+
+    def settle(self, handle: Handle) -> None:
+        """Book the last acknowledgements of a dead process."""
 
     def book(self) -> None:
         """Book what all have done, after all were listened to."""

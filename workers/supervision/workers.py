@@ -42,16 +42,14 @@ class Workers(Team):
         for handle in self:
             handle.wake(over)
 
-    def listen(self, handle: Handle) -> Iterator[HogwildError]:
-        handle.listen()
+    def settle(self, handle: Handle) -> None:
         self._session.acknowledge(handle.number, handle.acks())
-        yield from ()
 
     def book(self) -> None:
         """Book what every worker has finished and committed. Acks first: a commit word covers only the newest item, so
         only the pipe tells of the one before it."""
         for handle in self:
-            self._session.acknowledge(handle.number, handle.acks())
+            self.settle(handle)
         self._session.observe(self.handles)
 
     def readings(self) -> dict[int, RowReading]:
