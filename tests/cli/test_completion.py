@@ -51,7 +51,7 @@ def words(*typed: str) -> list[str]:
         (["completion", "z"], ["zsh"]),
         (["doctor", ""], []),
         (["train", "optimi"], ["optimizer."]),
-        (["train", "job.yaml", "train.pro"], ["train.procs="]),
+        (["train", "job.yaml", "train.pro"], ["train.procs=", "train.procs_max="]),
         (["model.init"], ["model.init_args.", "model.init_from."]),
         (["model.init_args."], []),  # keys that only the model knows
         (["job.yaml", "train.exchange="], ["train.exchange=auto", "train.exchange=direct", "train.exchange=delta"]),

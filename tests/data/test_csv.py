@@ -14,7 +14,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from workers.processes.early_start import HeadStart
 
 from hogwild.config.load import job_from_mapping
 from hogwild.data import Csv, text_file
@@ -24,6 +23,7 @@ from hogwild.feeds.materialise import divided
 from tests.helpers.reading import Said
 from tests.helpers.run_status import no_start_up
 from workers.loading import loading
+from workers.processes.group import ProcessGroup
 
 HOUSES = b"""city,colour,area,rooms,price
 Paris,red,50.5,2,300
@@ -421,16 +421,17 @@ def test_a_job_reads_it_by_threads_and_the_next_one_from_the_cache(
         {"version": 1, "seed": 3, "model": {"class_path": "x.Y"}, "data": {"train": {"class_path": "x.Y"}}}, "test"
     )
     for is_cached in (False, True):
-        reader = loading.Loading(HeadStart(), job, tmp_path / "runs", no_start_up())
+        group = ProcessGroup(job.supervise)
+        reader = loading.Loading(group, job, tmp_path / "runs", no_start_up())
         found = reader.read(dataset, "data.train", fraction=fraction, channels_last=False)
-        (event,) = Said(reader).events
+        (event,) = Said(group).events
         assert (event["samples"], event["readers"], event.get("cached", False)) == (1000, 0, is_cached)
         for mine, theirs in zip(found, expected, strict=True):
             assert mine.resident is not None
             assert all(map(torch.equal, mine.tensors, theirs.tensors))
     (data,) = tmp_path.glob("runs/.cache/*/data.bin")
     data.write_bytes(bytes(len(data.read_bytes())))  # a damaged entry: the file is read, from its first row on
-    reader = loading.Loading(HeadStart(), job, tmp_path / "runs", no_start_up())
+    reader = loading.Loading(ProcessGroup(job.supervise), job, tmp_path / "runs", no_start_up())
     for mine, theirs in zip(
         reader.read(dataset, "data.train", fraction=fraction, channels_last=False), expected, strict=True
     ):

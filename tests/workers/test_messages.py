@@ -98,7 +98,7 @@ def test_a_pipe_without_a_reader_is_no_error(pipe: tuple[int, int]) -> None:
 def setup_of(regions: int) -> Setup:
     return Setup(
         worker=3,
-        procs=4,
+        rows=4,
         threads=2,
         flush_denormal=True,
         regions=tuple((f"flat-{n}", 64 * (n + 1)) for n in range(regions)),
