@@ -1,27 +1,36 @@
 """What asynchrony costs in accuracy: `make bench-convergence`. Needs the MNIST files (`HOGWILD_DATA`).
 
 Every job sees the same samples, two epochs of MNIST over all its workers together, and differs in one thing only: how
-many workers there are, how often they exchange, in which order they read. A row is the mean test accuracy over seeds;
-nothing here is timed, so a busy machine does not matter (much: who is slowed down is staler)."""
+many workers there are, whether their number changes, how often they exchange, in which order they read. A row is the
+mean test accuracy over seeds; nothing here is timed, so a busy machine does not matter (much: who is slowed down is
+staler)."""
 
 import argparse
+import contextlib
+import json
 import os
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 from benchmarks import commands, results
 from benchmarks.baselines.networks import NETWORKS
 from benchmarks.bench import say
 from benchmarks.dense import publish_quick
+from benchmarks.figures import LENET
 from benchmarks.row import Row
+from benchmarks.watched import running
+from tests.helpers.jobs import read_events, write_request
 
 SUITE = "convergence"
 WORKERS = (1, 2, 4, 8)
 SYNC_EVERY = (1, 4, 16, 64)
 EPOCHS = 2
+MOST_PROCS, RESIZE_S = 4, 1.0
 WORKERS_PICTURE, DELTA_PICTURE = "convergence-workers.png", "convergence-sync-every.png"
 
 
@@ -36,15 +45,18 @@ class Trial:
     workers: dict[tuple[str, int], list[float]] = field(default_factory=dict)
     delta: dict[tuple[str, int], list[float]] = field(default_factory=dict)
 
+    def job(self, network: str, procs: int, seed: int) -> list[str]:
+        cut = [] if self.max_updates is None else [f"train.max_updates={self.max_updates}"]
+        return [
+            commands.MNIST, "--procs", str(procs), "train.threads=1", f"seed={seed}", *NETWORKS[network].overrides,
+            f"train.epochs={EPOCHS}", f"evaluate.every_epochs={EPOCHS}", *cut,
+        ]  # fmt: skip
+
     def accuracies(self, network: str, procs: int, *overrides: str) -> list[float]:
         """Test accuracy after the last epoch, one for each seed."""
-        cut = () if self.max_updates is None else (f"train.max_updates={self.max_updates}",)
         found = []
         for seed in self.seeds:
-            _, summary = commands.job(
-                "train", commands.MNIST, "--procs", str(procs), "train.threads=1", f"seed={seed}", *overrides,
-                *NETWORKS[network].overrides, f"train.epochs={EPOCHS}", f"evaluate.every_epochs={EPOCHS}", *cut,
-            )  # fmt: skip
+            _, summary = commands.job("train", *self.job(network, procs, seed), *overrides)
             found.append(float(summary["metrics"]["accuracy"]))
         say(f"{network}, {procs} procs {' '.join(overrides)}: {' '.join(f'{one:.4f}' for one in found)}")
         return found
@@ -74,6 +86,34 @@ def by_sync_every(trial: Trial) -> list[Row]:
             row.note += "; baseline: direct"
             rows.append(row)
     return rows
+
+
+def by_resizes(trial: Trial) -> list[Row]:
+    """The number of workers changes every second, by the seed."""
+    settings = ("train.exchange=direct", f"train.procs_max={MOST_PROCS}")
+    fixed = trial.accuracies(LENET, 2, *settings)
+    found, resizes = zip(*(_resized(seed, *trial.job(LENET, 2, seed), *settings) for seed in trial.seeds), strict=True)
+    row = _row(f"{LENET}, 1 to {MOST_PROCS} workers, another number every {RESIZE_S:g} s: test accuracy", [*found])
+    row.baseline = statistics.fmean(fixed)
+    row.note += f"; {sum(resizes)} resizes; baseline: 2 workers all the time, {min(fixed):.4f} to {max(fixed):.4f}"
+    return [row]
+
+
+def _resized(seed: int, *arguments: str) -> tuple[float, int]:
+    """The accuracy of one job, and how often its number of workers changed."""
+    dice, asked, procs = Random(seed), 0, 2
+    with running(*arguments) as now:
+        now.until_all_train(2)
+        while now.process.poll() is None:
+            asked += 1
+            procs = dice.choice([size for size in range(1, MOST_PROCS + 1) if size != procs])
+            write_request(now.run_dir, str(asked), ask="resize", procs=procs)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                now.process.wait(RESIZE_S)
+        summary = json.loads((now.run_dir / "summary.json").read_text())
+        done = sum(event["answer"] == "done" for event in read_events(now.run_dir, "request"))
+    say(f"{LENET}, seed {seed}: {summary['metrics']['accuracy']:.4f} with {done} resizes")
+    return float(summary["metrics"]["accuracy"]), done
 
 
 def _row(name: str, found: list[float]) -> Row:
@@ -122,7 +162,12 @@ def orders(trial: Trial) -> list[Row]:
     return convergence_of_orders()
 
 
-PARTS: dict[str, Callable[[Trial], list[Row]]] = {"workers": by_workers, "delta": by_sync_every, "orders": orders}
+PARTS: dict[str, Callable[[Trial], list[Row]]] = {
+    "workers": by_workers,
+    "delta": by_sync_every,
+    "resizes": by_resizes,
+    "orders": orders,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -193,6 +193,14 @@ def without_start(stderr: str) -> str:
     )
 
 
+def write_request(run_dir: Path, name: str, **request: Any) -> None:
+    """Ask something of a running job."""
+    folder = run_dir / "requests"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.tmp").write_text(json.dumps(request))
+    (folder / f"{name}.tmp").rename(folder / f"{name}.json")
+
+
 def read_events(run_dir: Path, kind: str | None = None) -> list[dict[str, Any]]:
     """Whole lines of events.jsonl, all or of one kind."""
     file = run_dir / "events.jsonl"

@@ -1,6 +1,5 @@
 """A running job that is given more workers and fewer, by files in RUN/requests, while workers die."""
 
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.jobs import JOBS, Ended, Job
+from tests.helpers.jobs import JOBS, Ended, Job, write_request
 from tests.helpers.processes import wait_for
 
 COUNTING = str(JOBS / "counting.yaml")
@@ -18,10 +17,7 @@ SIZES = (4, 1, 3, 2, 4, 2)
 
 def ask(job: Job, name: str, **request: Any) -> str:
     """The answer to a request."""
-    folder = job.run_dir / "requests"
-    folder.mkdir(exist_ok=True)
-    (folder / f"{name}.tmp").write_text(json.dumps(request))
-    (folder / f"{name}.tmp").rename(folder / f"{name}.json")
+    write_request(job.run_dir, name, **request)
 
     def answer() -> list[str]:
         return [event["answer"] for event in job.events("request") if event["id"] == name]

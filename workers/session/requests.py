@@ -5,19 +5,21 @@ supervisor answers each with an event.
 
 import contextlib
 import json
+import os
+import stat
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from hogwild.storage.run_directory import RunDir
-
 LOOK_S = 0.1
+MOST_BYTES = 64 * 1024  # of a request
 
 
 class Requests:
-    """The requests of one attempt; those to an earlier one are gone."""
+    """The requests of one attempt; those to an earlier one are gone. `folder`: RUN/requests, if it is there."""
 
-    def __init__(self, rundir: RunDir) -> None:
-        self._folder = rundir.requests
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._next_s = 0.0
         for _ in self._taken():
             continue
@@ -29,16 +31,22 @@ class Requests:
             yield from self._taken()
 
     def _taken(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        with contextlib.suppress(OSError):  # what cannot be read and removed is not answered
-            for file in sorted(self._folder.glob("*.json")):
-                content = file.read_bytes()
+        for file in sorted(self._folder.glob("*.json")):
+            with contextlib.suppress(OSError):  # what cannot be read and removed, as a folder, is not answered
+                request = _read(file)
                 file.unlink()
-                yield file.stem, _read(content)
+                yield file.stem, request
 
 
-def _read(content: bytes) -> dict[str, Any]:
-    """Return the request; {} for anything else, which is answered as unknown."""
-    with contextlib.suppress(ValueError):
+def _read(file: Path) -> dict[str, Any]:
+    """Return the request; {} for anything else, which is answered as unknown: no object of JSON, too long, no file (a
+    pipe would keep the job waiting)."""
+    reader = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        content = os.read(reader, MOST_BYTES) if stat.S_ISREG(os.fstat(reader).st_mode) else b""
+    finally:
+        os.close(reader)
+    with contextlib.suppress(ValueError, RecursionError):
         if isinstance(found := json.loads(content), dict):
             return found
     return {}

@@ -57,7 +57,7 @@ class Supervisor:
         group.teams += self._teams
         group.pool.roster.expect(session.job.supervise.spares)
         self._pauses = Pauses(session, self._workers)
-        self._requests = Requests(session.rundir)
+        self._requests = Requests(session.rundir.requests)
         self._progress = ProgressRecords(session, time.monotonic())
         self._sequence = 0
         self._ready = 0  # how many have become ready so far

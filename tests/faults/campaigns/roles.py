@@ -6,7 +6,6 @@ Meanwhile the number of workers changes. In the end every sample took effect onc
     read     readers, workers, spares
     gpu      the owner, workers, spares"""
 
-import json
 import os
 import signal
 import time
@@ -21,7 +20,7 @@ from tests.faults.invariants import Counted, miscount_of, violations
 from tests.faults.schedule import chance
 from tests.faults.tally import Tally
 from tests.helpers import zygote
-from tests.helpers.jobs import JOBS, Ended, Job, start
+from tests.helpers.jobs import JOBS, Ended, Job, start, write_request
 from tests.helpers.processes import wait_for
 
 NAME = "roles"
@@ -132,14 +131,9 @@ class _Struck:
         return pid in readies or readies.issuperset(before)
 
     def _resize(self) -> None:
-        folder = self._run_dir / "requests"
-        if not self._run_dir.exists():
-            return
-        folder.mkdir(exist_ok=True)
-        self._resizes += 1
-        written = folder / f"{self._resizes}.tmp"
-        written.write_text(json.dumps({"ask": "resize", "procs": self._dice.randint(1, MOST_PROCS)}))
-        written.rename(written.with_suffix(".json"))
+        if self._run_dir.exists():
+            self._resizes += 1
+            write_request(self._run_dir, str(self._resizes), ask="resize", procs=self._dice.randint(1, MOST_PROCS))
 
     def _judge(self, ended: Ended, before: Baseline, tally: Tally) -> None:
         counted = Counted.all_of(1, BATCH)

@@ -1,0 +1,31 @@
+"""Requests to a running job: what lies in the folder never stops the supervisor, nor the requests behind it."""
+
+import os
+from pathlib import Path
+
+from workers.session.requests import LOOK_S, MOST_BYTES, Requests
+
+
+def test_what_is_no_request_is_answered_or_passed_over_and_the_next_is_read(tmp_path: Path) -> None:
+    requests, folder = Requests(tmp_path / "requests"), tmp_path / "requests"
+    assert not list(requests.look(0.0)), "nobody has asked anything yet"
+    folder.mkdir()
+    (folder / "a.json").mkdir()
+    os.mkfifo(folder / "b.json")
+    (folder / "c.json").symlink_to("nowhere")
+    (folder / "d.json").write_text('{"ask": ')
+    (folder / "e.json").write_text("[1]")
+    (folder / "f.json").write_bytes(b"\xff\xfe")
+    (folder / "g.json").write_text("[" * MOST_BYTES)
+    (folder / "h.json").write_text('{"ask": "' + "x" * MOST_BYTES + '"}')
+    (folder / "i.tmp").write_text('{"ask": "resize", "procs": 1}')
+    (folder / "j.json").write_text('{"ask": "resize", "procs": 3}')
+    found = dict(requests.look(LOOK_S))
+    assert found == {**{name: {} for name in "bdefgh"}, "j": {"ask": "resize", "procs": 3}}
+    assert not dict(requests.look(2 * LOOK_S)), "each is answered once"
+    assert sorted(file.name for file in folder.iterdir()) == ["a.json", "c.json", "i.tmp"]
+
+
+def test_requests_to_an_earlier_attempt_are_not_answered_by_this_one(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text('{"ask": "resize", "procs": 3}')
+    assert not list(Requests(tmp_path).look(0.0))
