@@ -21,7 +21,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from hogwild import host
 from hogwild.errors import Deadlocked, HogwildError, ModelError
@@ -32,9 +31,6 @@ from workers.processes.roster import UNDISTURBED, Abandon, Action, Kill, Leave, 
 from workers.processes.setbacks import End
 from workers.processes.stacks import LOOK_MS, Blocked, Stacks
 from workers.processes.team import Diary, KeptEvents, Spares, Team, said_by
-
-if TYPE_CHECKING:
-    pass  # with numpy
 
 
 class ProcessGroup:

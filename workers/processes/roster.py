@@ -278,8 +278,8 @@ class Roster:
         if slot.is_fenced:
             slot.state = State.RETIRED
             return []
-        if worker >= self.count:  # it was to leave, however it ended
-            slot.state = State.VACANT
+        if worker >= self.count or slot.state is State.LEAVING:  # it was to leave, however it ended
+            slot.state = State.VACANT if worker >= self.count else State.EMPTY
             return []
         slot.failed_starts, slot.state = slot.failed_starts + is_starting, State.EMPTY
         slot.deaths_in_a_row += 1
