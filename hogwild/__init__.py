@@ -10,8 +10,9 @@ from hogwild.version import __version__
 
 if TYPE_CHECKING:
     from hogwild.api import TrainResult, load, train
+    from hogwild.service.client import Client
 
-__all__ = ["HogwildError", "TrainResult", "__version__", "load", "train"]
+__all__ = ["Client", "HogwildError", "TrainResult", "__version__", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,4 +20,8 @@ def __getattr__(name: str) -> Any:
         from hogwild import api
 
         return getattr(api, name)
+    if name == "Client":
+        from hogwild.service.client import Client
+
+        return Client
     raise AttributeError(f"module 'hogwild' has no attribute {name!r}")

@@ -97,6 +97,25 @@ class RunEndedError(HogwildError):
     exit_status = 4
 
 
+class ServiceError(HogwildError):
+    """The training service does not run, cannot be reached, or refuses."""
+
+    exit_status = 4
+
+
+class ConflictError(ServiceError):
+    """The job's state does not allow this request, or the job is another one."""
+
+    exit_status = 1
+
+
+class StorageFullError(ServiceError):
+    """The service's disk takes no more."""
+
+    exit_status = 1
+    code = "service/full"
+
+
 class BuildError(HogwildError):
     """The model, data, loss or optimizer cannot be trained as given."""
 

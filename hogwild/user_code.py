@@ -22,6 +22,7 @@ from hogwild.errors import BuildError, ClassPathError, ConfigError, HogwildError
 from hogwild.version import PACKAGE_ROOT
 
 _job_folder: Path | None = None  # set by `user_path`
+_data_folder: Path | None = None  # set by `look_for_data_in`
 
 
 class ComponentSpec(Protocol):
@@ -99,8 +100,15 @@ def user_path(job_file: Path | None) -> list[str]:
 
 
 def job_folder() -> Path | None:
-    """Return the folder of this process's job file; None without one, and in a worker."""
-    return _job_folder
+    """Return the folder of this process's job file, where data files may lie; None without one, and in a worker."""
+    return _data_folder or _job_folder
+
+
+def look_for_data_in(folder: str) -> None:
+    """Set the folder of the user's own job file, for a process that trains a copy of it: modules are imported from
+    the copy's folder, data files are found in this one."""
+    global _data_folder
+    _data_folder = Path(folder)
 
 
 def claim_our_packages() -> None:

@@ -138,7 +138,7 @@ FLOORS = (
     "hogwild.inference",
     "hogwild.monitoring",
     "hogwild.report",
-    "hogwild.chaos",
+    "hogwild.chaos hogwild.service",
     "workers.messages workers.request",
     "workers.child",
     "workers.processes",
@@ -157,7 +157,13 @@ PLACES = {name: number for number, row in enumerate(FLOORS) for name in row.spli
 FACES = {"hogwild", "workers"}  # the packages themselves are their own __init__ alone
 
 # Decisions without torch, clock, process, lock or file: event in, answer out.
-PURE = ("hogwild.scheduling.*", "workers.processes.roster", "workers.processes.setbacks")
+PURE = (
+    "hogwild.scheduling.*",
+    "hogwild.service.states",
+    "hogwild.service.schedule",
+    "workers.processes.roster",
+    "workers.processes.setbacks",
+)
 IMPURE = {"torch", "time", "os", "threading", "multiprocessing", "socket", "subprocess", "random", "psutil"}
 
 # hogwild/ is what parent and workers share; importing it starts none of the supervisor's code.
@@ -338,6 +344,7 @@ HOMES: dict[str, tuple[Callable[[Source], Iterator[int]], tuple[str, ...]]] = {
             "hogwild/storage/run_directory.py",
             "hogwild/host/other_jobs.py",
             "hogwild/chaos/*.py",
+            "hogwild/service/*.py",
             "hogwild/monitoring/run_status.py",
             "hogwild/report/run_data.py",
         ),

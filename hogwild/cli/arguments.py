@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 COMMANDS = (
     *("train", "check", "plan", "show", "schema", "doctor", "list", "chaos", "init"),
     *("runs", "status", "logs", "attach", "stop"),
+    *("serve", "submit", "ps", "cancel", "pause", "resume", "retry", "delete"),
     *("eval", "predict", "most-similar", "recommend", "sample", "report", "export", "completion", "explain"),
 )
 
 
-WITH_JOB = ("train", "check", "plan", "show", "chaos")  # commands that take a job file and overrides
+WITH_JOB = ("train", "check", "plan", "show", "chaos", "submit")  # commands that take a job file and overrides
 
 
 def with_command(argv: list[str]) -> list[str]:
@@ -60,6 +61,11 @@ def split_arguments(arguments: Sequence[str] | None) -> tuple[Path | None, list[
             code="usage/contradiction",
         )
     return (Path(files[0]) if files else None), overrides
+
+
+def is_job_id(argument: str) -> bool:
+    """Return whether an argument can only mean a job of the service: a number, or letters of an id, and no path."""
+    return re.fullmatch(r"[0-9]{1,9}|[0-9a-f]{4,12}", argument) is not None and not _exists(argument)
 
 
 def field_for_option(argv: Sequence[str], known: Container[str]) -> UsageError | None:
@@ -163,6 +169,10 @@ Which = Annotated[
 ]
 NewRun = Annotated[Path | None, typer.Option(help="Run directory; default: runs/NAME-DATE-TIME.", metavar="DIR")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder with data files; default: $HOGWILD_DATA.", metavar="DIR")]
+StateDir = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the service; default: $HOGWILD_STATE, or ~/.local/state/hogwild.", metavar="DIR"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
 
 # ---- chaos ----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hogwild.cli.arguments import Arguments, split_arguments
+from hogwild.cli.arguments import Arguments, Json, StateDir, is_job_id, split_arguments
 from hogwild.cli.output import print_result, reading
 from hogwild.cli.reference import KINDS, add_to_schema, described, job_file_page, page
 from hogwild.config.locate import first_sentence, source
@@ -26,8 +26,14 @@ GROUPS = {
 }
 
 
-def show(arguments: Arguments = None) -> None:
-    """Print the resolved job: every field, with defaults and overrides."""
+def show(arguments: Arguments = None, state_dir: StateDir = None, as_json: Json = False) -> None:
+    """Print the resolved job: every field, with defaults and overrides. With the ID of a job of the service: that
+    job."""
+    if arguments and len(arguments) == 1 and is_job_id(arguments[0]):
+        from hogwild.cli.jobs import show_job
+
+        show_job(arguments[0], state_dir, as_json=as_json)
+        return
     with reading():
         job, _ = load(*split_arguments(arguments))
     print_result(job.to_yaml().rstrip("\n"))

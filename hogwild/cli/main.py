@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hogwild.cli import catalog, completion, explain, export, init, results, runs
+from hogwild.cli import catalog, completion, explain, export, init, jobs, results, runs, serve
 from hogwild.cli.arguments import (
     COMMANDS,
     WITH_JOB,
@@ -273,6 +273,14 @@ app.command("status")(runs.status)
 app.command("logs")(runs.logs)
 app.command("attach")(runs.attach)
 app.command("stop")(runs.stop)
+app.command("serve")(serve.serve)
+app.command("submit")(jobs.submit)
+app.command("ps")(jobs.ps)
+app.command("cancel")(jobs.cancel)
+app.command("pause")(jobs.pause)
+app.command("resume")(jobs.resume)
+app.command("retry")(jobs.retry)
+app.command("delete")(jobs.delete)
 app.command("eval")(results.eval_)
 app.command("predict")(results.predict)
 app.command("most-similar")(results.most_similar)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from hogwild import host
-from hogwild.cli.arguments import Json
+from hogwild.cli.arguments import Json, StateDir, is_job_id
 from hogwild.cli.output import print_answer, print_message, print_part
 from hogwild.errors import NotFoundError, RunEndedError, RunError
 from hogwild.formatting import clock, duration, moment, percent, short_number
@@ -24,6 +24,9 @@ LOOK_S = 0.2
 BLOCK = 1 << 20  # bytes of a log read at once
 MOST_EVENTS = 3
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run directory, its name in runs/, or latest.")]
+RunOrJob = Annotated[
+    str, typer.Argument(metavar="RUN|ID", help="Run directory, its name in runs/, latest, or a job of the service.")
+]
 
 
 def runs(
@@ -48,19 +51,20 @@ def runs(
     print_answer({"runs": [_as_json(run) for run in found]}, lines, as_json)
 
 
-def status(run: RunName, as_json: Json = False) -> None:
+def status(run: RunOrJob, state_dir: StateDir = None, as_json: Json = False) -> None:
     """Show what a run does now, or how it ended."""
-    found = read_status(find_run(run))
+    found = read_status(_run_of(run, state_dir))
     print_answer(_as_json(found), _figures(found), as_json)
 
 
 def logs(
-    run: RunName,
+    run: RunOrJob,
     follows: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run ends.")] = False,
     worker: Annotated[int | None, typer.Option(min=0, help="Log of this worker.", metavar="K")] = None,
+    state_dir: StateDir = None,
 ) -> None:
     """Print the log of a run's supervisor, or of a worker."""
-    path = find_run(run)
+    path = _run_of(run, state_dir)
     folder = path / "logs"
     file = folder / ("supervisor.log" if worker is None else f"worker-{worker}.log")
 
@@ -78,6 +82,18 @@ def logs(
                 print_part(lines)
     except host.Interrupted:
         return
+
+
+def _run_of(given: str, state_dir: Path | None) -> Path:
+    """Return the run of an argument: a run's name or path, otherwise the id of a job of the service."""
+    try:
+        return find_run(given)
+    except NotFoundError:
+        if not is_job_id(given):
+            raise
+    from hogwild.cli.jobs import run_of
+
+    return run_of(given, state_dir)
 
 
 def follow(file: Path, goes_on: Callable[[], bool]) -> Iterator[str]:
@@ -123,11 +139,11 @@ def _is_another(stream: io.BufferedReader, file: Path) -> bool:
     return (named.st_dev, named.st_ino) != (ours.st_dev, ours.st_ino) or ours.st_size < stream.tell()
 
 
-def attach(run: RunName) -> int:
+def attach(run: RunOrJob, state_dir: StateDir = None) -> int:
     """Show the live display of a job that was started elsewhere. Ctrl-C leaves the job alone."""
     from hogwild.monitoring.terminal_writer import Screen, look_for
 
-    path = find_run(run)
+    path = _run_of(run, state_dir)
     found = _require_alive(read_status(path))
     stop_it = f"hogwild stop {path}"
     screen = Screen(look_for(True, 1), lambda _: f"Ctrl-C: leave; the job goes on. To stop it: {stop_it}")

@@ -1,4 +1,5 @@
-"""Processes of another program, watched and signalled from outside: what `hogwild.chaos` needs from Linux.
+"""Processes of another program, watched and signalled from outside: what `hogwild.chaos` and `hogwild.service` need
+from Linux.
 
 The one thing to know: a process number read from a file may belong to another process by now. Before a signal, open a
 pidfd first and check its parent afterwards; to only watch, compare the start time."""
@@ -47,6 +48,35 @@ def marked(entry: str) -> dict[int, str]:
             if process.environ().get(name) == value:
                 found[process.pid] = command_line(process.pid)
     return found
+
+
+def values_of(name: str) -> frozenset[str]:
+    """Return the values that this variable has in the environments of all living processes that we may look at."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            found.add(process.environ().get(name, ""))
+    return frozenset(found - {""})
+
+
+def kill_if_marked(pid: int, entry: str) -> None:
+    """Kill a process that was found by `marked`, unless its number belongs to another one by now."""
+    with contextlib.suppress(OSError, psutil.Error):
+        pidfd = host.pidfd_open(pid)
+        try:
+            name, _, value = entry.partition("=")
+            if psutil.Process(pid).environ().get(name) == value:
+                host.kill_by_pidfd(pidfd, KILL)
+        finally:
+            os.close(pidfd)
+
+
+def leads_session(pid: int) -> bool:
+    """Return whether the process is the first one of its session; False if it is gone."""
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False
 
 
 def of_workers(pids_at: dict[int, float], *, with_groups: bool = True) -> dict[int, str]:

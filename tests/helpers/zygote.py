@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hogwild import host
+from hogwild.service.attempts import MARK as JOB_MARK
 from tests.helpers.processes import IS_THOROUGH, MARK
 
 HOME = Path(__file__).resolve().parents[2]
@@ -226,7 +227,8 @@ def can_become(environment: Mapping[str, str]) -> bool:
     """Whether a fork of the zygote would be what a process with this environment is."""
     file, _, test = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")
     is_of_the_start = {Path(file).name, test.split("[")[0].split(" ")[0]} & {*OF_THE_START}
-    if is_of_the_start or IS_THOROUGH:
+    # The mark of a service's job is read from the first lines of its process (/proc/PID/environ).
+    if is_of_the_start or IS_THOROUGH or JOB_MARK in (*environment, *os.environ):
         return False
     names = {name for name in (*environment, *os.environ) if name.startswith(READ_AT_START)}
     return all(environment.get(name) == _AT_IMPORT.get(name) for name in names - {"PYTHONPATH"} - SET_BY_LIBRARIES)

@@ -1,0 +1,179 @@
+"""The service as one process: lock, store, loop, HTTP on 127.0.0.1."""
+
+import contextlib
+import errno
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse
+from starlette.exceptions import HTTPException
+
+from hogwild import host
+from hogwild.config.locate import shipped
+from hogwild.errors import (
+    ConflictError,
+    HogwildError,
+    NotFoundError,
+    ServiceError,
+    StorageFullError,
+    UsageError,
+)
+from hogwild.service.folders import StateFolder
+from hogwild.service.loop import Loop
+from hogwild.service.routes_jobs import jobs_router
+from hogwild.service.security import App, Guard, problem
+from hogwild.service.stream import Changes
+from hogwild.storage.files import replace
+from hogwild.storage.records import explained
+from hogwild.version import __version__
+
+PORT = 8470
+BACKLOG = 128
+STATUS = {ConflictError: 409, StorageFullError: 507, NotFoundError: 404, UsageError: 422}
+PAGE = Path(__file__).parent / "page"
+
+
+def run(state: StateFolder, port: int, tell: Callable[[str, int], None]) -> None:
+    """Run the service until SIGINT or SIGTERM; jobs go on. `port`: 0 chooses a free one. `tell` is called with link and
+    port once it listens. Raises ConflictError if a service runs here, ServiceError, RunDirError."""
+    state.make()
+    lock = _lock(state)
+    try:
+        state.check_format()
+        token = state.token()
+        changes = Changes()
+        cores = tuple(core.cpus for core in host.physical_cores(host.affinity()))
+        loop = Loop(state, cores, changes.notify)
+        with _listening(port) as listener:
+            loop.load()
+            port = listener.getsockname()[1]
+            with explained(f"cannot write {state.address}"):
+                replace(state.address, json.dumps({"port": port, "pid": os.getpid()}).encode(), sync=False)
+            loop.start()
+            tell(f"http://127.0.0.1:{port}/?token={token}", port)
+            config = uvicorn.Config(
+                Guard(build_app(loop, changes), token),
+                log_level="warning",
+                access_log=False,
+                timeout_graceful_shutdown=2,
+                server_header=False,
+                backlog=BACKLOG,
+            )
+            try:
+                _Server(config, changes).run([listener])
+            finally:
+                loop.stop()
+                state.address.unlink(missing_ok=True)
+    finally:
+        os.close(lock)
+
+
+class _Server(uvicorn.Server):
+    """Ends the streams first: they would hold up the end of the process."""
+
+    def __init__(self, config: uvicorn.Config, changes: Changes) -> None:
+        super().__init__(config)
+        self._changes = changes
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._changes.close()
+        await super().shutdown(sockets)
+
+
+def build_app(loop: Loop, changes: Changes) -> App:
+    """Return the application; the loop runs already."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        changes.start()
+        yield
+
+    app = FastAPI(
+        title="hogwild",
+        version=__version__,
+        docs_url=None,  # it would load scripts from elsewhere
+        redoc_url=None,
+        openapi_url="/api/v1/openapi.json",
+        lifespan=lifespan,
+    )
+    app.include_router(jobs_router(loop, changes))
+
+    @app.get("/healthz", include_in_schema=False)
+    async def health() -> Response:
+        return JSONResponse({"ok": loop.is_well, "version": __version__}, 200 if loop.is_well else 503)
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return FileResponse(PAGE / "index.html")
+
+    @app.get("/page/{name:path}", include_in_schema=False)
+    async def asset(name: str) -> Response:
+        file = FILES.get(name)
+        return FileResponse(file) if file else problem(404, f"no file {name}", "service/no-page")
+
+    @app.exception_handler(HogwildError)
+    async def ours(_: Request, error: HogwildError) -> Response:
+        status = next((status for kind, status in STATUS.items() if isinstance(error, kind)), 500)
+        record = error.record()
+        return problem(status, record.pop("error"), record.pop("error_code"), **record)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        words = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        return problem(422, words, "service/bad-request")
+
+    @app.exception_handler(HTTPException)
+    async def refused(_: Request, error: HTTPException) -> Response:
+        answer = problem(error.status_code, str(error.detail), "service/bad-request")
+        answer.headers.update(error.headers or {})
+        return answer
+
+    return app
+
+
+def _page_files() -> dict[str, Path]:
+    """Return the files that a browser may load, by name."""
+    found = {str(file.relative_to(PAGE)): file for file in PAGE.rglob("*") if file.is_file()}
+    charts = shipped("report") / "page_files/vendor/uplot"
+    return {**found, **{f"vendor/uplot/{file.name}": file for file in charts.iterdir()}}
+
+
+FILES = _page_files()
+
+
+def _lock(state: StateFolder) -> int:
+    """Return the descriptor of the locked lock file. Jobs do not inherit it."""
+    try:
+        return host.lock_file(state.lock)
+    except BlockingIOError:
+        where = "another process"
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            found = json.loads(state.address.read_bytes())
+            where = f"process {found['pid']}, on port {found['port']}"
+        raise ConflictError(
+            f"a service already runs on {state.path}: {where}; use it, stop it, or choose another --state-dir",
+            code="service/running",
+        ) from None
+    except OSError as error:
+        raise ServiceError(
+            f"cannot write to the state folder {state.path}: {error.strerror}", code="service/state-folder"
+        ) from error
+
+
+def _listening(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        used = "is used by another program" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+        raise ServiceError(f"port {port} {used}; choose another one with --port", code="service/port") from None
+    return listener

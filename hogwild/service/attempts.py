@@ -1,0 +1,226 @@
+"""Processes of jobs: start one, find it again after a restart of the service, signal it, learn how it ended. The only
+file of the service that touches processes.
+
+A job is `hogwild train --json`, the leader of a session of its own, without stdin, with its output in the attempt's
+files. Its *mark*, HOGWILD_JOB=..., is in the environment of all its processes, whoever their parent is by now. A
+process is known by its number together with start time and boot; from then on by a pidfd."""
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hogwild import host
+from hogwild.host import other_jobs
+from hogwild.host.own_command import python_child
+from hogwild.monitoring.run_status import ALIVE, EXIT_STATUS, read_object
+from hogwild.service.failpoints import reach
+from hogwild.service.folders import JobFolder
+from hogwild.service.states import KILLED, AttemptEnd, JobRecord, Order
+from hogwild.storage.run_directory import RESOLVED, STATUS
+
+MARK = "HOGWILD_JOB"
+_COMMAND = """
+from hogwild import user_code
+user_code.look_for_data_in(sys.argv.pop(1))
+from hogwild.__main__ import main
+main()
+"""
+TAIL = 1 << 20  # bytes of an attempt's output in which its last line is looked for
+MESSAGE_LINES = 20
+
+# What a job sees of the environment in which it was submitted.
+NAMES = frozenset(
+    (
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV"),
+        *("CONDA_PREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD", "http_proxy", "https_proxy", "no_proxy"),
+        *("SSL_CERT_FILE", "MALLOC_ARENA_MAX"),
+    )
+)
+PREFIXES = (
+    *("LC_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "NUMBA_", "TORCH", "PYTORCH_", "CUDA_"),
+    *("NVIDIA_", "HF_", "HOGWILD_", "XDG_", "MPL"),
+)
+OURS = frozenset((MARK, "HOGWILD_STATE", "HOGWILD_FAILPOINT"))
+
+
+def allowed(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what a job is given of the environment of its submission."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in OURS and (name in NAMES or name.startswith(PREFIXES)) and name.isprintable()
+    }
+
+
+@dataclass(slots=True)
+class Process:
+    """A job's process. `child`: None if an earlier service started it."""
+
+    pid: int
+    start_ticks: int
+    pidfd: int
+    child: "subprocess.Popen[bytes] | None" = None
+
+    def is_dead(self) -> bool:
+        return host.wait_readable([self.pidfd], 0)
+
+    def send(self, number: int) -> None:
+        """Send a signal; a stopped process receives it at once."""
+        host.kill_by_pidfd(self.pidfd, number)
+        host.kill_by_pidfd(self.pidfd, other_jobs.GO_ON)
+
+    def close(self) -> int | None:
+        """Reap the dead process; return its status as subprocess gives it, None if it was not our child."""
+        os.close(self.pidfd)
+        return None if self.child is None else self.child.wait()
+
+
+def mark_entry(order: Order) -> str:
+    return f"{MARK}={order.mark}"
+
+
+def start(order: Order, job: JobRecord, folder: JobFolder) -> Process:
+    """Start the job's process on its cores. Raises OSError."""
+    attempt = folder.attempt(job.attempt)
+    attempt.mkdir(parents=True, exist_ok=True)
+    environment = {**order.environment, MARK: order.mark}
+    before = host.affinity()
+    with open(attempt / "stdout", "wb") as stdout, open(attempt / "stderr", "wb") as stderr:
+        reach("before-start")
+        host.set_affinity(job.cores)  # of this thread, which the child inherits
+        try:
+            child = subprocess.Popen(
+                python_child(_COMMAND, order.job_folder, *_arguments(order, folder)),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=order.folder,
+                env=environment,
+                start_new_session=True,
+            )
+        finally:
+            host.set_affinity(before)
+    reach("spawned")
+    ticks = host.start_ticks(child.pid)
+    assert ticks is not None  # not reaped: it has its entry even when dead
+    return Process(child.pid, ticks, host.pidfd_open(child.pid), child)
+
+
+def _arguments(order: Order, folder: JobFolder) -> Sequence[str]:
+    fixed = ("train", "--json", "--no-progress")
+    data = ("--data-dir", order.data_dir) if order.data_dir else ()
+    if (folder.run / RESOLVED).exists():
+        return (*fixed, "--resume", str(folder.run), *data)
+    return (*fixed, str(folder.files / order.copied), *order.overrides, "--run-dir", str(folder.run), *data)
+
+
+def adopt(job: JobRecord) -> Process | None:
+    """Return the process that a record names, if it still is the same one and not dead."""
+    if job.pid is None or job.start_ticks is None or job.boot_id != host.boot_id():
+        return None
+    try:
+        pidfd = host.pidfd_open(job.pid)
+    except OSError:
+        return None
+    found = Process(job.pid, job.start_ticks, pidfd)
+    if host.start_ticks(job.pid) != job.start_ticks or found.is_dead():
+        os.close(pidfd)
+        return None
+    return found
+
+
+def find(order: Order, job: JobRecord) -> Process | None:
+    """Return the job's process by its mark: the leader of a session that began first; None if there is none. For an
+    attempt whose process number was not written down."""
+    leaders = []
+    for pid in other_jobs.marked(mark_entry(order)):
+        ticks = host.start_ticks(pid)
+        if ticks is not None and other_jobs.leads_session(pid):
+            leaders.append((ticks, pid))
+    for ticks, pid in sorted(leaders):
+        named = JobRecord(job.id, pid=pid, start_ticks=ticks, boot_id=host.boot_id())
+        if (process := adopt(named)) is not None:
+            return process
+    return None
+
+
+def sweep(order: Order) -> bool:
+    """Kill what a job without a process has left; return whether nothing was found."""
+    entry = mark_entry(order)
+    left = other_jobs.marked(entry)
+    for pid in left:
+        other_jobs.kill_if_marked(pid, entry)
+    return not left
+
+
+def end_of(job: JobRecord, folder: JobFolder, status: int | None) -> AttemptEnd:
+    """Return how a dead attempt ended: by the last line of its output, else by the run's status file, else by its exit
+    status."""
+    is_begun = (folder.run / RESOLVED).exists()
+    attempt = folder.attempt(job.attempt)
+    answer = _last_object(attempt / "stdout")
+    if not {"state", "error_code"} & answer.keys():
+        record = read_object(folder.run / STATUS)
+        is_its = record.get("pid") == job.pid and record.get("start_ticks") == job.start_ticks
+        answer = record if is_its and record.get("state") in EXIT_STATUS else {}
+    if answer:
+        error = answer.get("error")
+        return AttemptEnd(
+            state=_text(answer.get("state")) or "failed",  # an error before the run began has no state
+            reason=_text(answer.get("reason")) or (str(error).splitlines()[0] if error else None),
+            error=_text(error),
+            error_code=_text(answer.get("error_code")),
+            exit_status=_status(answer, status),
+            is_begun=is_begun,
+        )
+    if status in (128 + other_jobs.TERMINATE, 128 + other_jobs.INTERRUPT):
+        return AttemptEnd(state="cancelled", exit_status=status, is_begun=is_begun)
+    if status is not None and status > 0:
+        words = _tail(attempt / "stderr") or f"it ended with exit status {status} and printed nothing"
+        first = words.splitlines()[-1]
+        return AttemptEnd("failed", first, words, "run/unexpected", status, is_begun)
+    how = host.describe_exit(status) if status is not None else KILLED
+    return AttemptEnd(exit_status=status, is_begun=is_begun, how=how)
+
+
+def _status(answer: Mapping[str, Any], status: int | None) -> int | None:
+    if status is not None:
+        return status
+    said = answer.get("exit_status")
+    return said if isinstance(said, int) else EXIT_STATUS.get(str(answer.get("state")))
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _last_object(file: Path) -> dict[str, Any]:
+    lines = _tail(file, most=1).encode()
+    with contextlib.suppress(ValueError):
+        if isinstance(found := json.loads(lines), dict):
+            return found
+    return {}
+
+
+def _tail(file: Path, most: int = MESSAGE_LINES) -> str:
+    """Return the last lines of a file; "" if it cannot be read."""
+    try:
+        with open(file, "rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL))
+            return "\n".join(stream.read().decode(errors="replace").splitlines()[-most:])
+    except OSError:
+        return ""
+
+
+def is_running(record: Mapping[str, Any], process: Process) -> bool:
+    """Return whether a run's status file says that this process trains."""
+    return (
+        record.get("pid") == process.pid
+        and record.get("start_ticks") == process.start_ticks
+        and record.get("state") in ALIVE[1:]
+    )

@@ -1,0 +1,183 @@
+"""Requests to the service, for the command line and for programs: `hogwild.Client`. Needs the core only; neither
+fastapi nor torch."""
+
+import http.client
+import json
+import os
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from hogwild.errors import (
+    ConfigError,
+    ConflictError,
+    HogwildError,
+    NotFoundError,
+    Problem,
+    ServiceError,
+    StorageFullError,
+    UsageError,
+)
+from hogwild.service.folders import MOST_BYTES, StateFolder, state_folder
+
+TIMEOUT_S = 60.0
+LOOK_S = 0.2
+WAITED_FOR = ("paused", "succeeded", "failed", "cancelled")
+KINDS: Mapping[int, type[HogwildError]] = {
+    404: NotFoundError,
+    409: ConflictError,
+    413: UsageError,
+    422: UsageError,
+    507: StorageFullError,
+}
+Row = dict[str, Any]
+
+
+class Client:
+    """The running service of a state folder: `Client().submit("job.yaml")`. A row is a dict with at least id, number,
+    name, state, reason, attempt, pid, run_dir, exit_status. All methods raise ServiceError if no service answers.
+
+    state_dir: its folder; default: $HOGWILD_STATE, or ~/.local/state/hogwild."""
+
+    def __init__(self, state_dir: str | os.PathLike[str] | None = None) -> None:
+        self._state = StateFolder(state_folder(None if state_dir is None else Path(state_dir)))
+
+    def submit(
+        self,
+        job_file: str | os.PathLike[str] | None = None,
+        overrides: Sequence[str] = (),
+        *,
+        data_dir: str | os.PathLike[str] | None = None,
+    ) -> Row:
+        """Submit a job file (default: the bundled digits) with `key=value` changes; return its row. The file and the
+        modules of its folder are copied. Raises ConfigError, NotFoundError, UsageError, StorageFullError."""
+        from hogwild.config.locate import default_config, read_job_file
+
+        path = default_config("digits") if job_file is None else Path(job_file)
+        text = read_job_file(path)
+        folder = path.absolute().parent
+        body = {
+            "id": secrets.token_hex(6),
+            "job_file": str(path),
+            "text": text,
+            "files": {} if job_file is None else modules_in(folder),
+            "overrides": list(overrides),
+            "folder": os.getcwd(),
+            "job_folder": str(folder),
+            "data_dir": None if data_dir is None else os.path.abspath(data_dir),
+            "environment": dict(os.environ),
+        }
+        return self._row("POST", "/jobs", body)
+
+    def jobs(self) -> list[Row]:
+        """Return all jobs, the oldest first."""
+        found: list[Row] = self._ask("GET", "/jobs")["jobs"]
+        return found
+
+    def job(self, name: str | int) -> Row:
+        """Return a job by id, number or beginning of an id. Raises NotFoundError."""
+        return self._row("GET", f"/jobs/{_quoted(name)}")
+
+    def cancel(self, name: str | int, *, now: bool = False) -> Row:
+        """Cancel a job: it writes a checkpoint and stops; `now`: without one. Does not wait for the end."""
+        return self._row("POST", f"/jobs/{_quoted(name)}/cancel?now={str(now).lower()}")
+
+    def pause(self, name: str | int) -> Row:
+        """Stop a job with a checkpoint, so that others get its cores; `resume` goes on."""
+        return self._row("POST", f"/jobs/{_quoted(name)}/pause")
+
+    def resume(self, name: str | int) -> Row:
+        """Queue a paused job again."""
+        return self._row("POST", f"/jobs/{_quoted(name)}/resume")
+
+    def retry(self, name: str | int) -> Row:
+        """Queue a failed or cancelled job again; it goes on from its newest checkpoint."""
+        return self._row("POST", f"/jobs/{_quoted(name)}/retry")
+
+    def delete(self, name: str | int) -> None:
+        """Remove an ended or paused job with its run directory."""
+        self._ask("DELETE", f"/jobs/{_quoted(name)}")
+
+    def wait(self, name: str | int, timeout_s: float | None = None) -> Row:
+        """Wait until a job has ended or is paused; return its row. Raises TimeoutError."""
+        begin = time.monotonic()
+        while (row := self.job(name))["state"] not in WAITED_FOR:
+            if timeout_s is not None and time.monotonic() - begin > timeout_s:
+                raise TimeoutError(f"job {name} is still {row['state']} after {timeout_s:g} s")
+            time.sleep(LOOK_S)
+        return row
+
+    def _row(self, method: str, path: str, body: object = None) -> Row:
+        row: Row = self._ask(method, path, body)
+        return row
+
+    def _ask(self, method: str, path: str, body: object = None) -> Any:
+        where = self._state.connection()
+        headers = {"Authorization": f"Bearer {where['token']}", "Content-Type": "application/json"}
+        connection = http.client.HTTPConnection("127.0.0.1", where["port"], timeout=TIMEOUT_S)
+        try:
+            connection.request(method, f"/api/v1{path}", None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            content = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise ServiceError(
+                f"the service of {self._state.path} does not answer on port {where['port']} ({error}); is it running? "
+                "Start it with: hogwild serve",
+                code="service/unreachable",
+            ) from None
+        finally:
+            connection.close()
+        if answer.status >= http.client.BAD_REQUEST:
+            raise _error(answer.status, content)
+        return json.loads(content) if content else None
+
+
+def seconds_since(at: float) -> float:
+    """Return the age of a time of a row, which is in seconds since 1970."""
+    return max(0.0, time.time() - at)
+
+
+def modules_in(folder: Path) -> dict[str, str]:
+    """Return relative path -> text of the modules that a job file's folder offers: its .py files, and those of packages
+    (folders with an __init__.py). Raises UsageError if they are larger than a service takes."""
+    found: dict[str, str] = {}
+    size, folders = 0, [folder]
+    while folders:
+        for entry in sorted(folders.pop().iterdir()):
+            if entry.is_dir() and (entry / "__init__.py").is_file():
+                folders.append(entry)
+            elif entry.suffix == ".py" and entry.is_file():
+                size += entry.stat().st_size
+                if size > MOST_BYTES:
+                    raise UsageError(
+                        f"the .py files in {folder} have more than {MOST_BYTES >> 20} MiB, which is the most that is "
+                        "copied with a job; put the job file into a folder with the modules it needs",
+                        code="service/too-large",
+                    )
+                found[str(entry.relative_to(folder))] = _text_of(entry)
+    return found
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is not UTF-8 text ({error.reason})", code="service/bad-file") from None
+
+
+def _quoted(name: str | int) -> str:
+    return quote(str(name), safe="") or "-"
+
+
+def _error(status: int, content: bytes) -> HogwildError:
+    try:
+        told = json.loads(content)
+        words, code = str(told["detail"]), str(told["error_code"])
+    except (ValueError, KeyError, TypeError):
+        return ServiceError(f"the service answered {status}: {content[:200]!r}", code="service/answer")
+    if problems := told.get("problems"):
+        return ConfigError([Problem(**one) for one in problems])
+    return KINDS.get(status, ServiceError)(words, code=code)

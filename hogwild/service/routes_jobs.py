@@ -1,0 +1,161 @@
+"""The jobs over HTTP: submit, list, look, ask. Functions here check what came and hand it to the loop."""
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import PlainTextResponse
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import BaseModel, ConfigDict, Field
+
+from hogwild.config.load import Job, load_job
+from hogwild.errors import NotFoundError
+from hogwild.service import stream
+from hogwild.service.attempts import allowed
+from hogwild.service.folders import ID, check_files
+from hogwild.service.follow import Followed
+from hogwild.service.loop import Loop
+from hogwild.service.states import Order
+from hogwild.service.views import Row
+
+LOG_BYTES = 256 * 1024  # of a log, in one answer
+Text = Annotated[str, Field(max_length=4096)]
+Name = Annotated[str, Field(max_length=100)]
+
+
+class Submission(BaseModel):
+    """A job to run. The client draws `id`, so that a repeated request is the same job."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str = Field(pattern=f"^{ID.pattern}$")
+    job_file: Text = Field(description="Path of the job file as the user gave it, for messages.")
+    text: str = Field(description="Content of the job file.")
+    files: dict[str, str] = Field(default_factory=dict, description="Modules beside it: relative path -> content.")
+    overrides: list[Text] = Field(default_factory=list, max_length=1000)
+    folder: Text = Field(description="Current folder of the job, absolute.")
+    job_folder: Text = Field(description="Folder of the user's job file, absolute: data files may lie there.")
+    data_dir: Text | None = None
+    environment: dict[str, str] = Field(default_factory=dict)
+
+
+class Draft(BaseModel):
+    """A job file to be checked."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str
+    job_file: Text = "job.yaml"
+    overrides: list[Text] = Field(default_factory=list, max_length=1000)
+
+
+def jobs_router(loop: Loop, changes: stream.Changes) -> APIRouter:
+    """Return the routes below /api/v1."""
+    routes = APIRouter(prefix="/api/v1", tags=["jobs"])
+    followed = Followed()
+
+    @routes.post("/jobs", status_code=201)
+    async def submit(given: Submission) -> Row:
+        order = await asyncio.to_thread(_order_of, given, len(loop.cores))
+        files = {**given.files, order.copied: given.text}
+        return await asyncio.wrap_future(loop.call(lambda: loop.submit(order, files)))
+
+    @routes.post("/check")
+    def check(given: Draft) -> dict[str, Any]:
+        """Check a job file; the errors are those of a refused job."""
+        job = load_job(Path(given.job_file), given.overrides, source_text=given.text)
+        return {"name": job.name, "cpus": cores_for(job, len(loop.cores))}
+
+    @routes.get("/jobs")
+    async def jobs() -> Response:
+        """Return all jobs, the oldest first."""
+        shown = loop.snapshot
+        rows = ",".join(text for _, text in shown.rows.values())
+        return Response(f'{{"version":{shown.version},"jobs":[{rows}]}}', media_type="application/json")
+
+    @routes.get("/jobs/{name}")
+    async def job(name: Name) -> Row:
+        return await asyncio.wrap_future(loop.call(lambda: loop.row(name)))
+
+    @routes.post("/jobs/{name}/{ask}")
+    async def ask(name: Name, ask: Literal["cancel", "pause", "resume", "retry"], now: bool = False) -> Row:
+        return await asyncio.wrap_future(loop.call(lambda: loop.ask(name, ask, now)))
+
+    @routes.delete("/jobs/{name}", status_code=204)
+    async def delete(name: Name) -> None:
+        """Remove an ended or paused job, with its run directory."""
+        await asyncio.wrap_future(loop.call(lambda: loop.delete(name)))
+
+    @routes.get("/jobs/{name}/metrics")
+    async def metrics(name: Name) -> dict[str, Any]:
+        """Return the curves, thinned."""
+        run = await _run_of(name)
+        return await asyncio.to_thread(followed.read, run)
+
+    @routes.get("/jobs/{name}/log", response_class=PlainTextResponse)
+    async def log(name: Name, worker: Annotated[int | None, Query(ge=0, le=9999)] = None) -> str:
+        """Return the end of a log: the supervisor's, or a worker's."""
+        run = await _run_of(name)
+        return await asyncio.to_thread(_tail_of, run, worker)
+
+    @routes.get("/stream", response_class=EventSourceResponse)
+    async def streamed() -> AsyncIterator[ServerSentEvent]:
+        """Send the jobs that change, as events."""
+        async for event in stream.events(loop, changes):
+            yield event
+
+    async def _run_of(name: str) -> Path:
+        row = await asyncio.wrap_future(loop.call(lambda: loop.row(name)))
+        return Path(row["run_dir"])
+
+    return routes
+
+
+def cores_for(job: Job, cores: int) -> int:
+    """Return the physical cores that a job is given: workers x threads, at most those of the machine."""
+    procs, threads = job.train.procs, job.train.threads
+    if procs == "auto":
+        return cores
+    return min(max(procs, 1) * (threads if isinstance(threads, int) else 1), cores)
+
+
+def _order_of(given: Submission, cores: int) -> Order:
+    """Check a submission. Raises UsageError, ConfigError, NotFoundError."""
+    name = os.path.basename(given.job_file) or "job.yaml"
+    check_files({**given.files, name: given.text})
+    job = load_job(Path(given.job_file), given.overrides, source_text=given.text)
+    for folder, what in ((given.folder, "the current folder"), (given.data_dir, "--data-dir")):
+        if folder is not None and not (os.path.isabs(folder) and os.path.isdir(folder)):
+            raise NotFoundError(f"{what} {folder}: there is no such folder", code="service/no-folder")
+    return Order(
+        id=given.id,
+        number=0,  # the loop gives it
+        name=job.name,
+        submitted=time.time(),
+        job_file=given.job_file,
+        copied=name,
+        job_folder=given.job_folder,
+        overrides=tuple(given.overrides),
+        folder=given.folder,
+        data_dir=given.data_dir,
+        environment=allowed(given.environment),
+        mark=secrets.token_hex(16),
+        cpus=cores_for(job, cores),
+    )
+
+
+def _tail_of(run: Path, worker: int | None) -> str:
+    file = run / "logs" / ("supervisor.log" if worker is None else f"worker-{worker}.log")
+    try:
+        with open(file, "rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            stream.seek(max(0, size - LOG_BYTES))
+            text = stream.read(LOG_BYTES).decode(errors="replace")
+    except OSError:
+        raise NotFoundError(f"there is no {file.name} of this job", code="run/no-log") from None
+    return text if size <= LOG_BYTES else text.partition("\n")[2]

@@ -1,0 +1,186 @@
+"""The life of a job in the service. Pure: an event and a record in, a record out; no clock, process or file.
+
+              ┌───────────────────── resume, retry ──────────────────────┐
+              ▼                                                          │
+    queued ──► starting ──► running ──► stopping ──► paused | succeeded | failed | cancelled
+      ▲ │         │            │            │           ▲                              ▲
+      │ └─────────│────────────│────────────│───────────┴── pause ─────── cancel ──────┘
+      └── lost ───┴────────────┴────────────┘           (at most MOST_LOST in a row without an end of its own)
+
+The one thing to know: `apply` is the only place where a record changes. A job's journal is the list of its events, and
+folding them again gives the same record, so a crash between two events loses none of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from hogwild.errors import ConflictError
+
+Ask = Literal["cancel", "pause", "resume", "retry"]
+Event = Mapping[str, Any]
+
+LIVE = ("starting", "running", "stopping")  # a process of it may exist
+ENDED = ("succeeded", "failed", "cancelled")
+STATES = ("queued", *LIVE, "paused", *ENDED)
+KILLED = "its process was killed, or the machine stopped"
+VERSION = 1  # of `Order`
+MOST_URGENT = 2
+MOST_LOST = 3  # ends in a row without a word: killed, or the machine stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What was submitted; never changes. Content of jobs/ID/job.json."""
+
+    id: str
+    number: int  # 1, 2, ...: order of submission
+    name: str
+    submitted: float  # seconds since 1970
+    job_file: str  # as the user gave it, for people; the copy below `files/` is what runs
+    copied: str  # name of the job file's copy below `files/`
+    job_folder: str  # folder of the user's own job file: data files are looked for there, too
+    overrides: tuple[str, ...]
+    folder: str  # current folder of the job
+    data_dir: str | None
+    environment: Mapping[str, str]
+    mark: str  # random; in the environment of every process of the job
+    cpus: int  # physical cores
+    priority: int = 0
+    version: int = VERSION  # of this record
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job now. Times are seconds since 1970, for people."""
+
+    id: str
+    state: str = "queued"
+    reason: str | None = None
+    error: str | None = None
+    error_code: str | None = None
+    exit_status: int | None = None
+    attempt: int = 0  # starts of a process
+    pid: int | None = None  # of the attempt's first process, with:
+    start_ticks: int | None = None
+    boot_id: str = ""
+    cores: tuple[int, ...] = ()  # logical CPUs of the attempt
+    asked: str | None = None  # cancel or pause: why the process was told to stop
+    urgency: int = 0  # 0: with a checkpoint; 1: at once; 2: SIGKILL
+    lost: int = 0  # in a row
+    passed: int = 0  # jobs that were started before this one although it waited longer
+    started: float | None = None  # last attempt
+    ended: float | None = None
+
+    @property
+    def is_live(self) -> bool:
+        return self.state in LIVE
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> "JobRecord":
+        return cls(**{**values, "cores": tuple(values["cores"])})
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """How a process ended. `state`: the run's last word (succeeded, failed, stopped, cancelled); None without one."""
+
+    state: str | None = None
+    reason: str | None = None
+    error: str | None = None
+    error_code: str | None = None
+    exit_status: int | None = None
+    is_begun: bool = False  # training began: the run can be resumed
+    how: str = KILLED  # if it had no last word
+
+
+def apply(job: JobRecord, event: Event) -> JobRecord:
+    """Return the record after an event. Unknown fields of an event are ignored."""
+    match event["event"]:
+        case "starting":
+            return replace(
+                job,
+                **{**_NO_END, "state": "starting", "attempt": event["attempt"], "cores": tuple(event["cores"])},
+                pid=None,
+                start_ticks=None,
+                boot_id=event["boot_id"],
+                started=event["at"],
+                passed=0,
+            )
+        case "started":
+            return replace(job, pid=event["pid"], start_ticks=event["start_ticks"])
+        case "running":
+            return replace(job, state="running", lost=0) if job.state == "starting" else job
+        case "asked":
+            return replace(job, state="stopping", asked=event["ask"], urgency=event["urgency"])
+        case "passed":
+            return replace(job, passed=job.passed + 1)
+        case "ended":
+            given = {name: event.get(name) for name in ("reason", "error", "error_code", "exit_status")}
+            moved = {"state": event["state"], "lost": event.get("lost", 0), "ended": event["at"]}
+            return replace(job, **{**_NO_END, **given, **moved}, pid=None, start_ticks=None, cores=())
+        case "queued":
+            return replace(job, **{**_NO_END, "state": "queued", "lost": 0, "passed": 0})
+    raise ValueError(f"unknown event {event['event']!r} of job {job.id}")
+
+
+_NO_END: dict[str, Any] = {
+    **dict.fromkeys(("reason", "error", "error_code", "exit_status", "asked", "ended")),
+    "urgency": 0,
+}
+
+
+def asked(job: JobRecord, ask: Ask, *, now: bool, at: float) -> Event | None:
+    """Return the event of a user's request; None if it holds already. Raises ConflictError if it cannot be done in this
+    state."""
+    ended = {"event": "ended", "state": {"cancel": "cancelled", "pause": "paused"}.get(ask), "at": at}
+    match ask, job.state:
+        case ("cancel", "queued" | "paused") | ("pause", "queued"):
+            return {**ended, "reason": _BY_USER[ask]}
+        case ("cancel" | "pause", "starting" | "running"):
+            return {"event": "asked", "ask": ask, "urgency": int(now)}
+        case ("cancel" | "pause", "stopping") if ask == "cancel" or job.asked == "pause":
+            urgency = min(job.urgency + 1, MOST_URGENT) if now else job.urgency
+            is_new = (ask, urgency) != (job.asked, job.urgency)
+            return {"event": "asked", "ask": ask, "urgency": urgency} if is_new else None
+        case ("cancel", "cancelled") | ("pause", "paused"):
+            return None
+        case ("resume", "paused") | ("retry", "failed" | "cancelled" | "paused"):
+            return {"event": "queued"}
+        case ("resume" | "retry", "queued" | "starting" | "running"):
+            return None
+    raise ConflictError(
+        f"job {job.id} is {job.state}: {ask} needs a job that is {_NEEDS[ask]}", code="service/wrong-state"
+    )
+
+
+_BY_USER = {"cancel": "cancelled by the user", "pause": "paused by the user"}
+_NEEDS = {
+    "cancel": "queued, starting, running, stopping or paused",
+    "pause": "queued, starting or running",
+    "resume": "paused",
+    "retry": "failed, cancelled or paused",
+}
+
+
+def end_event(job: JobRecord, end: AttemptEnd, at: float) -> Event:
+    """Return the event for the end of a live job's process."""
+    said = {"error": end.error, "error_code": end.error_code, "exit_status": end.exit_status}
+    event = {"event": "ended", "at": at, "reason": end.reason, **said}
+    if end.state in ("succeeded", "failed"):
+        return {**event, "state": end.state}
+    if job.asked is not None:
+        state = "cancelled" if job.asked == "cancel" else "paused"
+        return {**event, "state": state, "reason": _BY_USER[job.asked], "error": None, "error_code": None}
+    if end.state == "stopped":  # max_time_s, or somebody sent the process a signal
+        return {**event, "state": "paused"}
+    if end.state == "cancelled":  # by a signal of somebody else; before training began nothing is lost
+        if end.is_begun:
+            return {**event, "state": "cancelled"}
+        return {**event, "state": "queued", "reason": "a signal ended it before training began; queued again"}
+    if job.pid is None:  # it was never started
+        return {**event, "state": "queued", "lost": job.lost}
+    lost = job.lost + 1
+    if lost < MOST_LOST:
+        return {**event, "state": "queued", "lost": lost, "reason": f"lost: {end.how}; it goes on"}
+    words = f"lost {lost} times in a row, the last time: {end.how}"
+    return {**event, "state": "failed", "lost": lost, "reason": words, "error": words, "error_code": "service/lost"}

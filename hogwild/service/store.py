@@ -1,0 +1,277 @@
+"""The jobs on disk. Only the loop's thread writes.
+
+The truth is a folder per job: `job.json`, written once, and a journal with a line per event, synced before anything
+acts on it. SQLite holds a copy of each folded record, so that a start does not read every journal: a row counts only if
+it was made from a journal of the present size and its checksum fits. A damaged, foreign or full database therefore
+loses nothing; it is made anew, or left out until the next start.
+
+    add:     .tmp-ID/ {job.json, files/, journal} -> sync -> rename to ID/     a crash before leaves only .tmp-ID
+    book:    line -> fsync -> row                                               a crash between leaves an older row
+    remove:  rename ID/ to .tmp-ID -> delete                                    a crash between: swept at the start"""
+
+import contextlib
+import json
+import os
+import shutil
+import sqlite3
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from hogwild.errors import RunDirError, StorageFullError
+from hogwild.service.failpoints import reach
+from hogwild.service.folders import JobFolder, StateFolder, order_text
+from hogwild.service.states import Event, JobRecord, Order, apply
+from hogwild.storage.files import TEMPORARY, sync_folder
+from hogwild.storage.records import Records
+
+FORMAT = 1  # of the database; another one is made anew
+_DAMAGE = (sqlite3.Error, OSError, ValueError, OverflowError)
+
+
+class Store:
+    """All jobs and their journals. `jobs`, `orders`: id -> as it is now; `unreadable`: folders whose job.json is
+    damaged, which are left alone."""
+
+    def __init__(self, state: StateFolder) -> None:
+        self.state = state
+        self.jobs: dict[str, JobRecord] = {}
+        self.orders: dict[str, Order] = {}
+        self.unreadable: dict[str, str] = {}
+        self._late: dict[str, list[Event]] = {}  # events that a full disk did not take yet
+        self._index: _Index | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether events wait for space on the disk."""
+        return bool(self._late)
+
+    def load(self) -> None:
+        """Read all jobs. Raises RunDirError."""
+        for left in self.state.leftovers():
+            shutil.rmtree(left, ignore_errors=True)
+        self._index = _Index.open(self.state.index)
+        rows = self._index.rows() if self._index else {}
+        for folder in self.state.job_folders():
+            name = folder.path.name
+            try:
+                order = folder.read_order()
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                self.unreadable[name] = f"{folder.order}: {error}"
+                continue
+            self.orders[name] = order
+            size = _size(folder.journal)
+            job = rows.get((name, size))
+            self.jobs[name] = job or _fold(folder)
+            if job is None:
+                self._keep(name, size)
+        by_age = sorted(self.orders.values(), key=lambda order: order.number)
+        self.jobs = {order.id: self.jobs[order.id] for order in by_age}
+        if self._index:
+            self._index.forget_all_but(self.jobs)
+
+    def close(self) -> None:
+        if self._index:
+            self._index.close()
+
+    def next_number(self) -> int:
+        return max((order.number for order in self.orders.values()), default=0) + 1
+
+    def add(self, order: Order, files: Mapping[str, str]) -> JobRecord:
+        """Store a new job, queued. Raises StorageFullError; then nothing of it is left."""
+        folder, aside = self.state.job(order.id), JobFolder(self.state.jobs / f"{TEMPORARY}{order.id}")
+        shutil.rmtree(aside.path, ignore_errors=True)
+        try:
+            aside.path.mkdir()
+            texts = {aside.order: order_text(order), aside.journal: ""}
+            texts |= {aside.files / name: text for name, text in files.items()}
+            for file, text in texts.items():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with open(file, "w", encoding="utf-8", newline="") as stream:
+                    stream.write(text)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+            for made in {file.parent for file in texts}:
+                sync_folder(made)
+            reach("added-aside")
+            aside.path.rename(folder.path)
+            sync_folder(self.state.jobs)
+        except OSError as error:
+            shutil.rmtree(aside.path, ignore_errors=True)
+            shutil.rmtree(folder.path, ignore_errors=True)
+            raise StorageFullError(
+                f"the job was not accepted: {self.state.jobs} cannot be written: {error.strerror}"
+            ) from error
+        reach("added")
+        self.orders[order.id] = order
+        self.jobs[order.id] = JobRecord(order.id)
+        self._keep(order.id, 0)
+        return self.jobs[order.id]
+
+    def book(self, name: str, event: Event, *, must: bool = False) -> JobRecord:
+        """Write an event and return the job after it. On a full disk it is written later, `write_late`; with `must`
+        nothing changes then, and StorageFullError is raised."""
+        job = apply(self.jobs[name], event)
+        waiting = self._late.setdefault(name, [])
+        waiting.append(event)
+        if not self._write(name) and must:
+            waiting.pop()
+            if not waiting:
+                del self._late[name]
+            raise StorageFullError(f"{self.state.job(name).journal} cannot be written (disk full?)")
+        self.jobs[name] = job
+        reach("booked")
+        if name not in self._late:
+            self._keep(name, _size(self.state.job(name).journal))
+            reach("indexed")
+        return job
+
+    def write_late(self) -> None:
+        """Write the events that did not fit on the disk before."""
+        for name in list(self._late):
+            if self._write(name):
+                self._keep(name, _size(self.state.job(name).journal))
+
+    def remove(self, name: str) -> None:
+        """Delete a job with its run. Raises StorageFullError if the folder cannot be changed."""
+        folder = self.state.job(name).path
+        aside = folder.with_name(f"{TEMPORARY}{name}")
+        try:
+            folder.rename(aside)
+            sync_folder(self.state.jobs)
+        except FileNotFoundError:  # deleted by hand
+            pass
+        except OSError as error:
+            raise StorageFullError(f"{folder} cannot be removed: {error.strerror}") from error
+        reach("removed-aside")
+        shutil.rmtree(aside, ignore_errors=True)
+        for table in (self.jobs, self.orders, self._late):
+            table.pop(name, None)
+        self._on_index(lambda index: index.forget(name))
+
+    def _write(self, name: str) -> bool:
+        """Append the waiting events of a job, all or none; return whether they are on the disk."""
+        file = self.state.job(name).journal
+        if not file.parent.is_dir():  # deleted by hand; the job lives on in memory
+            return False
+        records = Records(file)
+        before = _size(file)
+        try:
+            for event in self._late[name]:
+                records.append(dict(event))
+            records.sync()
+        except RunDirError:
+            with contextlib.suppress(RunDirError):
+                records.cut(before)
+            return False
+        finally:
+            records.close()
+        del self._late[name]
+        return True
+
+    def _keep(self, name: str, size: int) -> None:
+        self._on_index(lambda index: index.keep(self.jobs[name], size))
+
+    def _on_index(self, action: Callable[["_Index"], None]) -> None:
+        if self._index is None:
+            return
+        try:
+            action(self._index)
+        except _DAMAGE:  # full or damaged: the journals are complete, and the next start makes it anew
+            self._index.close()
+            self._index = None
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+def _fold(folder: JobFolder) -> JobRecord:
+    """Return the record that the journal gives. A line that cannot be read or applied is left out."""
+    job = JobRecord(folder.path.name)
+    try:
+        lines = folder.journal.read_bytes().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            job = apply(job, json.loads(line))
+    return job
+
+
+class _Index:
+    """The database: per job its folded record, the journal's size and a checksum of both."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    @classmethod
+    def open(cls, file: Path) -> "_Index | None":
+        """Return the database, made anew if it is damaged; None if that is not possible either."""
+        for is_second in (False, True):
+            try:
+                return cls(_connected(file))
+            except _DAMAGE:
+                if not is_second:
+                    for each in (file, *(file.with_name(file.name + tail) for tail in ("-wal", "-shm"))):
+                        with contextlib.suppress(OSError):
+                            each.unlink()
+        return None
+
+    def rows(self) -> dict[tuple[str, int], JobRecord]:
+        """Return (id, size of its journal) -> record of all rows that are whole."""
+        found = {}
+        try:
+            for name, size, record, crc in self._database.execute("SELECT id, size, record, crc FROM jobs"):
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    if crc == _checksum(name, size, record):
+                        found[name, size] = JobRecord.of_json(json.loads(record))
+        except _DAMAGE:
+            return {}
+        return found
+
+    def keep(self, job: JobRecord, size: int) -> None:
+        record = json.dumps(asdict(job))
+        row = (job.id, size, record, _checksum(job.id, size, record))
+        self._database.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?)", row)
+
+    def forget(self, name: str) -> None:
+        self._database.execute("DELETE FROM jobs WHERE id = ?", (name,))
+
+    def forget_all_but(self, known: Mapping[str, object]) -> None:
+        with contextlib.suppress(*_DAMAGE):
+            for (name,) in self._database.execute("SELECT id FROM jobs").fetchall():
+                if name not in known:
+                    self.forget(name)
+
+    def close(self) -> None:
+        with contextlib.suppress(*_DAMAGE):
+            self._database.close()
+
+
+def _connected(file: Path) -> sqlite3.Connection:
+    # Autocommit: each statement is a transaction of its own.
+    database = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=0)
+    try:
+        if database.execute("PRAGMA user_version").fetchone()[0] not in (0, FORMAT):
+            raise sqlite3.DatabaseError("of another version")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS jobs (id TEXT PRIMARY KEY, size INTEGER, record TEXT, crc INTEGER)"
+        )
+        database.execute(f"PRAGMA user_version = {FORMAT}")
+        if database.execute("PRAGMA quick_check").fetchone()[0] != "ok":
+            raise sqlite3.DatabaseError("damaged")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _checksum(name: str, size: int, record: str) -> int:
+    return zlib.crc32(f"{name} {size} {record}".encode())

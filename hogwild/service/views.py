@@ -1,0 +1,47 @@
+"""A job as others see it: one flat row of JSON, from its record, its order and its run directory."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from hogwild.monitoring.run_status import glance_of
+from hogwild.service.folders import JobFolder
+from hogwild.service.states import JobRecord, Order
+from hogwild.storage.records import to_json
+
+Row = dict[str, Any]
+GLANCE = ("progress", "left_s", "epoch", "epochs", "updates", "samples", "samples_per_s", "loss", "metrics", "restarts")
+
+
+def row_of(job: JobRecord, order: Order, folder: JobFolder, record: Mapping[str, Any], waits: str | None) -> Row:
+    """Return the row of a job. `record`: its run's status.json; `waits`: why a queued job waits."""
+    glance = glance_of({"name": order.name, "run_dir": "", **record}) if record else None
+    figures = {name: getattr(glance, name) for name in GLANCE} if glance else dict.fromkeys(GLANCE)
+    is_training = job.state in ("running", "stopping")
+    if not is_training:
+        figures.update(left_s=None, samples_per_s=None if glance is None else glance.samples_per_s)
+    return {
+        "id": job.id,
+        "number": order.number,
+        "name": order.name,
+        "state": job.state,
+        "doing": glance.state if glance and is_training else None,
+        "reason": waits if job.state == "queued" and waits else job.reason,
+        "error": job.error,
+        "error_code": job.error_code,
+        "exit_status": job.exit_status,
+        "attempt": job.attempt,
+        "pid": job.pid,
+        "run_dir": str(folder.run),
+        "job_file": order.job_file,
+        "overrides": list(order.overrides),
+        "submitted": order.submitted,
+        "started": job.started,
+        "ended": job.ended,
+        "priority": order.priority,
+        "cpus": order.cpus,
+        "cores": list(job.cores),
+        "best": to_json(asdict(glance.best)) if glance and glance.best else None,
+        "workers": len(glance.workers) if glance else None,
+        **to_json(figures),
+    }

@@ -1,0 +1,142 @@
+"""A training service in a process of its own, as a user starts it; and orders for the parts below it."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hogwild.service.client import Client
+from hogwild.service.folders import StateFolder
+from hogwild.service.states import Order
+from tests.helpers.jobs import RUN_PY, environment
+from tests.helpers.processes import MARK, marked, wait_for
+
+# Trains in the parent process, without workers: what the service sees of a job is the same.
+SMALL = ("train.procs=0", "train.epochs=1")
+LONG = ("train.procs=0", "train.epochs=100000")
+
+
+def order(number: int, **more: Any) -> Order:
+    """Return an order with the fields that a test does not care about."""
+    given: dict[str, Any] = {
+        "id": f"{number:012x}",
+        "number": number,
+        "name": "job",
+        "submitted": 0.0,
+        "job_file": "job.yaml",
+        "copied": "job.yaml",
+        "job_folder": "/",
+        "overrides": (),
+        "folder": "/",
+        "data_dir": None,
+        "environment": {},
+        "mark": f"mark-{number}",
+        "cpus": 1,
+        **more,
+    }
+    return Order(**given)
+
+
+@dataclass
+class Service:
+    """A service on `folder`/state. `end` kills it and all its jobs."""
+
+    folder: Path
+    mark: str
+    extra: dict[str, str] = field(default_factory=dict)
+    process: "subprocess.Popen[str] | None" = None
+
+    @property
+    def state(self) -> StateFolder:
+        return StateFolder(self.folder / "state")
+
+    @property
+    def client(self) -> Client:
+        return Client(self.state.path)
+
+    def start(self, *arguments: str, failpoint: str = "") -> "Service":
+        """Start it and wait until it answers, or has ended at its failpoint."""
+        more = {"HOGWILD_FAILPOINT": failpoint} if failpoint else {}
+        self.state.address.unlink(missing_ok=True)
+        with open(self.folder / "serve.log", "a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, RUN_PY, "serve", "--port", "0", "--state-dir", str(self.state.path), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**environment(self.mark, self.folder), **self.extra, **more},
+                start_new_session=True,
+            )
+        wait_for("the service", lambda: self.has_ended or self.state.address.exists())
+        assert failpoint or not self.has_ended, self.log()
+        return self
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process is not None and self.process.poll() is not None
+
+    def log(self) -> str:
+        return (self.folder / "serve.log").read_text()
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """End it as Ctrl-C does; return its exit status."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(30)
+
+    def end(self) -> None:
+        def look() -> bool:
+            left = marked(self.mark)
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if self.process is not None:
+                self.process.kill()
+                self.process.wait()
+            return not left
+
+        wait_for("the end of the service and its jobs", look, 30)
+
+    def submit(self, *overrides: str) -> dict[str, Any]:
+        return self.client.submit(None, overrides)
+
+    def wait_for_state(self, name: str, *states: str) -> dict[str, Any]:
+        def look() -> dict[str, Any] | None:
+            row = self.client.job(name)
+            return row if row["state"] in states else None
+
+        found = wait_for(f"job {name} to be {' or '.join(states)}", look, 60)
+        assert found is not None
+        return found
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Return the job's journal."""
+        return [json.loads(line) for line in self.state.job(name).journal.read_text().splitlines()]
+
+    def processes(self) -> dict[int, str]:
+        """Return the living processes of all jobs."""
+        assert self.process is not None
+        return {pid: line for pid, line in marked(self.mark).items() if pid != self.process.pid}
+
+
+@contextlib.contextmanager
+def serving(folder: Path, **extra: str) -> Iterator[Service]:
+    """Yield a service that is not started yet; nothing of it is left afterwards."""
+    service = Service(folder, f"service-{os.getpid()}-{folder.name}", extra)
+    os.environ[MARK] = service.mark  # a job sees the environment of whoever submits it
+    try:
+        yield service
+    finally:
+        service.end()
+        del os.environ[MARK]

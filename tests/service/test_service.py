@@ -1,0 +1,298 @@
+"""The service as a process: jobs run, survive its death wherever it happens, and nothing of them is left."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hogwild.errors import ConfigError, ConflictError, NotFoundError, ServiceError
+from hogwild.host import boot_id
+from hogwild.service.attempts import MARK as JOB_MARK
+from hogwild.service.client import Client
+from tests.helpers.jobs import RUN_PY, environment
+from tests.helpers.processes import IS_THOROUGH, wait_for
+from tests.helpers.service import LONG, SMALL, Service, serving
+
+pytestmark = pytest.mark.processes
+ENDED = ("succeeded", "failed", "cancelled", "paused")
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with serving(tmp_path) as made:
+        yield made
+
+
+def run_of(service: Service, name: str) -> Path:
+    return service.state.job(name).run
+
+
+def starts(service: Service, name: str) -> int:
+    return sum(event["event"] == "starting" for event in service.events(name))
+
+
+# ---- jobs
+
+
+def test_a_job_runs_with_its_copied_modules_and_its_own_folder(service: Service, tmp_path: Path) -> None:
+    """The module is changed after the submission: the copy counts. The data file is found beside the job file."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "mine.py").write_text(
+        "import os, sys, torch\n"
+        "from pathlib import Path\n"
+        "def net(): return torch.nn.Linear(3, 2)\n"
+        "def data():\n"
+        "    from hogwild.data.locate import beside\n"
+        "    assert any((place / 'table.txt').exists() for place in beside())\n"
+        "    Path(__file__).with_name('seen').write_text(f'{os.getcwd()} {os.environ.get(\"SECRET\")}'\n"
+        "        f' {len(os.sched_getaffinity(0))} {sys.stdin.read()!r}')\n"
+        "    return torch.utils.data.TensorDataset(torch.randn(64, 3), torch.randint(2, (64,)))\n"
+    )
+    (folder / "table.txt").write_text("x")
+    job = folder / "small.yaml"
+    job.write_text(
+        "model: {class_path: mine.net}\ndata: {train: {class_path: mine.data}, batch_size: 8}\n"
+        "optimizer: {init_args: {lr: 0.1}}\ntrain: {procs: 1, threads: 1}\n"
+    )
+    blocker = service.start().submit(*LONG, "train.threads=64")  # all cores
+    os.environ["SECRET"] = "kept"
+    try:
+        row = service.client.submit(job, ["train.epochs=2"])
+    finally:
+        del os.environ["SECRET"]
+    assert (row["state"], row["cpus"], row["name"]) == ("queued", 1, "small")
+    assert "needs 1 core" in wait_for("a reason", lambda: service.client.job(row["id"])["reason"])
+    (folder / "mine.py").write_text("raise RuntimeError\n")
+    service.client.cancel(blocker["id"])
+    ended = service.wait_for_state(row["id"], *ENDED)
+    assert (ended["state"], ended["reason"], ended["exit_status"]) == ("succeeded", "epochs", 0), ended
+    seen = service.state.job(row["id"]).files / "seen"
+    assert seen.read_text() == f"{os.getcwd()} None 1 ''"
+
+
+def test_the_end_of_a_job_that_fails_is_told(service: Service, tmp_path: Path) -> None:
+    service.start()
+    missing = service.submit(*SMALL, "model.class_path=nowhere.Net", "model.init_args={}")
+    bad = service.submit(*SMALL, "data.train.init_args.root=/nowhere", "data.train.class_path=hogwild.data.Mnist")
+    rows = [service.wait_for_state(row["id"], *ENDED) for row in (missing, bad)]
+    assert [(row["state"], row["error_code"], row["exit_status"]) for row in rows] == [
+        ("failed", "config/no-such-module", 2),
+        ("failed", "data/not-found", 3),
+    ]
+    assert "nowhere" in rows[0]["reason"]
+
+
+def test_what_cannot_run_is_refused_at_once(service: Service, tmp_path: Path) -> None:
+    service.start()
+    with pytest.raises(ConfigError, match=r"digits.yaml|command line: train.epochs: must be >= 1, got 0"):
+        service.submit("train.epochs=0")
+    with pytest.raises(NotFoundError, match="no job '7'"):
+        service.client.cancel(7)
+    assert service.client.jobs() == []
+
+
+def test_a_pause_frees_the_cores_and_a_resume_goes_on(service: Service) -> None:
+    service.start()
+    row = service.submit(*LONG)
+    service.wait_for_state(row["id"], "running")
+    wait_for("updates", lambda: (service.client.job(row["id"])["updates"] or 0) > 0)
+    service.client.pause(row["id"])
+    paused = service.wait_for_state(row["id"], "paused")
+    assert (paused["cores"], paused["pid"], paused["reason"]) == ([], None, "paused by the user")
+    assert paused["updates"] > 0
+    service.client.resume(row["id"])
+    again = service.wait_for_state(row["id"], "running")
+    assert again["attempt"] == 2
+    wait_for("more updates", lambda: service.client.job(row["id"])["updates"] > paused["updates"])
+    with pytest.raises(ConflictError, match="cancel it first"):
+        service.client.delete(row["id"])
+    service.client.cancel(row["number"])
+    assert service.wait_for_state(row["id"], *ENDED)["state"] == "cancelled"
+    service.client.delete(row["id"][:6])
+    assert service.client.jobs() == [] and not run_of(service, row["id"]).exists()
+
+
+def test_a_repeated_submission_is_the_same_job(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    service.start()
+    monkeypatch.setattr("hogwild.service.client.secrets.token_hex", lambda _: "00000000000a")
+    first, second = service.submit(*SMALL), service.submit(*SMALL)
+    assert first["id"] == second["id"] and len(service.client.jobs()) == 1
+    with pytest.raises(ConflictError, match="another one"):
+        service.submit(*LONG)
+
+
+# ---- the service ends
+
+
+def test_stopping_the_service_leaves_jobs_alone_and_the_next_one_takes_them_over(service: Service) -> None:
+    service.start()
+    row = service.submit(*LONG)
+    running = service.wait_for_state(row["id"], "running")
+    assert service.stop() == 0
+    with pytest.raises(ServiceError, match="no service runs here"):
+        service.client.jobs()
+    assert running["pid"] in service.processes()
+    service.start()
+    again = service.client.job(row["id"])
+    assert [again[name] for name in ("state", "pid", "attempt", "cores")] == [
+        running[name] for name in ("state", "pid", "attempt", "cores")
+    ]
+    os.kill(running["pid"], signal.SIGSTOP)  # is not lost, and is still told to stop
+    service.client.pause(row["id"])
+    assert service.wait_for_state(row["id"], *ENDED)["state"] == "paused"
+    service.client.resume(row["id"])
+    service.wait_for_state(row["id"], "running")
+    service.client.cancel(row["id"])
+    assert service.wait_for_state(row["id"], *ENDED)["state"] == "cancelled"
+    wait_for("nothing left", lambda: not service.processes())
+
+
+def test_ends_without_a_service_are_booked_by_the_next_one(service: Service) -> None:
+    service.start()
+    rows = [service.submit(*overrides) for overrides in (SMALL, LONG)]
+    service.wait_for_state(rows[0]["id"], "starting", "running")
+    lost = service.wait_for_state(rows[1]["id"], "running")
+    service.kill()
+    os.kill(lost["pid"], signal.SIGKILL)
+    wait_for("the end of the first job", lambda: "--json" not in str([*service.processes().values()]))
+    service.start()
+    assert service.wait_for_state(rows[0]["id"], *ENDED)["state"] == "succeeded"
+    again = service.wait_for_state(rows[1]["id"], "running")
+    assert (again["attempt"], starts(service, rows[0]["id"])) == (2, 1)
+    assert "lost" in str(service.events(rows[1]["id"]))
+
+
+@pytest.mark.parametrize("point", ["before-signal", "signalled"])
+def test_a_service_killed_beside_a_signal_does_not_send_a_second_one(service: Service, point: str) -> None:
+    """A second SIGTERM would end the job without a checkpoint."""
+    service.start(failpoint=point)
+    row = service.submit(*LONG)
+    service.wait_for_state(row["id"], "running")
+    wait_for("updates", lambda: (service.client.job(row["id"])["updates"] or 0) > 0)
+    with contextlib.suppress(ServiceError):
+        service.client.pause(row["id"])
+    wait_for(f"the failpoint {point}", lambda: service.has_ended)
+    service.start()
+    paused = service.wait_for_state(row["id"], "paused")
+    assert paused["exit_status"] in (75, None)
+    assert list((run_of(service, row["id"]) / "checkpoints").glob("update-*"))
+
+
+def test_a_stranger_with_the_number_of_a_job_is_left_alone(service: Service) -> None:
+    """The journal names a process that lives, with another start time, or of another boot."""
+    service.start()
+    row = service.submit(*LONG, "train.threads=64")
+    waiting = service.submit(*LONG, "train.threads=64")
+    running = service.wait_for_state(row["id"], "running")
+    service.kill()
+    os.kill(running["pid"], signal.SIGKILL)
+    with subprocess.Popen(["sleep", "600"]) as stranger:
+        try:
+            for name, boot in ((row["id"], boot_id()), (waiting["id"], "another boot")):
+                starting = f'{{"event":"starting","attempt":5,"cores":[0],"at":1.0,"boot_id":"{boot}"}}\n'
+                started = f'{{"event":"started","pid":{stranger.pid},"start_ticks":1}}\n'
+                with open(service.state.job(name).journal, "a") as journal:
+                    journal.write(starting + started)
+            service.start()
+            assert service.wait_for_state(row["id"], "running")["attempt"] == 6
+            assert service.client.job(waiting["id"])["state"] == "queued"
+            for each in (row, waiting):
+                service.client.cancel(each["id"], now=True)
+            service.wait_for_state(row["id"], *ENDED)
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()
+
+
+POINTS = ("added-aside", "added", "booked:1", "before-start", "spawned", "started", "booked:3", "before-end", "ended")
+
+
+@pytest.mark.parametrize("point", POINTS if IS_THOROUGH else ("added", "before-start", "spawned", "started", "ended"))
+def test_a_service_killed_at_any_boundary_runs_the_job_once(service: Service, point: str) -> None:
+    service.start(failpoint=point)
+    try:
+        name = service.submit(*SMALL)["id"]
+    except ServiceError:
+        name = ""
+    wait_for(f"the failpoint {point}", lambda: service.has_ended)
+    service.start()
+    rows = service.client.jobs()
+    assert [row["id"] for row in rows] in ([name], [] if point == "added-aside" else [row["id"] for row in rows[:1]])
+    for row in rows:
+        ended = service.wait_for_state(row["id"], *ENDED)
+        assert (ended["state"], ended["reason"]) == ("succeeded", "epochs")
+        assert len(list((run_of(service, row["id"])).glob("summary.json"))) == 1
+        events = (run_of(service, row["id"]) / "events.jsonl").read_text()
+        assert events.count('"event":"start"') == 1, "trained twice"
+    wait_for("nothing left", lambda: not service.processes())
+
+
+def test_what_user_code_leaves_running_is_swept(service: Service, tmp_path: Path) -> None:
+    (tmp_path / "leaving.py").write_text(
+        "import subprocess, torch\n"
+        "def data():\n"
+        "    for _ in range(3):\n"
+        "        subprocess.Popen(['sh', '-c', 'setsid sleep 1000 & setsid sleep 1000 &'], start_new_session=True)\n"
+        "    return torch.utils.data.TensorDataset(torch.randn(64, 3), torch.randint(2, (64,)))\n"
+    )
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "model: {class_path: torch.nn.Linear, init_args: {in_features: 3, out_features: 2}}\n"
+        "data: {train: {class_path: leaving.data}}\noptimizer: {init_args: {lr: 0.1}}\ntrain: {procs: 0}\n"
+    )
+    row = service.start().client.submit(job)
+    assert service.wait_for_state(row["id"], *ENDED)["state"] == "succeeded"
+    wait_for("nothing left", lambda: not service.processes())
+
+
+# ---- bad starts
+
+
+def test_of_twenty_services_on_one_folder_one_lives(service: Service, tmp_path: Path) -> None:
+    command = [sys.executable, RUN_PY, "serve", "--port", "0", "--state-dir", str(service.state.path)]
+    racers = [
+        subprocess.Popen(command, env=environment(service.mark, tmp_path), stderr=subprocess.PIPE, text=True)
+        for _ in range(20 if IS_THOROUGH else 6)
+    ]
+    wait_for("the losers", lambda: sum(racer.poll() is not None for racer in racers) == len(racers) - 1)
+    wait_for("the address", service.state.address.exists)
+    assert Client(service.state.path).jobs() == []
+    for racer in racers:
+        if racer.poll() is None:
+            racer.terminate()
+            assert racer.wait(30) == 0
+        else:
+            assert racer.returncode == 1
+            assert racer.stderr is not None and "a service already runs on" in racer.stderr.read()
+        assert racer.stderr is not None
+        racer.stderr.close()
+
+
+def test_a_port_in_use_is_named(service: Service) -> None:
+    service.start()
+    port = service.state.connection()["port"]
+    second = subprocess.run(
+        [sys.executable, RUN_PY, "serve", "--port", str(port), "--state-dir", str(service.folder / "other")],
+        capture_output=True,
+        text=True,
+    )
+    assert second.returncode == 4
+    assert f"port {port} is used by another program; choose another one with --port" in second.stderr
+
+
+def test_jobs_do_not_inherit_the_lock_and_their_mark_is_random(service: Service) -> None:
+    service.start()
+    row = service.submit(*LONG)
+    pid = service.wait_for_state(row["id"], "running")["pid"]
+    opened = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    assert not [name for name in opened if name.startswith(str(service.state.path)) and "/jobs/" not in name]
+    assert os.readlink(f"/proc/{pid}/fd/0") == "/dev/null" and os.getsid(pid) == pid
+    entries = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    (mark,) = [entry for entry in entries if entry.startswith(JOB_MARK)]
+    assert len(mark) > 32
