@@ -14,7 +14,7 @@ endef
 # With it every process of every job would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run shell test test-quick lint format stress bench-spine bench-dense bench-sparse bench-devices bench-people bench-convergence bench-faults soak clean
+.PHONY: help run shell serve test test-quick lint format stress bench-spine bench-dense bench-sparse bench-devices bench-people bench-convergence bench-faults soak clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -48,6 +48,13 @@ run: $(VENV)/.core   ## install the core and train the bundled digits with 4 wor
 shell: $(VENV)/.core ## open a shell in which python and hogwild are those of .venv
 	@echo "python and hogwild are those of $(VENV); leave with exit"
 	@VIRTUAL_ENV="$(CURDIR)/$(VENV)" PATH="$(CURDIR)/$(BIN):$$PATH" $${SHELL:-/bin/sh} || true
+
+$(VENV)/.service: $(BIN)/python pyproject.toml
+	$(call install,[service])
+	@touch $@
+
+serve: $(VENV)/.service ## run the training service: it prints a link to its page
+	@$(BIN)/python run.py serve
 
 # Files in the order of tests/conftest.py: those that take longest come first.
 test-quick: $(VENV)/.test  ## the tests that start no process and are not slow (a minute)

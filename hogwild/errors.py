@@ -98,21 +98,18 @@ class RunEndedError(HogwildError):
 
 
 class ServiceError(HogwildError):
-    """The training service does not run, cannot be reached, or refuses."""
+    """The training service does not run, or cannot be reached or started."""
 
     exit_status = 4
 
 
-class ConflictError(ServiceError):
-    """The job's state does not allow this request, or the job is another one."""
-
-    exit_status = 1
+class ConflictError(HogwildError):
+    """The service refuses: the state of a job or of the service does not allow this request."""
 
 
-class StorageFullError(ServiceError):
-    """The service's disk takes no more."""
+class StorageFullError(HogwildError):
+    """The disk of the service is full, or cannot be written."""
 
-    exit_status = 1
     code = "service/full"
 
 

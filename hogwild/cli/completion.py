@@ -5,6 +5,7 @@
 The words are arguments, the last one unfinished; no shell quoting is parsed here. The candidates come from the command
 line parser and job.schema.json; neither torch nor pydantic is imported, because the user waits."""
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from hogwild.cli.arguments import WITH_JOB
 from hogwild.cli.init import SCHEMA, TASKS
 from hogwild.cli.output import print_result
 from hogwild.config.locate import first_sentence, source
-from hogwild.errors import UsageError
+from hogwild.errors import HogwildError, UsageError
 
 VARIABLE = "_HOGWILD_COMPLETE"  # set to the shell's name by its script
 Word = tuple[str, str]  # candidate, description
@@ -25,7 +26,9 @@ SHELLS = ("bash", "zsh", "fish")
 # bash splits words at = and :, so its script joins them, and the answer is cut in the same way.
 SCRIPTS = Path(__file__).with_name("completions")
 OF_RUNS = ("status", "logs", "attach", "stop")  # commands that take the name of a run
-PATHS = ("--out", "--run-dir", "--data-dir", "--resume")
+OF_JOBS = ("cancel", "pause", "resume", "retry", "delete")  # those that take the number of a job of the service
+WITHOUT_PATHS = ("doctor", "schema", "serve", "ps")
+PATHS = ("--out", "--run-dir", "--data-dir", "--resume", "--state-dir")
 CHOICES = {"--format": ("safetensors", "state_dict"), "--which": ("best", "latest"), "--procs": ("auto",)}
 
 
@@ -87,8 +90,22 @@ def _arguments(name: str, before: list[str], unfinished: str) -> Iterator[Word]:
         yield LATEST, "the newest run"
         yield from ((entry.name, "run") for entry in (RUNS.iterdir() if RUNS.is_dir() else ()))
         yield from _paths(unfinished, "/")
-    elif name not in ("doctor", "schema"):
+    elif name in OF_JOBS:
+        if not before:
+            yield from _jobs()
+    elif name not in WITHOUT_PATHS:
         yield from _paths(unfinished, "")
+
+
+def _jobs() -> Iterator[Word]:
+    """Yield the numbers of the service's jobs."""
+    from hogwild.service.folders import StateFolder, state_folder
+
+    with contextlib.suppress(HogwildError):  # no service was ever started
+        for folder in StateFolder(state_folder(None)).job_folders():
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+                order = folder.read_order()
+                yield str(order.number), order.name
 
 
 def _options(command: Any) -> Iterator[Word]:

@@ -25,7 +25,7 @@ from hogwild.errors import (
     UsageError,
 )
 from hogwild.service.folders import StateFolder
-from hogwild.service.loop import Loop
+from hogwild.service.loop import ServiceLoop
 from hogwild.service.routes_jobs import jobs_router
 from hogwild.service.security import App, Guard, problem
 from hogwild.service.stream import Changes
@@ -49,7 +49,7 @@ def run(state: StateFolder, port: int, tell: Callable[[str, int], None]) -> None
         token = state.token()
         changes = Changes()
         cores = tuple(core.cpus for core in host.physical_cores(host.affinity()))
-        loop = Loop(state, cores, changes.notify)
+        loop = ServiceLoop(state, cores, changes.notify)
         with _listening(port) as listener:
             loop.load()
             port = listener.getsockname()[1]
@@ -86,7 +86,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def build_app(loop: Loop, changes: Changes) -> App:
+def build_app(loop: ServiceLoop, changes: Changes) -> App:
     """Return the application; the loop runs already."""
 
     @contextlib.asynccontextmanager

@@ -20,7 +20,7 @@ from hogwild.host.own_command import python_child
 from hogwild.monitoring.run_status import ALIVE, EXIT_STATUS, read_object
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import JobFolder
-from hogwild.service.states import KILLED, AttemptEnd, JobRecord, Order
+from hogwild.service.states import KILLED, AttemptEnd, JobOrder, JobRecord
 from hogwild.storage.run_directory import RESOLVED, STATUS
 
 MARK = "HOGWILD_JOB"
@@ -80,11 +80,11 @@ class Process:
         return None if self.child is None else self.child.wait()
 
 
-def mark_entry(order: Order) -> str:
+def mark_entry(order: JobOrder) -> str:
     return f"{MARK}={order.mark}"
 
 
-def start(order: Order, job: JobRecord, folder: JobFolder) -> Process:
+def start(order: JobOrder, job: JobRecord, folder: JobFolder) -> Process:
     """Start the job's process on its cores. Raises OSError."""
     attempt = folder.attempt(job.attempt)
     attempt.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def start(order: Order, job: JobRecord, folder: JobFolder) -> Process:
     return Process(child.pid, ticks, host.pidfd_open(child.pid), child)
 
 
-def _arguments(order: Order, folder: JobFolder) -> Sequence[str]:
+def _arguments(order: JobOrder, folder: JobFolder) -> Sequence[str]:
     fixed = ("train", "--json", "--no-progress")
     data = ("--data-dir", order.data_dir) if order.data_dir else ()
     if (folder.run / RESOLVED).exists():
@@ -134,7 +134,7 @@ def adopt(job: JobRecord) -> Process | None:
     return found
 
 
-def find(order: Order, job: JobRecord) -> Process | None:
+def find(order: JobOrder, job: JobRecord) -> Process | None:
     """Return the job's process by its mark: the leader of a session that began first; None if there is none. For an
     attempt whose process number was not written down."""
     leaders = []
@@ -149,7 +149,7 @@ def find(order: Order, job: JobRecord) -> Process | None:
     return None
 
 
-def sweep(order: Order) -> bool:
+def sweep(order: JobOrder) -> bool:
     """Kill what a job without a process has left; return whether nothing was found."""
     entry = mark_entry(order)
     left = other_jobs.marked(entry)

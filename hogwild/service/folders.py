@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import ServiceError, UsageError
-from hogwild.service.states import VERSION, Order
+from hogwild.service.states import VERSION, JobOrder
 from hogwild.storage.files import TEMPORARY, replace
 from hogwild.storage.records import explained
 
@@ -64,16 +64,16 @@ class JobFolder:
     def attempt(self, number: int) -> Path:
         return self.path / "attempts" / str(number)
 
-    def read_order(self) -> Order:
+    def read_order(self) -> JobOrder:
         """Return the order. Raises OSError, ValueError, TypeError, KeyError if it is damaged."""
         values = json.loads(self.order.read_bytes())
         if values["version"] > VERSION:
             raise ValueError(f"job.json has version {values['version']}, written by a newer hogwild")
-        known = {name: values[name] for name in Order.__slots__ if name in values}
-        return Order(**{**known, "overrides": tuple(known["overrides"])})
+        known = {name: values[name] for name in JobOrder.__slots__ if name in values}
+        return JobOrder(**{**known, "overrides": tuple(known["overrides"])})
 
 
-def order_text(order: Order) -> str:
+def order_text(order: JobOrder) -> str:
     return json.dumps(asdict(order), indent=1) + "\n"
 
 

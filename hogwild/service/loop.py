@@ -31,7 +31,7 @@ from hogwild.service.attempts import Process
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import StateFolder
 from hogwild.service.schedule import CoreCpus, decide
-from hogwild.service.states import Ask, AttemptEnd, JobRecord, Order, asked, end_event
+from hogwild.service.states import Ask, AttemptEnd, JobOrder, JobRecord, asked, end_event
 from hogwild.service.store import Store
 from hogwild.service.views import Row, row_of
 from hogwild.storage.run_directory import STATUS
@@ -62,7 +62,7 @@ class Snapshot:
     rows: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
-class Loop:
+class ServiceLoop:
     """The thread. Other threads use `call`, `snapshot` and `stop` only. `on_change` is called in this thread after each
     new snapshot."""
 
@@ -124,11 +124,11 @@ class Loop:
 
     # ---- requests; in the thread
 
-    def submit(self, order: Order, files: dict[str, str]) -> Row:
+    def submit(self, order: JobOrder, files: dict[str, str]) -> Row:
         """Store a job. A repeated id is the same job. Raises StorageFullError; ConflictError for the id of another."""
         known = self._store.orders.get(order.id)
         if known is None:
-            self._store.add(Order(**{**_values(order), "number": self._store.next_number()}), files)
+            self._store.add(JobOrder(**{**_values(order), "number": self._store.next_number()}), files)
         elif (known.job_file, known.overrides) != (order.job_file, order.overrides):
             raise ConflictError(f"job {order.id} exists already, and is another one", code="service/other-job")
         return self._row(order.id)
@@ -369,5 +369,5 @@ class Loop:
             self._on_change()
 
 
-def _values(order: Order) -> dict[str, Any]:
-    return {name: getattr(order, name) for name in Order.__slots__}
+def _values(order: JobOrder) -> dict[str, Any]:
+    return {name: getattr(order, name) for name in JobOrder.__slots__}

@@ -19,8 +19,8 @@ from hogwild.service import stream
 from hogwild.service.attempts import allowed
 from hogwild.service.folders import ID, check_files
 from hogwild.service.follow import Followed
-from hogwild.service.loop import Loop
-from hogwild.service.states import Order
+from hogwild.service.loop import ServiceLoop
+from hogwild.service.states import JobOrder
 from hogwild.service.views import Row
 
 LOG_BYTES = 256 * 1024  # of a log, in one answer
@@ -54,7 +54,7 @@ class Draft(BaseModel):
     overrides: list[Text] = Field(default_factory=list, max_length=1000)
 
 
-def jobs_router(loop: Loop, changes: stream.Changes) -> APIRouter:
+def jobs_router(loop: ServiceLoop, changes: stream.Changes) -> APIRouter:
     """Return the routes below /api/v1."""
     routes = APIRouter(prefix="/api/v1", tags=["jobs"])
     followed = Followed()
@@ -124,7 +124,7 @@ def cores_for(job: Job, cores: int) -> int:
     return min(max(procs, 1) * (threads if isinstance(threads, int) else 1), cores)
 
 
-def _order_of(given: Submission, cores: int) -> Order:
+def _order_of(given: Submission, cores: int) -> JobOrder:
     """Check a submission. Raises UsageError, ConfigError, NotFoundError."""
     name = os.path.basename(given.job_file) or "job.yaml"
     check_files({**given.files, name: given.text})
@@ -132,7 +132,7 @@ def _order_of(given: Submission, cores: int) -> Order:
     for folder, what in ((given.folder, "the current folder"), (given.data_dir, "--data-dir")):
         if folder is not None and not (os.path.isabs(folder) and os.path.isdir(folder)):
             raise NotFoundError(f"{what} {folder}: there is no such folder", code="service/no-folder")
-    return Order(
+    return JobOrder(
         id=given.id,
         number=0,  # the loop gives it
         name=job.name,

@@ -1,4 +1,4 @@
-"""Which queued jobs start now, and on which cores. Pure: records in, decisions out.
+"""The queue: jobs that start now, and their cores. Pure: records in, decisions out.
 
 Whole physical cores, never two jobs on one; by priority, then by age. A job that does not fit yet blocks those after
 it, except that smaller ones may pass it MOST_PASSED times."""
@@ -6,7 +6,7 @@ it, except that smaller ones may pass it MOST_PASSED times."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hogwild.service.states import JobRecord, Order
+from hogwild.service.states import JobOrder, JobRecord
 
 MOST_PASSED = 10
 CoreCpus = tuple[int, ...]  # logical CPUs of one physical core
@@ -22,7 +22,7 @@ class Turn:
     waits: Mapping[str, str] = field(default_factory=dict)
 
 
-def decide(jobs: Sequence[JobRecord], orders: Mapping[str, Order], cores: Sequence[CoreCpus]) -> Turn:
+def decide(jobs: Sequence[JobRecord], orders: Mapping[str, JobOrder], cores: Sequence[CoreCpus]) -> Turn:
     """Return which queued jobs start. `cores`: the physical cores of the machine; those of live jobs are in use."""
     used = {cpu for job in jobs if job.is_live for cpu in job.cores}
     free = [core for core in cores if not used.intersection(core)]

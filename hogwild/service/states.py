@@ -23,14 +23,14 @@ LIVE = ("starting", "running", "stopping")  # a process of it may exist
 ENDED = ("succeeded", "failed", "cancelled")
 STATES = ("queued", *LIVE, "paused", *ENDED)
 KILLED = "its process was killed, or the machine stopped"
-VERSION = 1  # of `Order`
+VERSION = 1  # of `JobOrder`
 MOST_URGENT = 2
 MOST_LOST = 3  # ends in a row without a word: killed, or the machine stopped
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What was submitted; never changes. Content of jobs/ID/job.json."""
+class JobOrder:
+    """A submission; never changes. Content of jobs/ID/job.json."""
 
     id: str
     number: int  # 1, 2, ...: order of submission
@@ -82,7 +82,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """How a process ended. `state`: the run's last word (succeeded, failed, stopped, cancelled); None without one."""
+    """The end of a process. `state`: the run's last word (succeeded, failed, stopped, cancelled); None without one."""
 
     state: str | None = None
     reason: str | None = None

@@ -22,7 +22,7 @@ from pathlib import Path
 from hogwild.errors import RunDirError, StorageFullError
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import JobFolder, StateFolder, order_text
-from hogwild.service.states import Event, JobRecord, Order, apply
+from hogwild.service.states import Event, JobOrder, JobRecord, apply
 from hogwild.storage.files import TEMPORARY, sync_folder
 from hogwild.storage.records import Records
 
@@ -37,7 +37,7 @@ class Store:
     def __init__(self, state: StateFolder) -> None:
         self.state = state
         self.jobs: dict[str, JobRecord] = {}
-        self.orders: dict[str, Order] = {}
+        self.orders: dict[str, JobOrder] = {}
         self.unreadable: dict[str, str] = {}
         self._late: dict[str, list[Event]] = {}  # events that a full disk did not take yet
         self._index: _Index | None = None
@@ -78,7 +78,7 @@ class Store:
     def next_number(self) -> int:
         return max((order.number for order in self.orders.values()), default=0) + 1
 
-    def add(self, order: Order, files: Mapping[str, str]) -> JobRecord:
+    def add(self, order: JobOrder, files: Mapping[str, str]) -> JobRecord:
         """Store a new job, queued. Raises StorageFullError; then nothing of it is left."""
         folder, aside = self.state.job(order.id), JobFolder(self.state.jobs / f"{TEMPORARY}{order.id}")
         shutil.rmtree(aside.path, ignore_errors=True)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 from fastapi.sse import ServerSentEvent
 
-from hogwild.service.loop import Loop, Snapshot
+from hogwild.service.loop import ServiceLoop, Snapshot
 
 LEAST_S = 0.25  # between two events of one stream
 
@@ -43,7 +43,7 @@ class Changes:
         changed.set()
 
 
-async def events(loop: Loop, changes: Changes) -> AsyncIterator[ServerSentEvent]:
+async def events(loop: ServiceLoop, changes: Changes) -> AsyncIterator[ServerSentEvent]:
     """Yield the jobs as they change."""
     before = Snapshot()
     while not changes.is_closed:

@@ -6,14 +6,14 @@ from typing import Any
 
 from hogwild.monitoring.run_status import glance_of
 from hogwild.service.folders import JobFolder
-from hogwild.service.states import JobRecord, Order
+from hogwild.service.states import JobOrder, JobRecord
 from hogwild.storage.records import to_json
 
 Row = dict[str, Any]
 GLANCE = ("progress", "left_s", "epoch", "epochs", "updates", "samples", "samples_per_s", "loss", "metrics", "restarts")
 
 
-def row_of(job: JobRecord, order: Order, folder: JobFolder, record: Mapping[str, Any], waits: str | None) -> Row:
+def row_of(job: JobRecord, order: JobOrder, folder: JobFolder, record: Mapping[str, Any], waits: str | None) -> Row:
     """Return the row of a job. `record`: its run's status.json; `waits`: why a queued job waits."""
     glance = glance_of({"name": order.name, "run_dir": "", **record}) if record else None
     figures = {name: getattr(glance, name) for name in GLANCE} if glance else dict.fromkeys(GLANCE)

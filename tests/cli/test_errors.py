@@ -31,12 +31,26 @@ from hogwild.errors import (
     NotFoundError,
     Problem,
     RunEndedError,
+    ServiceError,
     UsageError,
 )
 from tests.helpers.processes import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
-AREAS = ("usage", "config", "data", "device", "model", "optimizer", "run", "checkpoint", "train", "report", "export")
+AREAS = (
+    "usage",
+    "config",
+    "data",
+    "device",
+    "model",
+    "optimizer",
+    "run",
+    "checkpoint",
+    "train",
+    "report",
+    "export",
+    "service",
+)
 PARTS = ("Cause", "How to see", "How to fix")
 CODES = {code: parts["In short"] for code, parts in chapters().items()}
 TAGS = Path("hogwild/monitoring/tensorboard.py")  # its scalars have names of the same form
@@ -53,7 +67,7 @@ def classes() -> Iterator[type[HogwildError]]:
 
 
 def test_the_exit_status_tells_the_kind_of_an_error() -> None:
-    kinds = {UsageError: 2, NotFoundError: 3, RunEndedError: 4}
+    kinds = {UsageError: 2, NotFoundError: 3, RunEndedError: 4, ServiceError: 4}
     for one in classes():
         kind = next((kind for kind in kinds if issubclass(one, kind)), None)
         assert one.exit_status == (1 if kind is None else kinds[kind]), one

@@ -13,7 +13,7 @@ from typing import Any
 
 from hogwild.service.client import Client
 from hogwild.service.folders import StateFolder
-from hogwild.service.states import Order
+from hogwild.service.states import JobOrder
 from tests.helpers.jobs import RUN_PY, environment
 from tests.helpers.processes import MARK, marked, wait_for
 
@@ -22,7 +22,7 @@ SMALL = ("train.procs=0", "train.epochs=1")
 LONG = ("train.procs=0", "train.epochs=100000")
 
 
-def order(number: int, **more: Any) -> Order:
+def order(number: int, **more: Any) -> JobOrder:
     """Return an order with the fields that a test does not care about."""
     given: dict[str, Any] = {
         "id": f"{number:012x}",
@@ -40,7 +40,7 @@ def order(number: int, **more: Any) -> Order:
         "cpus": 1,
         **more,
     }
-    return Order(**given)
+    return JobOrder(**given)
 
 
 @dataclass

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hogwild.service.schedule import MOST_PASSED, Turn, decide
-from hogwild.service.states import AttemptEnd, JobRecord, Order, apply, end_event
+from hogwild.service.states import AttemptEnd, JobOrder, JobRecord, apply, end_event
 from tests.helpers.service import order
 
 CORES = ((0, 4), (1, 5), (2, 6), (3, 7))  # four physical cores with two threads each
 
 
-def queue(*cpus: int, priorities: tuple[int, ...] = ()) -> tuple[list[JobRecord], dict[str, Order]]:
+def queue(*cpus: int, priorities: tuple[int, ...] = ()) -> tuple[list[JobRecord], dict[str, JobOrder]]:
     orders = [
         order(number, cpus=count, priority=priorities[number - 1] if priorities else 0)
         for number, count in enumerate(cpus, start=1)
@@ -20,7 +20,7 @@ def queue(*cpus: int, priorities: tuple[int, ...] = ()) -> tuple[list[JobRecord]
     return [JobRecord(one.id) for one in orders], {one.id: one for one in orders}
 
 
-def numbers(turn: Turn, orders: dict[str, Order]) -> dict[int, tuple[int, ...]]:
+def numbers(turn: Turn, orders: dict[str, JobOrder]) -> dict[int, tuple[int, ...]]:
     return {orders[name].number: cpus for name, cpus in turn.starts.items()}
 
 
