@@ -45,7 +45,7 @@ def _mean(rows: list[list[float | None]]) -> list[float | None]:
     return [sum(values) / len(values) if values else None for values in columns]
 
 
-class RunCurves:
+class ThinnedCurves:
     """The curves of one run. `generation` changes when the file was cut or replaced (a resume drops the records after
     its checkpoint) and everything is read again."""
 
@@ -101,12 +101,12 @@ class Followed:
     """The curves of the runs that were asked for last. Thread-safe."""
 
     def __init__(self) -> None:
-        self._curves: dict[Path, RunCurves] = {}
+        self._curves: dict[Path, ThinnedCurves] = {}
         self._guard = threading.Lock()
 
     def read(self, run: Path) -> dict[str, Any]:
         with self._guard:
-            curves = self._curves.pop(run, None) or RunCurves(run / "metrics.jsonl")
+            curves = self._curves.pop(run, None) or ThinnedCurves(run / "metrics.jsonl")
             self._curves[run] = curves  # the last used one is the newest
             if len(self._curves) > MOST_RUNS:
                 del self._curves[next(iter(self._curves))]

@@ -1,4 +1,4 @@
-"""RunCurves read as a run's records grow: nothing twice or missed, cut files from their beginning, bounded memory."""
+"""ThinnedCurves read as a run's records grow: nothing twice or missed, cut files from their beginning, bounded memory."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hogwild.service.follow import MOST_POINTS, Followed, RunCurves
+from hogwild.service.follow import MOST_POINTS, Followed, ThinnedCurves
 
 
 def record(update: int, loss: float | None = 1.0) -> str:
@@ -17,7 +17,7 @@ def record(update: int, loss: float | None = 1.0) -> str:
 
 def test_records_are_read_as_they_come_and_half_a_line_later(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
-    curves = RunCurves(file)
+    curves = ThinnedCurves(file)
     assert curves.read()["train"]["updates"] == []
     evaluation = {
         "time": 2.0,
@@ -41,7 +41,7 @@ def test_records_are_read_as_they_come_and_half_a_line_later(tmp_path: Path) -> 
 def test_a_file_that_was_cut_and_grew_again_is_read_from_its_beginning(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text("".join(record(update) for update in range(1, 6)))
-    curves = RunCurves(file)
+    curves = ThinnedCurves(file)
     before = curves.read()["generation"]
     file.write_text("".join(record(update) for update in (1, 2)) + "".join(record(update) for update in range(30, 40)))
     found = curves.read()
@@ -51,7 +51,7 @@ def test_a_file_that_was_cut_and_grew_again_is_read_from_its_beginning(tmp_path:
 
 @given(st.integers(1, 5 * MOST_POINTS))
 def test_a_long_run_keeps_its_mean_and_its_ends(count: int) -> None:
-    followed = RunCurves(Path("/nowhere"))
+    followed = ThinnedCurves(Path("/nowhere"))
     for update in range(count):
         followed._add(json.loads(record(update, float(update))))
     points = followed.read()["train"]
