@@ -1,4 +1,4 @@
-"""ThinnedCurves read as a run's records grow: nothing twice or missed, cut files from their beginning, bounded memory."""
+"""Curves read as a run's records grow: nothing twice or missed, cut files from their beginning, bounded memory."""
 
 import json
 from pathlib import Path
