@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("train", "check", "plan", "show", "schema", "doctor", "list", "chaos", "init"),
-    *("runs", "status", "logs", "attach", "stop"),
+    *("runs", "status", "logs", "attach", "stop", "ask"),
     *("serve", "submit", "ps", "cancel", "pause", "resume", "retry", "delete"),
     *("eval", "predict", "most-similar", "recommend", "sample", "report", "export", "completion", "explain"),
 )

@@ -105,7 +105,7 @@ def show_job(name: str, state_dir: Path | None, *, as_json: bool) -> None:
     print_answer(row, _figures(row), as_json)
 
 
-def run_of(name: str, state_dir: Path | None) -> Path:
+def run_of_job(name: str, state_dir: Path | None) -> Path:
     """Return the run directory of a job of the service: for `logs ID`. Raises NotFoundError before it exists."""
     row = Client(state_dir).job(name)
     run = Path(row["run_dir"])

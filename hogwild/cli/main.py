@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hogwild.cli import catalog, completion, explain, export, init, jobs, results, runs, serve
+from hogwild.cli import ask, catalog, completion, explain, export, init, jobs, results, runs, serve
 from hogwild.cli.arguments import (
     COMMANDS,
     WITH_JOB,
@@ -273,6 +273,7 @@ app.command("status")(runs.status)
 app.command("logs")(runs.logs)
 app.command("attach")(runs.attach)
 app.command("stop")(runs.stop)
+app.command("ask")(ask.ask)
 app.command("serve")(serve.serve)
 app.command("submit")(jobs.submit)
 app.command("ps")(jobs.ps)

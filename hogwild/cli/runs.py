@@ -53,7 +53,7 @@ def runs(
 
 def status(run: RunOrJob, state_dir: StateDir = None, as_json: Json = False) -> None:
     """Show what a run does now, or how it ended."""
-    found = read_status(_run_of(run, state_dir))
+    found = read_status(run_of(run, state_dir))
     print_answer(_as_json(found), _figures(found), as_json)
 
 
@@ -64,7 +64,7 @@ def logs(
     state_dir: StateDir = None,
 ) -> None:
     """Print the log of a run's supervisor, or of a worker."""
-    path = _run_of(run, state_dir)
+    path = run_of(run, state_dir)
     folder = path / "logs"
     file = folder / ("supervisor.log" if worker is None else f"worker-{worker}.log")
 
@@ -84,16 +84,16 @@ def logs(
         return
 
 
-def _run_of(given: str, state_dir: Path | None) -> Path:
+def run_of(given: str, state_dir: Path | None) -> Path:
     """Return the run of an argument: a run's name or path, otherwise the id of a job of the service."""
     try:
         return find_run(given)
     except NotFoundError:
         if not is_job_id(given):
             raise
-    from hogwild.cli.jobs import run_of
+    from hogwild.cli.jobs import run_of_job
 
-    return run_of(given, state_dir)
+    return run_of_job(given, state_dir)
 
 
 def follow(file: Path, goes_on: Callable[[], bool]) -> Iterator[str]:
@@ -143,8 +143,8 @@ def attach(run: RunOrJob, state_dir: StateDir = None) -> int:
     """Show the live display of a job that was started elsewhere. Ctrl-C leaves the job alone."""
     from hogwild.monitoring.terminal_writer import Screen, look_for
 
-    path = _run_of(run, state_dir)
-    found = _require_alive(read_status(path))
+    path = run_of(run, state_dir)
+    found = require_alive(read_status(path))
     stop_it = f"hogwild stop {path}"
     screen = Screen(look_for(True, 1), lambda _: f"Ctrl-C: leave; the job goes on. To stop it: {stop_it}")
     is_left = False
@@ -176,11 +176,11 @@ def stop(
 ) -> int:
     """Stop a running job: it writes a checkpoint and can be resumed. Wait until it has ended."""
     path = find_run(run)
-    found = _require_alive(read_status(path))
+    found = require_alive(read_status(path))
     try:
         pidfd = found.find_process()
     except RunError:
-        _require_alive(read_status(path))  # perhaps it has just ended
+        require_alive(read_status(path))  # perhaps it has just ended
         raise
     asked = found.record
     first, second = other_jobs.TERMINATE, other_jobs.INTERRUPT  # two of one number could arrive as one
@@ -214,7 +214,7 @@ def stop(
     return _told(path, found, as_json=as_json)
 
 
-def _require_alive(found: RunStatus) -> RunStatus:
+def require_alive(found: RunStatus) -> RunStatus:
     """Return the run if its process is alive. Raises RunEndedError."""
     if found.is_alive:
         return found

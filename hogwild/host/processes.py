@@ -238,6 +238,31 @@ def set_affinity(cores: Iterable[int]) -> None:
     os.sched_setaffinity(0, cores)
 
 
+def move_family(cores: Iterable[int]) -> None:
+    """Let this process, its descendants, and all their threads run on these logical CPUs from now on. Raises OSError if
+    not all of them may be used; then nothing changes."""
+    wanted, before = set(cores), os.sched_getaffinity(0)
+    os.sched_setaffinity(0, wanted)
+    if os.sched_getaffinity(0) != wanted:  # the kernel leaves out what the control group forbids
+        os.sched_setaffinity(0, before)
+        raise OSError(f"not all of {sorted(wanted)} may be used")
+    is_moving = True
+    while is_moving:  # a thread that has not moved yet may start another one
+        is_moving = False
+        for pid in (os.getpid(), *children(os.getpid(), recursive=True)):
+            for thread in _threads_of(pid):
+                with contextlib.suppress(ProcessLookupError, PermissionError):  # it ended; a setuid program
+                    if os.sched_getaffinity(thread) != wanted:
+                        os.sched_setaffinity(thread, wanted)
+                        is_moving = True
+
+
+def _threads_of(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(name) for name in os.listdir(PROC / str(pid) / "task")]
+    return []
+
+
 def open_file_limit() -> int:
     """Return how many descriptors this process may have open."""
     import resource

@@ -29,6 +29,7 @@ from hogwild.storage.records import to_json as to_json
 LOCK = ".lock"
 STATUS = "status.json"
 ENV = "env.json"
+REQUESTS = "requests"  # of others, to the running job
 NAMES = "names.json"  # names of the model's ids: words, users, items
 LATEST, BEST = "latest", "best"  # links among the checkpoints
 RESOLVED = "resolved.yaml"  # its presence makes a directory a run: needed to resume
@@ -69,7 +70,7 @@ class RunDir:
         self.job_file = path / "job.yaml"
         self.resolved_file = path / RESOLVED
         self.status_file = path / STATUS
-        self.requests = path / "requests"
+        self.requests = path / REQUESTS
         self.metrics = Records(path / "metrics.jsonl")
         self.events = Records(path / "events.jsonl")
         self.logs = path / "logs"
@@ -345,8 +346,8 @@ def _is_kept(line: bytes, updates: int) -> bool:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove temporary files of a killed writer."""
+    """Remove temporary files of a killed writer, and requests that an earlier attempt did not read."""
     with explained(f"cannot clean up {folder}"):
-        for entry in folder.glob(f"{TEMPORARY}*"):
+        for entry in (*folder.glob(f"{TEMPORARY}*"), *(folder / REQUESTS).glob("*")):
             if not stat.S_ISDIR(entry.lstat().st_mode):
                 entry.unlink()

@@ -48,6 +48,15 @@ def resized(jobs_folder: Path, start_shared_job: Callable[..., Job]) -> tuple[En
         ask(job, "too-many", ask="resize", procs=5),
         ask(job, "none", ask="resize", procs=True),
     ]
+    answers += [
+        ask(job, "checkpoint", ask="checkpoint"),
+        ask(job, "stacks", ask="stacks"),
+        ask(job, "nowhere", ask="resize", cores=[9999]),
+        ask(job, "no-cores", ask="resize", cores=["0"]),
+        ask(job, "here", ask="resize", cores=sorted(os.sched_getaffinity(0))[:1]),
+    ]
+    masks = {frozenset(os.sched_getaffinity(pid)) for pid in job.workers().values()}
+    assert masks == {frozenset(sorted(os.sched_getaffinity(0))[:1])}
     for number, procs in enumerate(SIZES):
         answers.append(ask(job, str(number), ask="resize", procs=procs))
         wait_for(f"{procs} workers", lambda procs=procs: training(job) == procs == len(job.status()["workers"]))
@@ -77,9 +86,16 @@ def test_a_worker_that_leaves_is_no_death_and_one_that_comes_no_restart(resized:
 def test_what_cannot_be_done_is_answered_with_the_rule(resized: tuple[Ended, list[str]]) -> None:
     ended, answers = resized
     assert answers[:3] == [
-        "it asks for nothing known",
+        "it asks for nothing known; known are checkpoint, stacks, resize",
         "procs must be a number from 1 (supervise.min_workers) to 4 (train.procs_max), got 5",
         "procs must be a number from 1 (supervise.min_workers) to 4 (train.procs_max), got True",
     ]
-    assert answers[3:] == ["done"] * len(SIZES)
+    assert answers[3:8] == [
+        *("done", "done", "cores [9999] are not all of this machine, or not open to this job"),
+        *("cores must be a list of logical CPUs, such as [0, 1], got ['0']", "done"),
+    ]
+    assert answers[8:] == ["done"] * len(SIZES)
+    told = {event["id"]: event for event in ended.events("request")}
+    assert (ended.run_dir / "checkpoints" / told["checkpoint"]["checkpoint"]).parent.is_dir()
+    assert list(told["stacks"]["calls"]) and (Path(told["stacks"]["stacks"]) / "worker-0.txt").read_text()
     assert not list((ended.run_dir / "requests").iterdir())

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from hogwild.storage.run_directory import RunDir
 from workers.session.requests import LOOK_S, MOST_BYTES, Requests
 
 
@@ -26,6 +27,13 @@ def test_what_is_no_request_is_answered_or_passed_over_and_the_next_is_read(tmp_
     assert sorted(file.name for file in folder.iterdir()) == ["a.json", "c.json", "i.tmp"]
 
 
-def test_requests_to_an_earlier_attempt_are_not_answered_by_this_one(tmp_path: Path) -> None:
-    (tmp_path / "old.json").write_text('{"ask": "resize", "procs": 3}')
-    assert not list(Requests(tmp_path).look(0.0))
+def test_requests_to_an_earlier_attempt_are_not_answered_by_this_one_but_early_ones_are(tmp_path: Path) -> None:
+    """A resume opens the run first of all: what is asked while it is being built is answered once it trains."""
+    run = tmp_path / "run"
+    (run / "requests").mkdir(parents=True)
+    (run / "resolved.yaml").touch()
+    (run / "requests" / "old.json").write_text('{"ask": "resize", "procs": 3}')
+    (run / "requests" / ".tmp-half").write_text("{")
+    with RunDir.open(run) as opened:
+        (run / "requests" / "new.json").write_text('{"ask": "stacks"}')
+        assert dict(Requests(opened.requests).look(0.0)) == {"new": {"ask": "stacks"}}

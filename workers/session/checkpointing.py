@@ -48,6 +48,7 @@ class Saving:
     _due_updates: float = math.inf
     _is_begun: bool = False
     _is_in_place: bool = False
+    attempts: int = 0  # at a checkpoint that ended, well or not
     unwritten: CheckpointError | None = None  # the error of the latest checkpoint, if it could not be written
     _best: str = ""  # the checkpoint of the best evaluation, on disk or being written
     _wants_best: bool = False
@@ -67,6 +68,10 @@ class Saving:
             return True
         is_time = now >= self._due_s or self.queue.updates >= self._due_updates
         return is_time and self.is_worth_it and not self.is_busy
+
+    def hasten(self) -> None:
+        """Make the next checkpoint as soon as possible, if there were updates since the last one."""
+        self._due_s = -math.inf
 
     def want_best(self) -> None:
         """Ask for a checkpoint of the current parameters, the best so far. All workers are parked."""
@@ -145,6 +150,7 @@ class Saving:
             self._record(WriteResult(name, snapshot))
         elif snapshot is None:
             self._saved_at, self.is_refused = -1, True
+            self.attempts += 1
             self.journal.event("checkpoint-refused", updates=meta["update"], reason="parameters are not finite")
             self.journal.show_message("warning: parameters are NaN or infinite; no checkpoint is written")
         else:
@@ -165,6 +171,7 @@ class Saving:
 
     def _record(self, result: WriteResult) -> None:
         """Record a result, written or failed; training goes on in both cases."""
+        self.attempts += 1
         self.unwritten = result.error
         if result.error is not None:
             self._saved_at = -1

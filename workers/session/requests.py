@@ -16,13 +16,11 @@ MOST_BYTES = 64 * 1024  # of a request
 
 
 class Requests:
-    """The requests of one attempt; those to an earlier one are gone. `folder`: RUN/requests, if it is there."""
+    """The requests to a run. `folder`: RUN/requests, if it is there."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._next_s = 0.0
-        for _ in self._taken():
-            continue
 
     def look(self, now: float) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (id, request) of each new request, at most every LOOK_S."""

@@ -20,12 +20,14 @@ from hogwild.shared_memory.scoreboard import Row, Word
 from workers.child.build import make_trainer
 from workers.child.spec import WorkerSpec
 from workers.child.trainer import NonFiniteGradient, Trainer
+from workers.processes.stacks import Stacks
 from workers.session import rollback
 from workers.session.checkpointing import LAST_WRITE_S
 from workers.session.outcome import Outcome
 from workers.session.progress import ProgressRecords
 from workers.session.ring_state import RingState
 from workers.session.session import Session, pss_bytes_of
+from workers.supervision.answers import Answers
 
 WORKER = LOADER = 0
 
@@ -49,6 +51,8 @@ class Inline:
         self._outcome: Outcome | None = None
         self._progress = ProgressRecords(session, time.monotonic())
         self._filler: Filler | None = None  # of streamed data, from its first batch on
+        self._stacks = Stacks(session.rundir)
+        self._answers = Answers(session, self._stacks, lambda: (), lambda _: "train.procs: 0 has no workers")
 
     def run(self) -> Outcome:
         session = self._session
@@ -66,6 +70,7 @@ class Inline:
                     skipped = self._trainer.train(item, partial(self._may_train, item))
                     if skipped is not None:
                         session.queue.ack(WORKER, item.id, skipped)
+            self._answers.close()
             self._progress.record(time.monotonic(), self._rows, is_last=True)
         except NonFiniteGradient as error:
             raise TrainingError(str(error), code=error.code) from error
@@ -119,6 +124,8 @@ class Inline:
         session.observe([WORKER])
         self._sees_signal()
         session.finish_threads()
+        self._answers.answer(now)
+        self._stacks.advance(now)
         due = session.due(now)
         if due:
             self._trainer.rest()

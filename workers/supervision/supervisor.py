@@ -26,8 +26,8 @@ from workers.processes.roster import Moment, Roster, State
 from workers.processes.team import Team
 from workers.session.outcome import Outcome
 from workers.session.progress import ProgressRecords
-from workers.session.requests import Requests
 from workers.session.session import Session, pss_bytes_of
+from workers.supervision.answers import Answers
 from workers.supervision.pauses import Pauses
 from workers.supervision.stream_work import StreamWork
 from workers.supervision.workers import Workers
@@ -57,7 +57,7 @@ class Supervisor:
         group.teams += self._teams
         group.pool.roster.expect(session.job.supervise.spares)
         self._pauses = Pauses(session, self._workers)
-        self._requests = Requests(session.rundir.requests)
+        self._answers = Answers(session, group.stacks, lambda: group, self._resize)
         self._progress = ProgressRecords(session, time.monotonic())
         self._sequence = 0
         self._ready = 0  # how many have become ready so far
@@ -79,6 +79,7 @@ class Supervisor:
                     began_s = time.monotonic()
                     self._step(began_s)
                     session.clock.longest_turn_s = max(session.clock.longest_turn_s, time.monotonic() - began_s)
+            self._answers.close()
             self._record(time.monotonic(), is_last=True)
             session.note_memory(sum(pss_bytes_of(self._pids()).values()))
         finally:
@@ -108,8 +109,8 @@ class Supervisor:
             self._outcome = Outcome("failed", errors[0].code, error=errors[0])
         if self._outcome is not None:
             return
-        self._answer_requests(now)
-        self._outcome = self._pauses.advance(now)
+        self._answers.answer(now)
+        self._outcome = self._pauses.advance(now) if self._outcome is None else self._outcome
         self._name_compiler()
         self._lease_out()
         session.restarts = self._workers.roster.restarts
@@ -144,12 +145,6 @@ class Supervisor:
         )
         disturbs_nobody = session.stop is None and self._workers.roster.is_settled
         return {Role.WORKER: of_workers, Role.SPARE: Moment(may_start=disturbs_nobody)}
-
-    def _answer_requests(self, now: float) -> None:
-        for name, request in self._requests.look(now):
-            ask, procs = request.get("ask"), request.get("procs")
-            why_not = self._resize(procs) if ask == "resize" else "it asks for nothing known"
-            self._session.journal.event("request", id=name, ask=ask, procs=procs, answer=why_not or "done")
 
     def _resize(self, procs: Any) -> str:
         """Have so many workers from now on; return why that cannot be, or ""."""

@@ -1,0 +1,58 @@
+"""Requests to a live job, from outside: a file RUN/requests/ID.json, written aside and renamed. The supervisor looks
+every 100 ms and answers with an event `request` in RUN/events.jsonl (`workers/supervision/answers.py`)."""
+
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+from hogwild.storage.files import replace
+from hogwild.storage.records import explained
+from hogwild.storage.run_directory import REQUESTS
+
+EVENTS = "events.jsonl"
+
+
+def write_request(run: Path, **request: Any) -> str:
+    """Ask a running job: `ask="checkpoint"`, `"stacks"`, or `"resize"` with procs and cores. Return the request's id.
+    Raises RunDirError."""
+    name = secrets.token_hex(6)
+    file = run / REQUESTS / f"{name}.json"
+    with explained(f"cannot write {file}"):
+        file.parent.mkdir(exist_ok=True)
+        replace(file, json.dumps(request).encode(), sync=False)
+    return name
+
+
+def withdraw(run: Path, name: str) -> bool:
+    """Take a request back; return False if the job has read it already."""
+    try:
+        (run / REQUESTS / f"{name}.json").unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def answer_to(run: Path, name: str, begin: int) -> dict[str, Any] | None:
+    """Return the event that answers a request; None if there is none yet. `begin`: size of the events before it was
+    written."""
+    try:
+        with open(run / EVENTS, "rb") as stream:
+            stream.seek(begin)
+            lines = stream.read().splitlines(keepends=True)
+    except FileNotFoundError:
+        return None
+    for line in lines:
+        if line.endswith(b"\n") and name.encode() in line:
+            event: dict[str, Any] = json.loads(line)
+            if event.get("event") == "request" and event.get("id") == name:
+                return event
+    return None
+
+
+def size_of_events(run: Path) -> int:
+    """Return the size of the events, before a request."""
+    try:
+        return (run / EVENTS).stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,105 @@
+"""Answers to requests that come while the job runs: a checkpoint now, the stacks of all processes, other numbers of
+workers and other cores. Each gets one event `request`, some at once, some when the work is done."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hogwild import host
+from hogwild.storage.checkpoint_format import checkpoint_name
+from workers.processes.handle import Handle
+from workers.processes.stacks import Blocked, Stacks
+from workers.session.requests import Requests
+from workers.session.session import Session
+
+DONE = "done"
+_CHECKPOINT = {"ask": "checkpoint"}
+
+
+@dataclass(slots=True)
+class Answers:
+    """Requests of one attempt. `handles`: the processes whose stacks can be asked for; `resize`: takes the wanted
+    number of workers and returns why that cannot be, or ""."""
+
+    session: Session
+    stacks: Stacks
+    handles: Callable[[], Iterable[Handle]]
+    resize: Callable[[Any], str]
+    _requests: Requests = field(init=False)
+    # id -> (updates that its checkpoint must have, number of the attempt at one that decides)
+    _checkpoints: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._requests = Requests(self.session.rundir.requests)
+
+    def answer(self, now: float) -> None:
+        """Take up new requests, and answer those whose work is done."""
+        known = {"checkpoint": self._save, "stacks": self._look, "resize": self._resize}
+        for name, request in self._requests.look(now):
+            ask = request.get("ask")
+            if isinstance(ask, str) and ask in known:
+                known[ask](name, request)
+            else:
+                self._tell(name, request, f"it asks for nothing known; known are {', '.join(known)}")
+        self._tell_saved()
+
+    def close(self) -> None:
+        """Answer what is left at the end of the job."""
+        self._tell_saved()
+        for name in self._checkpoints:
+            self._tell(name, _CHECKPOINT, "the job ended, and its last checkpoint was not written")
+        self._checkpoints.clear()
+
+    def _save(self, name: str, _: Mapping[str, Any]) -> None:
+        """Make a checkpoint of all updates until now; an existing one that has them is enough."""
+        saving = self.session.saving
+        saving.hasten()
+        self._checkpoints[name] = self.session.queue.updates, saving.attempts + saving.is_busy + 1
+
+    def _tell_saved(self) -> None:
+        saving = self.session.saving
+        for name, (updates, deciding) in list(self._checkpoints.items()):
+            if saving.written_at >= updates:
+                self._tell(name, _CHECKPOINT, DONE, checkpoint=checkpoint_name(saving.written_at))
+            elif not saving.is_busy and not saving.is_worth_it and saving.unwritten is None:  # resumed from it
+                self._tell(name, _CHECKPOINT, DONE, checkpoint=checkpoint_name(self.session.queue.updates))
+            elif not saving.is_busy and saving.attempts >= deciding:
+                self._tell(name, _CHECKPOINT, str(saving.unwritten or "parameters are NaN or infinite"))
+            else:
+                continue
+            del self._checkpoints[name]
+
+    def _look(self, name: str, request: Mapping[str, Any]) -> None:
+        """Write the stacks of all processes to RUN/stacks; the answer names the call that each worker is in."""
+        titles = {handle.pid: handle.title for handle in self.handles() if handle.log is not None}
+
+        def tell(blocked: Blocked) -> None:
+            found = {title: blocked.get(pid, "") for pid, title in titles.items()}
+            self._tell(name, request, DONE, stacks=str(self.session.rundir.stacks), calls=found)
+
+        logged = [handle for handle in self.handles() if handle.log is not None]
+        self.stacks.collect(logged, (), f"asked for by request {name}", 0.0, tell)
+
+    def _resize(self, name: str, request: Mapping[str, Any]) -> None:
+        procs, cores = request.get("procs"), request.get("cores")
+        why_not = "" if procs is None and cores is not None else self.resize(procs)
+        if not why_not and cores is not None:
+            why_not = self._move(cores)
+        self._tell(name, request, why_not or DONE)
+
+    def _move(self, cores: Any) -> str:
+        """Run on these logical CPUs from now on, the whole job; return why that cannot be, or ""."""
+        if not isinstance(cores, list) or not cores or not all(type(core) is int and core >= 0 for core in cores):
+            return f"cores must be a list of logical CPUs, such as [0, 1], got {cores!r}"
+        if self.session.plan.cores:
+            return "its workers are pinned (train.pin)"
+        try:
+            host.move_family(cores)
+        except (OSError, OverflowError):
+            return f"cores {cores!r} are not all of this machine, or not open to this job"
+        self.session.journal.show_message(f"cores: {', '.join(map(str, cores))}")
+        return ""
+
+    def _tell(self, name: str, request: Mapping[str, Any], answer: str, **more: Any) -> None:
+        asked = {field: request.get(field) for field in ("ask", "procs", "cores") if field in request}
+        self.session.journal.event("request", id=name, **{"ask": None, **asked}, answer=answer, **more)
