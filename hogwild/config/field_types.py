@@ -3,7 +3,16 @@
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic_core import PydanticCustomError
 
 from hogwild.devices.kinds import accelerators
@@ -110,7 +119,22 @@ def _device(value: Any) -> Any:
     raise rule("must be auto, cpu, cuda or cuda:N", code="config/unknown-choice")
 
 
+def nbytes(value: str | int) -> int:
+    """Return the bytes of a size such as `4 GiB` or `500 MB`. Raises pydantic's ValidationError."""
+    return int(TypeAdapter(ByteSize).validate_python(value))
+
+
+def _size(value: Any) -> Any:
+    try:
+        if type(value) in (int, str) and nbytes(value) > 0:
+            return value
+    except ValidationError:
+        pass
+    raise rule("must be a size, such as 4 GiB or 500 MB", code="config/wrong-type")
+
+
 Whole = Annotated[int, AfterValidator(_fits)]
+Size = Annotated[str | int, BeforeValidator(_size)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 Procs = Annotated[Literal["auto"] | Annotated[int, Field(ge=0, le=1024)], _auto_or_whole(0, 1024)]
 Threads = Annotated[Literal["auto"] | Annotated[int, Field(ge=1, le=1024)], _auto_or_whole(1, 1024)]

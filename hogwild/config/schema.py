@@ -23,6 +23,7 @@ from hogwild.config.field_types import (
     Progress,
     Seconds,
     Section,
+    Size,
     Slots,
     Threads,
     Version,
@@ -394,6 +395,27 @@ class Log(Section):
     every_s: Seconds = Field(default=1.0, description="Seconds between two records.")
 
 
+class Resources(Section):
+    """Resources that the service reserves for the job; without a service they mean nothing."""
+
+    cpus: Whole | None = Field(default=None, ge=1, description="Physical cores; null: train.procs x train.threads.")
+    memory: Size | None = Field(default=None, description="Memory to reserve, such as 4 GiB; null: none.")
+    gpus: Whole = Field(default=0, ge=0, le=1024, description="GPUs; the job sees only these.")
+
+
+class Queue(Section):
+    """The job in the service's queue; without a service it means nothing."""
+
+    priority: Whole = Field(default=0, ge=-1000, le=1000, description="Higher ones start first; then older ones.")
+    retries: Whole = Field(
+        default=0, ge=0, le=1000, description="Times that a failed job is resumed by itself; lost ones always are."
+    )
+    max_duration_s: Seconds | None = Field(
+        default=None, description="Seconds of all attempts until it is cancelled, with a checkpoint."
+    )
+    on_reboot: Literal["resume", "pause"] = Field(default="resume", description="After the machine was restarted.")
+
+
 class Job(Section):
     """One job of hogwild: lock-free training of one model by N processes."""
 
@@ -410,6 +432,8 @@ class Job(Section):
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     supervise: Supervise = Field(default_factory=Supervise)
     log: Log = Field(default_factory=Log)
+    resources: Resources = Field(default_factory=Resources)
+    queue: Queue = Field(default_factory=Queue)
 
     def to_yaml(self) -> str:
         """Return the resolved job file with every field. `load_job` reads it back as an equal job."""

@@ -105,6 +105,17 @@ def available_memory(root: Path = ROOT) -> Memory:
     return min(found, key=lambda memory: memory.bytes)
 
 
+def machine_memory(root: Path = ROOT) -> Memory:
+    """Return all memory that could ever be allocated: the machine's, or the lowest limit of a control group above
+    us."""
+    found = [Memory(psutil.virtual_memory().total, "the memory of the machine")]
+    for group in control_groups("memory", root):
+        limit = group.number("memory.max" if group.version == 2 else "memory.limit_in_bytes")
+        if limit is not None:
+            found.append(Memory(limit, f"the memory limit in {group.folder}"))
+    return min(found, key=lambda memory: memory.bytes)
+
+
 def oom_kills(root: Path = ROOT) -> int | None:
     """Return how many processes of our own control group the OOM killer has killed; None if there is no counter. A kill
     is counted in the victim's group, whichever level the limit was at, so compare two readings around a death."""

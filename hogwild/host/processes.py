@@ -346,8 +346,7 @@ def process_start_s() -> float:
     here. By the boot clock: psutil's `create_time` is wall clock time, which may be set."""
     ticks = start_ticks(os.getpid())
     assert ticks is not None
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return time.monotonic() - age_s
+    return time.monotonic() - age_s(ticks)
 
 
 def start_ticks(pid: int) -> int | None:
@@ -356,6 +355,11 @@ def start_ticks(pid: int) -> int | None:
     stat = read_if_known(PROC / str(pid) / "stat")
     # proc_pid_stat(5), counted from the state: the name before it may hold blanks and brackets.
     return int(stat.rpartition(")")[2].split()[19]) if stat else None
+
+
+def age_s(ticks: int) -> float:
+    """Return the age of a process of this boot, from its `start_ticks`; the time of a suspended machine counts."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def boot_id() -> str:

@@ -49,6 +49,14 @@ def physical_cores(cpus: Collection[int], root: Path = ROOT) -> tuple[Core, ...]
     return tuple(sorted(cores, key=lambda core: (core.node, core.cpus)))
 
 
+def gpus(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> tuple[str, ...]:
+    """Return the NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    if (named := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return tuple(one.strip() for one in named.split(",") if one.strip() not in ("", "-1"))
+    found = (re.fullmatch(r"nvidia(\d+)", file.name) for file in (root / "dev").glob("nvidia*"))
+    return tuple(str(number) for number in sorted(int(one[1]) for one in found if one))
+
+
 def _siblings(cpu: int, root: Path) -> list[int]:
     folder = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
     for name in ("core_cpus_list", "thread_siblings_list"):  # the second name is the older one

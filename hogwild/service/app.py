@@ -27,6 +27,7 @@ from hogwild.errors import (
 from hogwild.service.folders import StateFolder
 from hogwild.service.loop import ServiceLoop
 from hogwild.service.routes_jobs import jobs_router
+from hogwild.service.schedule import Machine
 from hogwild.service.security import App, Guard, problem
 from hogwild.service.stream import Changes
 from hogwild.storage.files import replace
@@ -49,7 +50,7 @@ def run(state: StateFolder, port: int, tell: Callable[[str, int], None]) -> None
         token = state.token()
         changes = Changes()
         cores = tuple(core.cpus for core in host.physical_cores(host.affinity()))
-        loop = ServiceLoop(state, cores, changes.notify)
+        loop = ServiceLoop(state, Machine(cores, host.gpus()), changes.notify)
         with _listening(port) as listener:
             loop.load()
             port = listener.getsockname()[1]

@@ -24,6 +24,7 @@ from hogwild.service.states import KILLED, AttemptEnd, JobOrder, JobRecord
 from hogwild.storage.run_directory import RESOLVED, STATUS
 
 MARK = "HOGWILD_JOB"
+GPUS = "CUDA_VISIBLE_DEVICES"
 _COMMAND = """
 from hogwild import user_code
 user_code.look_for_data_in(sys.argv.pop(1))
@@ -89,6 +90,8 @@ def start(order: JobOrder, job: JobRecord, folder: JobFolder) -> Process:
     attempt = folder.attempt(job.attempt)
     attempt.mkdir(parents=True, exist_ok=True)
     environment = {**order.environment, MARK: order.mark}
+    if job.gpus or host.gpus():  # without any, what CUDA is told does not matter
+        environment[GPUS] = ",".join(job.gpus)
     before = host.affinity()
     with open(attempt / "stdout", "wb") as stdout, open(attempt / "stderr", "wb") as stderr:
         reach("before-start")
@@ -178,6 +181,8 @@ def end_of(job: JobRecord, folder: JobFolder, status: int | None) -> AttemptEnd:
             exit_status=_status(answer, status),
             is_begun=is_begun,
         )
+    if job.boot_id != host.boot_id():
+        return AttemptEnd(is_begun=is_begun, is_reboot=True)
     if status in (128 + other_jobs.TERMINATE, 128 + other_jobs.INTERRUPT):
         return AttemptEnd(state="cancelled", exit_status=status, is_begun=is_begun)
     if status is not None and status > 0:

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -30,8 +30,8 @@ from hogwild.service import attempts
 from hogwild.service.attempts import Process
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import StateFolder
-from hogwild.service.schedule import CoreCpus, decide
-from hogwild.service.states import Ask, AttemptEnd, JobOrder, JobRecord, asked, end_event
+from hogwild.service.schedule import Machine, decide
+from hogwild.service.states import Ask, AttemptEnd, JobOrder, JobRecord, asked, end_event, overdue
 from hogwild.service.store import Store
 from hogwild.service.views import Row, row_of
 from hogwild.storage.run_directory import STATUS
@@ -66,9 +66,9 @@ class ServiceLoop:
     """The thread. Other threads use `call`, `snapshot` and `stop` only. `on_change` is called in this thread after each
     new snapshot."""
 
-    def __init__(self, state: StateFolder, cores: tuple[CoreCpus, ...], on_change: Callable[[], None]) -> None:
+    def __init__(self, state: StateFolder, machine: Machine, on_change: Callable[[], None]) -> None:
         self.state = state
-        self.cores = cores
+        self.machine = machine
         self.snapshot = Snapshot()
         self._store = Store(state)
         self._on_change = on_change
@@ -262,14 +262,19 @@ class ServiceLoop:
         self._finish(name, attempts.end_of(job, self.state.job(name), None))
 
     def _finish(self, name: str, end: AttemptEnd) -> None:
-        self._store.book(name, end_event(self._store.jobs[name], end, time.time()))
+        job = self._store.jobs[name]
+        self._store.book(name, end_event(job, self._store.orders[name], end, time.time()))
         self._sweeping.add(name)
         self._looked.pop(name, None)
         reach("ended")
 
     def _look(self, name: str, process: Process) -> None:
-        if self._store.jobs[name].state == "starting" and attempts.is_running(self._record(name), process):
-            self._store.book(name, {"event": "running"})
+        job = self._store.jobs[name]
+        if job.state == "starting" and attempts.is_running(self._record(name), process):
+            job = self._store.book(name, {"event": "running"})
+        order = self._store.orders[name]
+        if order.max_duration_s is not None and (late := overdue(job, order, host.age_s(process.start_ticks))):
+            self._store.book(name, late)
 
     def _signal(self, name: str, watched: Watched) -> None:
         """Tell a process what was asked: SIGTERM stops it with a checkpoint, a second, different signal at once."""
@@ -296,13 +301,16 @@ class ServiceLoop:
 
     def _start_jobs(self) -> None:
         jobs = [job for job in self._store.jobs.values() if job.is_live or self._is_startable(job)]
-        turn = decide(jobs, self._store.orders, self.cores)
+        if not any(job.state == "queued" for job in jobs):
+            self._waits = {}
+            return
+        turn = decide(jobs, self._store.orders, replace(self.machine, memory_bytes=self._free_bytes()))
         self._waits = dict(turn.waits)
         for name in turn.passed:
             self._store.book(name, {"event": "passed"})
-        for name, cores in turn.starts.items():
+        for name, share in turn.starts.items():
             job = self._store.jobs[name]
-            event = {"event": "starting", "attempt": job.attempt + 1, "cores": list(cores)}
+            event = {"event": "starting", "attempt": job.attempt + 1, **asdict(share)}
             try:
                 job = self._store.book(name, {**event, "at": time.time(), "boot_id": host.boot_id()}, must=True)
             except StorageFullError as error:
@@ -315,6 +323,14 @@ class ServiceLoop:
                 self._finish(name, AttemptEnd("failed", words, words, "service/not-started", 1))
                 continue
             self._take(name, Watched(process))
+
+    def _free_bytes(self) -> float:
+        """Return the free memory, less what live jobs have reserved and do not use yet."""
+        reserved = 0
+        for name in self._live:
+            used = self._record(name).get("pss_bytes")
+            reserved += max(0, self._store.orders[name].memory - (used if isinstance(used, int) else 0))
+        return host.available_memory().bytes - reserved
 
     def _is_startable(self, job: JobRecord) -> bool:
         return job.state == "queued" and job.id not in self._sweeping

@@ -13,13 +13,17 @@ from fastapi.responses import PlainTextResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, ConfigDict, Field
 
+from hogwild import host
+from hogwild.config.field_types import nbytes
 from hogwild.config.load import Job, load_job
-from hogwild.errors import NotFoundError
+from hogwild.errors import NotFoundError, UsageError
+from hogwild.formatting import size
 from hogwild.service import stream
 from hogwild.service.attempts import allowed
 from hogwild.service.folders import ID, check_files
 from hogwild.service.follow import Followed
 from hogwild.service.loop import ServiceLoop
+from hogwild.service.schedule import Machine
 from hogwild.service.states import JobOrder
 from hogwild.service.views import Row
 
@@ -61,7 +65,7 @@ def jobs_router(loop: ServiceLoop, changes: stream.Changes) -> APIRouter:
 
     @routes.post("/jobs", status_code=201)
     async def submit(given: Submission) -> Row:
-        order = await asyncio.to_thread(_order_of, given, len(loop.cores))
+        order = await asyncio.to_thread(_order_of, given, loop.machine)
         files = {**given.files, order.copied: given.text}
         return await asyncio.wrap_future(loop.call(lambda: loop.submit(order, files)))
 
@@ -69,7 +73,7 @@ def jobs_router(loop: ServiceLoop, changes: stream.Changes) -> APIRouter:
     def check(given: Draft) -> dict[str, Any]:
         """Check a job file; the errors are those of a refused job."""
         job = load_job(Path(given.job_file), given.overrides, source_text=given.text)
-        return {"name": job.name, "cpus": cores_for(job, len(loop.cores))}
+        return {"name": job.name, "cpus": cores_for(job, loop.machine)}
 
     @routes.get("/jobs")
     async def jobs() -> Response:
@@ -116,15 +120,34 @@ def jobs_router(loop: ServiceLoop, changes: stream.Changes) -> APIRouter:
     return routes
 
 
-def cores_for(job: Job, cores: int) -> int:
-    """Return the physical cores that a job is given: workers x threads, at most those of the machine."""
-    procs, threads = job.train.procs, job.train.threads
+def cores_for(job: Job, machine: Machine) -> int:
+    """Return the physical cores that a job is given: `resources.cpus`, or workers x threads, at most those of the
+    machine. Raises UsageError if it asks for more than the machine has."""
+    cores, procs, threads = len(machine.cores), job.train.procs, job.train.threads
+    memory = host.machine_memory().bytes
+    for name, wanted, there in (
+        ("cpus", job.resources.cpus or 0, cores),
+        ("gpus", job.resources.gpus, len(machine.gpus)),
+        ("memory", reserved_bytes(job), memory),
+    ):
+        if wanted > there:
+            unit = size if name == "memory" else str
+            raise UsageError(
+                f"resources.{name}: must be <= {unit(there)}, which is what this machine has, got {unit(wanted)}",
+                code="service/too-much",
+            )
+    if job.resources.cpus is not None:
+        return job.resources.cpus
     if procs == "auto":
         return cores
     return min(max(procs, 1) * (threads if isinstance(threads, int) else 1), cores)
 
 
-def _order_of(given: Submission, cores: int) -> JobOrder:
+def reserved_bytes(job: Job) -> int:
+    return 0 if job.resources.memory is None else nbytes(job.resources.memory)
+
+
+def _order_of(given: Submission, machine: Machine) -> JobOrder:
     """Check a submission. Raises UsageError, ConfigError, NotFoundError."""
     name = os.path.basename(given.job_file) or "job.yaml"
     check_files({**given.files, name: given.text})
@@ -145,7 +168,10 @@ def _order_of(given: Submission, cores: int) -> JobOrder:
         data_dir=given.data_dir,
         environment=allowed(given.environment),
         mark=secrets.token_hex(16),
-        cpus=cores_for(job, cores),
+        cpus=cores_for(job, machine),
+        memory=reserved_bytes(job),
+        gpus=job.resources.gpus,
+        **job.queue.model_dump(),
     )
 
 

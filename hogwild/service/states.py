@@ -45,7 +45,12 @@ class JobOrder:
     environment: Mapping[str, str]
     mark: str  # random; in the environment of every process of the job
     cpus: int  # physical cores
+    memory: int = 0  # bytes to reserve
+    gpus: int = 0
     priority: int = 0
+    retries: int = 0  # of a failed job, by itself
+    max_duration_s: float | None = None  # of all attempts together
+    on_reboot: str = "resume"  # or pause
     version: int = VERSION  # of this record
 
 
@@ -64,9 +69,13 @@ class JobRecord:
     start_ticks: int | None = None
     boot_id: str = ""
     cores: tuple[int, ...] = ()  # logical CPUs of the attempt
+    gpus: tuple[str, ...] = ()
     asked: str | None = None  # cancel or pause: why the process was told to stop
+    why: str | None = None  # who asked, if not the user
     urgency: int = 0  # 0: with a checkpoint; 1: at once; 2: SIGKILL
     lost: int = 0  # in a row
+    retried: int = 0  # times that it failed and was queued again by itself
+    ran_s: float = 0.0  # in ended attempts
     passed: int = 0  # jobs that were started before this one although it waited longer
     started: float | None = None  # last attempt
     ended: float | None = None
@@ -77,7 +86,7 @@ class JobRecord:
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> "JobRecord":
-        return cls(**{**values, "cores": tuple(values["cores"])})
+        return cls(**{**values, **{name: tuple(values[name]) for name in ("cores", "gpus")}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,7 @@ class AttemptEnd:
     error_code: str | None = None
     exit_status: int | None = None
     is_begun: bool = False  # training began: the run can be resumed
+    is_reboot: bool = False  # the machine was started again since
     how: str = KILLED  # if it had no last word
 
 
@@ -99,7 +109,9 @@ def apply(job: JobRecord, event: Event) -> JobRecord:
         case "starting":
             return replace(
                 job,
-                **{**_NO_END, "state": "starting", "attempt": event["attempt"], "cores": tuple(event["cores"])},
+                **{**_NO_END, "state": "starting", "attempt": event["attempt"]},
+                cores=tuple(event["cores"]),
+                gpus=tuple(event.get("gpus", ())),
                 pid=None,
                 start_ticks=None,
                 boot_id=event["boot_id"],
@@ -111,22 +123,33 @@ def apply(job: JobRecord, event: Event) -> JobRecord:
         case "running":
             return replace(job, state="running", lost=0) if job.state == "starting" else job
         case "asked":
-            return replace(job, state="stopping", asked=event["ask"], urgency=event["urgency"])
+            return replace(job, state="stopping", asked=event["ask"], urgency=event["urgency"], why=event.get("why"))
         case "passed":
             return replace(job, passed=job.passed + 1)
         case "ended":
             given = {name: event.get(name) for name in ("reason", "error", "error_code", "exit_status")}
             moved = {"state": event["state"], "lost": event.get("lost", 0), "ended": event["at"]}
-            return replace(job, **{**_NO_END, **given, **moved}, pid=None, start_ticks=None, cores=())
+            ran_s = max(0.0, event["at"] - job.started) if job.is_live and job.started is not None else 0.0
+            counts = {"ran_s": job.ran_s + ran_s, "retried": event.get("retried", job.retried)}
+            return replace(job, **{**_NO_END, **given, **moved, **counts, **_NO_PROCESS})
         case "queued":
-            return replace(job, **{**_NO_END, "state": "queued", "lost": 0, "passed": 0})
+            return replace(job, **{**_NO_END, "state": "queued", "lost": 0, "passed": 0, "retried": 0, "ran_s": 0.0})
     raise ValueError(f"unknown event {event['event']!r} of job {job.id}")
 
 
 _NO_END: dict[str, Any] = {
-    **dict.fromkeys(("reason", "error", "error_code", "exit_status", "asked", "ended")),
+    **dict.fromkeys(("reason", "error", "error_code", "exit_status", "asked", "why", "ended")),
     "urgency": 0,
 }
+_NO_PROCESS: dict[str, Any] = {"pid": None, "start_ticks": None, "cores": (), "gpus": ()}
+
+
+def overdue(job: JobRecord, order: JobOrder, age_s: float) -> Event | None:
+    """Return the event that stops a job which has run longer than it may; `age_s`: of its process."""
+    if order.max_duration_s is None or job.asked is not None or job.ran_s + age_s <= order.max_duration_s:
+        return None
+    why = f"it ran longer than queue.max_duration_s: {order.max_duration_s:g}; retry goes on from its checkpoint"
+    return {"event": "asked", "ask": "cancel", "urgency": 0, "why": why}
 
 
 def asked(job: JobRecord, ask: Ask, *, now: bool, at: float) -> Event | None:
@@ -162,15 +185,18 @@ _NEEDS = {
 }
 
 
-def end_event(job: JobRecord, end: AttemptEnd, at: float) -> Event:
+def end_event(job: JobRecord, order: JobOrder, end: AttemptEnd, at: float) -> Event:
     """Return the event for the end of a live job's process."""
     said = {"error": end.error, "error_code": end.error_code, "exit_status": end.exit_status}
     event = {"event": "ended", "at": at, "reason": end.reason, **said}
+    if end.state == "failed" and job.asked is None and job.retried < order.retries:
+        words = f"failed: {end.reason}; retry {job.retried + 1} of {order.retries}"
+        return {**event, "state": "queued", "reason": words, "retried": job.retried + 1}
     if end.state in ("succeeded", "failed"):
         return {**event, "state": end.state}
     if job.asked is not None:
         state = "cancelled" if job.asked == "cancel" else "paused"
-        return {**event, "state": state, "reason": _BY_USER[job.asked], "error": None, "error_code": None}
+        return {**event, "state": state, "reason": job.why or _BY_USER[job.asked], "error": None, "error_code": None}
     if end.state == "stopped":  # max_time_s, or somebody sent the process a signal
         return {**event, "state": "paused"}
     if end.state == "cancelled":  # by a signal of somebody else; before training began nothing is lost
@@ -179,6 +205,10 @@ def end_event(job: JobRecord, end: AttemptEnd, at: float) -> Event:
         return {**event, "state": "queued", "reason": "a signal ended it before training began; queued again"}
     if job.pid is None:  # it was never started
         return {**event, "state": "queued", "lost": job.lost}
+    if end.is_reboot:
+        if order.on_reboot == "pause":
+            return {**event, "state": "paused", "reason": "the machine was started again (queue.on_reboot: pause)"}
+        return {**event, "state": "queued", "reason": "the machine was started again; it goes on", "lost": job.lost}
     lost = job.lost + 1
     if lost < MOST_LOST:
         return {**event, "state": "queued", "lost": lost, "reason": f"lost: {end.how}; it goes on"}

@@ -40,6 +40,8 @@ def row_of(job: JobRecord, order: JobOrder, folder: JobFolder, record: Mapping[s
         "ended": job.ended,
         "priority": order.priority,
         "cpus": order.cpus,
+        "memory": order.memory,
+        "gpus": list(job.gpus),
         "cores": list(job.cores),
         "best": to_json(asdict(glance.best)) if glance and glance.best else None,
         "workers": len(glance.workers) if glance else None,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hogwild.errors import ConfigError, ConflictError, NotFoundError, ServiceError
+from hogwild.errors import ConfigError, ConflictError, NotFoundError, ServiceError, UsageError
 from hogwild.host import boot_id
 from hogwild.service.attempts import MARK as JOB_MARK
 from hogwild.service.client import Client
@@ -95,6 +95,25 @@ def test_what_cannot_run_is_refused_at_once(service: Service, tmp_path: Path) ->
     with pytest.raises(NotFoundError, match="no job '7'"):
         service.client.cancel(7)
     assert service.client.jobs() == []
+
+
+def test_a_job_gets_what_it_asks_for_or_is_refused_with_the_numbers(service: Service) -> None:
+    service.start()
+    for change, words in (
+        ("resources.cpus=4096", "resources.cpus: must be <= "),
+        ("resources.gpus=1000", "resources.gpus: must be <= 0, which is what this machine has, got 1000"),
+        ("resources.memory=1000 TiB", "resources.memory: must be <= "),
+    ):
+        with pytest.raises(UsageError, match=words) as caught:
+            service.submit(*SMALL, change)
+        assert caught.value.code == "service/too-much"
+    with pytest.raises(ConfigError, match=r"resources.memory: must be a size, such as 4 GiB or 500 MB, got 'much'"):
+        service.submit(*SMALL, "resources.memory=much")
+    first = service.submit(*LONG, "resources.cpus=1", "queue.max_duration_s=1.5")
+    row = service.submit(*SMALL, "resources.cpus=1", "resources.memory=1 MiB", "queue.priority=3")
+    assert (row["cpus"], row["memory"], row["priority"]) == (1, 1 << 20, 3)
+    assert service.wait_for_state(row["id"], *ENDED)["state"] == "succeeded"
+    assert "max_duration_s" in service.wait_for_state(first["id"], *ENDED)["reason"]
 
 
 def test_a_pause_frees_the_cores_and_a_resume_goes_on(service: Service) -> None:

@@ -8,9 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hogwild.errors import ConflictError
-from hogwild.service.states import ENDED, LIVE, MOST_LOST, STATES, AttemptEnd, JobRecord, apply, asked, end_event
+from hogwild.service.states import (
+    ENDED,
+    LIVE,
+    MOST_LOST,
+    STATES,
+    AttemptEnd,
+    JobRecord,
+    apply,
+    asked,
+    end_event,
+    overdue,
+)
+from tests.helpers.service import order
 
 JOB = JobRecord("0123456789ab")
+ORDER = order(1)
 STARTING = apply(JOB, {"event": "starting", "attempt": 1, "cores": [0], "at": 1.0, "boot_id": "b"})
 STARTED = apply(STARTING, {"event": "started", "pid": 7, "start_ticks": 9})
 RUNNING = apply(STARTED, {"event": "running"})
@@ -81,7 +94,7 @@ def test_a_pause_becomes_a_cancel_and_each_further_cancel_now_is_more_urgent() -
 )
 def test_every_end_of_a_process(ask: str | None, end: AttemptEnd, state: str) -> None:
     job = RUNNING if ask is None else apply(RUNNING, {"event": "asked", "ask": ask, "urgency": 0})
-    ended = apply(job, end_event(job, end, 3.0))
+    ended = apply(job, end_event(job, ORDER, end, 3.0))
     assert ended.state == state
     assert (ended.pid, ended.cores, ended.asked, ended.urgency) == (None, (), None, 0)
 
@@ -89,22 +102,62 @@ def test_every_end_of_a_process(ask: str | None, end: AttemptEnd, state: str) ->
 def test_a_job_that_is_lost_again_and_again_fails_and_training_in_between_forgives() -> None:
     def lose(job: JobRecord) -> JobRecord:
         started = apply(apply(job, {**_STARTING, "attempt": job.attempt + 1}), _STARTED)
-        return apply(started, end_event(started, AttemptEnd(), 3.0))
+        return apply(started, end_event(started, ORDER, AttemptEnd(), 3.0))
 
     job = JOB
     for _ in range(MOST_LOST - 1):
         job = lose(job)
         assert job.state == "queued" and "lost" in (job.reason or "")
     trained = apply(apply(apply(job, _STARTING), _STARTED), {"event": "running"})
-    assert apply(trained, end_event(trained, AttemptEnd(), 3.0)).state == "queued"
+    assert apply(trained, end_event(trained, ORDER, AttemptEnd(), 3.0)).state == "queued"
     job = lose(job)
     assert (job.state, job.error_code) == ("failed", "service/lost")
     assert apply(job, {"event": "queued"}).lost == 0
 
 
+def test_a_failed_job_is_retried_as_often_as_it_says_and_a_user_begins_the_count_again() -> None:
+    failed, twice = AttemptEnd("failed", "ValueError: x", error="ValueError: x", exit_status=1), order(1, retries=2)
+    job, states = RUNNING, []
+    for _ in range(3):
+        job = apply(job, end_event(job, twice, failed, 3.0))
+        states.append((job.state, job.reason))
+        job = apply(apply(apply(job, _STARTING), _STARTED), {"event": "running"}) if job.state == "queued" else job
+    assert states == [
+        ("queued", "failed: ValueError: x; retry 1 of 2"),
+        ("queued", "failed: ValueError: x; retry 2 of 2"),
+        ("failed", "ValueError: x"),
+    ]
+    assert apply(job, {"event": "queued"}).retried == 0
+    told = apply(RUNNING, {"event": "asked", "ask": "pause", "urgency": 0})
+    assert apply(told, end_event(told, twice, failed, 3.0)).state == "failed"
+
+
+def test_a_job_that_runs_too_long_is_cancelled_counting_all_its_attempts() -> None:
+    limited = order(1, max_duration_s=100.0)
+    assert overdue(RUNNING, order(1), 1e9) is None
+    paused = apply(RUNNING, {"event": "asked", "ask": "pause", "urgency": 0})
+    ended = apply(paused, end_event(paused, limited, AttemptEnd("stopped"), 61.0))
+    assert ended.ran_s == 60.0
+    again = replace(RUNNING, ran_s=ended.ran_s)
+    assert overdue(again, limited, 39.0) is None
+    late = apply(again, overdue(again, limited, 41.0))  # type: ignore[arg-type]
+    assert overdue(late, limited, 42.0) is None
+    cancelled = apply(late, end_event(late, limited, AttemptEnd("stopped"), 110.0))
+    assert cancelled.state == "cancelled" and "max_duration_s: 100" in (cancelled.reason or "")
+    assert apply(cancelled, {"event": "queued"}).ran_s == 0.0
+
+
+@pytest.mark.parametrize(("rule", "state"), [("resume", "queued"), ("pause", "paused")])
+def test_after_a_reboot_a_job_goes_on_or_is_paused_and_is_not_charged(rule: str, state: str) -> None:
+    end = AttemptEnd(is_reboot=True, is_begun=True)
+    job = replace(RUNNING, lost=MOST_LOST - 1)
+    ended = apply(job, end_event(job, order(1, on_reboot=rule), end, 3.0))
+    assert (ended.state, ended.lost if rule == "resume" else 0) == (state, MOST_LOST - 1 if rule == "resume" else 0)
+
+
 def test_a_process_that_was_never_started_costs_nothing() -> None:
     job = replace(STARTING, lost=MOST_LOST - 1)
-    ended = apply(job, end_event(job, AttemptEnd(), 3.0))
+    ended = apply(job, end_event(job, ORDER, AttemptEnd(), 3.0))
     assert (ended.state, ended.lost) == ("queued", MOST_LOST - 1)
 
 
@@ -132,7 +185,7 @@ def test_in_any_life_the_journal_gives_the_record_and_only_a_live_job_has_a_proc
     for step in lives:
         if isinstance(step, AttemptEnd):
             if job.state in LIVE:
-                book(end_event(job, step, 3.0))
+                book(end_event(job, ORDER, step, 3.0))
         elif step == "work":
             for state, event in (("queued", {**_STARTING, "attempt": job.attempt + 1}), ("starting", _STARTED)):
                 if job.state == state and (state == "queued" or job.pid is None):
