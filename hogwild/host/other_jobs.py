@@ -59,13 +59,20 @@ def values_of(name: str) -> frozenset[str]:
     return frozenset(found - {""})
 
 
+def is_marked(pid: int, entry: str) -> bool:
+    """Return whether this living process was started with `entry` in its environment."""
+    name, _, value = entry.partition("=")
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).environ().get(name) == value
+    return False
+
+
 def kill_if_marked(pid: int, entry: str) -> None:
     """Kill a process that was found by `marked`, unless its number belongs to another one by now."""
-    with contextlib.suppress(OSError, psutil.Error):
+    with contextlib.suppress(OSError):
         pidfd = host.pidfd_open(pid)
         try:
-            name, _, value = entry.partition("=")
-            if psutil.Process(pid).environ().get(name) == value:
+            if is_marked(pid, entry):
                 host.kill_by_pidfd(pidfd, KILL)
         finally:
             os.close(pidfd)

@@ -302,6 +302,6 @@ def read_object(file: Path) -> dict[str, Any]:
     damaged (by a power cut: status.json is replaced without a sync)."""
     try:
         value = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -30,8 +30,6 @@ from hogwild.service.routes_jobs import jobs_router
 from hogwild.service.schedule import Machine
 from hogwild.service.security import App, Guard, problem
 from hogwild.service.stream import Changes
-from hogwild.storage.files import replace
-from hogwild.storage.records import explained
 from hogwild.version import __version__
 
 PORT = 8470
@@ -50,13 +48,13 @@ def run(state: StateFolder, port: int, tell: Callable[[str, int], None]) -> None
         token = state.token()
         changes = Changes()
         cores = tuple(core.cpus for core in host.physical_cores(host.affinity()))
-        loop = ServiceLoop(state, Machine(cores, host.gpus()), changes.notify)
+        servers: list[_Server] = []
+        loop = ServiceLoop(state, Machine(cores, host.gpus()), changes.notify, lambda: _end(servers))
         with _listening(port) as listener:
             loop.load()
             port = listener.getsockname()[1]
-            with explained(f"cannot write {state.address}"):
-                replace(state.address, json.dumps({"port": port, "pid": os.getpid()}).encode(), sync=False)
-            loop.start()
+            state.write_address(port)
+            host.raise_noted()
             tell(f"http://127.0.0.1:{port}/?token={token}", port)
             config = uvicorn.Config(
                 Guard(build_app(loop, changes), token),
@@ -66,13 +64,21 @@ def run(state: StateFolder, port: int, tell: Callable[[str, int], None]) -> None
                 server_header=False,
                 backlog=BACKLOG,
             )
+            server = _Server(config, changes)
+            servers.append(server)
+            loop.start()
             try:
-                _Server(config, changes).run([listener])
+                server.run([listener])
             finally:
                 loop.stop()
-                state.address.unlink(missing_ok=True)
     finally:
         os.close(lock)
+
+
+def _end(servers: "list[_Server]") -> None:
+    """End the process after the loop has failed: it is no use, and jobs go on without it."""
+    for server in servers:
+        server.should_exit = True
 
 
 class _Server(uvicorn.Server):

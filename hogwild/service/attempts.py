@@ -17,13 +17,13 @@ from typing import Any
 from hogwild import host
 from hogwild.host import other_jobs
 from hogwild.host.own_command import python_child
-from hogwild.monitoring.run_status import ALIVE, EXIT_STATUS, read_object
+from hogwild.monitoring.run_status import EXIT_STATUS, read_object
+from hogwild.service.environment import MARK
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import JobFolder
 from hogwild.service.states import KILLED, AttemptEnd, JobOrder, JobRecord
 from hogwild.storage.run_directory import RESOLVED, STATUS
 
-MARK = "HOGWILD_JOB"
 GPUS = "CUDA_VISIBLE_DEVICES"
 _COMMAND = """
 from hogwild import user_code
@@ -33,29 +33,6 @@ main()
 """
 TAIL = 1 << 20  # bytes of an attempt's output in which its last line is looked for
 MESSAGE_LINES = 20
-
-# What a job sees of the environment in which it was submitted.
-NAMES = frozenset(
-    (
-        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV"),
-        *("CONDA_PREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD", "http_proxy", "https_proxy", "no_proxy"),
-        *("SSL_CERT_FILE", "MALLOC_ARENA_MAX"),
-    )
-)
-PREFIXES = (
-    *("LC_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "NUMBA_", "TORCH", "PYTORCH_", "CUDA_"),
-    *("NVIDIA_", "HF_", "HOGWILD_", "XDG_", "MPL"),
-)
-OURS = frozenset((MARK, "HOGWILD_STATE", "HOGWILD_FAILPOINT"))
-
-
-def allowed(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what a job is given of the environment of its submission."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if name not in OURS and (name in NAMES or name.startswith(PREFIXES)) and name.isprintable()
-    }
 
 
 @dataclass(slots=True)
@@ -81,15 +58,24 @@ class Process:
         return None if self.child is None else self.child.wait()
 
 
-def mark_entry(order: JobOrder) -> str:
-    return f"{MARK}={order.mark}"
+def entry_of(order: JobOrder, home: str) -> str:
+    """Return the entry of the environment that marks all processes of a job. `home`: identity of the state folder, so
+    that a copied folder does not take the processes of its original for its own."""
+    return f"{MARK}={order.mark}@{home}"
 
 
-def start(order: JobOrder, job: JobRecord, folder: JobFolder) -> Process:
-    """Start the job's process on its cores. Raises OSError."""
-    attempt = folder.attempt(job.attempt)
+def prepare(job: JobRecord, folder: JobFolder) -> None:
+    """Make what the next attempt needs, before it is booked. Raises OSError."""
+    attempt = folder.attempt(job.attempt + 1)
     attempt.mkdir(parents=True, exist_ok=True)
-    environment = {**order.environment, MARK: order.mark}
+    for name in ("stdout", "stderr"):
+        (attempt / name).touch()
+
+
+def start(order: JobOrder, job: JobRecord, folder: JobFolder, entry: str) -> Process:
+    """Start the job's process on its cores. Raises OSError; ValueError for what the system does not take."""
+    attempt = folder.attempt(job.attempt)
+    environment = {**order.environment, MARK: entry.partition("=")[2]}
     if job.gpus or host.gpus():  # without any, what CUDA is told does not matter
         environment[GPUS] = ",".join(job.gpus)
     before = host.affinity()
@@ -122,8 +108,8 @@ def _arguments(order: JobOrder, folder: JobFolder) -> Sequence[str]:
     return (*fixed, str(folder.files / order.copied), *order.overrides, "--run-dir", str(folder.run), *data)
 
 
-def adopt(job: JobRecord) -> Process | None:
-    """Return the process that a record names, if it still is the same one and not dead."""
+def adopt(job: JobRecord, entry: str) -> Process | None:
+    """Return the process that a record names, if it still is the same one, is the job's, and not dead."""
     if job.pid is None or job.start_ticks is None or job.boot_id != host.boot_id():
         return None
     try:
@@ -131,30 +117,31 @@ def adopt(job: JobRecord) -> Process | None:
     except OSError:
         return None
     found = Process(job.pid, job.start_ticks, pidfd)
-    if host.start_ticks(job.pid) != job.start_ticks or found.is_dead():
+    is_same = host.start_ticks(job.pid) == job.start_ticks and other_jobs.is_marked(job.pid, entry)
+    if not is_same or found.is_dead():
         os.close(pidfd)
         return None
     return found
 
 
-def find(order: JobOrder, job: JobRecord) -> Process | None:
-    """Return the job's process by its mark: the leader of a session that began first; None if there is none. For an
-    attempt whose process number was not written down."""
+def find(job: JobRecord, folder: JobFolder, entry: str) -> Process | None:
+    """Return the job's process by its mark: the one that trains the run, or is about to; None if there is none. For an
+    attempt whose process number was not written down. What user code started carries the mark, too: it leads no
+    session with the run's path on its command line, or began later."""
     leaders = []
-    for pid in other_jobs.marked(mark_entry(order)):
+    for pid, command in other_jobs.marked(entry).items():
         ticks = host.start_ticks(pid)
-        if ticks is not None and other_jobs.leads_session(pid):
+        if ticks is not None and str(folder.run) in command and other_jobs.leads_session(pid):
             leaders.append((ticks, pid))
     for ticks, pid in sorted(leaders):
         named = JobRecord(job.id, pid=pid, start_ticks=ticks, boot_id=host.boot_id())
-        if (process := adopt(named)) is not None:
+        if (process := adopt(named, entry)) is not None:
             return process
     return None
 
 
-def sweep(order: JobOrder) -> bool:
+def sweep(entry: str) -> bool:
     """Kill what a job without a process has left; return whether nothing was found."""
-    entry = mark_entry(order)
     left = other_jobs.marked(entry)
     for pid in left:
         other_jobs.kill_if_marked(pid, entry)
@@ -162,15 +149,17 @@ def sweep(order: JobOrder) -> bool:
 
 
 def end_of(job: JobRecord, folder: JobFolder, status: int | None) -> AttemptEnd:
-    """Return how a dead attempt ended: by the last line of its output, else by the run's status file, else by its exit
-    status."""
+    """Return how a dead attempt ended: by the run's status file, if this process wrote its end there; by the last line
+    of its output, unless a signal killed it; else by its exit status."""
     is_begun = (folder.run / RESOLVED).exists()
     attempt = folder.attempt(job.attempt)
-    answer = _last_object(attempt / "stdout")
-    if not {"state", "error_code"} & answer.keys():
-        record = read_object(folder.run / STATUS)
-        is_its = record.get("pid") == job.pid and record.get("start_ticks") == job.start_ticks
-        answer = record if is_its and record.get("state") in EXIT_STATUS else {}
+    answer = read_object(folder.run / STATUS)
+    is_its = answer.get("pid") == job.pid and answer.get("start_ticks") == job.start_ticks
+    if not is_its or answer.get("state") not in tuple(EXIT_STATUS):
+        answer = _last_object(attempt / "stdout") if status is None or status >= 0 else {}
+        is_summary = answer.get("run_dir") == str(folder.run) and answer.get("state") in tuple(EXIT_STATUS)
+        if not is_summary and (answer.get("error_code") is None or "state" in answer):
+            answer = {}
     if answer:
         error = answer.get("error")
         return AttemptEnd(
@@ -206,7 +195,7 @@ def _text(value: Any) -> str | None:
 
 def _last_object(file: Path) -> dict[str, Any]:
     lines = _tail(file, most=1).encode()
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         if isinstance(found := json.loads(lines), dict):
             return found
     return {}
@@ -222,10 +211,6 @@ def _tail(file: Path, most: int = MESSAGE_LINES) -> str:
         return ""
 
 
-def is_running(record: Mapping[str, Any], process: Process) -> bool:
-    """Return whether a run's status file says that this process trains."""
-    return (
-        record.get("pid") == process.pid
-        and record.get("start_ticks") == process.start_ticks
-        and record.get("state") in ALIVE[1:]
-    )
+def is_of(record: Mapping[str, Any], process: Process) -> bool:
+    """Return whether a run's status file was written by this process."""
+    return record.get("pid") == process.pid and record.get("start_ticks") == process.start_ticks

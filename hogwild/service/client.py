@@ -21,9 +21,11 @@ from hogwild.errors import (
     StorageFullError,
     UsageError,
 )
+from hogwild.service.environment import allowed
 from hogwild.service.folders import MOST_BYTES, StateFolder, state_folder
 
 TIMEOUT_S = 60.0
+AGAIN_S = 5.0  # a submission is repeated: the service may just be started again
 LOOK_S = 0.2
 WAITED_FOR = ("paused", "succeeded", "failed", "cancelled")
 KINDS: Mapping[int, type[HogwildError]] = {
@@ -68,9 +70,17 @@ class Client:
             "folder": os.getcwd(),
             "job_folder": str(folder),
             "data_dir": None if data_dir is None else os.path.abspath(data_dir),
-            "environment": dict(os.environ),
+            "environment": allowed(os.environ),
         }
-        return self._row("POST", "/jobs", body)
+        begin = time.monotonic()
+        self._state.connection()
+        while True:  # the id makes a repeated request the same job
+            try:
+                return self._row("POST", "/jobs", body)
+            except ServiceError:
+                if time.monotonic() - begin > AGAIN_S:
+                    raise
+            time.sleep(LOOK_S)
 
     def jobs(self) -> list[Row]:
         """Return all jobs, the oldest first."""

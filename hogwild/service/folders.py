@@ -17,21 +17,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hogwild import host
 from hogwild.errors import ServiceError, UsageError
+from hogwild.service.environment import STATE
 from hogwild.service.states import VERSION, JobOrder
 from hogwild.storage.files import TEMPORARY, replace
 from hogwild.storage.records import explained
 
 FORMAT = 1  # of the folder; a newer one is refused
-VARIABLE = "HOGWILD_STATE"
 MOST_NAME = 500
+MOST_FILES = 1000
+LEAST_TOKEN = 32  # letters
+ADDRESS_BYTES = 64
 ID = re.compile(r"[0-9a-f]{12}")
 MOST_BYTES = 10 << 20  # of a job's file and modules
 
 
 def state_folder(given: Path | None) -> Path:
     """Return --state-dir, or $HOGWILD_STATE, or hogwild/ in $XDG_STATE_HOME or ~/.local/state."""
-    if given is None and (named := os.environ.get(VARIABLE)):
+    if given is None and (named := os.environ.get(STATE)):
         given = Path(named)
     if given is None:
         home = os.environ.get("XDG_STATE_HOME")
@@ -65,12 +69,15 @@ class JobFolder:
         return self.path / "attempts" / str(number)
 
     def read_order(self) -> JobOrder:
-        """Return the order. Raises OSError, ValueError, TypeError, KeyError if it is damaged."""
-        values = json.loads(self.order.read_bytes())
-        if values["version"] > VERSION:
-            raise ValueError(f"job.json has version {values['version']}, written by a newer hogwild")
-        known = {name: values[name] for name in JobOrder.__slots__ if name in values}
-        return JobOrder(**{**known, "overrides": tuple(known["overrides"])})
+        """Return the order. Raises OSError; ValueError if it is damaged, or of another job."""
+        from pydantic import TypeAdapter
+
+        order = TypeAdapter(JobOrder).validate_json(self.order.read_bytes())
+        if order.version > VERSION:
+            raise ValueError(f"it has version {order.version}, written by a newer hogwild")
+        if order.id != self.path.name:
+            raise ValueError(f"it is the order of job {order.id}")
+        return order
 
 
 def order_text(order: JobOrder) -> str:
@@ -135,13 +142,29 @@ class StateFolder:
         """Return the token; make it at the first start. Raises RunDirError."""
         file = self.path / "token"
         with explained(f"cannot write {file}"):
-            if not file.exists():
+            if len(read_text(file)) < LEAST_TOKEN:
                 before = os.umask(0o077)
                 try:
                     replace(file, secrets.token_urlsafe(32).encode(), sync=True)
                 finally:
                     os.umask(before)
-            return file.read_text().strip()
+            return read_text(file)
+
+    def identity(self) -> str:
+        """Return what tells this folder from a copy of it, while it stays where it is."""
+        found = self.lock.stat()
+        return f"{found.st_dev:x}:{found.st_ino:x}"
+
+    def write_address(self, port: int) -> None:
+        """Tell clients where the service listens; a full disk takes it in the place of the old one. Raises
+        RunDirError."""
+        content = json.dumps({"port": port, "pid": os.getpid()}).encode().ljust(ADDRESS_BYTES)
+        with explained(f"cannot write {self.address}"):
+            try:
+                replace(self.address, content, sync=False)
+            except OSError:
+                with open(self.address, "r+b") as stream:
+                    stream.write(content)
 
     def job_folders(self) -> Iterator[JobFolder]:
         with explained(f"cannot read {self.jobs}"):
@@ -155,19 +178,30 @@ class StateFolder:
 
     def connection(self) -> dict[str, Any]:
         """Return address and token of a running service, for a client. Raises ServiceError if there is none."""
-        try:
-            found = json.loads(self.address.read_bytes())
-            token = (self.path / "token").read_text().strip()
-            return {"port": int(found["port"]), "token": token}
-        except (OSError, ValueError, KeyError, TypeError):
-            raise ServiceError(
-                f"no service runs here: {self.address} is missing or unreadable; start one with: hogwild serve",
-                code="service/unreachable",
-            ) from None
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            # Without its lock another program may have its port by now: it must not get the token.
+            if host.is_locked(self.lock) is not False:
+                found = json.loads(self.address.read_bytes())
+                return {"port": int(found["port"]), "token": read_text(self.path / "token")}
+        raise ServiceError(f"no service runs on {self.path}; start one with: hogwild serve", code="service/unreachable")
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a small file; "" if there is none, or it is no text."""
+    try:
+        return file.read_text().strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return ""
 
 
 def check_files(files: dict[str, str]) -> None:
     """Check names and size of what a client sent. Raises UsageError."""
+    if len(files) > MOST_FILES:
+        raise UsageError(
+            f"{len(files)} .py files are beside the job file; at most {MOST_FILES} are copied: put the job file into a "
+            "folder with only the modules it needs",
+            code="service/too-large",
+        )
     for name in files:
         parts = name.split("/")
         if not name.isprintable() or {"", ".", ".."} & set(parts) or len(name) > MOST_NAME:

@@ -1,6 +1,6 @@
 """The one thread that decides: it alone writes the store, starts processes and signals them.
 
-    calls of HTTP ─► answer ─► ends ─► runs ─► signals ─► starts ─► late events ─► snapshot ─► sweep ─► wait
+    calls of HTTP ─► answer ─► ends ─► runs ─► signals ─► sweep ─► starts ─► late events ─► snapshot ─► wait
                        ▲                                                               │               (eventfd,
                        └───────────────────────────────────────────────────────────────┼───────────────  pidfds)
                                                                                        ▼
@@ -13,12 +13,15 @@ booked once the process is dead, known by a pidfd, never by a silence."""
 import contextlib
 import json
 import os
+import shutil
 import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
-from queue import SimpleQueue
+from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from hogwild import host
@@ -28,16 +31,18 @@ from hogwild.monitoring.run_status import is_running as is_process_of
 from hogwild.monitoring.run_status import read_object
 from hogwild.service import attempts
 from hogwild.service.attempts import Process
+from hogwild.service.environment import MARK
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import StateFolder
 from hogwild.service.schedule import Machine, decide
 from hogwild.service.states import Ask, AttemptEnd, JobOrder, JobRecord, asked, end_event, overdue
 from hogwild.service.store import Store
 from hogwild.service.views import Row, row_of
-from hogwild.storage.run_directory import STATUS
+from hogwild.storage.run_directory import LOCK, STATUS
 
 LIVE_S, IDLE_S, SWEEP_S = 0.5, 5.0, 0.2  # between two looks
-UNSURE_S = 10.0  # for a record of a found process
+UNSURE_S = 600.0  # at most, for a record of a found process
+TRAINING = ("running", "stopping")  # of status.json
 LEAST_LETTERS = 4  # of an id
 IN_USE = "run/in-use"
 Answer = TypeVar("Answer")
@@ -45,13 +50,10 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class Watched:
-    """A live process. `found_s`: when it was found, on the monotonic clock, if an earlier service had asked it to stop;
-    `found`: the same in seconds since 1970."""
+    """A live process. `found`: when it was found, in seconds since 1970, if an earlier service had asked it to stop."""
 
     process: Process
-    sent: list[int] = field(default_factory=list)  # signals
-    found_s: float | None = None
-    found: float = 0.0
+    found: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +65,24 @@ class Snapshot:
 
 
 class ServiceLoop:
-    """The thread. Other threads use `call`, `snapshot` and `stop` only. `on_change` is called in this thread after each
-    new snapshot."""
+    """The thread. Other threads use `call`, `write_aside`, `snapshot` and `stop` only. In this thread, `on_change` is
+    called after each new snapshot, `on_failure` if an error ends it."""
 
-    def __init__(self, state: StateFolder, machine: Machine, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, state: StateFolder, machine: Machine, on_change: Callable[[], None], on_failure: Callable[[], None]
+    ) -> None:
         self.state = state
         self.machine = machine
         self.snapshot = Snapshot()
+        self._home = state.identity()
         self._store = Store(state)
         self._on_change = on_change
-        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._on_failure = on_failure
+        self._calls: SimpleQueue[Callable[[BaseException | None], None]] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._live: dict[str, Watched] = {}
         self._sweeping: set[str] = set()
+        self._not_before_s: dict[str, float] = {}  # of queued jobs that could not be started for now
         self._waits: dict[str, str] = {}
         self._looked: dict[str, tuple[Any, dict[str, Any]]] = {}  # (identity of status.json, content)
         self._rows: dict[str, tuple[tuple[Any, ...], Row]] = {}  # (what a row was made from, row)
@@ -87,7 +94,7 @@ class ServiceLoop:
     # ---- other threads
 
     def load(self) -> None:
-        """Read the store and find the processes of live jobs; before `start`. Raises RunDirError, ServiceError."""
+        """Read the store and find the processes of live jobs; before `start`. Raises RunDirError."""
         self._store.load()
         self._recover()
         self._publish()
@@ -104,32 +111,50 @@ class ServiceLoop:
         if self._failure is not None:
             raise self._failure
 
+    @property
+    def is_well(self) -> bool:
+        return self._failure is None
+
+    def write_aside(self, files: dict[str, str]) -> Path:
+        """Write a new job's files, for `submit`. May take long. Raises StorageFullError."""
+        return self._store.write_aside(files)
+
     def call(self, work: Callable[[], Answer]) -> "Future[Answer]":
         """Run `work`, one of the methods below, in the thread."""
         future: Future[Answer] = Future()
 
-        def answer() -> None:
+        def answer(failure: BaseException | None) -> None:
             if not future.set_running_or_notify_cancel():
                 return
             try:
+                if failure is not None:
+                    raise ServiceError(f"the service fails: {failure!r}", code="service/unreachable")
                 future.set_result(work())
             except Exception as error:
                 future.set_exception(error)
 
         self._calls.put(answer)
-        if self._failure is not None:  # nobody will take it
-            future.cancel()
         os.eventfd_write(self._wake, 1)
+        if self._failure is not None:  # perhaps nobody takes it any more
+            self._answer_calls()
         return future
+
+    def _answer_calls(self) -> None:
+        with contextlib.suppress(Empty):
+            while True:
+                self._calls.get_nowait()(self._failure)
 
     # ---- requests; in the thread
 
-    def submit(self, order: JobOrder, files: dict[str, str]) -> Row:
-        """Store a job. A repeated id is the same job. Raises StorageFullError; ConflictError for the id of another."""
+    def submit(self, order: JobOrder, aside: Path) -> Row:
+        """Store a job whose files are in `aside`. A repeated request is the same job. Raises StorageFullError;
+        ConflictError for the id of another."""
         known = self._store.orders.get(order.id)
-        if known is None:
-            self._store.add(JobOrder(**{**_values(order), "number": self._store.next_number()}), files)
-        elif (known.job_file, known.overrides) != (order.job_file, order.overrides):
+        if known is None and order.id not in self._store.unreadable:
+            self._store.add(replace(order, number=self._store.next_number()), aside)
+            return self._row(order.id)
+        shutil.rmtree(aside, ignore_errors=True)
+        if known is None or known.digest != order.digest:
             raise ConflictError(f"job {order.id} exists already, and is another one", code="service/other-job")
         return self._row(order.id)
 
@@ -147,7 +172,11 @@ class ServiceLoop:
         name = job.id
         if job.is_live or job.state == "queued":
             raise ConflictError(f"job {name} is {job.state}: cancel it first", code="service/wrong-state")
-        if name in self._sweeping and not attempts.sweep(self._store.orders[name]):
+        if host.is_locked(self.state.job(name).run / LOCK):
+            raise ConflictError(
+                f"another process trains the run of job {name}: wait for its end", code="service/wrong-state"
+            )
+        if not attempts.sweep(self._entry(name)):
             raise ConflictError(f"processes of job {name} are still ending; try again", code="service/wrong-state")
         self._store.remove(name)
         self._sweeping.discard(name)
@@ -157,6 +186,9 @@ class ServiceLoop:
     def row(self, name: str) -> Row:
         """Return one job. Raises NotFoundError."""
         return self._row(self._job(name).id)
+
+    def _entry(self, name: str) -> str:
+        return attempts.entry_of(self._store.orders[name], self._home)
 
     def _job(self, name: str) -> JobRecord:
         """Return the job of that id, number or beginning of an id."""
@@ -182,28 +214,26 @@ class ServiceLoop:
             while not self._is_stopping:
                 self._turn()
                 self._wait()
-        except BaseException as error:  # told by `stop` and by health
+        except BaseException as error:  # told by `stop`, by health, and by every call
             self._failure = error
-        self._publish()
-
-    @property
-    def is_well(self) -> bool:
-        return self._failure is None
+            self._answer_calls()
+            self._on_failure()
 
     def _turn(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-        while not self._calls.empty():
-            self._calls.get()()
+        self._answer_calls()
         for name in [name for name, watched in self._live.items() if watched.process.is_dead()]:
-            self._book_end(name)
-        for name, watched in self._live.items():
-            self._look(name, watched.process)
-            self._signal(name, watched)
+            with self._alone(name):
+                self._book_end(name)
+        for name, watched in list(self._live.items()):
+            with self._alone(name):
+                self._look(name, watched.process)
+                self._signal(name, watched)
+        self._sweep()
         self._start_jobs()
         if self._store.is_behind:
             self._store.write_late()
-        self._sweep()
         self._publish()
 
     def _wait(self) -> None:
@@ -212,31 +242,47 @@ class ServiceLoop:
 
     def _recover(self) -> None:
         """Find the processes of live jobs again, and what ended jobs left."""
-        marks = other_jobs.values_of(attempts.MARK)
-        for name, job in self._store.jobs.items():
-            order = self._store.orders[name]
-            if job.is_live:
-                process = attempts.adopt(job) or (attempts.find(order, job) if order.mark in marks else None)
-                if process is not None:
-                    was_told = job.state == "stopping"
-                    self._take(name, Watched(process, [], time.monotonic() if was_told else None, time.time()))
-            elif order.mark in marks and (process := self._process_of_run(name)) is not None:
-                # The journal lost its end, by a damaged disk: the run directory's word is newer.
-                event = {"event": "starting", "attempt": max(job.attempt, 1), "cores": sorted(host.affinity())}
-                self._store.book(name, {**event, "at": time.time(), "boot_id": host.boot_id()})
-                self._take(name, Watched(process))
-            elif order.mark in marks:
-                self._sweeping.add(name)
+        marks = other_jobs.values_of(MARK)
         for name, job in list(self._store.jobs.items()):
-            if job.is_live and name not in self._live:
-                self._book_lost(name)
+            with self._alone(name):
+                self._recover_job(name, job, is_marked=self._entry(name).partition("=")[2] in marks)
+
+    def _recover_job(self, name: str, job: JobRecord, *, is_marked: bool) -> None:
+        entry, folder = self._entry(name), self.state.job(name)
+        if job.is_live:
+            process = attempts.adopt(job, entry)
+            if process is None and job.pid is None and is_marked:
+                process = attempts.find(job, folder, entry)
+            if process is not None:
+                self._take(name, Watched(process, time.time() if job.state == "stopping" else None))
+            else:  # it ended while no service ran, or never began
+                self._finish(name, attempts.end_of(job, folder, None))
+        elif is_marked and (process := self._process_of_run(name)) is not None:
+            # The journal lost its end, by a damaged disk: the run directory's word is newer.
+            event = {"event": "starting", "attempt": max(job.attempt, 1), "cores": sorted(host.affinity())}
+            self._store.book(name, {**event, "at": time.time(), "boot_id": host.boot_id()})
+            self._take(name, Watched(process))
+        elif is_marked:
+            self._sweeping.add(name)
+
+    @contextlib.contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        """Set a job aside whose files bring us into an error that nobody foresaw: the other jobs go on."""
+        try:
+            yield
+        except Exception as error:
+            traceback.print_exc()
+            self._store.set_aside(name, f"the service failed at it: {error!r}; see its output")
+            self._live.pop(name, None)
+            self._sweeping.discard(name)
 
     def _process_of_run(self, name: str) -> Process | None:
+        """Return the process that trains the job's run, if it is one of ours."""
         record = read_object(self.state.job(name).run / STATUS)
         if not is_process_of(record):
             return None
         values = {field: record.get(field) for field in ("pid", "start_ticks", "boot_id")}
-        return attempts.adopt(JobRecord(name, **values))  # type: ignore[arg-type]
+        return attempts.adopt(JobRecord(name, **values), self._entry(name))  # type: ignore[arg-type]
 
     def _take(self, name: str, watched: Watched) -> None:
         """Watch a process from now on, and write its number down."""
@@ -251,15 +297,14 @@ class ServiceLoop:
         reach("before-end")
         status = self._live.pop(name).process.close()
         end = attempts.end_of(job, folder, status)
-        if end.error_code == IN_USE and (other := self._process_of_run(name)) is not None:
-            self._take(name, Watched(other))  # an earlier start of ours that nobody had seen holds the run
-            return
+        if end.error_code == IN_USE:
+            # An earlier start of ours that nobody had seen holds the run; or somebody else trains it, by hand.
+            other = self._process_of_run(name) or attempts.find(job, folder, self._entry(name))
+            if other is not None:
+                self._take(name, Watched(other))
+                return
+            end = replace(end, state="stopped", reason=f"{end.reason}; resume it when that has ended")
         self._finish(name, end)
-
-    def _book_lost(self, name: str) -> None:
-        """Book the end of an attempt whose process is not there: it ended while no service ran, or never began."""
-        job = self._store.jobs[name]
-        self._finish(name, attempts.end_of(job, self.state.job(name), None))
 
     def _finish(self, name: str, end: AttemptEnd) -> None:
         job = self._store.jobs[name]
@@ -269,60 +314,85 @@ class ServiceLoop:
         reach("ended")
 
     def _look(self, name: str, process: Process) -> None:
-        job = self._store.jobs[name]
-        if job.state == "starting" and attempts.is_running(self._record(name), process):
+        job, record = self._store.jobs[name], self._record(name)
+        if job.state == "starting" and attempts.is_of(record, process) and record.get("state") in TRAINING:
             job = self._store.book(name, {"event": "running"})
         order = self._store.orders[name]
         if order.max_duration_s is not None and (late := overdue(job, order, host.age_s(process.start_ticks))):
             self._store.book(name, late)
 
     def _signal(self, name: str, watched: Watched) -> None:
-        """Tell a process what was asked: SIGTERM stops it with a checkpoint, a second, different signal at once."""
-        job = self._store.jobs[name]
+        """Tell a process what was asked: SIGTERM stops it with a checkpoint, a second, different signal at once. Each
+        is sent once: a second SIGTERM would end the job without its checkpoint."""
+        job, process = self._store.jobs[name], watched.process
         if job.state != "stopping":
             return
-        record = self._record(name)
-        is_training = attempts.is_running(record, watched.process)
-        if watched.found_s is not None and not watched.sent:
-            # An earlier service may have sent it, and a second one would stop the job without a checkpoint: wait for
-            # a record that tells.
-            if is_training and record.get("state") == "stopping":
-                watched.sent.append(other_jobs.TERMINATE)
-            elif is_training and record["time"] <= watched.found and time.monotonic() < watched.found_s + UNSURE_S:
+        record = self._record(name) if attempts.is_of(self._record(name), process) else {}
+        state = record.get("state")
+        if not job.signals and job.urgency == 0:
+            if state == "stopping":  # an earlier service sent it, or somebody else did
+                self._store.book(name, {"event": "signalled", "number": other_jobs.TERMINATE})
+                return
+            if watched.found is not None and self._may_have_it(watched, record):
                 return
         for number in (other_jobs.TERMINATE, other_jobs.INTERRUPT, other_jobs.KILL)[: job.urgency + 1]:
             # While it is built one signal ends it; two would end it without a word.
-            if number in watched.sent or (number == other_jobs.INTERRUPT and not is_training):
+            if number in job.signals or (number == other_jobs.INTERRUPT and state not in TRAINING):
                 continue
             reach("before-signal")
-            watched.process.send(number)
-            watched.sent.append(number)
+            process.send(number)
+            job = self._store.book(name, {"event": "signalled", "number": int(number)})
             reach("signalled")
+
+    def _may_have_it(self, watched: Watched, record: dict[str, Any]) -> bool:
+        """Return whether a found process may have a SIGTERM already, of a service that was killed while it sent it. A
+        record that is newer tells; one that is stopped keeps a single SIGTERM, however many are sent."""
+        assert watched.found is not None
+        at = record.get("time")
+        is_told = isinstance(at, float) and at > watched.found
+        is_waited_for = time.time() - watched.found < UNSURE_S
+        return is_waited_for and not is_told and not host.is_stopped(watched.process.pid)
 
     def _start_jobs(self) -> None:
         jobs = [job for job in self._store.jobs.values() if job.is_live or self._is_startable(job)]
         if not any(job.state == "queued" for job in jobs):
-            self._waits = {}
             return
         turn = decide(jobs, self._store.orders, replace(self.machine, memory_bytes=self._free_bytes()))
         self._waits = dict(turn.waits)
         for name in turn.passed:
             self._store.book(name, {"event": "passed"})
         for name, share in turn.starts.items():
-            job = self._store.jobs[name]
-            event = {"event": "starting", "attempt": job.attempt + 1, **asdict(share)}
+            job, folder = self._store.jobs[name], self.state.job(name)
             try:
+                attempts.prepare(job, folder)
+                event = {"event": "starting", "attempt": job.attempt + 1, **asdict(share)}
                 job = self._store.book(name, {**event, "at": time.time(), "boot_id": host.boot_id()}, must=True)
-            except StorageFullError as error:
-                self._waits[name] = f"cannot start: {error}"
+            except (OSError, StorageFullError) as error:
+                self._postpone(name, error)
                 continue
             try:
-                process = attempts.start(self._store.orders[name], job, self.state.job(name))
-            except OSError as error:
-                words = f"cannot be started: {error.strerror}: {error.filename}"
+                process = attempts.start(self._store.orders[name], job, folder, self._entry(name))
+            except (FileNotFoundError, NotADirectoryError, PermissionError, ValueError) as error:  # its folder is gone
+                words = f"cannot be started: {error}"
                 self._finish(name, AttemptEnd("failed", words, words, "service/not-started", 1))
-                continue
-            self._take(name, Watched(process))
+            except OSError as error:  # no process, descriptor or memory is left: not the job's fault
+                self._postpone(name, error)
+                self._finish(name, AttemptEnd())
+            else:
+                self._take(name, Watched(process))
+
+    def _postpone(self, name: str, error: Exception) -> None:
+        """Start a job later that cannot be started for now."""
+        self._waits[name] = f"cannot be started for now: {error}"
+        self._not_before_s[name] = time.monotonic() + IDLE_S
+
+    def _is_startable(self, job: JobRecord) -> bool:
+        if job.state != "queued" or job.id in self._sweeping:
+            return False
+        if time.monotonic() < self._not_before_s.get(job.id, 0.0):
+            return False
+        self._not_before_s.pop(job.id, None)
+        return True
 
     def _free_bytes(self) -> float:
         """Return the free memory, less what live jobs have reserved and do not use yet."""
@@ -332,13 +402,10 @@ class ServiceLoop:
             reserved += max(0, self._store.orders[name].memory - (used if isinstance(used, int) else 0))
         return host.available_memory().bytes - reserved
 
-    def _is_startable(self, job: JobRecord) -> bool:
-        return job.state == "queued" and job.id not in self._sweeping
-
     def _sweep(self) -> None:
         """Kill what ended jobs have left, until nothing is found."""
         for name in list(self._sweeping):
-            if attempts.sweep(self._store.orders[name]):
+            if attempts.sweep(self._entry(name)):
                 self._sweeping.discard(name)
 
     # ---- what readers see
@@ -383,7 +450,3 @@ class ServiceLoop:
         if rows != before:
             self.snapshot = Snapshot(version, rows)
             self._on_change()
-
-
-def _values(order: JobOrder) -> dict[str, Any]:
-    return {name: getattr(order, name) for name in JobOrder.__slots__}

@@ -1,6 +1,7 @@
 """The jobs over HTTP: submit, list, look, ask. Functions here check what came and hand it to the loop."""
 
 import asyncio
+import hashlib
 import os
 import secrets
 import time
@@ -19,7 +20,7 @@ from hogwild.config.load import Job, load_job
 from hogwild.errors import NotFoundError, UsageError
 from hogwild.formatting import size
 from hogwild.service import stream
-from hogwild.service.attempts import allowed
+from hogwild.service.environment import allowed, is_possible
 from hogwild.service.folders import ID, check_files
 from hogwild.service.follow import Followed
 from hogwild.service.loop import ServiceLoop
@@ -66,8 +67,8 @@ def jobs_router(loop: ServiceLoop, changes: stream.Changes) -> APIRouter:
     @routes.post("/jobs", status_code=201)
     async def submit(given: Submission) -> Row:
         order = await asyncio.to_thread(_order_of, given, loop.machine)
-        files = {**given.files, order.copied: given.text}
-        return await asyncio.wrap_future(loop.call(lambda: loop.submit(order, files)))
+        aside = await asyncio.to_thread(loop.write_aside, {**given.files, order.copied: given.text})
+        return await asyncio.wrap_future(loop.call(lambda: loop.submit(order, aside)))
 
     @routes.post("/check")
     def check(given: Draft) -> dict[str, Any]:
@@ -152,6 +153,9 @@ def _order_of(given: Submission, machine: Machine) -> JobOrder:
     name = os.path.basename(given.job_file) or "job.yaml"
     check_files({**given.files, name: given.text})
     job = load_job(Path(given.job_file), given.overrides, source_text=given.text)
+    for text in (given.job_file, given.job_folder, given.folder, given.data_dir or "", *given.overrides):
+        if not is_possible("", text):
+            raise UsageError(f"{text!r} has characters that no path may have", code="service/bad-file")
     for folder, what in ((given.folder, "the current folder"), (given.data_dir, "--data-dir")):
         if folder is not None and not (os.path.isabs(folder) and os.path.isdir(folder)):
             raise NotFoundError(f"{what} {folder}: there is no such folder", code="service/no-folder")
@@ -167,6 +171,7 @@ def _order_of(given: Submission, machine: Machine) -> JobOrder:
         folder=given.folder,
         data_dir=given.data_dir,
         environment=allowed(given.environment),
+        digest=hashlib.sha256(given.model_dump_json().encode()).hexdigest(),
         mark=secrets.token_hex(16),
         cpus=cores_for(job, machine),
         memory=reserved_bytes(job),

@@ -13,7 +13,6 @@ import hmac
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -100,7 +99,7 @@ class Guard:
         cookie = f"hogwild-{host[1] or 80}"
         if is_visit and (given := parse_qs(scope["query_string"].decode("latin-1")).get("token")):
             return self._enter(cookie, given[0])
-        if self._is_token(_bearer(headers)) or self._is_token(_cookie(headers, cookie)):
+        if self._is_token(_bearer(headers)) or hmac.compare_digest(_cookie(headers, cookie), self._secret()):
             return None
         if is_visit:
             return PlainTextResponse("Open the link that `hogwild serve` printed: it has a token.\n", 401)
@@ -110,11 +109,15 @@ class Guard:
         if not self._is_token(given):
             return PlainTextResponse("This link has another token: open the one that `hogwild serve` printed.\n", 401)
         answer = RedirectResponse("/", 303)
-        answer.set_cookie(cookie, self.token, max_age=COOKIE_S, httponly=True, samesite="strict")
+        answer.set_cookie(cookie, self._secret().decode(), max_age=COOKIE_S, httponly=True, samesite="strict")
         return answer
 
+    def _secret(self) -> bytes:
+        """Return the cookie: a browser sends it to every port of this machine, so it is not the token itself."""
+        return hmac.digest(self.token.encode(), b"page", "sha256").hex().encode()
+
     def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
+        return bool(self.token) and hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
 
 
 def _bearer(headers: Mapping[str, str]) -> str:
@@ -122,11 +125,10 @@ def _bearer(headers: Mapping[str, str]) -> str:
     return given.strip() if kind.lower() == "bearer" else ""
 
 
-def _cookie(headers: Mapping[str, str], name: str) -> str:
-    try:
-        return SimpleCookie(headers.get("cookie", ""))[name].value
-    except (KeyError, CookieError):
-        return ""
+def _cookie(headers: Mapping[str, str], name: str) -> bytes:
+    """Return one cookie. Not by `http.cookies`: it drops all if another program's is malformed."""
+    pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
+    return next((value for key, _, value in pairs if key == name), "").encode(errors="replace")
 
 
 async def _read(receive: Receive) -> tuple[bytes, bool]:

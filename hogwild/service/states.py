@@ -44,6 +44,7 @@ class JobOrder:
     data_dir: str | None
     environment: Mapping[str, str]
     mark: str  # random; in the environment of every process of the job
+    digest: str  # of the whole submission: a repeated request is the same job only if this is equal
     cpus: int  # physical cores
     memory: int = 0  # bytes to reserve
     gpus: int = 0
@@ -73,6 +74,7 @@ class JobRecord:
     asked: str | None = None  # cancel or pause: why the process was told to stop
     why: str | None = None  # who asked, if not the user
     urgency: int = 0  # 0: with a checkpoint; 1: at once; 2: SIGKILL
+    signals: tuple[int, ...] = ()  # sent to the process, first to last
     lost: int = 0  # in a row
     retried: int = 0  # times that it failed and was queued again by itself
     ran_s: float = 0.0  # in ended attempts
@@ -86,7 +88,7 @@ class JobRecord:
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> "JobRecord":
-        return cls(**{**values, **{name: tuple(values[name]) for name in ("cores", "gpus")}})
+        return cls(**{**values, **{name: tuple(values[name]) for name in ("cores", "gpus", "signals")}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,8 @@ def apply(job: JobRecord, event: Event) -> JobRecord:
             return replace(job, state="running", lost=0) if job.state == "starting" else job
         case "asked":
             return replace(job, state="stopping", asked=event["ask"], urgency=event["urgency"], why=event.get("why"))
+        case "signalled":
+            return replace(job, signals=(*job.signals, event["number"]))
         case "passed":
             return replace(job, passed=job.passed + 1)
         case "ended":
@@ -140,6 +144,7 @@ def apply(job: JobRecord, event: Event) -> JobRecord:
 _NO_END: dict[str, Any] = {
     **dict.fromkeys(("reason", "error", "error_code", "exit_status", "asked", "why", "ended")),
     "urgency": 0,
+    "signals": (),
 }
 _NO_PROCESS: dict[str, Any] = {"pid": None, "start_ticks": None, "cores": (), "gpus": ()}
 

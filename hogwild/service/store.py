@@ -12,10 +12,12 @@ loses nothing; it is made anew, or left out until the next start.
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import sqlite3
+import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -31,8 +33,8 @@ _DAMAGE = (sqlite3.Error, OSError, ValueError, OverflowError)
 
 
 class Store:
-    """All jobs and their journals. `jobs`, `orders`: id -> as it is now; `unreadable`: folders whose job.json is
-    damaged, which are left alone."""
+    """All jobs and their journals. `jobs`, `orders`: id -> as it is now; `unreadable`: id -> why, of damaged jobs,
+    which are left alone."""
 
     def __init__(self, state: StateFolder) -> None:
         self.state = state
@@ -53,21 +55,20 @@ class Store:
             shutil.rmtree(left, ignore_errors=True)
         self._index = _Index.open(self.state.index)
         rows = self._index.rows() if self._index else {}
+        found: list[tuple[JobOrder, JobRecord, bool]] = []
         for folder in self.state.job_folders():
-            name = folder.path.name
+            name, what = folder.path.name, folder.order
             try:
                 order = folder.read_order()
-            except (OSError, ValueError, TypeError, KeyError) as error:
-                self.unreadable[name] = f"{folder.order}: {error}"
-                continue
-            self.orders[name] = order
-            size = _size(folder.journal)
-            job = rows.get((name, size))
-            self.jobs[name] = job or _fold(folder)
-            if job is None:
-                self._keep(name, size)
-        by_age = sorted(self.orders.values(), key=lambda order: order.number)
-        self.jobs = {order.id: self.jobs[order.id] for order in by_age}
+                what = folder.journal
+                known = rows.get((name, folder.journal.stat().st_size))
+                found.append((order, known or _fold(folder), known is not None))
+            except (OSError, ValueError) as error:
+                self.unreadable[name] = f"{what}: {error}"
+        for order, job, is_known in sorted(found, key=lambda one: one[0].number):
+            self.orders[order.id], self.jobs[order.id] = order, job
+            if not is_known:
+                self._keep(order.id, _size(self.state.job(order.id).journal))
         if self._index:
             self._index.forget_all_but(self.jobs)
 
@@ -78,36 +79,46 @@ class Store:
     def next_number(self) -> int:
         return max((order.number for order in self.orders.values()), default=0) + 1
 
-    def add(self, order: JobOrder, files: Mapping[str, str]) -> JobRecord:
-        """Store a new job, queued. Raises StorageFullError; then nothing of it is left."""
-        folder, aside = self.state.job(order.id), JobFolder(self.state.jobs / f"{TEMPORARY}{order.id}")
-        shutil.rmtree(aside.path, ignore_errors=True)
-        try:
-            aside.path.mkdir()
-            texts = {aside.order: order_text(order), aside.journal: ""}
-            texts |= {aside.files / name: text for name, text in files.items()}
-            for file, text in texts.items():
-                file.parent.mkdir(parents=True, exist_ok=True)
-                with open(file, "w", encoding="utf-8", newline="") as stream:
-                    stream.write(text)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-            for made in {file.parent for file in texts}:
+    def write_aside(self, files: Mapping[str, str]) -> Path:
+        """Write a new job's files to a folder aside, for `add`. May take long; any thread. Raises
+        StorageFullError."""
+        aside = JobFolder(self.state.jobs / f"{TEMPORARY}{secrets.token_hex(8)}")
+        with self._accepting(aside.path):
+            for name, text in files.items():
+                _write_synced(aside.files / name, text)
+            for made in {(aside.files / name).parent for name in files}:
                 sync_folder(made)
+        return aside.path
+
+    def add(self, order: JobOrder, aside: Path) -> JobRecord:
+        """Store a new job, queued. `aside` is used up. Raises StorageFullError; then nothing of it is left."""
+        with self._accepting(aside):
+            _write_synced(JobFolder(aside).order, order_text(order))
+            _write_synced(JobFolder(aside).journal, "")
+            sync_folder(aside)
             reach("added-aside")
-            aside.path.rename(folder.path)
-            sync_folder(self.state.jobs)
-        except OSError as error:
-            shutil.rmtree(aside.path, ignore_errors=True)
-            shutil.rmtree(folder.path, ignore_errors=True)
-            raise StorageFullError(
-                f"the job was not accepted: {self.state.jobs} cannot be written: {error.strerror}"
-            ) from error
+            folder = self.state.job(order.id).path
+            aside.rename(folder)
+            try:
+                sync_folder(self.state.jobs)
+            except OSError:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
         reach("added")
         self.orders[order.id] = order
         self.jobs[order.id] = JobRecord(order.id)
         self._keep(order.id, 0)
         return self.jobs[order.id]
+
+    @contextlib.contextmanager
+    def _accepting(self, aside: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise StorageFullError(
+                f"the job was not accepted: {self.state.jobs} cannot be written: {error.strerror}"
+            ) from error
 
     def book(self, name: str, event: Event, *, must: bool = False) -> JobRecord:
         """Write an event and return the job after it. On a full disk it is written later, `write_late`; with `must`
@@ -136,7 +147,7 @@ class Store:
     def remove(self, name: str) -> None:
         """Delete a job with its run. Raises StorageFullError if the folder cannot be changed."""
         folder = self.state.job(name).path
-        aside = folder.with_name(f"{TEMPORARY}{name}")
+        aside = folder.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
         try:
             folder.rename(aside)
             sync_folder(self.state.jobs)
@@ -145,10 +156,17 @@ class Store:
         except OSError as error:
             raise StorageFullError(f"{folder} cannot be removed: {error.strerror}") from error
         reach("removed-aside")
-        shutil.rmtree(aside, ignore_errors=True)
+        # A run may have gigabytes. What a killed service leaves of it is swept at the next start.
+        threading.Thread(target=shutil.rmtree, args=(aside,), kwargs={"ignore_errors": True}, daemon=True).start()
+        self.set_aside(name, "deleted")
+        del self.unreadable[name]
+        self._on_index(lambda index: index.forget(name))
+
+    def set_aside(self, name: str, why: str) -> None:
+        """Leave a job alone until the next start."""
+        self.unreadable[name] = why
         for table in (self.jobs, self.orders, self._late):
             table.pop(name, None)
-        self._on_index(lambda index: index.forget(name))
 
     def _write(self, name: str) -> bool:
         """Append the waiting events of a job, all or none; return whether they are on the disk."""
@@ -183,6 +201,14 @@ class Store:
             self._index = None
 
 
+def _write_synced(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with open(file, "w", encoding="utf-8", newline="") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
 def _size(file: Path) -> int:
     try:
         return file.stat().st_size
@@ -191,13 +217,10 @@ def _size(file: Path) -> int:
 
 
 def _fold(folder: JobFolder) -> JobRecord:
-    """Return the record that the journal gives. A line that cannot be read or applied is left out."""
+    """Return the record that the journal gives. A line that cannot be read or applied is left out, and so is a last one
+    without its end. Raises OSError."""
     job = JobRecord(folder.path.name)
-    try:
-        lines = folder.journal.read_bytes().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
+    for line in folder.journal.read_bytes().split(b"\n")[:-1]:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             job = apply(job, json.loads(line))
     return job

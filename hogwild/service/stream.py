@@ -4,6 +4,7 @@ Event `jobs`: {"version": N, "rows": [...], "gone": [id, ...]}; the first one ha
 the newest rows, not a queue of old ones."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 
@@ -27,8 +28,9 @@ class Changes:
         self._loop = asyncio.get_running_loop()
 
     def notify(self) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake)
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed: the service ends
+                self._loop.call_soon_threadsafe(self._wake)
 
     def close(self) -> None:
         """End all streams."""

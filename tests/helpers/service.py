@@ -36,6 +36,7 @@ def order(number: int, **more: Any) -> JobOrder:
         "folder": "/",
         "data_dir": None,
         "environment": {},
+        "digest": "",
         "mark": f"mark-{number}",
         "cpus": 1,
         **more,

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hogwild import host
-from hogwild.service.attempts import MARK as JOB_MARK
+from hogwild.service.environment import MARK as JOB_MARK
 from tests.helpers.processes import IS_THOROUGH, MARK
 
 HOME = Path(__file__).resolve().parents[2]

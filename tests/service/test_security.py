@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from hogwild.config.locate import default_config
 from hogwild.service.folders import StateFolder
 from hogwild.service.security import MOST_BYTES
 from tests.helpers.service import Service, serving
@@ -19,6 +20,12 @@ ROUTES = [
     *(("POST", path) for path in ("/api/v1/jobs", "/api/v1/check", "/api/v1/jobs/1/cancel")),
     *(("DELETE", "/api/v1/jobs/1"), ("PUT", "/api/v1/jobs"), ("OPTIONS", "/api/v1/jobs"), ("HEAD", "/api/v1/jobs")),
 ]
+
+
+SUBMISSION = {
+    "id": "0" * 12, "job_file": "x.yaml", "text": default_config("digits").read_text(),
+    "folder": "/", "job_folder": "/",
+}
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +147,10 @@ def test_no_file_outside_the_page_is_served(service: Service, path: str) -> None
             "/api/v1/jobs",
             {"id": "0" * 12, "job_file": "../x.yaml", "text": "a: [", "folder": "/", "job_folder": "/"},
         ),
+        ("POST", "/api/v1/jobs", {**SUBMISSION, "job_folder": "/a\0b"}),
+        ("POST", "/api/v1/jobs", {**SUBMISSION, "overrides": ["name=\ud800"]}),
+        ("POST", "/api/v1/jobs", {**SUBMISSION, "folder": "/nowhere"}),
+        ("POST", "/api/v1/jobs", {**SUBMISSION, "files": {"../x.py": ""}}),
         ("POST", "/api/v1/jobs/1/explode", None),
         ("POST", "/api/v1/jobs/1/cancel?now=perhaps", None),
         ("POST", "/api/v1/jobs/%00/cancel", None),
@@ -166,6 +177,14 @@ def test_errors_of_a_job_file_come_with_their_lines(service: Service) -> None:
     assert [(one["line"], one["path"]) for one in answer.json["problems"] if one["path"] == "train.epochs"] == [
         (2, "train.epochs")
     ]
+
+
+def test_a_malformed_cookie_of_another_program_is_no_hindrance(service: Service) -> None:
+    token = service.state.connection()["token"]
+    cookie = Asked(service, "GET", "/?" + urlencode({"token": token}), Authorization=None).headers["set-cookie"]
+    assert token not in cookie
+    both = 'a={"x":1}; ' + cookie.split(";")[0]
+    assert Asked(service, "GET", "/", Authorization=None, Cookie=both).status == 200
 
 
 def test_the_token_file_is_what_a_client_needs(service: Service, tmp_path: Path) -> None:

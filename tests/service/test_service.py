@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +13,9 @@ import pytest
 
 from hogwild.errors import ConfigError, ConflictError, NotFoundError, ServiceError, UsageError
 from hogwild.host import boot_id
-from hogwild.service.attempts import MARK as JOB_MARK
+from hogwild.monitoring.run_status import read_object
 from hogwild.service.client import Client
+from hogwild.service.environment import MARK as JOB_MARK
 from tests.helpers.jobs import RUN_PY, environment
 from tests.helpers.processes import IS_THOROUGH, wait_for
 from tests.helpers.service import LONG, SMALL, Service, serving
@@ -154,7 +156,7 @@ def test_stopping_the_service_leaves_jobs_alone_and_the_next_one_takes_them_over
     row = service.submit(*LONG)
     running = service.wait_for_state(row["id"], "running")
     assert service.stop() == 0
-    with pytest.raises(ServiceError, match="no service runs here"):
+    with pytest.raises(ServiceError, match="no service runs on"):
         service.client.jobs()
     assert running["pid"] in service.processes()
     service.start()
@@ -252,7 +254,9 @@ def test_a_service_killed_at_any_boundary_runs_the_job_once(service: Service, po
     wait_for("nothing left", lambda: not service.processes())
 
 
-def test_what_user_code_leaves_running_is_swept(service: Service, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_there", [True, False], ids=["the service sees the end", "it ends without a service"])
+def test_what_user_code_leaves_running_is_swept(service: Service, tmp_path: Path, is_there: bool) -> None:
+    """Its daemons carry the job's mark and lead sessions: none of them is taken for the job."""
     (tmp_path / "leaving.py").write_text(
         "import subprocess, torch\n"
         "def data():\n"
@@ -266,8 +270,73 @@ def test_what_user_code_leaves_running_is_swept(service: Service, tmp_path: Path
         "data: {train: {class_path: leaving.data}}\noptimizer: {init_args: {lr: 0.1}}\ntrain: {procs: 0}\n"
     )
     row = service.start().client.submit(job)
+    if not is_there:
+        service.wait_for_state(row["id"], "starting", "running")
+        service.kill()
+        wait_for("the end of the job", lambda: "--json" not in str([*service.processes().values()]))
+        assert service.processes()
+        service.start()
     assert service.wait_for_state(row["id"], *ENDED)["state"] == "succeeded"
+    assert service.client.job(row["id"])["attempt"] == 1
     wait_for("nothing left", lambda: not service.processes())
+
+
+def test_a_run_that_somebody_trains_by_hand_is_left_to_him(service: Service, tmp_path: Path) -> None:
+    row = service.start().submit(*LONG)
+    service.wait_for_state(row["id"], "running")
+    wait_for("updates", lambda: (service.client.job(row["id"])["updates"] or 0) > 0)
+    service.client.pause(row["id"])
+    service.wait_for_state(row["id"], "paused")
+    run = run_of(service, row["id"])
+    command = [sys.executable, RUN_PY, "train", "--resume", str(run), "--no-progress"]
+    with subprocess.Popen(command, env=environment(service.mark, tmp_path), stderr=subprocess.DEVNULL) as by_hand:
+        wait_for(
+            "it trains", lambda: (read_object(run / "status.json").get("pid"), by_hand.poll()) == (by_hand.pid, None)
+        )
+        service.client.resume(row["id"])
+        wait_for("the refused attempt", lambda: service.client.job(row["id"])["attempt"] == 2)
+        refused = service.wait_for_state(row["id"], "paused")
+        assert f"in use by another job, process {by_hand.pid}" in refused["reason"]
+        with pytest.raises(ConflictError, match="another process trains the run"):
+            service.client.delete(row["id"])
+        assert by_hand.poll() is None and run.is_dir()
+        by_hand.terminate()
+        assert by_hand.wait(60) == 75
+
+
+def test_a_job_that_runs_already_but_was_never_written_down_is_taken_over(service: Service) -> None:
+    """The service was killed after it started the process, and lost the job's journal on the way."""
+    row = service.start().submit(*LONG)
+    running = service.wait_for_state(row["id"], "running")
+    service.kill()
+    journal = service.state.job(row["id"]).journal
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text(lines[0])  # starting
+    service.start()
+    again = service.wait_for_state(row["id"], "running")
+    assert (again["pid"], again["attempt"]) == (running["pid"], 1)
+    service.kill()
+    journal.write_text("")
+    service.start()
+    again = service.wait_for_state(row["id"], "running")
+    assert again["pid"] == running["pid"]
+    service.client.cancel(row["id"])
+    assert service.wait_for_state(row["id"], *ENDED)["state"] == "cancelled"
+
+
+def test_a_copied_state_folder_does_not_touch_the_jobs_of_its_original(service: Service, tmp_path: Path) -> None:
+    row = service.start().submit(*LONG)
+    shutil.copytree(service.state.path, tmp_path / "copy" / "state", ignore=shutil.ignore_patterns(".tmp-*"))
+    running = service.wait_for_state(row["id"], "running")
+    (tmp_path / "copy").mkdir(exist_ok=True)
+    copy = Service(tmp_path / "copy", service.mark)
+    copy.start()
+    try:
+        again = copy.wait_for_state(row["id"], "running")
+        assert again["pid"] != running["pid"]
+        assert service.client.job(row["id"])["pid"] == running["pid"]
+    finally:
+        copy.kill()
 
 
 # ---- bad starts

@@ -39,7 +39,7 @@ def store(state: StateFolder) -> Iterator[Store]:
 def filled(store: Store, jobs: int) -> dict[str, JobRecord]:
     for number in range(1, jobs + 1):
         added = order(number)
-        store.add(added, {"job.yaml": "name: x\n", "package/module.py": "A = 1\n"})
+        store.add(added, store.write_aside({"job.yaml": "name: x\n", "package/module.py": "A = 1\n"}))
         for event in (STARTING, STARTED, {"event": "running"})[: number % 4]:
             store.book(added.id, event)
     return dict(store.jobs)
@@ -142,6 +142,36 @@ def test_a_job_with_a_damaged_order_is_left_alone_and_named(store: Store, state:
     assert damaged.exists()
 
 
+def test_a_bit_flipped_in_an_order_or_a_copied_folder_costs_no_other_job(store: Store, state: StateFolder) -> None:
+    jobs = filled(store, 3)
+    store.close()
+    file = state.job(f"{2:012x}").order
+    whole = file.read_bytes()
+    for place in range(len(whole)):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        again = Store(state)
+        again.load()
+        again.close()
+        assert again.jobs.keys() | again.unreadable.keys() == jobs.keys()
+        assert again.jobs.keys() >= {f"{1:012x}", f"{3:012x}"}
+    file.write_bytes(whole)
+    shutil.copytree(state.job(f"{2:012x}").path, state.job(f"{9:012x}").path)
+    again = Store(state)
+    again.load()
+    again.close()
+    assert again.jobs == jobs and "order of job" in again.unreadable[f"{9:012x}"]
+
+
+def test_a_job_without_its_journal_does_not_run_again(store: Store, state: StateFolder) -> None:
+    filled(store, 1)
+    store.close()
+    state.job(f"{1:012x}").journal.unlink()
+    again = Store(state)
+    again.load()
+    again.close()
+    assert again.jobs == {} and "journal.jsonl" in again.unreadable[f"{1:012x}"]
+
+
 def test_removed_jobs_stay_removed(store: Store, state: StateFolder) -> None:
     filled(store, 3)
     store.remove(f"{2:012x}")
@@ -171,6 +201,8 @@ def test_a_state_folder_that_others_can_change_is_refused(state: StateFolder) ->
 def test_the_token_is_private_and_stays(state: StateFolder) -> None:
     token = state.token()
     assert len(token) > 40 and state.token() == token
+    (state.path / "token").write_text("\n")
+    assert len(state.token()) > 40, "an empty token would let everybody in"
     assert (state.path / "token").stat().st_mode & 0o777 == 0o600
     assert state.path.stat().st_mode & 0o777 == 0o700
 
@@ -179,6 +211,11 @@ def test_the_token_is_private_and_stays(state: StateFolder) -> None:
 def test_a_file_name_that_leaves_the_folder_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="must be a relative path"):
         check_files({name: ""})
+
+
+def test_more_than_a_thousand_files_are_refused() -> None:
+    with pytest.raises(UsageError, match="at most 1000"):
+        check_files({f"m{number}.py": "" for number in range(1001)})
 
 
 def test_more_than_ten_mebibytes_are_refused() -> None:
