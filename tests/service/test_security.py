@@ -23,8 +23,11 @@ ROUTES = [
 
 
 SUBMISSION = {
-    "id": "0" * 12, "job_file": "x.yaml", "text": default_config("digits").read_text(),
-    "folder": "/", "job_folder": "/",
+    "id": "0" * 12,
+    "job_file": "x.yaml",
+    "text": default_config("digits").read_text(),
+    "folder": "/",
+    "job_folder": "/",
 }
 
 
