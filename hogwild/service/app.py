@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -52,6 +53,8 @@ def run(state: StateFolder, port: int, tell: Callable[[str, int], None]) -> None
         loop = ServiceLoop(state, Machine(cores, host.gpus()), changes.notify, lambda: _end(servers))
         with _listening(port) as listener:
             loop.load()
+            for name, why in loop.damaged.items():
+                print(f"warning: job {name} is damaged and left alone: {why}", file=sys.stderr, flush=True)
             port = listener.getsockname()[1]
             state.write_address(port)
             host.raise_noted()

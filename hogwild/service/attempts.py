@@ -36,7 +36,7 @@ MESSAGE_LINES = 20
 
 
 @dataclass(slots=True)
-class Process:
+class JobProcess:
     """A job's process. `child`: None if an earlier service started it."""
 
     pid: int
@@ -66,13 +66,14 @@ def entry_of(order: JobOrder, home: str) -> str:
 
 def prepare(job: JobRecord, folder: JobFolder) -> None:
     """Make what the next attempt needs, before it is booked. Raises OSError."""
+    folder.files.stat()  # gone, if somebody removed the job's folder
     attempt = folder.attempt(job.attempt + 1)
     attempt.mkdir(parents=True, exist_ok=True)
     for name in ("stdout", "stderr"):
         (attempt / name).touch()
 
 
-def start(order: JobOrder, job: JobRecord, folder: JobFolder, entry: str) -> Process:
+def start(order: JobOrder, job: JobRecord, folder: JobFolder, entry: str) -> JobProcess:
     """Start the job's process on its cores. Raises OSError; ValueError for what the system does not take."""
     attempt = folder.attempt(job.attempt)
     environment = {**order.environment, MARK: entry.partition("=")[2]}
@@ -97,7 +98,7 @@ def start(order: JobOrder, job: JobRecord, folder: JobFolder, entry: str) -> Pro
     reach("spawned")
     ticks = host.start_ticks(child.pid)
     assert ticks is not None  # not reaped: it has its entry even when dead
-    return Process(child.pid, ticks, host.pidfd_open(child.pid), child)
+    return JobProcess(child.pid, ticks, host.pidfd_open(child.pid), child)
 
 
 def _arguments(order: JobOrder, folder: JobFolder) -> Sequence[str]:
@@ -108,7 +109,7 @@ def _arguments(order: JobOrder, folder: JobFolder) -> Sequence[str]:
     return (*fixed, str(folder.files / order.copied), *order.overrides, "--run-dir", str(folder.run), *data)
 
 
-def adopt(job: JobRecord, entry: str) -> Process | None:
+def adopt(job: JobRecord, entry: str) -> JobProcess | None:
     """Return the process that a record names, if it still is the same one, is the job's, and not dead."""
     if job.pid is None or job.start_ticks is None or job.boot_id != host.boot_id():
         return None
@@ -116,7 +117,7 @@ def adopt(job: JobRecord, entry: str) -> Process | None:
         pidfd = host.pidfd_open(job.pid)
     except OSError:
         return None
-    found = Process(job.pid, job.start_ticks, pidfd)
+    found = JobProcess(job.pid, job.start_ticks, pidfd)
     is_same = host.start_ticks(job.pid) == job.start_ticks and other_jobs.is_marked(job.pid, entry)
     if not is_same or found.is_dead():
         os.close(pidfd)
@@ -124,7 +125,7 @@ def adopt(job: JobRecord, entry: str) -> Process | None:
     return found
 
 
-def find(job: JobRecord, folder: JobFolder, entry: str) -> Process | None:
+def find(job: JobRecord, folder: JobFolder, entry: str) -> JobProcess | None:
     """Return the job's process by its mark: the one that trains the run, or is about to; None if there is none. For an
     attempt whose process number was not written down. What user code started carries the mark, too: it leads no
     session with the run's path on its command line, or began later."""
@@ -211,6 +212,6 @@ def _tail(file: Path, most: int = MESSAGE_LINES) -> str:
         return ""
 
 
-def is_of(record: Mapping[str, Any], process: Process) -> bool:
+def is_of(record: Mapping[str, Any], process: JobProcess) -> bool:
     """Return whether a run's status file was written by this process."""
     return record.get("pid") == process.pid and record.get("start_ticks") == process.start_ticks

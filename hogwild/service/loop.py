@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from hogwild import host
 from hogwild.errors import ConflictError, NotFoundError, ServiceError, StorageFullError
@@ -30,7 +30,7 @@ from hogwild.host import other_jobs
 from hogwild.monitoring.run_status import is_running as is_process_of
 from hogwild.monitoring.run_status import read_object
 from hogwild.service import attempts
-from hogwild.service.attempts import Process
+from hogwild.service.attempts import JobProcess
 from hogwild.service.environment import MARK
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import StateFolder
@@ -48,12 +48,23 @@ IN_USE = "run/in-use"
 Answer = TypeVar("Answer")
 
 
+class Instant(NamedTuple):
+    """One moment on two clocks: seconds since 1970, to compare with records, and monotonic ones, to wait."""
+
+    at: float
+    at_s: float
+
+    @classmethod
+    def now(cls) -> "Instant":
+        return cls(time.time(), time.monotonic())
+
+
 @dataclass(slots=True)
 class Watched:
-    """A live process. `found`: when it was found, in seconds since 1970, if an earlier service had asked it to stop."""
+    """A live process. `found`: when it was found, if an earlier service had asked it to stop."""
 
-    process: Process
-    found: float | None = None
+    process: JobProcess
+    found: Instant | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,11 @@ class ServiceLoop:
         self._recover()
         self._publish()
 
+    @property
+    def damaged(self) -> dict[str, str]:
+        """Return the jobs that are left alone: id -> why."""
+        return dict(self._store.unreadable)
+
     def start(self) -> None:
         self._thread.start()
 
@@ -129,7 +145,9 @@ class ServiceLoop:
             try:
                 if failure is not None:
                     raise ServiceError(f"the service fails: {failure!r}", code="service/unreachable")
-                future.set_result(work())
+                done = work()
+                self._publish()  # whoever asks next sees it
+                future.set_result(done)
             except Exception as error:
                 future.set_exception(error)
 
@@ -193,7 +211,7 @@ class ServiceLoop:
     def _job(self, name: str) -> JobRecord:
         """Return the job of that id, number or beginning of an id."""
         if name in self._store.unreadable:
-            raise ServiceError(f"job {name} is damaged: {self._store.unreadable[name]}", code="service/damaged-job")
+            raise ConflictError(f"job {name} is damaged: {self._store.unreadable[name]}", code="service/damaged-job")
         orders = self._store.orders
         for fits in (
             lambda one: one == name,
@@ -254,9 +272,9 @@ class ServiceLoop:
             if process is None and job.pid is None and is_marked:
                 process = attempts.find(job, folder, entry)
             if process is not None:
-                self._take(name, Watched(process, time.time() if job.state == "stopping" else None))
+                self._take(name, Watched(process, Instant.now() if job.state == "stopping" else None))
             else:  # it ended while no service ran, or never began
-                self._finish(name, attempts.end_of(job, folder, None))
+                self._end(name, None)
         elif is_marked and (process := self._process_of_run(name)) is not None:
             # The journal lost its end, by a damaged disk: the run directory's word is newer.
             event = {"event": "starting", "attempt": max(job.attempt, 1), "cores": sorted(host.affinity())}
@@ -276,7 +294,7 @@ class ServiceLoop:
             self._live.pop(name, None)
             self._sweeping.discard(name)
 
-    def _process_of_run(self, name: str) -> Process | None:
+    def _process_of_run(self, name: str) -> JobProcess | None:
         """Return the process that trains the job's run, if it is one of ours."""
         record = read_object(self.state.job(name).run / STATUS)
         if not is_process_of(record):
@@ -293,9 +311,11 @@ class ServiceLoop:
             reach("started")
 
     def _book_end(self, name: str) -> None:
-        job, folder = self._store.jobs[name], self.state.job(name)
         reach("before-end")
-        status = self._live.pop(name).process.close()
+        self._end(name, self._live.pop(name).process.close())
+
+    def _end(self, name: str, status: int | None) -> None:
+        job, folder = self._store.jobs[name], self.state.job(name)
         end = attempts.end_of(job, folder, status)
         if end.error_code == IN_USE:
             # An earlier start of ours that nobody had seen holds the run; or somebody else trains it, by hand.
@@ -313,7 +333,7 @@ class ServiceLoop:
         self._looked.pop(name, None)
         reach("ended")
 
-    def _look(self, name: str, process: Process) -> None:
+    def _look(self, name: str, process: JobProcess) -> None:
         job, record = self._store.jobs[name], self._record(name)
         if job.state == "starting" and attempts.is_of(record, process) and record.get("state") in TRAINING:
             job = self._store.book(name, {"event": "running"})
@@ -333,7 +353,7 @@ class ServiceLoop:
             if state == "stopping":  # an earlier service sent it, or somebody else did
                 self._store.book(name, {"event": "signalled", "number": other_jobs.TERMINATE})
                 return
-            if watched.found is not None and self._may_have_it(watched, record):
+            if watched.found is not None and _may_have_it(watched.process, watched.found, record):
                 return
         for number in (other_jobs.TERMINATE, other_jobs.INTERRUPT, other_jobs.KILL)[: job.urgency + 1]:
             # While it is built one signal ends it; two would end it without a word.
@@ -344,21 +364,13 @@ class ServiceLoop:
             job = self._store.book(name, {"event": "signalled", "number": int(number)})
             reach("signalled")
 
-    def _may_have_it(self, watched: Watched, record: dict[str, Any]) -> bool:
-        """Return whether a found process may have a SIGTERM already, of a service that was killed while it sent it. A
-        record that is newer tells; one that is stopped keeps a single SIGTERM, however many are sent."""
-        assert watched.found is not None
-        at = record.get("time")
-        is_told = isinstance(at, float) and at > watched.found
-        is_waited_for = time.time() - watched.found < UNSURE_S
-        return is_waited_for and not is_told and not host.is_stopped(watched.process.pid)
-
     def _start_jobs(self) -> None:
         jobs = [job for job in self._store.jobs.values() if job.is_live or self._is_startable(job)]
+        self._waits = {name: why for name, why in self._waits.items() if name in self._not_before_s}
         if not any(job.state == "queued" for job in jobs):
             return
         turn = decide(jobs, self._store.orders, replace(self.machine, memory_bytes=self._free_bytes()))
-        self._waits = dict(turn.waits)
+        self._waits |= turn.waits
         for name in turn.passed:
             self._store.book(name, {"event": "passed"})
         for name, share in turn.starts.items():
@@ -367,17 +379,14 @@ class ServiceLoop:
                 attempts.prepare(job, folder)
                 event = {"event": "starting", "attempt": job.attempt + 1, **asdict(share)}
                 job = self._store.book(name, {**event, "at": time.time(), "boot_id": host.boot_id()}, must=True)
-            except (OSError, StorageFullError) as error:
-                self._postpone(name, error)
-                continue
-            try:
                 process = attempts.start(self._store.orders[name], job, folder, self._entry(name))
             except (FileNotFoundError, NotADirectoryError, PermissionError, ValueError) as error:  # its folder is gone
                 words = f"cannot be started: {error}"
                 self._finish(name, AttemptEnd("failed", words, words, "service/not-started", 1))
-            except OSError as error:  # no process, descriptor or memory is left: not the job's fault
+            except (OSError, StorageFullError) as error:  # no space, process or memory is left: not the job's fault
                 self._postpone(name, error)
-                self._finish(name, AttemptEnd())
+                if self._store.jobs[name].is_live:
+                    self._finish(name, AttemptEnd())
             else:
                 self._take(name, Watched(process))
 
@@ -427,7 +436,7 @@ class ServiceLoop:
         job = self._store.jobs[name]
         # A run that no process writes does not change: its file is looked at once.
         record = self._record(name) if job.is_live or name not in self._looked else self._looked[name][1]
-        made_from = (job, id(record), self._waits.get(name))
+        made_from = (job, self._looked[name][0], self._waits.get(name))
         known = self._rows.get(name)
         if known is None or known[0] != made_from:
             row = row_of(job, self._store.orders[name], self.state.job(name), record, self._waits.get(name))
@@ -450,3 +459,11 @@ class ServiceLoop:
         if rows != before:
             self.snapshot = Snapshot(version, rows)
             self._on_change()
+
+
+def _may_have_it(process: JobProcess, found: Instant, record: dict[str, Any]) -> bool:
+    """Return whether a found process may have a SIGTERM already, of a service that was killed while it sent it. A
+    record that is newer tells; a stopped process keeps one SIGTERM, however many are sent."""
+    at = record.get("time")
+    is_told = isinstance(at, float) and at > found.at
+    return not is_told and time.monotonic() - found.at_s < UNSURE_S and not host.is_stopped(process.pid)

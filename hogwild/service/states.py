@@ -17,7 +17,7 @@ from typing import Any, Literal
 from hogwild.errors import ConflictError
 
 Ask = Literal["cancel", "pause", "resume", "retry"]
-Event = Mapping[str, Any]
+JobEvent = Mapping[str, Any]
 
 LIVE = ("starting", "running", "stopping")  # a process of it may exist
 ENDED = ("succeeded", "failed", "cancelled")
@@ -105,7 +105,7 @@ class AttemptEnd:
     how: str = KILLED  # if it had no last word
 
 
-def apply(job: JobRecord, event: Event) -> JobRecord:
+def apply(job: JobRecord, event: JobEvent) -> JobRecord:
     """Return the record after an event. Unknown fields of an event are ignored."""
     match event["event"]:
         case "starting":
@@ -149,7 +149,7 @@ _NO_END: dict[str, Any] = {
 _NO_PROCESS: dict[str, Any] = {"pid": None, "start_ticks": None, "cores": (), "gpus": ()}
 
 
-def overdue(job: JobRecord, order: JobOrder, age_s: float) -> Event | None:
+def overdue(job: JobRecord, order: JobOrder, age_s: float) -> JobEvent | None:
     """Return the event that stops a job which has run longer than it may; `age_s`: of its process."""
     if order.max_duration_s is None or job.asked is not None or job.ran_s + age_s <= order.max_duration_s:
         return None
@@ -157,7 +157,7 @@ def overdue(job: JobRecord, order: JobOrder, age_s: float) -> Event | None:
     return {"event": "asked", "ask": "cancel", "urgency": 0, "why": why}
 
 
-def asked(job: JobRecord, ask: Ask, *, now: bool, at: float) -> Event | None:
+def asked(job: JobRecord, ask: Ask, *, now: bool, at: float) -> JobEvent | None:
     """Return the event of a user's request; None if it holds already. Raises ConflictError if it cannot be done in this
     state."""
     ended = {"event": "ended", "state": {"cancel": "cancelled", "pause": "paused"}.get(ask), "at": at}
@@ -190,7 +190,7 @@ _NEEDS = {
 }
 
 
-def end_event(job: JobRecord, order: JobOrder, end: AttemptEnd, at: float) -> Event:
+def end_event(job: JobRecord, order: JobOrder, end: AttemptEnd, at: float) -> JobEvent:
     """Return the event for the end of a live job's process."""
     said = {"error": end.error, "error_code": end.error_code, "exit_status": end.exit_status}
     event = {"event": "ended", "at": at, "reason": end.reason, **said}

@@ -24,7 +24,7 @@ from pathlib import Path
 from hogwild.errors import RunDirError, StorageFullError
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import JobFolder, StateFolder, order_text
-from hogwild.service.states import Event, JobOrder, JobRecord, apply
+from hogwild.service.states import JobEvent, JobOrder, JobRecord, apply
 from hogwild.storage.files import TEMPORARY, sync_folder
 from hogwild.storage.records import Records
 
@@ -41,7 +41,7 @@ class Store:
         self.jobs: dict[str, JobRecord] = {}
         self.orders: dict[str, JobOrder] = {}
         self.unreadable: dict[str, str] = {}
-        self._late: dict[str, list[Event]] = {}  # events that a full disk did not take yet
+        self._late: dict[str, list[JobEvent]] = {}  # events that a full disk did not take yet
         self._index: _Index | None = None
 
     @property
@@ -120,7 +120,7 @@ class Store:
                 f"the job was not accepted: {self.state.jobs} cannot be written: {error.strerror}"
             ) from error
 
-    def book(self, name: str, event: Event, *, must: bool = False) -> JobRecord:
+    def book(self, name: str, event: JobEvent, *, must: bool = False) -> JobRecord:
         """Write an event and return the job after it. On a full disk it is written later, `write_late`; with `must`
         nothing changes then, and StorageFullError is raised."""
         job = apply(self.jobs[name], event)

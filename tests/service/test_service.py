@@ -324,6 +324,24 @@ def test_a_job_that_runs_already_but_was_never_written_down_is_taken_over(servic
     assert service.wait_for_state(row["id"], *ENDED)["state"] == "cancelled"
 
 
+def test_a_job_whose_folder_was_removed_fails_and_the_others_go_on(service: Service) -> None:
+    running = service.start().submit(*LONG, "train.threads=64")
+    waiting, last = service.submit(*SMALL), service.submit(*SMALL)
+    service.wait_for_state(running["id"], "running")
+    shutil.rmtree(service.state.job(waiting["id"]).path)
+    service.client.cancel(running["id"])
+    assert service.wait_for_state(waiting["id"], *ENDED)["error_code"] == "service/not-started"
+    assert service.wait_for_state(last["id"], *ENDED)["state"] == "succeeded"
+    service.kill()
+    damaged = service.state.job(running["id"]).order
+    damaged.write_text(damaged.read_text()[:100])
+    service.start()
+    assert [row["id"] for row in service.client.jobs()] == [last["id"]]
+    assert f"job {running['id']} is damaged and left alone" in service.log()
+    with pytest.raises(ConflictError, match="is damaged"):
+        service.client.job(running["id"])
+
+
 def test_a_copied_state_folder_does_not_touch_the_jobs_of_its_original(service: Service, tmp_path: Path) -> None:
     row = service.start().submit(*LONG)
     shutil.copytree(service.state.path, tmp_path / "copy" / "state", ignore=shutil.ignore_patterns(".tmp-*"))

@@ -17,7 +17,7 @@ _CHECKPOINT = {"ask": "checkpoint"}
 
 
 @dataclass(slots=True)
-class Answers:
+class RequestAnswers:
     """Requests of one attempt. `handles`: the processes whose stacks can be asked for; `resize`: takes the wanted
     number of workers and returns why that cannot be, or ""."""
 

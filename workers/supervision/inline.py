@@ -27,7 +27,7 @@ from workers.session.outcome import Outcome
 from workers.session.progress import ProgressRecords
 from workers.session.ring_state import RingState
 from workers.session.session import Session, pss_bytes_of
-from workers.supervision.answers import Answers
+from workers.supervision.answers import RequestAnswers
 
 WORKER = LOADER = 0
 
@@ -52,7 +52,7 @@ class Inline:
         self._progress = ProgressRecords(session, time.monotonic())
         self._filler: Filler | None = None  # of streamed data, from its first batch on
         self._stacks = Stacks(session.rundir)
-        self._answers = Answers(session, self._stacks, lambda: (), lambda _: "train.procs: 0 has no workers")
+        self._answers = RequestAnswers(session, self._stacks, lambda: (), lambda _: "train.procs: 0 has no workers")
 
     def run(self) -> Outcome:
         session = self._session

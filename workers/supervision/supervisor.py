@@ -27,7 +27,7 @@ from workers.processes.team import Team
 from workers.session.outcome import Outcome
 from workers.session.progress import ProgressRecords
 from workers.session.session import Session, pss_bytes_of
-from workers.supervision.answers import Answers
+from workers.supervision.answers import RequestAnswers
 from workers.supervision.pauses import Pauses
 from workers.supervision.stream_work import StreamWork
 from workers.supervision.workers import Workers
@@ -57,7 +57,7 @@ class Supervisor:
         group.teams += self._teams
         group.pool.roster.expect(session.job.supervise.spares)
         self._pauses = Pauses(session, self._workers)
-        self._answers = Answers(session, group.stacks, lambda: group, self._resize)
+        self._answers = RequestAnswers(session, group.stacks, lambda: group, self._resize)
         self._progress = ProgressRecords(session, time.monotonic())
         self._sequence = 0
         self._ready = 0  # how many have become ready so far
