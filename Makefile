@@ -14,7 +14,7 @@ endef
 # With it every process of every job would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run shell serve test test-quick lint format stress bench-spine bench-dense bench-sparse bench-devices bench-people bench-convergence bench-faults soak clean
+.PHONY: help run shell serve test test-quick lint format stress bench-spine bench-dense bench-sparse bench-devices bench-people bench-service bench-convergence bench-faults soak clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -91,6 +91,9 @@ bench-devices: $(VENV)/.bench ## measure streamed data, reused buffers, recurren
 
 bench-people: $(VENV)/.bench ## measure what the display costs, how fast a report and a CSV file are (10 minutes)
 	$(BIN)/python -m benchmarks.people
+
+bench-service: $(VENV)/.bench ## measure what the service costs and how fast it answers (5 minutes)
+	$(BIN)/python -m benchmarks.service
 
 bench-convergence: $(VENV)/.bench ## measure what asynchrony costs in accuracy (20 minutes)
 	$(BIN)/python -m benchmarks.convergence

@@ -38,6 +38,7 @@ CAMPAIGNS = (
     Campaign("streaming", 300, 10, 400.0),
     Campaign("ledger", 100_000, 5_000, 60.0),
     Campaign("roles", 2_000, 120, 240.0),
+    Campaign("service", 500, 25, 120.0),
 )
 
 
@@ -252,6 +253,18 @@ def _roles(seeds: Seeds) -> list[Row]:
     ]
 
 
+def _service(seeds: Seeds) -> list[Row]:
+    title = "SIGKILL of the service, at random and at its failpoints"
+    jobs = f"{sum(seeds.all.measured.get('jobs', [])):.0f} jobs"
+    return [
+        _count(f"{title}: kills", "", 500, seeds),
+        _none(f"{title}: jobs lost", "", seeds, lambda tally: tally.lost, jobs),
+        _none(f"{title}: jobs run twice", "", seeds, lambda tally: tally.duplicated),
+        _none(f"{title}: hangs", "", seeds, lambda tally: tally.hangs),
+        _none(f"{title}: orphans and other violations", "", seeds, _violations),
+    ]
+
+
 FIGURES: dict[str, Callable[[Seeds], list[Row]]] = {
     "protocol": _protocol,
     "training": _training,
@@ -262,4 +275,5 @@ FIGURES: dict[str, Callable[[Seeds], list[Row]]] = {
     "streaming": _streaming,
     "ledger": _ledger,
     "roles": _roles,
+    "service": _service,
 }

@@ -1,7 +1,7 @@
 """Answers to requests that come while the job runs: a checkpoint now, the stacks of all processes, other numbers of
 workers and other cores. Each gets one event `request`, some at once, some when the work is done."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,18 +13,16 @@ from workers.session.requests import Requests
 from workers.session.session import Session
 
 DONE = "done"
+KNOWN = ("checkpoint", "stacks", "resize")
 _CHECKPOINT = {"ask": "checkpoint"}
 
 
 @dataclass(slots=True)
 class RequestAnswers:
-    """Requests of one attempt. `handles`: the processes whose stacks can be asked for; `resize`: takes the wanted
-    number of workers and returns why that cannot be, or ""."""
+    """Requests of one attempt."""
 
     session: Session
     stacks: Stacks
-    handles: Callable[[], Iterable[Handle]]
-    resize: Callable[[Any], str]
     _requests: Requests = field(init=False)
     # id -> (updates that its checkpoint must have, number of the attempt at one that decides)
     _checkpoints: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -32,15 +30,20 @@ class RequestAnswers:
     def __post_init__(self) -> None:
         self._requests = Requests(self.session.rundir.requests)
 
-    def answer(self, now: float) -> None:
-        """Take up new requests, and answer those whose work is done."""
-        known = {"checkpoint": self._save, "stacks": self._look, "resize": self._resize}
+    def answer(self, now: float, handles: Iterable[Handle], resize: Callable[[Any], str]) -> None:
+        """Take up new requests, and answer those whose work is done. `handles`: the processes whose stacks can be asked
+        for; `resize`: takes the wanted number of workers and returns why that cannot be, or "". Neither is kept: the
+        reference cycle would keep shared memory alive until garbage collection."""
         for name, request in self._requests.look(now):
-            ask = request.get("ask")
-            if isinstance(ask, str) and ask in known:
-                known[ask](name, request)
-            else:
-                self._tell(name, request, f"it asks for nothing known; known are {', '.join(known)}")
+            match request.get("ask"):
+                case "checkpoint":
+                    self._save(name)
+                case "stacks":
+                    self._look(name, request, [handle for handle in handles if handle.log is not None])
+                case "resize":
+                    self._resize(name, request, resize)
+                case _:
+                    self._tell(name, request, f"it asks for nothing known; known are {', '.join(KNOWN)}")
         self._tell_saved()
 
     def close(self) -> None:
@@ -50,7 +53,7 @@ class RequestAnswers:
             self._tell(name, _CHECKPOINT, "the job ended, and its last checkpoint was not written")
         self._checkpoints.clear()
 
-    def _save(self, name: str, _: Mapping[str, Any]) -> None:
+    def _save(self, name: str) -> None:
         """Make a checkpoint of all updates until now; an existing one that has them is enough."""
         saving = self.session.saving
         saving.hasten()
@@ -69,20 +72,19 @@ class RequestAnswers:
                 continue
             del self._checkpoints[name]
 
-    def _look(self, name: str, request: Mapping[str, Any]) -> None:
+    def _look(self, name: str, request: Mapping[str, Any], handles: Sequence[Handle]) -> None:
         """Write the stacks of all processes to RUN/stacks; the answer names the call that each worker is in."""
-        titles = {handle.pid: handle.title for handle in self.handles() if handle.log is not None}
+        titles = {handle.pid: handle.title for handle in handles}
 
         def tell(blocked: Blocked) -> None:
             found = {title: blocked.get(pid, "") for pid, title in titles.items()}
             self._tell(name, request, DONE, stacks=str(self.session.rundir.stacks), calls=found)
 
-        logged = [handle for handle in self.handles() if handle.log is not None]
-        self.stacks.collect(logged, (), f"asked for by request {name}", 0.0, tell)
+        self.stacks.collect(handles, (), f"asked for by request {name}", 0.0, tell)
 
-    def _resize(self, name: str, request: Mapping[str, Any]) -> None:
+    def _resize(self, name: str, request: Mapping[str, Any], resize: Callable[[Any], str]) -> None:
         procs, cores = request.get("procs"), request.get("cores")
-        why_not = "" if procs is None and cores is not None else self.resize(procs)
+        why_not = "" if procs is None and cores is not None else resize(procs)
         if not why_not and cores is not None:
             why_not = self._move(cores)
         self._tell(name, request, why_not or DONE)

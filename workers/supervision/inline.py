@@ -52,7 +52,7 @@ class Inline:
         self._progress = ProgressRecords(session, time.monotonic())
         self._filler: Filler | None = None  # of streamed data, from its first batch on
         self._stacks = Stacks(session.rundir)
-        self._answers = RequestAnswers(session, self._stacks, lambda: (), lambda _: "train.procs: 0 has no workers")
+        self._answers = RequestAnswers(session, self._stacks)
 
     def run(self) -> Outcome:
         session = self._session
@@ -124,7 +124,7 @@ class Inline:
         session.observe([WORKER])
         self._sees_signal()
         session.finish_threads()
-        self._answers.answer(now)
+        self._answers.answer(now, (), lambda _: "train.procs: 0 has no workers")
         self._stacks.advance(now)
         due = session.due(now)
         if due:

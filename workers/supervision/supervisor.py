@@ -57,7 +57,7 @@ class Supervisor:
         group.teams += self._teams
         group.pool.roster.expect(session.job.supervise.spares)
         self._pauses = Pauses(session, self._workers)
-        self._answers = RequestAnswers(session, group.stacks, lambda: group, self._resize)
+        self._answers = RequestAnswers(session, group.stacks)
         self._progress = ProgressRecords(session, time.monotonic())
         self._sequence = 0
         self._ready = 0  # how many have become ready so far
@@ -109,7 +109,7 @@ class Supervisor:
             self._outcome = Outcome("failed", errors[0].code, error=errors[0])
         if self._outcome is not None:
             return
-        self._answers.answer(now)
+        self._answers.answer(now, self._group, self._resize)
         self._outcome = self._pauses.advance(now) if self._outcome is None else self._outcome
         self._name_compiler()
         self._lease_out()

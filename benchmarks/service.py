@@ -1,0 +1,192 @@
+"""The figures of the training service: `make bench-service`. Run nothing else meanwhile.
+
+`submit` and `train` take turns; everything else is measured on one service with jobs that really train."""
+
+import contextlib
+import http.client
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.commands import ROOT
+from benchmarks.figures import Figure
+from benchmarks.results import machine, write
+from benchmarks.row import Row
+from hogwild import host
+from hogwild.service.folders import StateFolder
+from hogwild.service.store import Store
+from tests.helpers.processes import wait_for
+from tests.helpers.service import Service, order, serving
+
+QUIET = Figure("`GET /jobs`, 1,000 jobs, 20 streams: p99", 50.0, "ms", True)
+BUSY = Figure("the same while all cores train", 200.0, "ms", True)
+MEMORY = Figure("service with two jobs running: PSS", 100.0, "MB", True)
+SHARE = Figure("service with two jobs running: share of a core", 2.0, "%", True)
+STREAMED = Figure("processor time of the service with one stream open, over the jobs'", 1.0, "%", True)
+SUBMIT = Figure("submit to first update, over `train`", 0.3, "s more", True)
+
+JOBS, STREAMS, REQUESTS = 1000, 20, 500
+WATCHED_S = 20.0
+RUNS = 3
+PAIRS = 5
+LONG = ("train.epochs=1000000", "train.threads=1")
+SHORT = ("train.procs=1", "train.epochs=1")
+
+
+def main() -> None:
+    described = machine()
+    write("service", [*answers(), *costs(), first_update()], described)
+
+
+def answers() -> list[Row]:
+    """How long a list of many jobs takes, with many readers of the stream."""
+    with _service() as service:
+        _fill(service.state)
+        service.start()
+        with _streams(service, STREAMS):
+            quiet = [_p99_ms(service) for _ in range(RUNS)]
+            running = service.submit(*LONG, "train.procs=auto")
+            service.wait_for_state(running["id"], "running")
+            busy = [_p99_ms(service) for _ in range(RUNS)]
+    note = f"{REQUESTS} requests a run, one connection"
+    return [QUIET.row(quiet, note=note), BUSY.row(busy, note=note)]
+
+
+def costs() -> list[Row]:
+    """What the service takes of memory and cores while two jobs run."""
+    with _service() as service:
+        service.start()
+        for _ in range(2):
+            service.wait_for_state(service.submit(*LONG, "train.procs=1")["id"], "running")
+        alone = [_spent(service) for _ in range(RUNS)]
+        with _streams(service, 1):
+            streamed = [_spent(service) for _ in range(RUNS)]
+        assert service.process is not None
+        pss = [host.pss_bytes(service.process.pid) / 1e6 for _ in range(RUNS)]
+    return [
+        MEMORY.row(pss),
+        SHARE.row([100 * own / WATCHED_S for own, _ in alone], note=f"over {WATCHED_S:g} s each"),
+        STREAMED.row([100 * own / jobs for own, jobs in streamed], note=f"over {WATCHED_S:g} s each"),
+    ]
+
+
+def first_update() -> Row:
+    """How much later a submitted job makes its first update than one that `train` starts; in turns."""
+    with _service() as service:
+        service.start()
+        state = ("--state-dir", str(service.state.path))
+        ours, theirs = [], []
+        for number in range(PAIRS + 1):
+            run = service.folder / f"run-{number}"
+            theirs.append(_until_first(lambda run=run: _command("train", *SHORT, "--run-dir", str(run)) and run))
+            ours.append(
+                _until_first(
+                    lambda: Path(json.loads(_command("submit", "--wait", "--json", *SHORT, *state))["run_dir"])
+                )
+            )
+    # The first of each has cold files.
+    pairs = zip(ours[1:], theirs[1:], strict=True)
+    note = f"medians {statistics.median(ours[1:]):.2f} s and {statistics.median(theirs[1:]):.2f} s"
+    return SUBMIT.row([our - their for our, their in pairs], statistics.median(theirs[1:]), note)
+
+
+def _until_first(work: Callable[[], Any]) -> float:
+    """Seconds from the start of a command until the run's first update, on the clock of the boot."""
+    begin = time.clock_gettime(time.CLOCK_BOOTTIME)
+    run = work()
+    summary = json.loads((run / "summary.json").read_text())
+    status = json.loads((run / "status.json").read_text())
+    began_s = time.clock_gettime(time.CLOCK_BOOTTIME) - host.age_s(status["start_ticks"])
+    return began_s + float(summary["startup_s"]) - begin
+
+
+def _command(*arguments: str) -> str:
+    command = [sys.executable, str(ROOT / "run.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout or "done"
+
+
+@contextlib.contextmanager
+def _service() -> Iterator[Service]:
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as service:
+        yield service
+
+
+def _fill(state: StateFolder) -> None:
+    """Store jobs that have ended."""
+    state.make()
+    store = Store(state)
+    store.load()
+    for number in range(1, JOBS + 1):
+        added = order(number)
+        store.add(added, store.write_aside({"job.yaml": "name: x\n"}))
+        store.book(added.id, {"event": "ended", "state": "succeeded", "reason": "epochs", "at": 1.0})
+    store.close()
+
+
+def _spent(service: Service) -> tuple[float, float]:
+    """Processor seconds of the service and of all its jobs in WATCHED_S."""
+    assert service.process is not None
+    pid = service.process.pid
+
+    def now() -> tuple[float, float]:
+        return host.cpu_s(pid) or 0.0, sum(host.cpu_s(one) or 0.0 for one in service.processes())
+
+    before = now()
+    time.sleep(WATCHED_S)
+    after = now()
+    return after[0] - before[0], after[1] - before[1]
+
+
+def _p99_ms(service: Service) -> float:
+    connection, headers = _connected(service)
+    took = []
+    for _ in range(REQUESTS):
+        begin = time.perf_counter()
+        connection.request("GET", "/api/v1/jobs", headers=headers)
+        content = connection.getresponse().read()
+        took.append(1000 * (time.perf_counter() - begin))
+        assert content.startswith(b'{"version"')
+    connection.close()
+    return statistics.quantiles(took, n=100)[98]
+
+
+@contextlib.contextmanager
+def _streams(service: Service, count: int) -> Iterator[None]:
+    """Keep streams open, each read by a thread."""
+    opened = [_connected(service) for _ in range(count)]
+    got = [0] * count
+
+    def read(number: int) -> None:
+        connection, headers = opened[number]
+        connection.request("GET", "/api/v1/stream", headers=headers)
+        answer = connection.getresponse()
+        with contextlib.suppress(OSError, ValueError, AttributeError, http.client.HTTPException):  # closed below
+            while answer.readline():
+                got[number] += 1
+
+    readers = [threading.Thread(target=read, args=(number,), daemon=True) for number in range(count)]
+    for reader in readers:
+        reader.start()
+    wait_for("the first event of each stream", lambda: all(got))
+    yield
+    for connection, _ in opened:
+        if connection.sock is not None:
+            connection.sock.shutdown(2)
+
+
+def _connected(service: Service) -> tuple[http.client.HTTPConnection, dict[str, str]]:
+    where = service.state.connection()
+    connection = http.client.HTTPConnection("127.0.0.1", where["port"], timeout=60)
+    return connection, {"Authorization": f"Bearer {where['token']}"}
+
+
+if __name__ == "__main__":
+    main()
