@@ -78,7 +78,8 @@ def test_a_job_runs_with_its_copied_modules_and_its_own_folder(service: Service,
     assert seen.read_text() == f"{os.getcwd()} None 1 ''"
 
 
-def test_the_end_of_a_job_that_fails_is_told(service: Service, tmp_path: Path) -> None:
+def test_the_end_of_a_job_that_fails_is_told(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOGWILD_DATA", raising=False)
     service.start()
     missing = service.submit(*SMALL, "model.class_path=nowhere.Net", "model.init_args={}")
     bad = service.submit(*SMALL, "data.train.init_args.root=/nowhere", "data.train.class_path=hogwild.data.Mnist")
