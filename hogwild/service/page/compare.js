@@ -29,7 +29,7 @@ export function Compare({ rows, runs }) {
   }));
   const flip = (id) => setHidden(hidden.includes(id) ? hidden.filter((one) => one !== id) : [...hidden, id]);
   return html`
-    <h1 tabindex="-1"><a href="#/" aria-label="all jobs">‹</a> ${rows.length} jobs compared</h1>
+    <div class="controls"><h1 tabindex="-1"><a href="#/" aria-label="all jobs">‹</a> ${rows.length} jobs compared</h1></div>
     <${Curves} runs=${shownRuns} />
     <${Table} rows=${rows} columns=${columnsOf(rows, fetched)} hidden=${hidden} flip=${flip} sort=${sort} setSort=${setSort} />
   `;

@@ -139,8 +139,13 @@ function Chart({ panel, x, isLog, isDark }) {
 const sizeOf = (place) => ({ width: Math.max(240, place.clientWidth), height: HEIGHT });
 
 function options(place, series, x, isLog) {
-  const css = (name) => getComputedStyle(place).getPropertyValue(name);
-  const axis = { stroke: css("--quiet"), grid: { stroke: css("--grid"), width: 1 }, ticks: { stroke: css("--grid"), size: 4 }, font: `11px ${css("font-family")}` };
+  const css = (name) => {
+    place.style.color = `var(${name})`; // a canvas does not know variables, and light-dark() is resolved only in a colour
+    const found = getComputedStyle(place).color;
+    place.style.color = "";
+    return found;
+  };
+  const axis = { stroke: css("--quiet"), grid: { stroke: css("--grid"), width: 1 }, ticks: { stroke: css("--grid"), size: 4 }, font: `11px ${getComputedStyle(place).fontFamily}` };
   const onX = x === "time" ? duration : number;
   return {
     ...sizeOf(place),
@@ -152,15 +157,16 @@ function options(place, series, x, isLog) {
     ],
     series: [
       { label: AXES[x], value: (chart, value) => onX(value ?? chart.data[0].at(-1)) },
-      ...series.map(({ label, css: name, isFaint, isDashed, hasPoints }) => ({
+      ...series.map(({ label, css: name, isFaint, isDashed, hasPoints, values }) => ({
         label,
+        class: isFaint ? "is-raw" : undefined,
         stroke: css(`--${name}`),
         alpha: isFaint ? 0.28 : 1,
         width: isFaint ? 1 : 1.75,
         dash: isDashed ? [6, 3] : undefined,
         spanGaps: true,
-        points: { show: hasPoints ? undefined : false, size: 5 },
-        value: (chart, value, one) => number(value ?? chart.data[one].findLast((known) => known !== null)),
+        points: { show: hasPoints ? undefined : !isFaint && values.length < 3, size: 5 },
+        value: (chart, value, one) => number(value ?? chart.data[one].findLast((known) => known !== null && known !== undefined)),
       })),
     ],
   };

@@ -120,10 +120,10 @@ export function Checkpoints({ job }) {
                 <td>${Object.entries(one.metrics ?? {}).map(([name, value]) => `${inWords(name)} ${number(value)}`).join(", ")}</td>
                 <td class="n">${bytes(one.bytes)}</td>
                 <td>${ago(one.at, now)}</td>
-                <td class="actions">
+                <td><span class="actions">
                   <button onClick=${() => resume(one.name)} title="a new job that goes on from a copy of it">resume from</button>
                   <a class="button" href="/api/v1/jobs/${job.id}/checkpoints/${one.name}/export" download>export the model</a>
-                </td>
+                </span></td>
               </tr>
             `)}
           </tbody>

@@ -56,7 +56,7 @@ export function Job({ job, tab = TABS[0], run = {}, machine }) {
         <h1 tabindex="-1"><a href="#/" aria-label="all jobs">‹</a> ${job.number} ${job.name}</h1>
         <${State} ...${job} />
         <span class="actions">
-          ${ACTIONS[job.state].map((action) => html`<button key=${action} class=${QUESTIONS[action] ? "danger" : "primary"} onClick=${() => act(action)}>${action}</button>`)}
+          ${ACTIONS[job.state].map((action) => html`<button key=${action} class=${QUESTIONS[action] ? "danger" : action === "pause" ? "" : "primary"} onClick=${() => act(action)}>${action}</button>`)}
           <a class="button" href="#/submit/${job.id}">submit a changed copy</a>
         </span>
       </div>
@@ -85,7 +85,7 @@ function End({ job }) {
   const [explained, setExplained] = useState(null);
   const explain = () => get(`explain/${job.error_code}`).then(({ text }) => setExplained(text), (problem) => setExplained(problem.message));
   const isBad = job.state === "failed";
-  if (!job.reason && !job.error) return null;
+  if (job.state === "succeeded" || (!job.reason && !job.error)) return null;
   return html`
     <div class="end ${isBad ? "bad" : ""}">
       ${job.reason && html`<p>${job.state === "queued" ? "It waits: " : ""}${job.reason}</p>`}
@@ -113,14 +113,13 @@ function Figures({ job, status }) {
     ["best", job.best ? number(job.best.value) : "–", job.best ? `${best(job).replace(/ [^ ]+$/, "")}, ${number(job.best.updates)} updates` : "no evaluation yet"],
     ["speed", number(job.samples_per_s) || "–", "samples per second"],
     ["updates", number(job.updates) || "–", `${number(job.samples) || 0} samples`],
-    ["cores", job.cores.length ? cores(job) : job.cpus, job.cores.length ? `${count(job.workers ?? 0, "worker")}${job.elastic ? `, ${job.elastic.min} to ${job.elastic.max} cores` : ""}` : isLive ? "" : "wanted"],
+    ["cores", job.cores.length ? cores(job) : job.cpus, job.cores.length ? `${count(job.workers ?? 0, "worker")}${job.elastic ? `, ${job.elastic.min} to ${job.elastic.max} cores` : ""}` : job.state === "queued" ? "wanted" : ""],
     ["staleness", status?.stale_p50 === undefined ? "–" : `${status.stale_p50} / ${status.stale_p99}`, "median / 99 %"],
-    ["attempt", job.attempt, `${count(job.restarts ?? 0, "restart")} of workers`],
   ];
   return html`
     <dl class="figures">
       ${figures.map(([name, value, more]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd><dd class="more">${more}</dd></div>`)}
     </dl>
-    <p class="quiet facts" title=${clock(job.submitted)}>${[job.job_file, ...job.overrides].join(" ")} · <span class="path">${job.run_dir}</span></p>
+    <p class="quiet facts" title=${clock(job.submitted)}>${[job.job_file, ...job.overrides].join(" ")} · <span class="path">${job.run_dir}</span> · ${job.attempt ? `attempt ${job.attempt}` : "not started"}${job.pid ? `, process ${job.pid}` : ""}${job.restarts ? `, ${count(job.restarts, "restart")} of workers` : ""}</p>
   `;
 }

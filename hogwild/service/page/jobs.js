@@ -2,7 +2,7 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from "/page/vendor/preact/htm-preact.module.js";
 import { useFetched, useKept, useKeys, useNow } from "/page/hooks.js";
 import { ENDED, Empty, LIVE, Progress, Spark, State } from "/page/parts.js";
-import { ago, best, cores, count, duration, number } from "/page/words.js";
+import { age, ago, best, cores, count, duration, number } from "/page/words.js";
 
 const SPARK_MS = 10_000;
 const SPARK_POINTS = 40;
@@ -171,7 +171,7 @@ function Row({ item: { row, isInside }, place, now, spark, isSelected, flip }) {
 const when = (row, now) =>
   ENDED.includes(row.state) || row.state === "paused"
     ? ago(row.ended ?? row.submitted, now)
-    : `for ${duration(Math.round((now - ((LIVE.includes(row.state) && row.started) || row.submitted)) / 5) * 5)}`;
+    : `for ${age(now - ((LIVE.includes(row.state) && row.started) || row.submitted))}`;
 
 function Sweep({ item: { sweep, rows }, place, isOpen, toggle }) {
   const counts = STATES.map((state) => [state, rows.filter((row) => row.state === state).length]).filter(([, many]) => many);

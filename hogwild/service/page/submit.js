@@ -65,8 +65,8 @@ export function Submit({ from }) {
       <div class="written">
         <div class="controls">
           <label>start from
-            <select value="" onChange=${(event) => take(event.currentTarget.value)} disabled=${!templates}>
-              <option value="" disabled>a template …</option>
+            <select value=${""} onChange=${(event) => take(event.currentTarget.value)} disabled=${!templates}>
+              <option value=${""} disabled>a template …</option>
               ${(templates ?? []).map((one) => html`<option value=${one.name}>${one.name}: ${one.description}</option>`)}
             </select>
           </label>

@@ -5,9 +5,11 @@ const isMissing = (value) => value === null || value === undefined;
 export const number = (value) =>
   isMissing(value)
     ? ""
-    : Math.abs(value) >= 10000
-      ? Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value)
-      : String(Number(value.toPrecision(4)));
+    : value !== 0 && Math.abs(value) < 0.001
+      ? value.toExponential(2)
+      : Math.abs(value) >= 10000
+        ? Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value).replace("K", "k")
+        : String(Number(value.toPrecision(4)));
 
 export const count = (value, one, many = `${one}s`) => `${value.toLocaleString("en")} ${value === 1 ? one : many}`;
 
@@ -23,10 +25,13 @@ export function duration(seconds) {
   return minutes ? `${minutes} min ${whole % 60} s` : `${whole} s`;
 }
 
-export const ago = (at, now) => (isMissing(at) ? "" : now - at < 5 ? "just now" : `${duration(coarse(now - at))} ago`);
+// 4 min: a text that does not change all the time
+export function age(seconds) {
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) if (seconds >= size) return `${Math.floor(seconds / size)} ${unit}`;
+  return `${5 * Math.floor(Math.max(0, seconds) / 5)} s`;
+}
 
-// A time ago does not need its seconds: the text would change all the time.
-const coarse = (seconds) => (seconds < 60 ? 5 * Math.floor(seconds / 5) : seconds < 3600 ? 60 * Math.floor(seconds / 60) : seconds);
+export const ago = (at, now) => (isMissing(at) ? "" : now - at < 5 ? "just now" : `${age(now - at)} ago`);
 
 // 18:15:42, with the day if that is not today
 export function clock(at) {
