@@ -19,7 +19,7 @@ export function Curves({ runs }) {
   const change = (changes) => setView({ ...view, ...changes });
   const flip = (name) =>
     change({ hidden: view.hidden.includes(name) ? view.hidden.filter((one) => one !== name) : [...view.hidden, name] });
-  if (!panels.length) return html`<p class="quiet">No curves yet: the first point comes about a second after training has begun.</p>`;
+  if (!panels.length) return html`<p class="quiet">No curves yet: the first point comes a moment after training has begun.</p>`;
   return html`
     <div class="controls" role="group" aria-label="how curves are drawn">
       <span class="choice" role="group" aria-label="horizontal axis">

@@ -1,8 +1,8 @@
 // One job: its state and figures, what can be done with it, and its parts (curves, workers, timeline, log, settings, checkpoints).
 import { html, useState } from "/page/vendor/preact/htm-preact.module.js";
-import { get, post, remove } from "/page/api.js";
+import { post, remove } from "/page/api.js";
 import { Curves } from "/page/curves.js";
-import { useFetched, useKeys, useNow } from "/page/hooks.js";
+import { useKeys, useNow } from "/page/hooks.js";
 import { ENDED, LIVE, State, confirmed } from "/page/parts.js";
 import { Checkpoints, Log, Settings } from "/page/files.js";
 import { Timeline } from "/page/timeline.js";
@@ -69,7 +69,7 @@ export function Job({ job, tab = TABS[0], run = {}, machine }) {
         `)}
       </div>
       <section id="panel" role="tabpanel" aria-labelledby="tab-${tab}">
-        ${tab === "curves" && (run.curves ? html`<${Curves} runs=${[{ id: job.id, label: job.name, curves: run.curves }]} />` : html`<p class="quiet">${job.attempt ? "Loading …" : "No curves yet: the job has not started."}</p>`)}
+        ${tab === "curves" && (run.curves ? html`<${Curves} runs=${[{ id: job.id, label: job.name, curves: run.curves }]} />` : html`<p class="quiet">${job.updates ? "Loading …" : ENDED.includes(job.state) ? "No curves: training did not begin." : "No curves yet: training has not begun."}</p>`)}
         ${tab === "workers" && html`<${Workers} job=${job} status=${run.status} />`}
         ${tab === "timeline" && html`<${Timeline} job=${job} events=${run.events} moves=${machine?.moves} />`}
         ${tab === "log" && html`<${Log} job=${job} isLive=${isLive} />`}
@@ -83,12 +83,12 @@ export function Job({ job, tab = TABS[0], run = {}, machine }) {
 // Why it waits, or how it ended.
 function End({ job }) {
   const [explained, setExplained] = useState(null);
-  const explain = () => get(`explain/${job.error_code}`).then(({ text }) => setExplained(text), (problem) => setExplained(problem.message));
+  const explain = () => chapterOf(job.error_code).then(setExplained, (problem) => setExplained([["", problem.message]]));
   const isBad = job.state === "failed";
   if (job.state === "succeeded" || (!job.reason && !job.error)) return null;
   return html`
     <div class="end ${isBad ? "bad" : ""}">
-      ${job.reason && html`<p>${job.state === "queued" ? "It waits: " : ""}${job.reason}</p>`}
+      ${job.reason && job.reason !== job.error_code && html`<p>${job.state === "queued" ? "It waits: " : ""}${job.reason}</p>`}
       ${job.error && job.error !== job.reason && html`<pre>${job.error}</pre>`}
       ${job.error_code && html`
         <p>
@@ -97,10 +97,19 @@ function End({ job }) {
             : html`<button onClick=${() => setExplained(null)}>Hide</button>`}
         </p>
       `}
-      ${explained !== null && html`<pre class="explained">${explained}</pre>`}
+      ${explained !== null && html`<dl class="explained">${explained.map(([heading, text]) => html`<dt>${heading}</dt><dd>${withCode(text)}</dd>`)}</dl>`}
     </div>
   `;
 }
+
+// The same as `hogwild explain CODE`: [heading, text] of its chapter of docs/errors.md.
+async function chapterOf(code) {
+  const text = await (await fetch("/page/errors.md")).text();
+  const [body = ""] = text.split(`\n### \`${code}\`\n`)[1]?.split(/^##/m) ?? [];
+  return [...body.matchAll(/^- \*(.+?)\*: (.+(?:\n(?!- ).+)*)/gm)].map(([, heading, words]) => [heading, words.replace(/\[([^\]]+)\]\([^)]*\)/g, "$1")]);
+}
+
+const withCode = (text) => text.split("`").map((part, place) => (place % 2 ? html`<code>${part}</code>` : part));
 
 function Figures({ job, status }) {
   const now = useNow(1000);

@@ -25,7 +25,7 @@ export const State = ({ state, doing }) => html`
 
 export const Progress = ({ part }) =>
   part === null || part === undefined
-    ? html`<span class="quiet">–</span>`
+    ? ""
     : html`<span class="progress"><progress max="1" value=${part} aria-label="progress" /><span>${percent(part)}</span></span>`;
 
 // values: numbers, null where there was none. The last fifth of the height is kept free for the end's dot.

@@ -10,8 +10,7 @@ const LEADER = "hogwild-stream";
 const RETRY_MS = 1000;
 const SETTLE_MS = 50; // several tabs may say what they look at in the same moment
 const MOST_RUNS = 16; // of one stream; the service's limit
-const MOST_POINTS = 4000;
-const MOST_EVENTS = 2000;
+const MOST_EVENTS = 2000; // of a run; the service bounds the points of its curves
 const TYPES = ["jobs", "machine", "run", "curves", "events"];
 
 // jobs: Map id -> row, null before the first event; runs: id -> {status, curves, events} of those that some tab shows
@@ -46,20 +45,11 @@ export function after(state, type, content) {
 
 function joined(before, { train, evaluations }) {
   if (!before) return { train, evaluations };
-  const columns = Object.entries(train).map(([name, values]) => [name, [...before.train[name], ...values]]);
-  const isFull = columns[0][1].length > MOST_POINTS;
   return {
-    train: Object.fromEntries(columns.map(([name, values]) => [name, isFull ? halved(values) : values])),
-    evaluations: [...before.evaluations, ...evaluations].slice(-MOST_POINTS),
+    train: Object.fromEntries(Object.entries(train).map(([name, values]) => [name, [...before.train[name], ...values]])),
+    evaluations: [...before.evaluations, ...evaluations],
   };
 }
-
-// Each two neighbours become their mean, as in the service.
-const halved = (values) =>
-  Array.from({ length: Math.ceil(values.length / 2) }, (_, place) => {
-    const pair = values.slice(2 * place, 2 * place + 2).filter((value) => value !== null);
-    return pair.length ? pair.reduce((sum, value) => sum + value) / pair.length : null;
-  });
 
 // Call `show` with the state after each event. Return `look`, which says what runs this tab shows.
 export function follow(show) {

@@ -54,8 +54,8 @@ export function Submit({ from }) {
     setBusy(false);
   };
   const take = (name) => {
-    const { text, files, needs } = templates.find((one) => one.name === name);
-    change({ text, files, needs, name });
+    const { text, files, needs } = templates.find((one) => one.name === name) ?? START;
+    change({ text, files, needs, name: name || START.name });
   };
   const problems = verdict?.problems ?? [];
   const isReady = verdict?.row && !verdict.isOld;
@@ -65,8 +65,8 @@ export function Submit({ from }) {
       <div class="written">
         <div class="controls">
           <label>start from
-            <select value=${""} onChange=${(event) => take(event.currentTarget.value)} disabled=${!templates}>
-              <option value=${""} disabled>a template …</option>
+            <select value=${""} onChange=${(event) => take(event.currentTarget.value)}>
+              <option value="">a template …</option>
               ${(templates ?? []).map((one) => html`<option value=${one.name}>${one.name}: ${one.description}</option>`)}
             </select>
           </label>
