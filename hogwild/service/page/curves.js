@@ -4,6 +4,7 @@ import { useKept, useScheme } from "/page/hooks.js";
 import { duration, inWords, number } from "/page/words.js";
 
 const HEIGHT = 210;
+const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 432000]; // between ticks
 const COLORS = 7; // --c0 … --c6; further curves have the same colours, and dashes
 const AXES = { time: "time", samples: "samples", updates: "updates" };
 const OF_TRAINING = ["loss", "samples_per_s", "lr"];
@@ -152,7 +153,7 @@ function options(place, series, x, isLog) {
     cursor: { y: false, sync: { key: "curves" }, points: { size: 6 }, dataIdx: nearest },
     scales: { x: { time: false }, y: { distr: isLog ? 3 : 1 } },
     axes: [
-      { ...axis, size: 28, values: (_, splits) => splits.map(onX), space: x === "time" ? 80 : 60 },
+      { ...axis, size: 28, values: (_, splits) => splits.map(onX), space: 60, ...(x === "time" && { incrs: SECONDS, space: 80 }) },
       { ...axis, size: 52, values: (_, splits) => splits.map((value) => (value === null ? "" : number(value))) },
     ],
     series: [

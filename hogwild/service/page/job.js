@@ -6,7 +6,7 @@ import { useKeys, useNow } from "/page/hooks.js";
 import { ENDED, LIVE, State, confirmed } from "/page/parts.js";
 import { Checkpoints, Log, Settings } from "/page/files.js";
 import { Timeline } from "/page/timeline.js";
-import { ago, best, clock, cores, count, duration, number, percent } from "/page/words.js";
+import { age, ago, clock, cores, count, duration, inWords, number, percent } from "/page/words.js";
 import { Workers } from "/page/workers.js";
 
 export const TABS = ["curves", "workers", "timeline", "log", "settings", "checkpoints"];
@@ -84,12 +84,14 @@ export function Job({ job, tab = TABS[0], run = {}, machine }) {
 function End({ job }) {
   const [explained, setExplained] = useState(null);
   const explain = () => chapterOf(job.error_code).then(setExplained, (problem) => setExplained([["", problem.message]]));
+  const [head, ...trace] = (job.error ?? "").split("\n\n"); // the last line of a traceback says most
   const isBad = job.state === "failed";
   if (job.state === "succeeded" || (!job.reason && !job.error)) return null;
   return html`
     <div class="end ${isBad ? "bad" : ""}">
       ${job.reason && job.reason !== job.error_code && html`<p>${job.state === "queued" ? "It waits: " : ""}${job.reason}</p>`}
-      ${job.error && job.error !== job.reason && html`<pre>${job.error}</pre>`}
+      ${job.error && job.error !== job.reason && html`<p>${head}</p>`}
+      ${trace.length > 0 && html`<pre ref=${(pre) => pre && (pre.scrollTop = pre.scrollHeight)} tabindex="0" aria-label="traceback">${trace.join("\n\n")}</pre>`}
       ${job.error_code && html`
         <p>
           <code>${job.error_code}</code> ${explained === null
@@ -116,11 +118,11 @@ function Figures({ job, status }) {
   const isLive = LIVE.includes(job.state);
   const ran = job.started === null ? null : (isLive ? now : job.ended) - job.started;
   const figures = [
-    ["progress", job.progress === null ? "–" : percent(job.progress), job.epochs && `epoch ${Math.min(job.epoch + (isLive ? 1 : 0), job.epochs)} of ${job.epochs}`],
-    isLive ? ["time left", duration(job.left_s) || "–", ran === null ? "" : `runs for ${duration(ran)}`] : ["duration", duration(ran) || "–", ENDED.includes(job.state) ? `ended ${ago(job.ended, now)}` : `submitted ${ago(job.submitted, now)}`],
+    ["progress", job.progress === null ? "–" : percent(job.progress), job.epochs && `epoch ${number(Math.min(job.epoch + (isLive ? 1 : 0), job.epochs))} of ${number(job.epochs)}`],
+    isLive ? ["time left", duration(job.left_s) || "–", ran === null ? "" : `for ${age(ran)}`] : ["duration", duration(ran) || "–", ENDED.includes(job.state) ? `ended ${ago(job.ended, now)}` : `submitted ${ago(job.submitted, now)}`],
     ["loss", number(job.loss) || "–", "training"],
-    ["best", job.best ? number(job.best.value) : "–", job.best ? `${best(job).replace(/ [^ ]+$/, "")}, ${number(job.best.updates)} updates` : "no evaluation yet"],
-    ["speed", number(job.samples_per_s) || "–", "samples per second"],
+    ["best", job.best ? number(job.best.value) : "–", job.best ? `${inWords(job.best.metric)} at ${number(job.best.updates)}` : "no evaluation yet"],
+    ["speed", number(job.samples_per_s) || "–", "samples/s"],
     ["updates", number(job.updates) || "–", `${number(job.samples) || 0} samples`],
     ["cores", job.cores.length ? cores(job) : job.cpus, job.cores.length ? `${count(job.workers ?? 0, "worker")}${job.elastic ? `, ${job.elastic.min} to ${job.elastic.max} cores` : ""}` : job.state === "queued" ? "wanted" : ""],
     ["staleness", status?.stale_p50 === undefined ? "–" : `${status.stale_p50} / ${status.stale_p99}`, "median / 99 %"],

@@ -137,7 +137,7 @@ function Problem({ problem: { line, column, path, message, code, source }, draft
   };
   const [right] = message.match(/(?<=did you mean ')[^']+/) ?? [];
   const [wrong] = message.match(/(?<=')[^']+(?='; did you mean)/) ?? [path.split(".").at(-1)];
-  const isFixable = right && !right.includes(".") && line && lines[line - 1].indexOf(wrong, column - 1) >= 0;
+  const isFixable = right && !right.includes(".") && line > 0 && lines[line - 1].indexOf(wrong, column - 1) >= 0;
   const fix = () => {
     const place = lines[line - 1].indexOf(wrong, column - 1);
     lines[line - 1] = lines[line - 1].slice(0, place) + right + lines[line - 1].slice(place + wrong.length);

@@ -6,7 +6,7 @@ export const number = (value) =>
   isMissing(value)
     ? ""
     : value !== 0 && Math.abs(value) < 0.001
-      ? value.toExponential(2)
+      ? value.toExponential(2).replace(/\.?0+e/, "e")
       : Math.abs(value) >= 10000
         ? Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value).replace("K", "k")
         : String(Number(value.toPrecision(4)));
