@@ -7,6 +7,7 @@ VARIABLE = "HOGWILD_FAILPOINT"
 POINTS = (
     *("added-aside", "added", "booked", "indexed"),  # store
     *("before-start", "spawned", "started"),  # attempts
+    *("before-move", "move-asked", "moved"),  # loop
     *("before-signal", "signalled", "before-end", "ended", "removed-aside"),  # loop and store
 )
 _reached: dict[str, int] = {}

@@ -1,10 +1,10 @@
 """The one thread that decides: it alone writes the store, starts processes and signals them.
 
-    calls of HTTP ─► answer ─► ends ─► runs ─► signals ─► sweep ─► starts ─► late events ─► snapshot ─► wait
-                       ▲                                                               │               (eventfd,
-                       └───────────────────────────────────────────────────────────────┼───────────────  pidfds)
-                                                                                       ▼
-                                                           readers: `snapshot`, immutable, without a lock
+    calls of HTTP ─► answer ─► ends ─► runs, signals, moves ─► sweep ─► starts ─► late events ─► snapshot ─► wait
+                       ▲                                                                           │    (eventfd,
+                       └───────────────────────────────────────────────────────────────────────────┼────  pidfds)
+                                                                                                   ▼
+                                                              readers: `snapshot`, immutable, without a lock
 
 The one thing to know: every step is written down before it is done, and can be done again. `starting` is booked before
 the process starts, its number after; a service that was killed in between finds the process by its mark. An end is
@@ -34,13 +34,14 @@ from hogwild.service.attempts import JobProcess
 from hogwild.service.environment import MARK
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import StateFolder
+from hogwild.service.moves import Moves
 from hogwild.service.schedule import Machine, decide
 from hogwild.service.states import Ask, AttemptEnd, JobOrder, JobRecord, asked, end_event, overdue
 from hogwild.service.store import Store
 from hogwild.service.views import Row, row_of
 from hogwild.storage.run_directory import LOCK, STATUS
 
-LIVE_S, IDLE_S, SWEEP_S = 0.5, 5.0, 0.2  # between two looks
+LIVE_S, IDLE_S, SWEEP_S, MOVE_S = 0.5, 5.0, 0.2, 0.05  # between two looks
 UNSURE_S = 600.0  # at most, for a record of a found process
 TRAINING = ("running", "stopping")  # of status.json
 LEAST_LETTERS = 4  # of an id
@@ -95,6 +96,7 @@ class ServiceLoop:
         self._sweeping: set[str] = set()
         self._not_before_s: dict[str, float] = {}  # of queued jobs that could not be started for now
         self._waits: dict[str, str] = {}
+        self._moves = Moves(state, self._store)
         self._looked: dict[str, tuple[Any, dict[str, Any]]] = {}  # (identity of status.json, content)
         self._rows: dict[str, tuple[tuple[Any, ...], Row]] = {}  # (what a row was made from, row)
         self._shown: dict[str, Row] = {}  # rows of the snapshot
@@ -248,6 +250,7 @@ class ServiceLoop:
             with self._alone(name):
                 self._look(name, watched.process)
                 self._signal(name, watched)
+                self._moves.look(name, self._record(name))
         self._sweep()
         self._start_jobs()
         if self._store.is_behind:
@@ -256,6 +259,7 @@ class ServiceLoop:
 
     def _wait(self) -> None:
         wait_s = SWEEP_S if self._sweeping else LIVE_S if self._live else IDLE_S
+        wait_s = min(wait_s, MOVE_S) if any(self._store.jobs[name].move for name in self._live) else wait_s
         host.wait_readable([self._wake, *(watched.process.pidfd for watched in self._live.values())], wait_s * 1000)
 
     def _recover(self) -> None:
@@ -273,6 +277,7 @@ class ServiceLoop:
                 process = attempts.find(job, folder, entry)
             if process is not None:
                 self._take(name, Watched(process, Instant.now() if job.state == "stopping" else None))
+                self._moves.find(name)
             else:  # it ended while no service ran, or never began
                 self._end(name, None)
         elif is_marked and (process := self._process_of_run(name)) is not None:
@@ -328,6 +333,7 @@ class ServiceLoop:
 
     def _finish(self, name: str, end: AttemptEnd) -> None:
         job = self._store.jobs[name]
+        self._moves.end(name)
         self._store.book(name, end_event(job, self._store.orders[name], end, time.time()))
         self._sweeping.add(name)
         self._looked.pop(name, None)
@@ -367,10 +373,10 @@ class ServiceLoop:
     def _start_jobs(self) -> None:
         jobs = [job for job in self._store.jobs.values() if job.is_live or self._is_startable(job)]
         self._waits = {name: why for name, why in self._waits.items() if name in self._not_before_s}
-        if not any(job.state == "queued" for job in jobs):
-            return
-        turn = decide(jobs, self._store.orders, replace(self.machine, memory_bytes=self._free_bytes()))
+        machine = replace(self.machine, memory_bytes=self._free_bytes())
+        turn = decide(jobs, self._store.orders, machine)
         self._waits |= turn.waits
+        self._moves.ask(jobs, machine, turn)
         for name in turn.passed:
             self._store.book(name, {"event": "passed"})
         for name, share in turn.starts.items():

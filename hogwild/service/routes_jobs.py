@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from hogwild import host
 from hogwild.config.field_types import nbytes
 from hogwild.config.load import Job, load_job
+from hogwild.config.schema import ElasticCores
 from hogwild.errors import NotFoundError, UsageError
 from hogwild.formatting import size
 from hogwild.service import stream
@@ -25,7 +26,7 @@ from hogwild.service.folders import ID, check_files
 from hogwild.service.follow import Followed
 from hogwild.service.loop import ServiceLoop
 from hogwild.service.schedule import Machine
-from hogwild.service.states import JobOrder
+from hogwild.service.states import Elastic, JobOrder
 from hogwild.service.views import Row
 
 LOG_BYTES = 256 * 1024  # of a log, in one answer
@@ -137,11 +138,35 @@ def cores_for(job: Job, machine: Machine) -> int:
                 f"resources.{name}: must be <= {unit(there)}, which is what this machine has, got {unit(wanted)}",
                 code="service/too-much",
             )
+    elastic = elastic_of(job, machine)
     if job.resources.cpus is not None:
-        return job.resources.cpus
-    if procs == "auto":
-        return cores
-    return min(max(procs, 1) * (threads if isinstance(threads, int) else 1), cores)
+        wish = job.resources.cpus
+    elif procs == "auto":
+        wish = cores
+    else:
+        wish = min(max(procs, 1) * (threads if isinstance(threads, int) else 1), cores)
+    return wish if elastic is None else min(max(wish, elastic.least), elastic.most)
+
+
+def elastic_of(job: Job, machine: Machine) -> Elastic | None:
+    """Return the cores that a job may have while it runs; None if it keeps those that it begins with. Raises UsageError
+    if it asks for more than the machine has."""
+    is_bound = job.train.pin or job.data.lanes is not None or job.resources.gpus > 0
+    if job.queue.elastic is None and (job.train.procs != "auto" or is_bound):
+        return None
+    given, cores = job.queue.elastic or ElasticCores(), len(machine.cores)
+    threads = job.train.threads if isinstance(job.train.threads, int) else 1
+    least = max(given.min, job.supervise.min_workers * threads)
+    most = given.max if isinstance(given.max, int) else cores
+    if least > cores:
+        if job.queue.elastic is None:
+            return None
+        raise UsageError(
+            f"queue.elastic.min: the job needs {least} cores (min {given.min}; supervise.min_workers "
+            f"{job.supervise.min_workers} x {threads} threads); this machine has {cores}",
+            code="service/too-much",
+        )
+    return Elastic(least, max(most, least), threads)
 
 
 def reserved_bytes(job: Job) -> int:
@@ -176,7 +201,8 @@ def _order_of(given: Submission, machine: Machine) -> JobOrder:
         cpus=cores_for(job, machine),
         memory=reserved_bytes(job),
         gpus=job.resources.gpus,
-        **job.queue.model_dump(),
+        elastic=elastic_of(job, machine),
+        **job.queue.model_dump(exclude={"elastic"}),
     )
 
 
