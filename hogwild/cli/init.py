@@ -161,13 +161,18 @@ def _edited(line: str, edits: Mapping[str, str]) -> list[str]:
     return [line] if changed == code else [changed, f"{line[:indent]}# {line[indent:]}"]
 
 
-def _bring(task: InitTask, folder: Path) -> list[str]:
-    """Write the files that the job needs beside it; return a line about each, or about a folder of many. Existing files
-    are kept: they may be the user's."""
+def needed_files(task: InitTask) -> dict[str, bytes]:
+    """Return the files that the job needs in its folder: relative path -> content."""
     files = {name: source(name).read_bytes() for name in task.beside}
     if task.sample:
         files |= {f"samples/{name}": content for name, content in sample_files(task.sample).items()}
-    files[SCHEMA] = source(SCHEMA).read_bytes()
+    return files
+
+
+def _bring(task: InitTask, folder: Path) -> list[str]:
+    """Write the files that the job needs beside it; return a line about each, or about a folder of many. Existing files
+    are kept: they may be the user's."""
+    files = {**needed_files(task), SCHEMA: source(SCHEMA).read_bytes()}
     lines, written = [], dict[Path, list[Path]]()
     for name, content in files.items():
         file = folder / name

@@ -1,13 +1,18 @@
 """The command `serve`: the training service in this process."""
 
 from importlib.util import find_spec
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hogwild.cli.arguments import StateDir
+from hogwild.cli.init import TASKS, job_text, needed_files
 from hogwild.cli.output import print_message, print_result
+from hogwild.config.locate import first_sentence, source
 from hogwild.errors import UsageError
+
+if TYPE_CHECKING:
+    from hogwild.service.routes_machine import Template
 
 SERVICE_PORT = 8470
 
@@ -34,5 +39,33 @@ def serve(
             f"finds them.\nFrom another machine: ssh -L {port}:127.0.0.1:{port} HOST, then open the same link."
         )
 
-    run(state, port, tell)
+    run(state, port, tell, _templates)
     return 0
+
+
+def _templates() -> "list[Template]":
+    """Return the job files of `hogwild init`, for the page."""
+    from hogwild.service.routes_machine import Template
+
+    found = []
+    for name, task in TASKS.items():
+        files = needed_files(task)
+        texts = {path: text for path, content in files.items() if (text := _text_of(content)) is not None}
+        needs = [path for path in files if path not in texts]
+        found.append(
+            Template(
+                name=name,
+                description=first_sentence(source(task.job)),
+                text=job_text(name),
+                files=texts,
+                needs=needs,
+            )
+        )
+    return found
+
+
+def _text_of(content: bytes) -> str | None:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return None

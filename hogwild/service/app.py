@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import uvicorn
@@ -18,30 +18,47 @@ from starlette.exceptions import HTTPException
 from hogwild import host
 from hogwild.config.locate import shipped
 from hogwild.errors import (
+    CheckpointError,
     ConflictError,
     HogwildError,
     NotFoundError,
+    RunDirError,
+    RunEndedError,
     ServiceError,
     StorageFullError,
     UsageError,
 )
+from hogwild.service.api_description import described
 from hogwild.service.folders import StateFolder
+from hogwild.service.follow import Followed
 from hogwild.service.loop import ServiceLoop
+from hogwild.service.machine_view import MachineView
 from hogwild.service.routes_jobs import jobs_router
+from hogwild.service.routes_machine import Template, machine_router
+from hogwild.service.routes_runs import runs_router
 from hogwild.service.schedule import Machine
-from hogwild.service.security import App, Guard, problem
+from hogwild.service.security import Guard, problem
 from hogwild.service.stream import Changes
 from hogwild.version import __version__
 
 PORT = 8470
 BACKLOG = 128
-STATUS = {ConflictError: 409, StorageFullError: 507, NotFoundError: 404, UsageError: 422}
+STATUS = {
+    **dict.fromkeys((ConflictError, CheckpointError, RunEndedError), 409),
+    **dict.fromkeys((StorageFullError, RunDirError), 507),
+    NotFoundError: 404,
+    UsageError: 422,
+    ServiceError: 503,
+}
 PAGE = Path(__file__).parent / "page"
 
 
-def run(state: StateFolder, port: int, tell: Callable[[str, int], None]) -> None:
+def run(
+    state: StateFolder, port: int, tell: Callable[[str, int], None], templates: Callable[[], Sequence[Template]]
+) -> None:
     """Run the service until SIGINT or SIGTERM; jobs go on. `port`: 0 chooses a free one. `tell` is called with link and
-    port once it listens. Raises ConflictError if a service runs here, ServiceError, RunDirError."""
+    port once it listens; `templates` returns job files for the page. Raises ConflictError if a service runs here,
+    ServiceError, RunDirError."""
     state.make()
     lock = _lock(state)
     try:
@@ -60,7 +77,7 @@ def run(state: StateFolder, port: int, tell: Callable[[str, int], None]) -> None
             host.raise_noted()
             tell(f"http://127.0.0.1:{port}/?token={token}", port)
             config = uvicorn.Config(
-                Guard(build_app(loop, changes), token),
+                Guard(build_app(loop, changes, templates), token),
                 log_level="warning",
                 access_log=False,
                 timeout_graceful_shutdown=2,
@@ -96,12 +113,13 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def build_app(loop: ServiceLoop, changes: Changes) -> App:
+def build_app(loop: ServiceLoop, changes: Changes, templates: Callable[[], Sequence[Template]] = tuple) -> FastAPI:
     """Return the application; the loop runs already."""
+    machine, followed = MachineView(loop.machine), Followed()
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        changes.start()
+        changes.start(lambda: machine.look(loop.snapshot))
         yield
 
     app = FastAPI(
@@ -112,7 +130,10 @@ def build_app(loop: ServiceLoop, changes: Changes) -> App:
         openapi_url="/api/v1/openapi.json",
         lifespan=lifespan,
     )
-    app.include_router(jobs_router(loop, changes))
+    app.include_router(runs_router(loop, followed))  # before `/jobs/{name}/{ask}`
+    app.include_router(jobs_router(loop))
+    app.include_router(machine_router(loop, changes, followed, machine, templates))
+    app.openapi_schema = described(app.openapi())
 
     @app.get("/healthz", include_in_schema=False)
     async def health() -> Response:

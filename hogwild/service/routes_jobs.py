@@ -5,13 +5,10 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Response
-from fastapi.responses import PlainTextResponse
-from fastapi.sse import EventSourceResponse, ServerSentEvent
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from hogwild import host
@@ -20,16 +17,13 @@ from hogwild.config.load import Job, load_job
 from hogwild.config.schema import ElasticCores
 from hogwild.errors import NotFoundError, UsageError
 from hogwild.formatting import size
-from hogwild.service import stream
 from hogwild.service.environment import allowed, is_possible
-from hogwild.service.folders import ID, check_files
-from hogwild.service.follow import Followed
+from hogwild.service.folders import ID, StateFolder, check_files
 from hogwild.service.loop import ServiceLoop
 from hogwild.service.schedule import Machine
 from hogwild.service.states import Elastic, JobOrder
 from hogwild.service.views import Row
 
-LOG_BYTES = 256 * 1024  # of a log, in one answer
 Text = Annotated[str, Field(max_length=4096)]
 Name = Annotated[str, Field(max_length=100)]
 
@@ -44,10 +38,19 @@ class Submission(BaseModel):
     text: str = Field(description="Content of the job file.")
     files: dict[str, str] = Field(default_factory=dict, description="Modules beside it: relative path -> content.")
     overrides: list[Text] = Field(default_factory=list, max_length=1000)
-    folder: Text = Field(description="Current folder of the job, absolute.")
-    job_folder: Text = Field(description="Folder of the user's job file, absolute: data files may lie there.")
+    folder: Text | None = Field(None, description="Current folder of the job, absolute; default: the service's own.")
+    job_folder: Text | None = Field(
+        None, description="Folder of the user's job file, absolute: data files may lie there; default: that of `files`."
+    )
     data_dir: Text | None = None
-    environment: dict[str, str] = Field(default_factory=dict)
+    environment: dict[str, str] | None = Field(None, description="Its environment; default: the service's own.")
+
+
+class JobList(BaseModel):
+    """All jobs, the oldest first. `version` grows with every change."""
+
+    version: int
+    jobs: list[Row]
 
 
 class Draft(BaseModel):
@@ -60,14 +63,15 @@ class Draft(BaseModel):
     overrides: list[Text] = Field(default_factory=list, max_length=1000)
 
 
-def jobs_router(loop: ServiceLoop, changes: stream.Changes) -> APIRouter:
+def jobs_router(loop: ServiceLoop) -> APIRouter:
     """Return the routes below /api/v1."""
     routes = APIRouter(prefix="/api/v1", tags=["jobs"])
-    followed = Followed()
+    current = os.getcwd()
 
     @routes.post("/jobs", status_code=201)
     async def submit(given: Submission) -> Row:
-        order = await asyncio.to_thread(_order_of, given, loop.machine)
+        """Queue a job. Only `id`, `job_file` and `text` are needed."""
+        order = await asyncio.to_thread(_order_of, given, loop.machine, loop.state, current)
         aside = await asyncio.to_thread(loop.write_aside, {**given.files, order.copied: given.text})
         return await asyncio.wrap_future(loop.call(lambda: loop.submit(order, aside)))
 
@@ -77,7 +81,7 @@ def jobs_router(loop: ServiceLoop, changes: stream.Changes) -> APIRouter:
         job = load_job(Path(given.job_file), given.overrides, source_text=given.text)
         return {"name": job.name, "cpus": cores_for(job, loop.machine)}
 
-    @routes.get("/jobs")
+    @routes.get("/jobs", response_model=JobList)
     async def jobs() -> Response:
         """Return all jobs, the oldest first."""
         shown = loop.snapshot
@@ -86,38 +90,18 @@ def jobs_router(loop: ServiceLoop, changes: stream.Changes) -> APIRouter:
 
     @routes.get("/jobs/{name}")
     async def job(name: Name) -> Row:
+        """Return a job by id, number, or beginning of an id."""
         return await asyncio.wrap_future(loop.call(lambda: loop.row(name)))
 
     @routes.post("/jobs/{name}/{ask}")
     async def ask(name: Name, ask: Literal["cancel", "pause", "resume", "retry"], now: bool = False) -> Row:
+        """Cancel, pause, resume or retry a job; does not wait until that is done. `now`: without a checkpoint."""
         return await asyncio.wrap_future(loop.call(lambda: loop.ask(name, ask, now)))
 
     @routes.delete("/jobs/{name}", status_code=204)
     async def delete(name: Name) -> None:
         """Remove an ended or paused job, with its run directory."""
         await asyncio.wrap_future(loop.call(lambda: loop.delete(name)))
-
-    @routes.get("/jobs/{name}/metrics")
-    async def metrics(name: Name) -> dict[str, Any]:
-        """Return the curves, thinned."""
-        run = await _run_of(name)
-        return await asyncio.to_thread(followed.read, run)
-
-    @routes.get("/jobs/{name}/log", response_class=PlainTextResponse)
-    async def log(name: Name, worker: Annotated[int | None, Query(ge=0, le=9999)] = None) -> str:
-        """Return the end of a log: the supervisor's, or a worker's."""
-        run = await _run_of(name)
-        return await asyncio.to_thread(_tail_of, run, worker)
-
-    @routes.get("/stream", response_class=EventSourceResponse)
-    async def streamed() -> AsyncIterator[ServerSentEvent]:
-        """Send the jobs that change, as events."""
-        async for event in stream.events(loop, changes):
-            yield event
-
-    async def _run_of(name: str) -> Path:
-        row = await asyncio.wrap_future(loop.call(lambda: loop.row(name)))
-        return Path(row["run_dir"])
 
     return routes
 
@@ -173,15 +157,17 @@ def reserved_bytes(job: Job) -> int:
     return 0 if job.resources.memory is None else nbytes(job.resources.memory)
 
 
-def _order_of(given: Submission, machine: Machine) -> JobOrder:
-    """Check a submission. Raises UsageError, ConfigError, NotFoundError."""
+def _order_of(given: Submission, machine: Machine, state: StateFolder, current: str) -> JobOrder:
+    """Check a submission. `current`: the service's folder. Raises UsageError, ConfigError, NotFoundError."""
+    own_folder = current if given.folder is None else given.folder
+    job_folder = str(state.job(given.id).files) if given.job_folder is None else given.job_folder
     name = os.path.basename(given.job_file) or "job.yaml"
     check_files({**given.files, name: given.text})
     job = load_job(Path(given.job_file), given.overrides, source_text=given.text)
-    for text in (given.job_file, given.job_folder, given.folder, given.data_dir or "", *given.overrides):
+    for text in (given.job_file, job_folder, own_folder, given.data_dir or "", *given.overrides):
         if not is_possible("", text):
             raise UsageError(f"{text!r} has characters that no path may have", code="service/bad-file")
-    for folder, what in ((given.folder, "the current folder"), (given.data_dir, "--data-dir")):
+    for folder, what in ((own_folder, "the current folder"), (given.data_dir, "--data-dir")):
         if folder is not None and not (os.path.isabs(folder) and os.path.isdir(folder)):
             raise NotFoundError(f"{what} {folder}: there is no such folder", code="service/no-folder")
     return JobOrder(
@@ -191,11 +177,11 @@ def _order_of(given: Submission, machine: Machine) -> JobOrder:
         submitted=time.time(),
         job_file=given.job_file,
         copied=name,
-        job_folder=given.job_folder,
+        job_folder=job_folder,
         overrides=tuple(given.overrides),
-        folder=given.folder,
+        folder=own_folder,
         data_dir=given.data_dir,
-        environment=allowed(given.environment),
+        environment=allowed(os.environ if given.environment is None else given.environment),
         digest=hashlib.sha256(given.model_dump_json().encode()).hexdigest(),
         mark=secrets.token_hex(16),
         cpus=cores_for(job, machine),
@@ -204,15 +190,3 @@ def _order_of(given: Submission, machine: Machine) -> JobOrder:
         elastic=elastic_of(job, machine),
         **job.queue.model_dump(exclude={"elastic"}),
     )
-
-
-def _tail_of(run: Path, worker: int | None) -> str:
-    file = run / "logs" / ("supervisor.log" if worker is None else f"worker-{worker}.log")
-    try:
-        with open(file, "rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            stream.seek(max(0, size - LOG_BYTES))
-            text = stream.read(LOG_BYTES).decode(errors="replace")
-    except OSError:
-        raise NotFoundError(f"there is no {file.name} of this job", code="run/no-log") from None
-    return text if size <= LOG_BYTES else text.partition("\n")[2]

@@ -10,13 +10,14 @@ See https://owasp.org/www-community/attacks/csrf and, for names that change thei
 chapter of https://github.com/nccgroup/singularity/wiki."""
 
 import hmac
+import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -150,5 +151,7 @@ def _refuse(status: int, words: str, code: str) -> Response:
 
 def problem(status: int, words: str, code: str, **more: Any) -> Response:
     """Return an error as RFC 9457 has it, with our code."""
-    content = {"title": words.splitlines()[0], "status": status, "detail": words, "error_code": code, **more}
-    return JSONResponse(content, status, media_type="application/problem+json")
+    title = next(iter(words.splitlines()), "")
+    content = {"title": title, "status": status, "detail": words, "error_code": code, **more}
+    # In ASCII: words may quote what came, which need not be possible in UTF-8.
+    return Response(json.dumps(content), status, media_type="application/problem+json")

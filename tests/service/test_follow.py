@@ -1,12 +1,13 @@
 """Curves read as a run's records grow: nothing twice or missed, cut files from their beginning, bounded memory."""
 
+import gc
 import json
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hogwild.service.follow import MOST_POINTS, Followed, ThinnedCurves
+from hogwild.service.follow import MOST_POINTS, MOST_RUNS, Followed, ThinnedCurves
 
 
 def record(update: int, loss: float | None = 1.0) -> str:
@@ -17,7 +18,7 @@ def record(update: int, loss: float | None = 1.0) -> str:
 
 def test_records_are_read_as_they_come_and_half_a_line_later(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
-    curves = ThinnedCurves(file)
+    curves = ThinnedCurves(tmp_path)
     assert curves.read()["train"]["updates"] == []
     evaluation = {
         "time": 2.0,
@@ -41,7 +42,7 @@ def test_records_are_read_as_they_come_and_half_a_line_later(tmp_path: Path) -> 
 def test_a_file_that_was_cut_and_grew_again_is_read_from_its_beginning(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text("".join(record(update) for update in range(1, 6)))
-    curves = ThinnedCurves(file)
+    curves = ThinnedCurves(tmp_path)
     before = curves.read()["generation"]
     file.write_text("".join(record(update) for update in (1, 2)) + "".join(record(update) for update in range(30, 40)))
     found = curves.read()
@@ -63,6 +64,10 @@ def test_a_long_run_keeps_its_mean_and_its_ends(count: int) -> None:
 
 def test_the_runs_that_were_asked_for_last_are_kept(tmp_path: Path) -> None:
     followed = Followed()
+    first = followed.run(tmp_path / "0")
     for number in range(100):
         assert followed.read(tmp_path / str(number))["generation"] == 0
-    assert len(followed._curves) == 64
+    assert len(followed._recent) == MOST_RUNS
+    gc.collect()
+    assert len(followed._runs) == MOST_RUNS + 1
+    assert followed.run(tmp_path / "0") is first  # somebody follows it

@@ -123,7 +123,7 @@ class Saving:
         if self._is_in_place:
             self.journal.show_message("too little free memory: training is paused while the checkpoint is written")
         state = {**rest, "ledger": queue.state()}
-        meta = {"update": queue.updates, "samples": queue.samples, "metrics": rest["metrics"]}
+        meta = {"update": queue.updates, "epoch": queue.epoch, "samples": queue.samples, "metrics": rest["metrics"]}
         self._is_begun = True
         self.note_saved()
         name, copies = checkpoint_name(queue.updates), Copies(in_place=self._is_in_place)

@@ -1,0 +1,196 @@
+"""Routes for one job's run directory: curves, logs, events, checkpoints, configuration, requests to a live job.
+Files are read in threads."""
+
+import asyncio
+import hashlib
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path as FilePath
+from typing import Annotated, Any, BinaryIO, Literal
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import PlainTextResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from hogwild.errors import ConflictError, RunEndedError, UsageError
+from hogwild.monitoring.run_status import read_status
+from hogwild.service import run_reader
+from hogwild.service.continuation import copy_checkpoint, files_of
+from hogwild.service.folders import ID
+from hogwild.service.follow import Followed
+from hogwild.service.loop import ServiceLoop
+from hogwild.service.states import JobOrder
+from hogwild.service.views import Row
+from hogwild.storage.run_requests import answer_to, size_of_events, withdraw, write_request
+
+ANSWER_S = 30.0  # at most, for a live job's answer
+LOOK_S = 0.1  # a supervisor looks for requests as often
+CHUNK = 1 << 20
+Name = Annotated[str, Path(max_length=100, description="Id, number, or beginning of an id of a job.")]
+Checkpoint = Annotated[str, Path(pattern="^update-[0-9]{9,18}$", description="Name of a checkpoint.")]
+Cpu = Annotated[int, Field(ge=0, le=65535)]
+
+
+class LiveRequest(BaseModel):
+    """A request to a running job."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ask: Literal["checkpoint", "stacks", "resize"]
+    procs: int | None = Field(None, ge=1, le=9999, description="resize: number of workers.")
+    cores: list[Cpu] | None = Field(
+        None, min_length=1, max_length=4096, description="resize: logical CPUs, of those that the job has."
+    )
+
+
+def runs_router(loop: ServiceLoop, followed: Followed) -> APIRouter:
+    """Return the routes below /api/v1/jobs/ID."""
+    routes = APIRouter(prefix="/api/v1/jobs/{name}", tags=["runs"])
+
+    async def row_of(name: str) -> Row:
+        return await asyncio.wrap_future(loop.call(lambda: loop.row(name)))
+
+    async def run_of(name: str) -> FilePath:
+        return FilePath((await row_of(name))["run_dir"])
+
+    @routes.get("/metrics")
+    async def metrics(name: Name) -> dict[str, Any]:
+        """Return the curves, thinned."""
+        return await asyncio.to_thread(followed.read, await run_of(name))
+
+    @routes.get("/events")
+    async def events(name: Name) -> list[dict[str, Any]]:
+        """Return the newest events of the run, the oldest first."""
+        return await asyncio.to_thread(followed.events, await run_of(name))
+
+    @routes.get("/config")
+    async def config(name: Name) -> dict[str, Any]:
+        """Return the job file, and where each value came from: the file, the command line or a default."""
+        row = await row_of(name)
+        return await asyncio.to_thread(run_reader.config_of, loop.state.job(row["id"]))
+
+    @routes.get("/logs")
+    async def logs(name: Name) -> list[dict[str, Any]]:
+        """List the logs: the supervisor's, then those of workers and loaders."""
+        return await asyncio.to_thread(run_reader.logs_in, await run_of(name))
+
+    @routes.get("/log", response_class=PlainTextResponse)
+    async def log(
+        name: Name,
+        worker: Annotated[int | None, Query(ge=0, le=9999)] = None,
+        of: Annotated[str, Query(pattern="^[a-z]{1,20}(-[0-9]{1,4})?$", description="A name that /logs lists.")] = (
+            "supervisor"
+        ),
+        search: Annotated[str, Query(max_length=200, description="Only lines that contain this, in any case.")] = "",
+    ) -> str:
+        """Return the end of a log, or the newest lines of it that a search finds."""
+        which = of if worker is None else f"worker-{worker}"
+        return await asyncio.to_thread(run_reader.read_log, await run_of(name), which, search)
+
+    @routes.get("/checkpoints")
+    async def checkpoints(name: Name) -> list[dict[str, Any]]:
+        """List the checkpoints, the newest first."""
+        return await asyncio.to_thread(run_reader.checkpoints_in, await run_of(name))
+
+    @routes.get("/checkpoints/{checkpoint}/export", response_class=StreamingResponse)
+    async def export(name: Name, checkpoint: Checkpoint) -> StreamingResponse:
+        """Return the model of a checkpoint, as a safetensors file."""
+        row = await row_of(name)
+        stream, size = await asyncio.to_thread(run_reader.opened_model, FilePath(row["run_dir"]), checkpoint)
+        headers = {
+            "content-length": str(size),
+            "content-disposition": f'attachment; filename="job-{row["number"]}-{checkpoint}.safetensors"',
+        }
+        return StreamingResponse(_chunks(stream), media_type="application/octet-stream", headers=headers)
+
+    @routes.post("/checkpoints/{checkpoint}/resume", status_code=201)
+    async def resume(
+        name: Name,
+        checkpoint: Checkpoint,
+        new: Annotated[
+            str | None, Query(alias="id", pattern=f"^{ID.pattern}$", description="Id of the new job; drawn if missing.")
+        ] = None,
+    ) -> Row:
+        """Submit a new job that goes on from a copy of this checkpoint, in a run directory of its own."""
+        row, new_id = await row_of(name), new or secrets.token_hex(6)
+        order, aside = await asyncio.to_thread(_continued, loop, row["id"], checkpoint, new_id)
+        return await asyncio.wrap_future(loop.call(lambda: loop.submit(order, aside)))
+
+    @routes.post("/requests")
+    async def request(name: Name, given: LiveRequest) -> dict[str, Any]:
+        """Ask a running job for a checkpoint, for the stacks of its processes, or for other workers and cores; wait for
+        its answer."""
+        row = await row_of(name)
+        _check_request(given, row)
+        run = FilePath(row["run_dir"])
+        stacks = await asyncio.to_thread(run_reader.sizes_of_stacks, run)
+        answer = await _ask(run, given.model_dump(exclude_none=True))
+        if given.ask == "stacks":
+            answer["text"] = await asyncio.to_thread(run_reader.read_stacks, run, stacks)
+        return answer
+
+    return routes
+
+
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    with stream:
+        while chunk := stream.read(CHUNK):
+            yield chunk
+
+
+def _continued(loop: ServiceLoop, old_id: str, checkpoint: str, new_id: str) -> tuple[JobOrder, FilePath]:
+    """Return the order of the new job, and the folder aside with its files and its run."""
+    old = loop.state.job(old_id)
+    try:
+        order = old.read_order()
+    except (OSError, ValueError) as error:
+        raise ConflictError(f"{old.order}: {error}", code="service/damaged-job") from None
+    aside = loop.write_aside(files_of(old))
+    try:
+        copy_checkpoint(old, checkpoint, aside, loop.state.job(new_id))
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    digest = hashlib.sha256(f"resume {old_id} {checkpoint}".encode()).hexdigest()
+    mark = secrets.token_hex(16)
+    return replace(order, id=new_id, number=0, submitted=time.time(), mark=mark, digest=digest), aside
+
+
+def _check_request(given: LiveRequest, row: Row) -> None:
+    """Raise UsageError for fields that do not belong together, ConflictError if the job cannot answer."""
+    if (given.ask == "resize") != (given.procs is not None or given.cores is not None):
+        raise UsageError("procs and cores belong to resize, which needs one of them", code="usage/contradiction")
+    if given.cores is not None and not set(given.cores) <= set(row["cores"]):
+        raise UsageError(
+            f"cores: must be among {row['cores']}, which job {row['number']} has, got {given.cores}",
+            code="service/too-much",
+        )
+    if row["state"] != "running":
+        raise ConflictError(
+            f"job {row['number']} is {row['state']}: only a running job answers requests", code="service/wrong-state"
+        )
+
+
+async def _ask(run: FilePath, request: dict[str, Any]) -> dict[str, Any]:
+    """Write a request and wait for its answer. Raises RunEndedError, ConflictError, RunDirError."""
+    begin = await asyncio.to_thread(size_of_events, run)
+    name = await asyncio.to_thread(write_request, run, **request)
+    until = time.monotonic() + ANSWER_S
+    try:
+        while True:
+            is_alive = (await asyncio.to_thread(read_status, run)).is_alive  # before: its last answer is found
+            is_last = time.monotonic() > until
+            if (answer := await asyncio.to_thread(answer_to, run, name, begin)) is not None:
+                return answer
+            if not is_alive:
+                raise RunEndedError("the job ended before it answered", code="run/ended")
+            if is_last:
+                raise ConflictError(
+                    f"no answer within {ANSWER_S:g} s: is the job stopped, or busy in user code?", code="run/no-answer"
+                )
+            await asyncio.sleep(LOOK_S)
+    finally:
+        withdraw(run, name)
