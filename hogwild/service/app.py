@@ -28,6 +28,7 @@ from hogwild.errors import (
 from hogwild.service.folders import StateFolder
 from hogwild.service.loop import ServiceLoop
 from hogwild.service.routes_jobs import jobs_router
+from hogwild.service.routes_sweeps import sweeps_router
 from hogwild.service.schedule import Machine
 from hogwild.service.security import App, Guard, problem
 from hogwild.service.stream import Changes
@@ -113,6 +114,7 @@ def build_app(loop: ServiceLoop, changes: Changes) -> App:
         lifespan=lifespan,
     )
     app.include_router(jobs_router(loop, changes))
+    app.include_router(sweeps_router(loop))
 
     @app.get("/healthz", include_in_schema=False)
     async def health() -> Response:

@@ -5,7 +5,7 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -66,7 +66,7 @@ def jobs_router(loop: ServiceLoop, changes: stream.Changes) -> APIRouter:
 
     @routes.post("/jobs", status_code=201)
     async def submit(given: Submission) -> Row:
-        order = await asyncio.to_thread(_order_of, given, loop.machine)
+        order = await asyncio.to_thread(order_of, given, loop.machine)
         aside = await asyncio.to_thread(loop.write_aside, {**given.files, order.copied: given.text})
         return await asyncio.wrap_future(loop.call(lambda: loop.submit(order, aside)))
 
@@ -148,30 +148,47 @@ def reserved_bytes(job: Job) -> int:
     return 0 if job.resources.memory is None else nbytes(job.resources.memory)
 
 
-def _order_of(given: Submission, machine: Machine) -> JobOrder:
+def order_of(given: Submission, machine: Machine) -> JobOrder:
     """Check a submission. Raises UsageError, ConfigError, NotFoundError."""
-    name = os.path.basename(given.job_file) or "job.yaml"
-    check_files({**given.files, name: given.text})
-    job = load_job(Path(given.job_file), given.overrides, source_text=given.text)
+    check_submission(given)
+    return order_with(given, given.id, given.overrides, digest_of(given), machine)
+
+
+def copied_name(given: Submission) -> str:
+    return os.path.basename(given.job_file) or "job.yaml"
+
+
+def digest_of(given: Submission) -> str:
+    return hashlib.sha256(given.model_dump_json().encode()).hexdigest()
+
+
+def check_submission(given: Submission) -> None:
+    """Check all but the job. Raises UsageError, NotFoundError."""
+    check_files({**given.files, copied_name(given): given.text})
     for text in (given.job_file, given.job_folder, given.folder, given.data_dir or "", *given.overrides):
         if not is_possible("", text):
             raise UsageError(f"{text!r} has characters that no path may have", code="service/bad-file")
     for folder, what in ((given.folder, "the current folder"), (given.data_dir, "--data-dir")):
         if folder is not None and not (os.path.isabs(folder) and os.path.isdir(folder)):
             raise NotFoundError(f"{what} {folder}: there is no such folder", code="service/no-folder")
+
+
+def order_with(given: Submission, name: str, overrides: Sequence[str], digest: str, machine: Machine) -> JobOrder:
+    """Return the order of job `name` of a checked submission. Raises ConfigError, UsageError."""
+    job = load_job(Path(given.job_file), overrides, source_text=given.text)
     return JobOrder(
-        id=given.id,
+        id=name,
         number=0,  # the loop gives it
         name=job.name,
         submitted=time.time(),
         job_file=given.job_file,
-        copied=name,
+        copied=copied_name(given),
         job_folder=given.job_folder,
-        overrides=tuple(given.overrides),
+        overrides=tuple(overrides),
         folder=given.folder,
         data_dir=given.data_dir,
         environment=allowed(given.environment),
-        digest=hashlib.sha256(given.model_dump_json().encode()).hexdigest(),
+        digest=digest,
         mark=secrets.token_hex(16),
         cpus=cores_for(job, machine),
         memory=reserved_bytes(job),
