@@ -17,7 +17,7 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -77,7 +77,8 @@ class Snapshot:
 
 
 class ServiceLoop:
-    """The thread. Other threads use `call`, `write_aside`, `snapshot` and `stop` only. In this thread, `on_change` is
+    """The thread. Other threads use `call`, `write_aside`, `write_sweep_aside`, `snapshot` and `stop`
+    only. In this thread, `on_change` is
     called after each new snapshot, `on_failure` if an error ends it."""
 
     def __init__(
@@ -137,6 +138,10 @@ class ServiceLoop:
         """Write a new job's files, for `submit`. May take long. Raises StorageFullError."""
         return self._store.write_aside(files)
 
+    def write_sweep_aside(self, files: dict[str, str], orders: Sequence[JobOrder]) -> Path:
+        """Write the jobs of a new sweep, for `submit_sweep`. May take long. Raises StorageFullError."""
+        return self._store.write_sweep_aside(files, orders)
+
     def call(self, work: Callable[[], Answer]) -> "Future[Answer]":
         """Run `work`, one of the methods below, in the thread."""
         future: Future[Answer] = Future()
@@ -177,6 +182,31 @@ class ServiceLoop:
         if known is None or known.digest != order.digest:
             raise ConflictError(f"job {order.id} exists already, and is another one", code="service/other-job")
         return self._row(order.id)
+
+    def numbered(self, orders: Sequence[JobOrder]) -> list[JobOrder]:
+        first = self._store.next_number(len(orders))
+        return [replace(order, number=first + index) for index, order in enumerate(orders)]
+
+    def submit_sweep(self, orders: Sequence[JobOrder], aside: Path) -> Row:
+        """Store all jobs of a sweep or none. A repeated request is the same sweep. Raises as `submit`."""
+        known = [one for one in orders if one.id in self._store.orders or one.id in self._store.unreadable]
+        if not known:
+            self._store.add_sweep(orders, aside)
+            return self.sweep(str(orders[0].sweep))
+        shutil.rmtree(aside, ignore_errors=True)
+        before = [self._store.orders.get(one.id) for one in known]
+        if any(one is None or one.digest != orders[0].digest for one in before):
+            raise ConflictError(f"sweep {orders[0].sweep} exists already, and is another one", code="service/other-job")
+        return self.sweep(str(orders[0].sweep))
+
+    def sweep(self, name: str) -> Row:
+        """Return a sweep by its id or the beginning of it: `id`, and the rows of its `jobs`. Raises NotFoundError."""
+        orders = self._store.orders.values()
+        found = {one.sweep for one in orders if one.sweep and len(name) >= LEAST_LETTERS and one.sweep.startswith(name)}
+        if len(found) != 1:
+            raise NotFoundError(f"no sweep {name!r} (hogwild ps -a lists all jobs)", code="service/no-job")
+        (sweep,) = found
+        return {"id": sweep, "jobs": [self._row(one.id) for one in orders if one.sweep == sweep]}
 
     def ask(self, name: str, ask: Ask, now: bool) -> Row:
         """Cancel, pause, resume or retry. Raises NotFoundError, ConflictError."""

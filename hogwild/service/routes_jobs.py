@@ -5,6 +5,7 @@ import hashlib
 import os
 import secrets
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -71,7 +72,7 @@ def jobs_router(loop: ServiceLoop) -> APIRouter:
     @routes.post("/jobs", status_code=201)
     async def submit(given: Submission) -> Row:
         """Queue a job. Only `id`, `job_file` and `text` are needed."""
-        order = await asyncio.to_thread(_order_of, given, loop.machine, loop.state, current)
+        order = await asyncio.to_thread(order_of, given, loop.machine, loop.state, current)
         aside = await asyncio.to_thread(loop.write_aside, {**given.files, order.copied: given.text})
         return await asyncio.wrap_future(loop.call(lambda: loop.submit(order, aside)))
 
@@ -157,32 +158,57 @@ def reserved_bytes(job: Job) -> int:
     return 0 if job.resources.memory is None else nbytes(job.resources.memory)
 
 
-def _order_of(given: Submission, machine: Machine, state: StateFolder, current: str) -> JobOrder:
+def order_of(given: Submission, machine: Machine, state: StateFolder, current: str) -> JobOrder:
     """Check a submission. `current`: the service's folder. Raises UsageError, ConfigError, NotFoundError."""
-    own_folder = current if given.folder is None else given.folder
-    job_folder = str(state.job(given.id).files) if given.job_folder is None else given.job_folder
-    name = os.path.basename(given.job_file) or "job.yaml"
-    check_files({**given.files, name: given.text})
-    job = load_job(Path(given.job_file), given.overrides, source_text=given.text)
-    for text in (given.job_file, job_folder, own_folder, given.data_dir or "", *given.overrides):
+    check_submission(given)
+    return order_with(given, given.id, given.overrides, digest_of(given), machine, state, current)
+
+
+def copied_name(given: Submission) -> str:
+    return os.path.basename(given.job_file) or "job.yaml"
+
+
+def digest_of(given: Submission) -> str:
+    return hashlib.sha256(given.model_dump_json().encode()).hexdigest()
+
+
+def check_submission(given: Submission) -> None:
+    """Check all but the job. Raises UsageError, NotFoundError."""
+    check_files({**given.files, copied_name(given): given.text})
+    paths = (given.job_file, given.job_folder or "", given.folder or "", given.data_dir or "")
+    for text in (*paths, *given.overrides):
         if not is_possible("", text):
             raise UsageError(f"{text!r} has characters that no path may have", code="service/bad-file")
-    for folder, what in ((own_folder, "the current folder"), (given.data_dir, "--data-dir")):
+    for folder, what in ((given.folder, "the current folder"), (given.data_dir, "--data-dir")):
         if folder is not None and not (os.path.isabs(folder) and os.path.isdir(folder)):
             raise NotFoundError(f"{what} {folder}: there is no such folder", code="service/no-folder")
+
+
+def order_with(
+    given: Submission,
+    name: str,
+    overrides: Sequence[str],
+    digest: str,
+    machine: Machine,
+    state: StateFolder,
+    current: str,
+) -> JobOrder:
+    """Return the order of job `name` of a checked submission. `current`: the service's folder. Raises ConfigError,
+    UsageError."""
+    job = load_job(Path(given.job_file), overrides, source_text=given.text)
     return JobOrder(
-        id=given.id,
+        id=name,
         number=0,  # the loop gives it
         name=job.name,
         submitted=time.time(),
         job_file=given.job_file,
-        copied=name,
-        job_folder=job_folder,
-        overrides=tuple(given.overrides),
-        folder=own_folder,
+        copied=copied_name(given),
+        job_folder=str(state.job(name).files) if given.job_folder is None else given.job_folder,
+        overrides=tuple(overrides),
+        folder=current if given.folder is None else given.folder,
         data_dir=given.data_dir,
         environment=allowed(os.environ if given.environment is None else given.environment),
-        digest=hashlib.sha256(given.model_dump_json().encode()).hexdigest(),
+        digest=digest,
         mark=secrets.token_hex(16),
         cpus=cores_for(job, machine),
         memory=reserved_bytes(job),

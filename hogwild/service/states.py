@@ -11,7 +11,7 @@ The one thing to know: `apply` is the only place where a record changes. A job's
 folding them again gives the same record, so a crash between two events loses none of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from hogwild.errors import ConflictError
@@ -66,6 +66,8 @@ class JobOrder:
     max_duration_s: float | None = None  # of all attempts together
     on_reboot: str = "resume"  # or pause
     elastic: Elastic | None = None  # None: it keeps the cores that it begins with
+    sweep: str | None = None  # id of the sweep that it belongs to, and its values there
+    sweep_values: Mapping[str, str] = field(default_factory=dict)
     version: int = VERSION  # of this record
 
 

@@ -35,6 +35,8 @@ def row_of(job: JobRecord, order: JobOrder, folder: JobFolder, record: Mapping[s
         "run_dir": str(folder.run),
         "job_file": order.job_file,
         "overrides": list(order.overrides),
+        "sweep": order.sweep,
+        "sweep_values": dict(order.sweep_values),
         "submitted": order.submitted,
         "started": job.started,
         "ended": job.ended,
