@@ -92,7 +92,7 @@ bench-devices: $(VENV)/.bench ## measure streamed data, reused buffers, recurren
 bench-people: $(VENV)/.bench ## measure what the display costs, how fast a report and a CSV file are (10 minutes)
 	$(BIN)/python -m benchmarks.people
 
-bench-service: $(VENV)/.bench ## measure what the service costs and how fast it answers (5 minutes)
+bench-service: $(VENV)/.bench ## measure what the service costs, how fast it answers, and what lending cores gains (10 minutes)
 	$(BIN)/python -m benchmarks.service
 
 bench-convergence: $(VENV)/.bench ## measure what asynchrony costs in accuracy (20 minutes)

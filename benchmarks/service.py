@@ -31,6 +31,11 @@ MEMORY = Figure("service with two jobs running: PSS", 100.0, "MB", True)
 SHARE = Figure("service with two jobs running: share of a core", 2.0, "%", True)
 STREAMED = Figure("processor time of the service with one stream open, over the jobs'", 1.0, "%", True)
 SUBMIT = Figure("submit to first update, over `train`", 0.3, "s more", True)
+BORROW = Figure(
+    "first update of a job that borrows a core of a full machine, over the same on a free core", 1.3, "", True
+)
+LENDER = Figure("a lender's samples per core-second while lent, over before", 0.95, "", False)
+MAKESPAN = Figure("two elastic jobs at once, over one after the other: makespan", 1.05, "", True)
 
 JOBS, STREAMS, REQUESTS = 1000, 20, 500
 WATCHED_S = 20.0
@@ -38,11 +43,15 @@ RUNS = 3
 PAIRS = 5
 LONG = ("train.epochs=1000000", "train.threads=1")
 SHORT = ("train.procs=1", "train.epochs=1")
+LENDING = ("train.procs=auto", "train.epochs=1000000", "evaluate.every_epochs=1000000")
+WHOLE = ("train.epochs=1500", "evaluate.every_epochs=1500")  # about 15 s on two cores
+LENT_S = 8.0
+MOST_S = 300.0  # for a job of about 15 s
 
 
 def main() -> None:
     described = machine()
-    write("service", [*answers(), *costs(), first_update()], described)
+    write("service", [*answers(), *costs(), first_update(), borrowing(), lending(), makespan()], described)
 
 
 def answers() -> list[Row]:
@@ -95,6 +104,83 @@ def first_update() -> Row:
     pairs = zip(ours[1:], theirs[1:], strict=True)
     note = f"medians {statistics.median(ours[1:]):.2f} s and {statistics.median(theirs[1:]):.2f} s"
     return SUBMIT.row([our - their for our, their in pairs], statistics.median(theirs[1:]), note)
+
+
+def borrowing() -> Row:
+    """How much later a job makes its first update on a core that another job has to give up."""
+    with _service() as service:
+        service.start()
+        ours, theirs = [], []
+        for _ in range(PAIRS):
+            theirs.append(_until_first(lambda: _whole_run(service, *SHORT)))
+            lender = service.submit(*LENDING)
+            service.wait_for_state(lender["id"], "running")
+            _trained_s(service, lender)
+            ours.append(_until_first(lambda: _whole_run(service, *SHORT)))
+            service.client.cancel(lender["id"], now=True)
+            service.wait_for_state(lender["id"], "cancelled")
+    pairs = zip(ours, theirs, strict=True)
+    note = f"medians {statistics.median(ours):.2f} s and {statistics.median(theirs):.2f} s"
+    return BORROW.row([our / their for our, their in pairs], note=note)
+
+
+def lending() -> Row:
+    """How fast a job is on the cores that it keeps."""
+    ratios = []
+    with _service() as service:
+        service.start()
+        for _ in range(RUNS):
+            lender = service.submit(*LENDING)
+            service.wait_for_state(lender["id"], "running")
+            _trained_s(service, lender)
+            before = _samples_per_core_s(service, lender)
+            borrower = service.submit(*LENDING, "train.procs=1")
+            service.wait_for_state(borrower["id"], "running")
+            _trained_s(service, borrower)
+            ratios.append(_samples_per_core_s(service, lender) / before)
+            for row in (borrower, lender):
+                service.client.cancel(row["id"], now=True)
+                service.wait_for_state(row["id"], "cancelled")
+    return LENDER.row(ratios, note=f"over {LENT_S:g} s each; the borrower trains meanwhile")
+
+
+def makespan() -> Row:
+    """How long two jobs take that share the cores, and two that have all of them in turn."""
+    cores = len(host.physical_cores(host.affinity()))
+    shared, in_turn = [], []
+    with _service() as service:
+        service.start()
+        for _ in range(RUNS):
+            in_turn.append(_both_s(service, f"train.procs={cores}"))
+            shared.append(_both_s(service, "train.procs=auto"))
+    note = f"medians {statistics.median(shared):.1f} s and {statistics.median(in_turn):.1f} s"
+    return MAKESPAN.row([our / their for our, their in zip(shared, in_turn, strict=True)], note=note)
+
+
+def _both_s(service: Service, procs: str) -> float:
+    begin = time.monotonic()
+    rows = [service.submit(*WHOLE, procs) for _ in range(2)]
+    for row in rows:
+        assert service.client.wait(row["id"], MOST_S)["state"] == "succeeded"
+    return time.monotonic() - begin
+
+
+def _whole_run(service: Service, *overrides: str) -> Path:
+    return Path(service.wait_for_state(service.submit(*overrides)["id"], "succeeded")["run_dir"])
+
+
+def _trained_s(service: Service, row: dict[str, Any]) -> None:
+    """Wait until the job trains and has done so for some records."""
+    first = wait_for("training", lambda: service.client.job(row["id"])["updates"])
+    wait_for("more training", lambda: service.client.job(row["id"])["updates"] > 3 * first)
+
+
+def _samples_per_core_s(service: Service, row: dict[str, Any]) -> float:
+    status = Path(row["run_dir"]) / "status.json"
+    begin = json.loads(status.read_text())
+    time.sleep(LENT_S)
+    end, cores = json.loads(status.read_text()), service.client.job(row["id"])["cores"]
+    return float((end["samples"] - begin["samples"]) / (end["time"] - begin["time"]) / len(cores))
 
 
 def _until_first(work: Callable[[], Any]) -> float:

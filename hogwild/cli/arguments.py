@@ -64,8 +64,10 @@ def split_arguments(arguments: Sequence[str] | None) -> tuple[Path | None, list[
 
 
 def is_job_id(argument: str) -> bool:
-    """Return whether an argument can only mean a job of the service: a number, or letters of an id, and no path."""
-    return re.fullmatch(r"[0-9]{1,9}|[0-9a-f]{4,12}", argument) is not None and not _exists(argument)
+    """Return whether an argument can only mean a job or sweep of the service: a number, or letters of an id, and no
+    path."""
+    number_or_id = r"[0-9]{1,9}|[0-9a-f]{4,12}|s[0-9a-f]{3,11}"
+    return re.fullmatch(number_or_id, argument) is not None and not _exists(argument)
 
 
 def field_for_option(argv: Sequence[str], known: Container[str]) -> UsageError | None:
@@ -168,6 +170,14 @@ Which = Annotated[
     typer.Option(help="Checkpoint of a RUN; default: best, or latest without evaluations.", metavar="best|latest"),
 ]
 NewRun = Annotated[Path | None, typer.Option(help="Run directory; default: runs/NAME-DATE-TIME.", metavar="DIR")]
+Sweep = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A job for each value: optimizer.init_args.lr=0.1,0.01. Several: for each combination. Values are those "
+        "of a YAML list, with its brackets where one value is a list: 'model.init_args.hidden=[[64, 64], [128]]'.",
+        metavar="KEY=VALUES",
+    ),
+]
 DataDir = Annotated[Path | None, typer.Option(help="Folder with data files; default: $HOGWILD_DATA.", metavar="DIR")]
 StateDir = Annotated[
     Path | None,

@@ -37,11 +37,11 @@ def ask(
             "--procs and --cores belong to resize, which needs one of them: hogwild ask RUN resize --procs N",
             code="usage/contradiction",
         )
-    asked = {"procs": procs, "cores": None if cores is None else cpu_list(cores)}
+    asked = {"ask": what, "procs": procs, "cores": None if cores is None else cpu_list(cores)}
     path = run_of(run, state_dir)
     require_alive(read_status(path))
     begin = size_of_events(path)
-    name = write_request(path, ask=what, **{field: value for field, value in asked.items() if value is not None})
+    name = write_request(path, {field: value for field, value in asked.items() if value is not None})
     with host.raising_on_signals():
         answer = _wait(path, name, begin, timeout)
     lines = [f"{what}: {answer['answer']}"]

@@ -99,6 +99,7 @@ def findings(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     yield from _enough_workers(values)
     yield from _deadlines(values)
     yield from _most_workers(values)
+    yield from _elastic(values)
     yield from _spares(values)
     yield from _exchange(values)
     yield from _lanes(values)
@@ -274,6 +275,24 @@ def _most_workers(values: Mapping[str, Any]) -> Iterator[JobFinding]:
         yield _contradiction("train.procs_max", "must be null where train.procs is 0: no worker is started", most)
     elif most < procs:
         yield _contradiction("train.procs_max", f"must be >= train.procs ({procs})", most)
+
+
+def _elastic(values: Mapping[str, Any]) -> Iterator[JobFinding]:
+    """Check that a job which asks for changing cores can be resized."""
+    elastic = _at(values, "queue.elastic")
+    if not isinstance(elastic, Mapping):
+        return
+    for path, value, rule in (
+        ("train.procs", 0, "no worker is started"),
+        ("train.pin", True, "workers are bound to their cores"),
+    ):
+        if (found := _at(values, path)) == value and type(found) is type(value):
+            yield _contradiction("queue.elastic", f"must be null where {path} is {show(value)}: {rule}", elastic)
+    if _at(values, "data.lanes") is not None:
+        yield _contradiction("queue.elastic", "must be null with data.lanes: a lane belongs to one worker", elastic)
+    least, most = elastic.get("min", 1), elastic.get("max", "auto")
+    if type(least) is int and type(most) is int and least > most:
+        yield _contradiction("queue.elastic.min", f"must be <= queue.elastic.max ({most})", least)
 
 
 def _spares(values: Mapping[str, Any]) -> Iterator[JobFinding]:

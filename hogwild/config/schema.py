@@ -403,6 +403,13 @@ class Resources(Section):
     gpus: Whole = Field(default=0, ge=0, le=1024, description="GPUs; the job sees only these.")
 
 
+class ElasticCores(Section):
+    """Physical cores that the service may leave or give a running job, instead of those that it begins with."""
+
+    min: Whole = Field(default=1, ge=1, le=1024, description="Fewest: others borrow the rest while they wait.")
+    max: Threads = Field(default="auto", description="Most, if cores are free; auto: all of the machine.")
+
+
 class Queue(Section):
     """The job in the service's queue; without a service it means nothing."""
 
@@ -414,6 +421,11 @@ class Queue(Section):
         default=None, description="Seconds of all attempts until it is cancelled, with a checkpoint."
     )
     on_reboot: Literal["resume", "pause"] = Field(default="resume", description="After the machine was restarted.")
+    elastic: ElasticCores | None = Field(
+        default=None,
+        description="Lend and borrow cores while the job runs; null: {min: 1, max: auto} where train.procs is auto, "
+        "else off.",
+    )
 
 
 class Job(Section):

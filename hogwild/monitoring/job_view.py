@@ -53,6 +53,7 @@ class Best:
     updates: int
     epoch: int | None = None  # complete epochs before it; None: recorded by an older version
     checkpoint: str | None = None
+    higher_is_better: bool = False
 
     @property
     def figure(self) -> str:

@@ -37,6 +37,7 @@ from hogwild.service.machine_view import MachineView
 from hogwild.service.routes_jobs import jobs_router
 from hogwild.service.routes_machine import Template, machine_router
 from hogwild.service.routes_runs import runs_router
+from hogwild.service.routes_sweeps import sweeps_router
 from hogwild.service.schedule import Machine
 from hogwild.service.security import Guard, problem
 from hogwild.service.stream import Changes
@@ -140,6 +141,7 @@ def build_app(loop: ServiceLoop, changes: Changes, templates: Callable[[], Seque
     )
     app.include_router(runs_router(loop, followed))  # before `/jobs/{name}/{ask}`
     app.include_router(jobs_router(loop))
+    app.include_router(sweeps_router(loop))
     app.include_router(machine_router(loop, changes, followed, machine, templates))
 
     @app.get("/healthz", include_in_schema=False)

@@ -85,7 +85,7 @@ def start(order: JobOrder, job: JobRecord, folder: JobFolder, entry: str) -> Job
         host.set_affinity(job.cores)  # of this thread, which the child inherits
         try:
             child = subprocess.Popen(
-                python_child(_COMMAND, order.job_folder, *_arguments(order, folder)),
+                python_child(_COMMAND, order.job_folder, *_arguments(order, job, folder)),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
@@ -101,12 +101,15 @@ def start(order: JobOrder, job: JobRecord, folder: JobFolder, entry: str) -> Job
     return JobProcess(child.pid, ticks, host.pidfd_open(child.pid), child)
 
 
-def _arguments(order: JobOrder, folder: JobFolder) -> Sequence[str]:
+def _arguments(order: JobOrder, job: JobRecord, folder: JobFolder) -> Sequence[str]:
     fixed = ("train", "--json", "--no-progress")
-    data = ("--data-dir", order.data_dir) if order.data_dir else ()
+    more = ["--data-dir", order.data_dir] if order.data_dir else []
+    if order.elastic is not None and job.procs is not None:
+        most = max(job.procs, order.elastic.procs(order.elastic.most))
+        more += [f"train.procs={job.procs}", f"train.procs_max={most}"]
     if (folder.run / RESOLVED).exists():
-        return (*fixed, "--resume", str(folder.run), *data)
-    return (*fixed, str(folder.files / order.copied), *order.overrides, "--run-dir", str(folder.run), *data)
+        return (*fixed, "--resume", str(folder.run), *more)
+    return (*fixed, str(folder.files / order.copied), *order.overrides, "--run-dir", str(folder.run), *more)
 
 
 def adopt(job: JobRecord, entry: str) -> JobProcess | None:

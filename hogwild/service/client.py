@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from hogwild.errors import (
@@ -24,7 +24,11 @@ from hogwild.errors import (
 from hogwild.service.environment import allowed
 from hogwild.service.folders import MOST_BYTES, StateFolder, state_folder
 
+if TYPE_CHECKING:
+    from hogwild.service.sweeps import Grid
+
 TIMEOUT_S = 60.0
+SWEEP_TIMEOUT_S = 600.0  # a thousand jobs are checked and written
 AGAIN_S = 5.0  # a submission is repeated: the service may just be started again
 LOOK_S = 0.2
 WAITED_FOR = ("paused", "succeeded", "failed", "cancelled")
@@ -40,7 +44,8 @@ Row = dict[str, Any]
 
 class Client:
     """The running service of a state folder: `Client().submit("job.yaml")`. A row is a dict with at least id, number,
-    name, state, reason, attempt, pid, run_dir, exit_status. All methods raise ServiceError if no service answers.
+    name, state, reason, attempt, pid, run_dir, exit_status. Methods that take a job take the id of a sweep, too, and
+    mean all its jobs: they return its `id` and the rows of its `jobs`. All raise ServiceError if no service answers.
 
     state_dir: its folder; default: $HOGWILD_STATE, or ~/.local/state/hogwild."""
 
@@ -53,16 +58,25 @@ class Client:
         overrides: Sequence[str] = (),
         *,
         data_dir: str | os.PathLike[str] | None = None,
+        sweep: "Grid | None" = None,
     ) -> Row:
         """Submit a job file (default: the bundled digits) with `key=value` changes; return its row. The file and the
-        modules of its folder are copied. Raises ConfigError, NotFoundError, UsageError, StorageFullError."""
+        modules of its folder are copied. `sweep`: as for `sweep`, with values as YAML text; returns the sweep. Raises
+        ConfigError, NotFoundError, UsageError, StorageFullError."""
         from hogwild.config.locate import default_config, read_job_file
+        from hogwild.service.sweeps import combinations
 
         path = default_config("digits") if job_file is None else Path(job_file)
         text = read_job_file(path)
         folder = path.absolute().parent
+        if sweep is not None:
+            combinations(sweep, overrides)
         body = {
-            "id": secrets.token_hex(6),
+            **(
+                {"id": secrets.token_hex(6)}
+                if sweep is None
+                else {"id": f"s{secrets.token_hex(6)[1:]}", "sweep": sweep}
+            ),
             "job_file": str(path),
             "text": text,
             "files": {} if job_file is None else modules_in(folder),
@@ -76,11 +90,28 @@ class Client:
         self._state.connection()
         while True:  # the id makes a repeated request the same job
             try:
+                if sweep is not None:
+                    return self._row("POST", "/sweeps", body, SWEEP_TIMEOUT_S)
                 return self._row("POST", "/jobs", body)
             except ServiceError:
                 if time.monotonic() - begin > AGAIN_S:
                     raise
             time.sleep(LOOK_S)
+
+    def sweep(
+        self,
+        job_file: str | os.PathLike[str] | None,
+        grid: Mapping[str, Sequence[Any]],
+        overrides: Sequence[str] = (),
+        *,
+        data_dir: str | os.PathLike[str] | None = None,
+    ) -> Row:
+        """Submit a job for each combination of values: `sweep("job.yaml", {"optimizer.init_args.lr": [0.1, 0.01]})`;
+        all of them or, if one is wrong, none. Return its `id` and the rows of its `jobs`. Raises as `submit`."""
+        from hogwild.config.strict_yaml import flow
+
+        texts = {path: [flow(value) for value in values] for path, values in grid.items()}
+        return self.submit(job_file, overrides, data_dir=data_dir, sweep=texts)
 
     def jobs(self) -> list[Row]:
         """Return all jobs, the oldest first."""
@@ -89,45 +120,48 @@ class Client:
 
     def job(self, name: str | int) -> Row:
         """Return a job by id, number or beginning of an id. Raises NotFoundError."""
-        return self._row("GET", f"/jobs/{_quoted(name)}")
+        return self._row("GET", _place(name))
 
     def cancel(self, name: str | int, *, now: bool = False) -> Row:
         """Cancel a job: it writes a checkpoint and stops; `now`: without one. Does not wait for the end."""
-        return self._row("POST", f"/jobs/{_quoted(name)}/cancel?now={str(now).lower()}")
+        return self._row("POST", f"{_place(name)}/cancel?now={str(now).lower()}")
 
     def pause(self, name: str | int) -> Row:
         """Stop a job with a checkpoint, so that others get its cores; `resume` goes on."""
-        return self._row("POST", f"/jobs/{_quoted(name)}/pause")
+        return self._row("POST", f"{_place(name)}/pause")
 
     def resume(self, name: str | int) -> Row:
         """Queue a paused job again."""
-        return self._row("POST", f"/jobs/{_quoted(name)}/resume")
+        return self._row("POST", f"{_place(name)}/resume")
 
     def retry(self, name: str | int) -> Row:
         """Queue a failed or cancelled job again; it goes on from its newest checkpoint."""
-        return self._row("POST", f"/jobs/{_quoted(name)}/retry")
+        return self._row("POST", f"{_place(name)}/retry")
 
     def delete(self, name: str | int) -> None:
         """Remove an ended or paused job with its run directory."""
-        self._ask("DELETE", f"/jobs/{_quoted(name)}")
+        self._ask("DELETE", _place(name))
 
     def wait(self, name: str | int, timeout_s: float | None = None) -> Row:
         """Wait until a job has ended or is paused; return its row. Raises TimeoutError."""
         begin = time.monotonic()
-        while (row := self.job(name))["state"] not in WAITED_FOR:
+        while True:
+            row = self.job(name)
+            left = [one for one in jobs_of(row) if one["state"] not in WAITED_FOR]
+            if not left:
+                return row
             if timeout_s is not None and time.monotonic() - begin > timeout_s:
-                raise TimeoutError(f"job {name} is still {row['state']} after {timeout_s:g} s")
+                raise TimeoutError(f"job {left[0]['number']} is still {left[0]['state']} after {timeout_s:g} s")
             time.sleep(LOOK_S)
+
+    def _row(self, method: str, path: str, body: object = None, timeout_s: float = TIMEOUT_S) -> Row:
+        row: Row = self._ask(method, path, body, timeout_s)
         return row
 
-    def _row(self, method: str, path: str, body: object = None) -> Row:
-        row: Row = self._ask(method, path, body)
-        return row
-
-    def _ask(self, method: str, path: str, body: object = None) -> Any:
+    def _ask(self, method: str, path: str, body: object = None, timeout_s: float = TIMEOUT_S) -> Any:
         where = self._state.connection()
         headers = {"Authorization": f"Bearer {where['token']}", "Content-Type": "application/json"}
-        connection = http.client.HTTPConnection("127.0.0.1", where["port"], timeout=TIMEOUT_S)
+        connection = http.client.HTTPConnection("127.0.0.1", where["port"], timeout=timeout_s)
         try:
             connection.request(method, f"/api/v1{path}", None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()
@@ -143,6 +177,12 @@ class Client:
         if answer.status >= http.client.BAD_REQUEST:
             raise _error(answer.status, content)
         return json.loads(content) if content else None
+
+
+def jobs_of(row: Row) -> list[Row]:
+    """Return the rows of a sweep, or the row of a job alone."""
+    found: list[Row] = row.get("jobs", [row])
+    return found
 
 
 def seconds_since(at: float) -> float:
@@ -178,8 +218,9 @@ def _text_of(file: Path) -> str:
         raise UsageError(f"{file} is not UTF-8 text ({error.reason})", code="service/bad-file") from None
 
 
-def _quoted(name: str | int) -> str:
-    return quote(str(name), safe="") or "-"
+def _place(name: str | int) -> str:
+    kind = "sweeps" if str(name).startswith("s") else "jobs"
+    return f"/{kind}/{quote(str(name), safe='') or '-'}"
 
 
 def _error(status: int, content: bytes) -> HogwildError:

@@ -29,6 +29,7 @@ MOST_NAME = 500
 MOST_FILES = 1000
 LEAST_TOKEN = 32  # letters
 ADDRESS_BYTES = 64
+ACCEPTED = ".all-"  # begins the name of a folder with the jobs of an accepted sweep, which are moved out of it
 ID = re.compile(r"[0-9a-f]{12}")
 MOST_BYTES = 10 << 20  # of a job's file and modules
 
@@ -173,8 +174,15 @@ class StateFolder:
 
     def leftovers(self) -> Iterator[Path]:
         """Yield the folders of jobs that a killed service was adding or removing."""
+        return self._beginning(TEMPORARY)
+
+    def accepted_sweeps(self) -> Iterator[Path]:
+        """Yield the folders of sweeps that a killed service had accepted."""
+        return self._beginning(ACCEPTED)
+
+    def _beginning(self, prefix: str) -> Iterator[Path]:
         with explained(f"cannot read {self.jobs}"):
-            yield from (self.jobs / name for name in sorted(os.listdir(self.jobs)) if name.startswith(TEMPORARY))
+            yield from (self.jobs / name for name in sorted(os.listdir(self.jobs)) if name.startswith(prefix))
 
     def connection(self) -> dict[str, Any]:
         """Return address and token of a running service, for a client. Raises ServiceError if there is none."""

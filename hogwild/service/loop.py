@@ -1,10 +1,10 @@
 """The one thread that decides: it alone writes the store, starts processes and signals them.
 
-    calls of HTTP ─► answer ─► ends ─► runs ─► signals ─► sweep ─► starts ─► late events ─► snapshot ─► wait
-                       ▲                                                               │               (eventfd,
-                       └───────────────────────────────────────────────────────────────┼───────────────  pidfds)
-                                                                                       ▼
-                                                           readers: `snapshot`, immutable, without a lock
+    calls of HTTP ─► answer ─► ends ─► runs, signals, moves ─► sweep ─► starts ─► late events ─► snapshot ─► wait
+                       ▲                                                                           │    (eventfd,
+                       └───────────────────────────────────────────────────────────────────────────┼────  pidfds)
+                                                                                                   ▼
+                                                              readers: `snapshot`, immutable, without a lock
 
 The one thing to know: every step is written down before it is done, and can be done again. `starting` is booked before
 the process starts, its number after; a service that was killed in between finds the process by its mark. An end is
@@ -17,7 +17,7 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -34,13 +34,14 @@ from hogwild.service.attempts import JobProcess
 from hogwild.service.environment import MARK
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import StateFolder
+from hogwild.service.moves import Moves
 from hogwild.service.schedule import Machine, decide
 from hogwild.service.states import Ask, AttemptEnd, JobOrder, JobRecord, asked, end_event, overdue
 from hogwild.service.store import Store
 from hogwild.service.views import Row, row_of
 from hogwild.storage.run_directory import LOCK, STATUS
 
-LIVE_S, IDLE_S, SWEEP_S = 0.5, 5.0, 0.2  # between two looks
+LIVE_S, IDLE_S, SWEEP_S, MOVE_S = 0.5, 5.0, 0.2, 0.05  # between two looks
 UNSURE_S = 600.0  # at most, for a record of a found process
 TRAINING = ("running", "stopping")  # of status.json
 LEAST_LETTERS = 4  # of an id
@@ -76,7 +77,8 @@ class Snapshot:
 
 
 class ServiceLoop:
-    """The thread. Other threads use `call`, `write_aside`, `snapshot` and `stop` only. In this thread, `on_change` is
+    """The thread. Other threads use `call`, `write_aside`, `write_sweep_aside`, `snapshot` and `stop`
+    only. In this thread, `on_change` is
     called after each new snapshot, `on_failure` if an error ends it."""
 
     def __init__(
@@ -95,6 +97,7 @@ class ServiceLoop:
         self._sweeping: set[str] = set()
         self._not_before_s: dict[str, float] = {}  # of queued jobs that could not be started for now
         self._waits: dict[str, str] = {}
+        self._moves = Moves(state, self._store)
         self._looked: dict[str, tuple[Any, dict[str, Any]]] = {}  # (identity of status.json, content)
         self._rows: dict[str, tuple[tuple[Any, ...], Row]] = {}  # (what a row was made from, row)
         self._shown: dict[str, Row] = {}  # rows of the snapshot
@@ -134,6 +137,10 @@ class ServiceLoop:
     def write_aside(self, files: dict[str, str]) -> Path:
         """Write a new job's files, for `submit`. May take long. Raises StorageFullError."""
         return self._store.write_aside(files)
+
+    def write_sweep_aside(self, files: dict[str, str], orders: Sequence[JobOrder]) -> Path:
+        """Write the jobs of a new sweep, for `submit_sweep`. May take long. Raises StorageFullError."""
+        return self._store.write_sweep_aside(files, orders)
 
     def call(self, work: Callable[[], Answer]) -> "Future[Answer]":
         """Run `work`, one of the methods below, in the thread."""
@@ -175,6 +182,31 @@ class ServiceLoop:
         if known is None or known.digest != order.digest:
             raise ConflictError(f"job {order.id} exists already, and is another one", code="service/other-job")
         return self._row(order.id)
+
+    def numbered(self, orders: Sequence[JobOrder]) -> list[JobOrder]:
+        first = self._store.next_number(len(orders))
+        return [replace(order, number=first + index) for index, order in enumerate(orders)]
+
+    def submit_sweep(self, orders: Sequence[JobOrder], aside: Path) -> Row:
+        """Store all jobs of a sweep or none. A repeated request is the same sweep. Raises as `submit`."""
+        known = [one for one in orders if one.id in self._store.orders or one.id in self._store.unreadable]
+        if not known:
+            self._store.add_sweep(orders, aside)
+            return self.sweep(str(orders[0].sweep))
+        shutil.rmtree(aside, ignore_errors=True)
+        before = [self._store.orders.get(one.id) for one in known]
+        if any(one is None or one.digest != orders[0].digest for one in before):
+            raise ConflictError(f"sweep {orders[0].sweep} exists already, and is another one", code="service/other-job")
+        return self.sweep(str(orders[0].sweep))
+
+    def sweep(self, name: str) -> Row:
+        """Return a sweep by its id or the beginning of it: `id`, and the rows of its `jobs`. Raises NotFoundError."""
+        orders = self._store.orders.values()
+        found = {one.sweep for one in orders if one.sweep and len(name) >= LEAST_LETTERS and one.sweep.startswith(name)}
+        if len(found) != 1:
+            raise NotFoundError(f"no sweep {name!r} (hogwild ps -a lists all jobs)", code="service/no-job")
+        (sweep,) = found
+        return {"id": sweep, "jobs": [self._row(one.id) for one in orders if one.sweep == sweep]}
 
     def ask(self, name: str, ask: Ask, now: bool) -> Row:
         """Cancel, pause, resume or retry. Raises NotFoundError, ConflictError."""
@@ -248,6 +280,7 @@ class ServiceLoop:
             with self._alone(name):
                 self._look(name, watched.process)
                 self._signal(name, watched)
+                self._moves.look(name, self._record(name))
         self._sweep()
         self._start_jobs()
         if self._store.is_behind:
@@ -256,6 +289,7 @@ class ServiceLoop:
 
     def _wait(self) -> None:
         wait_s = SWEEP_S if self._sweeping else LIVE_S if self._live else IDLE_S
+        wait_s = min(wait_s, MOVE_S) if any(self._store.jobs[name].move for name in self._live) else wait_s
         host.wait_readable([self._wake, *(watched.process.pidfd for watched in self._live.values())], wait_s * 1000)
 
     def _recover(self) -> None:
@@ -273,6 +307,7 @@ class ServiceLoop:
                 process = attempts.find(job, folder, entry)
             if process is not None:
                 self._take(name, Watched(process, Instant.now() if job.state == "stopping" else None))
+                self._moves.find(name)
             else:  # it ended while no service ran, or never began
                 self._end(name, None)
         elif is_marked and (process := self._process_of_run(name)) is not None:
@@ -328,6 +363,7 @@ class ServiceLoop:
 
     def _finish(self, name: str, end: AttemptEnd) -> None:
         job = self._store.jobs[name]
+        self._moves.end(name)
         self._store.book(name, end_event(job, self._store.orders[name], end, time.time()))
         self._sweeping.add(name)
         self._looked.pop(name, None)
@@ -367,10 +403,10 @@ class ServiceLoop:
     def _start_jobs(self) -> None:
         jobs = [job for job in self._store.jobs.values() if job.is_live or self._is_startable(job)]
         self._waits = {name: why for name, why in self._waits.items() if name in self._not_before_s}
-        if not any(job.state == "queued" for job in jobs):
-            return
-        turn = decide(jobs, self._store.orders, replace(self.machine, memory_bytes=self._free_bytes()))
+        machine = replace(self.machine, memory_bytes=self._free_bytes())
+        turn = decide(jobs, self._store.orders, machine)
         self._waits |= turn.waits
+        self._moves.ask(jobs, machine, turn)
         for name in turn.passed:
             self._store.book(name, {"event": "passed"})
         for name, share in turn.starts.items():

@@ -5,6 +5,7 @@ import hashlib
 import os
 import secrets
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,13 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from hogwild import host
 from hogwild.config.field_types import nbytes
 from hogwild.config.load import Job, load_job
+from hogwild.config.schema import ElasticCores
 from hogwild.errors import NotFoundError, UsageError
 from hogwild.formatting import size
 from hogwild.service.environment import allowed, is_possible
 from hogwild.service.folders import ID, StateFolder, check_files
 from hogwild.service.loop import ServiceLoop
 from hogwild.service.schedule import Machine
-from hogwild.service.states import JobOrder
+from hogwild.service.states import Elastic, JobOrder
 from hogwild.service.views import Row
 
 Text = Annotated[str, Field(max_length=4096)]
@@ -70,7 +72,7 @@ def jobs_router(loop: ServiceLoop) -> APIRouter:
     @routes.post("/jobs", status_code=201)
     async def submit(given: Submission) -> Row:
         """Queue a job. Only `id`, `job_file` and `text` are needed."""
-        order = await asyncio.to_thread(_order_of, given, loop.machine, loop.state, current)
+        order = await asyncio.to_thread(order_of, given, loop.machine, loop.state, current)
         aside = await asyncio.to_thread(loop.write_aside, {**given.files, order.copied: given.text})
         return await asyncio.wrap_future(loop.call(lambda: loop.submit(order, aside)))
 
@@ -121,46 +123,96 @@ def cores_for(job: Job, machine: Machine) -> int:
                 f"resources.{name}: must be <= {unit(there)}, which is what this machine has, got {unit(wanted)}",
                 code="service/too-much",
             )
+    elastic = elastic_of(job, machine)
     if job.resources.cpus is not None:
-        return job.resources.cpus
-    if procs == "auto":
-        return cores
-    return min(max(procs, 1) * (threads if isinstance(threads, int) else 1), cores)
+        wish = job.resources.cpus
+    elif procs == "auto":
+        wish = cores
+    else:
+        wish = min(max(procs, 1) * (threads if isinstance(threads, int) else 1), cores)
+    return wish if elastic is None else min(max(wish, elastic.least), elastic.most)
+
+
+def elastic_of(job: Job, machine: Machine) -> Elastic | None:
+    """Return the cores that a job may have while it runs; None if it keeps those that it begins with. Raises UsageError
+    if it asks for more than the machine has."""
+    is_bound = job.train.pin or job.data.lanes is not None or job.resources.gpus > 0
+    if job.queue.elastic is None and (job.train.procs != "auto" or is_bound):
+        return None
+    given, cores = job.queue.elastic or ElasticCores(), len(machine.cores)
+    threads = job.train.threads if isinstance(job.train.threads, int) else 1
+    least = max(given.min, job.supervise.min_workers * threads)
+    most = given.max if isinstance(given.max, int) else cores
+    if least > cores:
+        if job.queue.elastic is None:
+            return None
+        raise UsageError(
+            f"queue.elastic.min: the job needs {least} cores (min {given.min}; supervise.min_workers "
+            f"{job.supervise.min_workers} x {threads} threads); this machine has {cores}",
+            code="service/too-much",
+        )
+    return Elastic(least, max(most, least), threads)
 
 
 def reserved_bytes(job: Job) -> int:
     return 0 if job.resources.memory is None else nbytes(job.resources.memory)
 
 
-def _order_of(given: Submission, machine: Machine, state: StateFolder, current: str) -> JobOrder:
+def order_of(given: Submission, machine: Machine, state: StateFolder, current: str) -> JobOrder:
     """Check a submission. `current`: the service's folder. Raises UsageError, ConfigError, NotFoundError."""
-    own_folder = current if given.folder is None else given.folder
-    job_folder = str(state.job(given.id).files) if given.job_folder is None else given.job_folder
-    name = os.path.basename(given.job_file) or "job.yaml"
-    check_files({**given.files, name: given.text})
-    job = load_job(Path(given.job_file), given.overrides, source_text=given.text)
-    for text in (given.job_file, job_folder, own_folder, given.data_dir or "", *given.overrides):
+    check_submission(given)
+    return order_with(given, given.id, given.overrides, digest_of(given), machine, state, current)
+
+
+def copied_name(given: Submission) -> str:
+    return os.path.basename(given.job_file) or "job.yaml"
+
+
+def digest_of(given: Submission) -> str:
+    return hashlib.sha256(given.model_dump_json().encode()).hexdigest()
+
+
+def check_submission(given: Submission) -> None:
+    """Check all but the job. Raises UsageError, NotFoundError."""
+    check_files({**given.files, copied_name(given): given.text})
+    paths = (given.job_file, given.job_folder or "", given.folder or "", given.data_dir or "")
+    for text in (*paths, *given.overrides):
         if not is_possible("", text):
             raise UsageError(f"{text!r} has characters that no path may have", code="service/bad-file")
-    for folder, what in ((own_folder, "the current folder"), (given.data_dir, "--data-dir")):
+    for folder, what in ((given.folder, "the current folder"), (given.data_dir, "--data-dir")):
         if folder is not None and not (os.path.isabs(folder) and os.path.isdir(folder)):
             raise NotFoundError(f"{what} {folder}: there is no such folder", code="service/no-folder")
+
+
+def order_with(
+    given: Submission,
+    name: str,
+    overrides: Sequence[str],
+    digest: str,
+    machine: Machine,
+    state: StateFolder,
+    current: str,
+) -> JobOrder:
+    """Return the order of job `name` of a checked submission. `current`: the service's folder. Raises ConfigError,
+    UsageError."""
+    job = load_job(Path(given.job_file), overrides, source_text=given.text)
     return JobOrder(
-        id=given.id,
+        id=name,
         number=0,  # the loop gives it
         name=job.name,
         submitted=time.time(),
         job_file=given.job_file,
-        copied=name,
-        job_folder=job_folder,
-        overrides=tuple(given.overrides),
-        folder=own_folder,
+        copied=copied_name(given),
+        job_folder=str(state.job(name).files) if given.job_folder is None else given.job_folder,
+        overrides=tuple(overrides),
+        folder=current if given.folder is None else given.folder,
         data_dir=given.data_dir,
         environment=allowed(os.environ if given.environment is None else given.environment),
-        digest=hashlib.sha256(given.model_dump_json().encode()).hexdigest(),
+        digest=digest,
         mark=secrets.token_hex(16),
         cpus=cores_for(job, machine),
         memory=reserved_bytes(job),
         gpus=job.resources.gpus,
-        **job.queue.model_dump(),
+        elastic=elastic_of(job, machine),
+        **job.queue.model_dump(exclude={"elastic"}),
     )

@@ -1,7 +1,8 @@
 """The queue: jobs that start now, and their cores, GPUs and memory. Pure: records in, decisions out.
 
 Whole physical cores and GPUs, never two jobs on one; by priority, then by age. A job that does not fit yet blocks those
-after it, except that smaller ones may pass it MOST_PASSED times."""
+after it, except that smaller ones may pass it MOST_PASSED times. An elastic job begins with what is free, if that is
+its least; `lending.py` changes it later."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,26 +26,41 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The resources of one started job: logical CPUs, and GPUs as CUDA_VISIBLE_DEVICES names them."""
+    """The resources of one started job: logical CPUs, and GPUs as CUDA_VISIBLE_DEVICES names them. `procs`: workers of
+    an elastic job."""
 
     cores: tuple[int, ...]
     gpus: tuple[str, ...] = ()
+    procs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One round of decisions. `starts`: job id -> its share; `passed`: jobs that others passed by these starts, once
-    for each; `waits`: job id -> why it still waits."""
+    for each; `waits`: job id -> why it still waits; `short`: jobs that wait for nothing but cores, the first one
+    first."""
 
     starts: Mapping[str, Share] = field(default_factory=dict)
     passed: tuple[str, ...] = ()
     waits: Mapping[str, str] = field(default_factory=dict)
+    short: tuple[str, ...] = ()
+
+
+def needed_cores(order: JobOrder, machine: Machine) -> int:
+    """Return the cores without which a job does not start; the machine may be smaller than at the submission."""
+    return min(order.elastic.least if order.elastic else order.cpus, len(machine.cores))
+
+
+def wished_cores(order: JobOrder, machine: Machine) -> int:
+    """Return the cores that a job begins with, if they are free."""
+    return min(order.cpus, len(machine.cores))
 
 
 def decide(jobs: Sequence[JobRecord], orders: Mapping[str, JobOrder], machine: Machine) -> Turn:
     """Return which queued jobs start; the resources of live jobs are in use."""
     live = [job for job in jobs if job.is_live]
-    used = {cpu for job in live for cpu in job.cores}
+    used = {cpu for job in live for cpu in job.in_use}
+    lenders = {job.move.borrower: job.id for job in live if job.move is not None}
     free = [core for core in machine.cores if not used.intersection(core)]
     gpus = [gpu for gpu in machine.gpus if not any(gpu in job.gpus for job in live)]
     memory = machine.memory_bytes
@@ -56,26 +72,57 @@ def decide(jobs: Sequence[JobRecord], orders: Mapping[str, JobOrder], machine: M
     starts: dict[str, Share] = {}
     passed: dict[str, int] = {}  # of the jobs that do not fit yet
     waits: dict[str, str] = {}
+    short: list[str] = []
     barred_by: str | None = None  # nobody may pass this job any more
-    for job in queue:
+    for place, job in enumerate(queue):
         order = orders[job.id]
-        needed = min(order.cpus, len(machine.cores))  # a smaller machine than the one it was submitted on
+        needed = needed_cores(order, machine)
         if barred_by is not None:
-            waits[job.id] = f"waits for job {orders[barred_by].number}, which {MOST_PASSED} jobs have passed"
+            waits[job.id] = _barred(orders, barred_by, lenders)
         elif lacks := _lacks(order, needed, machine, len(free), len(gpus), memory):
-            waits[job.id] = lacks
+            lender = lenders.get(job.id)
+            waits[job.id] = f"waits for cores of job {orders[lender].number}" if lender else lacks
             passed[job.id] = 0
-            if job.passed >= MOST_PASSED:
+            if not _lacks(order, 0, machine, 0, len(gpus), memory):
+                short.append(job.id)
+            if job.passed >= MOST_PASSED or lender:
                 barred_by = job.id
         else:
-            taken, free = free[:needed], free[needed:]
-            starts[job.id] = Share(tuple(cpu for core in taken for cpu in core), tuple(gpus[: order.gpus]))
+            later = [orders[one.id] for one in queue[place + 1 :]]
+            cores = _share(order, later, machine, len(free))
+            taken, free = free[:cores], free[cores:]
+            starts[job.id] = Share(
+                tuple(cpu for core in taken for cpu in core),
+                tuple(gpus[: order.gpus]),
+                order.elastic.procs(cores) if order.elastic else None,
+            )
             gpus, memory = gpus[order.gpus :], memory - order.memory
             for one in passed:
                 passed[one] += 1
                 if barred_by is None and before[one] + passed[one] >= MOST_PASSED:
                     barred_by = one
-    return Turn(starts, tuple(one for one, count in passed.items() for _ in range(count)), waits)
+    return Turn(starts, tuple(one for one, count in passed.items() for _ in range(count)), waits, tuple(short))
+
+
+def _share(order: JobOrder, later: Sequence[JobOrder], machine: Machine, free: int) -> int:
+    """Return the cores that a job gets: what it wishes, if those after it that fit get their least and, if they are
+    elastic, as much of the rest."""
+    needed = needed_cores(order, machine)
+    rest, sharers = free - needed, 1
+    for other in later:
+        if (least := needed_cores(other, machine)) <= rest:
+            rest -= least
+            sharers += other.elastic is not None
+    step = order.elastic.threads if order.elastic else 1
+    more = min(wished_cores(order, machine) - needed, -(-rest // sharers))
+    return needed + max(0, more) // step * step
+
+
+def _barred(orders: Mapping[str, JobOrder], name: str, lenders: Mapping[str | None, str]) -> str:
+    number = orders[name].number
+    if name in lenders:
+        return f"waits for job {number}, which gets cores of job {orders[lenders[name]].number}"
+    return f"waits for job {number}, which {MOST_PASSED} jobs have passed"
 
 
 def _lacks(order: JobOrder, cpus: int, machine: Machine, free: int, gpus: int, memory: float) -> str:

@@ -11,7 +11,7 @@ The one thing to know: `apply` is the only place where a record changes. A job's
 folding them again gives the same record, so a crash between two events loses none of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from hogwild.errors import ConflictError
@@ -26,6 +26,19 @@ KILLED = "its process was killed, or the machine stopped"
 VERSION = 1  # of `JobOrder`
 MOST_URGENT = 2
 MOST_LOST = 3  # ends in a row without a word: killed, or the machine stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Elastic:
+    """The cores that a job may have while it runs, `least` to `most`; one worker on each `threads` of them."""
+
+    least: int
+    most: int
+    threads: int = 1
+
+    def procs(self, cores: int) -> int:
+        """Return the number of workers on so many cores."""
+        return max(1, cores // self.threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +65,21 @@ class JobOrder:
     retries: int = 0  # of a failed job, by itself
     max_duration_s: float | None = None  # of all attempts together
     on_reboot: str = "resume"  # or pause
+    elastic: Elastic | None = None  # None: it keeps the cores that it begins with
+    sweep: str | None = None  # id of the sweep that it belongs to, and its values there
+    sweep_values: Mapping[str, str] = field(default_factory=dict)
     version: int = VERSION  # of this record
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A request to a running job: have these cores from now on."""
+
+    request: str  # its id, in the run's requests and events
+    cores: tuple[int, ...]  # logical CPUs
+    procs: int
+    begin: int  # size of the run's events before it
+    borrower: str | None = None  # the waiting job that gets what is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +98,11 @@ class JobRecord:
     boot_id: str = ""
     cores: tuple[int, ...] = ()  # logical CPUs of the attempt
     gpus: tuple[str, ...] = ()
+    procs: int | None = None  # of an elastic job: the workers that the attempt begins with
+    move: "Move | None" = None  # to other cores, not answered yet; both the old and the new ones are in use
+    moved: float | None = None  # when its last move was asked for
+    moves: int = 0  # of this attempt
+    fixed: str | None = None  # why this attempt cannot be moved
     asked: str | None = None  # cancel or pause: why the process was told to stop
     why: str | None = None  # who asked, if not the user
     urgency: int = 0  # 0: with a checkpoint; 1: at once; 2: SIGKILL
@@ -86,9 +118,16 @@ class JobRecord:
     def is_live(self) -> bool:
         return self.state in LIVE
 
+    @property
+    def in_use(self) -> frozenset[int]:
+        """Return the logical CPUs that nobody else may get."""
+        return frozenset(self.cores).union(self.move.cores if self.move else ())
+
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> "JobRecord":
-        return cls(**{**values, **{name: tuple(values[name]) for name in ("cores", "gpus", "signals")}})
+        move = values["move"] and Move(**{**values["move"], "cores": tuple(values["move"]["cores"])})
+        tuples = {name: tuple(values[name]) for name in ("cores", "gpus", "signals")}
+        return cls(**{**values, **tuples, "move": move})
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +153,8 @@ def apply(job: JobRecord, event: JobEvent) -> JobRecord:
                 **{**_NO_END, "state": "starting", "attempt": event["attempt"]},
                 cores=tuple(event["cores"]),
                 gpus=tuple(event.get("gpus", ())),
+                procs=event.get("procs"),
+                **_NO_MOVE,
                 pid=None,
                 start_ticks=None,
                 boot_id=event["boot_id"],
@@ -124,6 +165,13 @@ def apply(job: JobRecord, event: JobEvent) -> JobRecord:
             return replace(job, pid=event["pid"], start_ticks=event["start_ticks"])
         case "running":
             return replace(job, state="running", lost=0) if job.state == "starting" else job
+        case "move":
+            given = {name: event[name] for name in ("request", "procs", "begin", "borrower")}
+            return replace(job, move=Move(cores=tuple(event["cores"]), **given), moved=event["at"])
+        case "moved":
+            return replace(job, cores=job.move.cores, move=None, moves=job.moves + 1) if job.move else job
+        case "kept":
+            return replace(job, move=None, fixed=event["fixed"])
         case "asked":
             return replace(job, state="stopping", asked=event["ask"], urgency=event["urgency"], why=event.get("why"))
         case "signalled":
@@ -146,7 +194,8 @@ _NO_END: dict[str, Any] = {
     "urgency": 0,
     "signals": (),
 }
-_NO_PROCESS: dict[str, Any] = {"pid": None, "start_ticks": None, "cores": (), "gpus": ()}
+_NO_MOVE: dict[str, Any] = {"move": None, "moved": None, "moves": 0, "fixed": None}
+_NO_PROCESS: dict[str, Any] = {"pid": None, "start_ticks": None, "cores": (), "gpus": (), "procs": None, **_NO_MOVE}
 
 
 def overdue(job: JobRecord, order: JobOrder, age_s: float) -> JobEvent | None:

@@ -6,6 +6,7 @@ it was made from a journal of the present size and its checksum fits. A damaged,
 loses nothing; it is made anew, or left out until the next start.
 
     add:     .tmp-ID/ {job.json, files/, journal} -> sync -> rename to ID/     a crash before leaves only .tmp-ID
+    sweep:   .tmp-ID/ {job folders} -> sync -> rename to .all-ID/ -> move each  a crash between: moved at the start
     book:    line -> fsync -> row                                               a crash between leaves an older row
     remove:  rename ID/ to .tmp-ID -> delete                                    a crash between: swept at the start"""
 
@@ -17,13 +18,13 @@ import shutil
 import sqlite3
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from hogwild.errors import RunDirError, StorageFullError
 from hogwild.service.failpoints import reach
-from hogwild.service.folders import JobFolder, StateFolder, order_text
+from hogwild.service.folders import ACCEPTED, JobFolder, StateFolder, order_text
 from hogwild.service.states import JobEvent, JobOrder, JobRecord, apply
 from hogwild.storage.files import TEMPORARY, sync_folder
 from hogwild.storage.records import Records
@@ -41,6 +42,7 @@ class Store:
         self.jobs: dict[str, JobRecord] = {}
         self.orders: dict[str, JobOrder] = {}
         self.unreadable: dict[str, str] = {}
+        self._numbered = 0  # the highest number that was given
         self._late: dict[str, list[JobEvent]] = {}  # events that a full disk did not take yet
         self._index: _Index | None = None
 
@@ -53,6 +55,8 @@ class Store:
         """Read all jobs. Raises RunDirError."""
         for left in self.state.leftovers():
             shutil.rmtree(left, ignore_errors=True)
+        for sweep in self.state.accepted_sweeps():
+            self._finish_sweep(sweep)
         self._index = _Index.open(self.state.index)
         rows = self._index.rows() if self._index else {}
         found: list[tuple[JobOrder, JobRecord, bool]] = []
@@ -76,8 +80,12 @@ class Store:
         if self._index:
             self._index.close()
 
-    def next_number(self) -> int:
-        return max((order.number for order in self.orders.values()), default=0) + 1
+    def next_number(self, count: int = 1) -> int:
+        """Return the first of `count` new numbers."""
+        first = max((order.number for order in self.orders.values()), default=0)
+        first = max(first, self._numbered) + 1
+        self._numbered = first + count - 1
+        return first
 
     def write_aside(self, files: Mapping[str, str]) -> Path:
         """Write a new job's files to a folder aside, for `add`. May take long; any thread. Raises
@@ -109,6 +117,58 @@ class Store:
         self.jobs[order.id] = JobRecord(order.id)
         self._keep(order.id, 0)
         return self.jobs[order.id]
+
+    def write_sweep_aside(self, files: Mapping[str, str], orders: Sequence[JobOrder]) -> Path:
+        """Write the jobs of a sweep, complete, to a folder aside, for `add_sweep`. Its jobs share their copied files
+        by links. May take long; any thread. Raises StorageFullError."""
+        copied = self.write_aside(files)
+        aside = copied.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
+        with self._accepting(copied), self._accepting(aside):
+            for order in orders:
+                folder = JobFolder(aside / order.id)
+                shutil.copytree(copied / "files", folder.files, copy_function=os.link)
+                _write_synced(folder.order, order_text(order))
+                _write_synced(folder.journal, "")
+                for made in (*{(folder.files / name).parent for name in files}, folder.path):
+                    sync_folder(made)
+            sync_folder(aside)
+            shutil.rmtree(copied)
+        return aside
+
+    def add_sweep(self, orders: Sequence[JobOrder], aside: Path) -> None:
+        """Store the jobs of a sweep, queued: all or none. `aside` is used up. Raises StorageFullError."""
+        accepted = aside.with_name(aside.name.replace(TEMPORARY, ACCEPTED))
+        with self._accepting(aside):
+            reach("added-aside")
+            aside.rename(accepted)  # from here on a crash does not undo it
+            moved: list[Path] = []
+            try:
+                sync_folder(self.state.jobs)
+                reach("accepted")
+                for order in orders:
+                    moved.append((accepted / order.id).rename(self.state.job(order.id).path))
+                    reach("moved")
+                sync_folder(self.state.jobs)
+                accepted.rmdir()
+            except OSError:
+                accepted.rename(aside)
+                for folder in moved:
+                    shutil.rmtree(folder, ignore_errors=True)
+                raise
+        reach("added")
+        for order in orders:  # an empty journal needs no row of the database
+            self.orders[order.id] = order
+            self.jobs[order.id] = JobRecord(order.id)
+
+    def _finish_sweep(self, accepted: Path) -> None:
+        """Move the jobs in that a killed service had accepted. One that cannot be moved stays, and is named."""
+        for folder in accepted.iterdir():
+            try:
+                folder.rename(self.state.jobs / folder.name)
+            except OSError as error:
+                self.unreadable[folder.name] = f"{folder}: cannot be moved to {self.state.jobs}: {error.strerror}"
+        with contextlib.suppress(OSError):  # something is left in it
+            accepted.rmdir()
 
     @contextlib.contextmanager
     def _accepting(self, aside: Path) -> Iterator[None]:

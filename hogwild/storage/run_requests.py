@@ -3,6 +3,7 @@ every 100 ms and answers with an event `request` in RUN/events.jsonl (`workers/s
 
 import json
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,15 @@ from hogwild.storage.run_directory import REQUESTS
 EVENTS = "events.jsonl"
 
 
-def write_request(run: Path, **request: Any) -> str:
-    """Ask a running job: `ask="checkpoint"`, `"stacks"`, or `"resize"` with procs and cores. Return the request's id.
-    Raises RunDirError."""
-    name = secrets.token_hex(6)
+def new_request() -> str:
+    """Return the id of a new request."""
+    return secrets.token_hex(6)
+
+
+def write_request(run: Path, request: Mapping[str, Any], name: str = "") -> str:
+    """Ask a running job: `{"ask": "checkpoint"}`, `"stacks"`, or `"resize"` with procs and cores. Return its id, which
+    is `name` if that is given. Raises RunDirError."""
+    name = name or new_request()
     file = run / REQUESTS / f"{name}.json"
     with explained(f"cannot write {file}"):
         file.parent.mkdir(exist_ok=True)
@@ -31,6 +37,11 @@ def withdraw(run: Path, name: str) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def is_unread(run: Path, name: str) -> bool:
+    """Return whether the job has not read a request yet."""
+    return (run / REQUESTS / f"{name}.json").exists()
 
 
 def answer_to(run: Path, name: str, begin: int) -> dict[str, Any] | None:

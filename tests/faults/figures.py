@@ -1,5 +1,6 @@
 """What the campaigns are, how much of each is asked for, and the figures of the table that follow from it."""
 
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -39,6 +40,7 @@ CAMPAIGNS = (
     Campaign("ledger", 100_000, 5_000, 60.0),
     Campaign("roles", 2_000, 120, 240.0),
     Campaign("service", 500, 25, 120.0),
+    Campaign("lending", 200, 25, 120.0),
 )
 
 
@@ -265,6 +267,23 @@ def _service(seeds: Seeds) -> list[Row]:
     ]
 
 
+def _lending(seeds: Seeds) -> list[Row]:
+    title = "resizes through the service, with SIGKILL of workers"
+    measured = seeds.all.measured
+    shares = ", ".join(f"{sum(measured.get(what, [])):.0f} {what}" for what in ("jobs", "kills", "moves of cores"))
+    calm, found = (measured.get(f"accuracy, {kind}", []) for kind in ("calm", "digits"))
+    accuracy = Row(f"{title}: accuracy (digits)", "", None, found, note="per seed; baseline: jobs left alone")
+    accuracy.baseline = statistics.fmean(calm) if calm else None
+    return [
+        _count(f"{title}: resizes", "", 200, seeds),
+        _none(f"{title}: batches lost", "", seeds, lambda tally: tally.lost, shares),
+        _none(f"{title}: batches repeated", "", seeds, lambda tally: tally.duplicated),
+        _none(f"{title}: hangs", "", seeds, lambda tally: tally.hangs),
+        _none(f"{title}: other violations", "", seeds, _violations),
+        accuracy,
+    ]
+
+
 FIGURES: dict[str, Callable[[Seeds], list[Row]]] = {
     "protocol": _protocol,
     "training": _training,
@@ -276,4 +295,5 @@ FIGURES: dict[str, Callable[[Seeds], list[Row]]] = {
     "ledger": _ledger,
     "roles": _roles,
     "service": _service,
+    "lending": _lending,
 }

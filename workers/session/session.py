@@ -301,7 +301,8 @@ class Session:
         if (found := monitor.best) is None:
             return None
         value = found.get(monitor.name, math.nan)
-        return Best(monitor.name, value, found["updates"], found.get("epoch"), self.saving.best_on_disk)
+        place = found["updates"], found.get("epoch"), self.saving.best_on_disk
+        return Best(monitor.name, value, *place, monitor.higher_is_better)
 
     @property
     def train_loss(self) -> float | None:

@@ -1,0 +1,116 @@
+"""Moves of cores between running jobs: ask, wait for the answer, learn how fast a job is on how many cores. Used by the
+loop's thread only; `lending.py` decides.
+
+    book `move` ─► write RUN/requests/ID.json ─► the job's event `request` answers ID ─► book `moved`, or `kept`
+
+Both the old and the new cores are in use from the first step to the last. A service that was killed in between finds
+the record with its move. The job answers a request in the turn in which it reads it, before it writes its status: so
+one that is neither there nor answered, while a newer status is, was never written, and is written now."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from hogwild.errors import RunDirError, StorageFullError
+from hogwild.service.failpoints import reach
+from hogwild.service.folders import StateFolder
+from hogwild.service.lending import REST_S, Transfer, lend, may_move
+from hogwild.service.schedule import Machine, Turn
+from hogwild.service.states import JobRecord, Move
+from hogwild.service.store import Store
+from hogwild.storage.run_requests import answer_to, is_unread, new_request, size_of_events, withdraw, write_request
+
+DONE = "done"
+SETTLED_S = 3.0  # after a move, until a job's speed counts
+KNOWN_S = 120.0  # a measured speed is forgotten after this time: the machine may have been busy
+NEW_SHARE = 0.5  # of a new measurement in the mean
+
+
+class Moves:
+    """The moves that are under way, and the measured speeds."""
+
+    def __init__(self, state: StateFolder, store: Store) -> None:
+        self._state, self._store = state, store
+        self._unsure: dict[str, float] = {}  # id -> when its move was found, if its request may not have been written
+        self._speeds: dict[str, dict[int, tuple[float, float]]] = {}  # id -> logical CPUs -> (samples/s, record's time)
+
+    def ask(self, jobs: Sequence[JobRecord], machine: Machine, turn: Turn) -> None:
+        """Ask running jobs for the moves that are worth it now."""
+        now, orders = time.time(), self._store.orders
+        ready = [job.id for job in jobs if may_move(job, orders[job.id], now)]
+        if not ready:
+            return
+        speeds = {name: self._speeds_of(name, machine, now) for name in ready}
+        for name, transfer in lend(jobs, orders, machine, turn, ready=ready, speeds=speeds).items():
+            self._begin(name, transfer, now)
+
+    def _speeds_of(self, name: str, machine: Machine, now: float) -> dict[int, float]:
+        threads = len(machine.cores[0])  # logical CPUs of a core
+        known = self._speeds.get(name, {})
+        return {cpus // threads: speed for cpus, (speed, at) in known.items() if now - at < KNOWN_S}
+
+    def _begin(self, name: str, transfer: Transfer, now: float) -> None:
+        begin = size_of_events(self._state.job(name).run)
+        event = {"event": "move", "request": new_request(), "begin": begin, "at": now, **asdict(transfer)}
+        try:
+            job = self._store.book(name, event, must=True)
+        except StorageFullError:  # a lent core is not worth a decision that is not on the disk
+            return
+        reach("before-move")
+        assert job.move is not None
+        self._write(name, job.move)
+        reach("move-asked")
+
+    def _write(self, name: str, move: Move) -> None:
+        try:
+            run = self._state.job(name).run
+            write_request(run, {"ask": "resize", "procs": move.procs, "cores": list(move.cores)}, move.request)
+        except RunDirError:
+            self._store.book(name, {"event": "kept", "fixed": None})
+
+    def find(self, name: str) -> None:
+        """Take over a job's move from an earlier service."""
+        move = self._store.jobs[name].move
+        if move is not None and not is_unread(self._state.job(name).run, move.request):
+            self._unsure[name] = time.time()
+
+    def end(self, name: str) -> None:
+        """Forget a job's attempt."""
+        self._unsure.pop(name, None)
+        self._speeds.pop(name, None)
+
+    def look(self, name: str, record: Mapping[str, Any]) -> None:
+        """Look for the answer to a live job's move, and at its speed. `record`: its status.json."""
+        job, run = self._store.jobs[name], self._state.job(name).run
+        if job.move is None:
+            self._measure(job, record)
+            return
+        at = record.get("time")
+        answer = answer_to(run, job.move.request, job.move.begin)
+        if answer is not None:
+            self._unsure.pop(name, None)
+            if answer.get("answer") == DONE:
+                self._store.book(name, {"event": "moved", "at": time.time()})
+            else:
+                self._store.book(name, {"event": "kept", "fixed": str(answer.get("answer"))})
+            reach("moved")
+        elif name in self._unsure:
+            if isinstance(at, float) and at > self._unsure[name]:
+                del self._unsure[name]
+                self._write(name, job.move)
+        elif job.moved is not None and time.time() - job.moved > REST_S and withdraw(run, job.move.request):
+            self._store.book(name, {"event": "kept", "fixed": None})  # it is busy; later perhaps
+
+    def _measure(self, job: JobRecord, record: Mapping[str, Any]) -> None:
+        """Note the samples/s of a job that has trained on the same cores for a while."""
+        at, speed = record.get("time"), record.get("samples_per_s")
+        since = max(job.moved or 0.0, job.started or 0.0)
+        if not isinstance(at, float) or not isinstance(speed, float) or not speed or at - since < SETTLED_S:
+            return
+        if job.state != "running" or record.get("doing") != "running":
+            return
+        known = self._speeds.setdefault(job.id, {})
+        before, last = known.get(len(job.cores), (speed, 0.0))
+        if at > last:
+            known[len(job.cores)] = (before + NEW_SHARE * (speed - before), at)

@@ -1,0 +1,185 @@
+"""Cores move between jobs that train: asked for, answered, refused, and with a service that is killed on the way."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hogwild import host
+from hogwild.service.folders import StateFolder
+from hogwild.service.lending import REST_S
+from hogwild.service.moves import Moves
+from hogwild.service.schedule import Machine, decide
+from hogwild.service.states import Elastic
+from hogwild.service.store import Store
+from tests.helpers.processes import IS_THOROUGH, wait_for
+from tests.helpers.service import Service, order, serving
+
+ELASTIC = ("train.procs=auto", "train.epochs=100000")  # on all cores; others borrow them
+MACHINE = Machine(((0,), (1,)))
+JOB, WAITING = order(1, elastic=Elastic(1, 2), cpus=2), order(2)
+
+# ---- without a process: a run directory written by hand
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    state = StateFolder(tmp_path)
+    state.make()
+    made = Store(state)
+    made.load()
+    for one in (JOB, WAITING):
+        made.add(one, made.write_aside({"job.yaml": ""}))
+    share = {"attempt": 1, "cores": [0, 1], "procs": 2, "boot_id": "", "at": time.time()}
+    made.book(JOB.id, {"event": "starting", **share})
+    made.book(JOB.id, {"event": "running"})
+    state.job(JOB.id).run.mkdir()
+    yield made
+    made.close()
+
+
+def ask(store: Store) -> Moves:
+    moves = Moves(store.state, store)
+    jobs = list(store.jobs.values())
+    moves.ask(jobs, MACHINE, decide(jobs, store.orders, MACHINE))
+    return moves
+
+
+def requests(store: Store) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text()) for file in (store.state.job(JOB.id).run / "requests").glob("*.json")]
+
+
+def answer(store: Store, words: str) -> None:
+    """Answer as the supervisor does."""
+    run = store.state.job(JOB.id).run
+    (file,) = (run / "requests").glob("*.json")
+    with open(run / "events.jsonl", "a") as stream:
+        stream.write(json.dumps({"event": "request", "id": file.stem, "answer": words}) + "\n")
+    file.unlink()
+
+
+def test_a_move_is_asked_for_once_and_takes_effect_when_it_is_answered(store: Store) -> None:
+    moves = ask(store)
+    assert requests(store) == [{"ask": "resize", "procs": 1, "cores": [0]}]
+    ask(store)
+    assert len(requests(store)) == 1
+    moves.look(JOB.id, {})
+    assert store.jobs[JOB.id].in_use == {0, 1}
+    answer(store, "done")
+    moves.look(JOB.id, {})
+    job = store.jobs[JOB.id]
+    assert (job.cores, job.move, job.moves, job.fixed) == ((0,), None, 1, None)
+
+
+def test_a_job_that_refuses_is_not_asked_again(store: Store) -> None:
+    moves = ask(store)
+    answer(store, "a lane belongs to one worker (data.lanes)")
+    moves.look(JOB.id, {})
+    job = store.jobs[JOB.id]
+    assert (job.cores, job.move, job.fixed) == ((0, 1), None, "a lane belongs to one worker (data.lanes)")
+    store.jobs[JOB.id] = replace(job, moved=job.moved and job.moved - 2 * REST_S)
+    ask(store)
+    assert requests(store) == []
+
+
+def test_an_unread_request_is_taken_back_after_a_while(store: Store) -> None:
+    moves = ask(store)
+    job = store.jobs[JOB.id]
+    store.jobs[JOB.id] = replace(job, moved=job.moved and job.moved - 2 * REST_S)
+    moves.look(JOB.id, {})
+    assert requests(store) == [] and store.jobs[JOB.id].move is None and store.jobs[JOB.id].fixed is None
+
+
+def test_a_request_that_was_not_written_is_written_by_the_next_service(store: Store) -> None:
+    """Only once the job has shown, by a newer status, that it has not read one."""
+    ask(store)
+    (file,) = (store.state.job(JOB.id).run / "requests").glob("*.json")
+    file.unlink()
+    after = Moves(store.state, store)
+    after.find(JOB.id)
+    after.look(JOB.id, {"time": time.time() - 1})
+    assert requests(store) == []
+    after.look(JOB.id, {"time": time.time() + 1})
+    assert requests(store) == [{"ask": "resize", "procs": 1, "cores": [0]}]
+
+
+def test_a_full_disk_moves_nothing(store: Store) -> None:
+    store.state.job(JOB.id).journal.rename(store.state.job(JOB.id).path / "aside")
+    store.state.job(JOB.id).journal.mkdir()  # cannot be written
+    ask(store)
+    assert store.jobs[JOB.id].move is None and requests(store) == []
+
+
+# ---- with jobs
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    if len(host.physical_cores(host.affinity())) < 2:
+        pytest.skip("needs two cores: one of them moves")
+    with serving(tmp_path) as made:
+        yield made
+
+
+def cores_of(service: Service, row: dict[str, Any]) -> set[int]:
+    """Return the logical CPUs on which the job's processes may run, as the kernel has them."""
+    pids = [row["pid"], *host.children(row["pid"], recursive=True)]
+    return set().union(*(os.sched_getaffinity(pid) for pid in pids))
+
+
+@pytest.mark.processes
+def test_a_job_borrows_a_core_of_one_that_trains_on_and_gets_it_back(service: Service) -> None:
+    lender = service.start().submit(*ELASTIC)
+    service.wait_for_state(lender["id"], "running")
+    all_cores = set(service.client.job(lender["id"])["cores"])
+    borrower = service.submit("train.procs=1", "train.epochs=100000")
+    borrowed = set(service.wait_for_state(borrower["id"], "running")["cores"])
+    lender = service.client.job(lender["id"])
+    assert (lender["state"], lender["attempt"], lender["moves"]) == ("running", 1, 1)
+    assert borrowed and borrowed.isdisjoint(lender["cores"]) and borrowed | set(lender["cores"]) == all_cores
+    assert cores_of(service, lender) == set(lender["cores"])
+    assert cores_of(service, service.client.job(borrower["id"])) == borrowed
+    before = lender["updates"]
+    wait_for("it trains on", lambda: service.client.job(lender["id"])["updates"] > before)
+    service.client.cancel(borrower["id"], now=True)
+    wait_for("its core is back", lambda: set(service.client.job(lender["id"])["cores"]) == all_cores, 60)
+    assert cores_of(service, lender) == all_cores
+    events = service.events(lender["id"])
+    first, second = (event["at"] for event in events if event["event"] == "move")
+    assert second - first >= REST_S
+    procs = [event["procs"] for event in events if event["event"] in ("starting", "move")]
+    assert procs == [len(all_cores), len(all_cores) - 1, len(all_cores)]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("point", ["before-move", "move-asked", "moved"] if IS_THOROUGH else ["before-move", "moved"])
+def test_a_service_killed_beside_a_move_completes_it(service: Service, point: str) -> None:
+    lender = service.start(failpoint=point).submit(*ELASTIC)
+    service.wait_for_state(lender["id"], "running")
+    borrower = service.submit("train.procs=1", "train.epochs=1")
+    wait_for("its failpoint", lambda: service.has_ended)
+    service.start()
+    assert service.wait_for_state(borrower["id"], "succeeded")["attempt"] == 1
+    row = service.client.job(lender["id"])
+    assert (row["state"], row["attempt"]) == ("running", 1)
+    assert [event["event"] for event in service.events(lender["id"])].count("moved") >= 1
+
+
+@pytest.mark.processes
+def test_a_resumed_job_begins_on_what_is_free(service: Service) -> None:
+    paused = service.start().submit(*ELASTIC)
+    service.wait_for_state(paused["id"], "running")
+    wait_for("updates", lambda: (service.client.job(paused["id"])["updates"] or 0) > 0)
+    service.client.pause(paused["id"])
+    service.wait_for_state(paused["id"], "paused")
+    other = service.submit("train.procs=1", "train.epochs=100000")
+    taken = set(service.wait_for_state(other["id"], "running")["cores"])
+    service.client.resume(paused["id"])
+    row = service.wait_for_state(paused["id"], "running")
+    assert row["cores"] and taken.isdisjoint(row["cores"])
+    wait_for("its workers", lambda: (service.client.job(paused["id"])["workers"] or 0) == len(row["cores"]))
