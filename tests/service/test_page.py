@@ -157,6 +157,20 @@ def test_two_jobs_are_compared(page: Page, ended: list[dict[str, Any]]) -> None:
     keep(page, "compare")
 
 
+def test_a_sweep_is_submitted_and_stands_as_one_group(page: Page, ended: list[dict[str, Any]]) -> None:
+    go(page, f"submit/{ended[0]['id']}")
+    expect(page.get_by_label("overrides")).to_have_value("\n".join(ended[0]["overrides"]))
+    page.get_by_label("overrides").fill("\n".join([*SMALL, "name=two-seeds"]))
+    page.get_by_label("sweep").fill("seed=1,2")
+    expect(page.get_by_text("The sweep has 2 jobs.")).to_be_visible()
+    button(page, "Submit").click()
+    expect(page.locator("td.is-setting")).to_have_text(["1", "2"])
+    go(page, "")
+    expect(listed(page, "seed 2")).to_be_visible()
+    page.get_by_role("button", name="sweep two-seeds").click()
+    expect(listed(page, "seed 2")).to_have_count(0)
+
+
 def test_the_parts_of_a_job_are_shown(service: Service, page: Page, ended: list[dict[str, Any]]) -> None:
     name = ended[0]["id"]
     go(page, f"{name}/timeline")

@@ -3,33 +3,36 @@ import { html, useEffect, useState } from "/page/vendor/preact/htm-preact.module
 import { get } from "/page/api.js";
 import { Curves, colorOf } from "/page/curves.js";
 import { Empty, LIVE, State } from "/page/parts.js";
-import { duration, inWords, number, shown } from "/page/words.js";
+import { duration, inWords, number, shown, sweepValues } from "/page/words.js";
 
 const NOT_SETTINGS = ["name"];
+const MOST_CURVES = 14; // at first; more cannot be told apart
 
 // rows: jobs in the order of their colours; runs: those that the stream follows
 export function Compare({ rows, runs }) {
   const [fetched, setFetched] = useState({}); // id -> {curves of an ended job, fields}
-  const [hidden, setHidden] = useState([]);
+  const [hidden, setHidden] = useState(() => rows.slice(MOST_CURVES).map((row) => row.id));
+  const isSweep = rows.length > 0 && rows[0].sweep && rows.every((row) => row.sweep === rows[0].sweep);
   const [sort, setSort] = useState({ by: "job", isDown: false });
   useEffect(() => {
-    for (const { id, state } of rows) {
+    for (const { id, state, sweep_values } of rows) {
       const known = fetched[id] ?? {};
       const add = (changes) => setFetched((before) => ({ ...before, [id]: { ...before[id], ...changes } }));
-      if (!known.fields) get(`jobs/${id}/config`).then(({ fields }) => add({ fields }), () => add({ fields: [] }));
-      if (!LIVE.includes(state)) get(`jobs/${id}/metrics`).then((curves) => add({ curves }), () => add({ curves: undefined }));
+      if (isSweep) add({ fields: Object.entries(sweep_values).map(([path, value]) => ({ path, value })) });
+      else if (!known.fields) get(`jobs/${id}/config`).then(({ fields }) => add({ fields }), () => add({ fields: [] }));
+      if (!LIVE.includes(state) && !hidden.includes(id)) get(`jobs/${id}/metrics`).then((curves) => add({ curves }), () => add({ curves: undefined }));
     }
-  }, [rows.map((row) => row.id + row.state).join()]);
+  }, [rows.map((row) => row.id + row.state).join(), hidden]);
   if (!rows.length)
     return html`<${Empty}><h1 tabindex="-1">Nothing to compare</h1><p>Select jobs in <a href="#/">the list</a> (key x), then Compare (key c).</p><//>`;
   const shownRuns = rows.map((row) => ({
     id: row.id,
-    label: `${row.number} ${row.name}`,
+    label: `${row.number} ${(isSweep && sweepValues(row)) || row.name}`,
     curves: hidden.includes(row.id) ? null : (runs[row.id]?.curves ?? fetched[row.id]?.curves),
   }));
   const flip = (id) => setHidden(hidden.includes(id) ? hidden.filter((one) => one !== id) : [...hidden, id]);
   return html`
-    <div class="controls"><h1 tabindex="-1"><a href="#/" aria-label="all jobs">‹</a> ${rows.length} jobs compared</h1></div>
+    <div class="controls"><h1 tabindex="-1"><a href="#/" aria-label="all jobs">‹</a> ${rows.length} jobs ${isSweep ? `of sweep ${rows[0].name}` : "compared"}</h1></div>
     <${Curves} runs=${shownRuns} />
     <${Table} rows=${rows} columns=${columnsOf(rows, fetched)} hidden=${hidden} flip=${flip} sort=${sort} setSort=${setSort} />
   `;

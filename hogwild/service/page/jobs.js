@@ -1,8 +1,9 @@
 // The list of jobs. Only the rows that are seen are drawn, so a thousand jobs are as quick as ten.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "/page/vendor/preact/htm-preact.module.js";
+import { post } from "/page/api.js";
 import { useFetched, useKept, useKeys, useNow } from "/page/hooks.js";
-import { ENDED, Empty, LIVE, Progress, Spark, State } from "/page/parts.js";
-import { age, ago, best, cores, count, duration, number } from "/page/words.js";
+import { ENDED, Empty, LIVE, Progress, Spark, State, confirmed } from "/page/parts.js";
+import { age, ago, best, cores, count, duration, number, sweepValues } from "/page/words.js";
 
 const SPARK_MS = 10_000;
 const SPARK_POINTS = 40;
@@ -149,13 +150,12 @@ function Row({ item: { row, isInside }, place, now, spark, isSelected, flip }) {
   const open = (event) => {
     if (!event.target.closest("a, input, button") && !String(getSelection())) location.hash = `#/${row.id}`;
   };
-  const values = Object.entries(row.sweep_values ?? {}).map(([path, value]) => `${path.split(".").at(-1)} ${value}`).join(", ");
   const isLive = LIVE.includes(row.state);
   return html`
     <div class="row ${isSelected ? "is-selected" : ""} ${isInside ? "is-inside" : ""}" role="row" aria-rowindex=${place + 2} style=${top(place)} onClick=${open}>
       <span role="cell" class="col-select"><input type="checkbox" aria-label="select job ${row.number}" checked=${isSelected} onChange=${() => flip(row.id)} /></span>
       <span role="cell" class="col-number"><a href="#/${row.id}" aria-label="job ${row.number}, ${row.name}">${row.number}</a></span>
-      <span role="cell" class="col-name" title=${[row.job_file, ...row.overrides].join(" ")}><a href="#/${row.id}" tabindex="-1">${(isInside && values) || row.name}</a></span>
+      <span role="cell" class="col-name" title=${[row.name, sweepValues(row), row.job_file, ...row.overrides].join(" ")}><a href="#/${row.id}" tabindex="-1">${(isInside && sweepValues(row)) || row.name}</a></span>
       <span role="cell" class="col-state"><${State} ...${row} />${row.state !== "succeeded" && row.reason && html`<small title=${row.reason}>${row.reason}</small>`}</span>
       <span role="cell" class="col-progress"><${Progress} part=${row.progress} /></span>
       <span role="cell" class="col-left">${isLive ? duration(row.left_s) : ""}</span>
@@ -174,6 +174,13 @@ const when = (row, now) =>
     : `for ${age(now - ((LIVE.includes(row.state) && row.started) || row.submitted))}`;
 
 function Sweep({ item: { sweep, rows }, place, isOpen, toggle }) {
+  const [error, setError] = useState("");
+  const isGoing = rows.some((row) => row.state === "queued" || LIVE.includes(row.state));
+  const cancel = async () => {
+    const text = "Those that run write a checkpoint and stop; the others do not start.";
+    if (await confirmed({ title: `Cancel all jobs of sweep ${rows[0].name}?`, text, yes: "Cancel them", no: "Let them run" }))
+      post(`sweeps/${sweep}/cancel`).then(() => setError(""), (problem) => setError(problem.message));
+  };
   const counts = STATES.map((state) => [state, rows.filter((row) => row.state === state).length]).filter(([, many]) => many);
   return html`
     <div class="row sweep" role="row" aria-rowindex=${place + 2} style=${top(place)}>
@@ -181,6 +188,8 @@ function Sweep({ item: { sweep, rows }, place, isOpen, toggle }) {
         <button aria-expanded=${isOpen} onClick=${toggle}>${isOpen ? "▾" : "▸"} sweep ${rows[0].name}</button>
         <span class="quiet">${count(rows.length, "job")}: ${counts.map(([state, many]) => `${many} ${state}`).join(", ")}</span>
         <a href="#/compare/sweep:${sweep}">compare</a>
+        ${isGoing && html`<button class="danger" onClick=${cancel}>cancel all</button>`}
+        ${error && html`<span class="warn" role="alert">${error}</span>`}
       </span>
     </div>
   `;

@@ -5,7 +5,7 @@ import { useFetched, useKept } from "/page/hooks.js";
 import { count } from "/page/words.js";
 
 const CHECK_MS = 400; // after the last letter
-const START = { text: "", overrides: "", name: "job", files: {}, needs: [] };
+const START = { text: "", overrides: "", sweep: "", name: "job", files: {}, needs: [] };
 
 // from: id of a job that is copied
 export function Submit({ from }) {
@@ -16,8 +16,10 @@ export function Submit({ from }) {
   const area = useRef(null);
   const id = useRef(newId()); // the same until it is accepted: a repeated request is the same job
   const change = (changes) => setDraft({ ...draft, ...changes });
-  const overrides = draft.overrides.split("\n").map((line) => line.trim()).filter(Boolean);
-  const body = { text: draft.text, overrides, job_file: `${draft.name}.yaml` };
+  const overrides = linesOf(draft.overrides);
+  const sweep = Object.fromEntries(linesOf(draft.sweep).map(valuesOf));
+  const many = Object.values(sweep).reduce((product, values) => product * values.length, 1);
+  const body = { text: draft.text, job_file: `${draft.name}.yaml` };
 
   useEffect(() => {
     if (!from) return;
@@ -32,21 +34,25 @@ export function Submit({ from }) {
     if (!draft.text.trim()) return setVerdict(null);
     let isOver = false;
     const timer = setTimeout(async () => {
-      const found = await post("check", body).then((row) => ({ row, problems: [] }), refusal);
+      const firsts = Object.entries(sweep).map(([path, [value]]) => `${path}=${value}`); // the service checks all, at the end
+      const found = await post("check", { ...body, overrides: [...overrides, ...firsts] }).then((row) => ({ row, problems: [] }), refusal);
       if (!isOver) setVerdict(found);
     }, CHECK_MS);
     return () => {
       isOver = true;
       clearTimeout(timer);
     };
-  }, [draft.text, draft.overrides, draft.name]);
+  }, [draft.text, draft.overrides, draft.sweep, draft.name]);
 
   const submit = async () => {
     setBusy(true);
     try {
-      const row = await post("jobs", { ...body, id: id.current, files: draft.files });
+      const order = { ...body, overrides, files: draft.files };
+      if (draft.sweep.trim()) {
+        const { id: made } = await post("sweeps", { ...order, sweep, id: `s${id.current.slice(1)}` });
+        location.hash = `#/compare/sweep:${made}`;
+      } else location.hash = `#/${(await post("jobs", { ...order, id: id.current })).id}`;
       setDraft(START);
-      location.hash = `#/${row.id}`;
     } catch (problem) {
       id.current = newId();
       setVerdict(refusal(problem));
@@ -81,9 +87,12 @@ export function Submit({ from }) {
         <label class="over">overrides, one <code>key=value</code> per line
           <textarea rows="4" spellcheck="false" placeholder="train.epochs=3" value=${draft.overrides} onInput=${(event) => change({ overrides: event.currentTarget.value })}></textarea>
         </label>
+        <label class="over">sweep: a job for each combination; one <code>key=value,value</code> per line
+          <textarea rows="2" spellcheck="false" placeholder="optimizer.init_args.lr=0.1,0.01" value=${draft.sweep} onInput=${(event) => change({ sweep: event.currentTarget.value })}></textarea>
+        </label>
         <div id="verdict" role="status">
           ${!draft.text.trim() && html`<p class="quiet">Take a template, open a file, or write a job file. It is checked as you type; nothing starts before you press Submit.</p>`}
-          ${verdict?.row && html`<p class="notice">The job file is valid. ${verdict.row.name} gets ${count(verdict.row.cpus, "core")}.</p>`}
+          ${verdict?.row && html`<p class="notice">The job file is valid. ${verdict.row.name} gets ${count(verdict.row.cpus, "core")}.${draft.sweep.trim() ? ` The sweep has ${count(many, "job")}.` : ""}</p>`}
           ${verdict && !verdict.row && !problems.length && html`<p class="alert">${verdict.message}</p>`}
           ${problems.length > 0 && html`<p>${count(problems.length, "error")}:</p>`}
         </div>
@@ -100,6 +109,14 @@ export function Submit({ from }) {
     </div>
   `;
 }
+
+const linesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+
+// key=a,b: a comma within brackets belongs to its value
+const valuesOf = (line) => {
+  const [path, ...rest] = line.split("=");
+  return [path.trim(), rest.join("=").split(/,(?![^[{]*[\]}])/).map((value) => value.trim()).filter(Boolean)];
+};
 
 const newId = () => [...crypto.getRandomValues(new Uint8Array(6))].map((one) => one.toString(16).padStart(2, "0")).join("");
 

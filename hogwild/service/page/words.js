@@ -67,5 +67,8 @@ export const inWords = (name) => NAMES[name] ?? name.replaceAll("_", " ");
 
 export const best = (row) => (row.best ? `${inWords(row.best.metric)} ${number(row.best.value)}` : "");
 
+// What tells a job of a sweep from the others: lr 0.1, momentum 0.5
+export const sweepValues = (row) => Object.entries(row.sweep_values ?? {}).map(([path, value]) => `${path.split(".").at(-1)} ${value}`).join(", ");
+
 export const shown = (value) =>
   isMissing(value) ? "none" : typeof value === "object" ? JSON.stringify(value) : String(value);
