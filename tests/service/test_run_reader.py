@@ -3,14 +3,17 @@
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from hogwild.errors import CheckpointError, NotFoundError
 from hogwild.service import run_reader
 from hogwild.service.continuation import copy_checkpoint
 from hogwild.service.folders import JobFolder, order_text
+from hogwild.storage import checkpoint
 from tests.helpers.run_records import JOB, RESOLVED, Story, write_run
 from tests.helpers.service import order
 
@@ -148,6 +151,29 @@ def test_stacks_are_those_that_were_written_after_the_request(run: Path) -> None
     (run / "stacks" / "worker-0.txt").write_text("old\nnew\n")
     (run / "stacks" / "supervisor.txt").write_text("mine\n")
     assert run_reader.read_stacks(run, before) == "supervisor\nmine\n\nworker-0\nnew\n"
+
+
+def test_a_copied_checkpoint_takes_no_space_and_its_run_names_the_new_folder(run: Path, tmp_path: Path) -> None:
+    old, new, aside = JobFolder(tmp_path), JobFolder(tmp_path / "new"), tmp_path / "aside"
+    shutil.rmtree(run / "checkpoints")
+    checkpoint.write(run / "checkpoints", NAME, {"ledger": 1}, {"weight": torch.zeros(3)}, {})
+    (run / "names.json").write_text(json.dumps(["x" * 100] * 60_000))
+    here = {"job_file": str(old.files / "job.yaml"), "user_folders": [str(old.files), "/elsewhere"], "data_dir": None}
+    (run / "env.json").write_text(json.dumps(here))
+    copy_checkpoint(old, NAME, aside, new)
+    made = aside / "run"
+    assert (made / "checkpoints" / NAME / "state.pt").samefile(run / "checkpoints" / NAME / "state.pt")
+    for name in ("names.json", "metrics.jsonl", "resolved.yaml", "job.yaml"):
+        assert (made / name).read_bytes() == (run / name).read_bytes()
+        assert not (made / name).samefile(run / name)
+    assert json.loads((made / "env.json").read_text()) == {
+        "job_file": str(new.files / "job.yaml"),
+        "user_folders": [str(new.files), "/elsewhere"],
+        "data_dir": None,
+    }
+    assert {one.name for one in made.iterdir()} == {
+        *("checkpoints", "env.json", "job.yaml", "metrics.jsonl", "names.json", "resolved.yaml")
+    }
 
 
 def test_a_damaged_checkpoint_is_not_gone_on_from(run: Path, tmp_path: Path) -> None:
