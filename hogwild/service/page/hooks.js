@@ -1,5 +1,5 @@
 // What several views need: values that are kept, a clock, requests that are repeated, keys.
-import { useCallback, useEffect, useRef, useState } from "/page/vendor/preact/htm-preact.module.js";
+import { useCallback, useEffect, useLayoutEffect, useRef, useState } from "/page/vendor/preact/htm-preact.module.js";
 import { get } from "/page/api.js";
 
 // A state that outlives the view. `store`: localStorage for how somebody likes to look, sessionStorage for what at.
@@ -22,8 +22,8 @@ export function useNow(ms) {
   return now;
 }
 
-// Return [content, error, again] of a GET; `every_ms`: ask again while the tab is seen; 0: only when the path changes.
-export function useFetched(path, every_ms = 0) {
+// Return [content, error, again] of a GET; `everyMs`: ask again while the tab is seen; 0: only when the path changes.
+export function useFetched(path, everyMs = 0) {
   const [found, setFound] = useState({ path: null, content: null, error: "" });
   const newest = useRef(path);
   newest.current = path;
@@ -34,12 +34,10 @@ export function useFetched(path, every_ms = 0) {
   }, [path]);
   useEffect(() => {
     look();
-    if (!every_ms) return undefined;
-    const timer = setInterval(() => document.hidden || look(), every_ms);
-    return () => {
-      clearInterval(timer);
-    };
-  }, [look, every_ms]);
+    if (!everyMs) return undefined;
+    const timer = setInterval(() => document.hidden || look(), everyMs);
+    return () => clearInterval(timer);
+  }, [look, everyMs]);
   return found.path === path ? [found.content, found.error, look] : [null, "", look];
 }
 
@@ -47,7 +45,7 @@ export function useFetched(path, every_ms = 0) {
 export function useKeys(keys) {
   const newest = useRef(keys);
   newest.current = keys;
-  useEffect(() => {
+  useLayoutEffect(() => { // at once: who sees the view may press a key
     const press = (event) => {
       if (event.ctrlKey || event.altKey || event.metaKey || document.querySelector("dialog[open]")) return;
       if (event.target.closest?.("input:not([type=checkbox], [type=range]), textarea, select") && event.key !== "Escape") return;

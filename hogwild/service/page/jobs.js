@@ -108,7 +108,7 @@ function List({ items, sort, isDown, change, closed, selected, select }) {
   const [at, setAt] = useState(-1); // the row that j and k have reached
   const now = useNow(5000);
   const [sparks] = useFetched(`sparklines?points=${SPARK_POINTS}`, SPARK_MS);
-  const flip = (id) => select(selected.includes(id) ? selected.filter((one) => one !== id) : [...selected, id]);
+  const flip = (...ids) => select(ids.every((id) => selected.includes(id)) ? selected.filter((one) => !ids.includes(one)) : [...new Set([...selected, ...ids])]);
   const move = (by) => {
     const next = Math.max(0, Math.min(items.length - 1, at + by));
     const height = heightOf(body.current);
@@ -121,7 +121,7 @@ function List({ items, sort, isDown, change, closed, selected, select }) {
     const timer = requestAnimationFrame(() => body.current?.querySelector(`[aria-rowindex="${at + 2}"] a`)?.focus());
     return () => cancelAnimationFrame(timer);
   }, [at]);
-  useKeys({ j: () => move(1), k: () => move(-1), x: () => items[at]?.row && flip(items[at].row.id) });
+  useKeys({ j: () => move(1), k: () => move(-1), x: () => items[at] && flip(...(items[at].rows ?? [items[at].row]).map((row) => row.id)) });
   return html`
     <div id="jobs" class="table jobs" role="table" aria-label="jobs" aria-rowcount=${items.length + 1}>
       <div class="head" role="row" aria-rowindex="1">
