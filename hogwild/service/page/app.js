@@ -1,13 +1,13 @@
 // The page of the service. The address says what is shown: #/ the jobs, #/ID/TAB a job, #/compare/ID,ID, #/submit, #/machine.
 // No build step; everything is served from here.
-import { html, render, useEffect, useRef, useState } from "/page/vendor/preact/htm-preact.module.js";
+import { html, render, useEffect, useErrorBoundary, useRef, useState } from "/page/vendor/preact/htm-preact.module.js";
 import { useKeys } from "/page/hooks.js";
 import { Jobs } from "/page/jobs.js";
 import { Job, TABS } from "/page/job.js";
 import { Compare } from "/page/compare.js";
 import { Submit } from "/page/submit.js";
 import { Cores, Machine } from "/page/machine.js";
-import { Dialog, LIVE, Question } from "/page/parts.js";
+import { Dialog, Empty, LIVE, Question } from "/page/parts.js";
 import { follow } from "/page/stream.js";
 import { percent } from "/page/words.js";
 
@@ -37,6 +37,7 @@ function App() {
   const [{ view, rest }, setRoute] = useState(route);
   const [selected, setSelected] = useState([]);
   const [isHelpOpen, setHelpOpen] = useState(false);
+  const [error, again] = useErrorBoundary();
   const look = useRef(null);
   useEffect(() => {
     look.current = follow(setState);
@@ -69,13 +70,14 @@ function App() {
   });
 
   const shown = () => {
+    if (error) return html`<${Empty}><h1 tabindex="-1">This view cannot be drawn</h1><p>${error.message}</p><p><button onClick=${again}>Try again</button></p><//>`;
     if (jobs === null) return html`<p class="quiet">Connecting …</p>`;
     if (view === "") return html`<${Jobs} jobs=${jobs} selected=${selected} select=${setSelected} />`;
     if (view === "machine") return html`<${Machine} machine=${state.machine} jobs=${jobs} />`;
     if (view === "submit") return html`<${Submit} key=${rest[0]} from=${rest[0]} />`;
     if (view === "compare") return html`<${Compare} rows=${compared} runs=${state.runs} />`;
     if (job) return html`<${Job} key=${job.id} job=${job} tab=${rest[0]} run=${state.runs[job.id]} machine=${state.machine} />`;
-    return html`<div class="empty"><h1 tabindex="-1">There is no job ${view}</h1><p>It was deleted, or the link is of another service. <a href="#/">All jobs</a></p></div>`;
+    return html`<${Empty}><h1 tabindex="-1">There is no job ${view}</h1><p>It was deleted, or the link is of another service. <a href="#/">All jobs</a></p><//>`;
   };
   const link = (name, hash, words) =>
     html`<a href=${hash} aria-current=${view === name || (name === "" && (job || view === "compare")) ? "page" : undefined}>${words}</a>`;

@@ -4,7 +4,10 @@ import { get } from "/page/api.js";
 
 // A state that outlives the view. `store`: localStorage for how somebody likes to look, sessionStorage for what at.
 export function useKept(name, initial, store = localStorage) {
-  const [value, setValue] = useState(() => JSON.parse(store.getItem(name)) ?? initial);
+  const [value, setValue] = useState(() => {
+    const kept = JSON.parse(store.getItem(name)) ?? initial;
+    return Array.isArray(kept) || typeof kept !== "object" ? kept : { ...initial, ...kept }; // an older page kept fewer fields
+  });
   const keep = (next) => {
     store.setItem(name, JSON.stringify(next));
     setValue(next);

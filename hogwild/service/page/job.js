@@ -116,7 +116,7 @@ const withCode = (text) => text.split("`").map((part, place) => (place % 2 ? htm
 function Figures({ job, status }) {
   const now = useNow(1000);
   const isLive = LIVE.includes(job.state);
-  const ran = job.started === null ? null : (isLive ? now : job.ended) - job.started;
+  const ran = job.started === null || (!isLive && job.ended === null) ? null : (isLive ? now : job.ended) - job.started;
   const figures = [
     ["progress", job.progress === null ? "–" : percent(job.progress), job.epochs && `epoch ${number(Math.min(job.epoch + (isLive ? 1 : 0), job.epochs))} of ${number(job.epochs)}`],
     isLive ? ["time left", duration(job.left_s) || "–", ran === null ? "" : `for ${age(ran)}`] : ["duration", duration(ran) || "–", ENDED.includes(job.state) ? `ended ${ago(job.ended, now)}` : `submitted ${ago(job.submitted, now)}`],
@@ -124,13 +124,13 @@ function Figures({ job, status }) {
     ["best", job.best ? number(job.best.value) : "–", job.best ? `${inWords(job.best.metric)} at ${number(job.best.updates)}` : "no evaluation yet"],
     ["speed", number(job.samples_per_s) || "–", "samples/s"],
     ["updates", number(job.updates) || "–", `${number(job.samples) || 0} samples`],
-    ["cores", job.cores.length ? cores(job) : job.cpus, job.cores.length ? `${count(job.workers ?? 0, "worker")}${job.elastic ? `, ${job.elastic.min} to ${job.elastic.max} cores` : ""}` : job.state === "queued" ? "wanted" : ""],
+    ["cores", job.cores.length ? cores(job) : job.cpus, job.cores.length ? `${count(job.workers ?? 0, "worker")}${job.elastic ? ", elastic" : ""}` : job.state === "queued" ? "wanted" : ""],
     ["staleness", status?.stale_p50 === undefined ? "–" : `${status.stale_p50} / ${status.stale_p99}`, "median / 99 %"],
   ];
   return html`
     <dl class="figures">
       ${figures.map(([name, value, more]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd><dd class="more">${more}</dd></div>`)}
     </dl>
-    <p class="quiet facts" title=${clock(job.submitted)}>${[job.job_file, ...job.overrides].join(" ")} · <span class="path">${job.run_dir}</span> · ${job.attempt ? `attempt ${job.attempt}` : "not started"}${job.pid ? `, process ${job.pid}` : ""}${job.restarts ? `, ${count(job.restarts, "restart")} of workers` : ""}</p>
+    <p class="quiet facts" title=${clock(job.submitted)}>${[job.job_file, ...job.overrides].join(" ")} · <span class="path">${job.run_dir}</span> · ${job.attempt ? `attempt ${job.attempt}` : "not started"}${job.pid ? `, process ${job.pid}` : ""}${job.restarts ? `, ${count(job.restarts, "restart")} of workers` : ""}${job.elastic ? `, elastic: ${job.elastic.min} to ${job.elastic.max} cores, ${count(job.moves ?? 0, "move")}` : ""}</p>
   `;
 }

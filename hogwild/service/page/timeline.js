@@ -10,27 +10,30 @@ const KINDS = {
   restarts: ["c4", "restart", "resume", "lane-restarts"],
   evaluations: ["c2", "evaluation"],
   checkpoints: ["c0", "checkpoint", "checkpoint-failed", "checkpoint-refused", "checkpoint-rejected"],
-  resizes: ["c5", "resize", "retire", "request", "answer"],
+  resizes: ["c5", "resize"],
   "moves of cores": ["c3", "move"],
   other: ["c6"],
 };
-const kindOf = (event) => Object.keys(KINDS).find((kind) => KINDS[kind].includes(event, 1)) ?? "other";
+
+// A worker that was told to leave has not died: it belongs to the resize.
+const nameOf = ({ event, kind, ask }) => (event === "request" ? ask : event === "exit" && kind === "left" ? "resize" : event);
+const rowOf = (event) => Object.keys(KINDS).find((row) => KINDS[row].includes(nameOf(event), 1)) ?? "other";
 const WHY = { starts: "the job starts", ends: "the job ends", grows: "free cores", shrinks: "given back", lent: "lent" };
 
 export function Timeline({ job, events, moves = [] }) {
   const [hidden, setHidden] = useKept("timeline", ["other"]);
   const ofJob = moves.filter((move) => move.from === job.id || move.to === job.id).map((move) => ({ time: move.at, event: "move", ...ofMove(move, job) }));
-  const all = [...(events ?? []), ...ofJob].sort((one, other) => one.time - other.time).map((one) => ({ ...one, kind: kindOf(one.event) }));
+  const all = [...(events ?? []), ...ofJob].sort((one, other) => one.time - other.time).map((one) => ({ ...one, row: rowOf(one) }));
   if (!all.length) return html`<p class="quiet">Nothing has happened yet.</p>`;
-  const kinds = Object.keys(KINDS).filter((kind) => all.some((one) => one.kind === kind));
+  const kinds = Object.keys(KINDS).filter((kind) => all.some((one) => one.row === kind));
   const [first, last] = [all[0].time, all.at(-1).time];
   const x = (time) => (last > first ? 4 + (992 * (time - first)) / (last - first) : 500);
-  const shown = all.filter((one) => !hidden.includes(one.kind));
+  const shown = all.filter((one) => !hidden.includes(one.row));
   const flip = (kind) => setHidden(hidden.includes(kind) ? hidden.filter((one) => one !== kind) : [...hidden, kind]);
   return html`
     <div class="lanes" role="group" aria-label="kinds of events">
       ${kinds.map((kind) => {
-        const marks = all.filter((one) => one.kind === kind);
+        const marks = all.filter((one) => one.row === kind);
         return html`
           <button class="chip" aria-pressed=${!hidden.includes(kind)} onClick=${() => flip(kind)}>${kind} <small>${marks.length}</small></button>
           <svg class="lane ${KINDS[kind][0]}" viewBox="0 0 1000 20" preserveAspectRatio="none" role="img" aria-label="${marks.length} ${kind}">

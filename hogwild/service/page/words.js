@@ -59,7 +59,7 @@ export function ranges(numbers) {
 }
 
 export const cores = (row) =>
-  row.cores.length ? ranges(row.cores) : row.state === "queued" ? `${row.cpus} wanted` : "";
+  row.cores.length ? `CPU ${ranges(row.cores)}` : row.state === "queued" ? `${row.cpus} wanted` : "";
 
 // The name of a metric: samples_per_s is "samples per second".
 const NAMES = { samples_per_s: "samples per second", lr: "learning rate", auc: "AUC", rmse: "RMSE", mae: "MAE", macro_f1: "macro F1" };
