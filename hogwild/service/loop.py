@@ -97,7 +97,7 @@ class ServiceLoop:
         self._sweeping: set[str] = set()
         self._not_before_s: dict[str, float] = {}  # of queued jobs that could not be started for now
         self._waits: dict[str, str] = {}
-        self._moves = Moves(state, self._store)
+        self._moves = Moves(state, self._store, machine)
         self._looked: dict[str, tuple[Any, dict[str, Any]]] = {}  # (identity of status.json, content)
         self._rows: dict[str, tuple[tuple[Any, ...], Row]] = {}  # (what a row was made from, row)
         self._shown: dict[str, Row] = {}  # rows of the snapshot
@@ -280,7 +280,7 @@ class ServiceLoop:
             with self._alone(name):
                 self._look(name, watched.process)
                 self._signal(name, watched)
-                self._moves.look(name, self._record(name))
+                self._moves.look(name, watched.process, self._record(name))
         self._sweep()
         self._start_jobs()
         if self._store.is_behind:
@@ -403,10 +403,9 @@ class ServiceLoop:
     def _start_jobs(self) -> None:
         jobs = [job for job in self._store.jobs.values() if job.is_live or self._is_startable(job)]
         self._waits = {name: why for name, why in self._waits.items() if name in self._not_before_s}
-        machine = replace(self.machine, memory_bytes=self._free_bytes())
-        turn = decide(jobs, self._store.orders, machine)
+        turn = decide(jobs, self._store.orders, replace(self.machine, memory_bytes=self._free_bytes()))
         self._waits |= turn.waits
-        self._moves.ask(jobs, machine, turn)
+        self._moves.ask(jobs, turn)
         for name in turn.passed:
             self._store.book(name, {"event": "passed"})
         for name, share in turn.starts.items():
