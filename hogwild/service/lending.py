@@ -68,7 +68,8 @@ def lend(
     borrowers = {job.move.borrower for job in live if job.move is not None}
     if any(job.state == "queued" and job.id in borrowers for job in jobs):
         return {}  # its cores are on their way
-    used = {cpu for job in live for cpu in job.in_use}.union(*(share.cores for share in turn.starts.values()))
+    taken = (*(job.in_use for job in live), *(share.cores for share in turn.starts.values()))
+    used = machine.busy.union(*taken)
     free = [core for core in machine.cores if used.isdisjoint(core)]
     held = {job.id: cores_of(job, machine) for job in live if job.id in ready}
     held = {name: cores for name, cores in held.items() if cores}

@@ -94,6 +94,7 @@ class ServiceLoop:
         self._calls: SimpleQueue[Callable[[BaseException | None], None]] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._live: dict[str, Watched] = {}
+        self._aside: dict[str, tuple[JobProcess, JobRecord]] = {}  # set aside while their process runs
         self._sweeping: set[str] = set()
         self._not_before_s: dict[str, float] = {}  # of queued jobs that could not be started for now
         self._waits: dict[str, str] = {}
@@ -325,8 +326,9 @@ class ServiceLoop:
             yield
         except Exception as error:
             traceback.print_exc()
+            if (watched := self._live.pop(name, None)) is not None and name in self._store.jobs:
+                self._aside[name] = watched.process, self._store.jobs[name]
             self._store.set_aside(name, f"the service failed at it: {error!r}; see its output")
-            self._live.pop(name, None)
             self._sweeping.discard(name)
 
     def _process_of_run(self, name: str) -> JobProcess | None:
@@ -403,9 +405,10 @@ class ServiceLoop:
     def _start_jobs(self) -> None:
         jobs = [job for job in self._store.jobs.values() if job.is_live or self._is_startable(job)]
         self._waits = {name: why for name, why in self._waits.items() if name in self._not_before_s}
-        turn = decide(jobs, self._store.orders, replace(self.machine, memory_bytes=self._free_bytes()))
+        machine = self._open_machine()
+        turn = decide(jobs, self._store.orders, machine)
         self._waits |= turn.waits
-        self._moves.ask(jobs, turn)
+        self._moves.ask(jobs, machine, turn)
         for name in turn.passed:
             self._store.book(name, {"event": "passed"})
         for name, share in turn.starts.items():
@@ -437,6 +440,14 @@ class ServiceLoop:
             return False
         self._not_before_s.pop(job.id, None)
         return True
+
+    def _open_machine(self) -> Machine:
+        """Return the machine without what jobs use that were set aside."""
+        for name in [name for name, (process, _) in self._aside.items() if process.is_dead()]:
+            self._aside.pop(name)[0].close()
+        jobs = [job for _, job in self._aside.values()]
+        gpus = [gpu for gpu in self.machine.gpus if not any(gpu in job.gpus for job in jobs)]
+        return Machine(self.machine.cores, gpus, self._free_bytes(), frozenset().union(*(job.in_use for job in jobs)))
 
     def _free_bytes(self) -> float:
         """Return the free memory, less what live jobs have reserved and do not use yet."""

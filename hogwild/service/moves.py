@@ -37,8 +37,8 @@ class Moves:
         self._unsure: dict[str, float] = {}  # id -> when its move was found, if its request may not have been written
         self._speeds: dict[str, dict[int, tuple[float, float]]] = {}  # id -> cores -> (samples/s, time of the record)
 
-    def ask(self, jobs: Sequence[JobRecord], turn: Turn) -> None:
-        """Ask running jobs for the moves that are worth it now."""
+    def ask(self, jobs: Sequence[JobRecord], machine: Machine, turn: Turn) -> None:
+        """Ask running jobs for the moves that are worth it now. `machine`: what jobs may use of it."""
         now, orders = time.time(), self._store.orders
         ready = [job.id for job in jobs if may_move(job, orders[job.id], now)]
         if not ready:
@@ -47,7 +47,7 @@ class Moves:
             name: {cores: speed for cores, (speed, at) in self._speeds.get(name, {}).items() if now - at < KNOWN_S}
             for name in ready
         }
-        for name, transfer in lend(jobs, orders, self._machine, turn, ready=ready, speeds=speeds).items():
+        for name, transfer in lend(jobs, orders, machine, turn, ready=ready, speeds=speeds).items():
             self._begin(name, transfer, now)
 
     def _begin(self, name: str, transfer: Transfer, now: float) -> None:

@@ -48,7 +48,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def ask(store: Store) -> Moves:
     moves = Moves(store.state, store, MACHINE)
     jobs = list(store.jobs.values())
-    moves.ask(jobs, decide(jobs, store.orders, MACHINE))
+    moves.ask(jobs, MACHINE, decide(jobs, store.orders, MACHINE))
     return moves
 
 
