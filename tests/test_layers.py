@@ -331,6 +331,10 @@ HOMES: dict[str, tuple[Callable[[Source], Iterator[int]], tuple[str, ...]]] = {
     "Process(": (calls("Process"), ("workers/processes/handle.py",)),
     "os.fork": (uses_attribute("os.fork*"), ()),
     "numba": (uses_module("numba"), ("hogwild/kernels/*.py",)),
+    "fastapi": (
+        uses_module("fastapi"),
+        tuple(f"hogwild/service/{name}.py" for name in ("app", "routes_*", "security", "stream")),
+    ),
     # Somebody may set it: it is written down, for people, and no deadline is ever counted by it (FAILURES 31).
     "the wall clock": (
         uses_any(
@@ -476,6 +480,7 @@ LIGHT = (
     "hogwild.planning.cpu_plan",
     "hogwild.planning.calibration",
     "hogwild.chaos*",
+    "hogwild.service*",
     "hogwild.storage.run_directory",
     "hogwild.monitoring.profile_report",
     "hogwild.host*",

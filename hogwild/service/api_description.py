@@ -42,7 +42,7 @@ METHODS = ("get", "post", "put", "patch", "delete")
 
 
 def described(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with the errors and the token of every route."""
+    """Add the errors and the token of every route to a schema, in place; return it. A second time changes nothing."""
     components = schema.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own errors, which are never sent

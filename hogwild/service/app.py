@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
@@ -114,6 +115,13 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+class _Api(FastAPI):
+    """Describes the errors, too."""
+
+    def openapi(self) -> dict[str, Any]:
+        return described(super().openapi())
+
+
 def build_app(loop: ServiceLoop, changes: Changes, templates: Callable[[], Sequence[Template]] = tuple) -> FastAPI:
     """Return the application; the loop runs already."""
     machine, followed = MachineView(loop.machine), Followed()
@@ -123,7 +131,7 @@ def build_app(loop: ServiceLoop, changes: Changes, templates: Callable[[], Seque
         changes.start(lambda: machine.look(loop.snapshot))
         yield
 
-    app = FastAPI(
+    app = _Api(
         title="hogwild",
         version=__version__,
         docs_url=None,  # it would load scripts from elsewhere
@@ -135,7 +143,6 @@ def build_app(loop: ServiceLoop, changes: Changes, templates: Callable[[], Seque
     app.include_router(jobs_router(loop))
     app.include_router(sweeps_router(loop))
     app.include_router(machine_router(loop, changes, followed, machine, templates))
-    app.openapi_schema = described(app.openapi())
 
     @app.get("/healthz", include_in_schema=False)
     async def health() -> Response:

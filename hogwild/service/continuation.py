@@ -38,15 +38,16 @@ def copy_checkpoint(old: JobFolder, name: str, aside: Path, new: JobFolder) -> N
     """Make aside/run a run that can be resumed from checkpoint `name` of `old`; `new`: the folder that `aside` will
     become. Raises NotFoundError, CheckpointError, StorageFullError."""
     run, target = aside / "run", aside / "run" / CHECKPOINTS / name
-    described = {one: read_small(old.run, one) for one in (*DESCRIPTIONS, NAMES)}
-    if any(described[one] is None for one in DESCRIPTIONS):
+    described = {one: read_small(old.run, one) for one in DESCRIPTIONS}
+    if None in described.values():
         raise NotFoundError(f"{old.run} has no {' or no '.join(DESCRIPTIONS)}", code="run/not-a-run")
     with _copying(aside):
         target.mkdir(parents=True)
         for file in (*FILES, MANIFEST):
             _take(old.run, (CHECKPOINTS, name, file), target / file)
-        with contextlib.suppress(FileNotFoundError):
-            _take(old.run, (METRICS,), run / METRICS, may_link=False)
+        for one in (NAMES, METRICS):  # not every run has them; they may be large
+            with contextlib.suppress(FileNotFoundError):
+                _take(old.run, (one,), run / one, may_link=False)
         environment = _moved(read_json(old.run, ENV), str(old.files), str(new.files))
         described[ENV] = json.dumps(environment)
         for one, text in described.items():

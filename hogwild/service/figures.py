@@ -43,7 +43,7 @@ def _families(rows: Sequence[Mapping[str, Any]], machine: Machine) -> Iterator[F
 
 
 def _labels(row: Mapping[str, Any]) -> Mapping[str, str]:
-    return {"job": row["id"], "number": str(row["number"]), "name": row["name"], "state": row["state"]}
+    return {"job": row["id"], "number": str(row["number"]), "name": row["name"]}
 
 
 def _one(name: str, words: str, value: float | None) -> Family:

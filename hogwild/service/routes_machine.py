@@ -55,7 +55,9 @@ def machine_router(
     ) -> AsyncIterator[ServerSentEvent]:
         """Send what changes as events: jobs, machine, and of each followed run: run, curves, events."""
         runs = {one.id: one for name in run if (one := await _reader_of(name)) is not None}
-        async for event in stream.Reader(loop, changes, machine, [*runs.values()], last_event_id or last).events():
+        async for event in stream.StreamReader(
+            loop, changes, machine, [*runs.values()], last_event_id or last
+        ).events():
             yield event
 
     async def _reader_of(name: str) -> stream.RunReader | None:

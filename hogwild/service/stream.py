@@ -97,7 +97,7 @@ class RunReader:
 
 
 @dataclass(slots=True)
-class Reader:
+class StreamReader:
     """One stream. `last`: the id of the last event that the browser has."""
 
     loop: ServiceLoop

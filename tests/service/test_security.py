@@ -17,6 +17,8 @@ from tests.helpers.service import Service, serving
 pytestmark = pytest.mark.processes
 ROUTES = [
     *(("GET", path) for path in ("/", "/api/v1/jobs", "/api/v1/stream", "/api/v1/openapi.json", "/page/app.js")),
+    *(("GET", path) for path in ("/metrics", "/api/v1/machine", "/api/v1/jobs/1/log", "/api/v1/templates")),
+    *(("POST", f"/api/v1/jobs/1/{path}") for path in ("requests", "checkpoints/update-000000001/resume")),
     *(("POST", path) for path in ("/api/v1/jobs", "/api/v1/check", "/api/v1/jobs/1/cancel")),
     *(("DELETE", "/api/v1/jobs/1"), ("PUT", "/api/v1/jobs"), ("OPTIONS", "/api/v1/jobs"), ("HEAD", "/api/v1/jobs")),
 ]
@@ -125,6 +127,18 @@ def test_a_large_body_is_refused_before_anything_reads_it(service: Service) -> N
     assert Asked(service, "POST", "/api/v1/check", b'"' + b"x" * MOST_BYTES).status == 413
     answer = Asked(service, "POST", "/api/v1/check", {"text": "#" * (MOST_BYTES - 1000)})
     assert answer.status == 422 and answer.json["error_code"].startswith("config/")
+
+
+def test_a_large_body_in_parts_of_unsaid_size_is_refused(service: Service) -> None:
+    where = service.state.connection()
+    connection = http.client.HTTPConnection("127.0.0.1", where["port"], timeout=30)
+    headers = {"Authorization": f"Bearer {where['token']}", "Content-Type": "application/json"}
+    with contextlib.closing(connection), contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        parts = (b"x" * (1 << 20) for _ in range(2 * MOST_BYTES >> 20))
+        connection.request("POST", "/api/v1/check", parts, headers, encode_chunked=True)
+    with contextlib.closing(connection):
+        connection.request("GET", "/api/v1/jobs", headers=headers)
+        assert connection.getresponse().read().startswith(b'{"version"')
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,178 @@
+"""The API of a real service: what the page does with a job, and that a restart of the service interrupts nobody."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPResponse
+from typing import Any
+
+import pytest
+
+from hogwild.config.locate import default_config
+from tests.helpers.processes import wait_for
+from tests.helpers.service import LONG, SMALL, Service, serving
+
+pytestmark = pytest.mark.processes
+API = "/api/v1"
+THREE = ("train.procs=0", "train.epochs=3", "evaluate.every_epochs=1", "checkpoint.every_updates=90")
+JOB = default_config("digits").read_text()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with serving(tmp_path_factory.mktemp("api")) as made:
+        yield made.start()
+
+
+@pytest.fixture(scope="module")
+def done(service: Service) -> dict[str, Any]:
+    """A job of three epochs that has ended."""
+    row = service.submit(*THREE)
+    return service.wait_for_state(row["id"], "succeeded")
+
+
+def ask(service: Service, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    """Return status and content of an answer."""
+    with opened(service, method, path, body) as answer:
+        content = answer.read()
+    is_json = "json" in (answer.headers["content-type"] or "")
+    return answer.status, json.loads(content) if is_json else content
+
+
+@contextlib.contextmanager
+def opened(service: Service, method: str, path: str, body: object = None, **headers: str) -> Iterator[HTTPResponse]:
+    where = service.state.connection()
+    given = {"Authorization": f"Bearer {where['token']}", "Content-Type": "application/json", **headers}
+    connection = HTTPConnection("127.0.0.1", where["port"], timeout=60)
+    with contextlib.closing(connection):
+        connection.request(method, path, None if body is None else json.dumps(body), given)
+        yield connection.getresponse()
+
+
+def test_a_job_goes_on_from_a_checkpoint_of_another_that_may_be_deleted(service: Service) -> None:
+    old = service.submit(*THREE)
+    old = service.wait_for_state(old["id"], "succeeded")
+    _, listed = ask(service, "GET", f"{API}/jobs/{old['id']}/checkpoints")
+    first = listed[-1]
+    assert listed[0]["is_latest"] and listed[0]["epoch"] == 3 and first["updates"] < old["updates"]
+    path = f"{API}/jobs/{old['id']}/checkpoints/{first['name']}/resume?id=0123456789ab"
+    assert [ask(service, "POST", path)[0] for _ in range(2)] == [201, 201]  # the same job
+    service.client.delete(old["id"])
+    new = service.wait_for_state("0123456789ab", "succeeded", "failed")
+    assert (new["error"], new["metrics"], new["attempt"]) == (None, old["metrics"], 1)
+    _, events = ask(service, "GET", f"{API}/jobs/{new['id']}/events")
+    resume = next(one for one in events if one["event"] == "resume")
+    assert (resume["checkpoint"], resume["updates"]) == (first["name"], first["updates"])
+    _, curves = ask(service, "GET", f"{API}/jobs/{new['id']}/metrics")
+    assert [one["updates"] for one in curves["evaluations"]] == [90, 180, 270]
+
+
+def test_a_model_is_exported_as_a_file(service: Service, done: dict[str, Any]) -> None:
+    from safetensors import deserialize
+
+    _, listed = ask(service, "GET", f"{API}/jobs/{done['id']}/checkpoints")
+    with opened(service, "GET", f"{API}/jobs/{done['id']}/checkpoints/{listed[0]['name']}/export") as answer:
+        assert "attachment" in (answer.headers["content-disposition"] or "")
+        assert [name for name, _ in deserialize(answer.read())]
+    status, problem = ask(service, "GET", f"{API}/jobs/{done['id']}/checkpoints/update-000000001/export")
+    assert (status, problem["error_code"]) == (404, "export/no-checkpoint")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "log?of=../supervisor",
+        "log?of=supervisor.log",
+        "log?worker=9999",
+        "checkpoints/..%2f..%2f..%2ftoken/export",
+        "checkpoints/latest/export",
+        "..%2f..%2ftoken",
+        "../../../../token",
+    ],
+)
+def test_no_path_leads_out_of_a_run(service: Service, done: dict[str, Any], path: str) -> None:
+    status, problem = ask(service, "GET", f"{API}/jobs/{done['id']}/{path}")
+    assert status in (404, 422), problem
+    assert "/" in problem["error_code"]
+
+
+def test_a_running_job_answers_requests_and_another_does_not(service: Service, done: dict[str, Any]) -> None:
+    live = service.submit(*LONG, "log.every_s=0.2")
+    service.wait_for_state(live["id"], "running")
+    path = f"{API}/jobs/{live['id']}/requests"
+    status, answer = ask(service, "POST", path, {"ask": "stacks"})
+    assert (status, answer["answer"]) == (200, "done")
+    assert answer["text"].startswith("supervisor\n")
+    status, answer = ask(service, "POST", path, {"ask": "resize", "procs": 2})
+    assert (status, answer["answer"]) == (200, "train.procs: 0 has no workers")
+    status, answer = ask(service, "POST", path, {"ask": "resize", "cores": [60_000]})
+    assert (status, answer["error_code"]) == (422, "service/too-much")
+    status, answer = ask(service, "POST", f"{API}/jobs/{done['id']}/requests", {"ask": "checkpoint"})
+    assert (status, answer["error_code"]) == (409, "service/wrong-state")
+    service.client.cancel(live["id"], now=True)
+
+
+def test_the_page_submits_a_text_and_its_files_alone(service: Service) -> None:
+    _, templates = ask(service, "GET", f"{API}/templates")
+    chosen = next(one for one in templates if one["name"] == "csv-classification")
+    assert chosen["needs"] == [] and list(chosen["files"]) == ["houses.csv"]
+    body = {"id": "00000000000a", "job_file": "job.yaml", "text": chosen["text"], "files": chosen["files"]}
+    status, row = ask(service, "POST", f"{API}/jobs", {**body, "overrides": [*SMALL]})
+    assert (status, row["state"]) in ((201, "queued"), (201, "starting"))
+    assert service.wait_for_state(row["id"], "succeeded", "failed")["error"] is None
+
+
+def test_prometheus_reads_the_service(service: Service, done: dict[str, Any]) -> None:
+    status, text = ask(service, "GET", "/metrics")
+    assert status == 200 and b'hogwild_service_jobs{state="succeeded"}' in text
+
+
+class Stream:
+    """A stream of the service. `last`: the newest id."""
+
+    def __init__(self, answer: HTTPResponse) -> None:
+        self.last = ""
+        self._answer = answer
+
+    @classmethod
+    @contextlib.contextmanager
+    def of(cls, service: Service, query: str, **headers: str) -> "Iterator[Stream]":
+        with opened(service, "GET", f"{API}/stream?{query}", **headers) as answer:
+            yield cls(answer)
+
+    def next(self, wanted: str) -> dict[str, Any]:
+        """Return the next event of a kind."""
+        kind, text = "", ""
+        while True:
+            name, _, value = self._answer.readline().decode().rstrip("\n").partition(": ")
+            match name:
+                case "event":
+                    kind = value
+                case "data":
+                    text = value
+                case "id":
+                    self.last = value
+                case "" if kind == wanted:
+                    return json.loads(text)
+
+
+def test_a_stream_goes_on_where_it_was_after_a_restart_of_the_service(service: Service) -> None:
+    row = service.submit(*LONG, "log.every_s=0.2", "evaluate.every_epochs=100000")
+    service.wait_for_state(row["id"], "running")
+    with Stream.of(service, f"run=nobody&run={row['id']}") as stream:
+        seen = stream.next("curves")
+        assert seen["reset"] and seen["id"] == row["id"]
+        while not seen["train"]["updates"]:
+            seen = stream.next("curves")
+        last, until = stream.last, seen["train"]["updates"][-1]
+    service.kill()
+    service.start()
+    for query, headers in ((f"run={row['id']}", {"Last-Event-ID": last}), (f"run={row['id']}&last={last}", {})):
+        with Stream.of(service, query, **headers) as again:
+            more = again.next("curves")
+            assert not more["reset"] and more["train"]["updates"][0] > until
+    with Stream.of(service, f"run={row['id']}") as fresh:
+        more = fresh.next("curves")
+        assert more["reset"] and more["train"]["updates"][0] <= until
+    service.client.cancel(row["id"], now=True)
+    wait_for("its end", lambda: not service.client.job(row["id"])["pid"])

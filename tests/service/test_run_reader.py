@@ -1,0 +1,188 @@
+"""Files of a run as the service shows them: bounded, never outside the run, whatever user code has put there."""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from hogwild.errors import CheckpointError, NotFoundError
+from hogwild.service import run_reader
+from hogwild.service.continuation import copy_checkpoint
+from hogwild.service.folders import JobFolder, order_text
+from hogwild.storage import checkpoint
+from tests.helpers.run_records import JOB, RESOLVED, Story, write_run
+from tests.helpers.service import order
+
+NAME = "update-000000600"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    made = write_run(tmp_path / "run", Story(records=100))
+    (made / "logs").mkdir()
+    (made / "logs" / "supervisor.log").write_text("start\nEpoch 1\nepoch 2 ENDED\n")
+    return made
+
+
+def test_the_supervisors_log_comes_first_and_workers_by_number(run: Path) -> None:
+    for name in ("worker-10.log", "worker-2.log", "loader-0.log", "notes.txt", "../escape.log"):
+        (run / "logs" / name).write_text("x")
+    names = [one["name"] for one in run_reader.logs_in(run)]
+    assert names == ["supervisor", "loader-0", "worker-2", "worker-10"]
+    assert run_reader.logs_in(run / "nowhere") == []
+
+
+def test_a_search_finds_lines_in_any_case_and_the_newest_ones(run: Path) -> None:
+    assert run_reader.read_log(run, "supervisor", "EPOCH") == "Epoch 1\nepoch 2 ENDED\n"
+    lines = [f"batch {number} größe\n" for number in range(5000)]
+    (run / "logs" / "worker-0.log").write_text("".join(lines) + "last line GRÖSSE without its end")
+    found = run_reader.read_log(run, "worker-0", "größe").splitlines(keepends=True)
+    assert found == [*lines[-1999:], "last line GRÖSSE without its end\n"]
+
+
+def test_a_log_of_any_size_gives_a_bounded_answer(run: Path) -> None:
+    (run / "logs" / "worker-0.log").write_text("wanted " * 1_000_000)
+    assert len(run_reader.read_log(run, "worker-0")) <= run_reader.LOG_BYTES
+    assert 0 < len(run_reader.read_log(run, "worker-0", "wanted")) <= run_reader.LOG_BYTES
+
+
+def link_file(run: Path, secret: Path) -> None:
+    (run / "logs" / "worker-0.log").symlink_to(secret)
+
+
+def link_folder(run: Path, secret: Path) -> None:
+    (run / "logs" / "supervisor.log").unlink()
+    (run / "logs").rmdir()
+    (run / "logs").symlink_to(secret.parent)
+
+
+def put_pipe(run: Path, _: Path) -> None:
+    os.mkfifo(run / "logs" / "worker-0.log")
+
+
+def put_folder(run: Path, _: Path) -> None:
+    (run / "logs" / "worker-0.log").mkdir()
+
+
+@pytest.mark.parametrize("trick", [link_file, link_folder, put_pipe, put_folder])
+def test_a_log_that_is_no_file_of_the_run_is_not_read(run: Path, tmp_path: Path, trick: object) -> None:
+    secret = tmp_path / "elsewhere" / "worker-0.log"
+    secret.parent.mkdir()
+    secret.write_text("secret")
+    trick(run, secret)  # type: ignore[operator]
+    with pytest.raises(NotFoundError, match=r"worker-0\.log"):
+        run_reader.read_log(run, "worker-0")
+    assert "worker-0" not in [one["name"] for one in run_reader.logs_in(run)]
+
+
+def test_checkpoints_are_listed_with_what_they_are_good_for(run: Path) -> None:
+    (run / "checkpoints" / "best").symlink_to("update-000000400")
+    (run / "checkpoints" / "latest").symlink_to("update-000001000")
+    (run / "checkpoints" / "update-000000200" / "manifest.json").write_text("{")
+    (run / "checkpoints" / "rejected-update-000000100").mkdir()
+    found = run_reader.checkpoints_in(run)
+    assert [(one["updates"], one["is_best"], one["is_latest"]) for one in found] == [
+        (1000, False, True),
+        (800, False, False),
+        (600, False, False),
+        (400, True, False),
+    ]
+    assert found[0] == {
+        "name": "update-000001000",
+        "updates": 1000,
+        "epoch": None,
+        "bytes": 158_784,
+        "at": 1_790_000_000.0,
+        "metrics": {"loss": 0.2},
+        "is_best": False,
+        "is_latest": True,
+    }
+
+
+def write_model(run: Path, content: bytes) -> None:
+    folder = run / "checkpoints" / NAME
+    entry = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+    (folder / "manifest.json").write_text(json.dumps({"files": {"model.safetensors": entry}}))
+    (folder / "model.safetensors").write_bytes(content)
+
+
+def test_only_the_model_that_was_written_is_exported(run: Path) -> None:
+    write_model(run, b"weights")
+    stream, size = run_reader.opened_model(run, NAME)
+    with stream:
+        assert (stream.read(), size) == (b"weights", 7)
+    (run / "checkpoints" / NAME / "model.safetensors").write_bytes(b"weighty")
+    with pytest.raises(CheckpointError, match="damaged"):
+        run_reader.opened_model(run, NAME)
+    with pytest.raises(NotFoundError, match="update-000000007"):
+        run_reader.opened_model(run, "update-000000007")
+
+
+def test_every_value_of_the_configuration_says_where_it_came_from(tmp_path: Path) -> None:
+    changed = order(1, overrides=("train.epochs=30", "model.init_args={features: 64, hidden: [9], classes: 10}"))
+    folder = JobFolder(tmp_path / changed.id)
+    folder.files.mkdir(parents=True)
+    (folder.files / "job.yaml").write_text(JOB)
+    folder.order.write_text(order_text(changed))
+    found = run_reader.config_of(folder)
+    origins = {one["path"]: one["from"] for one in found["fields"]}
+    values = {one["path"]: one["value"] for one in found["fields"]}
+    assert (found["text"], found["resolved"]) == (JOB, None)
+    assert found["overridden"][0] == {"path": "train.epochs", "value": "30"}
+    assert (origins["train.epochs"], values["train.epochs"]) == ("command line", 30)
+    assert origins["model.init_args.hidden"] == "command line"
+    assert origins["data.batch_size"] == "file"
+    assert origins["train.procs"] == "default"
+    folder.run.mkdir()
+    (folder.run / "resolved.yaml").write_text(RESOLVED)
+    resolved = run_reader.config_of(folder)
+    assert resolved["resolved"] == RESOLVED
+    assert {"path": "train.procs", "value": 4, "from": "default"} in resolved["fields"]
+
+
+def test_stacks_are_those_that_were_written_after_the_request(run: Path) -> None:
+    (run / "stacks").mkdir()
+    (run / "stacks" / "worker-0.txt").write_text("old\n")
+    before = run_reader.sizes_of_stacks(run)
+    (run / "stacks" / "worker-0.txt").write_text("old\nnew\n")
+    (run / "stacks" / "supervisor.txt").write_text("mine\n")
+    assert run_reader.read_stacks(run, before) == "supervisor\nmine\n\nworker-0\nnew\n"
+
+
+def test_a_copied_checkpoint_takes_no_space_and_its_run_names_the_new_folder(run: Path, tmp_path: Path) -> None:
+    old, new, aside = JobFolder(tmp_path), JobFolder(tmp_path / "new"), tmp_path / "aside"
+    shutil.rmtree(run / "checkpoints")
+    checkpoint.write(run / "checkpoints", NAME, {"ledger": 1}, {"weight": torch.zeros(3)}, {})
+    (run / "names.json").write_text(json.dumps(["x" * 100] * 60_000))
+    here = {"job_file": str(old.files / "job.yaml"), "user_folders": [str(old.files), "/elsewhere"], "data_dir": None}
+    (run / "env.json").write_text(json.dumps(here))
+    copy_checkpoint(old, NAME, aside, new)
+    made = aside / "run"
+    assert (made / "checkpoints" / NAME / "state.pt").samefile(run / "checkpoints" / NAME / "state.pt")
+    for name in ("names.json", "metrics.jsonl", "resolved.yaml", "job.yaml"):
+        assert (made / name).read_bytes() == (run / name).read_bytes()
+        assert not (made / name).samefile(run / name)
+    assert json.loads((made / "env.json").read_text()) == {
+        "job_file": str(new.files / "job.yaml"),
+        "user_folders": [str(new.files), "/elsewhere"],
+        "data_dir": None,
+    }
+    assert {one.name for one in made.iterdir()} == {
+        *("checkpoints", "env.json", "job.yaml", "metrics.jsonl", "names.json", "resolved.yaml")
+    }
+
+
+def test_a_damaged_checkpoint_is_not_gone_on_from(run: Path, tmp_path: Path) -> None:
+    write_model(run, b"weights")
+    (run / "checkpoints" / NAME / "state.pt").write_bytes(b"state")
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    with pytest.raises(CheckpointError):
+        copy_checkpoint(JobFolder(tmp_path), NAME, aside, JobFolder(tmp_path / "new"))
+    (run / "checkpoints" / NAME / "state.pt").unlink()
+    with pytest.raises(NotFoundError, match="gone"):
+        copy_checkpoint(JobFolder(tmp_path), NAME, tmp_path / "second", JobFolder(tmp_path / "new"))
