@@ -181,7 +181,8 @@ def _page_files() -> dict[str, Path]:
     """Return the files that a browser may load, by name."""
     found = {str(file.relative_to(PAGE)): file for file in PAGE.rglob("*") if file.is_file()}
     charts = shipped("report") / "page_files/vendor/uplot"
-    return {**found, **{f"vendor/uplot/{file.name}": file for file in charts.iterdir()}}
+    found |= {f"vendor/uplot/{file.name}": file for file in charts.iterdir()}
+    return {**found, "errors.md": shipped("docs/errors.md")}
 
 
 FILES = _page_files()

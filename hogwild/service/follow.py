@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from weakref import WeakValueDictionary
 
+from hogwild.report.words import event_in_words
 from hogwild.service.run_reader import LINE_BYTES, MOST_LINES, SMALL_BYTES, opened
 from hogwild.storage.records import to_json
 from hogwild.storage.run_directory import STATUS
@@ -263,7 +264,8 @@ class Timeline:
                 self._is_there = True
                 self._events.clear()
             elif (event := _object(line)) is not None:
-                self._events.append((end, _dumped(to_json(event))))
+                title, detail = event_in_words({"event": "", **event})  # in the words of the report
+                self._events.append((end, _dumped(to_json({**event, "title": title, "detail": detail}))))
 
 
 class FollowedRun:

@@ -78,7 +78,7 @@ class MachineView:
                 moved.setdefault((before, after), []).extend(cpus)
         for (before, after), cpus_of in moved.items():
             had, has = set(self._owners.values()), set(owners.values())
-            if before is not None and after is not None:
+            if before in self._live and after is not None:
                 why = "lent"
             elif after is not None:
                 why = "grows" if after in had else "starts"

@@ -1,102 +1,53 @@
-"""A headless Chromium, driven through a pipe by the DevTools protocol: no other package is needed."""
+"""The machine's own Chromium, driven by Playwright: nothing is downloaded."""
 
-import json
-import os
+import contextlib
 import shutil
-import subprocess
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+WITHOUT = "no Chromium is installed: the page is not looked at"
+REFUSED = "status of 422"  # the browser's own note about an answer that the page asks for while somebody types
 
 
 def chromium() -> str | None:
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
-class Browser:
-    """One page. `errors`: everything that its scripts and its security policy complained about."""
-
-    def __init__(self, profile: Path, width: int = 1000, height: int = 900) -> None:
-        program = chromium()
-        assert program is not None
-        to_browser, ours_out = os.pipe()
-        ours_in, from_browser = os.pipe()
-        command = (
-            f'exec "$0" --headless --no-sandbox --disable-gpu --remote-debugging-pipe --user-data-dir="$1" '
-            f"--window-size={width},{height} about:blank 3<&{to_browser} 4>&{from_browser}"
+@contextlib.contextmanager
+def browsing() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium(), args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         )
-        self._process = subprocess.Popen(
-            ["bash", "-c", command, program, str(profile)],
-            pass_fds=(to_browser, from_browser),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(to_browser)
-        os.close(from_browser)
-        self._out, self._in = os.fdopen(ours_out, "wb", buffering=0), os.fdopen(ours_in, "rb")
-        self._last, self._session, self.errors = 0, "", list[str]()
-        self._events: list[dict[str, Any]] = []
-        (target,) = [one for one in self.call("Target.getTargets")["targetInfos"] if one["type"] == "page"]
-        self._session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
-        self.resize(width, height)
+        yield browser
+        browser.close()
 
-    def call(self, method: str, **params: Any) -> dict[str, Any]:
-        self._last += 1
-        place = {"sessionId": self._session} if self._session else {}
-        self._out.write(json.dumps({"id": self._last, "method": method, "params": params, **place}).encode() + b"\0")
-        while (message := self._read()).get("id") != self._last:
-            pass
-        assert "error" not in message, (method, message["error"])
-        found: dict[str, Any] = message["result"]
-        return found
 
-    def _read(self) -> dict[str, Any]:
-        found = bytearray()
-        while (letter := self._in.read(1)) != b"\0":
-            assert letter, "the browser ended"
-            found += letter
-        message: dict[str, Any] = json.loads(found)
-        method = message.get("method")
-        if method in ("Runtime.exceptionThrown", "Log.entryAdded"):
-            self.errors.append(json.dumps(message["params"])[:600])
-        if method is not None:
-            self._events.append(message)
-        return message
+@dataclass
+class Watched:
+    """What the pages of a context complained about, and the addresses that they asked for."""
 
-    def open(self, url: str) -> None:
-        """Load a page, also where only its hash is new, and wait until it has drawn."""
-        self._events.clear()
-        self.call("Page.navigate", url="about:blank")
-        self.call("Page.navigate", url=url)
-        self.run("new Promise((done) => document.readyState === 'complete' ? done() : addEventListener('load', done))")
-        self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    context: BrowserContext
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
-    @property
-    def requests(self) -> list[str]:
-        """The addresses that the page asked for."""
-        return [one["params"]["request"]["url"] for one in self._events if one["method"] == "Network.requestWillBeSent"]
+    def page(self, width: int = 1200, height: int = 900) -> Page:
+        page = self.context.new_page()
+        page.set_viewport_size({"width": width, "height": height})
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda told: self.errors.append(told.text) if told.type in ("error", "warning") else None)
+        page.on("request", lambda request: self.requests.append(request.url))
+        return page
 
-    def run(self, script: str) -> Any:
-        """Return the JSON value of an expression; a promise is waited for."""
-        found = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+    def complaints(self) -> list[str]:
+        """Return the errors, and the requests that left this machine."""
+        left = [url for url in self.requests if not url.startswith(("http://127.0.0.1:", "file:", "data:", "blob:"))]
+        return [error for error in self.errors if REFUSED not in error] + left
 
-    def resize(self, width: int, height: int, *, dark: bool = False) -> None:
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
 
-    def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
-        """Send mouseMoved, mousePressed or mouseReleased."""
-        button = {"button": "none"} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
-        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **{**button, **more})
-
-    def close(self) -> None:
-        self._out.close()
-        self._in.close()
-        self._process.terminate()
-        self._process.wait(30)
+def fits(page: Page) -> bool:
+    """Return whether the page scrolls only downwards."""
+    return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))

@@ -1,48 +1,31 @@
-// Requests to the service, and its one stream of changed jobs.
+// Requests to the service. A refusal is a `Refused`, with the service's own words.
 
-const AGAIN_MS = 1000;
+const PATIENCE_MS = 60_000;
 
-async function answer(response) {
+export class Refused extends Error {
+  constructor({ detail, error_code, problems }) {
+    super(detail);
+    this.code = error_code;
+    this.problems = problems ?? [];
+  }
+}
+
+async function request(path, options) {
+  let response;
+  try {
+    response = await fetch(`/api/v1/${path}`, { signal: AbortSignal.timeout(PATIENCE_MS), ...options });
+  } catch {
+    throw new Error("The service does not answer. Jobs go on without it; try again in a moment.");
+  }
   const isJson = (response.headers.get("content-type") || "").includes("json");
   const content = response.status === 204 ? null : isJson ? await response.json() : await response.text();
-  if (!response.ok) throw new Error(isJson ? content.detail : content);
+  if (!response.ok) throw isJson ? new Refused(content) : new Error(content);
   return content;
 }
 
-export const get = async (path) => answer(await fetch(`/api/v1/${path}`));
+export const get = (path) => request(path);
 
-export const ask = async (id, action) =>
-  answer(
-    action === "delete"
-      ? await fetch(`/api/v1/jobs/${id}`, { method: "DELETE" })
-      : await fetch(`/api/v1/jobs/${id}/${action}`, { method: "POST" }),
-  );
+export const post = (path, body = {}) =>
+  request(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
 
-// Call `show` with a Map id -> row after each change, and `tell` with whether the service answers; return what ends it.
-export function follow(show, tell) {
-  let jobs = new Map(), source, timer;
-  const open = () => {
-    source = new EventSource("/api/v1/stream");
-    source.onopen = () => {
-      jobs = new Map(); // the first event has all of them
-      tell(true);
-    };
-    source.addEventListener("jobs", (event) => {
-      const { rows, gone } = JSON.parse(event.data);
-      jobs = new Map(jobs);
-      for (const row of rows) jobs.set(row.id, row);
-      for (const id of gone) jobs.delete(id);
-      show(jobs);
-    });
-    source.onerror = () => {
-      tell(false);
-      source.close();
-      timer = setTimeout(open, AGAIN_MS);
-    };
-  };
-  open();
-  return () => {
-    clearTimeout(timer);
-    source.close();
-  };
-}
+export const remove = (path) => request(path, { method: "DELETE" });

@@ -1,160 +1,129 @@
-// The page of the service: a list of jobs and the job that is selected (#/ID). Rows come as events (/api/v1/stream),
-// curves are asked for while a job is shown. No build step; everything is served from here.
+// The page of the service. The address says what is shown: #/ the jobs, #/ID/TAB a job, #/compare/ID,ID, #/submit, #/machine.
+// No build step; everything is served from here.
 import { html, render, useEffect, useRef, useState } from "/page/vendor/preact/htm-preact.module.js";
-import { ask, follow, get } from "/page/api.js";
-import { age, cores, left, number, percent } from "/page/words.js";
-import { Chart } from "/page/chart.js";
+import { useKeys } from "/page/hooks.js";
+import { Jobs } from "/page/jobs.js";
+import { Job, TABS } from "/page/job.js";
+import { Compare } from "/page/compare.js";
+import { Submit } from "/page/submit.js";
+import { Cores, Machine } from "/page/machine.js";
+import { Dialog, LIVE, Question } from "/page/parts.js";
+import { follow } from "/page/stream.js";
+import { percent } from "/page/words.js";
 
-const CURVES_MS = 1000;
-const LIVE = ["starting", "running", "stopping"];
-const ACTIONS = {
-  queued: ["cancel", "pause"],
-  starting: ["cancel", "pause"],
-  running: ["pause", "cancel"],
-  stopping: [],
-  paused: ["resume", "cancel", "delete"],
-  succeeded: ["delete"],
-  failed: ["retry", "delete"],
-  cancelled: ["retry", "delete"],
+const SHORTCUTS = [
+  ["j, k", "next, previous job of the list"],
+  ["Enter", "open it"],
+  ["x", "select it"],
+  ["c", "compare the selected jobs"],
+  ["/", "filter the jobs; in a job: search its log"],
+  [`1 … ${TABS.length}`, "part of a job"],
+  ["n", "submit a job"],
+  ["m", "the machine"],
+  ["Esc", "back to the jobs"],
+  ["?", "this list"],
+];
+
+const route = () => {
+  const [view = "", ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  return { view, rest };
+};
+const go = (hash) => {
+  location.hash = hash;
 };
 
-const chosen = () => location.hash.replace(/^#\//, "");
-
 function App() {
-  const [jobs, setJobs] = useState(null);
-  const [isConnected, setConnected] = useState(true);
-  const [name, setName] = useState(chosen());
-  useEffect(() => follow(setJobs, setConnected), []);
+  const [state, setState] = useState(null);
+  const [{ view, rest }, setRoute] = useState(route);
+  const [selected, setSelected] = useState([]);
+  const [isHelpOpen, setHelpOpen] = useState(false);
+  const look = useRef(null);
   useEffect(() => {
-    const change = () => setName(chosen());
+    look.current = follow(setState);
+    const change = () => setRoute(route());
     addEventListener("hashchange", change);
     return () => removeEventListener("hashchange", change);
   }, []);
-  const rows = jobs === null ? [] : [...jobs.values()].sort((a, b) => b.number - a.number);
-  const job = rows.find((row) => row.id === name || String(row.number) === name);
+
+  const jobs = state?.jobs ?? null;
+  const job = jobs === null ? undefined : (jobs.get(view) ?? [...jobs.values()].find((row) => String(row.number) === view));
+  const compared = view === "compare" && jobs ? compareOf(rest[0] ?? "", jobs) : [];
+  const runs = job ? [job.id] : compared.filter((row) => LIVE.includes(row.state)).map((row) => row.id);
+  useEffect(() => look.current(runs), [String(runs)]);
   useEffect(() => {
-    document.title = job ? `${job.name} (${job.state}) · hogwild` : "hogwild";
+    document.title = job ? `${job.progress !== null && LIVE.includes(job.state) ? `${percent(job.progress)} ` : ""}${job.name} (${job.state}) · hogwild` : "hogwild";
   });
+  // Somebody who cannot see that the view has changed is led to its heading.
+  const isFirst = useRef(true);
+  useEffect(() => {
+    if (!isFirst.current) document.querySelector("main h1")?.focus();
+    isFirst.current = false;
+    scrollTo(0, 0);
+  }, [view]);
+  useKeys({
+    "?": () => setHelpOpen(true),
+    n: () => go("#/submit"),
+    m: () => go("#/machine"),
+    c: () => selected.length && go(`#/compare/${selected}`),
+    Escape: (event) => (event.target.matches("input, textarea, select") ? event.target.blur() : go("#/")),
+  });
+
+  const shown = () => {
+    if (jobs === null) return html`<p class="quiet">Connecting …</p>`;
+    if (view === "") return html`<${Jobs} jobs=${jobs} selected=${selected} select=${setSelected} />`;
+    if (view === "machine") return html`<${Machine} machine=${state.machine} jobs=${jobs} />`;
+    if (view === "submit") return html`<${Submit} key=${rest[0]} from=${rest[0]} />`;
+    if (view === "compare") return html`<${Compare} rows=${compared} runs=${state.runs} />`;
+    if (job) return html`<${Job} key=${job.id} job=${job} tab=${rest[0]} run=${state.runs[job.id]} machine=${state.machine} />`;
+    return html`<div class="empty"><h1 tabindex="-1">There is no job ${view}</h1><p>It was deleted, or the link is of another service. <a href="#/">All jobs</a></p></div>`;
+  };
+  const link = (name, hash, words) =>
+    html`<a href=${hash} aria-current=${view === name || (name === "" && (job || view === "compare")) ? "page" : undefined}>${words}</a>`;
   return html`
+    <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.querySelector("main h1")?.focus(); }}>Skip to the content</a>
     <header>
-      <h1><a href="#/">hogwild</a></h1>
-      ${!isConnected && html`<p role="alert">The service does not answer; trying again. Jobs go on without it.</p>`}
+      <a class="brand" href="#/">hogwild</a>
+      <nav aria-label="views">${link("", "#/", "Jobs")}${link("machine", "#/machine", "Machine")}${link("submit", "#/submit", "Submit")}</nav>
+      <${Cores} machine=${state?.machine} jobs=${jobs} />
+      <button class="help" aria-label="keyboard shortcuts" onClick=${() => setHelpOpen(true)}>?</button>
     </header>
-    ${jobs === null ? html`<p>Connecting …</p>` : html`<${Jobs} rows=${rows} job=${job} />`}
-    ${name && jobs !== null && !job && html`<p role="alert">There is no job ${name}.</p>`}
-    ${job && html`<${Job} key=${job.id} job=${job} />`}
-  `;
-}
-
-function Jobs({ rows, job }) {
-  if (!rows.length)
-    return html`<p class="empty">No jobs yet. In a terminal: <code>hogwild submit JOB.yaml</code></p>`;
-  return html`
-    <div class="scroll">
-      <table id="jobs">
-        <thead>
-          <tr>
-            <th>job</th><th>name</th><th>state</th><th>progress</th><th>left</th><th>cores</th><th>loss</th><th>best</th>
-            <th>samples/s</th>
-          </tr>
-        </thead>
-        <tbody>
-          ${rows.map(
-            (row) => html`
-              <tr key=${row.id} class=${row === job ? "chosen" : ""}>
-                <td><a href="#/${row.id}">${row.number}</a></td>
-                <td><a href="#/${row.id}">${row.name}</a></td>
-                <td><span class="state ${row.state}">${row.state}</span> <small>${row.state === "succeeded" ? "" : row.reason}</small></td>
-                <td>${row.progress !== null && html`<progress max="1" value=${row.progress} /> ${percent(row.progress)}`}</td>
-                <td>${left(row.left_s)}</td>
-                <td>${cores(row)}</td>
-                <td>${number(row.loss)}</td>
-                <td>${row.best && `${row.best.metric} ${number(row.best.value)}`}</td>
-                <td>${LIVE.includes(row.state) ? number(row.samples_per_s) : ""}</td>
-              </tr>
-            `,
-          )}
-        </tbody>
-      </table>
-    </div>
-  `;
-}
-
-function Job({ job }) {
-  const [error, setError] = useState("");
-  const [curves, setCurves] = useState(null);
-  const isLive = LIVE.includes(job.state);
-  useEffect(() => {
-    let timer, isOver = false;
-    const look = async () => {
-      try {
-        setCurves(await get(`jobs/${job.id}/metrics`));
-      } catch (problem) {
-        setError(problem.message);
-      }
-      if (isLive && !isOver) timer = setTimeout(look, CURVES_MS);
-    };
-    look();
-    return () => {
-      isOver = true;
-      clearTimeout(timer);
-    };
-  }, [job.id, isLive]);
-  const act = async (action) => {
-    if (action === "delete" && !confirm(`Delete job ${job.number} with its run directory and checkpoints?`)) return;
-    try {
-      await ask(job.id, action);
-      setError("");
-    } catch (problem) {
-      setError(problem.message);
-    }
-  };
-  return html`
-    <section id="job" aria-label=${`job ${job.number}`}>
-      <h2>${job.number} ${job.name} <span class="state ${job.state}">${job.state}</span></h2>
-      <p class="actions">
-        ${ACTIONS[job.state].map((action) => html`<button onClick=${() => act(action)}>${action}</button>`)}
+    ${state && !state.isConnected && html`
+      <p class="alert" role="alert">
+        ${state.isRefused
+          ? html`The service does not know this browser any more. Open the link that <code>hogwild serve</code> printed. Jobs go on.`
+          : "The service does not answer; trying again each second. Jobs go on without it."}
       </p>
-      ${error && html`<p role="alert">${error}</p>`}
-      ${job.reason && html`<p>${job.reason}</p>`}
-      ${job.error && job.error !== job.reason && html`<pre class="error">${job.error}</pre>`}
-      ${job.error_code && html`<p><code>hogwild explain ${job.error_code}</code></p>`}
-      <dl>
-        <dt>job file</dt><dd>${[job.job_file, ...job.overrides].join(" ")}</dd>
-        <dt>run</dt><dd>${job.run_dir}</dd>
-        <dt>id</dt><dd>${job.id}, attempt ${job.attempt}${job.pid ? `, process ${job.pid}` : ""}</dd>
-        <dt>cores</dt><dd>${cores(job)}</dd>
-        <dt>submitted</dt><dd>${age(job.submitted)}</dd>
-        ${job.updates !== null && html`<dt>updates</dt><dd>${number(job.updates)}, epoch ${job.epoch} of ${job.epochs}</dd>`}
-      </dl>
-      ${curves && html`<${Chart} curves=${curves} />`}
-      <${Log} job=${job} isLive=${isLive} />
-    </section>
+    `}
+    <main id="main">${shown()}</main>
+    <${Changes} jobs=${jobs} />
+    <${Question} />
+    ${isHelpOpen && html`
+      <${Dialog} title="Keyboard" onClose=${() => setHelpOpen(false)}>
+        <dl class="keys">${SHORTCUTS.map(([keys, words]) => html`<dt><kbd>${keys}</kbd></dt><dd>${words}</dd>`)}</dl>
+      <//>
+    `}
   `;
 }
 
-function Log({ job, isLive }) {
-  const [text, setText] = useState(null);
-  const end = useRef(null);
-  const look = async () => {
-    try {
-      setText(await get(`jobs/${job.id}/log`));
-    } catch (problem) {
-      setText(problem.message);
-    }
-  };
+// "12,15", or "sweep:ID"
+function compareOf(names, jobs) {
+  const rows = [...jobs.values()];
+  if (names.startsWith("sweep:")) return rows.filter((row) => row.sweep === names.slice(6));
+  return names.split(",").map((name) => jobs.get(name) ?? rows.find((row) => String(row.number) === name)).filter(Boolean);
+}
+
+// Say to a screen reader what has changed.
+function Changes({ jobs }) {
+  const before = useRef(null);
+  const [words, setWords] = useState("");
   useEffect(() => {
-    if (text === null) return undefined;
-    end.current.scrollTop = end.current.scrollHeight;
-    const timer = isLive ? setTimeout(look, 2 * CURVES_MS) : undefined;
-    return () => clearTimeout(timer);
-  }, [text, isLive]);
-  return html`
-    <details onToggle=${(event) => (event.currentTarget.open ? look() : setText(null))}>
-      <summary>log</summary>
-      <pre class="log" ref=${end}>${text}</pre>
-    </details>
-  `;
+    if (jobs === null) return;
+    const changed = before.current ? [...jobs.values()].filter((row) => before.current.get(row.id) !== row.state) : [];
+    before.current = new Map([...jobs.values()].map((row) => [row.id, row.state]));
+    if (changed.length > 3) setWords(`${changed.length} jobs have changed`);
+    else if (changed.length) setWords(changed.map((row) => `job ${row.number} ${row.name}: ${row.state}`).join("; "));
+  }, [jobs]);
+  return html`<p class="unseen" role="status" aria-live="polite">${words}</p>`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

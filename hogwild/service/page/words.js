@@ -1,26 +1,74 @@
-// Numbers for people.
+// Numbers, times and sizes for people.
+
+const isMissing = (value) => value === null || value === undefined;
 
 export const number = (value) =>
-  value === null || value === undefined
+  isMissing(value)
     ? ""
-    : Math.abs(value) >= 10000
-      ? Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value)
-      : String(Number(value.toPrecision(4)));
+    : value !== 0 && Math.abs(value) < 0.001
+      ? value.toExponential(2).replace(/\.?0+e/, "e")
+      : Math.abs(value) >= 10000
+        ? Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value).replace("K", "k")
+        : String(Number(value.toPrecision(4)));
 
-export const percent = (part) => `${Math.floor(100 * part)} %`;
+export const count = (value, one, many = `${one}s`) => `${value.toLocaleString("en")} ${value === 1 ? one : many}`;
 
-export function left(seconds) {
-  if (seconds === null || seconds === undefined) return "";
-  const whole = Math.round(seconds);
-  const two = (part) => String(part).padStart(2, "0");
-  return `${Math.floor(whole / 3600)}:${two(Math.floor(whole / 60) % 60)}:${two(whole % 60)}`;
+export const percent = (part) => (isMissing(part) ? "" : `${Math.floor(100 * part)} %`);
+
+// 4 min 47 s
+export function duration(seconds) {
+  if (isMissing(seconds)) return "";
+  const whole = Math.max(0, Math.round(seconds));
+  const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
+  if (days) return `${days} d ${hours} h`;
+  if (hours) return `${hours} h ${minutes} min`;
+  return minutes ? `${minutes} min ${whole % 60} s` : `${whole} s`;
 }
 
-export function age(at) {
-  const seconds = Math.max(0, Date.now() / 1000 - at);
-  const [size, unit] = seconds < 60 ? [1, "s"] : seconds < 3600 ? [60, "min"] : seconds < 86400 ? [3600, "h"] : [86400, "days"];
-  return `${Math.floor(seconds / size)} ${unit} ago`;
+// 4 min: a text that does not change all the time
+export function age(seconds) {
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) if (seconds >= size) return `${Math.floor(seconds / size)} ${unit}`;
+  return `${5 * Math.floor(Math.max(0, seconds) / 5)} s`;
+}
+
+export const ago = (at, now) => (isMissing(at) ? "" : now - at < 5 ? "just now" : `${age(now - at)} ago`);
+
+// 18:15:42, with the day if that is not today
+export function clock(at) {
+  const when = new Date(1000 * at);
+  const time = when.toLocaleTimeString("en-GB");
+  return when.toDateString() === new Date().toDateString() ? time : `${when.toLocaleDateString("en-CA")} ${time}`;
+}
+
+export function bytes(value) {
+  if (isMissing(value)) return "";
+  for (const [power, word] of [[40, "TiB"], [30, "GiB"], [20, "MiB"], [10, "KiB"]])
+    if (value >= 2 ** power) return `${Number((value / 2 ** power).toPrecision(3))} ${word}`;
+  return `${value} B`;
+}
+
+// [0, 1, 2, 5] is 0–2, 5
+export function ranges(numbers) {
+  const found = [];
+  for (const one of [...numbers].sort((a, b) => a - b)) {
+    const last = found.at(-1);
+    if (last && last[1] === one - 1) last[1] = one;
+    else found.push([one, one]);
+  }
+  return found.map(([first, last]) => (first === last ? first : `${first}–${last}`)).join(", ");
 }
 
 export const cores = (row) =>
-  row.cores.length ? row.cores.join(", ") : `${row.cpus}${row.state === "queued" ? " wanted" : ""}`;
+  row.cores.length ? ranges(row.cores) : row.state === "queued" ? `${row.cpus} wanted` : "";
+
+// The name of a metric: samples_per_s is "samples per second".
+const NAMES = { samples_per_s: "samples per second", lr: "learning rate", auc: "AUC", rmse: "RMSE", mae: "MAE", macro_f1: "macro F1" };
+export const inWords = (name) => NAMES[name] ?? name.replaceAll("_", " ");
+
+export const best = (row) => (row.best ? `${inWords(row.best.metric)} ${number(row.best.value)}` : "");
+
+// What tells a job of a sweep from the others: lr 0.1, momentum 0.5
+export const sweepValues = (row) => Object.entries(row.sweep_values ?? {}).map(([path, value]) => `${path.split(".").at(-1)} ${value}`).join(", ");
+
+export const shown = (value) =>
+  isMissing(value) ? "none" : typeof value === "object" ? JSON.stringify(value) : String(value);
