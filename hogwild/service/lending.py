@@ -68,9 +68,10 @@ def lend(
     borrowers = {job.move.borrower for job in live if job.move is not None}
     if any(job.state == "queued" and job.id in borrowers for job in jobs):
         return {}  # its cores are on their way
-    used = {cpu for job in live for cpu in job.in_use}.union(*(share.cores for share in turn.starts.values()))
+    taken = (*(job.in_use for job in live), *(share.cores for share in turn.starts.values()))
+    used = machine.busy.union(*taken)
     free = [core for core in machine.cores if used.isdisjoint(core)]
-    held = {job.id: _held(job, machine) for job in live if job.id in ready}
+    held = {job.id: cores_of(job, machine) for job in live if job.id in ready}
     held = {name: cores for name, cores in held.items() if cores}
     for name in turn.short:
         if moves := _borrow(name, orders, machine, len(free), held, speeds):
@@ -140,7 +141,7 @@ def _divide(parts: Sequence[_Part], cores: int) -> None:
         cores -= first.step
 
 
-def _held(job: JobRecord, machine: Machine) -> list[CoreCpus]:
+def cores_of(job: JobRecord, machine: Machine) -> list[CoreCpus]:
     """Return the physical cores of a job; [] if they are not whole ones of this machine."""
     cores = [core for core in machine.cores if set(core) <= set(job.cores)]
     return cores if {cpu for core in cores for cpu in core} == set(job.cores) else []

@@ -94,10 +94,11 @@ class ServiceLoop:
         self._calls: SimpleQueue[Callable[[BaseException | None], None]] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._live: dict[str, Watched] = {}
+        self._aside: dict[str, tuple[JobProcess, JobRecord]] = {}  # set aside while their process runs
         self._sweeping: set[str] = set()
         self._not_before_s: dict[str, float] = {}  # of queued jobs that could not be started for now
         self._waits: dict[str, str] = {}
-        self._moves = Moves(state, self._store)
+        self._moves = Moves(state, self._store, machine)
         self._looked: dict[str, tuple[Any, dict[str, Any]]] = {}  # (identity of status.json, content)
         self._rows: dict[str, tuple[tuple[Any, ...], Row]] = {}  # (what a row was made from, row)
         self._shown: dict[str, Row] = {}  # rows of the snapshot
@@ -280,7 +281,7 @@ class ServiceLoop:
             with self._alone(name):
                 self._look(name, watched.process)
                 self._signal(name, watched)
-                self._moves.look(name, self._record(name))
+                self._moves.look(name, watched.process, self._record(name))
         self._sweep()
         self._start_jobs()
         if self._store.is_behind:
@@ -325,8 +326,9 @@ class ServiceLoop:
             yield
         except Exception as error:
             traceback.print_exc()
+            if (watched := self._live.pop(name, None)) is not None and name in self._store.jobs:
+                self._aside[name] = watched.process, self._store.jobs[name]
             self._store.set_aside(name, f"the service failed at it: {error!r}; see its output")
-            self._live.pop(name, None)
             self._sweeping.discard(name)
 
     def _process_of_run(self, name: str) -> JobProcess | None:
@@ -403,7 +405,7 @@ class ServiceLoop:
     def _start_jobs(self) -> None:
         jobs = [job for job in self._store.jobs.values() if job.is_live or self._is_startable(job)]
         self._waits = {name: why for name, why in self._waits.items() if name in self._not_before_s}
-        machine = replace(self.machine, memory_bytes=self._free_bytes())
+        machine = self._open_machine()
         turn = decide(jobs, self._store.orders, machine)
         self._waits |= turn.waits
         self._moves.ask(jobs, machine, turn)
@@ -438,6 +440,14 @@ class ServiceLoop:
             return False
         self._not_before_s.pop(job.id, None)
         return True
+
+    def _open_machine(self) -> Machine:
+        """Return the machine without what jobs use that were set aside."""
+        for name in [name for name, (process, _) in self._aside.items() if process.is_dead()]:
+            self._aside.pop(name)[0].close()
+        jobs = [job for _, job in self._aside.values()]
+        gpus = [gpu for gpu in self.machine.gpus if not any(gpu in job.gpus for job in jobs)]
+        return Machine(self.machine.cores, gpus, self._free_bytes(), frozenset().union(*(job.in_use for job in jobs)))
 
     def _free_bytes(self) -> float:
         """Return the free memory, less what live jobs have reserved and do not use yet."""

@@ -13,15 +13,17 @@ from dataclasses import asdict
 from typing import Any
 
 from hogwild.errors import RunDirError, StorageFullError
+from hogwild.service.attempts import JobProcess
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import StateFolder
-from hogwild.service.lending import REST_S, Transfer, lend, may_move
+from hogwild.service.lending import REST_S, Transfer, cores_of, lend, may_move
 from hogwild.service.schedule import Machine, Turn
 from hogwild.service.states import JobRecord, Move
 from hogwild.service.store import Store
 from hogwild.storage.run_requests import answer_to, is_unread, new_request, size_of_events, withdraw, write_request
 
 DONE = "done"
+SILENT_S = 60.0  # until a request that was read counts as refused, unless the kernel says otherwise
 SETTLED_S = 3.0  # after a move, until a job's speed counts
 KNOWN_S = 120.0  # a measured speed is forgotten after this time: the machine may have been busy
 NEW_SHARE = 0.5  # of a new measurement in the mean
@@ -30,25 +32,23 @@ NEW_SHARE = 0.5  # of a new measurement in the mean
 class Moves:
     """The moves that are under way, and the measured speeds."""
 
-    def __init__(self, state: StateFolder, store: Store) -> None:
-        self._state, self._store = state, store
+    def __init__(self, state: StateFolder, store: Store, machine: Machine) -> None:
+        self._state, self._store, self._machine = state, store, machine
         self._unsure: dict[str, float] = {}  # id -> when its move was found, if its request may not have been written
-        self._speeds: dict[str, dict[int, tuple[float, float]]] = {}  # id -> logical CPUs -> (samples/s, record's time)
+        self._speeds: dict[str, dict[int, tuple[float, float]]] = {}  # id -> cores -> (samples/s, time of the record)
 
     def ask(self, jobs: Sequence[JobRecord], machine: Machine, turn: Turn) -> None:
-        """Ask running jobs for the moves that are worth it now."""
+        """Ask running jobs for the moves that are worth it now. `machine`: what jobs may use of it."""
         now, orders = time.time(), self._store.orders
         ready = [job.id for job in jobs if may_move(job, orders[job.id], now)]
         if not ready:
             return
-        speeds = {name: self._speeds_of(name, machine, now) for name in ready}
+        speeds = {
+            name: {cores: speed for cores, (speed, at) in self._speeds.get(name, {}).items() if now - at < KNOWN_S}
+            for name in ready
+        }
         for name, transfer in lend(jobs, orders, machine, turn, ready=ready, speeds=speeds).items():
             self._begin(name, transfer, now)
-
-    def _speeds_of(self, name: str, machine: Machine, now: float) -> dict[int, float]:
-        threads = len(machine.cores[0])  # logical CPUs of a core
-        known = self._speeds.get(name, {})
-        return {cpus // threads: speed for cpus, (speed, at) in known.items() if now - at < KNOWN_S}
 
     def _begin(self, name: str, transfer: Transfer, now: float) -> None:
         begin = size_of_events(self._state.job(name).run)
@@ -80,27 +80,30 @@ class Moves:
         self._unsure.pop(name, None)
         self._speeds.pop(name, None)
 
-    def look(self, name: str, record: Mapping[str, Any]) -> None:
+    def look(self, name: str, process: JobProcess, record: Mapping[str, Any]) -> None:
         """Look for the answer to a live job's move, and at its speed. `record`: its status.json."""
         job, run = self._store.jobs[name], self._state.job(name).run
         if job.move is None:
             self._measure(job, record)
             return
-        at = record.get("time")
+        at, age_s = record.get("time"), time.time() - (job.moved or 0.0)
         answer = answer_to(run, job.move.request, job.move.begin)
         if answer is not None:
-            self._unsure.pop(name, None)
-            if answer.get("answer") == DONE:
-                self._store.book(name, {"event": "moved", "at": time.time()})
-            else:
-                self._store.book(name, {"event": "kept", "fixed": str(answer.get("answer"))})
-            reach("moved")
+            self._end_move(name, "" if answer.get("answer") == DONE else str(answer.get("answer")))
         elif name in self._unsure:
             if isinstance(at, float) and at > self._unsure[name]:
                 del self._unsure[name]
                 self._write(name, job.move)
-        elif job.moved is not None and time.time() - job.moved > REST_S and withdraw(run, job.move.request):
+        elif age_s > REST_S and withdraw(run, job.move.request):
             self._store.book(name, {"event": "kept", "fixed": None})  # it is busy; later perhaps
+        elif age_s > SILENT_S:  # it has read the request, and its disk has not taken the answer
+            self._end_move(name, "" if process.cores() == set(job.move.cores) else "it did not answer")
+
+    def _end_move(self, name: str, why_not: str) -> None:
+        event = {"event": "kept", "fixed": why_not} if why_not else {"event": "moved"}
+        self._store.book(name, {**event, "at": time.time()})
+        self._unsure.pop(name, None)
+        reach("moved")
 
     def _measure(self, job: JobRecord, record: Mapping[str, Any]) -> None:
         """Note the samples/s of a job that has trained on the same cores for a while."""
@@ -110,7 +113,7 @@ class Moves:
             return
         if job.state != "running" or record.get("doing") != "running":
             return
-        known = self._speeds.setdefault(job.id, {})
-        before, last = known.get(len(job.cores), (speed, 0.0))
+        cores, known = len(cores_of(job, self._machine)), self._speeds.setdefault(job.id, {})
+        before, last = known.get(cores, (speed, 0.0))
         if at > last:
-            known[len(job.cores)] = (before + NEW_SHARE * (speed - before), at)
+            known[cores] = (before + NEW_SHARE * (speed - before), at)

@@ -156,7 +156,8 @@ def _continued(loop: ServiceLoop, old_id: str, checkpoint: str, new_id: str) -> 
         raise
     digest = hashlib.sha256(f"resume {old_id} {checkpoint}".encode()).hexdigest()
     mark = secrets.token_hex(16)
-    return replace(order, id=new_id, number=0, submitted=time.time(), mark=mark, digest=digest), aside
+    order = replace(order, id=new_id, number=0, submitted=time.time(), sweep=None, sweep_values={})
+    return replace(order, mark=mark, digest=digest), aside
 
 
 def _check_request(given: LiveRequest, row: Row) -> None:
@@ -177,7 +178,7 @@ def _check_request(given: LiveRequest, row: Row) -> None:
 async def _ask(run: FilePath, request: dict[str, Any]) -> dict[str, Any]:
     """Write a request and wait for its answer. Raises RunEndedError, ConflictError, RunDirError."""
     begin = await asyncio.to_thread(size_of_events, run)
-    name = await asyncio.to_thread(write_request, run, **request)
+    name = await asyncio.to_thread(write_request, run, request)
     until = time.monotonic() + ANSWER_S
     try:
         while True:

@@ -17,11 +17,12 @@ CoreCpus = tuple[int, ...]  # logical CPUs of one physical core
 @dataclass(frozen=True, slots=True)
 class Machine:
     """The resources that jobs share. `memory_bytes`: free now, without what live jobs have reserved and do not use
-    yet."""
+    yet; `busy`: logical CPUs that nobody may get."""
 
     cores: Sequence[CoreCpus]
     gpus: Sequence[str] = ()
     memory_bytes: float = float("inf")
+    busy: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def wished_cores(order: JobOrder, machine: Machine) -> int:
 def decide(jobs: Sequence[JobRecord], orders: Mapping[str, JobOrder], machine: Machine) -> Turn:
     """Return which queued jobs start; the resources of live jobs are in use."""
     live = [job for job in jobs if job.is_live]
-    used = {cpu for job in live for cpu in job.in_use}
+    used = machine.busy.union(*(job.in_use for job in live))
     lenders = {job.move.borrower: job.id for job in live if job.move is not None}
     free = [core for core in machine.cores if not used.intersection(core)]
     gpus = [gpu for gpu in machine.gpus if not any(gpu in job.gpus for job in live)]

@@ -139,9 +139,9 @@ def test_in_any_history_no_core_is_in_two_hands_and_every_job_ends(dice: Random)
         used = [cpu for job in jobs.values() for cpu in job.in_use]
         assert len(used) == len(set(used)), "a core is in two hands"
 
-    for step in range(200):
+    for step in range(120):
         now += dice.choice([0.1, 0.5, 3.0])
-        if step < 60 and dice.random() < 0.3:
+        if step < 40 and dice.random() < 0.3:
             number = len(orders) + 1
             least = dice.randint(1, size)
             kind = Elastic(least, dice.randint(least, size), dice.choice([1, 1, 2])) if dice.random() < 0.7 else None

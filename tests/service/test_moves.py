@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from hogwild import host
+from hogwild.service.attempts import JobProcess
 from hogwild.service.folders import StateFolder
 from hogwild.service.lending import REST_S
-from hogwild.service.moves import Moves
+from hogwild.service.moves import SILENT_S, Moves
 from hogwild.service.schedule import Machine, decide
 from hogwild.service.states import Elastic
 from hogwild.service.store import Store
@@ -22,6 +23,7 @@ from tests.helpers.service import Service, order, serving
 
 ELASTIC = ("train.procs=auto", "train.epochs=100000")  # on all cores; others borrow them
 MACHINE = Machine(((0,), (1,)))
+OURSELVES = JobProcess(os.getpid(), 0, -1)
 JOB, WAITING = order(1, elastic=Elastic(1, 2), cpus=2), order(2)
 
 # ---- without a process: a run directory written by hand
@@ -44,7 +46,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def ask(store: Store) -> Moves:
-    moves = Moves(store.state, store)
+    moves = Moves(store.state, store, MACHINE)
     jobs = list(store.jobs.values())
     moves.ask(jobs, MACHINE, decide(jobs, store.orders, MACHINE))
     return moves
@@ -68,10 +70,10 @@ def test_a_move_is_asked_for_once_and_takes_effect_when_it_is_answered(store: St
     assert requests(store) == [{"ask": "resize", "procs": 1, "cores": [0]}]
     ask(store)
     assert len(requests(store)) == 1
-    moves.look(JOB.id, {})
+    moves.look(JOB.id, OURSELVES, {})
     assert store.jobs[JOB.id].in_use == {0, 1}
     answer(store, "done")
-    moves.look(JOB.id, {})
+    moves.look(JOB.id, OURSELVES, {})
     job = store.jobs[JOB.id]
     assert (job.cores, job.move, job.moves, job.fixed) == ((0,), None, 1, None)
 
@@ -79,7 +81,7 @@ def test_a_move_is_asked_for_once_and_takes_effect_when_it_is_answered(store: St
 def test_a_job_that_refuses_is_not_asked_again(store: Store) -> None:
     moves = ask(store)
     answer(store, "a lane belongs to one worker (data.lanes)")
-    moves.look(JOB.id, {})
+    moves.look(JOB.id, OURSELVES, {})
     job = store.jobs[JOB.id]
     assert (job.cores, job.move, job.fixed) == ((0, 1), None, "a lane belongs to one worker (data.lanes)")
     store.jobs[JOB.id] = replace(job, moved=job.moved and job.moved - 2 * REST_S)
@@ -91,7 +93,7 @@ def test_an_unread_request_is_taken_back_after_a_while(store: Store) -> None:
     moves = ask(store)
     job = store.jobs[JOB.id]
     store.jobs[JOB.id] = replace(job, moved=job.moved and job.moved - 2 * REST_S)
-    moves.look(JOB.id, {})
+    moves.look(JOB.id, OURSELVES, {})
     assert requests(store) == [] and store.jobs[JOB.id].move is None and store.jobs[JOB.id].fixed is None
 
 
@@ -100,12 +102,29 @@ def test_a_request_that_was_not_written_is_written_by_the_next_service(store: St
     ask(store)
     (file,) = (store.state.job(JOB.id).run / "requests").glob("*.json")
     file.unlink()
-    after = Moves(store.state, store)
+    after = Moves(store.state, store, MACHINE)
     after.find(JOB.id)
-    after.look(JOB.id, {"time": time.time() - 1})
+    after.look(JOB.id, OURSELVES, {"time": time.time() - 1})
     assert requests(store) == []
-    after.look(JOB.id, {"time": time.time() + 1})
+    after.look(JOB.id, OURSELVES, {"time": time.time() + 1})
     assert requests(store) == [{"ask": "resize", "procs": 1, "cores": [0]}]
+
+
+@pytest.mark.parametrize(("runs_on", "cores"), [({0}, (0,)), ({0, 1}, (0, 1))], ids=["moved", "not moved"])
+def test_where_the_answer_was_not_written_the_kernel_tells(
+    store: Store, monkeypatch: pytest.MonkeyPatch, runs_on: set[int], cores: tuple[int, ...]
+) -> None:
+    """The job's disk is full: it has read the request, and its event is lost."""
+    moves = ask(store)
+    (file,) = (store.state.job(JOB.id).run / "requests").glob("*.json")
+    file.unlink()
+    monkeypatch.setattr(JobProcess, "cores", lambda _: runs_on)
+    moves.look(JOB.id, OURSELVES, {})
+    job = store.jobs[JOB.id]
+    assert job.in_use == {0, 1} and job.move is not None
+    store.jobs[JOB.id] = replace(job, moved=job.moved and job.moved - 2 * SILENT_S)
+    moves.look(JOB.id, OURSELVES, {})
+    assert store.jobs[JOB.id].cores == cores and store.jobs[JOB.id].move is None
 
 
 def test_a_full_disk_moves_nothing(store: Store) -> None:

@@ -1,6 +1,7 @@
 """The service as a process: jobs run, survive its death wherever it happens, and nothing of them is left."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -12,13 +13,19 @@ from pathlib import Path
 import pytest
 
 from hogwild.errors import ConfigError, ConflictError, NotFoundError, ServiceError, UsageError
-from hogwild.host import boot_id
+from hogwild.host import boot_id, lock_file, start_ticks
 from hogwild.monitoring.run_status import read_object
+from hogwild.service.attempts import entry_of
 from hogwild.service.client import Client
 from hogwild.service.environment import MARK as JOB_MARK
+from hogwild.service.folders import StateFolder
+from hogwild.service.loop import ServiceLoop
+from hogwild.service.moves import Moves
+from hogwild.service.schedule import Machine
+from hogwild.service.store import Store
 from tests.helpers.jobs import RUN_PY, environment
 from tests.helpers.processes import IS_THOROUGH, wait_for
-from tests.helpers.service import LONG, SMALL, Service, serving
+from tests.helpers.service import LONG, SMALL, Service, order, serving
 
 pytestmark = pytest.mark.processes
 ENDED = ("succeeded", "failed", "cancelled", "paused")
@@ -403,3 +410,33 @@ def test_jobs_do_not_inherit_the_lock_and_their_mark_is_random(service: Service)
     entries = Path(f"/proc/{pid}/environ").read_text().split("\0")
     (mark,) = [entry for entry in entries if entry.startswith(JOB_MARK)]
     assert len(mark) > 32
+
+
+def test_a_job_that_is_set_aside_keeps_its_cores_while_its_process_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error at one job that nobody foresaw: the others go on, but not on its cores."""
+    state = StateFolder(tmp_path)
+    state.make()
+    os.close(lock_file(state.lock))
+    loop = ServiceLoop(state, Machine(((0,),)), lambda: None, lambda: None)
+    store = Store(state)
+    store.load()
+    for one in (order(1), order(2)):
+        store.add(one, store.write_aside({"job.yaml": ""}))
+    entry = entry_of(order(1), state.identity())
+    name, _, value = entry.partition("=")
+    with subprocess.Popen(["sleep", "1000"], env={**os.environ, name: value}) as process:
+        share = {"attempt": 1, "cores": [0], "boot_id": boot_id(), "at": 0.0}
+        store.book(order(1).id, {"event": "starting", **share})
+        store.book(order(1).id, {"event": "started", "pid": process.pid, "start_ticks": start_ticks(process.pid)})
+        store.close()
+        loop.load()
+        monkeypatch.setattr(Moves, "look", lambda *_: 1 / 0)
+        loop._turn()
+        (row,) = (json.loads(text) for _, text in loop.snapshot.rows.values())
+        found = row["state"], row["reason"]
+        process.kill()
+    assert "the service failed at it" in loop.damaged[order(1).id]
+    assert found == ("queued", "needs 1 core, 0 of 1 are free")
+    assert loop._open_machine().busy == frozenset()
