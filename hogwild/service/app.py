@@ -125,7 +125,7 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > MOST_CONNECTIONS:
-            others = [one for one in self.connections if one is not self]
+            others = [one for one in self.connections if isinstance(one, H11Protocol) and one is not self]
             for idle in [one for one in others if one.cycle is None or one.cycle.response_complete] or [self]:
                 idle.transport.abort()
 
