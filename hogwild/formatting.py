@@ -81,7 +81,7 @@ def told(value: Any, name: str = "") -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
-        if value != value or value in (float("inf"), float("-inf")):
+        if not abs(value) < 1e300:  # NaN, infinite, or an integer that no float holds
             return str(value)
         if name.endswith(SIZES):
             return size(value)

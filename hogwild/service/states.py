@@ -37,8 +37,9 @@ class Elastic:
     threads: int = 1
 
     def procs(self, cores: int) -> int:
-        """Return the number of workers on so many cores."""
-        return max(1, cores // self.threads)
+        """Return the number of workers on so many cores; never less than on the least, which a smaller machine may not
+        have: the job may need them (supervise.min_workers)."""
+        return max(1, max(cores, self.least) // self.threads)
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,9 +151,9 @@ class Store:
                 sync_folder(self.state.jobs)
                 accepted.rmdir()
             except OSError:
+                for folder in moved:  # back first: a crash here leaves all of them accepted
+                    folder.rename(accepted / folder.name)
                 accepted.rename(aside)
-                for folder in moved:
-                    shutil.rmtree(folder, ignore_errors=True)
                 raise
         reach("added")
         for order in orders:  # an empty journal needs no row of the database

@@ -218,3 +218,8 @@ def test_a_sparkline_goes_from_the_first_loss_to_the_last(tmp_path: Path, count:
 def test_a_file_of_one_endless_line_is_read_in_parts(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(b"\0" * 3_000_000 + b"\n" + record(1).encode())
     assert ThinnedCurves(tmp_path).read()["train"]["updates"] == [1]
+
+
+def test_an_event_with_any_number_hides_no_other(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text(f'{{"event":"a","x_bytes":1{"0" * 400}}}\n{{"event":"b"}}\n')
+    assert [one["event"] for one in Timeline(tmp_path).read()] == ["a", "b"]

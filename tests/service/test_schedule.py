@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hogwild.service.schedule import MOST_PASSED, Machine, Share, Turn, decide
-from hogwild.service.states import AttemptEnd, JobOrder, JobRecord, apply, end_event
+from hogwild.service.states import AttemptEnd, Elastic, JobOrder, JobRecord, apply, end_event
 from tests.helpers.service import order
 
 CORES = ((0, 4), (1, 5), (2, 6), (3, 7))  # four physical cores with two threads each
@@ -118,3 +118,10 @@ def test_no_core_is_given_twice_and_no_job_starves(queued: list[tuple[int, int, 
         assert turn.starts, "an empty machine starts somebody"
     left = {job.id: job.passed + turn.passed.count(job.id) for job in jobs}
     assert all(left[job.id] <= max(job.passed, MOST_PASSED) for job in jobs)
+
+
+def test_a_job_keeps_its_least_workers_on_a_smaller_machine() -> None:
+    """With fewer than supervise.min_workers it would be refused, and fail."""
+    one = order(1, cpus=4, elastic=Elastic(4, 8, threads=2))
+    turn = decide([JobRecord(one.id)], {one.id: one}, Machine(CORES[:1]))
+    assert turn.starts[one.id] == Share((0, 4), procs=2)

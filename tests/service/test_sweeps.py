@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -149,6 +151,28 @@ def test_a_sweep_whose_jobs_cannot_all_be_moved_is_taken_back(store: Store, stat
     with pytest.raises(StorageFullError):
         store.add_sweep(ORDERS, aside)
     assert os.listdir(state.jobs) == [ORDERS[2].id] and store.jobs == {}
+
+
+def test_a_service_killed_while_it_takes_a_sweep_back_leaves_none_or_all_of_it(
+    store: Store, state: StateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fails at the last job."""
+    aside, rename = store.write_sweep_aside(FILES, ORDERS), Path.rename
+
+    def failing(folder: Path, target: Path) -> Path:
+        if target == state.job(ORDERS[2].id).path:
+            raise OSError
+        return rename(folder, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: sys.exit())
+    with pytest.raises(SystemExit):
+        store.add_sweep(ORDERS, aside)
+    monkeypatch.undo()
+    again = Store(state)
+    again.load()
+    assert len(again.jobs) in (0, len(ORDERS))
+    again.close()
 
 
 def test_an_order_that_was_written_before_sweeps_existed_is_read(store: Store, state: StateFolder) -> None:
