@@ -115,7 +115,7 @@ def _arguments(order: JobOrder, job: JobRecord, folder: JobFolder) -> Sequence[s
         most = max(job.procs, order.elastic.procs(order.elastic.most))
         more += [f"train.procs={job.procs}", f"train.procs_max={most}"]
     if (folder.run / RESOLVED).exists():
-        return (*fixed, "--resume", str(folder.run), *more)
+        return (*fixed, "--resume", str(folder.run), *order.changes, *more)
     return (*fixed, str(folder.files / order.copied), *order.overrides, "--run-dir", str(folder.run), *more)
 
 
