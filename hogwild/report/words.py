@@ -129,7 +129,9 @@ def event_in_words(event: Mapping[str, Any]) -> tuple[str, str]:
     """Return a title of the event, with its worker or loader, and the rest of its record."""
     kind = str(event["event"])
     who = next((f"{name} {event[name]}" for name in ("worker", "loader") if name in event), "")
-    title = EVENTS.get(f"{kind} {event.get('kind')}") or EVENTS.get(kind, kind.replace("-", " ") + (" of {who}" if who else ""))
+    title = EVENTS.get(f"{kind} {event.get('kind')}") or EVENTS.get(
+        kind, kind.replace("-", " ") + (" of {who}" if who else "")
+    )
     shown = [
         str(value) if key in PLAIN else f"{in_words(key)} {told(value, key)}"
         for key, value in event.items()
