@@ -176,12 +176,15 @@ def test_events_are_the_newest_and_follow_a_place(tmp_path: Path) -> None:
     first = timeline.since(None)
     assert first is not None and first.is_reset
     events = content(first)["events"]
-    assert (len(events), events[0]) == (MOST_EVENTS, {"event": "a", "n": 10, "x": None})
+    assert (len(events), events[0]) == (
+        MOST_EVENTS,
+        {"event": "a", "n": 10, "x": None, "title": "a", "detail": "n 10; x nan"},
+    )
     with file.open("a") as stream:
         stream.write('{"event":"b"}\n')
     second = timeline.since(first.place)
     assert second is not None and not second.is_reset
-    assert content(second)["events"] == [{"event": "b"}]
+    assert content(second)["events"] == [{"event": "b", "title": "b", "detail": ""}]
     with file.open("a") as stream:
         stream.write('{"event":"c"}\n' * (MOST_EVENTS + 1))
     third = timeline.since(second.place)
