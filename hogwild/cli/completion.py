@@ -26,8 +26,8 @@ SHELLS = ("bash", "zsh", "fish")
 # bash splits words at = and :, so its script joins them, and the answer is cut in the same way.
 SCRIPTS = Path(__file__).with_name("completions")
 OF_RUNS = ("status", "logs", "attach", "stop", "ask")  # commands that take the name of a run
-OF_JOBS = ("cancel", "pause", "resume", "retry", "delete")  # those that take the number of a job of the service
-WITHOUT_PATHS = ("doctor", "schema", "serve", "ps")
+OF_JOBS = ("ps", "cancel", "pause", "resume", "retry", "delete")  # those that take the number of a job of the service
+WITHOUT_PATHS = ("doctor", "schema", "serve")
 PATHS = ("--out", "--run-dir", "--data-dir", "--resume", "--state-dir")
 CHOICES = {"--format": ("safetensors", "state_dict"), "--which": ("best", "latest"), "--procs": ("auto",)}
 
