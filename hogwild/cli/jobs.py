@@ -208,7 +208,13 @@ def _rank(row: Row) -> tuple[bool, float, int]:
 def _note(row: Row) -> str:
     """Return on one line why a job is in its state, or that its cores move."""
     has_moved = row["moves"] or row["moving_to"] is not None or row["fixed"]
-    return " ".join((row["reason"] or "").split()) or (_lending(row) if has_moved else "")
+    return " ".join(_reason(row).split()) or (_lending(row) if has_moved else "")
+
+
+def _reason(row: Row) -> str:
+    """Return why a job is in its state. The reason of a run that failed is its error's code: then its first line."""
+    is_code = row["error"] and row["reason"] == row["error_code"]
+    return row["error"].splitlines()[0] if is_code else row["reason"] or ""
 
 
 def _lending(row: Row) -> str:
@@ -273,7 +279,7 @@ def _watch(look: Callable[[], Row], is_last: Callable[[Row], bool]) -> bool:
 
 
 def _state(row: Row) -> str:
-    return str(row["state"]) + (f": {row['reason']}" if row["reason"] else "")
+    return f"{row['state']}: {reason}" if (reason := _reason(row)) else str(row["state"])
 
 
 def _has_ended(row: Row) -> bool:
@@ -365,7 +371,7 @@ def _fitted(lines: Iterable[str]) -> Iterator[str]:
 def _figures(row: Row) -> Iterator[str]:
     """Yield a job on one screen."""
     yield f"job {row['number']}  {row['name']}  {_state(row)}"
-    if row["error"] and row["error"] != row["reason"]:
+    if row["error"] and row["error"] != _reason(row):
         yield from (f"  {line}" for line in row["error"].splitlines())
     if row["error_code"]:
         yield f"  code        {row['error_code']}: hogwild explain {row['error_code']}"

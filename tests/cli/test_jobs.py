@@ -1,7 +1,6 @@
 """The commands that ask a service: what is printed in a terminal and for programs, and bad input."""
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -214,7 +213,8 @@ def test_the_exit_status_of_a_job_that_is_waited_for_is_its_own(
 
 @pytest.mark.processes
 def test_a_deleted_run_directory_costs_its_job_nothing_but_the_run(service: Service, capsys: Captured) -> None:
-    """An ended job stays in the list and can be deleted; a paused one begins again."""
+    """An ended job stays in the list and can be deleted; a paused one begins again; a running one fails when it cannot
+    write its checkpoint."""
     done, paused = (service.client.submit(None, given) for given in (SMALL, LONG))
     service.wait_for_state(done["id"], "succeeded")
     service.wait_for_state(paused["id"], "running")
@@ -232,5 +232,9 @@ def test_a_deleted_run_directory_costs_its_job_nothing_but_the_run(service: Serv
     service.client.resume(2)
     service.wait_for_state(paused["id"], "running")
     wait_for("updates", lambda: (service.client.job(2)["updates"] or 0) > 0)
-    assert os.path.isdir(paused["run_dir"])
-    assert main.run(["cancel", "2", "--now"]) == 0
+    shutil.rmtree(paused["run_dir"])
+    assert main.run(["cancel", "2"]) == 0
+    assert service.wait_for_state(paused["id"], "failed")["error_code"] == "checkpoint/not-written"
+    capsys.readouterr()
+    assert main.run(["show", "2"]) == 0
+    assert capsys.readouterr().out.startswith("job 2  digits  failed: cannot write checkpoint ")
