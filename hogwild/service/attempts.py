@@ -60,9 +60,13 @@ class JobProcess:
         return set()
 
     def close(self) -> int | None:
-        """Reap the dead process; return its status as subprocess gives it, None if it was not our child."""
+        """Reap the dead process, and kill what is left of its session, which may have lost its mark (`env -i`). Return
+        its status as subprocess gives it, None if it was not our child: then its number may have another owner."""
         os.close(self.pidfd)
-        return None if self.child is None else self.child.wait()
+        if self.child is None:
+            return None
+        other_jobs.kill_session(self.pid)
+        return self.child.wait()
 
 
 def entry_of(order: JobOrder, home: str) -> str:
