@@ -257,6 +257,16 @@ def move_family(cores: Iterable[int]) -> None:
                         is_moving = True
 
 
+def cores_of_family(pid: int) -> set[int]:
+    """Return the logical CPUs on which a process, its descendants, and any of their threads may run."""
+    found: set[int] = set()
+    for member in (pid, *children(pid, recursive=True)):
+        for thread in _threads_of(member):
+            with contextlib.suppress(ProcessLookupError):
+                found |= os.sched_getaffinity(thread)
+    return found
+
+
 def _threads_of(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
         return [int(name) for name in os.listdir(PROC / str(pid) / "task")]
