@@ -1,7 +1,7 @@
 """Sizes, counts, durations and values as people read them: for messages, the display, the report and the doctor."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -45,6 +45,17 @@ def size(nbytes: float) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 worker`, `1,234 workers`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`0-3,8`: for the numbers of CPUs."""
+    found: list[list[int]] = []
+    for one in sorted(numbers):
+        if found and one == found[-1][-1] + 1:
+            found[-1][1:] = [one]
+        else:
+            found.append([one])
+    return ",".join("-".join(map(str, part)) for part in found)
 
 
 def percent(part: float) -> str:

@@ -136,14 +136,19 @@ def profile_window(given: str | None) -> "Window | None":
 
 
 def named_run(given: Any) -> Any:
-    """Return the run that a path on the command line means: as it is, or a name in runs/, or `latest`."""
+    """Return the run that a path on the command line means: as it is, or a name in runs/, `latest`, or the id of a job
+    of the service."""
     if isinstance(given, list):
         return [named_run(one) for one in given]
     if given is None or os.path.exists(given):
         return given
     from hogwild.monitoring.run_status import run_named
 
-    return run_named(given) or given
+    if (found := run_named(given)) is not None or not is_job_id(os.fspath(given)):
+        return found or given
+    from hogwild.cli.jobs import run_of_job
+
+    return run_of_job(os.fspath(given), None)
 
 
 Arguments = Annotated[
@@ -161,7 +166,7 @@ Run = Annotated[
     Path,
     typer.Argument(
         metavar="RUN|CHECKPOINT",
-        help="Run directory, its name in runs/, latest, or a checkpoint.",
+        help="Run directory, its name in runs/, latest, a job of the service, or a checkpoint.",
         callback=named_run,
     ),
 ]

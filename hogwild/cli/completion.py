@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from hogwild.cli.arguments import WITH_JOB
+from hogwild.cli.ask import KINDS
 from hogwild.cli.init import SCHEMA, TASKS
 from hogwild.cli.output import print_result
 from hogwild.config.locate import first_sentence, source
@@ -26,8 +27,9 @@ SHELLS = ("bash", "zsh", "fish")
 # bash splits words at = and :, so its script joins them, and the answer is cut in the same way.
 SCRIPTS = Path(__file__).with_name("completions")
 OF_RUNS = ("status", "logs", "attach", "stop", "ask")  # commands that take the name of a run
-OF_JOBS = ("cancel", "pause", "resume", "retry", "delete")  # those that take the number of a job of the service
-WITHOUT_PATHS = ("doctor", "schema", "serve", "ps")
+OF_JOBS = ("ps", "cancel", "pause", "resume", "retry", "delete")  # those that take the number of a job of the service
+OF_BOTH = ("status", "logs", "attach", "ask")
+WITHOUT_PATHS = ("doctor", "schema", "serve")
 PATHS = ("--out", "--run-dir", "--data-dir", "--resume", "--state-dir")
 CHOICES = {"--format": ("safetensors", "state_dict"), "--which": ("best", "latest"), "--procs": ("auto",)}
 
@@ -62,11 +64,16 @@ def _all(before: list[str], unfinished: str, group: Any) -> Iterator[Word]:
     if before and (last := before[-1]) in (*PATHS, *CHOICES):
         yield from _paths(unfinished, "") if last in PATHS else ((word, "") for word in CHOICES[last])
         return
+    if before and before[-1] == "--sweep":
+        yield from _fields(unfinished)
+        return
     if unfinished.startswith("-"):
         yield from _options(commands[name or "train"])
         return
     if not before:
         yield from ((each, _first_line(command.help)) for each, command in commands.items() if not command.hidden)
+    if name == "show" and len(before) == 1:
+        yield from _jobs()
     if name in WITH_JOB or not name:
         yield from _paths(unfinished, ".yaml")
         yield from _fields(unfinished)
@@ -89,7 +96,11 @@ def _arguments(name: str, before: list[str], unfinished: str) -> Iterator[Word]:
 
         yield LATEST, "the newest run"
         yield from ((entry.name, "run") for entry in (RUNS.iterdir() if RUNS.is_dir() else ()))
+        if name in OF_BOTH:
+            yield from _jobs()
         yield from _paths(unfinished, "/")
+    elif name == "ask" and len(before) == 1:
+        yield from ((kind, "") for kind in KINDS)
     elif name in OF_JOBS:
         if not before:
             yield from _jobs()
@@ -98,14 +109,18 @@ def _arguments(name: str, before: list[str], unfinished: str) -> Iterator[Word]:
 
 
 def _jobs() -> Iterator[Word]:
-    """Yield the numbers of the service's jobs."""
+    """Yield the numbers of the service's jobs, and the ids of its sweeps."""
     from hogwild.service.folders import StateFolder, state_folder
 
+    sweeps = {}
     with contextlib.suppress(HogwildError):  # no service was ever started
         for folder in StateFolder(state_folder(None)).job_folders():
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 order = folder.read_order()
                 yield str(order.number), order.name
+                if order.sweep:
+                    sweeps[order.sweep] = f"sweep of {order.name}"
+    yield from sweeps.items()
 
 
 def _options(command: Any) -> Iterator[Word]:

@@ -1,15 +1,16 @@
 """Commands that ask a running service: submit, ps, cancel, pause, resume, retry, delete. They import neither torch nor
 fastapi."""
 
-import json
+import re
 import shlex
 import shutil
 import sys
+import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,15 +18,18 @@ from hogwild import host
 from hogwild.cli.arguments import Arguments, DataDir, Json, StateDir, Sweep, split_arguments
 from hogwild.cli.output import print_answer, print_message, print_result
 from hogwild.errors import NotFoundError, UsageError
-from hogwild.formatting import clock, counted, duration, percent
+from hogwild.formatting import clock, counted, duration, percent, ranges, short_number
 from hogwild.monitoring.job_view import Best
 from hogwild.service.client import WAITED_FOR, Client, Row, jobs_of, seconds_since
 
 LOOK_S = 0.2
 WATCH_S = 1.0
 RECENT_S = 3600.0  # ended jobs that `ps` shows without -a
-MOST_NAME, MOST_CELL = 32, 20  # letters in a table
+MOST_NAME, LEAST_NAME, MOST_CELL = 32, 8, 20  # letters in a table
+INDENT = 14  # of the text in `show`
+WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}  # paths can be copied
 HOME, TO_LINE_END, TO_END = "\x1b[H", "\x1b[K", "\x1b[J"  # overwriting does not flicker as clearing does
+NUMBER = re.compile(r"-|\d[\d.,:e+-]*( %)?")
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Number or id of a job, or id of a sweep; or its beginning.")]
 Now = Annotated[bool, typer.Option("--now", help="At once, without a checkpoint; a second time: SIGKILL.")]
 Detach = Annotated[bool, typer.Option("-d", "--detach", help="Do not show the job's progress.")]
@@ -81,7 +85,7 @@ def ps(
         with host.raising_on_signals():
             while True:
                 row = look()
-                print_result(*([json.dumps(jobs_of(row))] if as_json else _lines(row)))
+                print_answer({"jobs": jobs_of(row)}, _lines(row), as_json)
                 if not watch:
                     return
                 time.sleep(WATCH_S)
@@ -121,7 +125,7 @@ def delete(name: JobId, state_dir: StateDir = None, as_json: Json = False) -> No
 def show_job(name: str, state_dir: Path | None, *, as_json: bool) -> None:
     """Print one job or sweep of the service: for `show ID`."""
     row = Client(state_dir).job(name)
-    print_answer(row, _lines(row) if "jobs" in row else _figures(row), as_json)
+    print_answer(row, _lines(row) if "jobs" in row else _fitted(_figures(row)), as_json)
 
 
 def run_of_job(name: str, state_dir: Path | None) -> Path:
@@ -132,42 +136,50 @@ def run_of_job(name: str, state_dir: Path | None) -> Path:
         raise UsageError(f"{name} is a sweep: name one of its jobs: {_cut(numbers, MOST_NAME)}", code="usage/bad-value")
     run = Path(row["run_dir"])
     if not run.is_dir():
+        why = f": {row['reason']}" if row["reason"] else ""
+        words = f"job {row['number']} is {row['state']} and has no run directory{why}"
+        output = run.parent / "attempts" / str(row["attempt"]) / "stderr"
         raise NotFoundError(
-            f"job {row['number']} is {row['state']} and has no run directory yet"
-            + (f": {row['reason']}" if row["reason"] else ""),
+            f"{words}\nIts output: {output}" if output.is_file() else words,
             code="run/not-found",
         )
     return run
 
 
 def table(rows: Sequence[Row], width: int | None = None) -> Iterator[str]:
-    """Yield jobs as lines of a table, the jobs of one sweep with its values. `width`: of the terminal; what a job waits
-    for then stands below it, if it has no room beside it."""
+    """Yield jobs as lines of a table, the jobs of one sweep with its values. `width`: of the terminal; names are cut to
+    it, and a note (what a job waits for, why it failed) stands below its job, if it has no room beside it."""
     sweeps = {row["sweep"] for row in rows}
     paths = short_paths(rows[0]["sweep_values"]) if len(sweeps) == 1 and sweeps != {None} else {}
-    cells = [("job", *(paths.values() or ("name",)), "state", "done", "left", "cores", "best")]
-    cells += [
+    head = ("job", *(paths.values() or ("name",)), "state", "done", "left", "cores", "best")
+    cells = [
         (
             str(row["number"]),
             *([_cut(row["sweep_values"].get(path, "-")) for path in paths] or [_cut(_name(row), MOST_NAME)]),
             row["state"],
             "-" if row["progress"] is None else percent(row["progress"]),
             "-" if row["left_s"] is None else clock(row["left_s"]),
-            str(row["cpus"]),
+            _cut(ranges(row["cores"])) or "-",
             _best(row),
         )
         for row in rows
     ]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line, reason in zip(cells, ["reason", *(row["reason"] or "" for row in rows)], strict=True):
-        text = "  ".join(cell.ljust(size) for cell, size in zip(line, widths, strict=True))
-        if width is None or len(text) + 2 + len(reason) <= width:
-            yield f"{text}  {reason}".rstrip()
-        elif line is not cells[0]:
-            yield text.rstrip()[:width]
-            yield _cut(f"{' ' * widths[0]}  {' '.join(reason.split())}", width)
+    columns = [*zip(*cells, strict=True)] or [()] * len(head)
+    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+    if width is not None and not paths:
+        rest = sum(widths) - widths[1] + 2 * (len(widths) - 1)
+        widths[1] = min(widths[1], max(LEAST_NAME, width - rest))
+    sides = [">" if all(map(NUMBER.fullmatch, column)) else "<" for column in columns]
+    for line, note in zip([head, *cells], ["note", *map(_note, rows)], strict=True):
+        shape = zip(line, sides, widths, strict=True)
+        text = "  ".join(f"{_cut(cell, size):{side}{size}}" for cell, side, size in shape).rstrip()
+        beside = f"{text:{sum(widths) + 2 * (len(widths) - 1)}}  {note}".rstrip()
+        if width is None or len(beside) <= width:
+            yield beside
         else:
-            yield text.rstrip()[:width]
+            yield _cut(text, width)
+            if line is not head and "succeeded" not in line:
+                yield _cut(f"{' ' * widths[0]}  {note}", width)
 
 
 def sweep_table(name: str, rows: Sequence[Row], width: int | None = None) -> Iterator[str]:
@@ -193,6 +205,30 @@ def _rank(row: Row) -> tuple[bool, float, int]:
     return (False, -value if best["higher_is_better"] else value, row["number"])
 
 
+def _note(row: Row) -> str:
+    """Return on one line why a job is in its state, or that its cores move."""
+    has_moved = row["moves"] or row["moving_to"] is not None or row["fixed"]
+    return " ".join(_reason(row).split()) or (_lending(row) if has_moved else "")
+
+
+def _reason(row: Row) -> str:
+    """Return why a job is in its state. The reason of a run that failed is its error's code: then its first line."""
+    is_code = row["error"] and row["reason"] == row["error_code"]
+    return row["error"].splitlines()[0] if is_code else row["reason"] or ""
+
+
+def _lending(row: Row) -> str:
+    """Return `elastic 1-2, moved 3 times`; "" for a job that keeps its cores."""
+    if row["elastic"] is None:
+        return ""
+    least, most = row["elastic"]["min"], row["elastic"]["max"]
+    words = [f"elastic {least}" if least == most else f"elastic {least}-{most}"]
+    words += [f"moved {counted(row['moves'], 'time')}"] if row["moves"] else []
+    words += [f"moving to {ranges(row['moving_to'])}"] if row["moving_to"] is not None else []
+    words += [f"cannot be moved: {row['fixed']}"] if row["fixed"] else []
+    return ", ".join(words)
+
+
 def _best(row: Row) -> str:
     return "-" if row["best"] is None or row["best"]["value"] is None else Best(**row["best"]).figure
 
@@ -216,7 +252,7 @@ def _told(row: Row, as_json: bool) -> None:
 
 def _lines(row: Row) -> Iterator[str]:
     """Yield jobs as a table that fits the terminal, if there is one."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = _width()
     is_sweep = row.get("id", "").startswith("s")
     return sweep_table(row["id"], row["jobs"], width) if is_sweep else table(jobs_of(row), width)
 
@@ -243,7 +279,7 @@ def _watch(look: Callable[[], Row], is_last: Callable[[Row], bool]) -> bool:
 
 
 def _state(row: Row) -> str:
-    return str(row["state"]) + (f": {row['reason']}" if row["reason"] else "")
+    return f"{row['state']}: {reason}" if (reason := _reason(row)) else str(row["state"])
 
 
 def _has_ended(row: Row) -> bool:
@@ -282,8 +318,12 @@ def _left(row: Row, state_dir: Path | None) -> str:
     """Return the message to somebody who leaves the display of a job or a sweep."""
     name = row.get("number", row["id"])
     who, see = ("jobs go", f"ps -w {name}") if "jobs" in row else ("job goes", f"attach {name}")
-    where = f" --state-dir {shlex.quote(str(state_dir))}" if state_dir else ""
+    where = _where(state_dir)
     return f"left; the {who} on. To see it again: hogwild {see}{where}. To stop it: hogwild cancel {name}{where}"
+
+
+def _where(state_dir: Path | None) -> str:
+    return f" --state-dir {shlex.quote(str(state_dir))}" if state_dir else ""
 
 
 def _show_until_end(client: Client, row: Row, state_dir: Path | None) -> int:
@@ -292,7 +332,7 @@ def _show_until_end(client: Client, row: Row, state_dir: Path | None) -> int:
     from hogwild.monitoring.terminal_writer import Screen, look_for
 
     print_message(f"job {row['number']} ({row['id']}) is {row['state']}; Ctrl-C: leave it alone")
-    stop_it = f"hogwild cancel {row['number']}"
+    stop_it = f"hogwild cancel {row['number']}{_where(state_dir)}"
     screen = Screen(look_for(True, 1), lambda _: f"Ctrl-C: leave; the job goes on. To stop it: {stop_it}")
     is_left = False
     run, said = Path(row["run_dir"]), None
@@ -312,25 +352,46 @@ def _show_until_end(client: Client, row: Row, state_dir: Path | None) -> int:
     if is_left:
         print_message(_left(row, state_dir))
         return 0
-    print_result(*_figures(row))
+    print_result(*_fitted(_figures(row)))
     return _status(row)
+
+
+def _width() -> int | None:
+    """Return the columns of the terminal; None if the output goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _fitted(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of `_figures` with their ends below the beginning of the text, if they are too long."""
+    width = _width()
+    for line in lines:
+        yield line if width is None else textwrap.fill(line, width, subsequent_indent=" " * INDENT, **WHOLE_WORDS)
 
 
 def _figures(row: Row) -> Iterator[str]:
     """Yield a job on one screen."""
     yield f"job {row['number']}  {row['name']}  {_state(row)}"
-    if row["error"] and row["error"] != row["reason"]:
+    if row["error"] and row["error"] != _reason(row):
         yield from (f"  {line}" for line in row["error"].splitlines())
     if row["error_code"]:
         yield f"  code        {row['error_code']}: hogwild explain {row['error_code']}"
-    yield f"  id          {row['id']}, attempt {row['attempt']}"
-    yield f"  job file    {' '.join([row['job_file'], *row['overrides']])}"
+    yield f"  id          {row['id']}, attempt {row['attempt']}, priority {row['priority']}" + (
+        f", sweep {row['sweep']}" if row["sweep"] else ""
+    )
+    yield f"  job file    {shlex.join([row['job_file'], *row['overrides']])}"
     yield f"  run         {row['run_dir']}"
-    where = f"process {row['pid']} on CPUs {','.join(map(str, row['cores']))}" if row["pid"] else "no process"
-    yield f"  cores       {row['cpus']} of them; {where}; priority {row['priority']}"
+    if row["pid"]:
+        yield f"  process     {row['pid']}"
+    yield "  cores       " + ", ".join(filter(None, (_cores(row), _lending(row))))
     if row["progress"] is not None:
+        speed = f", {short_number(row['samples_per_s'])} samples/s" if row["left_s"] is not None else ""
         left = f", left {clock(row['left_s'])}" if row["left_s"] is not None else ""
-        yield f"  progress    {percent(row['progress'])}, update {row['updates']:,}{left}"
+        yield f"  progress    {percent(row['progress'])}, update {row['updates']:,}{speed}{left}"
     if row["best"]:
-        yield f"  best        {row['best']['metric']} {row['best']['value']:.4g}"
-    yield f"  submitted   {duration(seconds_since(row['submitted']))} ago"
+        yield f"  best        {_best(row)}"
+    ended = f", ended {duration(seconds_since(row['ended']))} ago" if row["ended"] else ""
+    yield f"  submitted   {duration(seconds_since(row['submitted']))} ago{ended}"
+
+
+def _cores(row: Row) -> str:
+    return f"CPU {ranges(row['cores'])}" if row["cores"] else f"asks for {counted(row['cpus'], 'core')}"

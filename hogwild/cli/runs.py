@@ -3,6 +3,7 @@ neither torch nor numpy."""
 
 import io
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -53,8 +54,9 @@ def runs(
 
 def status(run: RunOrJob, state_dir: StateDir = None, as_json: Json = False) -> None:
     """Show what a run does now, or how it ended."""
-    found = read_status(run_of(run, state_dir))
-    print_answer(_as_json(found), _figures(found), as_json)
+    path = run_of(run, state_dir)
+    found = read_status(path)
+    print_answer(_as_json(found), _figures(found, f"job {run}" if _is_of_job(run, path) else path.name), as_json)
 
 
 def logs(
@@ -94,6 +96,11 @@ def run_of(given: str, state_dir: Path | None) -> Path:
     from hogwild.cli.jobs import run_of_job
 
     return run_of_job(given, state_dir)
+
+
+def _is_of_job(given: str, path: Path) -> bool:
+    """Return whether the argument for which `run_of` returned `path` is the id of a job of the service."""
+    return is_job_id(given) and path.name != given
 
 
 def follow(file: Path, goes_on: Callable[[], bool]) -> Iterator[str]:
@@ -145,7 +152,8 @@ def attach(run: RunOrJob, state_dir: StateDir = None) -> int:
 
     path = run_of(run, state_dir)
     found = require_alive(read_status(path))
-    stop_it = f"hogwild stop {path}"
+    where = f" --state-dir {shlex.quote(str(state_dir))}" if state_dir else ""
+    stop_it = f"hogwild cancel {run}{where}" if _is_of_job(run, path) else f"hogwild stop {shlex.quote(str(path))}"
     screen = Screen(look_for(True, 1), lambda _: f"Ctrl-C: leave; the job goes on. To stop it: {stop_it}")
     is_left = False
     try:
@@ -253,12 +261,12 @@ def _ended(found: RunStatus) -> Iterator[str]:
         yield f"  {found.way_on}"
 
 
-def _figures(found: RunStatus) -> Iterator[str]:
+def _figures(found: RunStatus, title: str) -> Iterator[str]:
     """Yield a run on one screen."""
     glance, record = found.glance, found.record
     doing = f", {glance.state}" if found.is_alive and glance.state != found.state else ""
     left = f", left {clock(glance.left_s)}" if found.is_alive and glance.left_s is not None else ""
-    yield f"{found.path.name}  {found.state if found.is_alive else found.ending}{doing}{left}"
+    yield f"{title}  {found.state if found.is_alive else found.ending}{doing}{left}"
     yield f"  job         {glance.name}, in {glance.run_dir}"
     who = f"{record.get('pid', '-')} on {record.get('host', '-')}, attempt {record.get('attempt', 1)}"
     yield f"  process     {who}, began {moment(found.began)}"

@@ -20,6 +20,7 @@ KILL, STOP, GO_ON = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 TERMINATE, INTERRUPT = signal.SIGTERM, signal.SIGINT
 SHARED_MEMORY = Path("/dev/shm")
 CLOCK_STEP_S = 1.0  # the kernel counts a process's age in ticks, and the clock may be set meanwhile
+MOST_LOOKS = 100  # a process that forks all the time must not hold us up
 LONGEST_LOOK_S = 0.1  # per wait: time in which this process itself did not run is not counted
 
 
@@ -80,10 +81,34 @@ def kill_if_marked(pid: int, entry: str) -> None:
 
 def leads_session(pid: int) -> bool:
     """Return whether the process is the first one of its session; False if it is gone."""
+    return _session(pid) == pid
+
+
+def kill_session(leader: int) -> None:
+    """Kill the other processes of a session. `leader`: our own child, dead and not reaped: until it is, no stranger
+    can get its number, nor a session with it. One with a pending SIGKILL cannot fork, so a look without anybody new is
+    the last one."""
+    killed = {leader}
+    for _ in range(MOST_LOOKS):
+        new = [pid for pid in psutil.pids() if pid not in killed and _session(pid) == leader]
+        for pid in new:
+            with contextlib.suppress(OSError):
+                pidfd = host.pidfd_open(pid)
+                try:
+                    if _session(pid) == leader:
+                        host.kill_by_pidfd(pidfd, KILL)
+                finally:
+                    os.close(pidfd)
+        killed.update(new)
+        if not new:
+            return
+
+
+def _session(pid: int) -> int | None:
     try:
-        return os.getsid(pid) == pid
+        return os.getsid(pid)
     except ProcessLookupError:
-        return False
+        return None
 
 
 def of_workers(pids_at: dict[int, float], *, with_groups: bool = True) -> dict[int, str]:

@@ -58,9 +58,13 @@ class JobProcess:
         return set() if self.is_dead() else found  # asked last: the number was still its own
 
     def close(self) -> int | None:
-        """Reap the dead process; return its status as subprocess gives it, None if it was not our child."""
+        """Reap the dead process, and kill what is left of its session, which may have lost its mark (`env -i`). Return
+        its status as subprocess gives it, None if it was not our child: then its number may have another owner."""
         os.close(self.pidfd)
-        return None if self.child is None else self.child.wait()
+        if self.child is None:
+            return None
+        other_jobs.kill_session(self.pid)
+        return self.child.wait()
 
 
 def entry_of(order: JobOrder, home: str) -> str:
@@ -113,7 +117,7 @@ def _arguments(order: JobOrder, job: JobRecord, folder: JobFolder) -> Sequence[s
         most = max(job.procs, order.elastic.procs(order.elastic.most))
         more += [f"train.procs={job.procs}", f"train.procs_max={most}"]
     if (folder.run / RESOLVED).exists():
-        return (*fixed, "--resume", str(folder.run), *more)
+        return (*fixed, "--resume", str(folder.run), *order.changes, *more)
     return (*fixed, str(folder.files / order.copied), *order.overrides, "--run-dir", str(folder.run), *more)
 
 

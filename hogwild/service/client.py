@@ -4,12 +4,12 @@ fastapi nor torch."""
 import http.client
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from hogwild.errors import (
     ConfigError,
@@ -27,6 +27,7 @@ from hogwild.service.folders import MOST_BYTES, StateFolder, state_folder
 if TYPE_CHECKING:
     from hogwild.service.sweeps import Grid
 
+MOST_SHOWN = 50  # letters of a wrong name
 TIMEOUT_S = 60.0
 SWEEP_TIMEOUT_S = 600.0  # a thousand jobs are checked and written
 AGAIN_S = 5.0  # a submission is repeated: the service may just be started again
@@ -40,6 +41,7 @@ KINDS: Mapping[int, type[HogwildError]] = {
     507: StorageFullError,
 }
 Row = dict[str, Any]
+NAME = re.compile(r"[0-9]{1,9}|s?[0-9a-f]{1,12}")  # of a job or sweep, or its beginning
 
 
 class Client:
@@ -169,7 +171,7 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             raise ServiceError(
                 f"the service of {self._state.path} does not answer on port {where['port']} ({error}); is it running? "
-                "Start it with: hogwild serve",
+                f"Start it with: {self._state.serve}",
                 code="service/unreachable",
             ) from None
         finally:
@@ -219,8 +221,13 @@ def _text_of(file: Path) -> str:
 
 
 def _place(name: str | int) -> str:
-    kind = "sweeps" if str(name).startswith("s") else "jobs"
-    return f"/{kind}/{quote(str(name), safe='') or '-'}"
+    if not NAME.fullmatch(str(name)):
+        shown = str(name)[:MOST_SHOWN]
+        raise NotFoundError(
+            f"no job {shown!r}: neither a number nor the beginning of an id (hogwild ps -a lists them)",
+            code="service/no-job",
+        )
+    return f"/{'sweeps' if str(name).startswith('s') else 'jobs'}/{name}"
 
 
 def _error(status: int, content: bytes) -> HogwildError:

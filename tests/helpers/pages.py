@@ -4,15 +4,18 @@ process, each page in a folder of its own. `python -m tests.helpers.pages STEPS.
     ```console            lines with `$ ` are commands, the others what they print; `# exit status N` after a command
                           says that it ends so
     ```console needs HOGWILD_DATA     run only where MNIST's files are
+    ```console in its own terminal    `hogwild serve`: runs beside the commands that follow, until the page's end
     ```python, ```yaml    whose first line is a comment with a file's name: that file; other Python is a program
 """
 
 import atexit
+import contextlib
 import json
 import os
 import re
 import runpy
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,10 +25,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.processes import PATIENCE_S, wait_for
+
 FENCE = re.compile(r"^```(\S*) *([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w.-]+\.(?:py|yaml|csv))")
 STATUS = re.compile(r"  # exit status (\d+)$")
 NEEDS_DATA = "needs HOGWILD_DATA"
+OWN_TERMINAL = "in its own terminal"
+RUN_PY = str(Path(__file__).resolve().parents[2] / "run.py")
+SERVICE_ID = r"^s?[0-9a-f]{11,12}$"
+READY = "finds them."  # printed by `serve` shortly before the end of its first words
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,7 @@ class Step:
     text: str = ""
     status: int = 0
     needs_data: bool = False
+    stays: bool = False
     expected: Sequence[str] = field(default_factory=list)
 
 
@@ -88,6 +98,7 @@ def _commands(name: str, block: Block) -> Iterator[Step]:
             command=STATUS.sub("", command).strip(),
             status=int(status[1]) if status else 0,
             needs_data=block.words == NEEDS_DATA,
+            stays=block.words == OWN_TERMINAL,
             expected=[line for line in printed.splitlines() if line.strip(" …")],
         )
 
@@ -98,10 +109,10 @@ def as_json(given: Sequence[Step]) -> str:
 
 
 def beginning(line: str) -> tuple[str, ...]:
-    """What two lines have in common when only figures and places differ: their first two words, a figure as # and a
-    path as /."""
+    """What two lines have in common when only figures and places differ: their first two words, a figure or an id of
+    the service as # and a path as /."""
     return tuple(
-        "/" if "/" in word and not word[0].isdigit() else re.sub(r"\d[\d,.e:-]*", "#", word.rstrip(",;:"))
+        "/" if "/" in word and not word[0].isdigit() else re.sub(rf"{SERVICE_ID}|\d[\d,.e:-]*", "#", word.rstrip(",;:"))
         for word in line.split()[:2]
     )
 
@@ -115,15 +126,35 @@ def run(folder: Path, given: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for page in dict.fromkeys(step["page"] for step in given):
         here, modules, path = folder / page, set(sys.modules), [*sys.path]
         here.mkdir(parents=True, exist_ok=True)
-        for step in given:
-            if step["page"] == page:
-                os.chdir(here)
-                results.append(_one(here, step))
+        os.environ["HOGWILD_STATE"] = str(here / "state")
+        with contextlib.ExitStack() as ends:
+            for step in given:
+                if step["page"] == page:
+                    os.chdir(here)
+                    results.append(_beside(here, step, ends) if step["stays"] else _one(here, step))
         sys.path[:] = path
         for name in set(sys.modules) - modules:  # two pages may both have a mymodel.py
             if str(getattr(sys.modules[name], "__file__", None)).startswith(str(here)):
                 del sys.modules[name]
     return results
+
+
+def _beside(here: Path, step: dict[str, Any], ends: contextlib.ExitStack) -> dict[str, Any]:
+    """Start a service; return what it prints until it answers. Any free port: another one may run on this machine."""
+    log = here / "serve.log"
+    words = shlex.split(step["command"])[1:]
+    with open(log, "wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, RUN_PY, *words, "--port", "0"], stdout=stream, stderr=stream, stdin=subprocess.DEVNULL
+        )
+
+    def end() -> None:
+        process.send_signal(signal.SIGINT)
+        process.wait(PATIENCE_S)
+
+    ends.callback(end)
+    wait_for("the service", lambda: process.poll() is not None or READY in log.read_text())
+    return {"status": process.poll() or 0, "output": log.read_text()}
 
 
 def _one(here: Path, step: dict[str, Any]) -> dict[str, Any]:

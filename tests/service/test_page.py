@@ -1,14 +1,17 @@
 """The page in a real browser: submit, watch, cancel, compare; one stream for all tabs; keys, sizes, dark."""
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Error, Page, Request, expect
 
+from hogwild.host import affinity, physical_cores
 from tests.helpers.browser import WITHOUT, Watched, browsing, chromium, fits
 from tests.helpers.processes import IS_THOROUGH, wait_for
 from tests.helpers.service import LONG, SMALL, Service, serving
@@ -202,6 +205,30 @@ def test_the_page_fits_from_400_to_2000_pixels_light_and_dark(page: Page, ended:
             keep(page, f"{view.split('/')[-1].split('{')[0] or 'jobs'}-{width}")
         dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
         assert dark == (scheme == "dark")
+
+
+def test_a_second_job_borrows_a_core_and_the_curve_of_the_first_does_not_break(service: Service, page: Page) -> None:
+    if len(physical_cores(affinity())) < 2:
+        pytest.skip("needs two cores: one of them moves")
+    lender = service.submit("train.procs=auto", "train.epochs=100000", "log.every_s=0.2", "name=lender")
+    service.wait_for_state(lender["id"], "running")
+    go(page, lender["id"])
+    expect(page.locator("#panel canvas").first).to_be_visible()
+    borrower = service.submit("train.procs=1", "train.epochs=100000", "name=borrower")
+    service.wait_for_state(borrower["id"], "running")
+    go(page, "machine")
+    for name in ("lender", "borrower"):
+        expect(page.locator(".lives").get_by_text(name).first).to_be_visible()
+    keep(page, "lending")
+    for row in (borrower, lender):
+        service.client.cancel(row["id"], now=True)
+        service.wait_for_state(row["id"], "cancelled")
+    records = Path(lender["run_dir"], "metrics.jsonl").read_text().splitlines()
+    times = [record["time"] for record in map(json.loads, records) if record["kind"] == "train"]
+    moved = next(event["at"] for event in service.events(lender["id"]) if event["event"] == "moved")
+    around = [at for at in times if abs(at - moved) < 3]
+    assert min(around) < moved < max(around)
+    assert max(after - before for before, after in pairwise(around)) < 2.5  # a record each 0.2 s
 
 
 def test_everything_is_reached_by_keys(page: Page, ended: list[dict[str, Any]]) -> None:

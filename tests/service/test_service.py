@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from hogwild.errors import ConfigError, ConflictError, NotFoundError, ServiceError, UsageError
-from hogwild.host import boot_id, lock_file, start_ticks
+from hogwild.host import boot_id, lock_file, pidfd_open, start_ticks
 from hogwild.monitoring.run_status import read_object
-from hogwild.service.attempts import entry_of
+from hogwild.service.attempts import JobProcess, entry_of
 from hogwild.service.client import Client
 from hogwild.service.environment import MARK as JOB_MARK
 from hogwild.service.folders import StateFolder
@@ -26,7 +26,7 @@ from hogwild.service.moves import Moves
 from hogwild.service.schedule import Machine
 from hogwild.service.store import Store
 from tests.helpers.jobs import RUN_PY, environment
-from tests.helpers.processes import IS_THOROUGH, wait_for
+from tests.helpers.processes import IS_THOROUGH, state_of, wait_for
 from tests.helpers.service import LONG, SMALL, Service, order, serving
 
 pytestmark = pytest.mark.processes
@@ -289,6 +289,23 @@ def test_what_user_code_leaves_running_is_swept(service: Service, tmp_path: Path
     assert service.wait_for_state(row["id"], *ENDED)["state"] == "succeeded"
     assert service.client.job(row["id"])["attempt"] == 1
     wait_for("nothing left", lambda: not service.processes())
+
+
+def test_what_lost_its_mark_is_killed_with_its_session_and_no_stranger_is(tmp_path: Path) -> None:
+    """A child that begins sessions of others, too, and dies: only those of its own are killed."""
+    script = "env -i sleep 1000 & echo $!; (env -i sleep 1000 & echo $!) ; env -i setsid sleep 1000 & echo $!"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True) as child:
+        assert child.stdout is not None
+        first, second, other = (int(child.stdout.readline()) for _ in range(3))
+        try:
+            wait_for("its own session", lambda: os.getsid(other) == other)
+            process = JobProcess(child.pid, 0, pidfd_open(child.pid), child)
+            wait_for("its end", process.is_dead)
+            assert process.close() == 0
+            wait_for("the end of its session", lambda: {state_of(first), state_of(second)} <= {"Z", None})
+            assert state_of(other) == "S"
+        finally:
+            os.kill(other, signal.SIGKILL)
 
 
 def test_a_run_that_somebody_trains_by_hand_is_left_to_him(service: Service, tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_a_sweeps_table_begins_with_the_best_job(higher: bool, numbers: list[str
     rows.append(row(2, 0.2, higher=higher, **{LR: "2"}))
     title, head, *lines = sweep_table("s00000000000", rows)
     assert title == "sweep s00000000000  4 jobs: 4 queued"
-    assert head.split() == ["job", "lr", "state", "done", "left", "cores", "best", "reason"]
+    assert head.split() == ["job", "lr", "state", "done", "left", "cores", "best", "note"]
     assert [line.split()[0] for line in lines] == numbers
 
 

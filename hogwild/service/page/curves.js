@@ -158,7 +158,7 @@ function options(place, series, x, isLog) {
     ],
     series: [
       { label: AXES[x], value: (chart, value) => onX(value ?? chart.data[0].at(-1)) },
-      ...series.map(({ label, css: name, isFaint, isDashed, hasPoints, values }) => ({
+      ...series.map(({ label, css: name, isFaint, isDashed, hasPoints }) => ({
         label,
         class: isFaint ? "is-raw" : undefined,
         stroke: css(`--${name}`),
@@ -166,12 +166,14 @@ function options(place, series, x, isLog) {
         width: isFaint ? 1 : 1.75,
         dash: isDashed ? [6, 3] : undefined,
         spanGaps: true,
-        points: { show: hasPoints ? undefined : !isFaint && values.length < 3, size: 5 },
+        points: { show: isFaint ? false : fewerThan(hasPoints ? 100 : 3), size: 5 },
         value: (chart, value, one) => number(value ?? chart.data[one].findLast((known) => known !== null && known !== undefined)),
       })),
     ],
   };
 }
+
+const fewerThan = (most) => (chart, one) => chart.data[one].filter((value) => value !== null && value !== undefined).length < most;
 
 // The index of the last known value of a series at the pointer: evaluations are few.
 function nearest(chart, one, index) {

@@ -22,7 +22,8 @@ export function duration(seconds) {
   const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
   if (days) return `${days} d ${hours} h`;
   if (hours) return `${hours} h ${minutes} min`;
-  return minutes ? `${minutes} min ${whole % 60} s` : `${whole} s`;
+  if (minutes) return whole % 60 ? `${minutes} min ${whole % 60} s` : `${minutes} min`;
+  return `${whole} s`;
 }
 
 // 4 min: a text that does not change all the time
