@@ -299,6 +299,17 @@ class ServiceLoop:
         for name, job in list(self._store.jobs.items()):
             with self._alone(name):
                 self._recover_job(name, job, is_marked=self._entry(name).partition("=")[2] in marks)
+        known = {self._entry(name).partition("=")[2] for name in self._store.orders}
+        for mark in marks - known:
+            if mark.endswith(f"@{self._home}"):
+                self._hold(f"{MARK}={mark}")
+
+    def _hold(self, entry: str) -> None:
+        """Let nobody have the cores of a job whose files are damaged, while its process runs."""
+        for pid in other_jobs.marked(entry):
+            named = JobRecord(entry, pid=pid, start_ticks=host.start_ticks(pid), boot_id=host.boot_id())
+            if other_jobs.leads_session(pid) and (process := attempts.adopt(named, entry)) is not None:
+                self._aside[f"{entry} {pid}"] = process, replace(named, cores=tuple(sorted(process.cores())))
 
     def _recover_job(self, name: str, job: JobRecord, *, is_marked: bool) -> None:
         entry, folder = self._entry(name), self.state.job(name)

@@ -132,7 +132,7 @@ def runs_router(loop: ServiceLoop, followed: Followed) -> APIRouter:
         """Ask a running job for a checkpoint, for the stacks of its processes, or for other workers and cores; wait for
         its answer."""
         row = await row_of(name)
-        _check_request(given, row)
+        check_request(given, row)
         run = FilePath(row["run_dir"])
         stacks = await asyncio.to_thread(run_reader.sizes_of_stacks, run)
         answer = await _ask(run, given.model_dump(exclude_none=True))
@@ -177,10 +177,16 @@ def _continued(loop: ServiceLoop, old_id: str, checkpoint: str, given: Continuat
     return replace(order, mark=secrets.token_hex(16), **own, **changed), aside
 
 
-def _check_request(given: LiveRequest, row: Row) -> None:
+def check_request(given: LiveRequest, row: Row) -> None:
     """Raise UsageError for fields that do not belong together, ConflictError if the job cannot answer."""
     if (given.ask == "resize") != (given.procs is not None or given.cores is not None):
         raise UsageError("procs and cores belong to resize, which needs one of them", code="usage/contradiction")
+    if given.cores is not None and row["elastic"] and not row["fixed"]:
+        raise ConflictError(
+            f"the service moves the cores of job {row['number']} (queue.elastic), and others may have them when it "
+            "looks; resize it by procs alone",
+            code="service/wrong-state",
+        )
     if given.cores is not None and not set(given.cores) <= set(row["cores"]):
         raise UsageError(
             f"cores: must be among {row['cores']}, which job {row['number']} has, got {given.cores}",

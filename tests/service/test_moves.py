@@ -1,5 +1,6 @@
 """Cores move between jobs that train: asked for, answered, refused, and with a service that is killed on the way."""
 
+import contextlib
 import json
 import os
 import time
@@ -11,13 +12,16 @@ from typing import Any
 import pytest
 
 from hogwild import host
+from hogwild.errors import ConflictError
 from hogwild.service.attempts import JobProcess
 from hogwild.service.folders import StateFolder
 from hogwild.service.lending import REST_S
 from hogwild.service.moves import SILENT_S, Moves
+from hogwild.service.routes_runs import LiveRequest, check_request
 from hogwild.service.schedule import Machine, decide
 from hogwild.service.states import Elastic
 from hogwild.service.store import Store
+from hogwild.service.views import row_of
 from tests.helpers.processes import IS_THOROUGH, wait_for
 from tests.helpers.service import Service, order, serving
 
@@ -205,6 +209,18 @@ def test_a_full_disk_moves_nothing(store: Store) -> None:
     store.state.job(JOB.id).journal.mkdir()  # cannot be written
     ask(store)
     assert store.jobs[JOB.id].move is None and requests(store) == []
+
+
+@pytest.mark.parametrize("is_elastic", [True, False])
+def test_cores_that_the_service_moves_are_not_moved_by_others(store: Store, is_elastic: bool) -> None:
+    """The job may do both moves in any order, and its other core has a new owner after the first."""
+    ask(store)
+    job, made = store.jobs[JOB.id], store.orders[JOB.id]
+    row = row_of(job, made if is_elastic else replace(made, elastic=None), store.state.job(JOB.id), {}, None)
+    assert (row["cores"], row["moving_to"]) == ([0, 1], [0])
+    with pytest.raises(ConflictError, match="by procs alone") if is_elastic else contextlib.nullcontext():
+        check_request(LiveRequest(ask="resize", cores=[1]), row)
+    check_request(LiveRequest(ask="resize", procs=1), row)
 
 
 # ---- with jobs

@@ -461,6 +461,28 @@ def test_a_job_that_is_set_aside_keeps_its_cores_while_its_process_runs(
     assert loop._open_machine().busy == frozenset()
 
 
+def test_a_job_whose_files_are_damaged_keeps_its_cores_while_its_process_runs(tmp_path: Path) -> None:
+    """A restarted service does not know which cores it gave that job: the kernel does."""
+    state = StateFolder(tmp_path)
+    state.make()
+    os.close(lock_file(state.lock))
+    store = Store(state)
+    store.load()
+    store.add(order(1), store.write_aside({"job.yaml": ""}))
+    store.close()
+    state.job(order(1).id).order.write_text("{")
+    core = min(os.sched_getaffinity(0))
+    name, _, value = entry_of(order(1), state.identity()).partition("=")
+    loop = ServiceLoop(state, Machine(((core,),)), lambda: None, lambda: None)
+    with subprocess.Popen(["sleep", "1000"], env={**os.environ, name: value}, start_new_session=True) as process:
+        os.sched_setaffinity(process.pid, {core})
+        loop.load()
+        busy = loop._open_machine().busy
+        process.kill()
+    assert [*loop.damaged] == [order(1).id] and busy == {core}
+    assert loop._open_machine().busy == frozenset()
+
+
 def test_connections_without_a_request_do_not_end_the_service(service: Service) -> None:
     """Any user of the machine can open them, without a token."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
