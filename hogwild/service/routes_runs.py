@@ -98,7 +98,9 @@ def runs_router(loop: ServiceLoop, followed: Followed) -> APIRouter:
         of: Annotated[str, Query(pattern="^[a-z]{1,20}(-[0-9]{1,4})?$", description="A name that /logs lists.")] = (
             "supervisor"
         ),
-        search: Annotated[str, Query(max_length=200, description="Only lines that contain this, in any case.")] = "",
+        search: Annotated[
+            str, Query(max_length=200, description="Only lines that contain this, in any case; of the last 256 MiB.")
+        ] = "",
     ) -> str:
         """Return the end of a log, or the newest lines of it that a search finds."""
         which = of if worker is None else f"worker-{worker}"

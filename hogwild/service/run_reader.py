@@ -27,6 +27,7 @@ from hogwild.storage.records import to_json
 from hogwild.storage.run_directory import BEST, LATEST, RESOLVED
 
 LOG_BYTES = 256 << 10  # of a log, in one answer
+SEARCHED_BYTES = 256 << 20  # of the end of a log, by a search: 0.6 s
 MOST_LINES = 2000  # that a search returns
 LINE_BYTES = 64 << 10  # a longer line is cut into several
 SMALL_BYTES = 4 << 20  # of a file that is read whole: manifest, configuration
@@ -109,10 +110,15 @@ def _end_of(stream: BinaryIO) -> str:
 
 
 def _matching(stream: BinaryIO, wanted: str) -> str:
-    """Return the newest matching lines, as many as LOG_BYTES hold."""
+    """Return the newest matching lines, as many as LOG_BYTES hold. What is written meanwhile is not searched: it may
+    never end."""
+    end = os.fstat(stream.fileno()).st_size
+    if end > SEARCHED_BYTES:
+        stream.seek(end - SEARCHED_BYTES)
+        stream.readline(LINE_BYTES)  # the rest of a line
     kept: deque[tuple[int, str]] = deque()  # (bytes, line)
     size = 0
-    while raw := stream.readline(LINE_BYTES):
+    while stream.tell() < end and (raw := stream.readline(LINE_BYTES)):
         line = raw.decode(errors="replace")
         if wanted in line.casefold():
             kept.append((len(raw), line if line.endswith("\n") else f"{line}\n"))

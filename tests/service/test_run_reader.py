@@ -53,6 +53,16 @@ def test_a_log_of_any_size_gives_a_bounded_answer(run: Path) -> None:
     assert 0 < len(run_reader.read_log(run, "worker-0", "wanted")) <= run_reader.LOG_BYTES
 
 
+def test_a_search_in_a_log_of_many_gigabytes_ends_soon(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_reader, "SEARCHED_BYTES", 1 << 20)
+    log = run / "logs" / "worker-0.log"
+    log.write_text("wanted, but too long ago\n")
+    os.truncate(log, 1 << 36)  # a hole
+    with log.open("a") as stream:
+        stream.write("\nwanted\n")
+    assert run_reader.read_log(run, "worker-0", "wanted") == "wanted\n"
+
+
 def test_what_is_no_file_costs_no_descriptor(run: Path) -> None:
     """A stream looks again each second."""
     (run / "logs" / "worker-0.log").mkdir()
