@@ -146,9 +146,9 @@ def named_run(given: Any) -> Any:
 
     if (found := run_named(given)) is not None or not is_job_id(os.fspath(given)):
         return found or given
-    from hogwild.cli.jobs import run_of_job
+    from hogwild.service.client import Client
 
-    return run_of_job(os.fspath(given), None)
+    return Client().run_dir(os.fspath(given))
 
 
 Arguments = Annotated[

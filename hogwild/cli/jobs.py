@@ -17,10 +17,10 @@ import typer
 from hogwild import host
 from hogwild.cli.arguments import Arguments, DataDir, Json, StateDir, Sweep, split_arguments
 from hogwild.cli.output import print_answer, print_message, print_result
-from hogwild.errors import NotFoundError, UsageError
 from hogwild.formatting import clock, counted, duration, percent, ranges, short_number
 from hogwild.monitoring.job_view import Best
 from hogwild.service.client import WAITED_FOR, Client, Row, jobs_of, seconds_since
+from hogwild.service.folders import StateFolder, state_folder
 
 LOOK_S = 0.2
 WATCH_S = 1.0
@@ -126,24 +126,6 @@ def show_job(name: str, state_dir: Path | None, *, as_json: bool) -> None:
     """Print one job or sweep of the service: for `show ID`."""
     row = Client(state_dir).job(name)
     print_answer(row, _lines(row) if "jobs" in row else _fitted(_figures(row)), as_json)
-
-
-def run_of_job(name: str, state_dir: Path | None) -> Path:
-    """Return the run directory of a job of the service: for `logs ID`. Raises NotFoundError before it exists."""
-    row = Client(state_dir).job(name)
-    if "jobs" in row:
-        numbers = ", ".join(str(one["number"]) for one in row["jobs"])
-        raise UsageError(f"{name} is a sweep: name one of its jobs: {_cut(numbers, MOST_NAME)}", code="usage/bad-value")
-    run = Path(row["run_dir"])
-    if not run.is_dir():
-        why = f": {row['reason']}" if row["reason"] else ""
-        words = f"job {row['number']} is {row['state']} and has no run directory{why}"
-        output = run.parent / "attempts" / str(row["attempt"]) / "stderr"
-        raise NotFoundError(
-            f"{words}\nIts output: {output}" if output.is_file() else words,
-            code="run/not-found",
-        )
-    return run
 
 
 def table(rows: Sequence[Row], width: int | None = None) -> Iterator[str]:
@@ -323,7 +305,7 @@ def _left(row: Row, state_dir: Path | None) -> str:
 
 
 def _where(state_dir: Path | None) -> str:
-    return f" --state-dir {shlex.quote(str(state_dir))}" if state_dir else ""
+    return StateFolder(state_folder(state_dir)).option
 
 
 def _show_until_end(client: Client, row: Row, state_dir: Path | None) -> int:

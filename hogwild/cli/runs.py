@@ -93,9 +93,9 @@ def run_of(given: str, state_dir: Path | None) -> Path:
     except NotFoundError:
         if not is_job_id(given):
             raise
-    from hogwild.cli.jobs import run_of_job
+    from hogwild.service.client import Client
 
-    return run_of_job(given, state_dir)
+    return Client(state_dir).run_dir(given)
 
 
 def _is_of_job(given: str, path: Path) -> bool:
@@ -152,8 +152,11 @@ def attach(run: RunOrJob, state_dir: StateDir = None) -> int:
 
     path = run_of(run, state_dir)
     found = require_alive(read_status(path))
-    where = f" --state-dir {shlex.quote(str(state_dir))}" if state_dir else ""
-    stop_it = f"hogwild cancel {run}{where}" if _is_of_job(run, path) else f"hogwild stop {shlex.quote(str(path))}"
+    stop_it = f"hogwild stop {shlex.quote(str(path))}"
+    if _is_of_job(run, path):
+        from hogwild.service.folders import StateFolder, state_folder
+
+        stop_it = f"hogwild cancel {run}{StateFolder(state_folder(state_dir)).option}"
     screen = Screen(look_for(True, 1), lambda _: f"Ctrl-C: leave; the job goes on. To stop it: {stop_it}")
     is_left = False
     try:

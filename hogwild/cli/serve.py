@@ -35,8 +35,9 @@ def serve(
     def tell(link: str, port: int) -> None:
         print_result(f"serving {state.path} on port {port}; open:\n  {link}")
         print_message(
-            "Submit with `hogwild submit JOB.yaml`. Ctrl-C ends the service; running jobs go on, and the next service "
-            f"finds them.\nFrom another machine: ssh -L {port}:127.0.0.1:{port} HOST, then open the same link."
+            f"Submit with `hogwild submit JOB.yaml{state.option}`. Ctrl-C ends the service; running jobs go on, and "
+            "the next service finds them.\n"
+            f"From another machine: ssh -L {port}:127.0.0.1:{port} HOST, then open the same link."
         )
 
     run(state, port, tell, _templates)

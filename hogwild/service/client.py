@@ -124,6 +124,24 @@ class Client:
         """Return a job by id, number or beginning of an id. Raises NotFoundError."""
         return self._row("GET", _place(name))
 
+    def run_dir(self, name: str | int) -> Path:
+        """Return the run directory of a job. Raises NotFoundError, also if there is none (yet); UsageError for a
+        sweep."""
+        row = self.job(name)
+        if "jobs" in row:
+            numbers = ", ".join(str(one["number"]) for one in row["jobs"])
+            shown = numbers if len(numbers) <= MOST_SHOWN else f"{numbers[:MOST_SHOWN]}…"
+            raise UsageError(f"{name} is a sweep: name one of its jobs: {shown}", code="usage/bad-value")
+        run = Path(row["run_dir"])
+        if not run.is_dir():
+            why = f": {row['reason']}" if row["reason"] else ""
+            words = f"job {row['number']} is {row['state']} and has no run directory{why}"
+            output = run.parent / "attempts" / str(row["attempt"]) / "stderr"
+            if output.is_file():
+                words += f"\nIts output: {output}"
+            raise NotFoundError(words, code="run/not-found")
+        return run
+
     def cancel(self, name: str | int, *, now: bool = False) -> Row:
         """Cancel a job: it writes a checkpoint and stops; `now`: without one. Does not wait for the end."""
         return self._row("POST", f"{_place(name)}/cancel?now={str(now).lower()}")
@@ -171,7 +189,7 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             raise ServiceError(
                 f"the service of {self._state.path} does not answer on port {where['port']} ({error}); is it running? "
-                f"Start it with: {self._state.serve}",
+                f"Start it with: hogwild serve{self._state.option}",
                 code="service/unreachable",
             ) from None
         finally:

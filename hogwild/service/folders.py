@@ -192,13 +192,13 @@ class StateFolder:
             if host.is_locked(self.lock) is not False:
                 found = json.loads(self.address.read_bytes())
                 return {"port": int(found["port"]), "token": read_text(self.path / "token")}
-        raise ServiceError(f"no service runs on {self.path}; start one with: {self.serve}", code="service/unreachable")
+        words = f"no service runs on {self.path}; start one with: hogwild serve{self.option}"
+        raise ServiceError(words, code="service/unreachable")
 
     @property
-    def serve(self) -> str:
-        """Return the command that starts a service here."""
-        is_usual = self.path == state_folder(None)
-        return "hogwild serve" if is_usual else f"hogwild serve --state-dir {shlex.quote(str(self.path))}"
+    def option(self) -> str:
+        """Return the end of commands for this folder: ` --state-dir DIR`, or "" if it is the default."""
+        return "" if self.path == state_folder(None) else f" --state-dir {shlex.quote(str(self.path))}"
 
 
 def read_text(file: Path) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from hogwild.errors import ServiceError, UsageError
 from hogwild.service.folders import FORMAT, StateFolder, check_files
-from hogwild.service.states import JobRecord
+from hogwild.service.states import VERSION, JobRecord
 from hogwild.service.store import Store
 from tests.helpers.processes import IS_THOROUGH
 from tests.helpers.service import order
@@ -140,6 +140,18 @@ def test_a_job_with_a_damaged_order_is_left_alone_and_named(store: Store, state:
     assert [one.number for one in again.orders.values()] == [1, 3]
     assert str(damaged) in again.unreadable[f"{2:012x}"]
     assert damaged.exists()
+
+
+def test_a_job_of_a_newer_version_is_left_alone_and_named(store: Store, state: StateFolder) -> None:
+    filled(store, 2)
+    store.close()
+    file = state.job(f"{2:012x}").order
+    file.write_text(file.read_text().replace(f'"version": {VERSION}', f'"version": {VERSION + 1}'))
+    again = Store(state)
+    again.load()
+    again.close()
+    assert [one.number for one in again.orders.values()] == [1]
+    assert again.unreadable == {f"{2:012x}": f"{file}: it has version {VERSION + 1}, written by a newer hogwild"}
 
 
 def test_a_bit_flipped_in_an_order_or_a_copied_folder_costs_no_other_job(store: Store, state: StateFolder) -> None:
