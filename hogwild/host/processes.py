@@ -227,9 +227,9 @@ def raise_oom_score(by: int = 300) -> None:
     file.write_text(str(min(int(file.read_text()) + by, 1000)))
 
 
-def affinity() -> set[int]:
-    """Return the cores this process may run on."""
-    return os.sched_getaffinity(0)
+def affinity(pid: int = 0) -> set[int]:
+    """Return the cores that a process may run on; 0: this thread. Raises ProcessLookupError."""
+    return os.sched_getaffinity(pid)
 
 
 def set_affinity(cores: Iterable[int]) -> None:

@@ -55,7 +55,7 @@ class JobProcess:
     def cores(self) -> set[int]:
         """Return the logical CPUs on which it may run; empty if it is dead."""
         with contextlib.suppress(ProcessLookupError):
-            found = os.sched_getaffinity(self.pid)
+            found = host.affinity(self.pid)
             return set() if self.is_dead() else found  # asked last: the number was still its own
         return set()
 
