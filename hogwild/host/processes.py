@@ -228,7 +228,7 @@ def raise_oom_score(by: int = 300) -> None:
 
 
 def affinity(pid: int = 0) -> set[int]:
-    """Return the cores that a process may run on; 0: this thread. Raises ProcessLookupError."""
+    """Return the logical CPUs on which this process, or another one, may run. Raises ProcessLookupError."""
     return os.sched_getaffinity(pid)
 
 
@@ -255,6 +255,16 @@ def move_family(cores: Iterable[int]) -> None:
                     if os.sched_getaffinity(thread) != wanted:
                         os.sched_setaffinity(thread, wanted)
                         is_moving = True
+
+
+def cores_of_family(pid: int) -> set[int]:
+    """Return the logical CPUs on which a process, its descendants, and any of their threads may run."""
+    found: set[int] = set()
+    for member in (pid, *children(pid, recursive=True)):
+        for thread in _threads_of(member):
+            with contextlib.suppress(ProcessLookupError):
+                found |= os.sched_getaffinity(thread)
+    return found
 
 
 def _threads_of(pid: int) -> list[int]:

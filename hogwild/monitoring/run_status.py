@@ -33,6 +33,7 @@ from typing import Any, get_args, get_origin
 from hogwild import host
 from hogwild.errors import NotFoundError, RunError, did_you_mean
 from hogwild.monitoring.job_view import Best, Glance, StreamGlance, WorkerGlance
+from hogwild.storage.files import read_regular
 from hogwild.storage.run_directory import LIBRARY, LOCK, RESOLVED, STATUS
 from hogwild.version import __version__
 
@@ -299,9 +300,9 @@ def _is_run(path: Path) -> bool:
 
 def read_object(file: Path) -> dict[str, Any]:
     """Return the JSON object in a file of a run; {} if it is missing (not there yet, or the job was killed before) or
-    damaged (by a power cut: status.json is replaced without a sync)."""
+    damaged (by a power cut: status.json is replaced without a sync), or no file (user code made a pipe of it)."""
     try:
-        value = json.loads(file.read_bytes())
+        value = json.loads(read_regular(file))
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -1,5 +1,6 @@
 """The service as one process: lock, store, loop, HTTP on 127.0.0.1."""
 
+import asyncio
 import contextlib
 import errno
 import json
@@ -15,6 +16,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.exceptions import HTTPException
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hogwild import host
 from hogwild.config.locate import shipped
@@ -45,6 +47,7 @@ from hogwild.version import __version__
 
 PORT = 8470
 BACKLOG = 128
+MOST_CONNECTIONS = 256  # the loop needs descriptors, too; 1,024 is the usual limit
 STATUS = {
     **dict.fromkeys((ConflictError, CheckpointError, RunEndedError), 409),
     **dict.fromkeys((StorageFullError, RunDirError), 507),
@@ -80,6 +83,7 @@ def run(
             tell(f"http://127.0.0.1:{port}/?token={token}", port)
             config = uvicorn.Config(
                 Guard(build_app(loop, changes, templates), token),
+                http=_Connection,
                 log_level="warning",
                 access_log=False,
                 timeout_graceful_shutdown=2,
@@ -113,6 +117,17 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._changes.close()
         await super().shutdown(sockets)
+
+
+class _Connection(H11Protocol):
+    """Makes room where too many connections are open: any user of this machine can open them, without a token."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            others = [one for one in self.connections if isinstance(one, H11Protocol) and one is not self]
+            for idle in [one for one in others if one.cycle is None or one.cycle.response_complete] or [self]:
+                idle.transport.abort()
 
 
 class _Api(FastAPI):

@@ -53,11 +53,9 @@ class JobProcess:
         host.kill_by_pidfd(self.pidfd, other_jobs.GO_ON)
 
     def cores(self) -> set[int]:
-        """Return the logical CPUs on which it may run; empty if it is dead."""
-        with contextlib.suppress(ProcessLookupError):
-            found = host.affinity(self.pid)
-            return set() if self.is_dead() else found  # asked last: the number was still its own
-        return set()
+        """Return the logical CPUs on which it and its descendants may run; empty if it is dead."""
+        found = host.cores_of_family(self.pid)
+        return set() if self.is_dead() else found  # asked last: the number was still its own
 
     def close(self) -> int | None:
         """Reap the dead process, and kill what is left of its session, which may have lost its mark (`env -i`). Return
@@ -119,7 +117,7 @@ def _arguments(order: JobOrder, job: JobRecord, folder: JobFolder) -> Sequence[s
         most = max(job.procs, order.elastic.procs(order.elastic.most))
         more += [f"train.procs={job.procs}", f"train.procs_max={most}"]
     if (folder.run / RESOLVED).exists():
-        return (*fixed, "--resume", str(folder.run), *more)
+        return (*fixed, "--resume", str(folder.run), *order.changes, *more)
     return (*fixed, str(folder.files / order.copied), *order.overrides, "--run-dir", str(folder.run), *more)
 
 

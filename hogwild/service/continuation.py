@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import NotFoundError, StorageFullError
-from hogwild.service.folders import JobFolder
+from hogwild.service.folders import MOST_BYTES, MOST_FILES, JobFolder, check_files
 from hogwild.service.run_reader import CHECKPOINTS, opened, read_json, read_small
 from hogwild.storage.checkpoint_format import FILES, MANIFEST, verify
 from hogwild.storage.files import replace
@@ -26,12 +26,22 @@ METRICS = "metrics.jsonl"
 
 
 def files_of(folder: JobFolder) -> dict[str, str]:
-    """Return the copied job file and modules of a job: relative path -> text. Raises NotFoundError."""
+    """Return the copied job file and modules of a job: relative path -> text. What Python or user code has put beside
+    them is left out if it is no text or too large for a submission. Raises NotFoundError, UsageError."""
+    found: dict[str, str] = {}
     try:
-        found = (file for file in folder.files.rglob("*") if file.is_file() and not file.is_symlink())
-        return {str(file.relative_to(folder.files)): file.read_text("utf-8") for file in found}
-    except (OSError, UnicodeDecodeError) as error:
+        for file in folder.files.rglob("*"):
+            if file.is_symlink() or not file.is_file() or file.stat().st_size > MOST_BYTES:
+                continue
+            name = file.relative_to(folder.files)
+            with contextlib.suppress(UnicodeDecodeError), opened(folder.files, *name.parts) as stream:
+                found[str(name)] = stream.read(MOST_BYTES).decode()
+            if len(found) > MOST_FILES:
+                break
+    except OSError as error:
         raise NotFoundError(f"{folder.files} cannot be read: {error}", code="service/no-folder") from None
+    check_files(found)
+    return found
 
 
 def copy_checkpoint(old: JobFolder, name: str, aside: Path, new: JobFolder) -> None:

@@ -11,7 +11,6 @@ the process starts, its number after; a service that was killed in between finds
 booked once the process is dead, known by a pidfd, never by a silence."""
 
 import contextlib
-import json
 import os
 import shutil
 import threading
@@ -19,7 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
@@ -35,10 +34,11 @@ from hogwild.service.environment import MARK
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import StateFolder
 from hogwild.service.moves import Moves
+from hogwild.service.rows import JobRows, Snapshot
 from hogwild.service.schedule import Machine, decide
 from hogwild.service.states import Ask, AttemptEnd, JobOrder, JobRecord, asked, end_event, overdue
 from hogwild.service.store import Store
-from hogwild.service.views import Row, row_of
+from hogwild.service.views import Row
 from hogwild.storage.run_directory import LOCK, STATUS
 
 LIVE_S, IDLE_S, SWEEP_S, MOVE_S = 0.5, 5.0, 0.2, 0.05  # between two looks
@@ -68,14 +68,6 @@ class Watched:
     found: Instant | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """All jobs at one moment. `rows`: id -> (version at which the row changed last, row as JSON); oldest job first."""
-
-    version: int = 0
-    rows: dict[str, tuple[int, str]] = field(default_factory=dict)
-
-
 class ServiceLoop:
     """The thread. Other threads use `call`, `write_aside`, `write_sweep_aside`, `snapshot` and `stop`
     only. In this thread, `on_change` is
@@ -86,7 +78,6 @@ class ServiceLoop:
     ) -> None:
         self.state = state
         self.machine = machine
-        self.snapshot = Snapshot()
         self._home = state.identity()
         self._store = Store(state)
         self._on_change = on_change
@@ -99,9 +90,7 @@ class ServiceLoop:
         self._not_before_s: dict[str, float] = {}  # of queued jobs that could not be started for now
         self._waits: dict[str, str] = {}
         self._moves = Moves(state, self._store, machine)
-        self._looked: dict[str, tuple[Any, dict[str, Any]]] = {}  # (identity of status.json, content)
-        self._rows: dict[str, tuple[tuple[Any, ...], Row]] = {}  # (what a row was made from, row)
-        self._shown: dict[str, Row] = {}  # rows of the snapshot
+        self._rows = JobRows(state, self._store)
         self._is_stopping = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="service-loop", daemon=True)
@@ -130,6 +119,11 @@ class ServiceLoop:
         self._store.close()
         if self._failure is not None:
             raise self._failure
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Return all jobs as they were at the end of the last turn."""
+        return self._rows.snapshot
 
     @property
     def is_well(self) -> bool:
@@ -231,12 +225,19 @@ class ServiceLoop:
             raise ConflictError(f"processes of job {name} are still ending; try again", code="service/wrong-state")
         self._store.remove(name)
         self._sweeping.discard(name)
-        for table in (self._looked, self._rows, self._shown, self._waits):
-            table.pop(name, None)
+        self._rows.forget(name)
+        self._waits.pop(name, None)
 
     def row(self, name: str) -> Row:
         """Return one job. Raises NotFoundError."""
         return self._row(self._job(name).id)
+
+    def _row(self, name: str) -> Row:
+        return self._rows.row(name, self._waits.get(name))
+
+    def _publish(self) -> None:
+        if self._rows.publish(self._waits):
+            self._on_change()
 
     def _entry(self, name: str) -> str:
         return attempts.entry_of(self._store.orders[name], self._home)
@@ -281,7 +282,7 @@ class ServiceLoop:
             with self._alone(name):
                 self._look(name, watched.process)
                 self._signal(name, watched)
-                self._moves.look(name, watched.process, self._record(name))
+                self._moves.look(name, watched.process, self._rows.record(name))
         self._sweep()
         self._start_jobs()
         if self._store.is_behind:
@@ -368,11 +369,11 @@ class ServiceLoop:
         self._moves.end(name)
         self._store.book(name, end_event(job, self._store.orders[name], end, time.time()))
         self._sweeping.add(name)
-        self._looked.pop(name, None)
+        self._rows.look_again(name)
         reach("ended")
 
     def _look(self, name: str, process: JobProcess) -> None:
-        job, record = self._store.jobs[name], self._record(name)
+        job, record = self._store.jobs[name], self._rows.record(name)
         if job.state == "starting" and attempts.is_of(record, process) and record.get("state") in TRAINING:
             job = self._store.book(name, {"event": "running"})
         order = self._store.orders[name]
@@ -385,7 +386,7 @@ class ServiceLoop:
         job, process = self._store.jobs[name], watched.process
         if job.state != "stopping":
             return
-        record = self._record(name) if attempts.is_of(self._record(name), process) else {}
+        record = self._rows.record(name) if attempts.is_of(self._rows.record(name), process) else {}
         state = record.get("state")
         if not job.signals and job.urgency == 0:
             if state == "stopping":  # an earlier service sent it, or somebody else did
@@ -453,7 +454,7 @@ class ServiceLoop:
         """Return the free memory, less what live jobs have reserved and do not use yet."""
         reserved = 0
         for name in self._live:
-            used = self._record(name).get("pss_bytes")
+            used = self._rows.record(name).get("pss_bytes")
             reserved += max(0, self._store.orders[name].memory - (used if isinstance(used, int) else 0))
         return host.available_memory().bytes - reserved
 
@@ -462,49 +463,6 @@ class ServiceLoop:
         for name in list(self._sweeping):
             if attempts.sweep(self._entry(name)):
                 self._sweeping.discard(name)
-
-    # ---- what readers see
-
-    def _record(self, name: str) -> dict[str, Any]:
-        """Return the run's status.json, read again only if it was replaced."""
-        file = self.state.job(name).run / STATUS
-        try:
-            found = file.stat()
-            identity = (found.st_ino, found.st_mtime_ns, found.st_size)
-        except OSError:
-            identity = None
-        before = self._looked.get(name)
-        if before is None or before[0] != identity:
-            self._looked[name] = before = (identity, read_object(file) if identity else {})
-        return before[1]
-
-    def _row(self, name: str) -> Row:
-        job = self._store.jobs[name]
-        # A run that no process writes does not change: its file is looked at once.
-        record = self._record(name) if job.is_live or name not in self._looked else self._looked[name][1]
-        made_from = (job, self._looked[name][0], self._waits.get(name))
-        known = self._rows.get(name)
-        if known is None or known[0] != made_from:
-            row = row_of(job, self._store.orders[name], self.state.job(name), record, self._waits.get(name))
-            self._rows[name] = known = (made_from, row)
-        return known[1]
-
-    def _publish(self) -> None:
-        """Make a new snapshot if anything changed."""
-        before, version = self.snapshot.rows, self.snapshot.version + 1
-        rows = {}
-        for name in self._store.jobs:
-            row = self._row(name)
-            known = before.get(name)
-            if known is not None and self._shown.get(name) is row:
-                rows[name] = known
-                continue
-            text = json.dumps(row, separators=(",", ":"))
-            self._shown[name] = row
-            rows[name] = known if known is not None and known[1] == text else (version, text)
-        if rows != before:
-            self.snapshot = Snapshot(version, rows)
-            self._on_change()
 
 
 def _may_have_it(process: JobProcess, found: Instant, record: dict[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hogwild import host
-from hogwild.service.loop import Snapshot
+from hogwild.service.rows import Snapshot
 from hogwild.service.schedule import Machine
 from hogwild.service.states import LIVE
 

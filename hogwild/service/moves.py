@@ -23,6 +23,7 @@ from hogwild.service.store import Store
 from hogwild.storage.run_requests import answer_to, is_unread, new_request, size_of_events, withdraw, write_request
 
 DONE = "done"
+LOOK_S = 1.0  # between two looks at a job that is silent for longer
 SILENT_S = 60.0  # until a request that was read counts as refused, unless the kernel says otherwise
 SETTLED_S = 3.0  # after a move, until a job's speed counts
 KNOWN_S = 120.0  # a measured speed is forgotten after this time: the machine may have been busy
@@ -35,6 +36,8 @@ class Moves:
     def __init__(self, state: StateFolder, store: Store, machine: Machine) -> None:
         self._state, self._store, self._machine = state, store, machine
         self._unsure: dict[str, float] = {}  # id -> when its move was found, if its request may not have been written
+        self._since: dict[str, float] = {}  # id -> from when its time to answer counts, if not from the move on
+        self._read: dict[str, float] = {}  # id -> when its request was seen to have been read
         self._speeds: dict[str, dict[int, tuple[float, float]]] = {}  # id -> cores -> (samples/s, time of the record)
 
     def ask(self, jobs: Sequence[JobRecord], machine: Machine, turn: Turn) -> None:
@@ -71,14 +74,19 @@ class Moves:
 
     def find(self, name: str) -> None:
         """Take over a job's move from an earlier service."""
-        move = self._store.jobs[name].move
-        if move is not None and not is_unread(self._state.job(name).run, move.request):
-            self._unsure[name] = time.time()
+        if (move := self._store.jobs[name].move) is not None:
+            self._since[name] = time.time()
+            if not is_unread(self._state.job(name).run, move.request):
+                self._unsure[name] = self._since[name]
 
     def end(self, name: str) -> None:
         """Forget a job's attempt."""
-        self._unsure.pop(name, None)
+        self._forget(name)
         self._speeds.pop(name, None)
+
+    def _forget(self, name: str) -> None:
+        for table in (self._unsure, self._since, self._read):
+            table.pop(name, None)
 
     def look(self, name: str, process: JobProcess, record: Mapping[str, Any]) -> None:
         """Look for the answer to a live job's move, and at its speed. `record`: its status.json."""
@@ -86,23 +94,41 @@ class Moves:
         if job.move is None:
             self._measure(job, record)
             return
-        at, age_s = record.get("time"), time.time() - (job.moved or 0.0)
+        now, at = time.time(), record.get("time")
+        since = self._since.get(name, job.moved or 0.0)
+        if now < since:  # the clock was set back
+            self._since[name] = since = now
         answer = answer_to(run, job.move.request, job.move.begin)
         if answer is not None:
             self._end_move(name, "" if answer.get("answer") == DONE else str(answer.get("answer")))
-        elif name in self._unsure:
-            if isinstance(at, float) and at > self._unsure[name]:
-                del self._unsure[name]
-                self._write(name, job.move)
-        elif age_s > REST_S and withdraw(run, job.move.request):
+        elif name in self._unsure and isinstance(at, float) and at > self._unsure[name]:
+            del self._unsure[name]
+            self._since[name] = now
+            self._write(name, job.move)
+        elif name not in self._unsure and now - since > REST_S and withdraw(run, job.move.request):
             self._store.book(name, {"event": "kept", "fixed": None})  # it is busy; later perhaps
-        elif age_s > SILENT_S:  # it has read the request, and its disk has not taken the answer
-            self._end_move(name, "" if process.cores() == set(job.move.cores) else "it did not answer")
+            self._forget(name)
+        elif now - since > SILENT_S:
+            self._end_silent(name, process, job, at)
+
+    def _end_silent(self, name: str, process: JobProcess, job: JobRecord, at: Any) -> None:
+        """End a move whose request was read, as it seems, and not answered: by the kernel's word. The job is stopped,
+        or its disk is full. `at`: time of its status.json."""
+        assert job.move is not None
+        seen = self._read.setdefault(name, time.time())
+        if process.cores() == set(job.move.cores):
+            self._end_move(name, "")
+        # A job that does it later has less than it is booked with. But one that grows must have said since, by its
+        # status, that it is done with the request: else others would get the cores that it takes when it wakes up.
+        elif set(job.move.cores) <= set(job.cores) or (isinstance(at, float) and at > seen):
+            self._end_move(name, "it did not answer")
+        else:
+            self._since[name] = time.time() - SILENT_S + LOOK_S
 
     def _end_move(self, name: str, why_not: str) -> None:
         event = {"event": "kept", "fixed": why_not} if why_not else {"event": "moved"}
         self._store.book(name, {**event, "at": time.time()})
-        self._unsure.pop(name, None)
+        self._forget(name)
         reach("moved")
 
     def _measure(self, job: JobRecord, record: Mapping[str, Any]) -> None:

@@ -199,7 +199,6 @@ def order_with(
     return JobOrder(
         id=name,
         number=0,  # the loop gives it
-        name=job.name,
         submitted=time.time(),
         job_file=given.job_file,
         copied=copied_name(given),
@@ -210,9 +209,17 @@ def order_with(
         environment=allowed(os.environ if given.environment is None else given.environment),
         digest=digest,
         mark=secrets.token_hex(16),
-        cpus=cores_for(job, machine),
-        memory=reserved_bytes(job),
-        gpus=job.resources.gpus,
-        elastic=elastic_of(job, machine),
-        **job.queue.model_dump(exclude={"elastic"}),
+        **wishes_of(job, machine),
     )
+
+
+def wishes_of(job: Job, machine: Machine) -> dict[str, Any]:
+    """Return the fields of an order that the job file decides. Raises UsageError as `cores_for` does."""
+    return {
+        "name": job.name,
+        "cpus": cores_for(job, machine),
+        "memory": reserved_bytes(job),
+        "gpus": job.resources.gpus,
+        "elastic": elastic_of(job, machine),
+        **job.queue.model_dump(exclude={"elastic"}),
+    }

@@ -15,15 +15,18 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from hogwild.errors import ConflictError, RunEndedError, UsageError
+from hogwild.config.load import load_job
+from hogwild.errors import ConflictError, NotFoundError, RunEndedError, UsageError
 from hogwild.monitoring.run_status import read_status
 from hogwild.service import run_reader
 from hogwild.service.continuation import copy_checkpoint, files_of
 from hogwild.service.folders import ID
 from hogwild.service.follow import Followed
 from hogwild.service.loop import ServiceLoop
+from hogwild.service.routes_jobs import Text, wishes_of
 from hogwild.service.states import JobOrder
 from hogwild.service.views import Row
+from hogwild.storage.run_directory import RESOLVED
 from hogwild.storage.run_requests import answer_to, size_of_events, withdraw, write_request
 
 ANSWER_S = 30.0  # at most, for a live job's answer
@@ -32,6 +35,17 @@ CHUNK = 1 << 20
 Name = Annotated[str, Path(max_length=100, description="Id, number, or beginning of an id of a job.")]
 Checkpoint = Annotated[str, Path(pattern="^update-[0-9]{9,18}$", description="Name of a checkpoint.")]
 Cpu = Annotated[int, Field(ge=0, le=65535)]
+
+
+class Continuation(BaseModel):
+    """A job that goes on from a checkpoint. The client draws `id`, so that a repeated request is the same job."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str = Field(default_factory=lambda: secrets.token_hex(6), pattern=f"^{ID.pattern}$")
+    overrides: list[Text] = Field(
+        default_factory=list, max_length=1000, description="Changes, such as train.epochs=20: a job that had ended."
+    )
 
 
 class LiveRequest(BaseModel):
@@ -107,16 +121,10 @@ def runs_router(loop: ServiceLoop, followed: Followed) -> APIRouter:
         return StreamingResponse(_chunks(stream), media_type="application/octet-stream", headers=headers)
 
     @routes.post("/checkpoints/{checkpoint}/resume", status_code=201)
-    async def resume(
-        name: Name,
-        checkpoint: Checkpoint,
-        new: Annotated[
-            str | None, Query(alias="id", pattern=f"^{ID.pattern}$", description="Id of the new job; drawn if missing.")
-        ] = None,
-    ) -> Row:
+    async def resume(name: Name, checkpoint: Checkpoint, given: Continuation) -> Row:
         """Submit a new job that goes on from a copy of this checkpoint, in a run directory of its own."""
-        row, new_id = await row_of(name), new or secrets.token_hex(6)
-        order, aside = await asyncio.to_thread(_continued, loop, row["id"], checkpoint, new_id)
+        row = await row_of(name)
+        order, aside = await asyncio.to_thread(_continued, loop, row["id"], checkpoint, given)
         return await asyncio.wrap_future(loop.call(lambda: loop.submit(order, aside)))
 
     @routes.post("/requests")
@@ -141,23 +149,32 @@ def _chunks(stream: BinaryIO) -> Iterator[bytes]:
             yield chunk
 
 
-def _continued(loop: ServiceLoop, old_id: str, checkpoint: str, new_id: str) -> tuple[JobOrder, FilePath]:
-    """Return the order of the new job, and the folder aside with its files and its run."""
+def _continued(loop: ServiceLoop, old_id: str, checkpoint: str, given: Continuation) -> tuple[JobOrder, FilePath]:
+    """Return the order of the new job, and the folder aside with its files and its run. Raises ConfigError, UsageError,
+    NotFoundError, ConflictError, CheckpointError, StorageFullError."""
     old = loop.state.job(old_id)
     try:
         order = old.read_order()
     except (OSError, ValueError) as error:
         raise ConflictError(f"{old.order}: {error}", code="service/damaged-job") from None
-    aside = loop.write_aside(files_of(old))
+    resolved = run_reader.read_small(old.run, RESOLVED)
+    if resolved is None:
+        raise NotFoundError(f"{old.run} has no {RESOLVED}", code="run/not-a-run")
+    files = files_of(old)
+    asked = load_job(FilePath(order.job_file), order.overrides, source_text=files.get(order.copied, ""))
+    # The run's own number of workers may be what the service gave its last attempt.
+    changes = [f"train.procs={asked.train.procs}", *order.changes, *given.overrides]
+    job = load_job(old.run / RESOLVED, changes, source_text=resolved)
+    aside = loop.write_aside(files)
     try:
-        copy_checkpoint(old, checkpoint, aside, loop.state.job(new_id))
+        copy_checkpoint(old, checkpoint, aside, loop.state.job(given.id))
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
-    digest = hashlib.sha256(f"resume {old_id} {checkpoint}".encode()).hexdigest()
-    mark = secrets.token_hex(16)
-    order = replace(order, id=new_id, number=0, submitted=time.time(), sweep=None, sweep_values={})
-    return replace(order, mark=mark, digest=digest), aside
+    digest = hashlib.sha256(f"resume {old_id} {checkpoint} {given.overrides}".encode()).hexdigest()
+    own: dict[str, Any] = {"id": given.id, "number": 0, "submitted": time.time(), "digest": digest}
+    changed = {"changes": tuple(changes), "sweep": None, "sweep_values": {}, **wishes_of(job, loop.machine)}
+    return replace(order, mark=secrets.token_hex(16), **own, **changed), aside
 
 
 def _check_request(given: LiveRequest, row: Row) -> None:

@@ -54,11 +54,11 @@ def opened(run: Path, *names: str) -> BufferedReader:
     """Open a regular file below a run directory, through no link; a pipe does not block. Raises OSError."""
     with opened_folder(run, *names[:-1]) as folder:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        stream = os.fdopen(os.open(names[-1], flags, dir_fd=folder), "rb")
-    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-        stream.close()
+        reader = os.open(names[-1], flags, dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(reader).st_mode):  # `open` would not close a folder that it refuses
+        os.close(reader)
         raise FileNotFoundError(f"{'/'.join(names)} is no regular file")
-    return stream
+    return open(reader, "rb")
 
 
 def read_small(run: Path, *names: str) -> str | None:
@@ -110,16 +110,16 @@ def _end_of(stream: BinaryIO) -> str:
 
 def _matching(stream: BinaryIO, wanted: str) -> str:
     """Return the newest matching lines, as many as LOG_BYTES hold."""
-    kept: deque[str] = deque()
+    kept: deque[tuple[int, str]] = deque()  # (bytes, line)
     size = 0
     while raw := stream.readline(LINE_BYTES):
         line = raw.decode(errors="replace")
         if wanted in line.casefold():
-            kept.append(line if line.endswith("\n") else f"{line}\n")
+            kept.append((len(raw), line if line.endswith("\n") else f"{line}\n"))
             size += len(raw)
             while len(kept) > MOST_LINES or size > LOG_BYTES:
-                size -= len(kept.popleft().encode(errors="replace"))
-    return "".join(kept)
+                size -= kept.popleft()[0]
+    return "".join(line for _, line in kept)
 
 
 def sizes_of_stacks(run: Path) -> dict[str, int]:

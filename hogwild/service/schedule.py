@@ -1,7 +1,8 @@
 """The queue: jobs that start now, and their cores, GPUs and memory. Pure: records in, decisions out.
 
 Whole physical cores and GPUs, never two jobs on one; by priority, then by age. A job that does not fit yet blocks those
-after it, except that smaller ones may pass it MOST_PASSED times. An elastic job begins with what is free, if that is
+after it, except that smaller ones may pass it MOST_PASSED times; one that waits for what no job of ours has (memory
+that other programs use, a GPU that is gone) blocks nobody. An elastic job begins with what is free, if that is
 its least; `lending.py` changes it later."""
 
 from collections.abc import Mapping, Sequence
@@ -86,7 +87,7 @@ def decide(jobs: Sequence[JobRecord], orders: Mapping[str, JobOrder], machine: M
             passed[job.id] = 0
             if not _lacks(order, 0, machine, 0, len(gpus), memory):
                 short.append(job.id)
-            if job.passed >= MOST_PASSED or lender:
+            if lender or (job.passed >= MOST_PASSED and (live or starts) and _is_possible(order, machine)):
                 barred_by = job.id
         else:
             later = [orders[one.id] for one in queue[place + 1 :]]
@@ -100,7 +101,8 @@ def decide(jobs: Sequence[JobRecord], orders: Mapping[str, JobOrder], machine: M
             gpus, memory = gpus[order.gpus :], memory - order.memory
             for one in passed:
                 passed[one] += 1
-                if barred_by is None and before[one] + passed[one] >= MOST_PASSED:
+                is_last = before[one] + passed[one] >= MOST_PASSED
+                if barred_by is None and is_last and _is_possible(orders[one], machine):
                     barred_by = one
     return Turn(starts, tuple(one for one, count in passed.items() for _ in range(count)), waits, tuple(short))
 
@@ -117,6 +119,11 @@ def _share(order: JobOrder, later: Sequence[JobOrder], machine: Machine, free: i
     step = order.elastic.threads if order.elastic else 1
     more = min(wished_cores(order, machine) - needed, -(-rest // sharers))
     return needed + max(0, more) // step * step
+
+
+def _is_possible(order: JobOrder, machine: Machine) -> bool:
+    """Return whether the machine has the GPUs of a job; it may be smaller than at the submission."""
+    return order.gpus <= len(machine.gpus)
 
 
 def _barred(orders: Mapping[str, JobOrder], name: str, lenders: Mapping[str | None, str]) -> str:

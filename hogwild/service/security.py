@@ -26,6 +26,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MOST_BYTES = 12 << 20
+HEALTH = "/healthz"
 COOKIE_S = 30 * 24 * 3600
 HOST = re.compile(r"(?:localhost|127\.0\.0\.1)(?::([0-9]{1,5}))?")
 HEADERS = (
@@ -63,6 +64,8 @@ class Guard:
 
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         answer = self._refusal(scope, headers)
+        if answer is None and scope["path"] == HEALTH:  # needs no token, so nothing is kept for it
+            return await self.app(scope, receive, send_with_headers)
         body = b""
         if answer is None:
             body, is_whole = await _read(receive)
@@ -95,7 +98,7 @@ class Guard:
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         if origin not in (None, f"http://{headers['host']}") or (site not in ("none", "same-origin") and not is_visit):
             return _refuse(403, "requests of other pages are refused", "service/forbidden")
-        if scope["path"] == "/healthz":
+        if scope["path"] == HEALTH:
             return None
         cookie = f"hogwild-{host[1] or 80}"
         if is_visit and (given := parse_qs(scope["query_string"].decode("latin-1")).get("token")):

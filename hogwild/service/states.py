@@ -68,6 +68,7 @@ class JobOrder:
     elastic: Elastic | None = None  # None: it keeps the cores that it begins with
     sweep: str | None = None  # id of the sweep that it belongs to, and its values there
     sweep_values: Mapping[str, str] = field(default_factory=dict)
+    changes: tuple[str, ...] = ()  # overrides of a run that it goes on from
     version: int = VERSION  # of this record
 
 

@@ -19,8 +19,9 @@ from fastapi.sse import ServerSentEvent
 
 from hogwild.service.folders import ID
 from hogwild.service.follow import FollowedRun, News, Place
-from hogwild.service.loop import ServiceLoop, Snapshot
+from hogwild.service.loop import ServiceLoop
 from hogwild.service.machine_view import MachineView
+from hogwild.service.rows import Snapshot
 
 LEAST_S = 0.25  # between two looks of one stream
 LOOK_S = 1.0  # between two looks at runs while no row changes

@@ -34,7 +34,7 @@ def row_of(job: JobRecord, order: JobOrder, folder: JobFolder, record: Mapping[s
         "pid": job.pid,
         "run_dir": str(folder.run),
         "job_file": order.job_file,
-        "overrides": list(order.overrides),
+        "overrides": [*order.overrides, *order.changes],
         "sweep": order.sweep,
         "sweep_values": dict(order.sweep_values),
         "submitted": order.submitted,

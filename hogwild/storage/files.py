@@ -3,12 +3,14 @@ one."""
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from hogwild.storage.records import explained
 
 TEMPORARY = ".tmp-"
+MOST_BYTES = 16 << 20  # of a file that any code may have written
 
 
 @contextlib.contextmanager
@@ -32,6 +34,20 @@ def replace(file: Path, content: bytes, sync: bool) -> None:
         aside.replace(file)
     if sync:
         sync_folder(file.parent)
+
+
+def read_regular(file: Path, begin: int = 0) -> bytes:
+    """Return what a file that any code may have written has after `begin`, at most MOST_BYTES; a pipe or a device does
+    not block. Raises OSError."""
+    reader = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(reader).st_mode):
+            raise OSError(f"{file} is no regular file")
+        with open(reader, "rb", closefd=False) as stream:
+            stream.seek(begin)
+            return stream.read(MOST_BYTES)
+    finally:
+        os.close(reader)
 
 
 def sync_folder(folder: Path) -> None:

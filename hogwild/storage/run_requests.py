@@ -1,13 +1,14 @@
 """Requests to a live job, from outside: a file RUN/requests/ID.json, written aside and renamed. The supervisor looks
 every 100 ms and answers with an event `request` in RUN/events.jsonl (`workers/supervision/answers.py`)."""
 
+import contextlib
 import json
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hogwild.storage.files import replace
+from hogwild.storage.files import read_regular, replace
 from hogwild.storage.records import explained
 from hogwild.storage.run_directory import REQUESTS
 
@@ -34,7 +35,7 @@ def withdraw(run: Path, name: str) -> bool:
     """Take a request back; return False if the job has read it already."""
     try:
         (run / REQUESTS / f"{name}.json").unlink()
-    except FileNotFoundError:
+    except OSError:
         return False
     return True
 
@@ -48,16 +49,15 @@ def answer_to(run: Path, name: str, begin: int) -> dict[str, Any] | None:
     """Return the event that answers a request; None if there is none yet. `begin`: size of the events before it was
     written."""
     try:
-        with open(run / EVENTS, "rb") as stream:
-            stream.seek(begin)
-            lines = stream.read().splitlines(keepends=True)
-    except FileNotFoundError:
+        lines = read_regular(run / EVENTS, begin).splitlines(keepends=True)
+    except OSError:
         return None
     for line in lines:
         if line.endswith(b"\n") and name.encode() in line:
-            event: dict[str, Any] = json.loads(line)
-            if event.get("event") == "request" and event.get("id") == name:
-                return event
+            with contextlib.suppress(ValueError, RecursionError):  # user code may write there, too
+                event = json.loads(line)
+                if isinstance(event, dict) and event.get("event") == "request" and event.get("id") == name:
+                    return event
     return None
 
 
@@ -65,5 +65,5 @@ def size_of_events(run: Path) -> int:
     """Return the size of the events, before a request."""
     try:
         return (run / EVENTS).stat().st_size
-    except FileNotFoundError:
+    except OSError:
         return 0

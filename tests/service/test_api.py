@@ -55,8 +55,14 @@ def test_a_job_goes_on_from_a_checkpoint_of_another_that_may_be_deleted(service:
     _, listed = ask(service, "GET", f"{API}/jobs/{old['id']}/checkpoints")
     first = listed[-1]
     assert listed[0]["is_latest"] and listed[0]["epoch"] == 3 and first["updates"] < old["updates"]
-    path = f"{API}/jobs/{old['id']}/checkpoints/{first['name']}/resume?id=0123456789ab"
-    assert [ask(service, "POST", path)[0] for _ in range(2)] == [201, 201]  # the same job
+    path, given = f"{API}/jobs/{old['id']}/checkpoints/{{}}/resume", {"id": "0123456789ab"}
+    asked = [ask(service, "POST", path.format(first["name"]), given)[0] for _ in range(2)]
+    assert asked == [201, 201]  # the same job
+    longer = {"id": "0123456789ac", "overrides": ["train.epochs=4", "queue.priority=3"]}
+    status, row = ask(service, "POST", path.format(listed[0]["name"]), longer)
+    assert (status, row["priority"], row["overrides"][-2:]) == (201, 3, longer["overrides"])
+    status, problem = ask(service, "POST", path.format(first["name"]), {"overrides": ["train.epochs=0"]})
+    assert (status, problem["error_code"]) == (422, "config/out-of-range")
     service.client.delete(old["id"])
     new = service.wait_for_state("0123456789ab", "succeeded", "failed")
     assert (new["error"], new["metrics"], new["attempt"]) == (None, old["metrics"], 1)
@@ -65,6 +71,8 @@ def test_a_job_goes_on_from_a_checkpoint_of_another_that_may_be_deleted(service:
     assert (resume["checkpoint"], resume["updates"]) == (first["name"], first["updates"])
     _, curves = ask(service, "GET", f"{API}/jobs/{new['id']}/metrics")
     assert [one["updates"] for one in curves["evaluations"]] == [90, 180, 270]
+    new = service.wait_for_state(longer["id"], "succeeded", "failed")
+    assert (new["error"], new["updates"]) == (None, 360)
 
 
 def test_a_model_is_exported_as_a_file(service: Service, done: dict[str, Any]) -> None:

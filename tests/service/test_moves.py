@@ -110,6 +110,23 @@ def test_a_request_that_was_not_written_is_written_by_the_next_service(store: St
     assert requests(store) == [{"ask": "resize", "procs": 1, "cores": [0]}]
 
 
+def test_a_run_that_user_code_has_damaged_holds_up_nobody(store: Store) -> None:
+    """A line with the request's id that is no JSON; a link to itself or a pipe in the place of a file."""
+    run = store.state.job(JOB.id).run
+    events = run / "events.jsonl"
+    events.symlink_to(events)
+    moves = ask(store)
+    (file,) = (run / "requests").glob("*.json")
+    events.unlink()
+    os.mkfifo(events)
+    moves.look(JOB.id, OURSELVES, {})
+    events.unlink()
+    events.write_text(f'{{"{file.stem}"\n["{file.stem}"]\n')
+    answer(store, "done")
+    moves.look(JOB.id, OURSELVES, {})
+    assert store.jobs[JOB.id].cores == (0,)
+
+
 @pytest.mark.parametrize(("runs_on", "cores"), [({0}, (0,)), ({0, 1}, (0, 1))], ids=["moved", "not moved"])
 def test_where_the_answer_was_not_written_the_kernel_tells(
     store: Store, monkeypatch: pytest.MonkeyPatch, runs_on: set[int], cores: tuple[int, ...]
@@ -125,6 +142,62 @@ def test_where_the_answer_was_not_written_the_kernel_tells(
     store.jobs[JOB.id] = replace(job, moved=job.moved and job.moved - 2 * SILENT_S)
     moves.look(JOB.id, OURSELVES, {})
     assert store.jobs[JOB.id].cores == cores and store.jobs[JOB.id].move is None
+
+
+def be_silent(store: Store) -> None:
+    """Let the job have read its request long ago."""
+    for file in (store.state.job(JOB.id).run / "requests").glob("*.json"):
+        file.unlink()
+    job = store.jobs[JOB.id]
+    store.jobs[JOB.id] = replace(job, moved=job.moved and job.moved - 2 * SILENT_S)
+
+
+def test_a_job_that_was_asked_to_grow_and_is_stopped_may_still_take_the_cores(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read the request, and does it when it wakes up: nobody else gets the cores before it has shown, by a
+    newer status, that it is done."""
+    store.book(JOB.id, {"event": "ended", "state": "queued", "at": time.time()})
+    share = {"attempt": 2, "cores": [0], "procs": 1, "boot_id": "", "at": time.time()}
+    store.book(JOB.id, {"event": "starting", **share})
+    store.book(JOB.id, {"event": "running"})
+    store.book(WAITING.id, {"event": "ended", "state": "cancelled", "at": time.time()})
+    moves = ask(store)
+    assert requests(store) == [{"ask": "resize", "procs": 2, "cores": [0, 1]}]
+    be_silent(store)
+    monkeypatch.setattr(JobProcess, "cores", lambda _: {0})
+    now = time.time()
+    for later, status, in_use in ((0, {}, {0, 1}), (9, {"time": now - 1}, {0, 1}), (18, {"time": now + 17}, {0})):
+        monkeypatch.setattr(time, "time", lambda at=now + later: at)
+        moves.look(JOB.id, OURSELVES, status)
+        assert store.jobs[JOB.id].in_use == in_use
+    assert store.jobs[JOB.id].fixed == "it did not answer"
+
+
+def test_a_stopped_lender_keeps_nobody_waiting_after_a_restart_of_the_service(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its request was written is not known, and its status stays old."""
+    ask(store)
+    be_silent(store)
+    moves, now = Moves(store.state, store, MACHINE), time.time()
+    moves.find(JOB.id)
+    monkeypatch.setattr(JobProcess, "cores", lambda _: {0, 1})
+    moves.look(JOB.id, OURSELVES, {"time": now - 1})
+    assert store.jobs[JOB.id].move is not None
+    monkeypatch.setattr(time, "time", lambda: now + 2 * SILENT_S)
+    moves.look(JOB.id, OURSELVES, {"time": now - 1})
+    assert store.jobs[JOB.id].move is None and store.jobs[JOB.id].cores == (0, 1)
+
+
+def test_a_request_that_the_next_service_writes_is_not_taken_back_at_once(store: Store) -> None:
+    ask(store)
+    be_silent(store)
+    moves = Moves(store.state, store, MACHINE)
+    moves.find(JOB.id)
+    for _ in range(2):
+        moves.look(JOB.id, OURSELVES, {"time": time.time() + 1})
+        assert len(requests(store)) == 1
 
 
 def test_a_full_disk_moves_nothing(store: Store) -> None:

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from hogwild.errors import CheckpointError, NotFoundError
+from hogwild.monitoring.run_status import read_object
 from hogwild.service import run_reader
-from hogwild.service.continuation import copy_checkpoint
+from hogwild.service.continuation import copy_checkpoint, files_of
 from hogwild.service.folders import JobFolder, order_text
 from hogwild.storage import checkpoint
 from tests.helpers.run_records import JOB, RESOLVED, Story, write_run
@@ -48,6 +49,20 @@ def test_a_log_of_any_size_gives_a_bounded_answer(run: Path) -> None:
     (run / "logs" / "worker-0.log").write_text("wanted " * 1_000_000)
     assert len(run_reader.read_log(run, "worker-0")) <= run_reader.LOG_BYTES
     assert 0 < len(run_reader.read_log(run, "worker-0", "wanted")) <= run_reader.LOG_BYTES
+    (run / "logs" / "worker-0.log").write_bytes((b"wanted" + b"\xff" * 10_000 + b"\n") * 200)  # no UTF-8
+    assert 0 < len(run_reader.read_log(run, "worker-0", "wanted")) <= run_reader.LOG_BYTES
+
+
+def test_what_is_no_file_costs_no_descriptor(run: Path) -> None:
+    """A stream looks again each second."""
+    (run / "logs" / "worker-0.log").mkdir()
+    os.mkfifo(run / "pipe")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(NotFoundError):
+            run_reader.read_log(run, "worker-0")
+        assert read_object(run / "logs") == read_object(run / "pipe") == {}
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def link_file(run: Path, secret: Path) -> None:
@@ -174,6 +189,19 @@ def test_a_copied_checkpoint_takes_no_space_and_its_run_names_the_new_folder(run
     assert {one.name for one in made.iterdir()} == {
         *("checkpoints", "env.json", "job.yaml", "metrics.jsonl", "names.json", "resolved.yaml")
     }
+
+
+def test_what_lies_beside_the_copied_modules_is_no_hindrance(tmp_path: Path) -> None:
+    """Python compiles modules, and user code writes there."""
+    files = JobFolder(tmp_path).files
+    (files / "__pycache__").mkdir(parents=True)
+    (files / "__pycache__" / "mine.pyc").write_bytes(b"\xa7\r\r\n\0")
+    (files / "link.py").symlink_to("/etc/passwd")
+    os.mkfifo(files / "pipe.py")
+    (files / "large.txt").touch()
+    os.truncate(files / "large.txt", 1 << 30)
+    (files / "job.yaml").write_text("größe: 1\n")
+    assert files_of(JobFolder(tmp_path)) == {"job.yaml": "größe: 1\n"}
 
 
 def test_a_damaged_checkpoint_is_not_gone_on_from(run: Path, tmp_path: Path) -> None:

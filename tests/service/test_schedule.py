@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +56,16 @@ def test_a_blocked_job_is_passed_ten_times_at_most() -> None:
     assert "10 jobs have passed" in turn.waits[jobs[12].id]
     known[live.id] = apply(live, end_event(live, orders[live.id], AttemptEnd("succeeded"), 1.0))
     assert numbers(decide(list(known.values()), orders, Machine(CORES)), orders) == {2: (0, 4, 1, 5, 2, 6, 3, 7)}
+
+
+@pytest.mark.parametrize("more", [{"gpus": 1}, {"memory": 200}], ids=str)
+def test_a_job_that_waits_for_what_no_job_has_blocks_nobody(more: dict[str, int]) -> None:
+    """A GPU that was there at the submission; memory that other programs use."""
+    orders = {one.id: one for one in (order(1, **more), order(2), order(3))}
+    jobs = [JobRecord(name, passed=MOST_PASSED) for name in orders]
+    turn = decide(jobs, orders, Machine(CORES[:1], memory_bytes=100.0))
+    assert list(numbers(turn, orders)) == [2]
+    assert turn.waits[jobs[0].id].startswith("needs ")
 
 
 def test_gpus_and_memory_are_never_given_twice() -> None:

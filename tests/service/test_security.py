@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
@@ -206,3 +207,10 @@ def test_a_malformed_cookie_of_another_program_is_no_hindrance(service: Service)
 
 def test_the_token_file_is_what_a_client_needs(service: Service, tmp_path: Path) -> None:
     assert StateFolder(service.state.path).connection()["port"] == service.state.connection()["port"]
+
+
+def test_a_body_that_needs_no_token_is_not_read(service: Service) -> None:
+    where = service.state.connection()
+    with socket.create_connection(("127.0.0.1", where["port"]), timeout=30) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")

@@ -3,8 +3,10 @@
 import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -457,3 +459,20 @@ def test_a_job_that_is_set_aside_keeps_its_cores_while_its_process_runs(
     assert "the service failed at it" in loop.damaged[order(1).id]
     assert found == ("queued", "needs 1 core, 0 of 1 are free")
     assert loop._open_machine().busy == frozenset()
+
+
+def test_connections_without_a_request_do_not_end_the_service(service: Service) -> None:
+    """Any user of the machine can open them, without a token."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        service.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with contextlib.ExitStack() as opened:
+        place = ("127.0.0.1", service.state.connection()["port"])
+        for _ in range(600):
+            opened.enter_context(socket.create_connection(place, timeout=30))
+        assert service.client.jobs() == []  # the newest one is not dropped
+        fds = Path(f"/proc/{service.process.pid}/fd") if service.process else Path()
+        assert len(list(fds.iterdir())) < 512 - 64 and not service.has_ended

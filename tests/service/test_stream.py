@@ -8,8 +8,8 @@ from typing import Any
 
 from hogwild.service.figures import exposition
 from hogwild.service.follow import Followed, Place
-from hogwild.service.loop import Snapshot
 from hogwild.service.machine_view import MOST_MOVES, MachineView, live_and_newest
+from hogwild.service.rows import Snapshot
 from hogwild.service.schedule import Machine
 from hogwild.service.stream import Changes, RunReader, StreamReader, places_of, text_of
 from tests.helpers.run_records import Story, add_lines, write_run

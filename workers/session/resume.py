@@ -37,6 +37,8 @@ MAY_CHANGE = (
     "log.",
     "checkpoint.",
     "supervise.",
+    "resources.",
+    "queue.",
 )
 
 

@@ -99,14 +99,17 @@ export function Checkpoints({ job }) {
     }
   };
   const write = () => ask(post(`jobs/${job.id}/requests`, { ask: "checkpoint" }), () => "A checkpoint is written.");
+  const [changes, setChanges] = useState("");
+  const overrides = changes.split("\n").map((line) => line.trim()).filter(Boolean);
   const resume = (name) =>
-    ask(post(`jobs/${job.id}/checkpoints/${name}/resume`), (row) => html`Submitted: <a href="#/${row.id}">job ${row.number}</a> goes on from ${name}.`);
+    ask(post(`jobs/${job.id}/checkpoints/${name}/resume`, { overrides }), (row) => html`Submitted: <a href="#/${row.id}">job ${row.number}</a> goes on from ${name}.`);
   return html`
     ${job.state === "running" && html`<p><button onClick=${write}>Write a checkpoint now</button></p>`}
     ${words && html`<p class=${words.isBad ? "alert" : "notice"} role=${words.isBad ? "alert" : "status"}>${words.text}</p>`}
     ${error && html`<p class="quiet">${error}</p>`}
     ${found?.length === 0 && html`<${Empty}><p>No checkpoints yet. One is written at each evaluation, at each pause, and at the end.</p><//>`}
     ${found?.length > 0 && html`
+      <p><label>to change when resuming, one <code>key=value</code> per line<br /><textarea rows="2" cols="50" placeholder="train.epochs=20" value=${changes} onInput=${(event) => setChanges(event.currentTarget.value)}></textarea></label></p>
       <div class="scroll">
         <table>
           <caption class="unseen">checkpoints, the newest first</caption>

@@ -31,6 +31,7 @@ KINDS = {
     "none": ("model.class_path=nowhere.Net",),
     "short": ("train.procs=0",),
     "long": ("train.procs=1", "model.init_args.pace_s=0.04"),
+    "elastic": ("train.procs=auto", "model.init_args.pace_s=0.04"),
 }
 
 

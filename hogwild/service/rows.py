@@ -1,0 +1,84 @@
+"""The rows of all jobs, as readers see them: each made again only if its record, its run or its wait has changed. Used
+by the loop's thread; any thread may read `snapshot`."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hogwild.monitoring.run_status import read_object
+from hogwild.service.folders import StateFolder
+from hogwild.service.store import Store
+from hogwild.service.views import Row, row_of
+from hogwild.storage.run_directory import STATUS
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All jobs at one moment. `rows`: id -> (version at which the row changed last, row as JSON); oldest job first."""
+
+    version: int = 0
+    rows: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+
+class JobRows:
+    """The present rows and the last snapshot of them."""
+
+    def __init__(self, state: StateFolder, store: Store) -> None:
+        self._state, self._store = state, store
+        self.snapshot = Snapshot()
+        self._looked: dict[str, tuple[Any, dict[str, Any]]] = {}  # (identity of status.json, content)
+        self._rows: dict[str, tuple[tuple[Any, ...], Row]] = {}  # (what a row was made from, row)
+        self._shown: dict[str, Row] = {}  # rows of the snapshot
+
+    def record(self, name: str) -> dict[str, Any]:
+        """Return the run's status.json, read again only if it was replaced."""
+        file = self._state.job(name).run / STATUS
+        try:
+            found = file.stat()
+            identity = (found.st_ino, found.st_mtime_ns, found.st_size)
+        except OSError:
+            identity = None
+        before = self._looked.get(name)
+        if before is None or before[0] != identity:
+            self._looked[name] = before = (identity, read_object(file) if identity else {})
+        return before[1]
+
+    def row(self, name: str, waits: str | None) -> Row:
+        """Return a job's row. `waits`: why it waits."""
+        job = self._store.jobs[name]
+        # A run that no process writes does not change: its file is looked at once.
+        record = self.record(name) if job.is_live or name not in self._looked else self._looked[name][1]
+        made_from = (job, self._looked[name][0], waits)
+        known = self._rows.get(name)
+        if known is None or known[0] != made_from:
+            row = row_of(job, self._store.orders[name], self._state.job(name), record, waits)
+            self._rows[name] = known = (made_from, row)
+        return known[1]
+
+    def publish(self, waits: Mapping[str, str]) -> bool:
+        """Make a new snapshot if anything changed; return whether it did."""
+        before, version = self.snapshot.rows, self.snapshot.version + 1
+        rows = {}
+        for name in self._store.jobs:
+            row = self.row(name, waits.get(name))
+            known = before.get(name)
+            if known is not None and self._shown.get(name) is row:
+                rows[name] = known
+                continue
+            text = json.dumps(row, separators=(",", ":"))
+            self._shown[name] = row
+            rows[name] = known if known is not None and known[1] == text else (version, text)
+        if rows == before:
+            return False
+        self.snapshot = Snapshot(version, rows)
+        return True
+
+    def look_again(self, name: str) -> None:
+        """Read the run's status.json again: its process has ended."""
+        self._looked.pop(name, None)
+
+    def forget(self, name: str) -> None:
+        """Forget a removed job."""
+        for table in (self._looked, self._rows, self._shown):
+            table.pop(name, None)
