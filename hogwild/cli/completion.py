@@ -26,8 +26,8 @@ SHELLS = ("bash", "zsh", "fish")
 # bash splits words at = and :, so its script joins them, and the answer is cut in the same way.
 SCRIPTS = Path(__file__).with_name("completions")
 OF_RUNS = ("status", "logs", "attach", "stop", "ask")  # commands that take the name of a run
-OF_JOBS = ("cancel", "pause", "resume", "retry", "delete")  # those that take the number of a job of the service
-WITHOUT_PATHS = ("doctor", "schema", "serve", "ps")
+OF_JOBS = ("cancel", "pause", "resume", "retry", "delete", "ps")  # those that take a job or sweep of the service
+WITHOUT_PATHS = ("doctor", "schema", "serve")
 PATHS = ("--out", "--run-dir", "--data-dir", "--resume", "--state-dir")
 CHOICES = {"--format": ("safetensors", "state_dict"), "--which": ("best", "latest"), "--procs": ("auto",)}
 
@@ -62,6 +62,9 @@ def _all(before: list[str], unfinished: str, group: Any) -> Iterator[Word]:
     if before and (last := before[-1]) in (*PATHS, *CHOICES):
         yield from _paths(unfinished, "") if last in PATHS else ((word, "") for word in CHOICES[last])
         return
+    if before and before[-1] == "--sweep":
+        yield from _fields(unfinished)
+        return
     if unfinished.startswith("-"):
         yield from _options(commands[name or "train"])
         return
@@ -88,6 +91,8 @@ def _arguments(name: str, before: list[str], unfinished: str) -> Iterator[Word]:
         from hogwild.monitoring.run_status import LATEST, RUNS
 
         yield LATEST, "the newest run"
+        if name != "stop":
+            yield from ((number, about) for number, about in _jobs() if not number.startswith("s"))
         yield from ((entry.name, "run") for entry in (RUNS.iterdir() if RUNS.is_dir() else ()))
         yield from _paths(unfinished, "/")
     elif name in OF_JOBS:
@@ -98,14 +103,18 @@ def _arguments(name: str, before: list[str], unfinished: str) -> Iterator[Word]:
 
 
 def _jobs() -> Iterator[Word]:
-    """Yield the numbers of the service's jobs."""
+    """Yield the ids of the service's sweeps and the numbers of its jobs."""
     from hogwild.service.folders import StateFolder, state_folder
 
+    sweeps: dict[str, str] = {}
     with contextlib.suppress(HogwildError):  # no service was ever started
         for folder in StateFolder(state_folder(None)).job_folders():
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 order = folder.read_order()
                 yield str(order.number), order.name
+                if order.sweep:
+                    sweeps[order.sweep] = f"sweep of {order.name}"
+    yield from sweeps.items()
 
 
 def _options(command: Any) -> Iterator[Word]:

@@ -2,6 +2,7 @@
 fastapi."""
 
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -14,7 +15,7 @@ from typing import Annotated
 import typer
 
 from hogwild import host
-from hogwild.cli.arguments import Arguments, DataDir, Json, StateDir, Sweep, split_arguments
+from hogwild.cli.arguments import Arguments, DataDir, Json, StateDir, Sweep, is_job_id, split_arguments
 from hogwild.cli.output import print_answer, print_message, print_result
 from hogwild.errors import NotFoundError, UsageError
 from hogwild.formatting import clock, counted, duration, percent
@@ -24,9 +25,33 @@ from hogwild.service.client import WAITED_FOR, Client, Row, jobs_of, seconds_sin
 LOOK_S = 0.2
 WATCH_S = 1.0
 RECENT_S = 3600.0  # ended jobs that `ps` shows without -a
-MOST_NAME, MOST_CELL = 32, 20  # letters in a table
+LEAST_NAME, MOST_NAME, MOST_CELL = 8, 32, 20  # letters in a table
 HOME, TO_LINE_END, TO_END = "\x1b[H", "\x1b[K", "\x1b[J"  # overwriting does not flicker as clearing does
-JobId = Annotated[str, typer.Argument(metavar="ID", help="Number or id of a job, or id of a sweep; or its beginning.")]
+
+
+def job_named(given: str | None) -> str | None:
+    """Return the id of the job in whose folder a path leads, such as its run directory; anything else as it is."""
+    if given is None or is_job_id(given):
+        return given
+    path = Path(given).absolute()
+    for folder in (path, path.parent):
+        if (folder / "job.json").is_file():
+            return folder.name
+    if os.path.exists(given):
+        raise UsageError(
+            f"{given} is no job of the service (hogwild ps lists them). For a job file: hogwild submit; for a run that "
+            "was started without the service: hogwild stop, hogwild train --resume",
+            code="usage/bad-value",
+        )
+    return given
+
+
+JobId = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="Number or id of a job, or id of a sweep, or the beginning of an id.", callback=job_named
+    ),
+]
 Now = Annotated[bool, typer.Option("--now", help="At once, without a checkpoint; a second time: SIGKILL.")]
 Detach = Annotated[bool, typer.Option("-d", "--detach", help="Do not show the job's progress.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the end; the exit status is the job's.")]
@@ -59,7 +84,8 @@ def submit(
 
 def ps(
     name: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Only this job, or the jobs of this sweep.")
+        str | None,
+        typer.Argument(metavar="[ID]", help="Only this job, or the jobs of this sweep.", callback=job_named),
     ] = None,
     show_all: Annotated[bool, typer.Option("-a", "--all", help="Also jobs that ended over an hour ago.")] = False,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Show it again each second, until Ctrl-C.")] = False,
@@ -72,7 +98,9 @@ def ps(
     def look() -> Row:
         if name is not None:
             return client.job(name)
-        return {"jobs": [row for row in client.jobs() if show_all or _is_recent(row)]}
+        rows = [row for row in client.jobs() if show_all or _is_recent(row)]
+        # What is watched may be longer than the screen.
+        return {"jobs": sorted(rows, key=lambda row: row["state"] in WAITED_FOR) if watch and not as_json else rows}
 
     if watch and not as_json:
         _watch(look, lambda row: False)
@@ -141,8 +169,8 @@ def run_of_job(name: str, state_dir: Path | None) -> Path:
 
 
 def table(rows: Sequence[Row], width: int | None = None) -> Iterator[str]:
-    """Yield jobs as lines of a table, the jobs of one sweep with its values. `width`: of the terminal; what a job waits
-    for then stands below it, if it has no room beside it."""
+    """Yield jobs as lines of a table, the jobs of one sweep with its values. `width`: of the terminal; a reason without
+    room beside its job then stands below it."""
     sweeps = {row["sweep"] for row in rows}
     paths = short_paths(rows[0]["sweep_values"]) if len(sweeps) == 1 and sweeps != {None} else {}
     cells = [("job", *(paths.values() or ("name",)), "state", "done", "left", "cores", "best")]
@@ -159,15 +187,16 @@ def table(rows: Sequence[Row], width: int | None = None) -> Iterator[str]:
         for row in rows
     ]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line, reason in zip(cells, ["reason", *(row["reason"] or "" for row in rows)], strict=True):
-        text = "  ".join(cell.ljust(size) for cell, size in zip(line, widths, strict=True))
-        if width is None or len(text) + 2 + len(reason) <= width:
-            yield f"{text}  {reason}".rstrip()
-        elif line is not cells[0]:
-            yield text.rstrip()[:width]
-            yield _cut(f"{' ' * widths[0]}  {' '.join(reason.split())}", width)
-        else:
-            yield text.rstrip()[:width]
+    if width is not None and not paths:
+        excess = sum(widths) + 2 * (len(widths) - 1) - width
+        widths[1] = max(LEAST_NAME, widths[1] - max(0, excess))
+    for line, row in zip(cells, [{"reason": "reason", "state": ""}, *rows], strict=True):
+        text = "  ".join(_cut(cell, size).ljust(size) for cell, size in zip(line, widths, strict=True))
+        reason = " ".join((row["reason"] or "").split())
+        has_room = width is None or len(text) + 2 + len(reason) <= width
+        yield f"{text}  {reason}".rstrip() if has_room else text.rstrip()[:width]
+        if width is not None and not has_room and reason and row["state"] not in ("", "succeeded"):
+            yield _cut(f"{' ' * widths[0]}  {reason}", width)
 
 
 def sweep_table(name: str, rows: Sequence[Row], width: int | None = None) -> Iterator[str]:
@@ -217,8 +246,14 @@ def _told(row: Row, as_json: bool) -> None:
 def _lines(row: Row) -> Iterator[str]:
     """Yield jobs as a table that fits the terminal, if there is one."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    is_sweep = row.get("id", "").startswith("s")
-    return sweep_table(row["id"], row["jobs"], width) if is_sweep else table(jobs_of(row), width)
+    rows = jobs_of(row)
+    if row.get("id", "").startswith("s"):
+        yield from sweep_table(row["id"], rows, width)
+        return
+    yield from table(rows, width)
+    for sweep in dict.fromkeys(one["sweep"] for one in rows if one["sweep"]):
+        numbers = [one["number"] for one in rows if one["sweep"] == sweep]
+        yield f"sweep {sweep}: jobs {min(numbers)} to {max(numbers)}"
 
 
 def _watch(look: Callable[[], Row], is_last: Callable[[Row], bool]) -> bool:
@@ -281,9 +316,12 @@ def _show_sweep(client: Client, row: Row, state_dir: Path | None) -> int:
 def _left(row: Row, state_dir: Path | None) -> str:
     """Return the message to somebody who leaves the display of a job or a sweep."""
     name = row.get("number", row["id"])
-    who, see = ("jobs go", f"ps -w {name}") if "jobs" in row else ("job goes", f"attach {name}")
     where = f" --state-dir {shlex.quote(str(state_dir))}" if state_dir else ""
-    return f"left; the {who} on. To see it again: hogwild {see}{where}. To stop it: hogwild cancel {name}{where}"
+    who, what, see = ("jobs go", "them", "ps -w") if "jobs" in row else ("job goes", "it", "attach")
+    return (
+        f"left; the {who} on. To see {what} again: hogwild {see} {name}{where}. "
+        f"To stop {what}: hogwild cancel {name}{where}"
+    )
 
 
 def _show_until_end(client: Client, row: Row, state_dir: Path | None) -> int:
@@ -323,14 +361,15 @@ def _figures(row: Row) -> Iterator[str]:
         yield from (f"  {line}" for line in row["error"].splitlines())
     if row["error_code"]:
         yield f"  code        {row['error_code']}: hogwild explain {row['error_code']}"
-    yield f"  id          {row['id']}, attempt {row['attempt']}"
+    sweep = f", sweep {row['sweep']}" if row["sweep"] else ""
+    yield f"  id          {row['id']}, attempt {row['attempt']}{sweep}"
     yield f"  job file    {' '.join([row['job_file'], *row['overrides']])}"
     yield f"  run         {row['run_dir']}"
     where = f"process {row['pid']} on CPUs {','.join(map(str, row['cores']))}" if row["pid"] else "no process"
-    yield f"  cores       {row['cpus']} of them; {where}; priority {row['priority']}"
+    yield f"  runs on     {counted(row['cpus'], 'core')}, {where}; priority {row['priority']}"
     if row["progress"] is not None:
         left = f", left {clock(row['left_s'])}" if row["left_s"] is not None else ""
         yield f"  progress    {percent(row['progress'])}, update {row['updates']:,}{left}"
     if row["best"]:
-        yield f"  best        {row['best']['metric']} {row['best']['value']:.4g}"
+        yield f"  best        {_best(row)}"
     yield f"  submitted   {duration(seconds_since(row['submitted']))} ago"

@@ -53,8 +53,10 @@ def runs(
 
 def status(run: RunOrJob, state_dir: StateDir = None, as_json: Json = False) -> None:
     """Show what a run does now, or how it ended."""
-    found = read_status(run_of(run, state_dir))
-    print_answer(_as_json(found), _figures(found), as_json)
+    path = run_of(run, state_dir)
+    found = read_status(path)
+    title = f"job {run}" if is_job_id(run) else path.name
+    print_answer(_as_json(found), _figures(found, title), as_json)
 
 
 def logs(
@@ -175,7 +177,13 @@ def stop(
     as_json: Json = False,
 ) -> int:
     """Stop a running job: it writes a checkpoint and can be resumed. Wait until it has ended."""
-    path = find_run(run)
+    try:
+        path = find_run(run)
+    except NotFoundError as error:
+        if not is_job_id(run):
+            raise
+        words = f"{error}\nTo stop a job of the service: hogwild cancel {run}"
+        raise NotFoundError(words, code=error.code) from None
     found = require_alive(read_status(path))
     try:
         pidfd = found.find_process()
@@ -253,12 +261,12 @@ def _ended(found: RunStatus) -> Iterator[str]:
         yield f"  {found.way_on}"
 
 
-def _figures(found: RunStatus) -> Iterator[str]:
+def _figures(found: RunStatus, title: str) -> Iterator[str]:
     """Yield a run on one screen."""
     glance, record = found.glance, found.record
     doing = f", {glance.state}" if found.is_alive and glance.state != found.state else ""
     left = f", left {clock(glance.left_s)}" if found.is_alive and glance.left_s is not None else ""
-    yield f"{found.path.name}  {found.state if found.is_alive else found.ending}{doing}{left}"
+    yield f"{title}  {found.state if found.is_alive else found.ending}{doing}{left}"
     yield f"  job         {glance.name}, in {glance.run_dir}"
     who = f"{record.get('pid', '-')} on {record.get('host', '-')}, attempt {record.get('attempt', 1)}"
     yield f"  process     {who}, began {moment(found.began)}"

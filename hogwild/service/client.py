@@ -219,8 +219,12 @@ def _text_of(file: Path) -> str:
 
 
 def _place(name: str | int) -> str:
-    kind = "sweeps" if str(name).startswith("s") else "jobs"
-    return f"/{kind}/{quote(str(name), safe='') or '-'}"
+    text = str(name)
+    if "/" in text or not text:
+        raise NotFoundError(
+            f"no job {text!r}: must be a number or an id (hogwild ps -a lists them)", code="service/no-job"
+        )
+    return f"/{'sweeps' if text.startswith('s') else 'jobs'}/{quote(text, safe='')}"
 
 
 def _error(status: int, content: bytes) -> HogwildError:

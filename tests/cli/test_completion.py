@@ -12,7 +12,9 @@ import typer
 from hogwild.cli import completion, main
 from hogwild.cli.arguments import COMMANDS
 from hogwild.cli.completion import VARIABLE, candidates
+from hogwild.service.folders import StateFolder, order_text
 from tests.helpers.processes import PATIENCE_S
+from tests.helpers.service import order
 
 HOME = Path(__file__).resolve().parents[2]
 
@@ -20,6 +22,7 @@ HOME = Path(__file__).resolve().parents[2]
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOGWILD_STATE", str(tmp_path / "no-service"))
     (tmp_path / "job.yaml").touch()
     (tmp_path / "notes.txt").touch()
     (tmp_path / "runs" / "one").mkdir(parents=True)
@@ -56,11 +59,30 @@ def words(*typed: str) -> list[str]:
         (["model.init_args."], []),  # keys that only the model knows
         (["job.yaml", "train.exchange="], ["train.exchange=auto", "train.exchange=direct", "train.exchange=delta"]),
         (["train.pin=t"], ["train.pin=true"]),
+        (["submit", "--swe"], ["--sweep"]),
+        (["submit", "job.yaml", "--sweep", "train.exchange=d"], ["train.exchange=direct", "train.exchange=delta"]),
+        (["submit", "--wa"], ["--wait"]),
         (["nowhere/"], []),
     ],
 )
 def test_what_may_follow_is_offered(typed: list[str], offered: list[str]) -> None:
     assert words(*typed) == offered
+
+
+def test_jobs_and_sweeps_of_the_service_are_offered_where_they_may_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOGWILD_STATE", str(tmp_path / "state"))
+    assert words("cancel", "") == []
+    state = StateFolder(tmp_path / "state")
+    for number, sweep in ((1, None), (2, "s00000000000"), (3, "s00000000000")):
+        folder = state.job(f"{number:012x}")
+        folder.path.mkdir(parents=True)
+        folder.order.write_text(order_text(order(number, sweep=sweep)))
+    for command in ("cancel", "ps", "retry"):
+        assert words(command, "") == ["1", "2", "3", "s00000000000"]
+    assert words("logs", "") == ["latest", "1", "2", "3", "one", "runs/", "state/"]
+    assert words("cancel", "1", "") == []
 
 
 def test_every_command_is_offered_and_known() -> None:
