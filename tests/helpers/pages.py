@@ -2,7 +2,7 @@
 process, each page in a folder of its own. `python -m tests.helpers.pages STEPS.json` writes RESULTS.json beside it.
 
     ```console            lines with `$ ` are commands, the others what they print; `# exit status N` after a command
-                          says that it ends so
+                          says that it ends so; `hogwild serve` runs beside the commands after it, to the page's end
     ```console needs HOGWILD_DATA     run only where MNIST's files are
     ```python, ```yaml    whose first line is a comment with a file's name: that file; other Python is a program
 """
@@ -22,9 +22,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.jobs import RUN_PY
+
 FENCE = re.compile(r"^```(\S*) *([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w.-]+\.(?:py|yaml|csv))")
 STATUS = re.compile(r"  # exit status (\d+)$")
+FIGURE = re.compile(r"\bs[0-9a-f]{11}\b|\d[\d,.e:-]*")
 NEEDS_DATA = "needs HOGWILD_DATA"
 
 
@@ -98,10 +101,10 @@ def as_json(given: Sequence[Step]) -> str:
 
 
 def beginning(line: str) -> tuple[str, ...]:
-    """What two lines have in common when only figures and places differ: their first two words, a figure as # and a
-    path as /."""
+    """What two lines have in common when only figures and places differ: their first two words, a figure or the id of a
+    sweep as # and a path as /."""
     return tuple(
-        "/" if "/" in word and not word[0].isdigit() else re.sub(r"\d[\d,.e:-]*", "#", word.rstrip(",;:"))
+        "/" if "/" in word and not word[0].isdigit() else FIGURE.sub("#", word.rstrip(",;:"))
         for word in line.split()[:2]
     )
 
@@ -119,6 +122,9 @@ def run(folder: Path, given: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             if step["page"] == page:
                 os.chdir(here)
                 results.append(_one(here, step))
+        while _services:
+            _services[-1].terminate()
+            _services.pop().communicate()
         sys.path[:] = path
         for name in set(sys.modules) - modules:  # two pages may both have a mymodel.py
             if str(getattr(sys.modules[name], "__file__", None)).startswith(str(here)):
@@ -145,6 +151,8 @@ def _one(here: Path, step: dict[str, Any]) -> dict[str, Any]:
 def _run(words: list[str]) -> int:
     from hogwild.cli import main
 
+    if words[:2] == ["hogwild", "serve"]:
+        return _serve(words[1:])
     if words[:2] == ["python", "run.py"] or words[0] == "hogwild":
         return main.run(words[2 if words[0] == "python" else 1 :])
     if words[0] == "python":
@@ -154,6 +162,18 @@ def _run(words: list[str]) -> int:
     return subprocess.run(words, check=False).returncode
 
 
+def _serve(words: list[str]) -> int:
+    """Start a service for the rest of the page, and print what it says first."""
+    os.environ["HOGWILD_STATE"] = str(Path("state").absolute())
+    command = [sys.executable, RUN_PY, *words, "--port", "0"]
+    service = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    assert service.stdout is not None
+    print(service.stdout.readline() + service.stdout.readline())
+    _services.append(service)
+    return service.poll() or 0
+
+
+_services: list["subprocess.Popen[str]"] = []
 _streams: list[int] = []
 
 
