@@ -174,17 +174,17 @@ def test_a_job_whose_run_directory_was_deleted_begins_again(service: Service, sa
 
 
 @contextlib.contextmanager
-def at_terminal(folder: Path, *arguments: str) -> Iterator[tuple["subprocess.Popen[bytes]", Reader]]:
+def at_terminal(service: Service, *arguments: str) -> Iterator[tuple["subprocess.Popen[bytes]", Reader]]:
     """`hogwild ARGUMENTS` in a terminal of 80 x 24."""
     master, slave = os.openpty()
     subprocess.run(["stty", "cols", "80", "rows", "24"], stdin=slave, check=True)
-    more = {"TERM": "xterm", "HOGWILD_STATE": str(folder / "state")}
+    more = {"TERM": "xterm", "HOGWILD_STATE": str(service.state.path)}
     process = subprocess.Popen(
         [sys.executable, RUN_PY, *arguments],
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        env=environment("at-terminal", folder, more),
+        env=environment(service.mark, service.folder, more),
     )
     os.close(slave)
     with os.fdopen(master, "rb", buffering=0) as stream:
@@ -202,22 +202,22 @@ def shown(reader: Reader) -> Sequence[str]:
 
 
 @pytest.mark.processes
-def test_ctrl_c_leaves_a_job_and_a_sweep_alone(service: Service, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_a_job_and_a_sweep_alone(service: Service) -> None:
     service.start()
-    with at_terminal(tmp_path, "submit", *LONG) as (process, reader):
+    with at_terminal(service, "submit", *LONG) as (process, reader):
         wait_for("the display", lambda: "To stop it: hogwild cancel 1" in reader.text)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
         wait_for("the message", lambda: "left; the job goes on" in reader.text)
     assert service.client.job(1)["state"] in ("starting", "running")
     assert read_status(service.state.job(service.client.job(1)["id"]).run).is_alive
-    with at_terminal(tmp_path, "submit", *LONG, "train.threads=64", "--sweep", f"{LR}=0.1,0.01") as (process, reader):
+    with at_terminal(service, "submit", *LONG, "train.threads=64", "--sweep", f"{LR}=0.1,0.01") as (process, reader):
         wait_for("the table", lambda: sum("queued" in line for line in shown(reader)) == 3)
         wait_for("the reason", lambda: any("needs" in line for line in shown(reader)))
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
         wait_for("the message", lambda: "left; the jobs go on" in reader.text)
-    with at_terminal(tmp_path, "ps", "-w", "-a") as (process, reader):
+    with at_terminal(service, "ps", "-w", "-a") as (process, reader):
         wait_for("the table", lambda: any(line.startswith("sweep s") for line in shown(reader)))
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
@@ -225,8 +225,8 @@ def test_ctrl_c_leaves_a_job_and_a_sweep_alone(service: Service, tmp_path: Path)
 
 
 @pytest.mark.processes
-def test_a_sweep_is_shown_until_its_last_job_has_ended(service: Service, tmp_path: Path) -> None:
+def test_a_sweep_is_shown_until_its_last_job_has_ended(service: Service) -> None:
     service.start()
-    with at_terminal(tmp_path, "submit", *SMALL, "--sweep", f"{LR}=0.1,0.01") as (process, reader):
+    with at_terminal(service, "submit", *SMALL, "--sweep", f"{LR}=0.1,0.01") as (process, reader):
         assert process.wait(60) == 0
         wait_for("the end", lambda: any("2 jobs: 2 succeeded" in line for line in shown(reader)))
