@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MOST_SHOWN = 50  # letters of a wrong name
 TIMEOUT_S = 60.0
 SWEEP_TIMEOUT_S = 600.0  # a thousand jobs are checked and written
-AGAIN_S = 5.0  # a submission is repeated: the service may just be started again
+AGAIN_S = 5.0  # a request is repeated so long: the service may just be started again
 LOOK_S = 0.2
 WAITED_FOR = ("paused", "succeeded", "failed", "cancelled")
 KINDS: Mapping[int, type[HogwildError]] = {
@@ -88,17 +88,9 @@ class Client:
             "data_dir": None if data_dir is None else os.path.abspath(data_dir),
             "environment": allowed(os.environ),
         }
-        begin = time.monotonic()
         self._state.connection()
-        while True:  # the id makes a repeated request the same job
-            try:
-                if sweep is not None:
-                    return self._row("POST", "/sweeps", body, SWEEP_TIMEOUT_S)
-                return self._row("POST", "/jobs", body)
-            except ServiceError:
-                if time.monotonic() - begin > AGAIN_S:
-                    raise
-            time.sleep(LOOK_S)
+        place, timeout_s = ("/jobs", TIMEOUT_S) if sweep is None else ("/sweeps", SWEEP_TIMEOUT_S)
+        return _repeated(lambda: self._row("POST", place, body, timeout_s))  # the id makes it the same job
 
     def sweep(
         self,
@@ -163,10 +155,12 @@ class Client:
         self._ask("DELETE", _place(name))
 
     def wait(self, name: str | int, timeout_s: float | None = None) -> Row:
-        """Wait until a job has ended or is paused; return its row. Raises TimeoutError."""
+        """Wait until a job has ended or is paused; return its row. The service may be started again meanwhile. Raises
+        TimeoutError."""
         begin = time.monotonic()
+        self._state.connection()
         while True:
-            row = self.job(name)
+            row = _repeated(lambda: self.job(name))
             left = [one for one in jobs_of(row) if one["state"] not in WAITED_FOR]
             if not left:
                 return row
@@ -197,6 +191,17 @@ class Client:
         if answer.status >= http.client.BAD_REQUEST:
             raise _error(answer.status, content)
         return json.loads(content) if content else None
+
+
+def _repeated(ask: Callable[[], Row]) -> Row:
+    begin = time.monotonic()
+    while True:
+        try:
+            return ask()
+        except ServiceError:
+            if time.monotonic() - begin > AGAIN_S:
+                raise
+        time.sleep(LOOK_S)
 
 
 def jobs_of(row: Row) -> list[Row]:

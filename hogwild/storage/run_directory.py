@@ -287,9 +287,11 @@ def _lock(folder: Path) -> int:
     try:
         return host.lock_file(file)
     except BlockingIOError:
+        is_of_service = (folder.parent / "job.json").is_file()
+        stop_it = f"stop it with `hogwild cancel {folder.parent.name}`" if is_of_service else "stop it"
         raise RunDirError(
             f"the run directory {folder} is in use by another job, process {_owner(file)}; "
-            f"wait for it, stop it, or choose another --run-dir",
+            f"wait for it, {stop_it}, or choose another --run-dir",
             code="run/in-use",
         ) from None
     except OSError as error:

@@ -1,5 +1,6 @@
-"""A terminal as far as we write to one: characters, line ends, lines up, clearing. What it shows is what a person would
-see. Raises for any other sequence: then it is this file that must learn it, or the code that must do without."""
+"""A terminal as far as we write to one: characters, line ends, lines up, the upper left corner, clearing. What it shows
+is what a person would see. Raises for any other sequence: then it is this file that must learn it, or the code that
+must do without."""
 
 import re
 import threading
@@ -47,6 +48,8 @@ class Terminal:
     def _control(self, number: str, what: str) -> None:
         if what == "A":
             self.row = max(self.row - int(number or 1), len(self.rows) - self.height, 0)
+        elif what == "H" and not number:
+            self.row, self.column = max(len(self.rows) - self.height, 0), 0
         elif what == "K" and number in ("", "2"):
             self.rows[self.row] = self.rows[self.row][: 0 if number else self.column]
         elif what == "J" and not number:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,19 @@ def test_stopping_the_service_leaves_jobs_alone_and_the_next_one_takes_them_over
     service.client.cancel(row["id"])
     assert service.wait_for_state(row["id"], *ENDED)["state"] == "cancelled"
     wait_for("nothing left", lambda: not service.processes())
+
+
+def test_who_waits_for_a_job_does_not_notice_that_the_service_is_started_again(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hogwild.service.client.AGAIN_S", 60.0)
+    row = service.start().submit(*LONG)
+    service.wait_for_state(row["id"], "running")
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(service.client.wait, row["id"], 120)
+        service.kill()
+        service.start().client.cancel(row["id"])
+        assert waiting.result()["state"] == "cancelled"
 
 
 def test_ends_without_a_service_are_booked_by_the_next_one(service: Service) -> None:
