@@ -126,7 +126,7 @@ class Store:
         with self._accepting(copied), self._accepting(aside):
             for order in orders:
                 folder = JobFolder(aside / order.id)
-                shutil.copytree(copied / "files", folder.files, copy_function=os.link)
+                shutil.copytree(copied / "files", folder.files, copy_function=_link_or_copy)
                 _write_synced(folder.order, order_text(order))
                 _write_synced(folder.journal, "")
                 for made in (*{(folder.files / name).parent for name in files}, folder.path):
@@ -259,6 +259,14 @@ class Store:
         except _DAMAGE:  # full or damaged: the journals are complete, and the next start makes it anew
             self._index.close()
             self._index = None
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    """Link a file that nobody changes; copy it where the file system has no links."""
+    try:
+        os.link(source, target)
+    except PermissionError:  # EPERM, as link(2) has it
+        shutil.copyfile(source, target)
 
 
 def _write_synced(file: Path, text: str) -> None:
