@@ -1,5 +1,6 @@
 """The command `ask`: a request to a live job, with or without a service."""
 
+import contextlib
 import os
 import re
 import time
@@ -13,7 +14,7 @@ from hogwild.cli.arguments import Json, StateDir, check_choice
 from hogwild.cli.output import print_answer
 from hogwild.cli.runs import RunOrJob, require_alive, run_of
 from hogwild.errors import RunEndedError, RunError, UsageError
-from hogwild.monitoring.run_status import read_status
+from hogwild.monitoring.run_status import read_object, read_status
 from hogwild.storage.run_requests import answer_to, size_of_events, withdraw, write_request
 
 KINDS = ("checkpoint", "stacks", "resize")
@@ -37,9 +38,13 @@ def ask(
             "--procs and --cores belong to resize, which needs one of them: hogwild ask RUN resize --procs N",
             code="usage/contradiction",
         )
-    asked = {"ask": what, "procs": procs, "cores": None if cores is None else cpu_list(cores)}
+    wanted = None if cores is None else cpu_list(cores)
+    asked = {"ask": what, "procs": procs, "cores": wanted}
     path = run_of(run, state_dir)
-    require_alive(read_status(path))
+    status = read_status(path)
+    require_alive(status)
+    if wanted is not None:
+        _check_cores(path, status.record.get("pid"), wanted)
     begin = size_of_events(path)
     name = write_request(path, {field: value for field, value in asked.items() if value is not None})
     with host.raising_on_signals():
@@ -50,6 +55,22 @@ def ask(
     lines += [f"  written to {answer['stacks']}"] if "stacks" in answer else []
     print_answer(answer, lines, as_json)
     return int(answer["answer"] != DONE)
+
+
+def _check_cores(run: Path, pid: Any, cores: list[int]) -> None:
+    """Check that a job of the service stays on its own cores. Raises UsageError."""
+    order = read_object(run.parent / "job.json")
+    if not order or not isinstance(pid, int):
+        return
+    if order.get("elastic"):
+        raise UsageError(
+            "--cores: the service moves the cores of this job itself; give --procs", code="service/too-much"
+        )
+    with contextlib.suppress(ProcessLookupError):
+        if not set(cores) <= (own := host.affinity(pid)):
+            raise UsageError(
+                f"--cores: must be among {sorted(own)}, which the job has, got {cores}", code="service/too-much"
+            )
 
 
 def cpu_list(text: str) -> list[int]:

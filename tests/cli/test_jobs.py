@@ -180,7 +180,8 @@ def test_a_job_is_asked_read_and_followed_by_its_number(service: Service, capsys
     assert f"{made['run_dir']}/checkpoints/update-" in capsys.readouterr().out
     assert main.run(["ask", made["id"][:4], "stacks"]) == 0
     assert main.run(["ask", "1", "resize", "--procs", "64"]) == 1
-    capsys.readouterr()
+    assert main.run(["ask", "1", "resize", "--cores", "4000"]) == 2
+    assert "which the job has, got [4000]" in capsys.readouterr().err
     assert main.run(["status", "1"]) == 0
     assert capsys.readouterr().out.startswith("job 1  running")
     assert main.run(["logs", "1", "--worker", "0"]) == 0
