@@ -5,9 +5,9 @@ import os
 
 VARIABLE = "HOGWILD_FAILPOINT"
 POINTS = (
-    *("added-aside", "accepted", "moved", "added", "booked", "indexed"),  # store
+    *("added-aside", "accepted", "moved-in", "added", "booked", "indexed"),  # store
     *("before-start", "spawned", "started"),  # attempts
-    *("before-move", "move-asked", "moved"),  # loop
+    *("before-move", "move-asked", "moved"),  # moves
     *("before-signal", "signalled", "before-end", "ended", "removed-aside"),  # loop and store
 )
 _reached: dict[str, int] = {}

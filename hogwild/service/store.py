@@ -147,7 +147,7 @@ class Store:
                 reach("accepted")
                 for order in orders:
                     moved.append((accepted / order.id).rename(self.state.job(order.id).path))
-                    reach("moved")
+                    reach("moved-in")
                 sync_folder(self.state.jobs)
                 accepted.rmdir()
             except OSError:
