@@ -6,24 +6,22 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from hogwild import host
-from hogwild.config.field_types import nbytes
-from hogwild.config.load import Job, load_job
-from hogwild.config.schema import ElasticCores
+from hogwild.config.load import load_job
 from hogwild.errors import NotFoundError, UsageError
-from hogwild.formatting import size
 from hogwild.service.environment import allowed, is_possible
 from hogwild.service.folders import ID, StateFolder, check_files
 from hogwild.service.loop import ServiceLoop
 from hogwild.service.schedule import Machine
-from hogwild.service.states import Elastic, JobOrder
+from hogwild.service.states import JobOrder
 from hogwild.service.views import Row
+from hogwild.service.wishes import cores_for, wishes_of
 
 Text = Annotated[str, Field(max_length=4096)]
 Name = Annotated[str, Field(max_length=100)]
@@ -67,12 +65,12 @@ class Draft(BaseModel):
 def jobs_router(loop: ServiceLoop) -> APIRouter:
     """Return the routes below /api/v1."""
     routes = APIRouter(prefix="/api/v1", tags=["jobs"])
-    current = os.getcwd()
+    intake = Intake(loop.machine, loop.state, os.getcwd())
 
     @routes.post("/jobs", status_code=201)
     async def submit(given: Submission) -> Row:
         """Queue a job. Only `id`, `job_file` and `text` are needed."""
-        order = await asyncio.to_thread(order_of, given, loop.machine, loop.state, current)
+        order = await asyncio.to_thread(intake.order_of, given)
         aside = await asyncio.to_thread(loop.write_aside, {**given.files, order.copied: given.text})
         return await asyncio.wrap_future(loop.call(lambda: loop.submit(order, aside)))
 
@@ -107,63 +105,6 @@ def jobs_router(loop: ServiceLoop) -> APIRouter:
     return routes
 
 
-def cores_for(job: Job, machine: Machine) -> int:
-    """Return the physical cores that a job is given: `resources.cpus`, or workers x threads, at most those of the
-    machine. Raises UsageError if it asks for more than the machine has."""
-    cores, procs, threads = len(machine.cores), job.train.procs, job.train.threads
-    memory = host.machine_memory().bytes
-    for name, wanted, there in (
-        ("cpus", job.resources.cpus or 0, cores),
-        ("gpus", job.resources.gpus, len(machine.gpus)),
-        ("memory", reserved_bytes(job), memory),
-    ):
-        if wanted > there:
-            unit = size if name == "memory" else str
-            raise UsageError(
-                f"resources.{name}: must be <= {unit(there)}, which is what this machine has, got {unit(wanted)}",
-                code="service/too-much",
-            )
-    elastic = elastic_of(job, machine)
-    if job.resources.cpus is not None:
-        wish = job.resources.cpus
-    elif procs == "auto":
-        wish = cores
-    else:
-        wish = min(max(procs, 1) * (threads if isinstance(threads, int) else 1), cores)
-    return wish if elastic is None else min(max(wish, elastic.least), elastic.most)
-
-
-def elastic_of(job: Job, machine: Machine) -> Elastic | None:
-    """Return the cores that a job may have while it runs; None if it keeps those that it begins with. Raises UsageError
-    if it asks for more than the machine has."""
-    is_bound = job.train.pin or job.data.lanes is not None or job.resources.gpus > 0
-    if job.queue.elastic is None and (job.train.procs != "auto" or is_bound):
-        return None
-    given, cores = job.queue.elastic or ElasticCores(), len(machine.cores)
-    threads = job.train.threads if isinstance(job.train.threads, int) else 1
-    least = max(given.min, job.supervise.min_workers * threads)
-    most = given.max if isinstance(given.max, int) else cores
-    if least > cores:
-        if job.queue.elastic is None:
-            return None
-        raise UsageError(
-            f"queue.elastic.min: the job needs {least} cores (min {given.min}; supervise.min_workers "
-            f"{job.supervise.min_workers} x {threads} threads); this machine has {cores}",
-            code="service/too-much",
-        )
-    return Elastic(least, max(most, least), threads)
-
-
-def reserved_bytes(job: Job) -> int:
-    return 0 if job.resources.memory is None else nbytes(job.resources.memory)
-
-
-def order_of(given: Submission, machine: Machine, state: StateFolder, current: str) -> JobOrder:
-    """Check a submission. `current`: the service's folder. Raises UsageError, ConfigError, NotFoundError."""
-    check_submission(given)
-    return order_with(given, given.id, given.overrides, digest_of(given), machine, state, current)
-
-
 def copied_name(given: Submission) -> str:
     return os.path.basename(given.job_file) or "job.yaml"
 
@@ -184,42 +125,34 @@ def check_submission(given: Submission) -> None:
             raise NotFoundError(f"{what} {folder}: there is no such folder", code="service/no-folder")
 
 
-def order_with(
-    given: Submission,
-    name: str,
-    overrides: Sequence[str],
-    digest: str,
-    machine: Machine,
-    state: StateFolder,
-    current: str,
-) -> JobOrder:
-    """Return the order of job `name` of a checked submission. `current`: the service's folder. Raises ConfigError,
-    UsageError."""
-    job = load_job(Path(given.job_file), overrides, source_text=given.text)
-    return JobOrder(
-        id=name,
-        number=0,  # the loop gives it
-        submitted=time.time(),
-        job_file=given.job_file,
-        copied=copied_name(given),
-        job_folder=str(state.job(name).files) if given.job_folder is None else given.job_folder,
-        overrides=tuple(overrides),
-        folder=current if given.folder is None else given.folder,
-        data_dir=given.data_dir,
-        environment=allowed(os.environ if given.environment is None else given.environment),
-        digest=digest,
-        mark=secrets.token_hex(16),
-        **wishes_of(job, machine),
-    )
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """Makes orders of submissions. `current`: the service's folder, for whoever names none."""
 
+    machine: Machine
+    state: StateFolder
+    current: str
 
-def wishes_of(job: Job, machine: Machine) -> dict[str, Any]:
-    """Return the fields of an order that the job file decides. Raises UsageError as `cores_for` does."""
-    return {
-        "name": job.name,
-        "cpus": cores_for(job, machine),
-        "memory": reserved_bytes(job),
-        "gpus": job.resources.gpus,
-        "elastic": elastic_of(job, machine),
-        **job.queue.model_dump(exclude={"elastic"}),
-    }
+    def order_of(self, given: Submission) -> JobOrder:
+        """Check a submission. Raises UsageError, ConfigError, NotFoundError."""
+        check_submission(given)
+        return self.order_with(given, given.id, given.overrides, digest_of(given))
+
+    def order_with(self, given: Submission, name: str, overrides: Sequence[str], digest: str) -> JobOrder:
+        """Return the order of job `name` of a checked submission. Raises ConfigError, UsageError."""
+        job = load_job(Path(given.job_file), overrides, source_text=given.text)
+        return JobOrder(
+            id=name,
+            number=0,  # the loop gives it
+            submitted=time.time(),
+            job_file=given.job_file,
+            copied=copied_name(given),
+            job_folder=str(self.state.job(name).files) if given.job_folder is None else given.job_folder,
+            overrides=tuple(overrides),
+            folder=self.current if given.folder is None else given.folder,
+            data_dir=given.data_dir,
+            environment=allowed(os.environ if given.environment is None else given.environment),
+            digest=digest,
+            mark=secrets.token_hex(16),
+            **wishes_of(job, self.machine),
+        )

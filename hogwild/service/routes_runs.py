@@ -23,9 +23,10 @@ from hogwild.service.continuation import copy_checkpoint, files_of
 from hogwild.service.folders import ID
 from hogwild.service.follow import Followed
 from hogwild.service.loop import ServiceLoop
-from hogwild.service.routes_jobs import Text, wishes_of
+from hogwild.service.routes_jobs import Text
 from hogwild.service.states import JobOrder
 from hogwild.service.views import Row
+from hogwild.service.wishes import wishes_of
 from hogwild.storage.run_directory import RESOLVED
 from hogwild.storage.run_requests import answer_to, size_of_events, withdraw, write_request
 

@@ -9,18 +9,16 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from hogwild.errors import ConflictError
-from hogwild.service.folders import StateFolder
 from hogwild.service.loop import ServiceLoop
 from hogwild.service.routes_jobs import (
+    Intake,
     Name,
     Submission,
     Text,
     check_submission,
     copied_name,
     digest_of,
-    order_with,
 )
-from hogwild.service.schedule import Machine
 from hogwild.service.states import LIVE, JobOrder
 from hogwild.service.sweeps import MOST_JOBS, SWEEP, combinations, job_id
 from hogwild.service.views import Row
@@ -38,12 +36,12 @@ class SweepSubmission(Submission):
 def sweeps_router(loop: ServiceLoop) -> APIRouter:
     """Return the routes below /api/v1/sweeps. All answer with the sweep: its id and the rows of its jobs."""
     routes = APIRouter(prefix="/api/v1/sweeps", tags=["sweeps"])
-    current = os.getcwd()
+    intake = Intake(loop.machine, loop.state, os.getcwd())
 
     @routes.post("", status_code=201)
     async def submit(given: SweepSubmission) -> Row:
         """Accept all combinations, or none if one of them is wrong."""
-        checked = await asyncio.to_thread(_orders_of, given, loop.machine, loop.state, current)
+        checked = await asyncio.to_thread(_orders_of, given, intake)
         orders = await asyncio.wrap_future(loop.call(lambda: loop.numbered(checked)))
         files = {**given.files, copied_name(given): given.text}
         aside = await asyncio.to_thread(loop.write_sweep_aside, files, orders)
@@ -83,13 +81,13 @@ def sweeps_router(loop: ServiceLoop) -> APIRouter:
     return routes
 
 
-def _orders_of(given: SweepSubmission, machine: Machine, state: StateFolder, current: str) -> list[JobOrder]:
+def _orders_of(given: SweepSubmission, intake: Intake) -> list[JobOrder]:
     """Check a sweep, with each of its combinations. Raises UsageError, ConfigError, NotFoundError."""
     check_submission(given)
     digest = digest_of(given)
     orders = []
     for index, values in enumerate(combinations(given.sweep, given.overrides)):
         overrides = [*given.overrides, *(f"{path}={value}" for path, value in values.items())]
-        order = order_with(given, job_id(given.id, index), overrides, digest, machine, state, current)
+        order = intake.order_with(given, job_id(given.id, index), overrides, digest)
         orders.append(replace(order, sweep=given.id, sweep_values=values))
     return orders

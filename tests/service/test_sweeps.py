@@ -274,7 +274,7 @@ def test_a_repeated_sweep_is_the_same_one(service: Service, monkeypatch: pytest.
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("point", "jobs"), [("added-aside", 0), ("accepted", 3), ("moved:2", 3), ("added", 3)])
+@pytest.mark.parametrize(("point", "jobs"), [("added-aside", 0), ("accepted", 3), ("moved-in:2", 3), ("added", 3)])
 def test_a_service_killed_while_it_accepts_a_sweep_has_all_of_it_or_nothing(
     service: Service, point: str, jobs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
