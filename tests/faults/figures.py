@@ -272,7 +272,7 @@ def _lending(seeds: Seeds) -> list[Row]:
     measured = seeds.all.measured
     shares = ", ".join(f"{sum(measured.get(what, [])):.0f} {what}" for what in ("jobs", "kills", "moves of cores"))
     calm, found = (measured.get(f"accuracy, {kind}", []) for kind in ("calm", "digits"))
-    accuracy = Row(f"{title}: accuracy (digits)", "", None, found, note="per seed; baseline: jobs left alone")
+    accuracy = Row(f"{title}: accuracy (digits)", "", 0.98, found, note="per seed; baseline: jobs left alone")
     accuracy.baseline = statistics.fmean(calm) if calm else None
     return [
         _count(f"{title}: resizes", "", 200, seeds),
