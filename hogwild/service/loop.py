@@ -417,6 +417,8 @@ class ServiceLoop:
     def _start_jobs(self) -> None:
         jobs = [job for job in self._store.jobs.values() if job.is_live or self._is_startable(job)]
         self._waits = {name: why for name, why in self._waits.items() if name in self._not_before_s}
+        if not any(job.state == "queued" or self._store.orders[job.id].elastic for job in jobs):
+            return  # nobody waits and nobody can be moved
         machine = self._open_machine()
         turn = decide(jobs, self._store.orders, machine)
         self._waits |= turn.waits

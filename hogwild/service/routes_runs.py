@@ -156,10 +156,7 @@ def _continued(loop: ServiceLoop, old_id: str, checkpoint: str, given: Continuat
     """Return the order of the new job, and the folder aside with its files and its run. Raises ConfigError, UsageError,
     NotFoundError, ConflictError, CheckpointError, StorageFullError."""
     old = loop.state.job(old_id)
-    try:
-        order = old.read_order()
-    except (OSError, ValueError) as error:
-        raise ConflictError(f"{old.order}: {error}", code="service/damaged-job") from None
+    order = run_reader.order_in(old)
     resolved = run_reader.read_small(old.run, RESOLVED)
     if resolved is None:
         raise NotFoundError(f"{old.run} has no {RESOLVED}", code="run/not-a-run")

@@ -22,6 +22,7 @@ from hogwild.config.strict_yaml import readings
 from hogwild.errors import CheckpointError, ConfigError, ConflictError, NotFoundError
 from hogwild.formatting import flat
 from hogwild.service.folders import JobFolder
+from hogwild.service.states import JobOrder
 from hogwild.storage.checkpoint_format import MANIFEST, MODEL, NAME
 from hogwild.storage.records import to_json
 from hogwild.storage.run_directory import BEST, LATEST, RESOLVED
@@ -220,10 +221,7 @@ def opened_model(run: Path, name: str) -> tuple[BufferedReader, int]:
 def config_of(folder: JobFolder) -> dict[str, Any]:
     """Return the job file as submitted, as resolved, and where each value came from. Raises ConflictError for a damaged
     job, NotFoundError, ConfigError."""
-    try:
-        order = folder.read_order()
-    except (OSError, ValueError) as error:
-        raise ConflictError(f"{folder.order}: {error}", code="service/damaged-job") from None
+    order = order_in(folder)
     text = read_job_file(folder.files / order.copied)
     resolved = read_small(folder.run, RESOLVED)
     values = _flat_values(resolved or "")
@@ -240,6 +238,14 @@ def config_of(folder: JobFolder) -> dict[str, Any]:
             for path, value in values.items()
         ],
     }
+
+
+def order_in(folder: JobFolder) -> JobOrder:
+    """Return a job's order. Raises ConflictError for a damaged one."""
+    try:
+        return folder.read_order()
+    except (OSError, ValueError) as error:
+        raise ConflictError(f"{folder.order}: {error}", code="service/damaged-job") from None
 
 
 def _origin(path: str, given: Mapping[str, Any], changed: list[str]) -> str:

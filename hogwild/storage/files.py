@@ -36,16 +36,16 @@ def replace(file: Path, content: bytes, sync: bool) -> None:
         sync_folder(file.parent)
 
 
-def read_regular(file: Path, begin: int = 0) -> bytes:
-    """Return what a file that any code may have written has after `begin`, at most MOST_BYTES; a pipe or a device does
-    not block. Raises OSError."""
+def read_regular(file: Path, begin: int = 0, most: int = MOST_BYTES) -> bytes:
+    """Return what a file that any code may have written has after `begin`, at most `most` bytes; b"" for anything else
+    than a file: a pipe or a device does not block. Raises OSError."""
     reader = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(reader).st_mode):
-            raise OSError(f"{file} is no regular file")
+            return b""
         with open(reader, "rb", closefd=False) as stream:
             stream.seek(begin)
-            return stream.read(MOST_BYTES)
+            return stream.read(most)
     finally:
         os.close(reader)
 

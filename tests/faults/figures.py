@@ -115,6 +115,17 @@ def _none(figure: str, unit: str, seeds: Seeds, counts: Callable[[Tally], int], 
     return Row(figure, unit, 0.0, runs, note=note, smaller_is_better=True)
 
 
+def _nothing_lost(title: str, faults: str, needed: int, seeds: Seeds, note: str) -> list[Row]:
+    """Return how many faults there were, and that no batch was lost or repeated, and nothing hung."""
+    return [
+        _count(f"{title}: {faults}", "", needed, seeds),
+        _none(f"{title}: batches lost", "", seeds, lambda tally: tally.lost, note),
+        _none(f"{title}: batches repeated", "", seeds, lambda tally: tally.duplicated),
+        _none(f"{title}: hangs", "", seeds, lambda tally: tally.hangs),
+        _none(f"{title}: other violations", "", seeds, _violations),
+    ]
+
+
 def _seeds(seeds: Seeds) -> str:
     mended = sum(bool(one.failed_before) for one in seeds.done)
     words = f"{len(seeds.done)} seeds, {sum(one.seconds for one in seeds.done) / 60:.0f} minutes"
@@ -226,13 +237,7 @@ def _streaming(seeds: Seeds) -> list[Row]:
     title = "streamed jobs, killed, stopped and resumed"
     struck = ("worker", "loader", "SIGTERM", "parent")
     counts = [f"{len(seeds.all.measured.get(what, []))} x {what}" for what in struck]
-    return [
-        _count(f"{title}: jobs", "", 300, seeds),
-        _none(f"{title}: batches lost", "", seeds, lambda tally: tally.lost, ", ".join(counts)),
-        _none(f"{title}: batches repeated", "", seeds, lambda tally: tally.duplicated),
-        _none(f"{title}: hangs", "", seeds, lambda tally: tally.hangs),
-        _none(f"{title}: other violations", "", seeds, _violations),
-    ]
+    return _nothing_lost(title, "jobs", 300, seeds, ", ".join(counts))
 
 
 def _ledger(seeds: Seeds) -> list[Row]:
@@ -246,13 +251,7 @@ def _roles(seeds: Seeds) -> list[Row]:
     title = "SIGKILL of workers, loaders, readers, spares and a GPU's owner, with resizes"
     measured = seeds.all.measured
     shares = ", ".join(f"{sum(measured[what]):.0f} {what}" for what in sorted(measured))
-    return [
-        _count(f"{title}: kills", "", 2_000, seeds),
-        _none(f"{title}: batches lost", "", seeds, lambda tally: tally.lost, shares),
-        _none(f"{title}: batches repeated", "", seeds, lambda tally: tally.duplicated),
-        _none(f"{title}: hangs", "", seeds, lambda tally: tally.hangs),
-        _none(f"{title}: other violations", "", seeds, _violations),
-    ]
+    return _nothing_lost(title, "kills", 2_000, seeds, shares)
 
 
 def _service(seeds: Seeds) -> list[Row]:
@@ -275,11 +274,7 @@ def _lending(seeds: Seeds) -> list[Row]:
     accuracy = Row(f"{title}: accuracy (digits)", "", 0.98, found, note="per seed; baseline: jobs left alone")
     accuracy.baseline = statistics.fmean(calm) if calm else None
     return [
-        _count(f"{title}: resizes", "", 200, seeds),
-        _none(f"{title}: batches lost", "", seeds, lambda tally: tally.lost, shares),
-        _none(f"{title}: batches repeated", "", seeds, lambda tally: tally.duplicated),
-        _none(f"{title}: hangs", "", seeds, lambda tally: tally.hangs),
-        _none(f"{title}: other violations", "", seeds, _violations),
+        *_nothing_lost(title, "resizes", 200, seeds, shares),
         accuracy,
     ]
 

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from hogwild.host import affinity, physical_cores
 from hogwild.service.client import Client
 from hogwild.service.folders import StateFolder
 from hogwild.service.states import JobOrder
@@ -20,6 +23,11 @@ from tests.helpers.processes import MARK, marked, wait_for
 # Trains in the parent process, without workers: what the service sees of a job is the same.
 SMALL = ("train.procs=0", "train.epochs=1")
 LONG = ("train.procs=0", "train.epochs=100000")
+
+
+def require_two_cores() -> None:
+    if len(physical_cores(affinity())) < 2:
+        pytest.skip("needs two cores: one of them moves")
 
 
 def order(number: int, **more: Any) -> JobOrder:

@@ -23,7 +23,7 @@ from hogwild.service.states import Elastic
 from hogwild.service.store import Store
 from hogwild.service.views import row_of
 from tests.helpers.processes import IS_THOROUGH, wait_for
-from tests.helpers.service import Service, order, serving
+from tests.helpers.service import Service, order, require_two_cores, serving
 
 ELASTIC = ("train.procs=auto", "train.epochs=100000")  # on all cores; others borrow them
 MACHINE = Machine(((0,), (1,)))
@@ -228,8 +228,7 @@ def test_cores_that_the_service_moves_are_not_moved_by_others(store: Store, is_e
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    if len(host.physical_cores(host.affinity())) < 2:
-        pytest.skip("needs two cores: one of them moves")
+    require_two_cores()
     with serving(tmp_path) as made:
         yield made
 

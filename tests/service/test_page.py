@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Error, Page, Request, expect
 
-from hogwild.host import affinity, physical_cores
 from tests.helpers.browser import WITHOUT, Watched, browsing, chromium, fits
 from tests.helpers.processes import IS_THOROUGH, wait_for
-from tests.helpers.service import LONG, SMALL, Service, serving
+from tests.helpers.service import LONG, SMALL, Service, require_two_cores, serving
 
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(chromium() is None, reason=WITHOUT)]
 PICTURES = os.environ.get("HOGWILD_PICTURES")  # a folder in which pictures of the page are kept
@@ -208,8 +207,7 @@ def test_the_page_fits_from_400_to_2000_pixels_light_and_dark(page: Page, ended:
 
 
 def test_a_second_job_borrows_a_core_and_the_curve_of_the_first_does_not_break(service: Service, page: Page) -> None:
-    if len(physical_cores(affinity())) < 2:
-        pytest.skip("needs two cores: one of them moves")
+    require_two_cores()
     lender = service.submit("train.procs=auto", "train.epochs=100000", "log.every_s=0.2", "name=lender")
     service.wait_for_state(lender["id"], "running")
     go(page, lender["id"])

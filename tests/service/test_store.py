@@ -4,7 +4,6 @@ import json
 import random
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,21 +18,6 @@ from tests.helpers.service import order
 DAMAGES = 1000 if IS_THOROUGH else 150
 STARTING = {"event": "starting", "attempt": 1, "cores": [0], "at": 1.0, "boot_id": "b"}
 STARTED = {"event": "started", "pid": 7, "start_ticks": 9}
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> StateFolder:
-    made = StateFolder(tmp_path / "state")
-    made.make()
-    return made
-
-
-@pytest.fixture
-def store(state: StateFolder) -> Iterator[Store]:
-    opened = Store(state)
-    opened.load()
-    yield opened
-    opened.close()
 
 
 def filled(store: Store, jobs: int) -> dict[str, JobRecord]:

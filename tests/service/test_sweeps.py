@@ -77,21 +77,6 @@ def test_a_grid_is_the_product_and_its_ids_follow_from_the_sweep() -> None:
 # ---- the store
 
 
-@pytest.fixture
-def state(tmp_path: Path) -> StateFolder:
-    made = StateFolder(tmp_path / "state")
-    made.make()
-    return made
-
-
-@pytest.fixture
-def store(state: StateFolder) -> Iterator[Store]:
-    opened = Store(state)
-    opened.load()
-    yield opened
-    opened.close()
-
-
 ORDERS = [order(number, sweep="s00000000000", sweep_values={LR: str(number)}) for number in (1, 2, 3)]
 FILES = {"job.yaml": "name: x\n", "package/module.py": "A = 1\n"}
 

@@ -5,11 +5,11 @@ supervisor answers each with an event.
 
 import contextlib
 import json
-import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from hogwild.storage.files import read_regular
 
 LOOK_S = 0.1
 MOST_BYTES = 64 * 1024  # of a request
@@ -39,12 +39,7 @@ class Requests:
 def _read(file: Path) -> dict[str, Any]:
     """Return the request; {} for anything else, which is answered as unknown: no object of JSON, too long, no file (a
     pipe would keep the job waiting)."""
-    reader = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        content = os.read(reader, MOST_BYTES) if stat.S_ISREG(os.fstat(reader).st_mode) else b""
-    finally:
-        os.close(reader)
     with contextlib.suppress(ValueError, RecursionError):
-        if isinstance(found := json.loads(content), dict):
+        if isinstance(found := json.loads(read_regular(file, most=MOST_BYTES)), dict):
             return found
     return {}

@@ -109,7 +109,7 @@ export function Checkpoints({ job }) {
     ${error && html`<p class="quiet">${error}</p>`}
     ${found?.length === 0 && html`<${Empty}><p>No checkpoints yet. One is written at each evaluation, at each pause, and at the end.</p><//>`}
     ${found?.length > 0 && html`
-      <label class="over">to change when resuming, one <code>key=value</code> per line<textarea rows="2" cols="30" placeholder="train.epochs=20" value=${changes} onInput=${(event) => setChanges(event.currentTarget.value)}></textarea></label>
+      <label class="over">to change when resuming, one <code>key=value</code> per line<textarea rows="2" placeholder="train.epochs=20" value=${changes} onInput=${(event) => setChanges(event.currentTarget.value)}></textarea></label>
       <div class="scroll">
         <table>
           <caption class="unseen">checkpoints, the newest first</caption>
