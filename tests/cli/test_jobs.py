@@ -14,10 +14,9 @@ from hogwild.cli.jobs import table
 from hogwild.service.client import Client
 from hogwild.service.folders import StateFolder
 from hogwild.service.states import Elastic, JobRecord, Move
-from hogwild.service.store import Store
 from hogwild.service.views import row_of
 from tests.helpers.processes import wait_for
-from tests.helpers.service import LONG, SMALL, Service, order, serving
+from tests.helpers.service import LONG, SMALL, Service, opened_store, order, serving
 
 Captured = pytest.CaptureFixture[str]
 ELASTIC = Elastic(1, 4)
@@ -117,13 +116,9 @@ def test_a_note_without_room_stands_cut_below_its_job_and_a_success_needs_none()
 def test_jobs_and_sweeps_of_the_service_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.main import get_command
 
-    state = StateFolder(tmp_path)
-    state.make()
-    store = Store(state)
-    store.load()
-    for one in (order(1), order(2, sweep="s00000000000")):
-        store.add(one, store.write_aside({"job.yaml": ""}))
-    store.close()
+    with opened_store(tmp_path) as store:
+        for one in (order(1), order(2, sweep="s00000000000")):
+            store.add(one, store.write_aside({"job.yaml": ""}))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOGWILD_STATE", str(tmp_path))
 

@@ -17,12 +17,26 @@ from hogwild.host import affinity, physical_cores
 from hogwild.service.client import Client
 from hogwild.service.folders import StateFolder
 from hogwild.service.states import JobOrder
+from hogwild.service.store import Store
 from tests.helpers.jobs import RUN_PY, environment
 from tests.helpers.processes import MARK, marked, wait_for
 
 # Trains in the parent process, without workers: what the service sees of a job is the same.
 SMALL = ("train.procs=0", "train.epochs=1")
 LONG = ("train.procs=0", "train.epochs=100000")
+
+
+@contextlib.contextmanager
+def opened_store(folder: Path) -> Iterator[Store]:
+    """Yield the store of a state folder, which is made if it is missing."""
+    state = StateFolder(folder)
+    state.make()
+    store = Store(state)
+    store.load()
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 def require_two_cores() -> None:

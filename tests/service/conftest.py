@@ -7,6 +7,7 @@ import pytest
 
 from hogwild.service.folders import StateFolder
 from hogwild.service.store import Store
+from tests.helpers.service import opened_store
 
 
 @pytest.fixture
@@ -18,7 +19,5 @@ def state(tmp_path: Path) -> StateFolder:
 
 @pytest.fixture
 def store(state: StateFolder) -> Iterator[Store]:
-    opened = Store(state)
-    opened.load()
-    yield opened
-    opened.close()
+    with opened_store(state.path) as opened:
+        yield opened

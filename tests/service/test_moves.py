@@ -14,7 +14,6 @@ import pytest
 from hogwild import host
 from hogwild.errors import ConflictError
 from hogwild.service.attempts import JobProcess
-from hogwild.service.folders import StateFolder
 from hogwild.service.lending import REST_S
 from hogwild.service.moves import SILENT_S, Moves
 from hogwild.service.routes_runs import LiveRequest, check_request
@@ -23,7 +22,7 @@ from hogwild.service.states import Elastic
 from hogwild.service.store import Store
 from hogwild.service.views import row_of
 from tests.helpers.processes import IS_THOROUGH, wait_for
-from tests.helpers.service import Service, order, require_two_cores, serving
+from tests.helpers.service import Service, opened_store, order, require_two_cores, serving
 
 ELASTIC = ("train.procs=auto", "train.epochs=100000")  # on all cores; others borrow them
 MACHINE = Machine(((0,), (1,)))
@@ -35,18 +34,14 @@ JOB, WAITING = order(1, elastic=Elastic(1, 2), cpus=2), order(2)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    state = StateFolder(tmp_path)
-    state.make()
-    made = Store(state)
-    made.load()
-    for one in (JOB, WAITING):
-        made.add(one, made.write_aside({"job.yaml": ""}))
-    share = {"attempt": 1, "cores": [0, 1], "procs": 2, "boot_id": "", "at": time.time()}
-    made.book(JOB.id, {"event": "starting", **share})
-    made.book(JOB.id, {"event": "running"})
-    state.job(JOB.id).run.mkdir()
-    yield made
-    made.close()
+    with opened_store(tmp_path) as made:
+        for one in (JOB, WAITING):
+            made.add(one, made.write_aside({"job.yaml": ""}))
+        share = {"attempt": 1, "cores": [0, 1], "procs": 2, "boot_id": "", "at": time.time()}
+        made.book(JOB.id, {"event": "starting", **share})
+        made.book(JOB.id, {"event": "running"})
+        made.state.job(JOB.id).run.mkdir()
+        yield made
 
 
 def ask(store: Store) -> Moves:

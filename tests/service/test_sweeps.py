@@ -18,7 +18,7 @@ from hogwild.service.sweeps import MOST_JOBS, SWEEP, combinations, job_id, read_
 from hogwild.service.views import row_of
 from tests.helpers import mounts
 from tests.helpers.processes import wait_for
-from tests.helpers.service import LONG, SMALL, Service, order, serving
+from tests.helpers.service import LONG, SMALL, Service, opened_store, order, serving
 from tests.service.test_full_disk import fill
 
 LR = "optimizer.init_args.lr"
@@ -83,14 +83,13 @@ FILES = {"job.yaml": "name: x\n", "package/module.py": "A = 1\n"}
 
 def test_the_jobs_of_a_sweep_are_read_back_and_share_their_copied_files(store: Store, state: StateFolder) -> None:
     store.add_sweep(ORDERS, store.write_sweep_aside(FILES, ORDERS))
-    again = Store(state)
-    again.load()
-    assert [*again.orders.values()] == ORDERS and again.jobs == store.jobs
-    copies = [state.job(one.id).files / "package/module.py" for one in ORDERS]
-    assert [copy.read_text() for copy in copies] == ["A = 1\n"] * 3
-    assert len({copy.stat().st_ino for copy in copies}) == 1
-    assert sorted(os.listdir(state.jobs)) == [one.id for one in ORDERS]
-    assert again.next_number() == 4 and again.next_number(5) == 5 and again.next_number() == 10
+    with opened_store(state.path) as again:
+        assert [*again.orders.values()] == ORDERS and again.jobs == store.jobs
+        copies = [state.job(one.id).files / "package/module.py" for one in ORDERS]
+        assert [copy.read_text() for copy in copies] == ["A = 1\n"] * 3
+        assert len({copy.stat().st_ino for copy in copies}) == 1
+        assert sorted(os.listdir(state.jobs)) == [one.id for one in ORDERS]
+        assert again.next_number() == 4 and again.next_number(5) == 5 and again.next_number() == 10
 
 
 @pytest.mark.parametrize("moved", range(4))
@@ -99,10 +98,9 @@ def test_an_accepted_sweep_is_completed_at_the_next_start(store: Store, state: S
     accepted = aside.rename(aside.with_name(".all-0"))
     for one in ORDERS[:moved]:
         (accepted / one.id).rename(state.job(one.id).path)
-    again = Store(state)
-    again.load()
-    assert [*again.orders.values()] == ORDERS
-    assert sorted(os.listdir(state.jobs)) == [one.id for one in ORDERS]
+    with opened_store(state.path) as again:
+        assert [*again.orders.values()] == ORDERS
+        assert sorted(os.listdir(state.jobs)) == [one.id for one in ORDERS]
 
 
 def test_a_job_of_a_sweep_that_cannot_be_moved_is_named_and_the_others_are_there(
@@ -110,24 +108,18 @@ def test_a_job_of_a_sweep_that_cannot_be_moved_is_named_and_the_others_are_there
 ) -> None:
     (state.jobs / ORDERS[1].id / "there").mkdir(parents=True)
     accepted = store.write_sweep_aside(FILES, ORDERS).rename(state.jobs / ".all-0")
-    again = Store(state)
-    again.load()
-    assert {*again.orders} == {ORDERS[0].id, ORDERS[2].id} and {*again.unreadable} == {ORDERS[1].id}
-    assert os.listdir(accepted) == [ORDERS[1].id]
+    with opened_store(state.path) as again:
+        assert {*again.orders} == {ORDERS[0].id, ORDERS[2].id} and {*again.unreadable} == {ORDERS[1].id}
+        assert os.listdir(accepted) == [ORDERS[1].id]
 
 
 @pytest.mark.processes
 def test_on_a_full_disk_no_job_of_a_sweep_is_left(tmp_path: Path) -> None:
-    with mounts.disk(tmp_path / "disk", "2m") as disk:
-        state = StateFolder(disk / "state")
-        state.make()
-        store = Store(state)
-        store.load()
+    with mounts.disk(tmp_path / "disk", "2m") as disk, opened_store(disk / "state") as store:
         fill(disk)
         with pytest.raises(StorageFullError, match="not accepted"):
             store.write_sweep_aside({"job.yaml": "x" * 10_000}, ORDERS)
-        assert os.listdir(state.jobs) == []
-        store.close()
+        assert os.listdir(store.state.jobs) == []
 
 
 def test_a_sweep_whose_jobs_cannot_all_be_moved_is_taken_back(store: Store, state: StateFolder) -> None:
@@ -154,10 +146,8 @@ def test_a_service_killed_while_it_takes_a_sweep_back_leaves_none_or_all_of_it(
     with pytest.raises(SystemExit):
         store.add_sweep(ORDERS, aside)
     monkeypatch.undo()
-    again = Store(state)
-    again.load()
-    assert len(again.jobs) in (0, len(ORDERS))
-    again.close()
+    with opened_store(state.path) as again:
+        assert len(again.jobs) in (0, len(ORDERS))
 
 
 def test_an_order_that_was_written_before_sweeps_existed_is_read(store: Store, state: StateFolder) -> None:
@@ -165,9 +155,8 @@ def test_an_order_that_was_written_before_sweeps_existed_is_read(store: Store, s
     file = state.job(f"{1:012x}").order
     values = {name: value for name, value in json.loads(file.read_text()).items() if not name.startswith("sweep")}
     file.write_text(json.dumps(values))
-    again = Store(state)
-    again.load()
-    assert again.orders == store.orders
+    with opened_store(state.path) as again:
+        assert again.orders == store.orders
 
 
 # ---- the table

@@ -63,6 +63,7 @@ def resized(jobs_folder: Path, start_shared_job: Callable[..., Job]) -> tuple[En
         victim = job.workers()[0]
         os.kill(victim, signal.SIGKILL)
         job.wait_for_exit_of(victim)
+        job.wait_for_event("restart", number + 1)  # else the job may end before the last one
     (diary / "hurry").touch()
     return job.wait(), answers
 
