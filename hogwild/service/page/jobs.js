@@ -116,12 +116,17 @@ function List({ items, sort, isDown, change, closed, selected, select }) {
     if (top < 2 * height || top > innerHeight - 2 * height) scrollBy(0, top - innerHeight / 2);
     setAt(next);
   };
-  // Rows are drawn after the scroll; the one that is reached gets the focus, so that Enter opens it.
+  // Rows are drawn after the scroll; the one that is reached gets the focus. Who types faster than that opens it, too.
   useLayoutEffect(() => {
     const timer = requestAnimationFrame(() => body.current?.querySelector(`[aria-rowindex="${at + 2}"] a`)?.focus());
     return () => cancelAnimationFrame(timer);
   }, [at]);
-  useKeys({ j: () => move(1), k: () => move(-1), x: () => items[at] && flip(...(items[at].rows ?? [items[at].row]).map((row) => row.id)) });
+  const open = ({ target }) => {
+    if (target !== document.body || !items[at]?.row) return false;
+    location.hash = `#/${items[at].row.id}`;
+    return true;
+  };
+  useKeys({ j: () => move(1), k: () => move(-1), x: () => items[at] && flip(...(items[at].rows ?? [items[at].row]).map((row) => row.id)), Enter: open });
   return html`
     <div id="jobs" class="table jobs" role="table" aria-label="jobs" aria-rowcount=${items.length + 1}>
       <div class="head" role="row" aria-rowindex="1">
