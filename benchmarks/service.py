@@ -87,23 +87,31 @@ def costs() -> list[Row]:
 
 
 def first_update() -> Row:
-    """How much later a submitted job makes its first update than one that `train` starts; in turns."""
+    """How much later a submitted job makes its first update than one that `train` starts; in turns, on the same cores.
+
+    A job of one worker has one core, on which supervisor and worker import torch one after the other; `train` takes all
+    cores for that. What this costs is in the note."""
     with _service() as service:
         service.start()
-        state = ("--state-dir", str(service.state.path))
-        ours, theirs = [], []
-        for number in range(PAIRS + 1):
-            run = service.folder / f"run-{number}"
-            theirs.append(_until_first(lambda run=run: _command("train", *SHORT, "--run-dir", str(run)) and run))
-            ours.append(
-                _until_first(
-                    lambda: Path(json.loads(_command("submit", "--wait", "--json", *SHORT, *state))["run_dir"])
-                )
-            )
-    # The first of each has cold files.
-    pairs = zip(ours[1:], theirs[1:], strict=True)
-    note = f"medians {statistics.median(ours[1:]):.2f} s and {statistics.median(theirs[1:]):.2f} s"
-    return SUBMIT.row([our - their for our, their in pairs], statistics.median(theirs[1:]), note)
+        pairs, one_core = _pairs(service, "train.procs=auto"), _pairs(service, "train.procs=1")
+    ours, theirs = (statistics.median(times) for times in zip(*pairs, strict=True))
+    note = (
+        f"medians {ours:.2f} s and {theirs:.2f} s; a job with one of the cores over `train` with all of them: "
+        f"{statistics.median(our - their for our, their in one_core):.2f} s more"
+    )
+    return SUBMIT.row([our - their for our, their in pairs], theirs, note)
+
+
+def _pairs(service: Service, procs: str) -> list[tuple[float, float]]:
+    """Seconds until the first update, by `submit` and by `train`."""
+    pairs = []
+    for _ in range(PAIRS + 1):
+        run = service.folder / f"run-{procs}-{len(pairs)}"
+        theirs = _until_first(lambda run=run: _command("train", *SHORT, procs, "--run-dir", str(run)) and run)
+        submit = ("submit", "--wait", "--json", *SHORT, procs, "--state-dir", str(service.state.path))
+        ours = _until_first(lambda submit=submit: Path(json.loads(_command(*submit))["run_dir"]))
+        pairs.append((ours, theirs))
+    return pairs[1:]  # the first of each has cold files
 
 
 def borrowing() -> Row:
