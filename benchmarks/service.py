@@ -104,14 +104,17 @@ def first_update() -> Row:
 
 def _pairs(service: Service, procs: str) -> list[tuple[float, float]]:
     """Seconds until the first update, by `submit` and by `train`."""
-    pairs = []
-    for _ in range(PAIRS + 1):
-        run = service.folder / f"run-{procs}-{len(pairs)}"
-        theirs = _until_first(lambda run=run: _command("train", *SHORT, procs, "--run-dir", str(run)) and run)
-        submit = ("submit", "--wait", "--json", *SHORT, procs, "--state-dir", str(service.state.path))
-        ours = _until_first(lambda submit=submit: Path(json.loads(_command(*submit))["run_dir"]))
-        pairs.append((ours, theirs))
-    return pairs[1:]  # the first of each has cold files
+
+    def submitted() -> Path:
+        answer = _command("submit", "--wait", "--json", *SHORT, procs, "--state-dir", str(service.state.path))
+        return Path(json.loads(answer)["run_dir"])
+
+    def trained() -> Path:
+        run = Path(tempfile.mkdtemp(dir=service.folder)) / "run"
+        _command("train", *SHORT, procs, "--run-dir", str(run))
+        return run
+
+    return [(_until_first(submitted), _until_first(trained)) for _ in range(PAIRS + 1)][1:]  # the first has cold files
 
 
 def borrowing() -> Row:
