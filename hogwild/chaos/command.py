@@ -149,7 +149,9 @@ def answer(order: ChaosRequest, say: Callable[[str], None], *, as_json: bool) ->
             record.interrupted = signal.number
         if not (run_dir / RESOLVED).exists():
             return _refused(fault_run, record)
-        found = [*checks(run_dir, before, status=record.attempts[-1].status, hits=record.hits), _end(record)]
+        status, is_complete = record.attempts[-1].status, not record.interrupted
+        seen = checks(run_dir, before, status=status, hits=record.hits, is_complete=is_complete)
+        found = [*seen, _end(record)]
         notes = [*order.notes(), *([] if record.interrupted else order.shortage(len(record.hits)))]
         outcomes = outcomes_of(record, run_dir)
         job = order.job.name

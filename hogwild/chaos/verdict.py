@@ -38,6 +38,7 @@ CAUSES = {
     schedule.LOADER_KILL: "SIGKILL|out of memory",
 }
 ENDED_BY_SUPERVISOR = "stalled|could not start|did not"
+NOT_RESUMED = "the supervisor was killed, and chaos ended before it was resumed"
 OF_INTERRUPT = "SIGINT|KeyboardInterrupt"
 
 
@@ -70,9 +71,17 @@ class Check:
 Answer = tuple[bool | None, str]
 
 
-def checks(run_dir: Path, before: Baseline, *, status: int | None = None, hits: Sequence[Hit] = ()) -> list[Check]:
+def checks(
+    run_dir: Path,
+    before: Baseline,
+    *,
+    status: int | None = None,
+    hits: Sequence[Hit] = (),
+    is_complete: bool = True,
+) -> list[Check]:
     """Return every invariant of the run in `run_dir`; its last process has ended with `status` (None: unknown) after
-    `hits`. Changes nothing. A damaged run gives checks that do not hold, never an exception."""
+    `hits`. Not `is_complete`: what was killed may not have been resumed. Changes nothing. A damaged run gives checks
+    that do not hold, never an exception."""
     run = _Run(run_dir)
     looks: dict[str, Callable[[], Answer]] = {
         "open-files": partial(_open_files, before),  # first: torch, loaded for a checkpoint, keeps some open
@@ -86,6 +95,10 @@ def checks(run_dir: Path, before: Baseline, *, status: int | None = None, hits: 
         "ending": partial(_ending, run, status),
         "deaths": partial(_deaths, run, hits),
     }
+    if not is_complete:
+        looks |= {
+            name: partial(_if_ended, run, hits, looks[name]) for name in ("checkpoint-ledger", "ledger", "ending")
+        }
     return [Check(name, *_looked(look)) for name, look in looks.items()]
 
 
@@ -257,6 +270,15 @@ def _ending(run: _Run, status: int | None) -> Answer:
     if state == "failed" and not summary.get("error"):
         return False, f"{said}, without an error message"
     return True, said + ("" if status is None else f", exit status {status}")
+
+
+def _if_ended(run: _Run, hits: Sequence[Hit], look: Callable[[], Answer]) -> Answer:
+    """Run the check, unless the last recorded attempt has no end because its supervisor was killed."""
+    attempts = [*attempts_of(run.events)]
+    killed = {hit.attempt for hit in hits if hit.fault.kind == schedule.SUPERVISOR_KILL}
+    if attempts and attempts[-1][0] in killed and attempts[-1][1]["event"] != "end":
+        return None, NOT_RESUMED
+    return look()
 
 
 def _deaths(run: _Run, hits: Sequence[Hit]) -> Answer:

@@ -431,8 +431,10 @@ def hits_of(run: Path) -> list[Hit]:
     ]
 
 
-def broken(run: Path, before: Baseline | None = None, status: int | None = 0) -> dict[str, str]:
-    found = checks(run, before or Baseline.now(), status=status, hits=hits_of(run))
+def broken(
+    run: Path, before: Baseline | None = None, status: int | None = 0, *, is_complete: bool = True
+) -> dict[str, str]:
+    found = checks(run, before or Baseline.now(), status=status, hits=hits_of(run), is_complete=is_complete)
     return {check.name: check.words for check in found if check.holds is False}
 
 
@@ -549,6 +551,15 @@ def test_every_damage_to_a_run_is_seen_by_the_check_it_concerns(run: Path, name:
 def test_another_exit_status_than_the_records_say_is_seen(run: Path) -> None:
     assert set(broken(run, status=1)) == {"ending"}
     assert broken(run, status=None) == {}
+
+
+def test_a_supervisor_that_was_killed_and_not_resumed_left_no_end(run: Path) -> None:
+    hit = next(hit for hit in hits_of(run) if hit.fault.kind == schedule.SUPERVISOR_KILL)
+    events_with(lambda events, _: [event for attempt, event in attempts_of(events) if attempt <= hit.attempt])(run)
+    (run / "summary.json").unlink()
+    without_end = {"checkpoint-ledger", "ledger", "ending"}
+    assert without_end <= set(broken(run, status=-9))
+    assert without_end.isdisjoint(broken(run, status=-9, is_complete=False))
 
 
 def test_a_process_that_was_left_is_seen_by_its_mark_and_by_its_number(run: Path) -> None:
