@@ -4,6 +4,7 @@ the test."""
 import gc
 import multiprocessing.util
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,11 +21,13 @@ from tests.helpers.processes import IS_THOROUGH
 
 os.environ["HOGWILD_DEVICE_KINDS"] = "simulated=tests.helpers.simulated_gpu"  # here and in the children of tests
 
-# A machine that does something else for a while makes no example wrong. In CI the examples are the same every time:
-# what it says should be about the change, not about luck.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup make test` ignores it, here and in the children of tests
+
 # Compiled kernels are kept for the next test, not in the user's own folder.
 os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"hogwild-tests-{os.getuid()}")
 
+# A machine that does something else for a while makes no example wrong. In CI the examples are the same every time:
+# what it says should be about the change, not about luck.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("patient"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "patient")

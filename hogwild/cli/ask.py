@@ -13,7 +13,7 @@ from hogwild import host
 from hogwild.cli.arguments import Json, StateDir, check_choice
 from hogwild.cli.output import print_answer
 from hogwild.cli.runs import RunOrJob, require_alive, run_of
-from hogwild.errors import RunEndedError, RunError, UsageError
+from hogwild.errors import ConflictError, RunEndedError, RunError, UsageError
 from hogwild.monitoring.run_status import read_object, read_status
 from hogwild.storage.run_requests import answer_to, size_of_events, withdraw, write_request
 
@@ -58,13 +58,13 @@ def ask(
 
 
 def _check_cores(run: Path, pid: Any, cores: list[int]) -> None:
-    """Check that a job of the service stays on its own cores. Raises UsageError."""
+    """Check that a job of the service stays on its own cores. Raises ConflictError, UsageError."""
     order = read_object(run.parent / "job.json")
     if not order or not isinstance(pid, int):
         return
     if order.get("elastic"):
-        raise UsageError(
-            "--cores: the service moves the cores of this job itself; give --procs", code="service/too-much"
+        raise ConflictError(
+            "--cores: the service moves the cores of this job itself; give --procs", code="service/wrong-state"
         )
     with contextlib.suppress(ProcessLookupError):
         if not set(cores) <= (own := host.affinity(pid)):

@@ -9,7 +9,7 @@ one that is neither there nor answered, while a newer status is, was never writt
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from hogwild.errors import RunDirError, StorageFullError
@@ -30,14 +30,22 @@ KNOWN_S = 120.0  # a measured speed is forgotten after this time: the machine ma
 NEW_SHARE = 0.5  # of a new measurement in the mean
 
 
+@dataclass(slots=True)
+class _Wait:
+    """For a job's answer. `since`: from when its time counts; `found`: when the move of an earlier service was found,
+    as long as its request may not have been written; `read`: when the request was seen to have been read."""
+
+    since: float
+    found: float | None = None
+    read: float | None = None
+
+
 class Moves:
     """The moves that are under way, and the measured speeds."""
 
     def __init__(self, state: StateFolder, store: Store, machine: Machine) -> None:
         self._state, self._store, self._machine = state, store, machine
-        self._unsure: dict[str, float] = {}  # id -> when its move was found, if its request may not have been written
-        self._since: dict[str, float] = {}  # id -> from when its time to answer counts, if not from the move on
-        self._read: dict[str, float] = {}  # id -> when its request was seen to have been read
+        self._waits: dict[str, _Wait] = {}  # id -> its move's
         self._speeds: dict[str, dict[int, tuple[float, float]]] = {}  # id -> cores -> (samples/s, time of the record)
 
     def ask(self, jobs: Sequence[JobRecord], machine: Machine, turn: Turn) -> None:
@@ -71,22 +79,19 @@ class Moves:
             write_request(run, {"ask": "resize", "procs": move.procs, "cores": list(move.cores)}, move.request)
         except RunDirError:
             self._store.book(name, {"event": "kept", "fixed": None})
+            self._waits.pop(name, None)
 
     def find(self, name: str) -> None:
         """Take over a job's move from an earlier service."""
         if (move := self._store.jobs[name].move) is not None:
-            self._since[name] = time.time()
+            wait = self._waits[name] = _Wait(time.time())
             if not is_unread(self._state.job(name).run, move.request):
-                self._unsure[name] = self._since[name]
+                wait.found = wait.since
 
     def end(self, name: str) -> None:
         """Forget a job's attempt."""
-        self._forget(name)
+        self._waits.pop(name, None)
         self._speeds.pop(name, None)
-
-    def _forget(self, name: str) -> None:
-        for table in (self._unsure, self._since, self._read):
-            table.pop(name, None)
 
     def look(self, name: str, process: JobProcess, record: Mapping[str, Any]) -> None:
         """Look for the answer to a live job's move, and at its speed. `record`: its status.json."""
@@ -95,40 +100,39 @@ class Moves:
             self._measure(job, record)
             return
         now, at = time.time(), record.get("time")
-        since = self._since.get(name, job.moved or 0.0)
-        if now < since:  # the clock was set back
-            self._since[name] = since = now
+        wait = self._waits.setdefault(name, _Wait(job.moved or 0.0))
+        wait.since = min(wait.since, now)  # the clock was set back
         answer = answer_to(run, job.move.request, job.move.begin)
         if answer is not None:
             self._end_move(name, "" if answer.get("answer") == DONE else str(answer.get("answer")))
-        elif name in self._unsure and isinstance(at, float) and at > self._unsure[name]:
-            del self._unsure[name]
-            self._since[name] = now
+        elif wait.found is not None and isinstance(at, float) and at > wait.found:
+            wait.found, wait.since = None, now
             self._write(name, job.move)
-        elif name not in self._unsure and now - since > REST_S and withdraw(run, job.move.request):
+        elif wait.found is None and now - wait.since > REST_S and withdraw(run, job.move.request):
             self._store.book(name, {"event": "kept", "fixed": None})  # it is busy; later perhaps
-            self._forget(name)
-        elif now - since > SILENT_S:
+            del self._waits[name]
+        elif now - wait.since > SILENT_S:
             self._end_silent(name, process, job, at)
 
     def _end_silent(self, name: str, process: JobProcess, job: JobRecord, at: Any) -> None:
         """End a move whose request was read, as it seems, and not answered: by the kernel's word. The job is stopped,
         or its disk is full. `at`: time of its status.json."""
         assert job.move is not None
-        seen = self._read.setdefault(name, time.time())
+        wait, now = self._waits[name], time.time()
+        wait.read = now if wait.read is None else wait.read
         if process.cores() == set(job.move.cores):
             self._end_move(name, "")
         # A job that does it later has less than it is booked with. But one that grows must have said since, by its
         # status, that it is done with the request: else others would get the cores that it takes when it wakes up.
-        elif set(job.move.cores) <= set(job.cores) or (isinstance(at, float) and at > seen):
+        elif set(job.move.cores) <= set(job.cores) or (isinstance(at, float) and at > wait.read):
             self._end_move(name, "it did not answer")
         else:
-            self._since[name] = time.time() - SILENT_S + LOOK_S
+            wait.since = now - SILENT_S + LOOK_S
 
     def _end_move(self, name: str, why_not: str) -> None:
         event = {"event": "kept", "fixed": why_not} if why_not else {"event": "moved"}
         self._store.book(name, {**event, "at": time.time()})
-        self._forget(name)
+        del self._waits[name]
         reach("moved")
 
     def _measure(self, job: JobRecord, record: Mapping[str, Any]) -> None:

@@ -347,7 +347,7 @@ def test_two_workers_keep_their_own_scales_and_lose_no_batch(tmp_path: Path) -> 
         precision="fp16", procs=2, threads=1, batch_size=4, epochs=4, exchange="direct", run_dir=tmp_path / "run",
     )  # fmt: skip
     assert result.leases["done"] == result.leases["total"] and result.leases["skipped"] == 0
-    scales = [scale for scale, _ in scale_of(result) if scale]  # one may have come too late to train
+    scales = [scale for scale, good in scale_of(result) if good]  # one may have come too late to train
     assert scales and max(scales) < FIRST
     assert np.isfinite(result.metrics["loss"])
 
