@@ -5,7 +5,10 @@ from pathlib import Path
 
 from hogwild.config.strict_yaml import decode
 from hogwild.errors import NotFoundError, did_you_mean
+from hogwild.host.background_thread import Background
 from hogwild.version import PACKAGE
+
+LOOK_S = 0.1  # for a signal, while a pipe is read
 
 
 def list_configs() -> list[Path]:
@@ -28,12 +31,25 @@ def default_config(name: str) -> Path:
 def read_job_file(path: Path) -> str:
     """Return the text of a job file. Raises NotFoundError if there is none, ConfigError if it is no text."""
     try:
-        return decode(path.read_bytes(), str(path))
+        return decode(_content(path), str(path))
     except IsADirectoryError:
         hint = "; to go on with a run: train --resume" if (path / "resolved.yaml").exists() else ""
         raise NotFoundError(f"{path} is a folder, not a job file{hint}", code="run/job-file-not-found") from None
     except OSError as error:
         raise NotFoundError(_not_found(path, error), code="run/job-file-not-found") from None
+
+
+def _content(path: Path) -> bytes:
+    """Return the bytes of a file. A pipe or terminal is read in a thread: Python's handler of a signal that arrives
+    after its last check and before the read begins would run only when the read is over."""
+    if not (path.is_fifo() or path.is_char_device()):
+        return path.read_bytes()
+    reader, content = Background("job file"), list[bytes]()
+    reader.submit(path.read_bytes, content.append)
+    while not reader.wait(LOOK_S):
+        pass
+    reader.close()
+    return content[0]
 
 
 def reopenable(job_file: Path, text: str, folder: Path) -> Path:

@@ -235,7 +235,7 @@ _KNOWN: dict[str, Callable[[Found], Said | None]] = {
     "sequence entries are not allowed": _saying(
         "a list cannot begin in the line of its key; write '- ' in the next line"
     ),
-    "mapping keys are not allowed": _saying("a '?' is not allowed here; write key: value"),
+    "mapping keys are not allowed": _saying("a '?' cannot stand here; write key: value"),
     "found unexpected end of stream": _unclosed_quote,
     "found unexpected document separator": _unclosed_quote,
     "while parsing a flow sequence": _in_brackets,

@@ -26,7 +26,8 @@ def test_a_live_job_answers_and_one_that_has_ended_does_not(
     assert told["answer"] == "done" and (job.run_dir / "checkpoints" / told["checkpoint"] / "manifest.json").exists()
     assert main.run(["ask", run, "stacks"]) == 0
     assert f"written to {job.run_dir / 'stacks'}" in capsys.readouterr().out
-    wait_for("its stack", lambda: "inline.py" in (job.run_dir / "stacks" / "supervisor.txt").read_text())
+    stack = job.run_dir / "stacks" / "supervisor.txt"
+    wait_for("its stack", lambda: stack.exists() and "inline.py" in stack.read_text())
     assert main.run(["ask", run, "resize", "--procs", "2"]) == 1
     assert capsys.readouterr().out == "resize: train.procs: 0 has no workers\n"
     assert main.run(["stop", run]) == 0

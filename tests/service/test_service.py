@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
@@ -191,8 +193,16 @@ def test_who_waits_for_a_job_does_not_notice_that_the_service_is_started_again(
     monkeypatch.setattr("hogwild.service.client.AGAIN_S", 60.0)
     row = service.start().submit(*LONG)
     service.wait_for_state(row["id"], "running")
-    with ThreadPoolExecutor(1) as thread:
+    job, asked = Client.job, Event()
+
+    def noticed(client: Client, name: str | int) -> dict[str, Any]:
+        asked.set()
+        return job(client, name)
+
+    with ThreadPoolExecutor(1) as thread, monkeypatch.context() as patched:
+        patched.setattr(Client, "job", noticed)
         waiting = thread.submit(service.client.wait, row["id"], 120)
+        assert asked.wait(60)
         service.kill()
         service.start().client.cancel(row["id"])
         assert waiting.result()["state"] == "cancelled"
@@ -331,9 +341,12 @@ def test_a_run_that_somebody_trains_by_hand_is_left_to_him(service: Service, tmp
     run = run_of(service, row["id"])
     command = [sys.executable, RUN_PY, "train", "--resume", str(run), "--no-progress"]
     with subprocess.Popen(command, env=environment(service.mark, tmp_path), stderr=subprocess.DEVNULL) as by_hand:
-        wait_for(
-            "it trains", lambda: (read_object(run / "status.json").get("pid"), by_hand.poll()) == (by_hand.pid, None)
-        )
+
+        def trains() -> bool:
+            record = read_object(run / "status.json")
+            return (record.get("pid"), record.get("state"), by_hand.poll()) == (by_hand.pid, "running", None)
+
+        wait_for("it trains", trains)
         service.client.resume(row["id"])
         wait_for("the refused attempt", lambda: service.client.job(row["id"])["attempt"] == 2)
         refused = service.wait_for_state(row["id"], "paused")
