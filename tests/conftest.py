@@ -21,7 +21,10 @@ from tests.helpers.processes import IS_THOROUGH
 
 os.environ["HOGWILD_DEVICE_KINDS"] = "simulated=tests.helpers.simulated_gpu"  # here and in the children of tests
 
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup make test` ignores it, here and in the children of tests
+# `nohup make test &` in a script ignores them, here and in the children of tests.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Compiled kernels are kept for the next test, not in the user's own folder.
 os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"hogwild-tests-{os.getuid()}")
@@ -47,10 +50,12 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all tests of the folders in APART `processes`; elsewhere a test or a module marks itself. They come first:
-    what takes longest must not begin last."""
+    what takes longest must not begin last. Skip those marked `thorough`, except in `make stress`."""
     for item in items:
         if _folder(item) in APART:
             item.add_marker(pytest.mark.processes)
+        if item.get_closest_marker("thorough") and not IS_THOROUGH:
+            item.add_marker(pytest.mark.skip(reason="it takes long, and what it tests seldom breaks: make stress"))
     items.sort(key=lambda item: _folder(item) not in APART)
 
 

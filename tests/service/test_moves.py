@@ -260,7 +260,7 @@ def test_a_job_borrows_a_core_of_one_that_trains_on_and_gets_it_back(service: Se
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("point", ["before-move", "move-asked", "moved"] if IS_THOROUGH else ["before-move", "moved"])
+@pytest.mark.parametrize("point", ["before-move", "move-asked", "moved"] if IS_THOROUGH else ["before-move"])
 def test_a_service_killed_beside_a_move_completes_it(service: Service, point: str) -> None:
     lender = service.start(failpoint=point).submit(*ELASTIC)
     service.wait_for_state(lender["id"], "running")

@@ -27,7 +27,7 @@ from hogwild.storage.run_directory import RunDir
 from workers.processes.blocked_call import blocked_in
 from workers.processes.handle import Handle
 
-STACKS_WAIT_S = 0.5
+STACKS_WAIT_S = 1.0
 LOOK_MS = 2  # between two checks for an answer, of the thread and of the loop
 EVERYBODY_EVERY_S = 5.0  # several stalls in a row do not need the stacks of all others each time
 DUMP_BYTES = 1 << 20  # of one process: faulthandler writes at most 100 threads with 100 frames each

@@ -1,5 +1,5 @@
 """The parent's loop: wait (at most 20 ms), process what happened, pass it to the rosters and the queue, carry out their
-decisions. No model computation, no lock, no longer wait: a stalled worker gets half a second to write its stacks, but
+decisions. No model computation, no lock, no longer wait: a stalled worker gets a second to write its stacks, but
 the loop continues meanwhile (`stacks.py`).
 
     wake: pidfds · ack pipes · sockets · signals · checkpoint written · 20 ms
