@@ -228,7 +228,12 @@ def test_a_deleted_run_directory_costs_its_job_nothing_but_the_run(service: Serv
     service.client.resume(2)
     service.wait_for_state(paused["id"], "running")
     wait_for("updates", lambda: (service.client.job(2)["updates"] or 0) > 0)
-    shutil.rmtree(paused["run_dir"])
+
+    def is_removed() -> bool:
+        shutil.rmtree(paused["run_dir"], ignore_errors=True)  # it may write a checkpoint there meanwhile
+        return not Path(paused["run_dir"]).exists()
+
+    wait_for("its removal", is_removed)
     assert main.run(["cancel", "2"]) == 0
     assert service.wait_for_state(paused["id"], "failed")["error_code"] == "checkpoint/not-written"
     capsys.readouterr()
