@@ -50,12 +50,10 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all tests of the folders in APART `processes`; elsewhere a test or a module marks itself. They come first:
-    what takes longest must not begin last. Skip those marked `thorough`, except in `make stress`."""
+    what takes longest must not begin last."""
     for item in items:
         if _folder(item) in APART:
             item.add_marker(pytest.mark.processes)
-        if item.get_closest_marker("thorough") and not IS_THOROUGH:
-            item.add_marker(pytest.mark.skip(reason="it takes long, and what it tests seldom breaks: make stress"))
     items.sort(key=lambda item: _folder(item) not in APART)
 
 

@@ -291,12 +291,10 @@ def digits() -> well_known.Digits:
     return well_known.Digits(images, torch.randint(10, (40,), generator=generator))
 
 
-@pytest.mark.thorough
 def test_the_well_known_way_trains(digits: well_known.Digits) -> None:
     assert is_speed(well_known.samples_per_s(digits, 2, THREE))
 
 
-@pytest.mark.thorough
 def test_the_well_known_way_stops_at_the_accuracy_or_says_that_it_was_not_reached(digits: well_known.Digits) -> None:
     assert well_known.epochs_to(0.0, digits, digits, procs=1, seed=1, most=3) == 1
     assert well_known.epochs_to(1.1, digits, digits, procs=1, seed=1, most=2) is None

@@ -1,13 +1,16 @@
 """`hogwild ask`: requests to a live job, their answers, and what is told if there is none."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hogwild.cli import main
+from hogwild.cli.ask import _check_cores
 from hogwild.config.locate import default_config
+from hogwild.errors import ConflictError
 from tests.helpers.jobs import Job, read_events
 from tests.helpers.processes import wait_for
 
@@ -52,3 +55,9 @@ def test_a_wrong_request_is_not_sent(
     assert main.run(["ask", str(tmp_path), *arguments]) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "requests").exists()
+
+
+def test_cores_that_the_service_moves_are_not_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text('{"elastic": {"min": 1, "max": 2}}')
+    with pytest.raises(ConflictError, match="give --procs"):
+        _check_cores(tmp_path / "run", os.getpid(), [0])

@@ -2,10 +2,17 @@
 """The job file: what is wrong is said with its place, all of it in one pass; what is right survives a round
 trip."""
 
+import fcntl
 import inspect
 import json
+import os
+import signal
+import termios
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -17,7 +24,10 @@ from pydantic import ValidationError
 from hogwild.cli.catalog import schema_text
 from hogwild.config import torch_arguments
 from hogwild.config.load import Job, default_config, job_from_mapping, list_configs, load_job
+from hogwild.config.locate import read_job_file
 from hogwild.errors import ConfigError, NotFoundError, Problem
+from hogwild.host import Interrupted, raising_on_signals
+from tests.helpers.processes import wait_for
 
 GOOD = """\
 model: {class_path: mymodel.Net}
@@ -463,3 +473,33 @@ def test_the_tables_know_every_optimizer_and_loss_of_torch() -> None:
     assert optimizers == set(torch_arguments.OPTIMIZERS) | set(torch_arguments.REFUSED)
     losses = {name for name in dir(torch.nn) if "Loss" in name}
     assert losses == set(torch_arguments.LOSSES) | set(torch_arguments.UNCHECKED_LOSSES)
+
+
+# ---- a job file from a pipe ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.processes
+def test_a_signal_that_interrupts_no_read_is_noticed_while_the_pipe_is_open(tmp_path: Path) -> None:
+    """Another thread takes it in the midst of the read, which goes on: as with a signal that comes just before."""
+    pipe, noticed, were_open = tmp_path / "job.yaml", Event(), []
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        writer = os.open(pipe, os.O_WRONLY)  # waits for the reader
+        os.write(writer, b"name: ")
+        wait_for("the first read", lambda: fcntl.ioctl(writer, termios.FIONREAD, b"    ") == bytes(4))
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        were_open.append(noticed.wait(30))
+        os.close(writer)
+
+    def read() -> None:
+        try:
+            read_job_file(pipe)
+        finally:
+            noticed.set()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(write)
+        with pytest.raises(Interrupted), raising_on_signals():
+            read()
+    assert were_open == [True]

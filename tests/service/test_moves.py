@@ -44,8 +44,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield made
 
 
-def ask(store: Store) -> Moves:
-    moves = Moves(store.state, store, MACHINE)
+def ask(store: Store, moves: Moves | None = None) -> Moves:
+    moves = moves or Moves(store.state, store, MACHINE)
     jobs = list(store.jobs.values())
     moves.ask(jobs, MACHINE, decide(jobs, store.orders, MACHINE))
     return moves
@@ -200,6 +200,25 @@ def test_a_request_that_the_next_service_writes_is_not_taken_back_at_once(store:
         assert len(requests(store)) == 1
 
 
+def test_a_move_whose_request_could_not_be_written_leaves_its_clock_to_no_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(store)
+    be_silent(store)
+    moves, folder = Moves(store.state, store, MACHINE), store.state.job(JOB.id).run / "requests"
+    moves.find(JOB.id)
+    folder.rmdir()
+    folder.touch()
+    moves.look(JOB.id, OURSELVES, {"time": time.time() + 1})
+    assert store.jobs[JOB.id].move is None
+    folder.unlink()
+    later = time.time() + 2 * REST_S
+    monkeypatch.setattr(time, "time", lambda: later)
+    ask(store, moves)
+    moves.look(JOB.id, OURSELVES, {})
+    assert store.jobs[JOB.id].move is not None and len(requests(store)) == 1
+
+
 def test_a_full_disk_moves_nothing(store: Store) -> None:
     store.state.job(JOB.id).journal.rename(store.state.job(JOB.id).path / "aside")
     store.state.job(JOB.id).journal.mkdir()  # cannot be written
@@ -260,7 +279,7 @@ def test_a_job_borrows_a_core_of_one_that_trains_on_and_gets_it_back(service: Se
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("point", ["before-move", "move-asked", "moved"] if IS_THOROUGH else ["before-move"])
+@pytest.mark.parametrize("point", ["before-move", "move-asked", "moved"] if IS_THOROUGH else ["before-move", "moved"])
 def test_a_service_killed_beside_a_move_completes_it(service: Service, point: str) -> None:
     lender = service.start(failpoint=point).submit(*ELASTIC)
     service.wait_for_state(lender["id"], "running")

@@ -229,7 +229,6 @@ class Net(torch.nn.Linear):
 """
 
 
-@pytest.mark.thorough
 def test_a_trial_that_was_too_short_is_made_once_more_and_longer(guilty: Path) -> None:
     (guilty.parent / "slowuser.py").write_text(SLOW)
     question = Question(guilty, guilty.read_text(), ["model.class_path=slowuser.Net"], None)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.jobs import JOBS, Ended, Job
-from tests.helpers.processes import IS_THOROUGH
 
 LINE = next(n for n, line in enumerate((JOBS / "trying.py").read_text().splitlines(), 1) if "ctypes.string_at" in line)
 TRYING = str(JOBS / "trying.yaml")
@@ -56,7 +55,7 @@ def test_an_exception_in_the_trial_has_its_traceback_and_output_with_debug(tried
     assert "The process of the trial wrote:\na shape, for instance\n" in ended.stderr
 
 
-@pytest.mark.parametrize("crime", ["killed", "stopped"] if IS_THOROUGH else ["killed"])
+@pytest.mark.parametrize("crime", ["killed", "stopped"])
 def test_a_death_from_outside_costs_a_process_and_not_the_job(
     crime: str, tmp_path: Path, tried: Callable[..., Ended]
 ) -> None:
