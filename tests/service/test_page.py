@@ -252,6 +252,7 @@ def test_everything_is_reached_by_keys(page: Page, ended: list[dict[str, Any]]) 
     expect(page.get_by_label("job file")).to_be_visible()
     page.keyboard.press("m")
     expect(page.get_by_role("list", name="cores by job")).to_be_visible()
+    expect(page.get_by_role("heading", name="Machine")).to_be_focused()  # as every view's is, once it is drawn
     for _ in range(3):
         page.keyboard.press("Tab")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
