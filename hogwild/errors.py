@@ -179,6 +179,12 @@ class Diverged(TrainingError):
     code = "train/diverged"
 
 
+class LedgerError(TrainingError):
+    """The notes of a cluster's nodes do not add up: a bug of hogwild."""
+
+    code = "cluster/ledger"
+
+
 class DeviceMemoryError(TrainingError):
     """A GPU has too little free memory."""
 

@@ -17,6 +17,10 @@ from typing import Any
 import cloudpickle
 
 from hogwild import host
+from hogwild.cluster.launch import Launch
+from hogwild.cluster.node_queue import NodeQueue
+from hogwild.cluster.shares import Shares
+from hogwild.config.load import Job
 from hogwild.errors import CheckpointError, Diverged, HogwildError, UserCodeError
 from hogwild.feeds.materialise import InTurn
 from hogwild.host.background_thread import Background
@@ -26,10 +30,11 @@ from hogwild.job.parts import Parts
 from hogwild.monitoring.profile_report import clear, report
 from hogwild.monitoring.run_status import EXIT_STATUS
 from hogwild.monitoring.tensorboard import check_wanted
+from hogwild.parameters.anchor import Anchor
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import with_devices
-from hogwild.scheduling.work_queue import Limits
+from hogwild.scheduling.work_queue import Limits, WorkQueue
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Scoreboard
 from hogwild.storage.run_directory import LIBRARY, RunDir
@@ -38,13 +43,22 @@ from hogwild.user_code import raised_text
 from workers.child.spec import WorkerSpec
 from workers.loading.loading import Loading
 from workers.messages import Setup
-from workers.prepare import check_lanes, check_memory, grid_before, ring_state, share_data, training_queue
+from workers.prepare import (
+    check_cluster,
+    check_lanes,
+    check_memory,
+    grid_before,
+    ring_state,
+    share_data,
+    training_queue,
+)
 from workers.processes.gpu_owner import holder_for
 from workers.processes.group import ProcessGroup
 from workers.request import Request
 from workers.session.checkpointing import LAST_WRITE_S, Saving
 from workers.session.evaluation import SLICE_BATCHES, Evaluating
 from workers.session.journal import Journal, curves_for
+from workers.session.node import Committed, Node
 from workers.session.outcome import Clock, Outcome
 from workers.session.resume import check_changes, record, restore, with_measured
 from workers.session.rollback import give_up
@@ -53,6 +67,7 @@ from workers.session.session import Session
 from workers.session.startup import StartUp
 from workers.session.summary import summarise
 from workers.supervision.inline import Inline
+from workers.supervision.joining import join
 from workers.supervision.supervisor import Supervisor
 
 WRITE_LOOK_S = 0.1  # between two checks for a second signal while the last checkpoint is written
@@ -117,6 +132,8 @@ def run(request: Request, planned: Plan, group: ProcessGroup, startup: StartUp) 
             loading = Loading(group, request.job, rundir.path.parent, startup)
             parts = request.make_parts(loading)
             check_memory(request.job, parts, planned)
+            if request.launch is not None:
+                check_cluster(parts, request.launch.world)
             group.raise_file_limit(planned)
             clock.built_s = time.monotonic()
             stops.look()
@@ -166,7 +183,8 @@ class _Prepared:
         """Lay out a job around its model in shared memory. Raises what a resume raises."""
         job, rows = request.job, planned.rows
         # The order of the data that keeps workers apart.
-        arrange(job, parts, planned.procs and rows, grid_before(rundir) if request.resume else None)
+        nodes = request.launch.world if request.launch is not None else 1
+        arrange(job, parts, planned.procs and rows * nodes, grid_before(rundir) if request.resume else None)
         window = request.profile
         profile = None if window is None else (window.start, window.stop, str(rundir.profile))
         regions, worker_spec = share_data(
@@ -176,7 +194,13 @@ class _Prepared:
         board = Scoreboard.allocate(rows)
         journal = Journal(rundir, job, startup, curves_for(job, rundir, shared))
         streamed = ring_state(job, parts, rows, regions, worker_spec)
-        queue, pause_task = training_queue(job, parts, max(1, planned.procs), ids, streamed), Background("pause_task")
+        kind = WorkQueue if request.launch is None else NodeQueue
+        queue, pause_task = (
+            training_queue(job, parts, max(1, planned.procs), ids, streamed, kind),
+            Background("pause_task"),
+        )
+        node = None if request.launch is None else _node_of(request.launch, job, parts, shared, queue)
+        ledger = queue if node is None else node.committed
         higher = directions(job.evaluate, parts.panel) if parts.val else {}
         session = Session(
             job=job,
@@ -187,13 +211,13 @@ class _Prepared:
             queue=queue,
             rundir=rundir,
             journal=journal,
-            saving=Saving(job.checkpoint, shared, queue, rundir, journal, Background("checkpoint"), pause_task),
+            saving=Saving(job.checkpoint, shared, ledger, rundir, journal, Background("checkpoint"), pause_task),
             evaluating=Evaluating(
                 settings=job.evaluate,
                 plan=parts.val.plan if parts.val else None,
                 panel=parts.panel,
                 higher=higher,
-                queue=queue,
+                queue=ledger,
                 board=board,
                 limits=Limits(rows, max_attempts=job.supervise.max_item_attempts, max_item_updates=SLICE_BATCHES),
                 ids=ids,
@@ -202,6 +226,7 @@ class _Prepared:
             clock=clock,
             ids=ids,
             streamed=streamed,
+            node=node,
         )
         if request.resume:
             startup.phase("loading the checkpoint")
@@ -267,7 +292,13 @@ class _Prepared:
         try:
             compute = replace(self.worker_spec.compute, device_handles=session.holder.handles)
             self.worker_spec = replace(self.worker_spec, compute=compute)
-            return Supervisor(session, watch, self._set_up(), group).run()
+            rounds = None
+            if session.node is not None:
+                joined = join(session, session.node, group, watch)
+                if isinstance(joined, Outcome):
+                    return joined
+                rounds = joined
+            return Supervisor(session, watch, self._set_up(), group, rounds).run()
         finally:
             session.holder.close()
 
@@ -326,6 +357,9 @@ class _Prepared:
         session = self.session
         if outcome.state == "cancelled" or session.is_waited_for or session.divergence.is_going_back:
             return outcome
+        if session.node is not None:  # what this node has done since the last round is in no ledger
+            session.node.anchor.take()
+            session.node.committed.release()
         if not session.shared.finite():  # finite gradients can overflow a weight if the learning rate is far too high
             return outcome if outcome.state == "failed" else Outcome("failed", DIVERGED.code, error=DIVERGED)
         is_lost = isinstance(outcome.error, Diverged)
@@ -373,3 +407,13 @@ class _Prepared:
             return setup, regions
 
         return set_up
+
+
+def _node_of(launch: Launch, job: Job, parts: Parts, shared: SharedModel, queue: WorkQueue) -> Node:
+    """Return this node of a cluster, which has not yet heard of the others."""
+    assert isinstance(queue, NodeQueue)
+    update = parts.choice.update
+    rows_of = {name for side in update.sides for name in side.params} if update is not None else set[str]()
+    anchor = Anchor(shared.layout.flats, shared.regions, job.cluster.outer, rows_of)
+    shares = Shares(queue.plan, queue.limits)
+    return Node(launch, anchor, shares, queue, Committed(shares))

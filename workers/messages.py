@@ -120,7 +120,64 @@ class HoldTask(Task):
     device: str
 
 
-TASKS: Mapping[str, Any] = {kind.__name__: kind for kind in (Setup, TrialTask, LoadTask, HoldTask)}
+@dataclass(frozen=True, slots=True)
+class CommunicateTask(Task):
+    """A task that makes a waiting process the communicator of a node (`communicator.py`). `generation`, `members`: of
+    the group it goes on with; 0 and none: it joins. `committed`, `buffered`: rounds, as the region `words` says."""
+
+    rank: int
+    world: int
+    run_id: str
+    address: str  # of the store
+    port: int
+    generation: int = 0
+    members: tuple[int, ...] = ()
+    committed: int = 0
+    buffered: int = 0
+
+
+TASKS: Mapping[str, Any] = {kind.__name__: kind for kind in (Setup, TrialTask, LoadTask, HoldTask, CommunicateTask)}
+
+
+def send_parcel(channel: socket.socket, content: Mapping[str, Any], attached: int | None = None) -> None:
+    """Send a JSON map of any size, and a descriptor: in one datagram, with a memory file for what is too large."""
+    payload, descriptors = json.dumps(content).encode(), [attached] if attached is not None else []
+    if len(payload) <= MAX_DATAGRAM // 2:
+        socket.send_fds(channel, [b"\0", payload], descriptors)
+        return
+    large = os.memfd_create("hogwild-parcel", os.MFD_CLOEXEC)
+    try:
+        with open(large, "wb", closefd=False) as file:
+            file.write(payload)
+        socket.send_fds(channel, [b"\1"], [large, *descriptors])
+    finally:
+        os.close(large)
+
+
+def receive_parcels(channel: socket.socket) -> Iterator[dict[str, Any]]:
+    """Yield every parcel and report available now; an attached descriptor, under the key `descriptor`, is the caller's.
+    Raises ParentGone at end-of-file."""
+    while True:
+        try:
+            # Not recv_fds: CPython 3.11 ignores its flags.
+            payload, ancillary, _, _ = channel.recvmsg(MAX_DATAGRAM, socket.CMSG_LEN(8), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:  # comes once, before queued parcels
+            continue
+        descriptors = [number for *_, content in ancillary for (number,) in struct.iter_unpack("i", content)]
+        if not payload:
+            raise ParentGone("the other end of the socket is closed")
+        if payload[:1] == b"\1":
+            with open(descriptors.pop(0), "rb") as file:
+                file.seek(0)
+                parcel = json.loads(file.read())
+        else:
+            parcel = json.loads(payload.removeprefix(b"\0"))
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+            parcel["descriptor"] = descriptor
+        yield parcel
 
 
 def receive_task(channel: socket.socket) -> tuple[Task, list[int]]:

@@ -13,7 +13,7 @@ from hogwild.errors import MemoryShortError, UsageError
 from hogwild.feeds.packed import Spec
 from hogwild.feeds.resident import FieldSpec, ResidentData
 from hogwild.feeds.ring import Ring, RingSpec
-from hogwild.formatting import size
+from hogwild.formatting import counted, size
 from hogwild.job.build import bytes_needed, schedule_of
 from hogwild.job.checks import batch_of
 from hogwild.job.data import ring_spec_of
@@ -24,6 +24,7 @@ from hogwild.parameters.structure_file import check_apart
 from hogwild.parameters.trial_step import trial_bytes
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import is_on_device
+from hogwild.scheduling.batch_plan import StreamPlan
 from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.scheduling.grid_schedule import GridSchedule
 from hogwild.scheduling.lane_schedule import LaneSchedule
@@ -77,6 +78,22 @@ def _require(needed: int, data: int) -> None:
             f"the job needs {size(needed)} of memory ({size(data)} of it for data), but only {size(memory.bytes)} "
             f"are free ({memory.limited_by}); use less data, a smaller model, fewer procs, or a larger limit",
             code="run/memory-short",
+        )
+
+
+def check_cluster(parts: Parts, nodes: int) -> None:
+    """Raise UsageError for data that cannot be shared out over so many nodes."""
+    plan = parts.train.plan
+    if isinstance(plan, StreamPlan):
+        raise UsageError(
+            "data.train is an iterable, which nodes cannot divide: a cluster needs data with a length and an index",
+            code="cluster/iterable",
+        )
+    if plan.batches < nodes:
+        raise UsageError(
+            f"an epoch has {counted(plan.batches, 'batch')}, too few for {nodes} nodes: lower data.batch_size, or use "
+            "fewer nodes",
+            code="cluster/too-few-batches",
         )
 
 
@@ -209,10 +226,15 @@ def grid_before(rundir: RunDir) -> tuple[int, int] | None:
 
 
 def training_queue(
-    job: Job, parts: Parts, procs: int, ids: "count[int]", streamed: RingState | None = None
+    job: Job,
+    parts: Parts,
+    procs: int,
+    ids: "count[int]",
+    streamed: RingState | None = None,
+    kind: type[WorkQueue] = WorkQueue,
 ) -> WorkQueue:
-    """Return the queue of the job. Over a grid no two workers hold cells of one block row or column; a lane belongs to
-    one worker; of a stream they hold filled slots of the ring."""
+    """Return the queue of the job, of this `kind`. Over a grid no two workers hold cells of one block row or column; a
+    lane belongs to one worker; of a stream they hold filled slots of the ring."""
     plan = parts.train.plan
     limits = Limits(
         procs=procs,
@@ -229,4 +251,4 @@ def training_queue(
         schedule = streamed.schedule
     elif plan.lanes is not None:
         schedule = LaneSchedule(plan, limits)
-    return WorkQueue(plan, limits, ids=ids, schedule=schedule)
+    return kind(plan, limits, ids=ids, schedule=schedule)

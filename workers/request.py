@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hogwild.cluster.launch import Launch
 from hogwild.config.load import Job
 from hogwild.monitoring.profile_report import Window
 
@@ -31,3 +32,4 @@ class Request:
     caller: str = COMMAND_LINE  # or run_directory.LIBRARY
     profile: Window | None = None  # updates of each worker to record
     began_s: float = 0.0  # monotonic: when the command, or the call, began
+    launch: Launch | None = None  # this node's place in a cluster

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hogwild import host, user_code
+from hogwild.cluster.launch import Launch
 from hogwild.config.load import Job
 from hogwild.config.schema import loaders_for, surely_streams
+from hogwild.errors import UsageError
 from hogwild.monitoring.profile_report import Window
 from hogwild.planning.cpu_plan import Plan, plan_here
 from workers.child.entry import without_collecting
@@ -41,6 +43,9 @@ def run_job(
     """Run a job for the command line; return the summary. Raises HogwildError if the job cannot start. A job that fails
     during training returns its summary, with state `failed` and the error's message."""
     host.require_linux()
+    launch = Launch.of(job.cluster.engine, os.environ)
+    if launch is not None and not dry_run:
+        run_dir, resume = launch.run_of(run_dir, resume)
     with _begun(job, run_dir, resume, is_real=not dry_run, progress=progress) as (planned, group, startup):
         with without_collecting():
             from hogwild.job.build import build
@@ -57,6 +62,7 @@ def run_job(
             job_file=job_file.absolute() if job_file else None,
             profile=profile,
             began_s=host.process_start_s(),
+            launch=launch,
         )
         planned = _with_all_cores(planned)
         if dry_run:
@@ -66,6 +72,11 @@ def run_job(
 
 def run(request: Request) -> "Result":
     """Run a job for the library: train."""
+    if request.job.cluster.engine != "none":
+        raise UsageError(
+            "cluster.engine: only the command line trains on several nodes, from a job file (docs/cluster.md)",
+            code="cluster/library",
+        )
     begun = _begun(request.job, request.run_dir, request.resume, is_real=True, caller=request.caller)
     with begun as (planned, group, startup):
         from workers import execution

@@ -40,6 +40,7 @@ from hogwild.cli.arguments import (
     with_command,
 )
 from hogwild.cli.output import flush_results, hold_standard_streams, print_answer, print_message, print_result, reading
+from hogwild.cluster.launch import own_run
 from hogwild.config.of_run import data_folder, load, resumed
 from hogwild.errors import ConfigError, HogwildError, RunError, UsageError, hint
 from hogwild.host import end_at_second, raise_noted, raising_on_signals, require_linux
@@ -127,6 +128,9 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Stop before workers are started.")] = False,
     as_json: Json = False,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress.")] = False,
+    nodes: Annotated[
+        int | None, typer.Option(help="Try the job as a cluster of N nodes, on this machine.", metavar="N")
+    ] = None,
     profile: Annotated[
         str | None, typer.Option(help="Trace and time updates A to B-1 of each worker.", metavar="A:B")
     ] = None,
@@ -138,9 +142,20 @@ def train(
     with reading():
         if resume is not None:
             refuse_beside_resume(job_file, run_dir)
-            job, job_file, job_text = resumed(resume, overrides, flags)
+            job, job_file, job_text = resumed(own_run(resume, os.environ), overrides, flags)
         else:
             job, job_text = load(job_file, overrides, flags)
+    if nodes is not None:
+        from hogwild.cli.nodes import checked, train_on_nodes
+
+        run = checked(nodes, resume, run_dir, job.name)
+        where = ["--resume", str(run)] if resume is not None else ["--run-dir", str(run)]
+        options = [*where, *(["--data-dir", str(data_dir)] if data_dir is not None else [])]
+        options += ["--json"] * as_json + ["--no-progress"] * no_progress
+        fields = [*overrides, *(f"{field}={value}" for field, value in flags.items()), "cluster.engine=torchrun"]
+        return train_on_nodes(
+            nodes, run, [*([str(job_file)] if job_file and resume is None else []), *fields, *options]
+        )
     if procs == "auto" and resume is None and not dry_run:
         from hogwild.cli.plan import with_measured_plan
         from hogwild.planning.calibration import Question

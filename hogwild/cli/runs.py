@@ -283,6 +283,8 @@ def _figures(found: RunStatus, title: str) -> Iterator[str]:
         yield "  evaluation  " + ", ".join(f"{name} {value:.4g}" for name, value in glance.metrics.items())
     if glance.best is not None:
         yield f"  best        {glance.best}"
+    if glance.cluster is not None:
+        yield f"  cluster     {', '.join(glance.cluster.words)}"
     counts = {name: getattr(glance, name) for name in ("restarts", "rollbacks", "skipped", "quarantined")}
     if any(counts.values()):
         yield "  trouble     " + ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)

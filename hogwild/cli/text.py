@@ -1,6 +1,7 @@
 """Texts of the command line: a job in a few lines, a summary, plain values."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from hogwild.config.field_types import Component
@@ -8,6 +9,7 @@ from hogwild.config.load import Job
 from hogwild.config.schema import Split
 from hogwild.formatting import counted
 from hogwild.monitoring.job_view import Best
+from hogwild.monitoring.run_status import cluster_of
 
 
 def plan_lines(job: Job) -> Iterator[str]:
@@ -32,8 +34,10 @@ def summary_lines(summary: Mapping[str, Any], program: str) -> Iterator[str]:
     """Yield the summary of a finished job: results, cost, and the command to resume it."""
     state, run_dir = summary["state"], summary.get("run_dir", "")
     yield f"{state}: {summary.get('reason') or 'done'}"
-    rate = summary.get("samples_per_s")  # None after a single update
+    cluster = cluster_of(summary.get("cluster"))
+    rate = cluster.samples_per_s if cluster is not None else summary.get("samples_per_s")  # None after a single update
     who = f"by {counted(summary['procs'], 'worker')}" if summary["procs"] else "in the parent process"
+    who = who if cluster is None else f"by {counted(cluster.nodes + cluster.lost, 'node')}"
     did = f"{summary['samples']:,} samples in {counted(summary['updates'], 'update')} {who}"
     yield f"  {did}" + (f", {rate:,.0f} samples/s" if rate else "")
     metrics = summary.get("metrics") or {}
@@ -49,6 +53,8 @@ def summary_lines(summary: Mapping[str, Any], program: str) -> Iterator[str]:
         parts = ", ".join(f"{name.removesuffix('_s')} {seconds:.1f}" for name, seconds in startup.items())
         yield f"  first update after {summary['startup_s']:.1f} s ({parts})"
     yield f"  batches: {_counts(summary['leases'])}; restarts: {summary.get('restarts', 0)}"
+    if cluster is not None:
+        yield f"  cluster: {', '.join(replace(cluster, samples_per_s=0.0).words)}"
     if summary.get("advice"):
         yield f"  {summary['advice']}"
     yield f"  run directory: {run_dir}"

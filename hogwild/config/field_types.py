@@ -83,6 +83,13 @@ def _auto_or_bool(value: Any) -> Any:
     raise rule("must be auto, true or false", code="config/wrong-type")
 
 
+def _auto_or_seconds(value: Any) -> Any:
+    """Check the time between two rounds of a cluster."""
+    if value == "auto" or (type(value) in (int, float) and 0 < value <= MAX_SECONDS):
+        return value if value == "auto" else float(value)
+    raise rule("must be auto or a number of seconds above 0", code="config/wrong-type")
+
+
 def _version(value: Any) -> Any:
     if value != 1 or type(value) is not int:
         raise rule("must be 1, the only version of the job file", code="config/unknown-choice")
@@ -142,6 +149,7 @@ Loaders = Annotated[Literal["auto"] | Annotated[int, Field(ge=1, le=256)], _auto
 Slots = Annotated[Literal["auto"] | Annotated[int, Field(ge=1, le=MAX_WHOLE)], _auto_or_whole(1, MAX_WHOLE)]
 Device = Annotated[str, BeforeValidator(_device)]
 Progress = Annotated[Literal["auto"] | bool, BeforeValidator(_auto_or_bool)]
+Rounds = Annotated[Literal["auto"] | float, BeforeValidator(_auto_or_seconds)]
 Version = Annotated[Literal[1], BeforeValidator(_version)]
 FileName = Annotated[str, AfterValidator(_file_name)]
 ClassPath = Annotated[str, AfterValidator(_class_path)]

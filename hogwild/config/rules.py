@@ -102,6 +102,7 @@ def findings(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     yield from _elastic(values)
     yield from _spares(values)
     yield from _exchange(values)
+    yield from _cluster(values)
     yield from _lanes(values)
     yield from _stream(values)
     yield from _slots(values)
@@ -355,6 +356,20 @@ def _needs_validation(values: Mapping[str, Any]) -> Iterator[JobFinding]:
         if _at(values, f"evaluate.{name}"):
             message = "needs data.val, as nothing is evaluated without it; such as data.val={fraction: 0.1}"
             yield JobFinding(("evaluate", name), message, True, "config/needs-validation")
+
+
+def _cluster(values: Mapping[str, Any]) -> Iterator[JobFinding]:
+    """Check the fields that a cluster excludes; what torchrun must have set is known only when the job starts."""
+    if _at(values, "cluster.engine") != "torchrun":
+        return
+    for path, refused, allowed in (
+        ("train.procs", 0, "1 or more: the parent exchanges with the other nodes while workers train"),
+        ("train.placement", "cuda-shared", "auto, cpu or cuda-replica: nodes exchange parameters in host memory"),
+        ("supervise.on_nan", "rollback", "skip or fail: nodes cannot go back to a checkpoint one by one"),
+    ):
+        value = _at(values, path)
+        if value == refused and type(value) is type(refused):
+            yield _contradiction(path, f"must be {allowed} (cluster.engine is torchrun)", value)
 
 
 def _lanes(values: Mapping[str, Any]) -> Iterator[JobFinding]:

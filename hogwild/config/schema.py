@@ -21,6 +21,7 @@ from hogwild.config.field_types import (
     MetricName,
     Procs,
     Progress,
+    Rounds,
     Seconds,
     Section,
     Size,
@@ -395,6 +396,22 @@ class Log(Section):
     every_s: Seconds = Field(default=1.0, description="Seconds between two records.")
 
 
+class Cluster(Section):
+    """Several nodes that train one model together, started by torchrun; `docs/cluster.md`."""
+
+    engine: Literal["none", "torchrun"] = Field(
+        default="none", description="torchrun: exchange with the other nodes that torchrun has started."
+    )
+    sync_every_s: Rounds = Field(
+        default="auto", description="Seconds between two rounds; auto: 1, more if the pauses would take over 1 %."
+    )
+    outer: Literal["nesterov", "average"] = Field(
+        default="nesterov",
+        description="Rule for the nodes' mean change. nesterov: rate 0.7, momentum 0.9, rows of sparse tables without; "
+        "average: the mean itself.",
+    )
+
+
 class Resources(Section):
     """Resources that the service reserves for the job; without a service they mean nothing."""
 
@@ -444,6 +461,7 @@ class Job(Section):
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     supervise: Supervise = Field(default_factory=Supervise)
     log: Log = Field(default_factory=Log)
+    cluster: Cluster = Field(default_factory=Cluster)
     resources: Resources = Field(default_factory=Resources)
     queue: Queue = Field(default_factory=Queue)
 

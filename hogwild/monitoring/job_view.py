@@ -3,10 +3,10 @@ here, so that they all agree. The supervisor makes one per `log.every_s`; `run_s
 status.json."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hogwild.formatting import clock, percent, short_number
+from hogwild.formatting import clock, counted, number, percent, short_number, size
 
 LEAST_SILENT_S = 5.0  # a shorter silence of a worker is not worth showing
 SILENT_SHARE = 0.15  # of its limit: a worker's slowest batch takes at most a twentieth of it
@@ -78,9 +78,63 @@ class StreamGlance:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeGlance:
+    """One node of a cluster, by its note in the last round; None: not in it."""
+
+    node: int
+    state: str = ""  # running, lost
+    updates: int | None = None
+    host: str | None = None
+    samples_per_s: float | None = None
+    drift: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterGlance:
+    """The nodes of a cluster and their rounds, as this node knows them. `rounds` to `skipped`: of this attempt."""
+
+    node: int = 0  # this one
+    nodes: int = 0  # that are left
+    generation: int = 0
+    round: int = 0
+    rounds: int = 0
+    nbytes: int = 0  # exchanged
+    seconds: float = 0.0  # of the last exchange
+    cut_s: float = 0.0  # of the last cut: workers were parked
+    drift: float = 0.0  # of the last cut: norm of the difference over that of the anchor
+    lost: int = 0  # nodes
+    skipped: int = 0  # differences that were not finite
+    samples_per_s: float = 0.0  # of all nodes
+    of_nodes: tuple[NodeGlance, ...] = ()
+
+    @property
+    def loss(self) -> str:
+        """`node 1 lost`; "" while all are there."""
+        gone = [str(one.node) for one in self.of_nodes if one.state == "lost"]
+        return f"node{'s' * (len(gone) > 1)} {' and '.join(gone)} lost" if gone else ""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """`2 nodes`, `round 57`, `24,000 samples/s in all`, `0.31 s and 4.3 MiB a round`, `drift 0.2 %`: one line, the
+        most important first."""
+        cost = f"{two_digits(self.seconds)} s and {size(self.nbytes / max(1, self.rounds))} a round"
+        found = [counted(self.nodes, "node"), self.loss, f"round {self.round}"]
+        found += [f"{self.skipped} not finite"] if self.skipped else []
+        found += [f"{short_number(self.samples_per_s)} samples/s in all"] if self.samples_per_s else []
+        found += [cost, f"drift {two_digits(100 * self.drift)} %"] if self.rounds else []
+        return tuple(word for word in found if word)
+
+
+def two_digits(value: float) -> str:
+    """`0.31`, `12`, `0.0042`."""
+    return number(float(f"{value:.2g}"))
+
+
+@dataclass(frozen=True, slots=True)
 class Glance:
     """The whole job. Counts cover the run with its earlier attempts, rates the time since the previous glance. Only
-    the first three fields are known while it is being built."""
+    the first three fields are known while it is being built. In a cluster updates, samples and batches are all nodes',
+    rates and restarts this node's."""
 
     name: str
     run_dir: str
@@ -111,9 +165,17 @@ class Glance:
     pss_bytes: int | None = None  # of all processes of the job; each shared page counted once
     workers: tuple[WorkerGlance, ...] = ()
     stream: StreamGlance | None = None
+    cluster: ClusterGlance | None = None
     spares: int = 0  # processes that wait to replace a worker
     news: tuple[str, ...] = ()  # the latest events in words, newest last
     is_between: bool = False  # between two records: its rates are those of the last record
+
+
+def standing(glance: Glance) -> Glance:
+    """Return the glance of a job in which nothing moves."""
+    cluster = glance.cluster
+    cluster = None if cluster is None else replace(cluster, samples_per_s=0.0)
+    return replace(glance, samples_per_s=0.0, cluster=cluster)
 
 
 def workers_record(workers: Iterable[WorkerGlance]) -> dict[str, list[Any]]:
@@ -143,6 +205,8 @@ def progress_line(glance: Glance) -> str:
         "" if glance.best is None else f"best {glance.best}",
         glance.state if glance.state != "running" else "",
         f"restarts {glance.restarts}" if glance.restarts else "",
+        "" if glance.cluster is None else f"round {glance.cluster.round}",
+        "" if glance.cluster is None else glance.cluster.loss,
         *(f"worker {worker.worker} {worker.silence}" for worker in glance.workers if worker.silence),
     ]
     return "  ".join(part for part in parts if part)

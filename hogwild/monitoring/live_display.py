@@ -19,7 +19,7 @@ from rich.text import Text
 
 from hogwild.formatting import clock, percent, short_number, size
 from hogwild.host.terminal import printable
-from hogwild.monitoring.job_view import Glance, StreamGlance, WorkerGlance
+from hogwild.monitoring.job_view import ClusterGlance, Glance, StreamGlance, WorkerGlance
 
 TREND = 16  # values kept per trend
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
@@ -177,6 +177,7 @@ class Display:
             *_filled(found, width),
             *_filled([speed, *(self._figure(name, value) for name, value in counts if value)], width),
             *([_filled(self._stream(glance.stream), width)[0]] if glance.stream is not None else []),
+            *([_filled(self._cluster(glance.cluster), width)[0]] if glance.cluster is not None else []),
         ]
 
     def _stream(self, stream: StreamGlance) -> list[Text]:
@@ -184,6 +185,11 @@ class Display:
         found.append(self._figure("slots filled", f"{stream.filled} of {stream.slots}"))
         found += [Text(stream.waits, "yellow")] if stream.waits else []
         return [*found, *([self._figure("loader deaths", f"{stream.deaths:,}")] if stream.deaths else [])]
+
+    def _cluster(self, cluster: ClusterGlance) -> list[Text]:
+        nodes, *rest = cluster.words
+        loss = cluster.loss
+        return [self._figure("cluster", nodes), *(Text(words, "yellow" if words == loss else "") for words in rest)]
 
     def _figure(self, name: str, value: str, trend: str | None = None) -> Text:
         text = Text(f"{name} ").append(value, "bold")

@@ -77,6 +77,14 @@ def _of_the_job(glance: Glance) -> Iterator[Family]:
         yield one("loader_deaths_total", "Of loaders.", glance.stream.deaths)
         yield one("slots", "Batches that the ring of a stream holds.", glance.stream.slots)
         yield one("slots_filled", "Of them, those that hold one now.", glance.stream.filled)
+    if (cluster := glance.cluster) is not None:
+        yield one("nodes", "Nodes of the cluster that are left.", cluster.nodes)
+        yield one("nodes_lost_total", "Nodes that were lost in this attempt.", cluster.lost)
+        yield one("rounds_total", "Rounds that all nodes have committed.", cluster.round)
+        yield one("exchanged_bytes_total", "Exchanged with other nodes in this attempt.", cluster.nbytes)
+        yield one("exchange_seconds", "Duration of the last exchange.", cluster.seconds)
+        yield one("drift_ratio", "Norm of this node's last difference over that of the anchor.", cluster.drift)
+        yield one("cluster_samples_per_second", "Of all nodes, in the last round.", cluster.samples_per_s)
 
 
 def _of_the_workers(glance: Glance) -> Iterator[Family]:

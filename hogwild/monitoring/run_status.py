@@ -16,6 +16,7 @@ Fields of status.json:
     attempt … began  see `RunAttempt`: which process runs it, on which machine
     name … news      see `Glance`: the job at this moment; `workers`: see `WorkerGlance`; `best`: see `Best`
     spares, loaders  lists of processes; `ring`, `loader_deaths`, `lane_restarts` of streams and lanes
+    cluster          see `ClusterGlance`, with a `NodeGlance` per node; null for a job on one machine
 
 Unknown fields must be ignored, and any but the first three may be missing. NaN and infinity are null."""
 
@@ -32,7 +33,7 @@ from typing import Any, get_args, get_origin
 
 from hogwild import host
 from hogwild.errors import NotFoundError, RunError, did_you_mean
-from hogwild.monitoring.job_view import Best, Glance, StreamGlance, WorkerGlance
+from hogwild.monitoring.job_view import Best, ClusterGlance, Glance, NodeGlance, StreamGlance, WorkerGlance, standing
 from hogwild.storage.files import read_regular
 from hogwild.storage.run_directory import LIBRARY, LOCK, RESOLVED, STATUS
 from hogwild.version import __version__
@@ -104,11 +105,22 @@ def glance_of(record: Mapping[str, Any], state: str = "") -> Glance:
         "workers": tuple(_made(WorkerGlance, one) for one in _list(record.get("workers")) if "worker" in one),
         "spares": len(_list(record.get("spares"))),
         "stream": _made(StreamGlance, stream) if isinstance(stream, dict) else None,
+        "cluster": cluster_of(record.get("cluster")),
         "best": _made(Best, best) if isinstance(best, dict) and "metric" in best else None,
         "news": tuple(map(str, news)) if isinstance(news, list) else (),
     }
     glance: Glance = _made(Glance, given)
     return glance
+
+
+def cluster_of(record: Any) -> ClusterGlance | None:
+    """Return the cluster in the record that a node makes of it, also in status.json and summary.json; None without."""
+    if not isinstance(record, Mapping):
+        return None
+    of_nodes = tuple(_made(NodeGlance, one) for one in _list(record.get("of_nodes")) if "node" in one)
+    in_all = sum(one.samples_per_s or 0.0 for one in of_nodes if one.state != "lost")
+    found: ClusterGlance = _made(ClusterGlance, {"samples_per_s": in_all, **record, "of_nodes": of_nodes})
+    return found
 
 
 def _made(kind: Any, values: Mapping[str, Any]) -> Any:
@@ -159,7 +171,7 @@ class RunStatus:
         glance = glance_of({"name": self.path.name, **self.record, **place}, shown)
         if self.state == LOST:
             glance = replace(glance, workers=(), left_s=None)
-        return replace(glance, samples_per_s=0.0) if self.state == LOST or self.late_s is not None else glance
+        return standing(glance) if self.state == LOST or self.late_s is not None else glance
 
     @property
     def late_s(self) -> float | None:

@@ -149,6 +149,7 @@ class Curves:
         elif record["kind"] == "train":
             self._scalars("train", record, ("loss", "samples_per_s", "lr", "pss_bytes"))
             self._scalars("train/losses", {**record, **record.get("losses", {})}, tuple(record.get("losses", ())))
+            self._scalars("cluster", record.get("cluster", {}), ("seconds", "drift", "nodes", "samples_per_s"))
         elif record["kind"] == "evaluation":
             self._evaluation(record)
         elif record["kind"] == "staleness":

@@ -23,10 +23,10 @@ COPIES = 3  # of the trained parameters, in delta: local, snapshot, and their di
 
 def copied_bytes(layout: FlatLayout) -> int:
     """Return the bytes of private memory that one worker needs in delta."""
-    return COPIES * sum(size * dtype.itemsize for dtype, size in _trained(layout).items())
+    return COPIES * sum(size * dtype.itemsize for dtype, size in trained_sizes(layout).items())
 
 
-def _trained(layout: FlatLayout) -> dict[torch.dtype, int]:
+def trained_sizes(layout: FlatLayout) -> dict[torch.dtype, int]:
     """Return the number of trained elements, from the start of each flat; sparse spans follow the dense ones."""
     sizes = {dtype: size for dtype, size in layout.gradient_sizes.items() if size}
     for span in layout.spans:
@@ -44,7 +44,7 @@ class Exchange:
     def __init__(self, layout: FlatLayout, params: Sequence[nn.Parameter], regions: Mapping[str, Region]) -> None:
         self.is_delta = False
         self._regions = regions
-        self._shared = {dtype: self._flat(dtype, size) for dtype, size in _trained(layout).items()}
+        self._shared = {dtype: self._flat(dtype, size) for dtype, size in trained_sizes(layout).items()}
         self._copies: dict[torch.dtype, tuple[Tensor, Tensor, Tensor]] = {}
         # (tensor, dtype, shape, strides, offset in elements) of everything that is rebound
         self._bound: list[tuple[Tensor, torch.dtype, Sequence[int], Sequence[int], int]] = [

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hogwild.metrics.catalog import LOSS
-from hogwild.report.run_data import LOSSES, ColumnTable, Floats, Run
+from hogwild.report.run_data import CLUSTER, LOSSES, ColumnTable, Floats, Run
 from hogwild.report.words import in_words
 
 AXES = ("time", "samples", "updates")
@@ -24,6 +24,7 @@ MOST_NUMBERS = 60_000  # of workers, likewise
 MOST_METRICS = 12
 RATE, BYTES, NUMBER, CORES = "rate", "bytes", "number", "cores"  # formats of a panel's values
 TRAIN = (LOSS, "samples_per_s", "lr", "pss_bytes")
+ROUNDS = {f"{CLUSTER}.seconds": "seconds of a round", f"{CLUSTER}.drift": "drift of this node in a round"}
 SMOOTH = (LOSS, "samples_per_s")
 WORKER = ("samples_per_s", "pss_bytes", "cpu")
 GAP = 10.0  # times the steps around it: nothing was recorded in between
@@ -97,7 +98,8 @@ def curves(runs: Sequence[Run], names: Sequence[str]) -> RunCurves:
 def _tables(run: Run, runs: int) -> Iterator[tuple[str, Table]]:
     records, most = run.records, MOST_ROWS // runs
     if records.train.rows:
-        names = [name for name in records.train.names if name in TRAIN or name.startswith(f"{LOSSES}.")]
+        known = (*TRAIN, *ROUNDS)
+        names = [name for name in records.train.names if name in known or name.startswith(f"{LOSSES}.")]
         yield "train", _table(run, records.train, {name: records.train[name] for name in names}, most)
         smooth = [name for name in SMOOTH if name in records.train]
         columns = [*(_axis(run, records.train, name) for name in AXES), *(records.train[name] for name in smooth)]
@@ -157,7 +159,7 @@ def _learning(runs: Sequence[Run], names: Sequence[str], tables: Sequence[Mappin
         lines = tuple(line for run in range(len(runs)) for line in _of_metric(run, names, tables[run], metric))
         is_log = spans_decades(*(tables[line.run][line.table].columns[line.column] for line in lines))
         yield Plot(metric, "learning", in_words(metric), lines, is_log=is_log)
-    parts = dict.fromkeys(name for run in tables for name in _columns(run, "train") if "." in name)
+    parts = dict.fromkeys(name for run in tables for name in _columns(run, "train") if name.startswith(f"{LOSSES}."))
     for place, part in enumerate(parts):
         lines = tuple(_of_runs(names, tables, part, place, len(parts)))
         yield Plot(part, "learning", f"training loss: {part.partition('.')[2]}", lines)
@@ -221,6 +223,8 @@ def _resources(runs: Sequence[Run], names: Sequence[str], tables: Sequence[Mappi
         else:
             continue
         yield Plot(name, group, title, lines, form, is_wide=group == "throughput")
+    for name, title in ROUNDS.items():
+        yield Plot(name, "rounds", title, tuple(_of_runs(names, tables, name, 0, 1)))
 
 
 def _of_workers(table: Table, name: str) -> tuple[Line, ...]:

@@ -83,6 +83,8 @@ def pictures(found: RunCurves) -> dict[str, bytes]:
             figures["staleness"] = _staleness(found)
         if panels := _group(found, "resources"):
             figures["resources" if len(found.runs) == 1 else "memory"] = _curves(found, panels, "time", WIDE)
+        if panels := _group(found, "rounds"):
+            figures["rounds"] = _curves(found, panels, "time", WIDE)
         return {name: _png(figure) for name, figure in figures.items()}
 
 

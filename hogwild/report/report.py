@@ -36,11 +36,12 @@ GROUPS = {
     "workers": "Workers",
     "staleness": "Staleness",
     "resources": "Memory and processor",
+    "rounds": "Rounds between nodes",
 }
 # All that a report, also of an older version, may have written beside its page.
 PICTURES = (
     *("learning-time", "learning-samples", "learning-updates", "throughput", "timeline", "staleness", "resources"),
-    "memory",
+    *("memory", "rounds"),
 )
 FILES = Path(__file__).parent / "page_files"
 UPLOT = "vendor/uplot/uPlot"

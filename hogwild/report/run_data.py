@@ -26,6 +26,7 @@ from hogwild.storage.run_directory import BEST, ENV
 Floats = NDArray[np.float64]
 PHASE = "phase"
 LOSSES = "losses"  # further losses of a training_step, in a record of training; their columns are losses.NAME
+CLUSTER = "cluster"  # likewise; of the rounds between nodes
 BEFORE_START = ("resume", "checkpoint-rejected", "data-read")  # events of an attempt before its `start`
 NOT_METRICS = {"time", "epoch", "updates", "samples", "seconds"}
 WORKER_NUMBERS = ("updates", "samples_per_s", "cpu", "pss_bytes")
@@ -95,9 +96,9 @@ class MetricRecords:
     def add(self, record: Mapping[str, Any]) -> None:
         kind = record.get("kind")
         if kind == "train":
-            parts = record.get(LOSSES)
-            further = parts.items() if isinstance(parts, dict) else ()
-            self.train.add([*record.items(), *((f"{LOSSES}.{name}", value) for name, value in further)])
+            parts = [(group, part) for group in (LOSSES, CLUSTER) if isinstance(part := record.get(group), dict)]
+            further = [(f"{group}.{name}", value) for group, part in parts for name, value in part.items()]
+            self.train.add([*record.items(), *further])
             if isinstance(workers := record.get("workers"), dict):
                 self.told.add(record.items())
                 self._add_workers(workers)

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from hogwild.errors import ConfigError
-from hogwild.formatting import duration, exact, flat, moment, number, size, told
-from hogwild.report.run_data import BestEvaluation, Run, flat_values
+from hogwild.formatting import counted, duration, exact, flat, moment, number, size, told
+from hogwild.monitoring.job_view import ClusterGlance, two_digits
+from hogwild.monitoring.run_status import cluster_of
+from hogwild.report.run_data import CLUSTER, BestEvaluation, Run, flat_values
 from hogwild.report.timeline import ABSENT, ALIVE, phase_bars
 from hogwild.report.words import event_in_words, in_words
 from hogwild.storage.run_directory import LIBRARY
@@ -20,19 +22,23 @@ MOST_WORKERS = 16  # shown at first
 # Shown in the pictures, or routine events of a job; the count of all events includes them.
 ORDINARY = (
     *("spawn", "ready", "restart", "evaluation", "checkpoint", "pause", "spare", "exchange"),
-    *("loader-spawn", "loader-ready"),
+    *("loader-spawn", "loader-ready", "communicator-spawn", "communicator-ready"),
 )
 QUIET_S = 60.0  # without a record for so long, and for longer than ten intervals, a "running" job may be dead
 ENDS = ("succeeded", "stopped", "cancelled", "failed")
 LOUD = (
     *("exit", "stall", "fence", "deadlock", "rollback", "checkpoint-failed", "checkpoint-refused", "spare-exit"),
     *("loader-exit", "loader-stall", "bad-batch", "quarantined"),
+    *("node-lost", "communicator-exit", "round-refused", "cluster-out", "cluster-lost"),
 )
 DEFAULT, JOB_FILE, OVERRIDE, CALL, UNKNOWN = "default", "job file", "override", "call", "not in the job file"
 PHASE_COLOURS = {ALIVE: "alive", ABSENT: "absent"}  # the others are called as the phases
 NOT_THERE = "\N{EN DASH}"
 # They differ between any two runs and mean nothing.
-OF_ITSELF = {"run_dir", "pid", "argv", "checkpoint", "workers", "time", "host.available_memory_bytes"}
+OF_ITSELF = {
+    *("run_dir", "pid", "argv", "checkpoint", "workers", "time", "host.available_memory_bytes"),
+    *("cluster.of_nodes", "cluster.generation"),
+}
 EVENT_OF = {"loader_deaths": "loader-exit"}  # counts whose event has another name
 
 
@@ -109,7 +115,9 @@ def _sentence(run: Run) -> str:
         did[0] += f" of {number(planned)} planned"
     wall_s = run.summary.get("wall_s") or run.status.get("wall_s") or run.span_s
     workers = run.summary.get("procs", run.workers)
-    who = "in the parent" if workers == 0 else f"by {workers} worker{'' if workers == 1 else 's'}"
+    who = "in the parent" if workers == 0 else f"by {counted(workers, 'worker')}"
+    if (cluster := _cluster(run)) is not None:
+        who = f"by {counted(cluster.nodes + cluster.lost, 'node')}"
     return f"{' and '.join(did)} {who} in {duration(wall_s)}" if did else "Nothing was recorded yet."
 
 
@@ -133,11 +141,12 @@ def _tiles(run: Run) -> Iterator[tuple[str, str, str]]:
     if isinstance(samples := latest.get("samples"), (int, float)):
         updates = latest.get("updates")
         yield "samples", number(samples), f"{number(updates)} updates" if isinstance(updates, (int, float)) else ""
-    rate = latest.get("samples_per_s")
-    if rate is None and np.isfinite(train["samples_per_s"]).any():
+    cluster = _cluster(run)
+    rate = latest.get("samples_per_s") if cluster is None else cluster.samples_per_s or None
+    if rate is None and cluster is None and np.isfinite(train["samples_per_s"]).any():
         rate = float(np.nanmean(train["samples_per_s"]))
     if rate is not None:
-        yield in_words("samples_per_s"), number(round(float(rate))), ""
+        yield in_words("samples_per_s"), number(round(float(rate))), "" if cluster is None else "of all nodes"
     workers = run.summary.get("procs", run.workers)
     if workers or run.summary:
         yield "workers", told(workers), "" if workers else "trained in the parent process"
@@ -166,7 +175,7 @@ def _place_of_best(run: Run, best: BestEvaluation) -> str:
 
 def tables(run: Run) -> Iterator[TableRows]:
     """Yield the tables in the order of the page; those without rows are left out."""
-    every = (events(run), configuration(run), checkpoints(run), summary(run), plan(run))
+    every = (nodes(run), events(run), configuration(run), checkpoints(run), summary(run), plan(run))
     yield from (table for table in every if table.rows)
 
 
@@ -201,6 +210,30 @@ def workers(run: Run) -> TableRows:
     return TableRows("Each worker", head, rows, folded=MOST_WORKERS, folded_words="more workers")
 
 
+def nodes(run: Run) -> TableRows:
+    """Return a row per node of a cluster, as this node knows it; no rows on one machine."""
+    if (cluster := _cluster(run)) is None:
+        return TableRows("Nodes", (), ())
+    rows = [
+        (
+            f"node {one.node}",
+            one.host or "",
+            one.state,
+            "" if one.updates is None else number(one.updates),
+            "" if one.samples_per_s is None else number(round(one.samples_per_s)),
+            "" if one.drift is None else f"{two_digits(100 * one.drift)} %",
+        )
+        for one in cluster.of_nodes
+    ]
+    marks = ["strong" if one.state == "lost" else "" for one in cluster.of_nodes]
+    head = ("", "machine", "state", "updates", "samples/s in the last round", "drift")
+    return TableRows("Nodes", head, rows, marks, f"{', '.join(cluster.words)}.")
+
+
+def _cluster(run: Run) -> ClusterGlance | None:
+    return cluster_of(_latest(run).get("cluster"))
+
+
 def summary(run: Run) -> TableRows:
     values = dict(
         flat(run.summary or {k: v for k, v in run.status.items() if k not in ("workers", "spares", "loaders", "time")})
@@ -218,7 +251,7 @@ def _in_words(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         (in_words(key), " ".join(map(str, value)) if isinstance(value, list) else told(value, key))
         for key, value in values.items()
-        if key not in ("error", "advice") and value not in (None, "", [], {})
+        if key not in ("error", "advice") and not key.startswith(f"{CLUSTER}.") and value not in (None, "", [], {})
     ]
 
 

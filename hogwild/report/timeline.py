@@ -29,6 +29,8 @@ JOB_ROWS = {
     "rollback": "rollbacks",
     "loader-exit": "loader deaths",
     "resume": "resumes",
+    "node-lost": "lost nodes",
+    "communicator-exit": "communicator deaths",
 }
 
 

@@ -4,7 +4,7 @@ with spaces."""
 from collections.abc import Mapping
 from typing import Any
 
-from hogwild.formatting import told
+from hogwild.formatting import ranges, told
 
 WORDS = {
     "samples_per_s": "samples per second",
@@ -46,6 +46,9 @@ WORDS = {
     "staleness.p99": "staleness, 99th percentile",
     "staleness.max": "staleness, maximum",
     "peak_pss_bytes": "peak memory",
+    "cluster.nbytes": "bytes exchanged with other nodes",
+    "cluster.seconds": "seconds of the last exchange",
+    "cluster.lost": "lost nodes",
     "checkpoint": "last checkpoint",
     "best.updates": "updates at the best evaluation",
     "best.metric": "metric of the best evaluation",
@@ -81,6 +84,7 @@ WORDS = {
     "indeterminate": "batches perhaps applied",
     "meetings": "shared parameters",
     "updates_per_s": "updates per second",
+    "left": "nodes that are left",
     "loop_longest_ms": "longest supervisor turn, ms",
 }
 PREFIXES = {"metrics.": "{}, last evaluation", "best.": "{}, best evaluation", "plan.environment.": "{}"}
@@ -105,14 +109,31 @@ EVENTS = {
     "loader-exit": "{who} died",
     "loader-stall": "{who} stalled",
     "spare-exit": "spare process died",
+    "cluster-joined": "joined the other nodes",
+    "cluster-formed": "the nodes formed their group again",
+    "cluster-out": "the other nodes went on without this one",
+    "cluster-lost": "the store on the first node was lost",
+    "node-lost": "{who} lost",
+    "communicator-exit": "communicator died",
+    "communicator-exit left": "communicator left",
+    "communicator-restart": "communicator restarted",
+    "communicator-stall": "communicator stalled",
+    "round-refused": "parameters were not finite: batches since the last round are skipped",
     "lane-restarts": "lanes restarted",
     "holder": "process that owns the GPU",
     "update": "update path chosen",
     "signal": "signal received",
 }
 PLAIN = ("how", "why", "reason", "error", "name", "checkpoint", "plan", "what", "choice", "state", "kind")
-WITHIN = ("time", "event", "worker", "loader", "incarnation", "pid", "loop_longest_ms")  # in the title, or technical
-TECHNICAL = {"exit": "kind", "loader-exit": "kind"}  # said by the title and by `how`
+# In the title, or technical.
+WITHIN = (
+    *("time", "event", "worker", "loader", "incarnation", "pid", "loop_longest_ms"),
+    *("communicator", "generation", "disk"),
+)
+TECHNICAL = {  # said by the title and by `how`
+    **dict.fromkeys(("exit", "loader-exit", "communicator-exit"), "kind"),
+    "node-lost": "nodes",
+}
 
 
 def in_words(key: str) -> str:
@@ -129,12 +150,21 @@ def event_in_words(event: Mapping[str, Any]) -> tuple[str, str]:
     """Return a title of the event, with its worker or loader, and the rest of its record."""
     kind = str(event["event"])
     who = next((f"{name} {event[name]}" for name in ("worker", "loader") if name in event), "")
+    if kind == "node-lost":
+        gone = event.get("nodes")
+        who = f"node{'s' * (isinstance(gone, list) and len(gone) > 1)} {_plain(gone, 'nodes')}"
     title = EVENTS.get(f"{kind} {event.get('kind')}") or EVENTS.get(
         kind, kind.replace("-", " ") + (" of {who}" if who else "")
     )
     shown = [
-        str(value) if key in PLAIN else f"{in_words(key)} {told(value, key)}"
+        str(value) if key in PLAIN else f"{in_words(key)} {_plain(value, key)}"
         for key, value in event.items()
         if key not in WITHIN and value not in ("", None, [], {}, 0) and TECHNICAL.get(kind) != key
     ]
     return title.replace("{who}", who), "; ".join(shown)
+
+
+def _plain(value: Any, key: str) -> str:
+    """Return the value as text; numbers of nodes as `0-2,4`."""
+    is_numbers = isinstance(value, list) and all(type(one) is int for one in value)
+    return ranges(value) if is_numbers else told(value, key)

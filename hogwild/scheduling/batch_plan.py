@@ -1,6 +1,7 @@
 """The positions and seeds of each batch (`sample_order.py` maps positions to samples). Pure functions of (seed, epoch,
 position): every process computes the same answer without asking another one. No torch, no state."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, Union
 
@@ -109,6 +110,14 @@ def how_cut(plan: EpochPlan) -> dict[str, Any]:
         "grid": None if plan.grid is None else list(plan.grid),
         "lanes": plan.lanes,
     }
+
+
+def check_cut(plan: EpochPlan, saved: Mapping[str, Any]) -> None:
+    """Raise ValueError if `plan` differs from a saved `how_cut`; the message names both values."""
+    before = {"grid": None, "lanes": None, **saved}  # missing in older checkpoints
+    changed = [f"{name}: was {before[name]}, now {now}" for name, now in how_cut(plan).items() if now != before[name]]
+    if changed:
+        raise ValueError(f"an epoch of the training data was cut in another way: {'; '.join(changed)}")
 
 
 def updates_planned(plan: EpochPlan, *, epochs: int, accumulate: int, max_updates: int | None) -> int:

@@ -58,6 +58,10 @@ class FreeLanes(OfPlan):
             of_lane.append(piece)
             of_lane.sort(key=lambda each: each.start)
 
+    def spare(self, accumulate: int) -> list[FreeRange]:
+        """Return the lanes without a holder; the state of the others is with their workers."""
+        return [piece for lane in sorted(self.unheld()) for piece in self._lanes[lane]]
+
     def next_of(self, worker: int) -> FreeRange | None:
         """Return the next free range of the lane that `worker` holds and has not finished."""
         for lane, holder in self.holders.items():

@@ -1,7 +1,7 @@
 """The values of the work queue: items, leases, the ledger, and the progress in a worker's row. The rules are in
 `work_queue.py`."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import IntEnum
 
 MAX_ITEM_BATCHES = 0xFFFF  # the commit word counts the batches of an item in 16 bits
@@ -64,6 +64,21 @@ class Ledger:
     @property
     def finished(self) -> int:
         return self.done + self.skipped + self.quarantined
+
+
+@dataclass(slots=True)
+class Counts(Ledger):
+    """A ledger with its updates and samples."""
+
+    updates: int = 0
+    samples: int = 0
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.done, self.skipped, self.quarantined, self.indeterminate, self.redone)
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(*(one + more for one, more in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,15 @@ class Free(Protocol):
     def put(self, pieces: Iterable[FreeRange]) -> None:
         """Make `pieces` free (again)."""
 
+    def grant(self, pieces: Iterable[FreeRange]) -> None:
+        """Make `pieces` free, which this node of a cluster did not have."""
+
+    def spare(self, accumulate: int) -> list[FreeRange]:
+        """Return the free batches that another node could have as well, in order: nothing of them has begun."""
+
+    def withdraw(self, piece: FreeRange, start: int) -> None:
+        """Remove the batches `[start, piece.stop)` of a spare piece."""
+
 
 class LeaseChoice(NamedTuple):
     """The next range for a worker."""
@@ -50,6 +59,9 @@ class LeaseSchedule(ABC):
     @abstractmethod
     def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> Free:
         """Return the free batches of `epoch`: all of it, or after a resume only `pieces`."""
+
+    def wait_for_grants(self) -> None:  # noqa: B027
+        """Open no epoch: this is a node of a cluster, whose queue names each batch in `free_of` or `Free.grant`."""
 
     @abstractmethod
     def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
@@ -79,7 +91,7 @@ class LeaseSchedule(ABC):
         is not called for is settled."""
 
 
-class OfPlan:
+class OfPlan(ABC):
     """The parts of a `Free` that depend only on the epoch's plan, for data whose batches are all known at the start."""
 
     def __init__(self, plan: EpochPlan) -> None:
@@ -88,8 +100,27 @@ class OfPlan:
     def samples_in(self, start: int, stop: int) -> int:
         return self._plan.samples_in(start, stop)
 
-    def mark_finished(self, start: int, stop: int) -> None:
+    def mark_finished(self, start: int, stop: int) -> None:  # noqa: B027
         """No-op: settled batches need no bookkeeping here."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[FreeRange]: ...
+
+    @abstractmethod
+    def lease(self, piece: FreeRange, stop: int) -> None: ...
+
+    @abstractmethod
+    def put(self, pieces: Iterable[FreeRange]) -> None: ...
+
+    def grant(self, pieces: Iterable[FreeRange]) -> None:
+        self.put(pieces)
+
+    def spare(self, accumulate: int) -> list[FreeRange]:
+        return list(self)
+
+    def withdraw(self, piece: FreeRange, start: int) -> None:
+        self.lease(piece, piece.stop)
+        self.put([FreeRange(piece.start, start, piece.attempts)] if piece.start < start else [])
 
     @staticmethod
     def cut(pieces: list[FreeRange], piece: FreeRange, stop: int) -> None:

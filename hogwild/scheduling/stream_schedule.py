@@ -13,13 +13,16 @@ a known end, which any loader may read. For an iterable, loader k reads shard k 
 when a request comes back empty. Numbers beyond an end do not exist."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from hogwild.scheduling.batch_plan import OPEN, EpochPlan, StreamPlan
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
 from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Free, LeaseChoice, LeaseSchedule
+from hogwild.scheduling.stream_epoch import SlotRequest, StreamEpoch
+
+__all__ = ["SlotRequest", "StreamEpoch", "StreamSchedule", "fewest_slots", "too_few_slots"]
 
 REQUESTS_IN_HAND = 2  # per loader: the next request is there when one is done
 
@@ -34,162 +37,6 @@ def too_few_slots(slots: int, least: int, procs: int, loaders: int, batches: int
         f"must be >= {least} for {max(1, procs)} workers, {loaders} loaders and exchanges of {batches} batches, got "
         f"{slots}"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class SlotRequest:
-    """Batch number `batch` of `epoch`, the one at `place` of `shard`, goes into `slot`."""
-
-    slot: int
-    epoch: int
-    batch: int
-    shard: int
-    place: int
-
-
-@dataclass(slots=True)
-class Shard:
-    """The unrequested places of one shard in one epoch: ranges, in order. `end`: number of places; None if unknown."""
-
-    todo: deque[tuple[int, int]]
-    end: int | None = None
-
-    def pop(self) -> int:
-        start, stop = self.todo.popleft()
-        if start + 1 < stop:
-            self.todo.appendleft((start + 1, stop))
-        return start
-
-    def add(self, start: int, stop: int) -> None:
-        """Add places to request. Call it in order of `start`."""
-        if self.todo and start <= self.todo[-1][1]:
-            start, last = self.todo.pop()
-            stop = max(last, stop)
-        if start < stop:
-            self.todo.append((start, stop))
-
-    def cut(self, first: int, end: int) -> None:
-        """Request nothing outside [first, end)."""
-        cut = ((max(start, first), min(stop, end)) for start, stop in self.todo)
-        self.todo = deque((start, stop) for start, stop in cut if start < stop)
-
-    def drop(self, place: int) -> None:
-        """Do not request `place`."""
-        below = [(start, min(stop, place)) for start, stop in self.todo]
-        above = [(max(start, place + 1), stop) for start, stop in self.todo]
-        self.todo = deque((start, stop) for start, stop in (*below, *above) if start < stop)
-
-
-class StreamEpoch:
-    """The batches of one epoch: a `Free`. `filled`: numbers of filled batches that are not leased."""
-
-    def __init__(self, epoch: int, shards: int, pieces: Iterable[FreeRange], end: int | None) -> None:
-        """`pieces`: the free batches, perhaps up to `OPEN`; `end`: the number of batches, if known (one shard)."""
-        self.epoch = epoch
-        self.shards = [Shard(deque(), end) for _ in range(shards)]
-        self.slots: dict[int, int] = {}  # batch -> slot
-        self.rows: dict[int, int] = {}  # filled batch -> rows, leased or not
-        self.loading: dict[int, SlotRequest] = {}
-        self.filled: set[int] = set()
-        self.attempts: dict[int, int] = {}
-        self._freed: list[int] = []  # slots
-        for piece in sorted(pieces, key=lambda piece: piece.start):
-            if piece.attempts:
-                self.attempts[piece.start] = piece.attempts
-            for number, shard in enumerate(self.shards):
-                if piece.step == 1 or piece.start % shards == number:
-                    shard.add(*(-(-(at - number) // shards) for at in (piece.start, piece.stop)))
-
-    # ---- as the queue sees it
-
-    def __iter__(self) -> Iterator[FreeRange]:
-        """Iterate over everything that is neither leased nor settled, in order; the first batch of a range carries its
-        attempts. With several shards each has its own ranges: one may be far ahead of another."""
-        across = len(self.shards)
-        ranges = [(number, number + 1, 1) for number in (*self.filled, *self.loading)]
-        for number, shard in enumerate(self.shards):
-            for start, stop in shard.todo:
-                places = (n // across for n in self.attempts if n % across == number)
-                cuts = sorted(place for place in places if start < place < stop)
-                pieces = zip((start, *cuts), (*cuts, stop), strict=True)
-                ranges += [(number + across * a, number + across * (b - 1) + 1, across) for a, b in pieces]
-        found: list[FreeRange] = []
-        for start, stop, step in sorted(ranges):
-            last = found[-1] if found else None
-            if last is not None and (last.stop, last.step, step) == (start, 1, 1) and start not in self.attempts:
-                last.stop = stop
-            else:
-                found.append(FreeRange(start, stop, self.attempts.get(start, 0), step))
-        return iter(found)
-
-    @property
-    def has_free(self) -> bool:
-        return bool(self.filled or self.loading or any(shard.todo for shard in self.shards))
-
-    def updates(self, accumulate: int) -> int:
-        left = sum(stop - start for shard in self.shards for start, stop in shard.todo)
-        return -(-(left + len(self.filled) + len(self.loading)) // accumulate)
-
-    def samples_in(self, start: int, stop: int) -> int:
-        return sum(self.rows[number] for number in range(start, stop))
-
-    def lease(self, piece: FreeRange, stop: int) -> None:
-        for number in range(piece.start, stop):
-            self.filled.discard(number)
-            self.attempts.pop(number, None)
-
-    def put(self, pieces: Iterable[FreeRange]) -> None:
-        for piece in pieces:
-            self.filled.update(range(piece.start, piece.stop))
-            if piece.attempts:
-                self.attempts[piece.start] = piece.attempts
-
-    def mark_finished(self, start: int, stop: int) -> None:
-        for number in range(start, stop):
-            del self.rows[number]
-            self._freed.append(self.slots.pop(number))
-
-    def freed(self) -> list[int]:
-        """Return the slots of batches settled since the last call."""
-        freed, self._freed = self._freed, []
-        return freed
-
-    # ---- what may be leased
-
-    def run(self, least: int, most: int, update: int, *, in_order: bool) -> FreeRange | None:
-        """Return the first run of filled batches that a worker may have: whole updates, at least `least` batches unless
-        no more will follow, at most `most`."""
-        for start in sorted(self.filled):
-            before = start - 1
-            if before in self.filled and start not in self.attempts:
-                continue  # belongs to the run that begins earlier
-            if in_order and self._is_coming_before(start):
-                return None
-            if start % update and self.is_coming(before):
-                continue  # its update is not complete yet
-            stop = start + 1
-            while stop in self.filled and stop not in self.attempts and stop - start < most:
-                stop += 1
-            rest = (stop - start) % update
-            if stop - start >= least or not self.is_coming(stop):
-                if rest and self.is_coming(stop) and stop - rest > start:
-                    stop -= rest
-                elif rest and (self.is_coming(stop) or stop in self.filled):
-                    continue
-                return FreeRange(start, stop, self.attempts.get(start, 0))
-        return None
-
-    def is_coming(self, number: int) -> bool:
-        """Return whether batch `number` is requested or will be."""
-        if number in self.loading:
-            return True
-        shard, place = number % len(self.shards), number // len(self.shards)
-        return any(start <= place < stop for start, stop in self.shards[shard].todo)
-
-    def _is_coming_before(self, number: int) -> bool:
-        across = len(self.shards)
-        firsts = [shard.todo[0][0] * across + k for k, shard in enumerate(self.shards) if shard.todo]
-        return min((*firsts, *self.loading), default=number) < number
 
 
 @dataclass(slots=True)
@@ -218,6 +65,7 @@ class StreamSchedule(LeaseSchedule):
     _most: int = 1
     refused: dict[tuple[int, int], int] = field(default_factory=dict)  # (epoch, batch): attempts to read it
     empty_epoch: int | None = None  # an epoch without any batch
+    _opens: bool = True  # False: a cluster's queue grants all batches
 
     def __post_init__(self) -> None:
         self._free_slots = deque(range(self.slots))
@@ -242,14 +90,31 @@ class StreamSchedule(LeaseSchedule):
         self._next_epoch = max(self._next_epoch, epoch + 1)
         return made
 
+    def wait_for_grants(self) -> None:
+        """Open no epoch. Batches are then granted in any order, so a worker cannot insist on theirs."""
+        self._opens = self.in_order = False
+
     def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
+        found = self._choose(epochs, self._least)
+        if found is None and not leases and not self._opens and self._is_stuck:
+            return self._choose(epochs, self.update)
+        return found
+
+    def _choose(self, epochs: Mapping[int, Free], least: int) -> LeaseChoice | None:
         for epoch in epochs:
             if self.in_order and any(other.has_free for number, other in self._epochs.items() if number < epoch):
                 return None
-            piece = self._epochs[epoch].run(self._least, self._most, self.update, in_order=self.in_order)
+            piece = self._epochs[epoch].run(least, self._most, self.update, in_order=self.in_order)
             if piece is not None:
                 return LeaseChoice(epoch, piece)
         return None
+
+    @property
+    def _is_stuck(self) -> bool:
+        """True if no slot will become free or be filled before something is leased."""
+        if self._free_slots or self._void:
+            return False
+        return not any(epoch.loading or epoch.has_freed for epoch in self._epochs.values())
 
     def updates(self, horizon: int, limits: Limits) -> int:
         room = (self.slots - REQUESTS_IN_HAND * self.loaders) // (LEASES_IN_HAND * limits.procs)
@@ -298,9 +163,12 @@ class StreamSchedule(LeaseSchedule):
             held = sum(batch % self.shards == shard for epoch in self._epochs.values() for batch in epoch.slots)
             if shard >= self.shards or held >= self.slots // self.shards:
                 return None
-        for number in sorted(self._epochs):
+        midway = [number for number, epoch in self._epochs.items() if epoch.shards[shard].is_midway and not self._opens]
+        for number in (*midway, *sorted(self._epochs)):
             if self._epochs[number].shards[shard].todo:
                 return self._epochs[number], shard
+        if not self._opens:
+            return None
         earliest = min(self._epochs, default=self._next_epoch)
         if self._next_epoch < self.epochs and self.may_open(self._next_epoch, earliest):
             return self.free_of(self._next_epoch), shard
@@ -412,7 +280,8 @@ class StreamSchedule(LeaseSchedule):
             epoch.loading.pop(number)
             epoch.slots.pop(number)
         else:
-            epoch.shards[number % self.shards].drop(number // self.shards)
+            place = number // self.shards
+            epoch.shards[number % self.shards].drop(place, place + 1)
 
     @property
     def filled_slots(self) -> int:
@@ -462,9 +331,9 @@ class StreamSchedule(LeaseSchedule):
 
     def positions(self) -> dict[int, list[dict[str, Any]]]:
         """Return, per epoch and shard: its end if known, its first unsettled place, and the slot that holds that place,
-        if any. For a checkpoint, when every worker is parked."""
+        if any. For a checkpoint, when every worker is parked. Empty without shards: the ledger says all."""
         found: dict[int, list[dict[str, Any]]] = {}
-        for number, epoch in self._epochs.items():
+        for number, epoch in self._epochs.items() if self.is_sharded else ():
             rows = []
             for k, shard in enumerate(epoch.shards):
                 held = [batch // self.shards for batch in epoch.slots if batch % self.shards == k]
@@ -478,8 +347,8 @@ class StreamSchedule(LeaseSchedule):
 
     def reopen(self, epoch: int, known: Iterable[tuple[int | None, int]]) -> None:
         """Restore the knowledge of an earlier attempt about an epoch: per shard its end, if known, and a place before
-        which everything is settled. Does nothing for a settled epoch."""
-        if epoch not in self._epochs and epoch < self._next_epoch:
+        which everything is settled. Does nothing for a settled epoch, nor without shards."""
+        if not self.is_sharded or (epoch not in self._epochs and epoch < self._next_epoch):
             return
         for shard, (end, first) in zip(self.free_of(epoch).shards, known, strict=True):
             shard.cut(first, OPEN if end is None else end)

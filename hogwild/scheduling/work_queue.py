@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import Any
 
-from hogwild.scheduling.batch_plan import EpochPlan, how_cut, updates_planned
+from hogwild.scheduling.batch_plan import EpochPlan, check_cut, how_cut, updates_planned
 from hogwild.scheduling.leases import (
     MAX_ITEM_BATCHES,
+    Counts,
     FreeRange,
     Kind,
     Lease,
@@ -56,9 +57,7 @@ class WorkQueue:
         self.plan = plan
         self.limits = limits
         self.kind = kind
-        self.ledger = Ledger()
-        self.updates = 0
-        self.samples = 0
+        self.own = Counts()  # of this queue
         self.open_until = limits.epochs  # epochs >= this one wait for an evaluation or a checkpoint
         self._ids = ids if ids is not None else count(1)
         self._epochs: dict[int, _Epoch] = {}
@@ -75,6 +74,18 @@ class WorkQueue:
         self._schedule: LeaseSchedule = schedule if schedule is not None else RangeSchedule(plan, self._update)
 
     # ---- questions ---------------------------------------------------------------------------------------------
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.own.ledger
+
+    @property
+    def updates(self) -> int:
+        return self.own.updates
+
+    @property
+    def samples(self) -> int:
+        return self.own.samples
 
     @property
     def epoch(self) -> int:
@@ -192,10 +203,10 @@ class WorkQueue:
         newly_skipped = skipped - lease.skipped
         updates = self._updates_in(committed) - self._updates_in(lease.settled)
         work = self._epochs[lease.item.epoch]
-        self.samples += work.free.samples_in(first + lease.settled, first + committed)
-        self.updates += updates - self._updates_in(newly_skipped)
-        self.ledger.done += committed - lease.settled - newly_skipped
-        self.ledger.skipped += newly_skipped
+        self.own.samples += work.free.samples_in(first + lease.settled, first + committed)
+        self.own.updates += updates - self._updates_in(newly_skipped)
+        self.own.done += committed - lease.settled - newly_skipped
+        self.own.skipped += newly_skipped
         work.settled += committed - lease.settled
         work.free.mark_finished(first + lease.settled, first + committed)
         lease.settled, lease.skipped, lease.attempts = committed, skipped, 0
@@ -237,7 +248,7 @@ class WorkQueue:
         length = self.limits.sync_every * self.limits.accumulate
         stop = item.start + progress.intended if in_doubt else min(item.stop, start + length)
         doubtful = stop - start if in_doubt else 0
-        self.ledger.indeterminate += doubtful
+        self.own.indeterminate += doubtful
         charged = (item.epoch, start) if is_charged else None
         attempts = lease.attempts + is_charged
         is_skipped = in_doubt and not self.limits.redo_indeterminate
@@ -245,12 +256,12 @@ class WorkQueue:
             self._close(item.epoch, start, stop, "skipped" if is_skipped else "quarantined")
             self._free(lease, stop, 0)
             return Release(item.stop - stop, doubtful, () if is_skipped else ((item.epoch, start, stop),), charged)
-        self.ledger.redone += doubtful
+        self.own.redone += doubtful
         self._free(lease, start, attempts, stop)
         return Release(item.stop - start, doubtful, (), charged)
 
     def _close(self, epoch: int, start: int, stop: int, account: str) -> None:
-        setattr(self.ledger, account, getattr(self.ledger, account) + stop - start)
+        setattr(self.own, account, getattr(self.own, account) + stop - start)
         self._epochs[epoch].settled += stop - start
         self._epochs[epoch].free.mark_finished(start, stop)
 
@@ -291,7 +302,7 @@ class WorkQueue:
         work = self._epochs[epoch]
         release = Release(quarantined=tuple((epoch, *piece) for piece in pieces))
         batches = sum(stop - start for _, start, stop in release.quarantined)
-        self.ledger.quarantined += batches
+        self.own.quarantined += batches
         work.settled += batches
         self._finish(epoch)
         return release
@@ -306,16 +317,7 @@ class WorkQueue:
     def state(self) -> dict[str, Any]:
         """Return everything a resumed job needs, as plain numbers and lists. Leased batches that are not settled count
         as free."""
-        rest: dict[int, list[list[int]]] = {
-            epoch: [
-                [piece.start, piece.stop, piece.attempts, *([piece.step] if piece.step > 1 else ())]
-                for piece in work.free
-            ]
-            for epoch, work in self._epochs.items()
-        }
-        for lease in self._leases.values():
-            if lease.left:
-                rest[lease.item.epoch].append([lease.item.start + lease.settled, lease.item.stop, lease.attempts])
+        rest = self._unsettled()
         return {
             "plan": how_cut(self.plan),
             "next_epoch": self._next_epoch,
@@ -328,18 +330,26 @@ class WorkQueue:
             + sum(work.settled for epoch, work in self._epochs.items() if not rest[epoch]),
         }
 
+    def _unsettled(self) -> dict[int, list[list[int]]]:
+        """Return the free and leased batches of each open epoch: start, stop, attempts, and the step if it is not 1."""
+        rest: dict[int, list[list[int]]] = {
+            epoch: [
+                [piece.start, piece.stop, piece.attempts, *([piece.step] if piece.step > 1 else ())]
+                for piece in work.free
+            ]
+            for epoch, work in self._epochs.items()
+        }
+        for lease in self._leases.values():
+            if lease.left:
+                rest[lease.item.epoch].append([lease.item.start + lease.settled, lease.item.stop, lease.attempts])
+        return rest
+
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a `state`; current leases become void. Raises ValueError, and changes nothing, if the batch plan
         differs from the saved one; the message names both values."""
-        before = {"grid": None, "lanes": None, **state["plan"]}  # missing in older checkpoints
-        changed = [
-            f"{name}: was {before[name]}, now {now}" for name, now in how_cut(self.plan).items() if now != before[name]
-        ]
-        if changed:
-            raise ValueError(f"an epoch of the training data was cut in another way: {'; '.join(changed)}")
+        check_cut(self.plan, state["plan"])
         self._next_epoch = state["next_epoch"]
-        self.ledger = Ledger(**state["ledger"])
-        self.updates, self.samples = state["updates"], state["samples"]
+        self.own = Counts(**state["ledger"], updates=state["updates"], samples=state["samples"])
         self._leases, self._epochs = {}, {}
         self._schedule.restart(self._next_epoch)
         pieces: dict[int, list[FreeRange]] = {}

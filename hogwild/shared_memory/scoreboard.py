@@ -93,6 +93,7 @@ class Control(IntEnum):
     ROLLBACKS = auto()  # times the run has gone back to a checkpoint: each halves the learning rate
     COMPILER = auto()  # the worker that compiles for all
     FIRST_ITEM = auto()  # items with a lower id were leased before the last rollback and are void
+    ELSEWHERE = auto()  # updates of the other nodes of a cluster: for the schedule, not for the staleness
 
 
 TABLE_ROWS = 2 * ITEM_ROWS  # training items, then evaluation items
@@ -165,6 +166,10 @@ class Scoreboard:
     def updates(self) -> int:
         """Return the updates applied by all workers in the whole job, including resumed attempts."""
         return sum([row[_UPDATES] for row in self._update_words], self.control_words[_BASE_UPDATES])
+
+    def job_updates(self) -> int:
+        """Return the updates of the whole job for its schedules: with those of the other nodes, as last heard."""
+        return self.updates() + int(self.control_words[_ELSEWHERE])
 
     def not_finite(self) -> int:
         """Return the updates of this attempt skipped for a NaN or infinite loss or gradient. Read it before `updates`:
@@ -290,6 +295,7 @@ _BATCHES, _LOSSES, _LOSS_SUM, _NOT_FINITE = map(int, (Word.BATCHES, Word.LOSSES,
 _PHASE, _PHASE_NS, _SINCE = map(int, (Word.PHASE, Word.PHASE_NS, Word.PHASE_SINCE_NS))
 _STALENESS, _STALEST = map(int, (Word.STALENESS, Word.STALEST))
 _BASE_UPDATES, _ROLLBACKS, _EPOCHS = int(Control.BASE_UPDATES), int(Control.ROLLBACKS), int(Word.EPOCHS)
+_ELSEWHERE = int(Control.ELSEWHERE)
 
 
 def _epoch_tag(epoch: int, rollbacks: int) -> int:

@@ -31,6 +31,7 @@ STATUS = "status.json"
 ENV = "env.json"
 REQUESTS = "requests"  # of others, to the running job
 NAMES = "names.json"  # names of the model's ids: words, users, items
+OF_NODE = r"node-\d+"  # the part of a further node of a cluster, which may come first
 LATEST, BEST = "latest", "best"  # links among the checkpoints
 RESOLVED = "resolved.yaml"  # its presence makes a directory a run: needed to resume
 LIBRARY = "hogwild.train"  # `caller` in env.json of a run whose objects came from a call: no file can rebuild them
@@ -267,6 +268,11 @@ def _remove_empty(folders: Sequence[Path]) -> None:
             folder.rmdir()
 
 
+def new_folder(name: str) -> Path:
+    """Make an empty folder for a new run in `runs` under the current folder."""
+    return _make_unique(Path(os.path.abspath("runs")), name)
+
+
 def _make_unique(runs: Path, name: str) -> Path:
     """Make a folder for this run; if two jobs of one name start in the same second, mkdir decides."""
     stem = re.sub(r"[^\w.+-]+", "_", name) or "job"
@@ -321,7 +327,7 @@ def _owner(lock: Path) -> str:
 def _refuse_content(folder: Path) -> None:
     """Raise RunDirError if the folder has content. Leftovers of a job killed before there was a run do not count: its
     lock, and beside a lock status.json, env.json, names.json and temporary files."""
-    content = {entry.name for entry in folder.iterdir()}
+    content = {entry.name for entry in folder.iterdir() if not re.fullmatch(OF_NODE, entry.name)}
     if LOCK in content:
         content = {name for name in content - {LOCK, STATUS, ENV, NAMES} if not name.startswith(TEMPORARY)}
     if not content:

@@ -76,7 +76,7 @@ def _numerics(
 ) -> Numerics:
     rollbacks = row.board.control_words[Control.ROLLBACKS]  # before reading anything that a rollback writes
     model_regions = {name: region for name, region in regions.items() if not name.startswith("data-")}
-    updates = row.board.updates()
+    updates = row.board.job_updates()
     compute, data, seed = worker_spec.compute, worker_spec.data, worker_spec.rules.seed
     place = open_place(compute.device_of(row.worker), compute.device_handles)
     with contextlib.ExitStack() as broken_off:

@@ -1,23 +1,30 @@
-"""The role of a child process: its first task makes it a trainer, a loader, a reader or the owner of a GPU."""
+"""The role of a child process: its first task makes it a trainer, a loader, a reader, the owner of a GPU, or
+a cluster's communicator."""
 
 import socket
-from typing import TYPE_CHECKING
 
-from workers.child.adoption import adopt
+from workers.child.adoption import adopt, limit_threads
 from workers.child.build import build_trainer
 from workers.child.standard_streams import redirect_to_files
 from workers.child.trainer import Trainer
-from workers.child.worker_loop import serve
-from workers.messages import HoldTask, Leaving, LoadTask, ParentGone, Setup, Start, TrialTask, receive_task
-
-if TYPE_CHECKING:
-    from workers.child.loader import LoaderLoop
+from workers.child.worker_loop import Loop, serve
+from workers.messages import (
+    CommunicateTask,
+    HoldTask,
+    Leaving,
+    LoadTask,
+    ParentGone,
+    Setup,
+    Start,
+    TrialTask,
+    receive_task,
+)
 
 
 def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
     """Run the worker or the loader; return its exit status."""
 
-    def receive_and_build() -> "Trainer | LoaderLoop":
+    def receive_and_build() -> "Trainer | Loop":
         while True:
             task, descriptors = receive_task(channel)
             if isinstance(task, Setup):
@@ -34,6 +41,13 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
 
                 serve_flats(channel, task.device, adopt(start, task, descriptors))
                 raise ParentGone("nothing is to be held any more")
+            if isinstance(task, CommunicateTask):
+                from workers.child.communicator import Communicator  # torch.distributed
+
+                redirect_to_files(task.log, task.stacks)
+                regions = adopt(start, task, descriptors)
+                limit_threads(1)
+                return Communicator(start, channel, leaving, task, regions)
             assert isinstance(task, TrialTask)
             from workers.child.trial import try_out  # in one worker
 

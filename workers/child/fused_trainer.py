@@ -80,7 +80,7 @@ class Chunks:
         self._profile.enter("apply")
         sums = Sums()
         for number in range(item.start + done, item.start + done + count):
-            rate = 1.0 if schedule is None else schedule(row.board.updates() + number - item.start - done)
+            rate = 1.0 if schedule is None else schedule(row.board.job_updates() + number - item.start - done)
             self._batch(item.epoch, number, rate, sums)
         # The copies of hot rows date from `read_at`; all other rows are read and written sample by sample.
         staleness = row.board.updates() - read_at if fused.hot else 0

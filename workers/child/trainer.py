@@ -24,6 +24,7 @@ from workers.child.fused_trainer import Chunks
 from workers.child.profiler import Profile
 from workers.child.spec import Numerics, WorkerSpec
 
+_ELSEWHERE = int(Control.ELSEWHERE)
 CHECK_BOUND_EVERY = 256  # updates between two checks that parameters are still shared
 # An exchange of slow updates ends early, because the start and deadlock timeouts (supervise) count commits.
 LONGEST_EXCHANGE_NS = 30 * 10**9
@@ -150,7 +151,7 @@ class Trainer:
         if self.model.start():
             print("the optimizer goes on from the state of another worker, which has made more updates", flush=True)
             if self._fused is None:
-                self.update.start_at(self._board.updates())
+                self.update.start_at(self._board.job_updates())
         self._sync_every = self._board.control_words[Control.SYNC_EVERY]
         self._schedule = halved(self._rules.schedule, self._board.control_words[Control.ROLLBACKS])
         # Before the flats are read: updates counted so far are in the values read, later ones perhaps not.
@@ -215,7 +216,7 @@ class Trainer:
         if not self._open.batches:
             self._opened_ns = began_ns
         if self.update.next_thaw is not None:
-            self.update.thaw(self._board.updates() + self._open.updates)
+            self.update.thaw(self._board.job_updates() + self._open.updates)
         try:
             self.model.keep_buffers()
             loss = self._gradient(item, batches)
@@ -268,11 +269,13 @@ class Trainer:
         self._apply(item, batches, loss, now)
 
     def _apply(self, item: WorkItem, batches: int, loss: float, made: int) -> None:
-        """Apply the update. `made`: updates before this one by all workers, for the learning-rate schedule."""
+        """Apply the update. `made`: updates before this one by all workers of this node, for the schedule."""
         self.profile.enter("apply")
         if self.worker_spec.compute.loss_names:
             self._open.further.append(self.update.pop_losses())
-        self.update.apply(None if self._schedule is None else self._schedule(made))
+        self.update.apply(
+            None if self._schedule is None else self._schedule(made + self._board.control_words[_ELSEWHERE])
+        )
         fresh = self._open
         fresh.updates += 1
         self._made += 1

@@ -48,7 +48,7 @@ def make_model_ready(
                 if evaluator is not None and (val := worker_spec.data.val) is not None:
                     evaluator.sums(sorted({0, val.plan.batches - 1}), row.beat)
         finally:
-            update.start_at(row.board.updates())
+            update.start_at(row.board.job_updates())
             model.restore_buffers()
 
     cache = ModelCache.of(worker_spec.compute.compile_key, worker_spec.compute.compile_scratch)

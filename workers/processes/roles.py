@@ -5,6 +5,7 @@
     worker    trains
     loader    fills slots of a stream
     owner     holds the parameters on a GPU
+    communicator  exchanges parameters with the other nodes of a cluster
 
 Every process has the same life (`roster.py`, `group.py`); a role is only told another task."""
 
@@ -16,6 +17,8 @@ from typing import Protocol
 LONGEST_BACKOFF_S = 5.0
 LONGEST_SPARE_BACKOFF_S = 60.0  # a spare has no work: a cause that kills spares must not get a process every second
 LOADER_LEAVE_S = 1.0  # time for user code to end in order
+COMMUNICATOR_LEAVE_S = 2.0  # time to tell the others that this node leaves
+COMMUNICATOR_STALL_S = 30.0  # its own waits end after 10 s: longer silence means that it is stopped
 
 
 class Role(StrEnum):
@@ -24,6 +27,7 @@ class Role(StrEnum):
     WORKER = "worker"
     LOADER = "loader"
     OWNER = "owner"
+    COMMUNICATOR = "communicator"
 
 
 class Supervision(Protocol):
@@ -67,6 +71,17 @@ def limits_of(role: Role, supervise: Supervision, *, needed: int = 1) -> RoleLim
         return RoleLimits(0, "", longest_backoff_s=LONGEST_SPARE_BACKOFF_S, at_once=1)
     if role is Role.OWNER:  # its death is the end of what it holds
         return RoleLimits(1, "it holds the parameters", start_timeout_s=supervise.start_timeout_s, max_restarts=0)
+    if role is Role.COMMUNICATOR:
+        return RoleLimits(
+            needed=1,
+            rule="it exchanges with the other nodes",
+            start_timeout_s=supervise.start_timeout_s,
+            stall_timeout_s=COMMUNICATOR_STALL_S,
+            max_restarts=supervise.max_restarts,
+            window_s=supervise.window_s,
+            failed_starts=3,
+            leave_s=COMMUNICATOR_LEAVE_S,
+        )
     rules = {
         Role.WORKER: f"supervise.min_workers is {supervise.min_workers}",
         Role.LOADER: "each reads its own part of the stream" if needed > 1 else "at least one must read the stream",

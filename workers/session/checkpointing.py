@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from hogwild import host
 from hogwild.config.schema import Checkpoint
@@ -18,12 +18,24 @@ from hogwild.errors import CheckpointError, RunDirError
 from hogwild.host.background_thread import Background
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.parameters.state_dicts import Copies
-from hogwild.scheduling.work_queue import WorkQueue
 from hogwild.storage.checkpoint import WriteResult, write_and_prune
 from hogwild.storage.checkpoint_format import checkpoint_name, update_of
 from hogwild.storage.run_directory import RunDir
 from hogwild.user_code import raised_text
 from workers.session.journal import Journal
+
+
+class Ledgers(Protocol):
+    """The ledger that a checkpoint is of: the work queue, or a cluster's last committed round."""
+
+    @property
+    def updates(self) -> int: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    def state(self) -> dict[str, Any]: ...
+
 
 MEMORY_MARGIN = 1.2
 LAST_WRITE_S = 600.0  # most seconds that the end of a job waits for a checkpoint in flight
@@ -36,7 +48,7 @@ class Saving:
 
     settings: Checkpoint
     shared: SharedModel
-    queue: WorkQueue
+    queue: Ledgers
     rundir: RunDir
     journal: Journal
     writer: Background
@@ -84,6 +96,11 @@ class Saving:
         """Restore the best evaluation of the surviving history, after a resume or a rollback."""
         self._best = "" if best is None else checkpoint_name(int(best["updates"]))
         self._point_best()
+
+    @property
+    def has_saved(self) -> bool:
+        """True if this attempt has written a checkpoint, or goes on from one."""
+        return self._saved_at >= 0
 
     @property
     def is_worth_it(self) -> bool:

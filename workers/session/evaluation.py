@@ -7,7 +7,7 @@ Owned by the session; the pauses drive it."""
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from hogwild.config.schema import Evaluate
 from hogwild.metrics.panel import Panel, meets
@@ -59,6 +59,22 @@ class Monitor:
         return bool(value > before if self.higher_is_better else value < before)
 
 
+class EpochLedger(Protocol):
+    """The ledger by which evaluations are due: the work queue, or a cluster's last committed round. `open_until`:
+    epochs from this one on wait for an evaluation."""
+
+    open_until: int
+
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def updates(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    def is_epoch_settled(self, epoch: int) -> bool: ...
+    def is_begun(self, epoch: int) -> bool: ...
+
+
 @dataclass(slots=True)
 class Evaluating:
     """The evaluations of one attempt. `plan`: of the validation data, or None; `queue`: of training; `higher`: metric
@@ -68,7 +84,7 @@ class Evaluating:
     plan: EpochPlan | None
     panel: Panel
     higher: Mapping[str, bool]
-    queue: WorkQueue
+    queue: EpochLedger
     board: Scoreboard
     limits: Limits
     ids: Iterator[int]

@@ -17,7 +17,7 @@ from hogwild.config.load import Job
 from hogwild.host.background_thread import Background
 from hogwild.job.update_choice import Meetings, UpdateChoice
 from hogwild.monitoring import prometheus
-from hogwild.monitoring.job_view import Glance
+from hogwild.monitoring.job_view import ClusterGlance, Glance, standing
 from hogwild.monitoring.run_status import record_of
 from hogwild.monitoring.tensorboard import Curves, NoCurves, is_installed
 from hogwild.monitoring.terminal_writer import Look
@@ -30,9 +30,12 @@ LAST_STATUS_S = 10.0
 NEWS = 8  # number of latest events in a glance
 NEWS_EVERY_S = 0.1  # least time between two pictures for events: a crash loop has many
 # Shown in another form, or of no interest.
-NOT_NEWS = ("start", "spawn", "loader-spawn", "update", "exchange", "pause", "evaluation", "end")
+NOT_NEWS = ("start", "spawn", "loader-spawn", "communicator-spawn", "update", "exchange", "pause", "evaluation", "end")
 PLAIN = ("name", "how", "why", "reason", "error")  # keys whose values are shown without the key
-DETAILS = ("pid", "kind", "incarnation", "update", "blocked", "from_updates", "records_cut", "samples")
+DETAILS = (
+    *("pid", "kind", "incarnation", "update", "blocked", "from_updates", "records_cut", "samples"),
+    *("communicator", "generation", "disk"),
+)
 
 
 class Journal:
@@ -148,6 +151,7 @@ class Journal:
                 lr=_short(glance.lr),
                 pss_bytes=glance.pss_bytes,
                 **({"losses": {name: _short(loss) for name, loss in glance.losses.items()}} if glance.losses else {}),
+                **({"cluster": _rounds(glance.cluster)} if glance.cluster is not None else {}),
                 **({"workers": workers} if workers is not None else {}),
             )
         self._replace(glance, "stopping" if glance.state == "stopping" else "running", more)
@@ -165,8 +169,8 @@ class Journal:
         the glance. `samples_per_s`, of the whole attempt, is shown last: the rate since the last record says little."""
         self._startup.end()
         self._status.wait(LAST_STATUS_S)
-        idle: dict[str, Any] = {"samples_per_s": 0.0, "left_s": None, "workers": (), "spares": 0}
-        last = self._glance = replace(self._glance, state=state, **known, **idle, news=self.news)
+        idle: dict[str, Any] = {"left_s": None, "workers": (), "spares": 0}
+        last = self._glance = replace(standing(self._glance), state=state, **known, **idle, news=self.news)
         if self._screen.look is Look.LIVE:
             self._screen.show(replace(last, samples_per_s=samples_per_s or 0.0, is_between=True))
         self._replace(last, state, {"spares": [], "samples_per_s": samples_per_s, **more})
@@ -209,6 +213,12 @@ class Journal:
             )
 
 
+def _rounds(cluster: ClusterGlance) -> dict[str, Any]:
+    """Return the cluster's part of a training record."""
+    counts = {"round": cluster.round, "nodes": cluster.nodes, "nbytes": cluster.nbytes}
+    return counts | {name: _short(getattr(cluster, name)) for name in ("seconds", "drift", "samples_per_s")}
+
+
 def _short(value: float | None) -> float | None:
     """Return six digits: there are 86,400 records a day."""
     return None if value is None else float(f"{value:.6g}")
@@ -218,7 +228,7 @@ def _describe(kind: str, values: Mapping[str, Any]) -> str:
     """Return an event for a person: `worker 0  exit  killed by SIGKILL (perhaps out of memory)`."""
     worker = [f"{noun} {values[noun]}" for noun in ("worker", "loader") if noun in values]
     rest = [
-        str(value) if key in PLAIN else f"{key} {value}"
+        str(value) if key in PLAIN else f"{key} {', '.join(map(str, value)) if isinstance(value, list) else value}"
         for key, value in values.items()
         if value not in ("", None) and key not in (*DETAILS, "worker", "loader")
     ]

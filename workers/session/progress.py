@@ -11,6 +11,7 @@ import numpy as np
 from hogwild import host
 from hogwild.job.build import schedule_of
 from hogwild.monitoring.job_view import Glance, WorkerGlance, workers_record
+from hogwild.monitoring.run_status import cluster_of
 from hogwild.shared_memory.scoreboard import STALENESS_BINS, Phase, Word
 from hogwild.training.lr_schedule import NAMED
 from workers.session.ring_state import ALIVE, ring_record, stream_glance
@@ -60,7 +61,7 @@ class _Meter:
         self._session = session
         self._loss_mark: tuple[float, int] = (0.0, 0)
         self._further = session.board.further()
-        self._speed = SampleRate(now, session.queue.samples, least_s=session.journal.every_s / 2)
+        self._speed = SampleRate(now, session.samples_here, least_s=session.journal.every_s / 2)
         self._measured_at = now
         self._batches = np.array(session.board.batches(), dtype=np.int64)
         self._phase_s = session.board.phase_s(time.monotonic_ns())
@@ -68,7 +69,7 @@ class _Meter:
 
     def measured(self, now: float, rows: Sequence[Mapping[str, Any]]) -> _Rates:
         """Return the rates since the last call. A worker's samples are its share of the batches times all samples, so
-        that their sum is the job's."""
+        that their sum is the job's, or a node's."""
         session = self._session
         elapsed_s, self._measured_at = now - self._measured_at, now
         loss, self._loss_mark = session.board.mean_loss_since(self._loss_mark)
@@ -77,7 +78,7 @@ class _Meter:
         spent = session.board.phase_s(time.monotonic_ns())
         lasted, self._phase_s = np.maximum(spent - self._phase_s, 0.0), spent
         return _Rates(
-            samples_per_s=self._speed.at(now, session.queue.samples),
+            samples_per_s=self._speed.at(now, session.samples_here),
             loss=loss,
             losses=self._further_since(),
             shares=(fresh / max(1, int(fresh.sum()))).tolist(),
@@ -200,6 +201,7 @@ class ProgressRecords:
             rollbacks=session.divergence.rollbacks,
             pss_bytes=sum(memory.values()) or None,
             workers=self._workers(rows, self._rates, _percentiles(counts), memory),
+            cluster=None if session.node is None else cluster_of(session.node.record()),
             spares=spares,
             news=session.journal.news,
         )

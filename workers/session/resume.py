@@ -35,6 +35,7 @@ MAY_CHANGE = (
     "evaluate.target",
     "evaluate.patience",
     "log.",
+    "cluster.",
     "checkpoint.",
     "supervise.",
     "resources.",
@@ -82,7 +83,7 @@ def restore(session: Session) -> Taken[str | None]:
     with explained(f"cannot clean up {folder}"):
         sweep(folder)
     session.before = _sums_before(session.rundir)
-    taken = load_newest(folder, partial(_restore, session))
+    taken = load_newest(folder, partial(restore_state, session))
     if taken.path is None and taken.misfit is not None:
         raise taken.misfit
     if taken.path is None:  # start from the beginning, or from `model.init_from`
@@ -92,7 +93,7 @@ def restore(session: Session) -> Taken[str | None]:
     return replace(taken, state={})
 
 
-def _restore(session: Session, state: dict[str, Any]) -> str | None:
+def restore_state(session: Session, state: dict[str, Any]) -> str | None:
     """Restore a state, the model last, because it is the caller's: a refused state must not change it. What a refused
     state left in the session is overwritten. Changed data is a DataError: then no older checkpoint is tried."""
     shared = session.shared
@@ -105,9 +106,11 @@ def _restore(session: Session, state: dict[str, Any]) -> str | None:
                 "the checkpoint does not say what data it was made with; only names of rows were compared"
             )
         check_groups(shared.layout.state, shared.optimizer, state["optimizer"]["param_groups"])
-        session.queue.restore(state["ledger"])
+        session.restore_ledger(state["ledger"])
         session.restore(state)
         loss_scaler.restore(session.board, state.get("scales", []))
+        if session.node is not None:
+            session.node.anchor.restore_momentum(state.get("cluster", {}).get("momentum", {}))
         return shared.restore(state)
     except ValueError as error:
         raise CheckpointError(str(error), code="checkpoint/other-job") from error

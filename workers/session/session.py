@@ -36,6 +36,7 @@ from workers.session.divergence import Decision, Divergence
 from workers.session.evaluation import Evaluating
 from workers.session.exchange_trial import Verdict, exchange_of
 from workers.session.journal import Journal
+from workers.session.node import Node
 from workers.session.outcome import Before, Clock, Due, Outcome
 from workers.session.ring_state import RingState
 
@@ -67,6 +68,7 @@ class Session:
     verdict: Verdict | None = None  # result of the exchange trial, once known
     streamed: RingState | None = None  # streamed training data
     holder: NoHolder = field(default_factory=NoHolder)  # owner of the parameters on a device
+    node: Node | None = None  # of a cluster
     divergence: Divergence = field(init=False)
     cores_before: host.CoreUse | None = None  # when training began
     _merged_batches: list[int] = field(default_factory=list)
@@ -79,6 +81,11 @@ class Session:
     def is_fused(self) -> bool:
         """True if the model's own kernel trains it."""
         return self.parts.choice.update is not None
+
+    @property
+    def is_owed(self) -> bool:
+        """True if some worker should have a lease. A node that has none left waits for the others."""
+        return not self.queue.is_finished and not (self.node is not None and self.node.queue.is_dry)
 
     # ---- beginning ---------------------------------------------------------------------------------------------
     def start(self, now: float) -> None:
@@ -118,6 +125,13 @@ class Session:
         self.before.samples = self.queue.samples
         self.divergence.rollbacks = max(self.divergence.rollbacks, state.get("rollbacks", 0))
 
+    def restore_ledger(self, ledger: Mapping[str, Any]) -> None:
+        """Restore a checkpoint's ledger: in a cluster that of all nodes. Raises ValueError for another batch plan."""
+        if self.node is None:
+            self.queue.restore(ledger)
+        else:
+            self.node.restore(ledger)
+
     def restore_stream(self, state: Mapping[str, Any]) -> None:
         """Restore the positions of the stream's iterators, after the queue restored its ledger. Raises ValueError."""
         if self.streamed is not None:
@@ -132,6 +146,11 @@ class Session:
         return self.before.lane_restarts + self.board.lane_restarts()
 
     @property
+    def samples_here(self) -> int:
+        """Samples of this attempt; in a cluster this node's alone."""
+        return self.queue.samples - self.before.samples if self.node is None else self.node.queue.own.samples
+
+    @property
     def loader_deaths(self) -> int | None:
         """Deaths of loaders in all attempts; None if nothing is streamed."""
         return None if self.streamed is None else self.before.loader_deaths + self.streamed.deaths
@@ -140,7 +159,9 @@ class Session:
 
     def due(self, now: float) -> Due:
         """Return the purpose of the next pause; usually empty."""
-        finish = self.stop or self._natural_end(now)
+        finish, node = self.stop or self._natural_end(now), self.node
+        if node is not None and node.anchor.is_held and finish is not None and finish.state == "succeeded":
+            finish = None  # what is being looked at is not the last round
         decision = self._decide()
         if decision is Decision.ROLL_BACK:
             return Due(rollback=True, finish=finish if finish is not None and finish.state == "stopped" else None)
@@ -151,11 +172,22 @@ class Session:
                 finish.state != "stopped" or self.job.checkpoint.on_signal or finish.reason == "max_time_s"
             )
             return Due(
-                evaluate=finish.state == "succeeded" and self.evaluating.is_due_at_the_end,
-                checkpoint=wants_checkpoint and self.saving.is_worth_it,
+                evaluate=finish.state == "succeeded" and self.evaluating.is_due_at_the_end and self._evaluates,
+                checkpoint=wants_checkpoint and self.saving.is_worth_it and self._writes,
                 finish=finish,
             )
-        return Due(evaluate=self.evaluating.is_due, checkpoint=self.saving.is_due(now))
+        if node is not None and not node.may_look:
+            return Due()
+        evaluate, checkpoint = self.evaluating.is_due, self.saving.is_due(now)
+        return Due(evaluate=evaluate and self._evaluates, checkpoint=checkpoint and self._writes)
+
+    @property
+    def _evaluates(self) -> bool:
+        return self.node is None or self.node.is_first
+
+    @property
+    def _writes(self) -> bool:
+        return self.node is None or self.node.writes
 
     def _decide(self) -> Decision:
         divergence = self.divergence
@@ -168,7 +200,8 @@ class Session:
     def note_signal(self, number: int) -> None:
         """Note the first signal: the job stops in order."""
         name = host.signal_name(number)
-        self.stop = Outcome("stopped", name)
+        # torchrun takes any other status than 0 for a failure, and starts the node again.
+        self.stop = Outcome("stopped", name, exit_status=0 if self.node is not None else None)
         self.journal.event("signal", name=name)
         what = "writing a checkpoint and stopping" if self.job.checkpoint.on_signal else "stopping"
         self.journal.show_message(f"{name}: {what} (send it again to stop at once)")
@@ -187,8 +220,13 @@ class Session:
             return Outcome("succeeded", "epochs" if everything else "max_updates")
         limit = self.job.train.max_time_s
         first_s = None if limit is None else self.board.first_commit_s()
-        if limit is not None and first_s is not None and now - first_s >= limit:
-            return Outcome("stopped", "max_time_s")
+        if limit is None or first_s is None or now - first_s < limit:
+            return None
+        outcome = Outcome("stopped", "max_time_s")
+        if self.node is None:
+            return outcome
+        if self.node.is_first:
+            self.node.wish = self.node.wish or outcome
         return None
 
     def check_quarantine(self, release: Release) -> TooManyQuarantined | None:
@@ -249,16 +287,29 @@ class Session:
             loss = self.parts.loss
             words += f"  ({getattr(loss, '__name__', type(loss).__name__)}; first {evaluating.first_loss:.4g})"
         self.journal.show_message(f"epoch {queue.epoch}/{queue.limits.epochs}  update {queue.updates}  val {words}")
-        self.stop = self.stop or evaluating.enough()
+        if self.node is None:
+            self.stop = self.stop or evaluating.enough()
+        else:
+            self.node.wish = self.node.wish or evaluating.enough()
 
     def start_checkpoint(self, now: float) -> None:
         """Start a checkpoint, see `Saving.start`. All workers are parked and booked, nothing is in flight."""
+        self.clock.paused_for.append("checkpoint")
+        self.saving.start(now, self._rest())
+
+    def _rest(self) -> dict[str, Any]:
+        """Return the contents of a checkpoint besides model, optimizer and ledger."""
         rest: dict[str, Any] = {"seed": self.job.seed, "rollbacks": self.divergence.rollbacks}
         rest["data"], rest["scales"] = self.parts.identity, loss_scaler.state(self.board)
+        if self.node is not None:
+            rest["cluster"] = self.node.state()
         if self.streamed is not None:
             rest["stream"] = self.streamed.state()
-        self.clock.paused_for.append("checkpoint")
-        self.saving.start(now, rest | self.evaluating.state())
+        return rest | self.evaluating.state()
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint would hold, before workers start."""
+        return {**self.shared.snapshot(), **self._rest(), "ledger": self.saving.queue.state()}
 
     def copy_for_checkpoint(self, now: float) -> None:
         """Start a checkpoint, and wait until training may go on."""

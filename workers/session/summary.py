@@ -27,12 +27,13 @@ BUSY = 0.25  # of all cores, used by processes that are not the job
 
 def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
     """Return the summary. After a resume, samples, updates and leases describe the surviving history; wall_s and
-    restarts are sums over the attempts; startup_s, train_s, paused_s and samples_per_s are the last attempt's."""
+    restarts are sums over the attempts; startup_s, train_s, paused_s and samples_per_s are the last attempt's. In a
+    cluster samples, updates and leases are all nodes'; times, restarts and samples_per_s are this node's."""
     queue, board, clock = session.queue, session.board, session.clock
     train_s = board.training_span_s()
     first_s = board.first_commit_s()
     active_s = train_s - clock.paused_s
-    samples = queue.samples - session.before.samples
+    samples = session.samples_here
     written = session.rundir.latest
     spent = board.phase_s(time.monotonic_ns())
     summary = {
@@ -66,6 +67,7 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
         "lane_restarts": session.lane_restarts,
         "loader_deaths": session.loader_deaths,
         "ring": None if session.streamed is None else ring_record(session.streamed),
+        "cluster": _cluster(session, active_s),
         "leases": {"total": queue.total, **asdict(queue.ledger)},
         "staleness": asdict(board.staleness()),
         "peak_pss_bytes": session.peak_pss_bytes,
@@ -78,6 +80,14 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
     if outcome.exit_status is not None:
         summary["exit_status"] = outcome.exit_status
     return summary
+
+
+def _cluster(session: Session, active_s: float) -> dict[str, Any] | None:
+    """Return the nodes and rounds, with the speed of all nodes; None on one machine, or if the nodes never met."""
+    if session.node is None or not session.node.members:
+        return None
+    samples = session.queue.samples - session.before.samples
+    return {**session.node.record(), "samples_per_s": round(samples / active_s, 1) if active_s > 0 else None}
 
 
 def _startup(clock: Clock, first_s: float | None) -> dict[str, float] | None:

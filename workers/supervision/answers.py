@@ -57,7 +57,7 @@ class RequestAnswers:
         """Make a checkpoint of all updates until now; an existing one that has them is enough."""
         saving = self.session.saving
         saving.hasten()
-        self._checkpoints[name] = self.session.queue.updates, saving.attempts + saving.is_busy + 1
+        self._checkpoints[name] = saving.queue.updates, saving.attempts + saving.is_busy + 1
 
     def _tell_saved(self) -> None:
         saving = self.session.saving

@@ -1,11 +1,12 @@
 """Pauses: all workers park and the flats do not change, for an evaluation, a checkpoint, another exchange
 (`exchange_trial.py`), or the end.
 
-    (running) -- due --> PARKING -- all parked --> MERGING --> EVALUATING -- all slices done --> CONCLUDING
+    (running) -- due --> PARKING -- all parked --> [CUTTING] --> MERGING --> EVALUATING -- all slices done --> CONCLUDING
                                                       '-------- nothing to evaluate -----------------^ |
     CONCLUDING -- a checkpoint is due --> COPYING --> WRITING, only if memory is too short to train meanwhile
           '-----------------------------------'------------'--> (running), or the end
     MERGING, COPYING -- the run has diverged --> GOING_BACK --> (running), or the end
+    CUTTING -- only a cut was due, in a cluster --> (running)    RELEASING: a cluster's flats get back what they had
 
 Workers park inside an item, between two exchanges. No training items are leased. A worker that dies while parked is
 handled like any other; one that becomes ready parks by itself. Long work (MERGING, COPYING, WRITING) is done by
@@ -32,17 +33,20 @@ from workers.session.exchange_trial import ExchangeTrial, ways_of, why_settled, 
 from workers.session.outcome import Outcome
 from workers.session.run_files import write_choice
 from workers.session.session import Session
+from workers.supervision.rounds import Rounds
 from workers.supervision.workers import Workers
 
 
 class PauseStage(Enum):
     PARKING = "parking"
+    CUTTING = "cutting"  # a cluster: the flats are copied for a round, and put back to the anchor for what follows
     MERGING = "merging"
     EVALUATING = "evaluating"
     CONCLUDING = "concluding"  # the previous checkpoint is still being written
     COPYING = "copying"
     WRITING = "writing"
     GOING_BACK = "going back"  # to the last good checkpoint: the run has diverged
+    RELEASING = "releasing"
 
 
 @dataclass(slots=True)
@@ -56,8 +60,8 @@ class Pause:
 class Pauses:
     """Begins, advances and ends pauses; one at a time, numbered. Driven once per turn of the supervisor's loop."""
 
-    def __init__(self, session: Session, workers: Workers) -> None:
-        self._session = session
+    def __init__(self, session: Session, workers: Workers, rounds: Rounds | None = None) -> None:
+        self._session, self._rounds = session, rounds
         self._workers, self._roster = workers, workers.roster
         self._count = 0
         self.current: Pause | None = None
@@ -74,18 +78,20 @@ class Pauses:
         """Begin a pause if one is due, advance the current one as far as possible; return the outcome at the job's
         end."""
         if self.current is None:
-            if not self._session.due(now) and not self._is_slice_due(now):
+            if not self._session.due(now) and not self._is_slice_due(now) and not self._is_cut_due(now):
                 return None
             self._start()
         assert self.current is not None
         steps: dict[PauseStage, Callable[[Pause, float], Outcome | None]] = {
             PauseStage.PARKING: self._park,
+            PauseStage.CUTTING: self._cut,
             PauseStage.MERGING: self._merged,
             PauseStage.EVALUATING: self._evaluated,
             PauseStage.CONCLUDING: self._conclude,
             PauseStage.COPYING: self._copied,
             PauseStage.WRITING: self._written,
             PauseStage.GOING_BACK: self._go_back,
+            PauseStage.RELEASING: self._release,
         }
         return steps[self.current.stage](self.current, now)
 
@@ -101,12 +107,44 @@ class Pauses:
         if self._roster.is_anyone_dying or missing:
             self._fence_late(pause, missing, now)
             return None
+        if self._rounds is not None and self._rounds.is_settling:
+            return None
         # Only now: since the last booking a worker may have finished one item and begun another.
         self._workers.book()
         if self._trial is not None:
             self._trial.end_slice(now)
             self._use_trial(self._trial)
-        session.merge_buffers(now)
+        if self._rounds is not None:
+            return self._begin_cut(self._rounds, pause, now)
+        return self._merge(pause, now)
+
+    def _begin_cut(self, rounds: Rounds, pause: Pause, now: float) -> Outcome | None:
+        """Copy the flats for a round. Before an evaluation or a checkpoint they are put back to the anchor, and at the
+        end of the job they stay there."""
+        session = self._session
+        due = session.due(now)
+        looks = due.evaluate or due.checkpoint
+        if due.finish is None and rounds.is_idle and (looks or self._is_cut_due(now)):
+            session.pause_task.submit(rounds.copy(hold=looks), rounds.was_cut)
+        pause.stage = PauseStage.CUTTING
+        return self._cut(pause, now)
+
+    def _cut(self, pause: Pause, now: float) -> Outcome | None:
+        session, rounds = self._session, self._rounds
+        assert rounds is not None
+        if session.pause_task.is_busy or rounds.is_settling:
+            return None
+        finish = session.due(now).finish
+        if finish is not None and not rounds.is_over:
+            session.pause_task.submit(rounds.take, rounds.end)
+            return None
+        if finish is not None or rounds.is_held:
+            return self._merge(pause, now)
+        self._resume(time.monotonic())
+        return None
+
+    def _merge(self, pause: Pause, now: float) -> Outcome | None:
+        self._session.merge_buffers(now)
         pause.stage = PauseStage.MERGING
         return self._merged(pause, now)
 
@@ -151,9 +189,12 @@ class Pauses:
         return self._conclude(pause, now)
 
     def _conclude(self, pause: Pause, now: float) -> Outcome | None:
-        session = self._session
+        session, due = self._session, self._session.due(now)
         pause.stage = PauseStage.CONCLUDING
-        if not session.due(now).checkpoint:
+        if self._rounds is not None and due.finish is not None and not self._rounds.is_over:
+            pause.stage = PauseStage.CUTTING  # a signal: the last committed round is what is left
+            return None
+        if not due.checkpoint:
             return self._over(now)
         if session.saving.is_busy:  # at the end of the job; the loop continues meanwhile
             return None
@@ -185,9 +226,28 @@ class Pauses:
 
     def _over(self, now: float) -> Outcome | None:
         """Return the outcome if the job ends here; otherwise let all workers train on."""
-        if (finish := self._session.due(now).finish) is None:
-            self._resume(time.monotonic())  # a fresh time: the pause may have taken long
-        return finish
+        if (finish := self._session.due(now).finish) is not None:
+            return finish
+        if self._rounds is not None and self._rounds.is_held and self.current is not None:
+            self.current.stage = PauseStage.RELEASING
+            return None
+        self._resume(time.monotonic())  # a fresh time: the pause may have taken long
+        return None
+
+    def _release(self, pause: Pause, now: float) -> Outcome | None:
+        """Give a cluster's flats back what they had, then train on: an end that is due needs a pause of its own."""
+        rounds, task = self._rounds, self._session.pause_task
+        assert rounds is not None
+        if not rounds.is_held:
+            self._resume(time.monotonic())
+        elif not rounds.is_settling and not task.is_busy:
+            task.submit(rounds.releasing(), rounds.was_released)
+        return None
+
+    def _is_cut_due(self, now: float) -> bool:
+        """Return whether a round needs a cut. None while exchanges are being compared."""
+        in_trial = self._session.plan.rows > 1 and (self._trial is None or not self._trial.is_over)
+        return self._rounds is not None and self._rounds.is_due(now, in_trial=in_trial)
 
     def _is_slice_due(self, now: float) -> bool:
         if self._session.plan.rows < 2 or not (self._trial or self._roster.all_train):

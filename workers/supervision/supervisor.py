@@ -29,6 +29,7 @@ from workers.session.progress import ProgressRecords
 from workers.session.session import Session, pss_bytes_of
 from workers.supervision.answers import RequestAnswers
 from workers.supervision.pauses import Pauses
+from workers.supervision.rounds import Rounds
 from workers.supervision.stream_work import StreamWork
 from workers.supervision.workers import Workers
 
@@ -47,16 +48,21 @@ class Supervisor:
         watch: host.SignalWatch,
         make_setup: Callable[[int], tuple[Setup, Mapping[str, Region]]],
         group: ProcessGroup,
+        rounds: Rounds | None = None,
     ) -> None:
+        """`rounds`: with the other nodes of a cluster, whose communicator runs already."""
         self._session = session
         self._watch = watch
         self._group = group
         self._workers = Workers(group, session, make_setup)
         self._loaders = _loaders_of(group, session)
         self._teams: list[Team] = [self._loaders, self._workers] if self._loaders is not None else [self._workers]
+        self._rounds = rounds
         group.teams += self._teams
-        group.pool.roster.expect(session.job.supervise.spares)
-        self._pauses = Pauses(session, self._workers)
+        if rounds is not None:
+            self._teams.append(rounds.team)  # it is among the group's already
+        group.pool.roster.expect(session.job.supervise.spares + (rounds is not None))
+        self._pauses = Pauses(session, self._workers, rounds)
         self._answers = RequestAnswers(session, group.stacks)
         self._progress = ProgressRecords(session, time.monotonic())
         self._sequence = 0
@@ -74,7 +80,8 @@ class Supervisor:
             self._memory.start()
             with responsive():
                 while self._outcome is None:
-                    backgrounds = (session.pause_task, session.saving.writer, self._memory)
+                    backgrounds = [session.pause_task, session.saving.writer, self._memory]
+                    backgrounds += [self._rounds.thread] if self._rounds is not None else []
                     self._group.wait(LOOP_WAIT_MS, self._watch.fileno(), *(each.fileno() for each in backgrounds))
                     began_s = time.monotonic()
                     self._step(began_s)
@@ -91,6 +98,8 @@ class Supervisor:
                 session.journal.show_message(f"warning: {handle.title} {handle.describe_undead()}; it is left behind")
             self._memory.wait(MEMORY_WAIT_S)
             self._memory.close()
+            if self._rounds is not None:
+                self._rounds.close()
             for worker in range(session.plan.rows):
                 session.queue.release(worker, session.board.progress(worker))
         if self._outcome.state == "stopped" and self._is_hurried():  # a second signal came while they were leaving
@@ -110,6 +119,8 @@ class Supervisor:
         if self._outcome is not None:
             return
         self._answers.answer(now, self._group, self._resize)
+        if self._rounds is not None:
+            self._rounds.advance(now)
         self._outcome = self._pauses.advance(now) if self._outcome is None else self._outcome
         self._name_compiler()
         self._lease_out()
@@ -140,11 +151,15 @@ class Supervisor:
         of_workers = Moment(
             paused=self._pauses.current is not None,
             spares=self._group.pool.ready,
-            is_owed=not session.queue.is_finished and not (loaders is not None and loaders.is_busy),
+            is_owed=session.is_owed and not (loaders is not None and loaders.is_busy),
             filled=sum(loaders.filled) if loaders is not None else 0,
         )
         disturbs_nobody = session.stop is None and self._workers.roster.is_settled
-        return {Role.WORKER: of_workers, Role.SPARE: Moment(may_start=disturbs_nobody)}
+        return {
+            Role.WORKER: of_workers,
+            Role.SPARE: Moment(may_start=disturbs_nobody),
+            Role.COMMUNICATOR: Moment(spares=self._group.pool.ready),
+        }
 
     def _resize(self, procs: Any) -> str:
         """Have so many workers from now on; return why that cannot be, or ""."""

@@ -1,0 +1,94 @@
+"""`train --nodes N`: a cluster on this machine, to try a job before it goes to real ones. Starts torchrun once per node,
+on loopback, each with its part of the cores; Ctrl-C reaches every node once."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hogwild import host
+from hogwild.cli.output import print_message
+from hogwild.errors import UsageError
+from hogwild.monitoring.run_status import EXIT_STATUS
+from hogwild.storage.run_directory import new_folder
+
+LOOPBACK = "127.0.0.1"
+# torchrun, tied to the life of this process.
+AGENT = (
+    "import runpy; from hogwild import host; host.die_with_parent({parent}); "
+    "runpy.run_module('torch.distributed.run', run_name='__main__')"
+)
+POLL_MS = 200
+
+
+def train_on_nodes(nodes: int, run: Path, command: Sequence[str]) -> int:
+    """Train with `nodes` nodes until all have ended; return the exit status of the job. `command`: what follows
+    `hogwild train`, the same for all."""
+    port, cores = _free_port(), sorted(host.affinity())
+    agents: list[subprocess.Popen[bytes]] = []
+    with host.SignalWatch() as watch:
+        try:
+            for node in range(nodes):
+                own = cores[node * len(cores) // nodes : (node + 1) * len(cores) // nodes]
+                agents.append(_start(node, nodes, port, own or cores, command))
+        finally:
+            host.set_affinity(cores)
+        print_message(f"{nodes} nodes on this machine; run directory {run}")
+        _wait(agents, watch)
+    summary = run / "summary.json"
+    if not summary.is_file():
+        return next((agent.returncode for agent in agents if agent.returncode), 1)
+    return _status(summary)
+
+
+def checked(nodes: int, resume: Path | None, run_dir: Path | None, name: str) -> Path:
+    """Return the run directory for all nodes. Raises UsageError for a number of nodes that cannot be."""
+    if not 1 <= nodes <= 64:
+        raise UsageError(f"--nodes {nodes}: must be from 1 to 64", code="usage/bad-value")
+    return Path(os.path.abspath(resume or run_dir or new_folder(name)))
+
+
+def _start(node: int, nodes: int, port: int, cores: Sequence[int], command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start the agent of one node. Only the first one shows progress and the result; all show warnings."""
+    torchrun = [
+        *(sys.executable, "-c", AGENT.format(parent=os.getpid()), "--nnodes", str(nodes), "--nproc-per-node", "1"),
+        *("--node-rank", str(node), "--master-addr", LOOPBACK, "--master-port", str(port), "--max-restarts", "0"),
+    ]
+    quiet = [] if node == 0 else ["--no-progress"]
+    host.set_affinity(cores)  # what is started from this thread inherits it
+    return subprocess.Popen(
+        [*torchrun, "-m", "hogwild", "train", *command, *quiet],
+        stdout=None if node == 0 else subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # the terminal's Ctrl-C reaches this process only, which passes it on once
+    )
+
+
+def _wait(agents: Sequence[subprocess.Popen[bytes]], watch: host.SignalWatch) -> None:
+    """Wait for all agents, and pass on each signal."""
+    passed_on = 0
+    while any(agent.poll() is None for agent in agents):
+        host.wait_readable([watch.fileno()], POLL_MS)
+        watch.drain()
+        for number in watch.received[passed_on:]:
+            passed_on += 1
+            for agent in agents:
+                if agent.poll() is None:
+                    agent.send_signal(number)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _status(summary: Path) -> int:
+    import json
+
+    found = json.loads(summary.read_text())
+    own = found.get("exit_status") or EXIT_STATUS[found["state"]]  # a node's own is 0 after a planned stop
+    return int(own)

@@ -1,0 +1,84 @@
+"""What torchrun tells a node: its number, how many there are, and the address of the store on the first node.
+
+torchrun sets RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TORCHELASTIC_RUN_ID for every process it starts; one
+supervisor per node, so the rank is the node's number. TORCHELASTIC_RESTART_COUNT may differ between nodes and is not
+read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hogwild.errors import UsageError
+from hogwild.storage.run_directory import RESOLVED
+
+RUN_ID = "TORCHELASTIC_RUN_ID"
+COMMAND = (
+    "torchrun --nnodes N --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:PORT -m hogwild train JOB.yaml "
+    "--run-dir RUN"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One node as torchrun has started it."""
+
+    rank: int
+    world: int
+    run_id: str
+    address: str  # of the agents' store
+    port: int
+
+    @classmethod
+    def of(cls, engine: str, environment: Mapping[str, str]) -> "Launch | None":
+        """Return the node's place in the cluster; None for a job on one machine. `engine`: `cluster.engine` of the job.
+        Raises UsageError if it does not fit to what has started us."""
+        is_started, is_wanted = RUN_ID in environment, engine == "torchrun"
+        world = int(environment.get("WORLD_SIZE", "1")) if is_started else 1
+        if is_wanted and not is_started:
+            raise UsageError(
+                f"cluster.engine is torchrun, but this process was not started by torchrun: start it on every node with\n"
+                f"  {COMMAND}\nor try it on this machine with --nodes 2, or set cluster.engine=none",
+                code="cluster/not-started",
+            )
+        if not is_wanted:
+            if world > 1:
+                raise UsageError(
+                    f"torchrun has started {world} of these processes, and each would train the whole job by itself: "
+                    "set cluster.engine=torchrun",
+                    code="cluster/not-wanted",
+                )
+            return None
+        if int(environment.get("LOCAL_WORLD_SIZE", "1")) != 1:
+            raise UsageError(
+                "a node has one supervisor, which starts its workers itself (train.procs): use --nproc-per-node 1, got "
+                f"{environment['LOCAL_WORLD_SIZE']}",
+                code="cluster/per-node",
+            )
+        return cls(
+            rank=int(environment["RANK"]),
+            world=world,
+            run_id=environment[RUN_ID],
+            address=environment["MASTER_ADDR"],
+            port=int(environment["MASTER_PORT"]),
+        )
+
+    def run_of(self, run_dir: Path | None, resume: Path | None) -> tuple[Path | None, Path | None]:
+        """Return this node's new run directory, or the run that it goes on with. A run that is there is gone on with
+        in any case: torchrun starts every node again with the same command. Raises UsageError without a name."""
+        wanted = resume or run_dir
+        if wanted is None:
+            raise UsageError("a cluster needs --run-dir: the nodes cannot agree on a name", code="cluster/run-dir")
+        folder = self.folder(wanted)
+        return (None, folder) if (folder / RESOLVED).is_file() else (folder, None)
+
+    def folder(self, run: Path) -> Path:
+        """Return this node's run directory: the run itself for the first node, `node-K` in it for the others, also
+        where nodes share no disk."""
+        return run if self.rank == 0 or run.name == f"node-{self.rank}" else run / f"node-{self.rank}"
+
+
+def own_run(run: Path, environment: Mapping[str, str]) -> Path:
+    """Return the run whose job file a node resumes: where nodes share no disk, only its own part is here."""
+    rank = environment.get("RANK", "0") if RUN_ID in environment else "0"
+    own = run / f"node-{rank}"
+    return own if not (run / RESOLVED).is_file() and (own / RESOLVED).is_file() else run

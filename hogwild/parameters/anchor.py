@@ -1,0 +1,254 @@
+"""The anchor: the trained parameters that all nodes of a cluster agreed on in the last round, and the arithmetic of a
+round. The supervisor computes it in a thread; the communicator only adds up `sums` over the nodes.
+
+    cut       copy = flats                                     all workers are parked
+    offer     sums = updates x (copy - anchor)                 workers train again
+              (the communicator: sums = the sum over all nodes)
+    settle    sums = the new anchor                            the same bits on every node
+    apply     flats += new anchor - copy;  anchor = new anchor a word that nobody changed is not written
+
+A word that did not change since the cut gets the anchor's very bits. A worker's write between our read and our write of
+a word is lost, as in every exchange (`exchange.py`); the next cut is compared with the anchor, so nothing drifts.
+
+Dense parameters move by the mean of the nodes' differences, weighted by their updates: by itself (`average`), or as the
+gradient of Nesterov's momentum (`nesterov`; DiLoCo, Douillard et al. 2023, arXiv:2311.08105). A row of a sparse table
+moves by the sum of the differences over the number of nodes that changed it: a plain mean would divide by nodes that
+never saw the row.
+
+`hold` puts the anchor into the flats for an evaluation or a checkpoint while workers are parked; `release` takes it out
+again, with what has come meanwhile."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hogwild.parameters.exchange import trained_sizes
+from hogwild.parameters.flat_layout import FlatLayout, region_name
+from hogwild.parameters.state_dicts import is_finite
+from hogwild.shared_memory.region import Region
+
+PIECE = 1 << 14  # words at a time: they stay in the nearest cache between our read and our write
+RATE, MOMENTUM = 0.7, 0.9  # of nesterov, DiLoCo's
+WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # sums of these lose too much in themselves
+SUMS, CHANGED, CHANGERS = "round-", "changed", "changers"  # regions that the communicator maps
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of one sparse parameter: words [offset, offset + rows x width) of its flat; `bit`: of its first row among
+    all rows of all tables."""
+
+    offset: int
+    rows: int
+    width: int
+    bit: int
+
+    def of(self, words: Tensor) -> Tensor:
+        """Return (rows, width) of one flat's words."""
+        return words[self.offset : self.offset + self.rows * self.width].view(self.rows, self.width)
+
+
+@dataclass(slots=True)
+class _Words:
+    """The trained words of one dtype. `dense`: ranges outside the tables."""
+
+    flat: Tensor  # (n,) shared, written by all workers
+    sums: Tensor  # (n,) shared with the communicator, at least float32
+    dense: list[tuple[int, int]]
+    tables: list[Table]
+    anchor: Tensor = field(init=False)  # (n,)
+    copy: Tensor = field(init=False)  # (n,) the flat at the cut
+    momentum: Tensor | None = None  # (n,) of the dense words
+
+    def __post_init__(self) -> None:
+        self.anchor, self.copy = self.flat.clone(), self.flat.clone()
+
+
+class Anchor:
+    """One node's side of the rounds. `is_open`: the copy holds a cut that is in no committed round. `is_held`: the
+    flats hold the anchor."""
+
+    def __init__(
+        self, layout: FlatLayout, regions: Mapping[str, Region], outer: str, rows_of: Collection[str] = ()
+    ) -> None:
+        """`rows_of`: names of parameters that a kernel trains row by row, besides those with sparse gradients."""
+        self._outer = outer
+        self._words: list[_Words] = []
+        self.regions: dict[str, Region] = {}  # for the communicator
+        self.is_open = self.is_held = False
+        bits = 0
+        for dtype, size in trained_sizes(layout).items():
+            tables: list[Table] = []
+            for slot in sorted(layout.params, key=lambda slot: slot.offset):
+                is_rows = slot.group is not None and (slot.sparse or slot.name in rows_of) and len(slot.shape) > 1
+                if slot.dtype == dtype and is_rows:
+                    width = int(np.prod(slot.shape[1:]))
+                    tables.append(Table(slot.offset, slot.shape[0], width, bits))
+                    bits += slot.shape[0]
+            wide = WIDE.get(dtype, dtype)
+            name = SUMS + str(dtype).removeprefix("torch.")
+            self.regions[name] = Region.allocate(name, size * wide.itemsize)
+            flat = regions[region_name(dtype)].tensor(dtype, (size,))
+            sums = self.regions[name].tensor(wide, (size,))
+            words = _Words(flat, sums, _outside(size, tables), tables)
+            words.momentum = torch.zeros(size, dtype=wide) if outer == "nesterov" and words.dense else None
+            self._words.append(words)
+        if bits:
+            self.regions[CHANGED] = Region.allocate(CHANGED, -(-bits // 8))
+            self.regions[CHANGERS] = Region.allocate(CHANGERS, -(-bits // 8) * 8)
+        self._rows = bits
+
+    # ---- a round
+
+    def cut(self) -> bool:
+        """Copy the flats; return whether all are finite. All workers are parked. While the anchor is held the flats
+        are not this node's: the copy then is, or nothing has changed."""
+        for words in self._words:
+            if not self.is_held:
+                words.copy.copy_(words.flat)
+            elif not self.is_open:
+                words.copy.copy_(words.anchor)
+        self.is_open = True
+        return all(is_finite(words.copy) for words in self._words)
+
+    def offer(self, updates: int) -> float:
+        """Put this node's part into the sums: `updates` times its difference, and the rows that changed. Return the
+        drift: the norm of the difference over that of the anchor."""
+        changed = np.zeros(-(-self._rows // 8) * 8, np.uint8)
+        moved = whole = 0.0
+        for words in self._words:
+            words.sums.copy_(words.copy).sub_(words.anchor)
+            moved += float(torch.linalg.vector_norm(words.sums, dtype=torch.float64)) ** 2
+            whole += float(torch.linalg.vector_norm(words.anchor.to(words.sums.dtype), dtype=torch.float64)) ** 2
+            for start, stop in words.dense:
+                words.sums[start:stop].mul_(updates)
+            for table in words.tables:
+                rows = table.of(words.sums).ne(0).any(dim=1).numpy()
+                changed[table.bit : table.bit + table.rows] = rows
+        if self._rows:
+            self.regions[CHANGED].array(np.uint8, (len(changed) // 8,))[:] = np.packbits(changed)
+        return float((moved / whole) ** 0.5) if whole else 0.0
+
+    def offer_nothing(self) -> None:
+        """Take part in a round without a difference."""
+        for words in self._words:
+            words.sums.zero_()
+        if self._rows:
+            self.regions[CHANGED].array(np.uint8, (-(-self._rows // 8),))[:] = 0
+
+    def settle(self, updates: int, nodes: int) -> None:
+        """Turn the sums over all nodes into the new anchor; `updates` of all nodes since the last round."""
+        changers = self._changers(nodes)
+        for words in self._words:
+            if nodes == 1:  # alone: what this node has, to the bit
+                words.sums.copy_(words.copy)
+                continue
+            for start, stop in words.dense:
+                self._settle_dense(words, slice(start, stop), updates)
+            for table in words.tables:
+                step = table.of(words.sums)
+                step.div_(changers[table.bit : table.bit + table.rows, None])
+                step.add_(table.of(words.anchor))
+
+    def _settle_dense(self, words: _Words, part: slice, updates: int) -> None:
+        step = words.sums[part]
+        if not updates:
+            step.copy_(words.anchor[part])
+            return
+        step.div_(updates)
+        if words.momentum is not None:
+            momentum = words.momentum[part]
+            momentum.mul_(MOMENTUM).add_(step)
+            step.add_(momentum, alpha=MOMENTUM).mul_(RATE)
+        step.add_(words.anchor[part])
+
+    def _changers(self, nodes: int) -> Tensor:
+        """Return (rows,) float32: the nodes that changed each row, at least 1."""
+        if not self._rows or nodes == 1:
+            return torch.ones(self._rows)
+        counts = self.regions[CHANGERS].array(np.uint8, (self._rows,))
+        return torch.from_numpy(np.maximum(counts, 1).astype(np.float32))
+
+    def apply(self) -> None:
+        """Bring the flats and the anchor to the new anchor that `settle` made. Workers may be training."""
+        for words in self._words:
+            for start in range(0, len(words.flat), PIECE):
+                part = slice(start, start + PIECE)
+                new, copy = words.sums[part].to(words.flat.dtype), words.copy[part]
+                if not self.is_held:
+                    _move(words.flat[part], copy, new)
+                words.anchor[part] = new
+        self.is_open = False
+
+    # ---- beside a round
+
+    def hold(self) -> None:
+        """Put the anchor into the flats. All workers are parked, after a `cut`."""
+        assert self.is_open and not self.is_held
+        self.take()
+        self.is_held = True
+
+    def release(self) -> None:
+        """Give the flats what this node has: its last cut, or the anchor if that has been committed."""
+        assert self.is_held
+        for words in self._words:
+            words.flat.copy_(words.copy if self.is_open else words.anchor)
+        self.is_held = False
+
+    def take(self) -> None:
+        """Set the flats to the anchor; what this node has done since is gone. All workers are parked."""
+        for words in self._words:
+            words.flat.copy_(words.anchor)
+        self.is_held = False
+
+    def restart(self) -> None:
+        """Set the anchor to the flats, before workers start."""
+        for words in self._words:
+            words.anchor.copy_(words.flat)
+        self.is_open = self.is_held = False
+
+    # ---- for a checkpoint
+
+    def momentum(self) -> dict[str, Tensor]:
+        """Return a copy of nesterov's momentum, by dtype; {}: none."""
+        found = {str(words.flat.dtype): words.momentum for words in self._words}
+        return {name: value.clone() for name, value in found.items() if value is not None}
+
+    def restore_momentum(self, saved: Mapping[str, Tensor]) -> None:
+        """Set the momentum to a saved one; of another rule or layout there is none to restore."""
+        for words in self._words:
+            value = saved.get(str(words.flat.dtype))
+            if words.momentum is not None and value is not None and value.shape == words.momentum.shape:
+                words.momentum.copy_(value)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a round moves: of all sums and of the rows' bits."""
+        return sum(words.sums.nbytes for words in self._words) + -(-self._rows // 8)
+
+
+def _outside(size: int, tables: Sequence[Table]) -> list[tuple[int, int]]:
+    """Return the ranges of [0, size) that no table covers."""
+    ranges, end = [], 0
+    for table in tables:
+        if table.offset > end:
+            ranges.append((end, table.offset))
+        end = table.offset + table.rows * table.width
+    return [*ranges, (end, size)] if end < size else ranges
+
+
+def _move(flat: Tensor, copy: Tensor, new: Tensor) -> None:
+    """Add to a piece of the flat what the round has changed since the cut."""
+    step = new - copy
+    changed = step.nonzero().squeeze(1)
+    if len(changed) == 0:
+        return
+    if len(changed) < len(flat) // 2:
+        had = flat[changed]
+        flat[changed] = torch.where(had == copy[changed], new[changed], had + step[changed])
+        return
+    moved = torch.where(flat == copy, new, flat + step)
+    flat.copy_(moved)

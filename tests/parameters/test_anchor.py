@@ -1,0 +1,217 @@
+"""The arithmetic of a round between nodes, with as many anchors in this process as there are nodes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hogwild.parameters.anchor import CHANGED, CHANGERS, MOMENTUM, RATE, Anchor
+from hogwild.parameters.flat_layout import FlatLayout, plan_flats, region_name
+from hogwild.shared_memory.region import Region
+
+ROWS, WIDTH = 50, 3
+
+
+class TwoKinds(nn.Module):
+    """A dense layer and a sparse table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(40, 30)
+        self.table = nn.Embedding(ROWS, WIDTH, sparse=True)
+        self.frozen = nn.Parameter(torch.ones(5), requires_grad=False)
+
+
+class NodeMemory:
+    """One node: its flat and its anchor."""
+
+    def __init__(self, layout: FlatLayout, initial: Tensor, outer: str) -> None:
+        regions = {region_name(d): Region.allocate("flat", n * d.itemsize) for d, n in layout.sizes.items()}
+        self.flat = regions[region_name(torch.float32)].tensor(torch.float32, (layout.sizes[torch.float32],))
+        self.flat.copy_(initial)
+        self.anchor = Anchor(layout, regions, outer)
+        self.anchor.restart()
+
+    @property
+    def sums(self) -> Tensor:
+        return self.anchor._words[0].sums
+
+    @property
+    def agreed(self) -> Tensor:
+        return self.anchor._words[0].anchor
+
+
+def nodes_of(count: int, outer: str = "average") -> tuple[FlatLayout, list[NodeMemory]]:
+    torch.manual_seed(5)
+    model = TwoKinds()
+    layout = plan_flats(model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1))
+    initial = torch.randn(layout.sizes[torch.float32])
+    return layout, [NodeMemory(layout, initial, outer) for _ in range(count)]
+
+
+def exchange(nodes: Sequence[NodeMemory], updates: Sequence[int]) -> None:
+    """What the communicators do: sums over all nodes, and the number of nodes that set each bit."""
+    for node, made in zip(nodes, updates, strict=True):
+        node.anchor.offer(made)
+    total = sum(node.sums.clone() for node in nodes)
+    bits = sum(np.unpackbits(node.anchor.regions[CHANGED].array(np.uint8, (-(-ROWS // 8),))) for node in nodes)
+    for node in nodes:
+        node.sums.copy_(total)
+        node.anchor.regions[CHANGERS].array(np.uint8, (len(bits),))[:] = bits
+        node.anchor.settle(sum(updates), len(nodes))
+
+
+def round_of(nodes: Sequence[NodeMemory], updates: Sequence[int]) -> None:
+    for node in nodes:
+        assert node.anchor.cut()
+    exchange(nodes, updates)
+    for node in nodes:
+        node.anchor.apply()
+
+
+def place(layout: FlatLayout, name: str) -> slice:
+    slot = next(slot for slot in layout.params if slot.name == name)
+    return slice(slot.offset, slot.offset + int(np.prod(slot.shape)))
+
+
+def test_dense_words_move_by_the_mean_weighted_by_updates_and_all_nodes_agree_to_the_bit() -> None:
+    layout, nodes = nodes_of(3)
+    dense, before = place(layout, "dense.weight"), nodes[0].flat.clone()
+    moves = [torch.randn_like(before[dense]) for _ in nodes]
+    for node, move in zip(nodes, moves, strict=True):
+        node.flat[dense] += move
+    round_of(nodes, [1, 2, 5])
+    expected = before[dense] + (moves[0] + 2 * moves[1] + 5 * moves[2]) / 8
+    torch.testing.assert_close(nodes[0].agreed[dense], expected)
+    for node in nodes:
+        assert torch.equal(node.agreed, nodes[0].agreed)
+        assert torch.equal(node.flat[: len(node.agreed)], node.agreed)  # nobody trained meanwhile: the anchor's bits
+
+
+def test_a_row_of_a_sparse_table_is_divided_by_the_nodes_that_changed_it() -> None:
+    layout, nodes = nodes_of(3, "nesterov")
+    table, before = place(layout, "table.weight"), nodes[0].flat.clone()
+    rows = [node.flat[table].view(ROWS, WIDTH) for node in nodes]
+    rows[0][7] += 1  # by one node
+    rows[0][9] += 1
+    rows[2][9] += 3  # by two
+    round_of(nodes, [1000, 1, 1])
+    moved = (nodes[1].agreed[table] - before[table]).view(ROWS, WIDTH)
+    torch.testing.assert_close(moved[7], torch.ones(WIDTH))
+    torch.testing.assert_close(moved[9], torch.full((WIDTH,), 2.0))
+    assert moved.abs().sum(dim=1).count_nonzero() == 2
+
+
+def test_what_a_node_trains_during_the_exchange_survives_it() -> None:
+    layout, nodes = nodes_of(2)
+    dense, table = place(layout, "dense.weight"), place(layout, "table.weight")
+    for node in nodes:
+        node.flat[dense] += 1
+        assert node.anchor.cut()
+    nodes[0].flat[dense] += 10
+    nodes[0].flat[table][:WIDTH] += 5
+    exchange(nodes, [1, 1])
+    for node in nodes:
+        node.anchor.apply()
+    torch.testing.assert_close(nodes[0].flat[dense] - nodes[0].agreed[dense], torch.full((1200,), 10.0))
+    torch.testing.assert_close(nodes[0].flat[table][:WIDTH] - nodes[0].agreed[table][:WIDTH], torch.full((WIDTH,), 5.0))
+    round_of(nodes, [1, 1])  # and counts in the next round
+    torch.testing.assert_close(nodes[1].agreed, nodes[0].agreed)
+    torch.testing.assert_close(nodes[1].flat[: len(nodes[1].agreed)], nodes[1].agreed)
+
+
+def test_nesterov_is_the_outer_rule_of_its_paper() -> None:
+    layout, nodes = nodes_of(2, "nesterov")
+    dense, expected = place(layout, "dense.weight"), nodes[0].flat.clone()
+    momentum = torch.zeros(1200)
+    for step in (0.5, -0.25, 1.0):
+        for node in nodes:
+            node.flat[dense] += step
+        round_of(nodes, [3, 3])
+        momentum = MOMENTUM * momentum + step
+        expected[dense] += RATE * (step + MOMENTUM * momentum)
+        torch.testing.assert_close(nodes[0].agreed[dense], expected[dense])
+    saved = nodes[0].anchor.momentum()
+    nodes[1].anchor.restore_momentum({name: torch.zeros_like(value) for name, value in saved.items()})
+    nodes[1].anchor.restore_momentum(saved)
+    assert torch.equal(nodes[1].anchor.momentum()["torch.float32"], saved["torch.float32"])
+
+
+def test_a_node_alone_keeps_its_own_bits() -> None:
+    _, nodes = nodes_of(1, "nesterov")
+    nodes[0].flat += 0.1
+    has = nodes[0].flat.clone()
+    round_of(nodes, [7])
+    assert torch.equal(nodes[0].flat, has)
+    assert torch.equal(nodes[0].agreed, has[: len(nodes[0].agreed)])
+
+
+def test_constant_increments_of_nodes_that_never_rest_keep_their_mean() -> None:
+    layout, nodes = nodes_of(2)
+    dense, before = place(layout, "dense.weight"), nodes[0].flat.clone().double()
+    rounds, made = 20, [3, 1]
+    for _ in range(rounds):
+        for node, increments in zip(nodes, made, strict=True):
+            node.flat[dense] += 0.125 * increments
+            assert node.anchor.cut()
+            node.flat[dense] += 0.125 * increments  # while the round is exchanged
+        exchange(nodes, [1, 1])
+        for node in nodes:
+            node.anchor.apply()
+    round_of(nodes, [1, 1])
+    moved = nodes[0].agreed[dense].double() - before[dense]
+    bound = rounds * 4 * torch.finfo(torch.float32).eps * nodes[0].agreed[dense].abs().max()
+    assert float((moved - 0.125 * 2 * rounds * 2).abs().max()) <= float(bound)
+
+
+def test_an_evaluation_sees_the_anchor_and_the_node_goes_on_with_what_it_had() -> None:
+    layout, nodes = nodes_of(2)
+    dense = place(layout, "dense.weight")
+    first, other = nodes
+    agreed = first.agreed.clone()
+    first.flat[dense] += 1
+    had = first.flat.clone()
+    assert first.anchor.cut()
+    first.anchor.hold()
+    assert torch.equal(first.flat[: len(agreed)], agreed)
+    first.anchor.release()
+    assert torch.equal(first.flat, had)
+    # A round is committed while it looks: it goes on from there.
+    first.anchor.cut()
+    first.anchor.hold()
+    other.anchor.cut()
+    exchange(nodes, [1, 1])
+    for node in nodes:
+        node.anchor.apply()
+    assert torch.equal(first.flat[: len(agreed)], agreed)
+    first.anchor.cut()  # another round during the same look: nothing new to offer
+    first.anchor.offer(4)
+    assert not first.sums.any()
+    first.anchor.release()
+    assert torch.equal(first.flat[: len(agreed)], first.agreed)
+    torch.testing.assert_close(first.agreed[dense], agreed[dense] + 0.5)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_cut_that_is_not_finite_is_noticed(bad: float) -> None:
+    _, nodes = nodes_of(1)
+    nodes[0].flat[3] = bad
+    assert not nodes[0].anchor.cut()
+    nodes[0].anchor.take()
+    assert nodes[0].anchor.cut()
+
+
+def test_words_that_nobody_changed_are_not_written() -> None:
+    layout, nodes = nodes_of(2)
+    table = place(layout, "table.weight")
+    for node in nodes:
+        node.anchor.cut()
+    nodes[1].flat[table][:WIDTH] += 1
+    nodes[1].anchor.cut()
+    exchange(nodes, [1, 1])
+    nodes[0].flat[table][WIDTH:] = float("nan")  # if they were written, it would be read and added to
+    nodes[0].anchor.apply()
+    assert nodes[0].flat[table][WIDTH:].isnan().all()
+    assert not nodes[0].flat[table][:WIDTH].isnan().any()

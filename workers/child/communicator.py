@@ -1,0 +1,405 @@
+"""The communicator of a node: exchanges notes and sums with those of the other nodes. The only file that imports
+torch.distributed. It maps no parameter: killed anywhere, it leaves nothing half done (`cluster/members.py`).
+
+    supervisor  join, share, round, hurry, leave   ->         parcels over its socket
+                <-  joined, shared, noted, committed, wanted, formed, out, lost
+
+    idle     a small collective (tick) several times a second: who is ready for what. So a node that is gone is noticed
+             although it owes nothing, and one whose batch is slow is not taken for a dead one
+    ready    all are ready for the same: notes of all, sums over all, BUFFERED, barrier, COMMITTED
+    failed   a collective raises: `agree` with whoever is left, by keys in the store, then a new group
+
+gloo's groups are made by hand, one per generation: that takes milliseconds, and leaves no global state behind."""
+
+import contextlib
+import json
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hogwild.cluster.members import Place, Standing, decide
+from hogwild.shared_memory.region import Region
+from workers.messages import CommunicateTask, Leaving, ParentGone, Start, receive_parcels, send_parcel
+
+TICK_S = 0.1  # between two ticks of an idle group
+TICK_TIMEOUT_S = 10.0  # of every collective: a node that does not answer is out
+GATHER_S = 2.5  # after our own standing, for those of the others
+STORE_S = 10.0
+CALL_S = 2.0  # between two calls of the first node to join
+LEAVE_S = 1.0  # for the last word to the store
+PIECE = 1 << 19  # bytes of a collective: 10 s are enough for one at 1 Mbit/s
+SHARE = 1 << 40  # a tick's number for "ready to share a state": no round has it
+
+Answer = TypeVar("Answer")
+
+
+class _StoreLost(Exception):
+    """The store on the first node cannot be reached."""
+
+
+class _Told(Exception):
+    """Told to leave."""
+
+
+class _LeftOut(Exception):
+    """The others have formed a group without this node."""
+
+
+class Communicator:
+    """One node's part; runs as a worker's loop does. `members`: original ranks of the group; `generation`: its number, 0 before there is one."""
+
+    path, task, item = "gloo", 0, None
+
+    def __init__(
+        self,
+        start: Start,
+        channel: socket.socket,
+        leaving: Leaving,
+        task: CommunicateTask,
+        regions: dict[str, Region],
+    ) -> None:
+        self._channel, self._leaving, self._place = channel, leaving, task
+        self._words = regions["words"].array("i8", (regions["words"].nbytes // 8,))
+        self._sums = [_numbers(name, region) for name, region in sorted(regions.items()) if name.startswith("round-")]
+        self._changed, self._changers = regions.get("changed"), regions.get("changers")
+        self.generation, self.members = task.generation, tuple(task.members)
+        self._committed, self._buffered = task.committed, task.buffered
+        self._group: Any = None
+        self._ready, self._is_hurried, self._has_wanted = 0, False, False
+        self._note: dict[str, Any] = {}
+        self._state: int | None = None
+        self._source = -1
+        self._poll = select.poll()
+        self._poll.register(channel, select.POLLIN)
+        self._poll.register(start.lifeline, select.POLLIN)
+        self._lifeline = start.lifeline
+        self._commands: list[dict[str, Any]] = []
+
+    def run(self) -> None:
+        """Serve until told to leave. Raises ParentGone."""
+        try:
+            self._store = self._connected()
+            if self.generation:
+                self._agree("its communicator was replaced")
+            else:
+                self._join()
+            while True:
+                try:
+                    self._step()
+                except (RuntimeError, dist.DistError) as failure:
+                    self._agree(str(failure))
+        except _Told:
+            self._write_standing(is_gone=True)
+        except _StoreLost as lost:
+            self._end("lost", str(lost))
+        except _LeftOut as out:
+            self._end("out", str(out))
+
+    def close(self) -> None:
+        """No-op: a process that ends closes its connections."""
+
+    # ---- the supervisor
+
+    def _tell(self, kind: str, descriptor: int | None = None, **values: Any) -> None:
+        try:
+            send_parcel(self._channel, {"kind": kind, **values}, descriptor)
+        except ConnectionError as error:
+            raise ParentGone from error
+
+    def _listen(self, wait_s: float) -> None:
+        """Take up commands; wait up to `wait_s` for one. Raises _Told, ParentGone."""
+        self._words[Place.BEAT] += 1
+        for descriptor, _ in self._poll.poll(1000 * wait_s):
+            if descriptor == self._lifeline:
+                raise ParentGone
+            for command in receive_parcels(self._channel):
+                self._take(command)
+        if self._leaving.asked:
+            raise _Told
+
+    def _take(self, command: dict[str, Any]) -> None:
+        match command["do"]:
+            case "round":
+                self._ready, self._note, self._has_wanted = command["round"], command["note"], False
+            case "share":
+                self._ready, self._source, self._state = SHARE, command["source"], command.get("descriptor")
+            case "hurry":
+                self._is_hurried = True
+            case "leave":
+                raise _Told
+            case _:
+                self._commands.append(command)
+
+    def _end(self, kind: str, why: str) -> None:
+        """Tell why this node cannot go on, and wait to be told to leave."""
+        self._group = None
+        self._tell(kind, why=why)
+        with contextlib.suppress(_Told):
+            while True:
+                self._listen(1.0)
+
+    # ---- the store
+
+    def _connected(self) -> dist.Store:
+        return self._of_store(
+            lambda: dist.PrefixStore(
+                f"hogwild/{self._place.run_id}",
+                dist.TCPStore(
+                    self._place.address,
+                    self._place.port,
+                    is_master=False,
+                    wait_for_workers=False,
+                    timeout=timedelta(seconds=STORE_S),
+                ),
+            )
+        )
+
+    @staticmethod
+    def _of_store(call: Callable[[], Answer]) -> Answer:
+        try:
+            return call()
+        except (RuntimeError, dist.DistError, OSError) as error:
+            words = str(error).partition("\n")[0]
+            raise _StoreLost(f"{words[:300]}") from error
+
+    def _has(self, *keys: str) -> bool:
+        return bool(self._of_store(lambda: self._store.check(list(keys))))
+
+    def _get(self, key: str) -> str:
+        return str(self._of_store(lambda: self._store.get(key)).decode())
+
+    def _set(self, key: str, value: str) -> None:
+        self._of_store(lambda: self._store.set(key, value))
+
+    # ---- joining
+
+    def _join(self) -> None:
+        """Join with all nodes that torchrun has started. Keys of earlier attempts lie in the store: a call has a new
+        number, and only who lives answers it."""
+        facts = self._facts()
+        rank, world = self._place.rank, self._place.world
+        answered, called, next_call_s = 0, 0, 0.0
+        while True:
+            if rank == 0 and time.monotonic() >= next_call_s:
+                called = int(self._of_store(lambda: self._store.add("generation", 1)))
+                self._set("call", str(called))
+                next_call_s = time.monotonic() + CALL_S
+            if self._has("call") and (call := int(self._get("call"))) != answered:
+                if rank == 0 and call != called:
+                    raise _LeftOut("another process has taken the place of the first node")
+                self._set(f"here/{call}/{rank}", json.dumps(facts))
+                answered = call
+            here = [f"here/{answered}/{number}" for number in range(world)]
+            if rank == 0 and answered and self._has(*here):
+                self._set(f"joined/{answered}", "all")
+            if answered and self._has(f"joined/{answered}"):
+                break
+            self._listen(TICK_S)
+        found = {number: json.loads(self._get(key)) for number, key in enumerate(here)}
+        try:
+            self._form(answered, range(world))
+        except (RuntimeError, dist.DistError) as error:
+            raise _StoreLost(f"the nodes could not connect to each other: {error}") from error
+        self._tell("joined", generation=answered, members=list(self.members), facts=found)
+
+    def _facts(self) -> dict[str, str]:
+        while True:
+            for command in self._commands:
+                if command["do"] == "join":
+                    self._commands.remove(command)
+                    facts: dict[str, str] = command["facts"]
+                    return facts
+            self._listen(1.0)
+
+    def _form(self, generation: int, members: Sequence[int]) -> None:
+        """Connect to the other members. Raises RuntimeError if one of them does not come."""
+        self.generation, self.members = generation, tuple(members)
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._own_address())]
+        options._timeout = timedelta(seconds=TICK_TIMEOUT_S)
+        rank, size = self.members.index(self._place.rank), len(self.members)
+        store = dist.PrefixStore(f"gloo/{generation}", self._store)
+        self._group = None  # closes the old one's connections
+        self._group = dist.ProcessGroupGloo(store, rank, size, options)
+
+    def _own_address(self) -> str:
+        """Return the address of ours from which the first node is reached."""
+        family, _, _, _, address = socket.getaddrinfo(self._place.address, self._place.port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+
+    # ---- a failure
+
+    def _agree(self, why: str) -> None:
+        """Form the next group with whoever is left. Raises _LeftOut, _StoreLost."""
+        while True:
+            before = self.members
+            self._write_standing()
+            generation = self.generation
+            proposal = self._proposed(generation)
+            if self._place.rank not in proposal["members"]:
+                raise _LeftOut(f"the others go on as generation {proposal['generation']}: {why[:300]}")
+            try:
+                self._form(proposal["generation"], proposal["members"])
+                self._group.barrier().wait()
+            except (RuntimeError, dist.DistError) as error:
+                why = str(error)
+                continue
+            break
+        self._ready, self._has_wanted, self._is_hurried = 0, False, False
+        self._committed = max(self._committed, proposal["take"])
+        self._words[Place.COMMITTED] = self._committed
+        lost = [number for number in before if number not in self.members]
+        self._tell(
+            "formed", generation=self.generation, members=list(self.members), take=proposal["take"], lost=lost, why=why
+        )
+
+    def _write_standing(self, *, is_gone: bool = False) -> None:
+        """Write how far this node is: from now on it has given its generation up."""
+        if not self.generation:
+            return
+        standing = {"committed": self._committed, "buffered": self._buffered, "is_gone": is_gone}
+        with contextlib.suppress(_StoreLost) if is_gone else contextlib.nullcontext():
+            if is_gone:
+                self._store.set_timeout(timedelta(seconds=LEAVE_S))
+            self._set(f"g{self.generation}/{self._place.rank}", json.dumps(standing))
+
+    def _proposed(self, generation: int) -> dict[str, Any]:
+        """Return the proposal that counts for the end of `generation`, of this node or another."""
+        until_s, key = time.monotonic() + GATHER_S, f"g{generation}/next"
+        while not self._has(key):
+            standings = {
+                number: Standing(**json.loads(self._get(f"g{generation}/{number}")))
+                for number in self.members
+                if self._has(f"g{generation}/{number}")
+            }
+            if len(standings) == len(self.members) or time.monotonic() > until_s:
+                found = decide(self.members, standings)
+                number = int(self._of_store(lambda: self._store.add("generation", 1)))
+                wanted = {"generation": number, "members": list(found.members), "take": found.take}
+                self._of_store(lambda: self._store.compare_set(key, "", json.dumps(wanted)))
+                break
+            self._listen(0.02)
+        answer: dict[str, Any] = json.loads(self._get(key))
+        return answer
+
+    # ---- the work
+
+    def _step(self) -> None:
+        """Wait for a command, then find out who is ready for what, and do it if all are."""
+        self._listen(0.0 if self._ready else TICK_S)
+        lowest, highest, hurried = self._tick()
+        if lowest != highest or not lowest:
+            if (highest or hurried) and not self._ready and not self._has_wanted:
+                self._has_wanted = True
+                self._tell("wanted")
+            return
+        if lowest == SHARE:
+            self._share()
+        else:
+            self._exchange(lowest)
+        self._ready, self._is_hurried = 0, False
+
+    def _tick(self) -> tuple[int, int, bool]:
+        """Return the lowest and the highest number that a member is ready for (0: for nothing), and whether one is in
+        a hurry."""
+        words = torch.tensor([self._ready, -self._ready, -int(self._is_hurried)])
+        self._reduce(words, dist.ReduceOp.MIN)
+        lowest, highest, hurried = words.tolist()
+        return lowest, -highest, bool(hurried)
+
+    def _reduce(self, values: Tensor, by: Any = dist.ReduceOp.SUM) -> None:
+        options = dist.AllreduceOptions()
+        options.reduceOp = by
+        self._group.allreduce([values], options).wait()
+        self._words[Place.BEAT] += 1
+
+    def _gather(self, own: Tensor) -> list[Tensor]:
+        """Return every member's `own`, of equal sizes, in the order of their ranks."""
+        found = [torch.empty_like(own) for _ in self.members]
+        self._group.allgather([found], [own]).wait()
+        self._words[Place.BEAT] += 1
+        return found
+
+    def _exchange(self, number: int) -> None:
+        """Exchange one round."""
+        began_s = time.monotonic()
+        notes, sent = self._gathered(json.dumps(self._note).encode())
+        self._tell("noted", round=number, notes={k: json.loads(note) for k, note in notes.items()})
+        across = 2 * (len(self.members) - 1) / len(self.members)
+        for sums in self._sums:
+            for piece in sums.split(max(1, PIECE // sums.element_size())):
+                self._reduce(piece)
+            sent += int(across * sums.nbytes)
+        if self._changed is not None and self._changers is not None:
+            sent += self._count_changers(self._changed, self._changers)
+        self._buffered = self._words[Place.BUFFERED] = number
+        self._reduce(torch.ones(1))  # the barrier
+        self._committed = self._words[Place.COMMITTED] = number
+        self._tell("committed", round=number, bytes=sent, seconds=time.monotonic() - began_s)
+
+    def _gathered(self, own: bytes) -> tuple[dict[int, bytes], int]:
+        """Return the bytes of every member, by number, and how many bytes were sent."""
+        sizes = [int(size) for size in self._gather(torch.tensor([len(own)]))]
+        longest = max(sizes)
+        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded[: len(own)] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+        parts = [bytearray() for _ in sizes]
+        for piece in padded.split(PIECE):
+            for part, found in zip(parts, self._gather(piece), strict=True):
+                part += found.numpy().tobytes()
+        found = zip(self.members, parts, sizes, strict=True)
+        return {number: bytes(part[:size]) for number, part, size in found}, longest * (len(sizes) - 1)
+
+    def _count_changers(self, changed: Region, changers: Region) -> int:
+        """Count for each bit the members that have set it; return the bytes sent."""
+        bits = changed.tensor(torch.uint8, (changers.nbytes // 8,))
+        counts = changers.array("u1", (changers.nbytes,))
+        start = 0
+        for piece in bits.split(PIECE):
+            total = sum(np.unpackbits(found.numpy()) for found in self._gather(piece))
+            counts[8 * start : 8 * (start + len(piece))] = total
+            start += len(piece)
+        return len(bits) * (len(self.members) - 1)
+
+    def _share(self) -> None:
+        """Give everybody the state that one member has, in a memory file."""
+        is_ours = self._source == self._place.rank
+        size = torch.tensor([os.fstat(self._state).st_size if is_ours and self._state is not None else 0])
+        self._broadcast(size)
+        descriptor = os.dup(self._state) if is_ours and self._state is not None else os.memfd_create("hogwild-state")
+        try:
+            for start in range(0, int(size), PIECE):
+                content = os.pread(descriptor, PIECE, start) if is_ours else bytes(min(PIECE, int(size) - start))
+                piece = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+                self._broadcast(piece)
+                if not is_ours:
+                    os.pwrite(descriptor, piece.numpy().tobytes(), start)
+            self._tell("shared", None if is_ours else descriptor)
+        finally:
+            os.close(descriptor)
+            if self._state is not None:
+                os.close(self._state)
+                self._state = None
+
+    def _broadcast(self, values: Tensor) -> None:
+        options = dist.BroadcastOptions()
+        options.rootRank = self.members.index(self._source)
+        self._group.broadcast([values], options).wait()
+        self._words[Place.BEAT] += 1
+
+
+def _numbers(name: str, region: Region) -> Tensor:
+    """Return all numbers of a region of sums, in one dimension."""
+    dtype: torch.dtype = getattr(torch, name.removeprefix("round-"))
+    return region.tensor(dtype, (region.nbytes // dtype.itemsize,))

@@ -1,0 +1,158 @@
+"""This node of a cluster: the anchor, the ledger over all nodes, and what it knows of the others. The driver of the
+rounds (`supervision/rounds.py`) changes it; the session asks it.
+
+    queue       what this node may lease; its counts of the whole job are live for itself, of the last round for others
+    committed   the ledger of the last committed round: what evaluations and checkpoints are of
+"""
+
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hogwild.cluster.launch import Launch
+from hogwild.cluster.node_queue import NodeQueue
+from hogwild.cluster.shares import Shares
+from hogwild.parameters.anchor import Anchor
+from hogwild.scheduling.leases import Limits
+from workers.session.outcome import Outcome
+
+LEFT_OUT = 75  # exit status of a node that cannot go on with the others, and may be started again
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """The committed ledger at one moment."""
+
+    updates: int
+    samples: int
+    epoch: int
+    next_epoch: int
+    state: dict[str, Any]
+
+
+class Committed:
+    """The ledger of the last committed round, with the names of a work queue. While the anchor is held it stands still,
+    as the parameters do."""
+
+    def __init__(self, shares: Shares) -> None:
+        self._shares = shares
+        self._held: _Moment | None = None
+        self.open_until = shares.limits.epochs
+
+    def hold(self) -> None:
+        shares = self._shares
+        self._held = _Moment(shares.updates, shares.samples, shares.epoch, shares.next_epoch, shares.state())
+
+    def release(self) -> None:
+        self._held = None
+
+    @property
+    def _now(self) -> "_Moment | Shares":
+        return self._held or self._shares
+
+    @property
+    def limits(self) -> Limits:
+        return self._shares.limits
+
+    @property
+    def updates(self) -> int:
+        return self._now.updates
+
+    @property
+    def samples(self) -> int:
+        return self._now.samples
+
+    @property
+    def epoch(self) -> int:
+        return self._now.epoch
+
+    def is_epoch_settled(self, epoch: int) -> bool:
+        return epoch < self.epoch
+
+    def is_begun(self, epoch: int) -> bool:
+        return epoch < self._now.next_epoch
+
+    def state(self) -> dict[str, Any]:
+        return self._shares.state() if self._held is None else self._held.state
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What the rounds have cost this node, for people."""
+
+    rounds: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0  # of the last exchange
+    cut_s: float = 0.0  # of the last cut: workers were parked
+    drift: float = 0.0  # of the last cut: norm of the difference over that of the anchor
+    lost: int = 0  # nodes
+    skipped: int = 0  # differences that were not finite
+
+
+@dataclass(slots=True)
+class Node:
+    """One node. `is_in_round`: its cut is on its way to the others."""
+
+    launch: Launch
+    anchor: Anchor
+    shares: Shares
+    queue: NodeQueue
+    committed: Committed
+    members: tuple[int, ...] = ()
+    generation: int = 0
+    round: int = 0
+    is_in_round: bool = False
+    shares_disk: bool = False  # with the first node, whose checkpoints are then enough
+    wish: Outcome | None = None  # how this node wants the job to end, for all
+    traffic: Traffic = field(default_factory=Traffic)
+    notes: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # of all nodes, from the last round
+    others_updates: int = 0
+
+    @property
+    def number(self) -> int:
+        return self.launch.rank
+
+    @property
+    def is_first(self) -> bool:
+        """True for the node that evaluates, of those that are left."""
+        return self.number == min(self.members, default=0)
+
+    @property
+    def writes(self) -> bool:
+        """True if it writes checkpoints."""
+        return self.is_first or not self.shares_disk
+
+    @property
+    def may_look(self) -> bool:
+        """True if the parameters may be put back to the anchor now."""
+        return not self.is_in_round or self.anchor.is_held
+
+    def restore(self, ledger: Mapping[str, Any]) -> None:
+        """Restore a ledger of all nodes, or of one machine. Raises ValueError for another batch plan."""
+        self.shares.restore(ledger)
+        self.queue.see(self.shares.others_of(self.number))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row per node, for people and programs."""
+        found = []
+        for number in range(self.launch.world):
+            note = self.notes.get(number, {})
+            state = "running" if number in self.members else "lost"
+            figures = {name: note.get(name) for name in ("host", "samples_per_s", "drift")}
+            made = note.get("counts", {}).get("updates")
+            found.append({"node": number, "state": state, "updates": made, **figures})
+        return found
+
+    def record(self) -> dict[str, Any]:
+        """Return the cluster's part of status.json and summary.json."""
+        own = {"node": self.number, "nodes": len(self.members), "generation": self.generation, "round": self.round}
+        return {**own, **asdict(self.traffic), "of_nodes": self.rows()}
+
+    def state(self) -> dict[str, Any]:
+        """Return the cluster's part of a checkpoint."""
+        return {"round": self.round, "nodes": len(self.members), "momentum": self.anchor.momentum()}
+
+
+def host_name() -> str:
+    return socket.gethostname()

@@ -1,0 +1,299 @@
+"""The rounds of one node with the others of a cluster. Driven once per turn of the supervisor's loop; a pause makes the
+cut (`pauses.py`), a thread the arithmetic (`parameters/anchor.py`), the communicator the exchange.
+
+    IDLE -- due: all park, cut --> OFFERING -- sums are there --> EXCHANGING -- committed --> SETTLING --> IDLE
+      ^                               |                               |
+      '------- the group failed and nobody has committed the round ---'     (the cut is thrown away; work goes on)
+
+A batch counts for the cluster when its cut is in a committed round. After a failure the communicators agree on who is
+left, and on a round that one of them has committed: then all have its sums, and settle it from them. The ledger
+(`cluster/shares.py`) advances with each committed round, on every node in the same way."""
+
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import partial
+from typing import Any
+
+from hogwild.formatting import counted
+from hogwild.host.background_thread import Background
+from hogwild.shared_memory.scoreboard import Control
+from workers.processes.communicator import Communicators
+from workers.session.node import LEFT_OUT, Node, host_name
+from workers.session.outcome import Outcome
+from workers.session.session import Session
+
+AUTO_S = 1.0  # `sync_every_s: auto`, unless a cut or an exchange takes long
+CUTS_SHARE = 0.01  # of the time, at most, for `auto`
+HURRY_S = 0.1  # after a round, until a node without work asks for the next one
+
+
+class RoundStage(Enum):
+    IDLE = "idle"
+    OFFERING = "offering"
+    EXCHANGING = "exchanging"
+    SETTLING = "settling"
+
+
+class Rounds:
+    """The rounds of one attempt. Main thread only."""
+
+    def __init__(self, session: Session, node: Node, team: Communicators) -> None:
+        self._session, self._node, self.team = session, node, team
+        self.thread = Background("round")
+        self._stage = RoundStage.IDLE
+        self.is_over = self._is_wanted = self._is_releasing = False
+        self._last_s = 0.0
+        self._next_s = time.monotonic() + AUTO_S
+        self._speed: float | None = None
+        self._note: dict[str, Any] = {}  # of the cut
+        self._before = node.queue.note()  # of the last committed cut
+        self._cut_s = self._began_s = 0.0
+        self._notes: Mapping[int, dict[str, Any]] | None = None  # of all, in this round
+        self._formed: dict[str, Any] | None = None  # not yet processed
+
+    def close(self) -> None:
+        """End the thread; at the end of the job it may still be preparing a round that nobody needs."""
+        self.thread.wait()
+        self.thread.close()
+
+    # ---- for the pauses
+
+    @property
+    def is_settling(self) -> bool:
+        """True while a thread writes anchor and flats."""
+        return self._stage is RoundStage.SETTLING
+
+    @property
+    def is_idle(self) -> bool:
+        """True if a cut may be made now."""
+        return self._stage is RoundStage.IDLE and self.team.generation > 0
+
+    @property
+    def is_held(self) -> bool:
+        """True while the flats hold the anchor of a committed round, and the ledger stands still with it."""
+        return self._node.anchor.is_held
+
+    def is_due(self, now: float, *, in_trial: bool) -> bool:
+        """Return whether all should park for a cut. `in_trial`: exchanges are being compared, which a cut disturbs."""
+        if not self.is_idle or self.is_over or self.team.handle is None:
+            return False
+        is_dry = self._node.queue.is_dry
+        if in_trial and not is_dry:
+            return False
+        hurries = (is_dry or self._node.wish is not None) and now >= self._last_s + HURRY_S
+        return now >= self._next_s or self._is_wanted or hurries
+
+    def copy(self, *, hold: bool) -> Callable[[], tuple[bool, float]]:
+        """Return the work of a cut, for a thread, while all are parked and booked; its answer is for `was_cut`."""
+        anchor = self._node.anchor
+
+        def work() -> tuple[bool, float]:
+            began_s = time.monotonic()
+            is_finite = anchor.cut()
+            if not is_finite:  # this node goes on from the anchor
+                anchor.take()
+                anchor.cut()
+            if hold:
+                anchor.hold()
+            return is_finite, time.monotonic() - began_s
+
+        return work
+
+    def was_cut(self, answer: tuple[bool, float]) -> None:
+        """Note what has been settled at the cut, and prepare the exchange; workers may go on."""
+        is_finite, self._cut_s = answer
+        node, queue = self._node, self._node.queue
+        if self.is_held:
+            node.committed.hold()
+        if not is_finite:
+            queue.skip_since(self._before)
+            node.traffic.skipped += 1
+            words = (
+                "parameters are NaN or infinite: this node goes on from the last round's, and skips its batches since"
+            )
+            self._session.journal.event("round-refused", round=node.round + 1)
+            self._session.journal.show_message(f"warning: {words}")
+        self._begin(node.anchor.offer)
+
+    def _begin(self, offer: Callable[[int], float]) -> None:
+        """Begin a round with what is settled now; `offer` prepares the sums, in a thread."""
+        self._note = self._written(time.monotonic())
+        self._stage, self._node.is_in_round, self._is_wanted = RoundStage.OFFERING, True, False
+        self.thread.submit(partial(offer, self._note["updates"]), self._offered)
+
+    def _written(self, now: float) -> dict[str, Any]:
+        """Return this node's note: what it has done and holds, and what others should know."""
+        node, session, queue = self._node, self._session, self._node.queue
+        note = queue.note()
+        before, counts = self._before["counts"], note["counts"]
+        since_s = self._last_s or session.board.first_commit_s()
+        elapsed_s = max(now - since_s, 1e-6) if since_s else None
+        fresh = _settled(counts) - _settled(before)
+        if elapsed_s is not None and fresh > 0:
+            self._speed = fresh / elapsed_s
+        rate = (counts["samples"] - before["samples"]) / elapsed_s if elapsed_s else 0.0
+        note |= {
+            "updates": max(0, counts["updates"] - before["updates"]),
+            "speed": self._speed,
+            "weight": session.queue.limits.procs,
+            "period_s": elapsed_s if elapsed_s is not None else self._interval_s(),
+            "dry": queue.is_dry,
+            "host": host_name(),
+            "samples_per_s": rate,
+        }
+        if node.wish is not None:
+            note["wish"] = [node.wish.state, node.wish.reason]
+        if node.is_first:
+            note["evaluations"] = session.evaluating.state()
+        return note
+
+    def releasing(self) -> Callable[[], None]:
+        """Return the work that gives the flats what this node has, for a thread; then `was_released`."""
+        self._is_releasing = True
+        return self._node.anchor.release
+
+    def was_released(self, _: object) -> None:
+        self._is_releasing = False
+        self._node.committed.release()
+
+    def take(self) -> None:
+        """Set the flats to the anchor, in a thread, for the end of the job."""
+        self._node.anchor.take()
+
+    def end(self, _: object) -> None:
+        """Note that no round follows: flats and ledger are those of the last committed one."""
+        self.is_over = True
+        self._node.committed.release()
+
+    # ---- one turn
+
+    def advance(self, now: float) -> None:
+        """Process what the communicator has said."""
+        self.thread.finish()
+        if self.is_over:
+            return
+        for parcel in self._heard():
+            kind = parcel["kind"]
+            if kind == "wanted":
+                self._is_wanted = True
+            elif kind == "noted":
+                self._notes = {int(number): note for number, note in parcel["notes"].items()}
+            elif kind == "committed":
+                self._node.traffic.nbytes += parcel["bytes"]
+                self._settle()
+            elif kind == "formed":
+                self._formed = parcel
+            elif kind in ("out", "lost"):
+                self._end(kind, parcel["why"])
+        if self._formed is not None and self._stage in (RoundStage.IDLE, RoundStage.EXCHANGING):
+            self._reform(self._formed)
+        if self.is_held and not self._is_releasing and self.is_due(now, in_trial=False):
+            anchor = self._node.anchor  # a long evaluation: all are parked, and little has changed
+            self._begin(lambda updates: anchor.offer(updates) if anchor.cut() else 0.0)
+
+    def _heard(self) -> list[dict[str, Any]]:
+        heard = list(self.team.heard)
+        self.team.heard.clear()
+        return heard
+
+    def _offered(self, drift: float) -> None:
+        """Begin the exchange, unless the group has changed since the cut."""
+        self._note["drift"] = self._node.traffic.drift = drift
+        self._began_s, self._notes = time.monotonic(), None
+        if self._formed is not None or not self.team.tell("round", round=self._node.round + 1, note=self._note):
+            self._give_up()
+            return
+        self._stage = RoundStage.EXCHANGING
+
+    def _give_up(self) -> None:
+        """Throw the cut away: the next one has all of it."""
+        self._stage, self._node.is_in_round = RoundStage.IDLE, False
+        self._next_s = 0.0
+
+    def _settle(self) -> None:
+        assert self._notes is not None, "notes come before their round is committed"
+        self._stage, node = RoundStage.SETTLING, self._node
+        updates, nodes = sum(note["updates"] for note in self._notes.values()), len(self._notes)
+
+        def work() -> None:
+            node.anchor.settle(updates, nodes)
+            node.anchor.apply()
+
+        self.thread.submit(work, lambda _: self._settled())
+
+    def _settled(self) -> None:
+        """Advance the ledger by the committed round."""
+        node, now, notes = self._node, time.monotonic(), self._notes
+        assert notes is not None
+        node.traffic.seconds, node.traffic.cut_s = now - self._began_s, self._cut_s
+        node.traffic.rounds += 1
+        node.round += 1
+        self._before, node.notes = self._note, notes
+        node.queue.committed()
+        self._deal(node.shares.commit(notes))
+        returned = node.queue.withdraw(node.shares.keep_of(node.number))
+        if returned:
+            self._is_wanted = False
+        self._stage, node.is_in_round = RoundStage.IDLE, False
+        self._last_s, self._next_s = now, now + self._interval_s()
+        for number, note in sorted(notes.items()):
+            self._hear(number, note)
+
+    def _deal(self, grants: Mapping[int, list[Any]]) -> None:
+        """Take this node's share of new work, and see how far all are."""
+        node, board = self._node, self._session.board
+        node.queue.grant(grants.get(node.number, []))
+        node.queue.see(node.shares.others_of(node.number))
+        board.control[Control.ELSEWHERE] = max(0, node.queue.updates - board.updates())
+
+    def _hear(self, number: int, note: Mapping[str, Any]) -> None:
+        """Follow another node's evaluations, and the end of the job that a node wishes."""
+        session = self._session
+        if "evaluations" in note and number != self._node.number:
+            session.evaluating.restore(note["evaluations"])
+        if "wish" in note and session.stop is None:
+            state, reason = note["wish"]
+            session.stop = Outcome(state, reason, exit_status=0)
+
+    def _reform(self, formed: Mapping[str, Any]) -> None:
+        """Go on with the nodes that are left; first with the round that one of them had committed."""
+        node, members = self._node, tuple(formed["members"])
+        if formed["take"] == node.round + 1 and self._stage is RoundStage.EXCHANGING:
+            self._settle()
+            return  # again, when it is settled
+        self._formed = None
+        if self._stage is RoundStage.EXCHANGING:
+            self._give_up()
+        self.team.generation, self.team.members = formed["generation"], members
+        gone = [number for number in node.members if number not in members]
+        node.members, node.generation = members, formed["generation"]
+        self._is_wanted = True
+        if not gone:
+            self._session.journal.event("cluster-formed", generation=node.generation, nodes=list(members))
+            return
+        node.traffic.lost += len(gone)
+        names = ", ".join(map(str, gone))
+        self._session.journal.event("node-lost", nodes=gone, generation=node.generation, left=list(members))
+        left = counted(len(members), "node")
+        self._session.journal.show_message(f"node {names} is lost; {left} left, with its unfinished batches")
+        self._deal(node.shares.lose(members))
+
+    def _end(self, kind: str, why: str) -> None:
+        """End this node with the last committed round: it cannot go on with the others."""
+        reason = "left out by the other nodes" if kind == "out" else "the store on the first node is lost"
+        self._session.journal.event(f"cluster-{kind}", why=why)
+        self._session.journal.show_message(f"{reason}: {why}")
+        if self._session.stop is None:
+            self._session.stop = Outcome("stopped", reason, exit_status=LEFT_OUT)
+        self.is_over = True
+
+    def _interval_s(self) -> float:
+        wanted = self._session.job.cluster.sync_every_s
+        if wanted != "auto":
+            return float(wanted)
+        return max(AUTO_S, self._cut_s / CUTS_SHARE, self._node.traffic.seconds)
+
+
+def _settled(counts: Mapping[str, int]) -> int:
+    return counts["done"] + counts["skipped"] + counts["quarantined"]
