@@ -359,7 +359,7 @@ class _Prepared:
             return outcome
         if session.node is not None:  # what this node has done since the last round is in no ledger
             session.node.anchor.take()
-            session.node.committed.release()
+            session.node.end()
         if not session.shared.finite():  # finite gradients can overflow a weight if the learning rate is far too high
             return outcome if outcome.state == "failed" else Outcome("failed", DIVERGED.code, error=DIVERGED)
         is_lost = isinstance(outcome.error, Diverged)

@@ -134,6 +134,7 @@ class CommunicateTask(Task):
     members: tuple[int, ...] = ()
     committed: int = 0
     buffered: int = 0
+    lives: tuple[str, ...] = ()  # address:port of each node's supervisor, which answers as long as it lives
 
 
 TASKS: Mapping[str, Any] = {kind.__name__: kind for kind in (Setup, TrialTask, LoadTask, HoldTask, CommunicateTask)}

@@ -106,7 +106,7 @@ def _begun(
             startup.open_run(run_dir, resume)
             loaders = loaders_for(job, planned.procs) if surely_streams(job) else 0
             group.stacks.rundir = startup.rundir
-            group.start(planned, host.usable_cores().usable, loaders)
+            group.start(planned, host.usable_cores().usable, loaders, int(job.cluster.engine != "none"))
         startup.start()
         yield planned, group, startup
 

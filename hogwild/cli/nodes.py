@@ -1,5 +1,5 @@
-"""`train --nodes N`: a cluster on this machine, to try a job before it goes to real ones. Starts torchrun once per node,
-on loopback, each with its part of the cores; Ctrl-C reaches every node once."""
+"""`train --nodes N`: a cluster on this machine, to try a job before it goes to real ones. Starts torchrun once per
+node, on loopback, each with its part of the cores; Ctrl-C reaches every node once."""
 
 import os
 import socket
@@ -66,8 +66,9 @@ def _start(node: int, nodes: int, port: int, cores: Sequence[int], command: Sequ
     )
 
 
-def _wait(agents: Sequence[subprocess.Popen[bytes]], watch: host.SignalWatch) -> None:
-    """Wait for all agents, and pass on each signal."""
+def _wait(agents: Sequence["subprocess.Popen[bytes]"], watch: host.SignalWatch) -> None:
+    """Wait for all agents, and pass on each signal. An agent whose node has ended waits minutes for the agents of nodes
+    that were killed: it is ended once another one is gone."""
     passed_on = 0
     while any(agent.poll() is None for agent in agents):
         host.wait_readable([watch.fileno()], POLL_MS)
@@ -77,6 +78,10 @@ def _wait(agents: Sequence[subprocess.Popen[bytes]], watch: host.SignalWatch) ->
             for agent in agents:
                 if agent.poll() is None:
                     agent.send_signal(number)
+        left = [agent for agent in agents if agent.poll() is None]
+        if len(left) < len(agents) and not any(host.children(agent.pid) for agent in left):
+            for agent in left:
+                agent.kill()
 
 
 def _free_port() -> int:

@@ -36,7 +36,7 @@ class Launch:
         world = int(environment.get("WORLD_SIZE", "1")) if is_started else 1
         if is_wanted and not is_started:
             raise UsageError(
-                f"cluster.engine is torchrun, but this process was not started by torchrun: start it on every node with\n"
+                "cluster.engine is torchrun, but torchrun did not start this process: start it on every node with\n"
                 f"  {COMMAND}\nor try it on this machine with --nodes 2, or set cluster.engine=none",
                 code="cluster/not-started",
             )

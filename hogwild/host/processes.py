@@ -9,6 +9,7 @@ import mmap
 import os
 import select
 import signal
+import socket
 import struct
 import time
 from collections.abc import Iterable
@@ -375,3 +376,11 @@ def age_s(ticks: int) -> float:
 def boot_id() -> str:
     """Return the identity of this boot of this machine; "" if the system hides it."""
     return read_if_known(PROC / "sys/kernel/random/boot_id") or ""
+
+
+def own_address(other: str) -> str:
+    """Return the address of ours from which the host `other` is reached. Sends nothing. Raises OSError."""
+    family, _, _, _, address = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])

@@ -226,7 +226,7 @@ def nodes(run: Run) -> TableRows:
         for one in cluster.of_nodes
     ]
     marks = ["strong" if one.state == "lost" else "" for one in cluster.of_nodes]
-    head = ("", "machine", "state", "updates", "samples/s in the last round", "drift")
+    head = ("", "machine", "state", "updates", "samples/s", "drift")
     return TableRows("Nodes", head, rows, marks, f"{', '.join(cluster.words)}.")
 
 

@@ -283,7 +283,7 @@ class TorchRun:
     def start(self, host: int, **options: Any) -> Program:
         """Start one agent, or the next one after the last has ended; it adds to the same output file. `options`: of
         `Hosts.start`."""
-        output, argv, env = self.folder / f"agent-{host}.txt", self._command(), self._environment(host)
+        output, argv, env = self.folder / f"agent-{host}.txt", self._command(host), self._environment(host)
         if self.hosts:
             agent = self.hosts.start(host, argv, output=output, env=env, cwd=self.folder, **options)
         else:
@@ -328,12 +328,14 @@ class TorchRun:
         send_to(left, signal.SIGKILL)
         return not left
 
-    def _command(self) -> list[str]:
+    def _command(self, host: int) -> list[str]:
+        # On one machine every agent could be the host of the endpoint: the first one is.
+        on_loopback = ("--local-addr", "127.0.0.1", "--rdzv-conf", f"is_host={int(host == 0)}")
         return [
             *(sys.executable, "-m", "torch.distributed.run"),
             *("--nnodes", str(self.count), "--nproc-per-node", "1", "--max-restarts", "0"),
             *("--rdzv-backend", "c10d", "--rdzv-endpoint", self.endpoint, "--rdzv-id", self.mark),
-            *(() if self.hosts else ("--local-addr", "127.0.0.1")),
+            *(() if self.hosts else on_loopback),
             *self.options,
             *self.argv,
         ]

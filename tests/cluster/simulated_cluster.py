@@ -378,6 +378,8 @@ class Cluster:
         notes = self.park()
         for _ in range(dice.randrange(10)):
             dice.choice([*self.nodes.values()]).step()
+        if dice.random() < 0.2:
+            dice.choice([*self.nodes.values()]).queue.withdraw(dice.randrange(1, 20))
         if dice.random() < 0.8:
             self.agree(notes)
         if dice.random() < 0.05:  # before or after the commit
@@ -444,3 +446,27 @@ def _everything(case: Case) -> Iterator[Batch]:
 
 def _read(text: str) -> dict[int, dict[str, Any]]:
     return {int(number): note for number, note in json.loads(text).items()}
+
+
+# ---- single nodes, for tables
+
+
+def queue_of(batches: int, **limits: Any) -> NodeQueue:
+    return NodeQueue(BatchPlan(batches, 1), Limits(**{"procs": 1, "epochs": 3, "max_item_updates": 4, **limits}))
+
+
+def must_lease(queue: WorkQueue, worker: int = 0) -> WorkItem:
+    item = queue.lease(worker)
+    assert item is not None
+    return item
+
+
+def finish(queue: WorkQueue, items: int) -> None:
+    """Lease and finish so many items."""
+    for _ in range(items):
+        item = must_lease(queue)
+        queue.ack(0, item.id, 0)
+
+
+def note_of(queue: NodeQueue, *, speed: float | None = None, weight: int = 1, period_s: float = 1.0) -> dict[str, Any]:
+    return queue.note() | {"speed": speed, "weight": weight, "period_s": period_s, "dry": queue.is_dry}

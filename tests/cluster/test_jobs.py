@@ -16,7 +16,7 @@ import safetensors.torch
 from torch import Tensor
 
 from tests.cluster.hosts import TorchRun
-from tests.helpers.jobs import HOME, JOBS, read_events
+from tests.helpers.jobs import HOME, JOBS, read_events, start
 from tests.helpers.processes import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.processes
@@ -47,16 +47,24 @@ class Nodes(TorchRun):
         return json.loads(file.read_text()) if file.exists() else {}
 
     def wait_for_round(self, number: int, node: int = 0) -> None:
-        """Wait until the node says that so many rounds are committed."""
-        wait_for(
-            f"round {number} of node {node}",
-            lambda: (self.status(node).get("cluster") or {}).get("round", 0) >= number or self._has_ended(),
-            PATIENCE_S,
-        )
+        """Wait until the node says that so many rounds are committed, and that both nodes have trained."""
+        wait_for(f"round {number} of node {node}", lambda: self._is_at(number, node) or self._has_ended(), PATIENCE_S)
         assert not self._has_ended(), self.text()
+
+    def _is_at(self, number: int, node: int) -> bool:
+        cluster = self.status(node).get("cluster") or {}
+        return cluster.get("round", 0) >= number and all(row["updates"] for row in cluster["of_nodes"])
 
     def _has_ended(self) -> bool:
         return any(agent.poll() is not None for agent in self.agents.values())
+
+    def wait_for_end(self, node: int) -> dict[str, Any]:
+        """Wait until this node's supervisor has ended; return its summary. (Its torchrun may wait five minutes longer,
+        for the agents of lost nodes.)"""
+        pid = self.status(node)["pid"]
+        wait_for(f"the end of node {node}", lambda: not psutil.pid_exists(pid), PATIENCE_S)
+        assert (self.dir_of(node) / "summary.json").exists(), self.text()
+        return self.summary(node)
 
     def processes_of(self, node: int) -> list[psutil.Process]:
         """The node's agent, supervisor, and all below."""
@@ -145,8 +153,6 @@ def test_only_the_communicator_of_a_node_talks_to_others(undisturbed: Nodes) -> 
 
 def test_a_job_differs_on_one_node_and_both_name_the_field(tmp_path: Path) -> None:
     with counting(tmp_path) as job:
-        other = [word.replace("data.batch_size", "x") for word in job.argv]
-        assert other == list(job.argv)
         job.agents[1].terminate()
         job.agents[1].wait(PATIENCE_S)
         job.argv = [*job.argv, "data.batch_size=8"]
@@ -161,8 +167,7 @@ def test_survivors_finish_the_work_of_a_node_that_is_killed(tmp_path: Path) -> N
     with counting(tmp_path) as job:
         job.wait_for_round(3)
         job.kill(1)
-        zero = next(number for number, agent in job.agents.items() if agent.pid == job.processes_of(0)[0].pid)
-        assert job.wait(zero) == [0], job.text()
+        assert job.wait_for_end(0)["state"] == "succeeded"
         assert_each_once(job)
         assert job.summary()["cluster"]["lost"] == 1
         (lost,) = job.events(0, "node-lost")
@@ -170,14 +175,19 @@ def test_survivors_finish_the_work_of_a_node_that_is_killed(tmp_path: Path) -> N
 
 
 def test_a_communicator_that_is_killed_is_replaced_and_nobody_is_lost(tmp_path: Path) -> None:
-    with counting(tmp_path) as job:
-        for number in range(1, 4):
-            job.wait_for_round(3 * number, node=number % 2)
-            job.communicator(number % 2).kill()
+    with counting(tmp_path, pace_s=0.2) as job:
+        job.wait_for_round(3)
+        for number in range(3):
+            node = number % 2
+            job.communicator(node).kill()
+            formed = f"the group of generation {number + 2}"
+            wait_for(formed, lambda n=number: len(job.events(0, "cluster-formed")) > n, PATIENCE_S)
+        (tmp_path / "diary" / "hurry").touch()
         assert job.wait() == [0, 0], job.text()
         assert_each_once(job)
         assert job.summary()["cluster"]["lost"] == 0
-        assert len(job.events(0, "communicator-exit")) + len(job.events(1, "communicator-exit")) == 3
+        assert len(job.events(0, "communicator-exit")) == 2
+        assert len(job.events(1, "communicator-exit")) == 1
 
 
 def test_a_signal_to_all_leaves_the_last_round_and_a_resume_on_one_machine_and_back_completes_it(
@@ -193,21 +203,20 @@ def test_a_signal_to_all_leaves_the_last_round_and_a_resume_on_one_machine_and_b
         effects = job.effects()
         assert 0 < done < SAMPLES / 4
         assert int(effects.sum()) == 4 * done and set(effects.tolist()) == {0.0, 1.0}
-    with nodes(tmp_path, COUNTING) as alone:  # one machine: not under torchrun
-        pass
-    assert alone
+    alone = start(tmp_path, "--resume", str(job.run), "cluster.engine=none", run_dir=job.run).wait()
+    assert alone.status == 0, alone.said
+    assert_each_once(job)
 
 
 def test_the_end_of_the_first_node_ends_all_with_the_last_round_and_the_same_command_goes_on(tmp_path: Path) -> None:
     with counting(tmp_path) as job:
         job.wait_for_round(4)
-        one = next(number for number, agent in job.agents.items() if agent.pid == job.processes_of(1)[0].pid)
         job.kill(0)
-        assert job.wait(one) != [0]
-        summary = job.summary(1)
+        summary = job.wait_for_end(1)
         assert (summary["state"], summary["exit_status"]) == ("stopped", 75)
         before = summary["leases"]["done"]
         assert 0 < before < SAMPLES / 4
-    with counting(tmp_path, pace_s=0.002) as job:
+    (tmp_path / "diary" / "hurry").touch()
+    with counting(tmp_path) as job:
         assert job.wait() == [0, 0], job.text()
         assert_each_once(job)

@@ -164,10 +164,10 @@ def test_a_training_record_has_the_numbers_of_the_rounds_and_an_end_moves_no_mor
         journal.record(2.0, replace(GLANCE, cluster=CLUSTER), {})
         journal.last_status("succeeded", 1.0, {})
         journal.close()
-    first, second, _ = map(json.loads, run.metrics.path.read_text().splitlines())
+        first, second, _ = map(json.loads, run.metrics.path.read_text().splitlines())
+        last = json.loads((run.path / "status.json").read_text())["cluster"]
     numbers = {"round": 57, "nodes": 2, "nbytes": 225_443_840, "seconds": 0.31, "drift": 0.002}
     assert first["cluster"] == {**numbers, "samples_per_s": 24_000.0} and "cluster" not in second
-    last = json.loads((run.path / "status.json").read_text())["cluster"]
     assert (last["round"], last["samples_per_s"]) == (57, 0.0)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ NODES = [
     {"node": 1, "state": "lost", "updates": None, "host": None, "samples_per_s": None, "drift": None},
 ]
 CLUSTER = {"node": 0, "nodes": 1, "round": 57, "rounds": 57, "nbytes": 57 * 2**20, "seconds": 0.31, "lost": 1}
-EVENTS = {
+EVENTS: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
     "cluster-joined": ({"nodes": [0, 1, 2], "generation": 1, "disk": True}, ("joined the other nodes", "nodes 0-2")),
     "cluster-formed": ({"nodes": [0, 1], "generation": 2}, ("the nodes formed their group again", "nodes 0-1")),
     "node-lost": (

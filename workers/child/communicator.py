@@ -18,6 +18,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -25,14 +26,19 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
 
 from hogwild.cluster.members import Place, Standing, decide
+from hogwild.host import own_address
+from hogwild.scheduling.leases import WorkItem
 from hogwild.shared_memory.region import Region
 from workers.messages import CommunicateTask, Leaving, ParentGone, Start, receive_parcels, send_parcel
 
 TICK_S = 0.1  # between two ticks of an idle group
 TICK_TIMEOUT_S = 10.0  # of every collective: a node that does not answer is out
-GATHER_S = 2.5  # after our own standing, for those of the others
+GATHER_S = 2.5  # after our own standing, for nodes of which nothing is heard
+REPLACED_S = 40.0  # for a node that lives: its communicator is being replaced, which imports torch
+PROBE_S = 0.5  # between two looks whether a node lives, and for the answer
 STORE_S = 10.0
 CALL_S = 2.0  # between two calls of the first node to join
 LEAVE_S = 1.0  # for the last word to the store
@@ -55,9 +61,12 @@ class _LeftOut(Exception):
 
 
 class Communicator:
-    """One node's part; runs as a worker's loop does. `members`: original ranks of the group; `generation`: its number, 0 before there is one."""
+    """One node's part; runs as a worker's loop does. `members`: original ranks of the group; `generation`: its number,
+    0 before there is one."""
 
-    path, task, item = "gloo", 0, None
+    path = "gloo"
+    task = 0
+    item: WorkItem | None = None
 
     def __init__(
         self,
@@ -75,6 +84,7 @@ class Communicator:
         self._committed, self._buffered = task.committed, task.buffered
         self._group: Any = None
         self._ready, self._is_hurried, self._has_wanted = 0, False, False
+        self._seen: dict[int, tuple[float, bool | None]] = {}  # when it was looked whether a node lives
         self._note: dict[str, Any] = {}
         self._state: int | None = None
         self._source = -1
@@ -149,11 +159,11 @@ class Communicator:
 
     # ---- the store
 
-    def _connected(self) -> dist.Store:
+    def _connected(self) -> c10d.Store:
         return self._of_store(
-            lambda: dist.PrefixStore(
+            lambda: c10d.PrefixStore(
                 f"hogwild/{self._place.run_id}",
-                dist.TCPStore(
+                dist.TCPStore(  # type: ignore[attr-defined]
                     self._place.address,
                     self._place.port,
                     is_master=False,
@@ -179,6 +189,10 @@ class Communicator:
 
     def _set(self, key: str, value: str) -> None:
         self._of_store(lambda: self._store.set(key, value))
+
+    def _set_first(self, key: str, value: str) -> None:
+        """Set a key, unless somebody has set it before."""
+        self._of_store(lambda: self._store.compare_set(key, "", value))
 
     # ---- joining
 
@@ -209,6 +223,7 @@ class Communicator:
             self._form(answered, range(world))
         except (RuntimeError, dist.DistError) as error:
             raise _StoreLost(f"the nodes could not connect to each other: {error}") from error
+        self._place = replace(self._place, lives=tuple(found[number]["life"] for number in range(world)))
         self._tell("joined", generation=answered, members=list(self.members), facts=found)
 
     def _facts(self) -> dict[str, str]:
@@ -223,20 +238,13 @@ class Communicator:
     def _form(self, generation: int, members: Sequence[int]) -> None:
         """Connect to the other members. Raises RuntimeError if one of them does not come."""
         self.generation, self.members = generation, tuple(members)
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._own_address())]
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=own_address(self._place.address))]
         options._timeout = timedelta(seconds=TICK_TIMEOUT_S)
         rank, size = self.members.index(self._place.rank), len(self.members)
-        store = dist.PrefixStore(f"gloo/{generation}", self._store)
+        store = c10d.PrefixStore(f"gloo/{generation}", self._store)
         self._group = None  # closes the old one's connections
         self._group = dist.ProcessGroupGloo(store, rank, size, options)
-
-    def _own_address(self) -> str:
-        """Return the address of ours from which the first node is reached."""
-        family, _, _, _, address = socket.getaddrinfo(self._place.address, self._place.port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
 
     # ---- a failure
 
@@ -276,22 +284,47 @@ class Communicator:
 
     def _proposed(self, generation: int) -> dict[str, Any]:
         """Return the proposal that counts for the end of `generation`, of this node or another."""
-        until_s, key = time.monotonic() + GATHER_S, f"g{generation}/next"
+        began_s, key = time.monotonic(), f"g{generation}/next"
         while not self._has(key):
             standings = {
                 number: Standing(**json.loads(self._get(f"g{generation}/{number}")))
                 for number in self.members
                 if self._has(f"g{generation}/{number}")
             }
-            if len(standings) == len(self.members) or time.monotonic() > until_s:
+            missing = [number for number in self.members if number not in standings]
+            if not self._is_expected(missing, time.monotonic() - began_s):
                 found = decide(self.members, standings)
                 number = int(self._of_store(lambda: self._store.add("generation", 1)))
-                wanted = {"generation": number, "members": list(found.members), "take": found.take}
-                self._of_store(lambda: self._store.compare_set(key, "", json.dumps(wanted)))
+                proposal = {"generation": number, "members": list(found.members), "take": found.take}
+                self._set_first(key, json.dumps(proposal))
                 break
             self._listen(0.02)
         answer: dict[str, Any] = json.loads(self._get(key))
         return answer
+
+    def _is_expected(self, missing: Sequence[int], waited_s: float) -> bool:
+        """Return whether the standing of a missing node may still come: it is not known to be dead."""
+        if not missing or waited_s > REPLACED_S:
+            return False
+        lives = [self._lives(number) for number in missing]
+        return True in lives or (None in lives and waited_s <= GATHER_S)
+
+    def _lives(self, number: int) -> bool | None:
+        """Return whether the supervisor of a node lives: then its kernel takes connections, also when it is stopped.
+        None: no answer, for instance from a host without power."""
+        looked_s, lives = self._seen.get(number, (0.0, None))
+        if time.monotonic() - looked_s < PROBE_S:
+            return lives
+        host, _, port = self._place.lives[number].rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), PROBE_S).close()
+            lives = True
+        except ConnectionError:
+            lives = False
+        except OSError:
+            lives = None
+        self._seen[number] = time.monotonic(), lives
+        return lives
 
     # ---- the work
 
@@ -358,8 +391,8 @@ class Communicator:
         for piece in padded.split(PIECE):
             for part, found in zip(parts, self._gather(piece), strict=True):
                 part += found.numpy().tobytes()
-        found = zip(self.members, parts, sizes, strict=True)
-        return {number: bytes(part[:size]) for number, part, size in found}, longest * (len(sizes) - 1)
+        whole = zip(self.members, parts, sizes, strict=True)
+        return {number: bytes(part[:size]) for number, part, size in whole}, longest * (len(sizes) - 1)
 
     def _count_changers(self, changed: Region, changers: Region) -> int:
         """Count for each bit the members that have set it; return the bytes sent."""

@@ -33,7 +33,7 @@ class Communicators(Team):
         self._words = words.array("i8", (WORDS,))
         self._regions = {"words": words, **sums}
         self.heard: deque[dict[str, Any]] = deque()
-        self.generation, self.members = 0, tuple[int, ...]()
+        self.generation, self.members, self.lives = 0, tuple[int, ...](), tuple[str, ...]()
 
     def prepare(self, number: int) -> tuple[CommunicateTask, Mapping[str, Region]]:
         launch, log = self._launch, self._rundir.log_of("communicator", number)
@@ -46,6 +46,7 @@ class Communicators(Team):
             port=launch.port,
             generation=self.generation,
             members=self.members,
+            lives=self.lives,
             committed=self.committed,
             buffered=int(self._words[Place.BUFFERED]),
             log=str(log),

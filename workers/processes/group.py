@@ -44,7 +44,7 @@ class ProcessGroup:
         self.pool = Spares(self, supervise)
         self.teams: list[Team] = [self.pool]
         self._planned: Plan | None = None
-        self._loaders = 0
+        self._loaders = self._communicators = 0
         self._lifeline: tuple[int, ...] = ()
         self._undead: list[Handle] = []
         self._has_begun = False
@@ -79,24 +79,26 @@ class ProcessGroup:
 
     # ---- before training
 
-    def start(self, planned: Plan, cores: float, loaders: int = 0) -> None:
+    def start(self, planned: Plan, cores: float, loaders: int = 0, communicators: int = 0) -> None:
         """Start as many workers of the plan as there are whole `cores`, as spares for now: more would slow down the
-        parent's own import. Start `loaders` likewise: the first update needs one of each. A process that the machine
+        parent's own import. Start `loaders` likewise: the first update needs one of each. A cluster needs a
+        communicator, too. A process that the machine
         refuses is started, or reported, later. Raises RunError if the limit on open files is too low."""
         if not planned.procs:
             return
         self._has_begun, self._planned, self._loaders = True, planned, loaders
+        self._communicators = 2 * communicators  # with the spare that may replace it
         self.raise_file_limit(planned)  # first: a process inherits our limit when it starts
         with host.blocked_signals():
             self._lifeline = os.pipe()
         most = max(1, math.floor(cores))
-        self.refill(min(planned.procs, most) + min(loaders, most))
+        self.refill(min(planned.procs, most) + min(loaders, most) + communicators)
 
     def raise_file_limit(self, planned: Plan) -> None:
         """Raise the limit on open files for the whole job; descriptors of running processes count once. Raises
         RunError."""
         held = len(self._lifeline) + FILES_PER_WORKER * len(self)
-        processes = planned.rows + self._loaders + self.supervise.spares if planned.procs else 0
+        processes = planned.rows + self._loaders + self._communicators + self.supervise.spares if planned.procs else 0
         needed = FILES + FILES_PER_WORKER * processes - held
         host.raise_file_limit(needed, needed + FILES_ON_THEIR_WAY * planned.rows)
 

@@ -5,11 +5,13 @@ rounds (`supervision/rounds.py`) changes it; the session asks it.
     committed   the ledger of the last committed round: what evaluations and checkpoints are of
 """
 
+import contextlib
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hogwild import host
 from hogwild.cluster.launch import Launch
 from hogwild.cluster.node_queue import NodeQueue
 from hogwild.cluster.shares import Shares
@@ -107,7 +109,8 @@ class Node:
     wish: Outcome | None = None  # how this node wants the job to end, for all
     traffic: Traffic = field(default_factory=Traffic)
     notes: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # of all nodes, from the last round
-    others_updates: int = 0
+    before: dict[str, Any] = field(default_factory=dict)  # this node's note in the last committed round
+    _life: socket.socket | None = None
 
     @property
     def number(self) -> int:
@@ -127,6 +130,34 @@ class Node:
     def may_look(self) -> bool:
         """True if the parameters may be put back to the anchor now."""
         return not self.is_in_round or self.anchor.is_held
+
+    # ---- its life, as others see it
+
+    def open_life(self) -> str:
+        """Listen; return the address. A connection tells others that this process lives, and nothing else."""
+        self._life = socket.create_server((host.own_address(self.launch.address), 0), backlog=socket.SOMAXCONN)
+        self._life.setblocking(False)
+        address, port = self._life.getsockname()[:2]
+        return f"{address}:{port}"
+
+    def forget_callers(self) -> None:
+        """Close the connections of those who wanted to know."""
+        with contextlib.suppress(BlockingIOError):
+            while self._life is not None:
+                self._life.accept()[0].close()
+
+    # ---- the end
+
+    def end(self) -> None:
+        """Go back to the ledger of the last committed round, as the flats did (`Anchor.take`): what came after it is
+        in no ledger. Workers are parked or gone."""
+        self.committed.release()
+        if self.before:
+            self.queue.back_to(self.before)
+            self.queue.see(self.shares.others_of(self.number))
+        if self._life is not None:
+            self._life.close()
+            self._life = None
 
     def restore(self, ledger: Mapping[str, Any]) -> None:
         """Restore a ledger of all nodes, or of one machine. Raises ValueError for another batch plan."""
@@ -152,7 +183,3 @@ class Node:
     def state(self) -> dict[str, Any]:
         """Return the cluster's part of a checkpoint."""
         return {"round": self.round, "nodes": len(self.members), "momentum": self.anchor.momentum()}
-
-
-def host_name() -> str:
-    return socket.gethostname()

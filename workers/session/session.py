@@ -272,14 +272,14 @@ class Session:
 
     def finish_evaluation(self) -> None:
         """Record the metrics; keep the best, and end the job if the target is met or patience is over."""
-        evaluating, queue = self.evaluating, self.queue
+        evaluating, queue = self.evaluating, self.evaluating.queue
         is_best = evaluating.finish()
         if is_best and self.job.checkpoint.keep_best:
             self.saving.want_best()
         values = evaluating.values
         seconds = round(time.monotonic() - (self.clock.paused_since_s or time.monotonic()), 4)  # since all parked
         self.clock.paused_for.append("evaluation")
-        position = {"epoch": queue.epoch, "updates": queue.updates, "samples": queue.samples}
+        position = {"epoch": queue.epoch, "updates": queue.updates, "samples": self.saving.queue.samples}
         self.journal.metrics("evaluation", **position, seconds=seconds, best=is_best, **values)
         self.journal.event("evaluation", updates=queue.updates, best=is_best, **values)
         words = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
@@ -389,7 +389,7 @@ class Session:
     def left_s(self, now: float) -> float:
         """Return the remaining time, at the speed since this attempt's first update, at most until `max_time_s`."""
         first_s, limit = self.board.first_commit_s(), self.job.train.max_time_s
-        made = self.board.updates() - self.board.control_words[Control.BASE_UPDATES]
+        made = self.board.job_updates() - self.board.control_words[Control.BASE_UPDATES]
         if first_s is None or not made or not self.queue.planned_updates:
             return 0.0
         left = self.queue.planned_updates - self.queue.updates

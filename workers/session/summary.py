@@ -83,11 +83,19 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
 
 
 def _cluster(session: Session, active_s: float) -> dict[str, Any] | None:
-    """Return the nodes and rounds, with the speed of all nodes; None on one machine, or if the nodes never met."""
-    if session.node is None or not session.node.members:
+    """Return the nodes and rounds, with mean speeds instead of those of the last, short round; None on one machine, or
+    if the nodes never met."""
+    node = session.node
+    if node is None or not node.members:
         return None
-    samples = session.queue.samples - session.before.samples
-    return {**session.node.record(), "samples_per_s": round(samples / active_s, 1) if active_s > 0 else None}
+
+    def speed(samples: int | None) -> float | None:
+        return round(samples / active_s, 1) if samples is not None and active_s > 0 else None
+
+    made = {number: note["counts"]["samples"] for number, note in node.notes.items()}
+    rows = [{**row, "samples_per_s": speed(made.get(row["node"]))} for row in node.rows()]
+    in_all = speed(session.queue.samples - session.before.samples)
+    return {**node.record(), "of_nodes": rows, "samples_per_s": in_all}
 
 
 def _startup(clock: Clock, first_s: float | None) -> dict[str, float] | None:

@@ -1,10 +1,11 @@
 """A node joins the cluster, before its workers start: all compare what must be equal, everybody takes over the newest
 checkpoint that any of them has, or the first node's initial values, and the work is shared out.
 
-    communicator starts -> join: facts of all -> equal? -> share: one node's state -> restore -> first grants -> Rounds"""
+    communicator starts -> facts of all -> equal? -> one node's state -> restore -> first grants -> Rounds"""
 
 import json
 import os
+import platform
 import time
 import uuid
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from hogwild.version import __version__
 from workers.processes.communicator import Communicators
 from workers.processes.group import ProcessGroup
 from workers.processes.handle import POLL_MS
-from workers.session.node import Node, host_name
+from workers.session.node import Node
 from workers.session.outcome import Outcome
 from workers.session.resume import restore_state
 from workers.session.session import Session
@@ -87,6 +88,7 @@ class _Joining:
             facts = {int(number): of_one for number, of_one in joined["facts"].items()}
             self._compare(facts)
             team.generation, team.members = joined["generation"], tuple(joined["members"])
+            team.lives = tuple(facts[number]["life"] for number in sorted(facts))
             node.generation, node.members = team.generation, team.members
             node.shares_disk = node.number > 0 and self._sees(facts[min(facts)]["token"])
             self._take_over(facts)
@@ -145,8 +147,9 @@ class _Joining:
             # not compared:
             "procs": str(session.plan.procs),
             "updates": str(node.shares.updates if session.saving.has_saved else -1),
-            "host": host_name(),
+            "host": platform.node(),
             "token": token,
+            "life": node.open_life(),
         }
 
     def _compare(self, facts: Mapping[int, Mapping[str, str]]) -> None:

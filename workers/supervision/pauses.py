@@ -1,12 +1,12 @@
 """Pauses: all workers park and the flats do not change, for an evaluation, a checkpoint, another exchange
 (`exchange_trial.py`), or the end.
 
-    (running) -- due --> PARKING -- all parked --> [CUTTING] --> MERGING --> EVALUATING -- all slices done --> CONCLUDING
+    (running) -- due --> PARKING -- all parked --> MERGING --> EVALUATING -- all slices done --> CONCLUDING
                                                       '-------- nothing to evaluate -----------------^ |
     CONCLUDING -- a checkpoint is due --> COPYING --> WRITING, only if memory is too short to train meanwhile
           '-----------------------------------'------------'--> (running), or the end
     MERGING, COPYING -- the run has diverged --> GOING_BACK --> (running), or the end
-    CUTTING -- only a cut was due, in a cluster --> (running)    RELEASING: a cluster's flats get back what they had
+    in a cluster:  PARKING --> CUTTING --> MERGING …, or (running) if only a cut was due;  … --> RELEASING --> (running)
 
 Workers park inside an item, between two exchanges. No training items are leased. A worker that dies while parked is
 handled like any other; one that becomes ready parks by itself. Long work (MERGING, COPYING, WRITING) is done by
@@ -102,7 +102,6 @@ class Pauses:
         self._workers.wake()
 
     def _park(self, pause: Pause, now: float) -> Outcome | None:
-        session = self._session
         missing = [k for k in self._roster.attached() if self._workers[k].parked_in != pause.number]
         if self._roster.is_anyone_dying or missing:
             self._fence_late(pause, missing, now)

@@ -9,6 +9,7 @@ A batch counts for the cluster when its cut is in a committed round. After a fai
 left, and on a round that one of them has committed: then all have its sums, and settle it from them. The ledger
 (`cluster/shares.py`) advances with each committed round, on every node in the same way."""
 
+import platform
 import time
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -19,7 +20,7 @@ from hogwild.formatting import counted
 from hogwild.host.background_thread import Background
 from hogwild.shared_memory.scoreboard import Control
 from workers.processes.communicator import Communicators
-from workers.session.node import LEFT_OUT, Node, host_name
+from workers.session.node import LEFT_OUT, Node
 from workers.session.outcome import Outcome
 from workers.session.session import Session
 
@@ -47,7 +48,8 @@ class Rounds:
         self._next_s = time.monotonic() + AUTO_S
         self._speed: float | None = None
         self._note: dict[str, Any] = {}  # of the cut
-        self._before = node.queue.note()  # of the last committed cut
+        node.before = node.queue.note()
+        self._cut_at_s = 0.0  # of the last committed cut
         self._cut_s = self._began_s = 0.0
         self._notes: Mapping[int, dict[str, Any]] | None = None  # of all, in this round
         self._formed: dict[str, Any] | None = None  # not yet processed
@@ -107,7 +109,7 @@ class Rounds:
         if self.is_held:
             node.committed.hold()
         if not is_finite:
-            queue.skip_since(self._before)
+            queue.skip_since(self._node.before)
             node.traffic.skipped += 1
             words = (
                 "parameters are NaN or infinite: this node goes on from the last round's, and skips its batches since"
@@ -126,20 +128,21 @@ class Rounds:
         """Return this node's note: what it has done and holds, and what others should know."""
         node, session, queue = self._node, self._session, self._node.queue
         note = queue.note()
-        before, counts = self._before["counts"], note["counts"]
-        since_s = self._last_s or session.board.first_commit_s()
+        before, counts = self._node.before["counts"], note["counts"]
+        since_s = self._cut_at_s or session.board.first_commit_s()
         elapsed_s = max(now - since_s, 1e-6) if since_s else None
         fresh = _settled(counts) - _settled(before)
         if elapsed_s is not None and fresh > 0:
             self._speed = fresh / elapsed_s
         rate = (counts["samples"] - before["samples"]) / elapsed_s if elapsed_s else 0.0
         note |= {
+            "at_s": now,
             "updates": max(0, counts["updates"] - before["updates"]),
             "speed": self._speed,
             "weight": session.queue.limits.procs,
             "period_s": elapsed_s if elapsed_s is not None else self._interval_s(),
             "dry": queue.is_dry,
-            "host": host_name(),
+            "host": platform.node(),
             "samples_per_s": rate,
         }
         if node.wish is not None:
@@ -164,7 +167,7 @@ class Rounds:
     def end(self, _: object) -> None:
         """Note that no round follows: flats and ledger are those of the last committed one."""
         self.is_over = True
-        self._node.committed.release()
+        self._node.end()
 
     # ---- one turn
 
@@ -173,6 +176,7 @@ class Rounds:
         self.thread.finish()
         if self.is_over:
             return
+        self._node.forget_callers()
         for parcel in self._heard():
             kind = parcel["kind"]
             if kind == "wanted":
@@ -229,7 +233,7 @@ class Rounds:
         node.traffic.seconds, node.traffic.cut_s = now - self._began_s, self._cut_s
         node.traffic.rounds += 1
         node.round += 1
-        self._before, node.notes = self._note, notes
+        node.before, node.notes = self._note, {**node.notes, **notes}
         node.queue.committed()
         self._deal(node.shares.commit(notes))
         returned = node.queue.withdraw(node.shares.keep_of(node.number))
@@ -237,6 +241,7 @@ class Rounds:
             self._is_wanted = False
         self._stage, node.is_in_round = RoundStage.IDLE, False
         self._last_s, self._next_s = now, now + self._interval_s()
+        self._cut_at_s = self._note["at_s"]
         for number, note in sorted(notes.items()):
             self._hear(number, note)
 

@@ -15,6 +15,8 @@
       "Look for: both fall. If validation rises while training falls, the model overfits; if both jump or rise, " +
       "the learning rate is too high for this staleness.",
     metric: "On the whole validation set. Look for: does it still improve at the end? Then more epochs may help.",
+    cluster: "Exchange with other nodes, by the last round. Look for: a level line. Seconds that grow mean a slow network; " +
+      "a drift that grows means too long rounds or too high a rate.",
     losses: "A further loss of training_step, mean of the batches between two records.",
     lr: "Of the first parameter group. It follows the updates.",
     samples_per_s: "All workers together. Look for: a steady level. Short dips are evaluations and checkpoints; " +
