@@ -123,6 +123,7 @@ FLOORS = (
     "hogwild.storage",
     "hogwild.kernels",
     "hogwild.scheduling",
+    "hogwild.cluster",
     "hogwild.losses hogwild.optimizers",
     "hogwild.metrics",
     "hogwild.shared_memory",
@@ -159,6 +160,7 @@ FACES = {"hogwild", "workers"}  # the packages themselves are their own __init__
 # Decisions without torch, clock, process, lock or file: event in, answer out.
 PURE = (
     "hogwild.scheduling.*",
+    "hogwild.cluster.*",
     "hogwild.service.states",
     "hogwild.service.schedule",
     "workers.processes.roster",
@@ -320,6 +322,7 @@ def calls(name: str) -> Callable[[Source], Iterator[int]]:
 
 HOMES: dict[str, tuple[Callable[[Source], Iterator[int]], tuple[str, ...]]] = {
     "torch.cuda": (uses_module("torch.cuda"), ("hogwild/devices/*.py",)),
+    "torch.distributed": (uses_module("torch.distributed"), ("workers/child/communicator.py",)),
     "/proc and /sys": (says("/proc", "/sys"), HOST),
     "os.sched_*": (uses_attribute("os.sched_*"), HOST),
     "ctypes": (uses_module("ctypes"), HOST),
@@ -445,6 +448,7 @@ def test_the_search_for_locks_finds_them(code: str, is_crossing: bool) -> None:
         ("import torch\ntorch.cuda.is_available()", "torch.cuda"),
         ("from torch import cuda", "torch.cuda"),
         ("import torch.cuda.nvtx", "torch.cuda"),
+        ("import torch.distributed as dist\ndist.TCPStore()", "torch.distributed"),
         ("from pathlib import Path\nPath('/proc') / 'self'", "/proc and /sys"),
         ("open(f'/sys/fs/{x}')", "/proc and /sys"),
         ("from os import sched_setaffinity", "os.sched_*"),
@@ -672,7 +676,7 @@ def test_where_do_i_change_names_files_that_are_there() -> None:
         line for line in section("Where do I change …").splitlines() if line.startswith("| ") and "|---" not in line
     ]
     named = {name for row in rows[1:] for name in re.findall(r"`((?:hogwild|workers|tests|docs)/[\w/.]+)`", row)}
-    assert len(rows) == 17 and len(named) > 30
+    assert len(rows) == 19 and len(named) > 30
     assert {name for name in named if not (HOME / name).exists()} == set()
 
 

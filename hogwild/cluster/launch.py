@@ -1,4 +1,4 @@
-"""What torchrun tells a node: its number, how many there are, and the address of the store on the first node.
+"""The place of a node as torchrun tells it: its number, how many there are, and the address of the store.
 
 torchrun sets RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TORCHELASTIC_RUN_ID for every process it starts; one
 supervisor per node, so the rank is the node's number. TORCHELASTIC_RESTART_COUNT may differ between nodes and is not

@@ -17,7 +17,7 @@ WORDS = 8  # of the region that a communicator shares with its supervisor: a cac
 LONGEST = 60  # characters of a value in a message
 
 
-class Place(IntEnum):
+class RoundWord(IntEnum):
     """Places in it; the communicator writes them."""
 
     BEAT = 0
@@ -27,7 +27,7 @@ class Place(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far a node was when it gave a generation up. `is_gone`: it leaves."""
+    """Progress of a node when it gave a generation up. `is_gone`: it leaves."""
 
     committed: int
     buffered: int

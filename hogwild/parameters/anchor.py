@@ -37,7 +37,7 @@ SUMS, CHANGED, CHANGERS = "round-", "changed", "changers"  # regions that the co
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class RowTable:
     """Rows of one sparse parameter: words [offset, offset + rows x width) of its flat; `bit`: of its first row among
     all rows of all tables."""
 
@@ -58,7 +58,7 @@ class _Words:
     flat: Tensor  # (n,) shared, written by all workers
     sums: Tensor  # (n,) shared with the communicator, at least float32
     dense: list[tuple[int, int]]
-    tables: list[Table]
+    tables: list[RowTable]
     anchor: Tensor = field(init=False)  # (n,)
     copy: Tensor = field(init=False)  # (n,) the flat at the cut
     momentum: Tensor | None = None  # (n,) of the dense words
@@ -81,12 +81,12 @@ class Anchor:
         self.is_open = self.is_held = False
         bits = 0
         for dtype, size in trained_sizes(layout).items():
-            tables: list[Table] = []
+            tables: list[RowTable] = []
             for slot in sorted(layout.params, key=lambda slot: slot.offset):
                 is_rows = slot.group is not None and (slot.sparse or slot.name in rows_of) and len(slot.shape) > 1
                 if slot.dtype == dtype and is_rows:
                     width = int(np.prod(slot.shape[1:]))
-                    tables.append(Table(slot.offset, slot.shape[0], width, bits))
+                    tables.append(RowTable(slot.offset, slot.shape[0], width, bits))
                     bits += slot.shape[0]
             wide = WIDE.get(dtype, dtype)
             name = SUMS + str(dtype).removeprefix("torch.")
@@ -230,7 +230,7 @@ class Anchor:
         return sum(words.sums.nbytes for words in self._words) + -(-self._rows // 8)
 
 
-def _outside(size: int, tables: Sequence[Table]) -> list[tuple[int, int]]:
+def _outside(size: int, tables: Sequence[RowTable]) -> list[tuple[int, int]]:
     """Return the ranges of [0, size) that no table covers."""
     ranges, end = [], 0
     for table in tables:

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
-from hogwild.cluster.members import Place, Standing, decide
+from hogwild.cluster.members import RoundWord, Standing, decide
 from hogwild.host import own_address
 from hogwild.scheduling.leases import WorkItem
 from hogwild.shared_memory.region import Region
@@ -127,7 +127,7 @@ class Communicator:
 
     def _listen(self, wait_s: float) -> None:
         """Take up commands; wait up to `wait_s` for one. Raises _Told, ParentGone."""
-        self._words[Place.BEAT] += 1
+        self._words[RoundWord.BEAT] += 1
         for descriptor, _ in self._poll.poll(1000 * wait_s):
             if descriptor == self._lifeline:
                 raise ParentGone
@@ -266,7 +266,7 @@ class Communicator:
             break
         self._ready, self._has_wanted, self._is_hurried = 0, False, False
         self._committed = max(self._committed, proposal["take"])
-        self._words[Place.COMMITTED] = self._committed
+        self._words[RoundWord.COMMITTED] = self._committed
         lost = [number for number in before if number not in self.members]
         self._tell(
             "formed", generation=self.generation, members=list(self.members), take=proposal["take"], lost=lost, why=why
@@ -355,13 +355,13 @@ class Communicator:
         options = dist.AllreduceOptions()
         options.reduceOp = by
         self._group.allreduce([values], options).wait()
-        self._words[Place.BEAT] += 1
+        self._words[RoundWord.BEAT] += 1
 
     def _gather(self, own: Tensor) -> list[Tensor]:
         """Return every member's `own`, of equal sizes, in the order of their ranks."""
         found = [torch.empty_like(own) for _ in self.members]
         self._group.allgather([found], [own]).wait()
-        self._words[Place.BEAT] += 1
+        self._words[RoundWord.BEAT] += 1
         return found
 
     def _exchange(self, number: int) -> None:
@@ -376,9 +376,9 @@ class Communicator:
             sent += int(across * sums.nbytes)
         if self._changed is not None and self._changers is not None:
             sent += self._count_changers(self._changed, self._changers)
-        self._buffered = self._words[Place.BUFFERED] = number
+        self._buffered = self._words[RoundWord.BUFFERED] = number
         self._reduce(torch.ones(1))  # the barrier
-        self._committed = self._words[Place.COMMITTED] = number
+        self._committed = self._words[RoundWord.COMMITTED] = number
         self._tell("committed", round=number, bytes=sent, seconds=time.monotonic() - began_s)
 
     def _gathered(self, own: bytes) -> tuple[dict[int, bytes], int]:
@@ -429,7 +429,7 @@ class Communicator:
         options = dist.BroadcastOptions()
         options.rootRank = self.members.index(self._source)
         self._group.broadcast([values], options).wait()
-        self._words[Place.BEAT] += 1
+        self._words[RoundWord.BEAT] += 1
 
 
 def _numbers(name: str, region: Region) -> Tensor:

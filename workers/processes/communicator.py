@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hogwild.cluster.launch import Launch
-from hogwild.cluster.members import WORDS, Place
+from hogwild.cluster.members import WORDS, RoundWord
 from hogwild.errors import HogwildError
 from hogwild.shared_memory.region import Region
 from hogwild.storage.run_directory import RunDir
@@ -37,7 +37,7 @@ class Communicators(Team):
 
     def prepare(self, number: int) -> tuple[CommunicateTask, Mapping[str, Region]]:
         launch, log = self._launch, self._rundir.log_of("communicator", number)
-        self._words[Place.BEAT] = 0
+        self._words[RoundWord.BEAT] = 0
         task = CommunicateTask(
             rank=launch.rank,
             world=launch.world,
@@ -48,7 +48,7 @@ class Communicators(Team):
             members=self.members,
             lives=self.lives,
             committed=self.committed,
-            buffered=int(self._words[Place.BUFFERED]),
+            buffered=int(self._words[RoundWord.BUFFERED]),
             log=str(log),
             stacks=str(self._rundir.stacks_of("communicator", number)),
         )
@@ -57,7 +57,7 @@ class Communicators(Team):
     @property
     def committed(self) -> int:
         """The last round whose barrier it has passed. Of a live process only what it says counts."""
-        return int(self._words[Place.COMMITTED])
+        return int(self._words[RoundWord.COMMITTED])
 
     @property
     def handle(self) -> Handle | None:
@@ -94,7 +94,7 @@ class Communicators(Team):
             yield from receive_parcels(handle.channel)
 
     def readings(self) -> dict[int, RowReading]:
-        reading = RowReading(int(self._words[Place.BEAT]), self.committed, 0.0, has_lease=False, idle=True)
+        reading = RowReading(int(self._words[RoundWord.BEAT]), self.committed, 0.0, has_lease=False, idle=True)
         return dict.fromkeys(self.handles, reading)
 
     def lost(self, number: int, handle: Handle | None, end: End, how: str) -> tuple[Death, list[HogwildError]]:

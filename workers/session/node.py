@@ -81,7 +81,7 @@ class Committed:
 
 @dataclass(slots=True)
 class Traffic:
-    """What the rounds have cost this node, for people."""
+    """Cost of the rounds at this node, for people."""
 
     rounds: int = 0
     nbytes: int = 0

@@ -1,0 +1,145 @@
+"""Jobs of several nodes under the real torchrun, on loopback or on hosts of our own (`hosts.py`), started and watched by
+tests.
+
+Row i of the counting model is changed by sample i alone, and each time by exactly 1. So at the end every row must be 1,
+whatever happened to whom: what is not 1 was lost, or counted twice."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import safetensors.torch
+from torch import Tensor
+
+from tests.cluster.hosts import Hosts, TorchRun
+from tests.helpers.jobs import HOME, JOBS, read_events
+from tests.helpers.processes import PATIENCE_S, wait_for
+
+COUNTING = str(JOBS / "counting.yaml")
+SAMPLES = 1600
+
+
+class Nodes(TorchRun):
+    """A job on several nodes; `run` is its run directory."""
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "run"
+
+    def dir_of(self, node: int) -> Path:
+        return self.run if node == 0 else self.run / f"node-{node}"
+
+    def summary(self, node: int = 0) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.dir_of(node) / "summary.json").read_text())
+        return found
+
+    def events(self, node: int, kind: str) -> list[dict[str, Any]]:
+        return read_events(self.dir_of(node), kind)
+
+    def status(self, node: int) -> dict[str, Any]:
+        file = self.dir_of(node) / "status.json"
+        return json.loads(file.read_text()) if file.exists() else {}
+
+    def round(self, node: int = 0) -> int:
+        """Return the last round that the node says is committed."""
+        cluster = self.status(node).get("cluster") or {}
+        return int(cluster.get("round", 0))
+
+    def wait_for_round(self, number: int, node: int = 0, timeout_s: float = PATIENCE_S) -> None:
+        """Wait until the node says that so many rounds are committed, and that all nodes have trained."""
+        wait_for(f"round {number} of node {node}", lambda: self._is_at(number, node) or self._has_ended(), timeout_s)
+        assert not self._has_ended(), self.text()
+
+    def wait_for_more_rounds(self, count: int, node: int = 0, timeout_s: float = PATIENCE_S) -> None:
+        """Wait until the node has committed `count` rounds from now on; other nodes may be gone."""
+        goal = self.round(node) + count
+        wait_for(f"round {goal} of node {node}", lambda: self.round(node) >= goal, timeout_s)
+
+    def _is_at(self, number: int, node: int) -> bool:
+        cluster = self.status(node).get("cluster") or {}
+        return cluster.get("round", 0) >= number and all(row["updates"] for row in cluster["of_nodes"])
+
+    def _has_ended(self) -> bool:
+        return any(agent.poll() is not None for agent in self.agents.values())
+
+    def wait_for_end(self, node: int) -> dict[str, Any]:
+        """Wait until this node's supervisor has ended; return its summary. (Its torchrun may wait five minutes longer,
+        for the agents of lost nodes.)"""
+        pid = self.status(node)["pid"]
+        wait_for(f"the end of node {node}", lambda: not psutil.pid_exists(pid), PATIENCE_S)
+        assert (self.dir_of(node) / "summary.json").exists(), self.text()
+        return self.summary(node)
+
+    def processes_of(self, node: int) -> list[psutil.Process]:
+        """The node's agent, supervisor, and all below."""
+        supervisor = psutil.Process(self.status(node)["pid"])
+        agent = next(parent for parent in supervisor.parents() if parent.pid in self._agent_pids())
+        return [agent, *agent.children(recursive=True)]
+
+    def supervisor(self, node: int) -> psutil.Process:
+        return psutil.Process(self.status(node)["pid"])
+
+    def communicator(self, node: int) -> psutil.Process:
+        ready = [event for event in self.events(node, "communicator-ready")]
+        return psutil.Process(ready[-1]["pid"])
+
+    def _agent_pids(self) -> set[int]:
+        return {agent.pid for agent in self.agents.values()}
+
+    def kill(self, node: int) -> None:
+        """Kill a node, all at once."""
+        for process in self.processes_of(node):
+            process.send_signal(signal.SIGKILL)
+
+    def effects(self, node: int = 0) -> Tensor:
+        latest = self.dir_of(node) / "checkpoints" / "latest" / "model.safetensors"
+        return safetensors.torch.load_file(latest)["effects.weight"].squeeze(1)
+
+    def hurry(self) -> None:
+        """Let the counting model wait no longer."""
+        (self.folder / "diary" / "hurry").touch()
+
+
+def nodes(
+    folder: Path, job: str, *fields: str, count: int = 2, options: tuple[str, ...] = (), hosts: Hosts | None = None
+) -> Nodes:
+    """A job of `count` nodes, as a user starts it."""
+    argv = ["-m", "hogwild", "train", job, "--run-dir", str(folder / "run"), "--no-progress", *fields]
+    extra = {"PYTHONPATH": f"{HOME}{os.pathsep}{JOBS}"}
+    return Nodes(count, [*argv, "cluster.engine=torchrun"], folder, hosts, extra=extra, options=options)
+
+
+def counting(
+    folder: Path,
+    *fields: str,
+    pace_s: float = 0.02,
+    count: int = 2,
+    options: tuple[str, ...] = (),
+    hosts: Hosts | None = None,
+) -> Nodes:
+    """The counting job, with a round every 0.2 s."""
+    diary = folder / "diary"
+    diary.mkdir(exist_ok=True)
+    return nodes(
+        folder,
+        COUNTING,
+        "cluster.outer=average",
+        "cluster.sync_every_s=0.2",
+        "train.procs=1",
+        f"model.init_args.pace_s={pace_s}",
+        f"model.init_args.diary={diary}",
+        *fields,
+        count=count,
+        options=options,
+        hosts=hosts,
+    )
+
+
+def assert_each_once(job: Nodes, node: int = 0) -> None:
+    effects, leases = job.effects(node), job.summary(node)["leases"]
+    assert leases["total"] == SAMPLES / 4 == leases["done"] + leases["skipped"] + leases["quarantined"]
+    wrong = (effects != 1).nonzero().squeeze(1).tolist()
+    assert len(wrong) <= 4 * leases["indeterminate"], f"rows {wrong[:20]} are {effects[wrong][:20].tolist()}"
