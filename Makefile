@@ -14,7 +14,7 @@ endef
 # With it every process of every job would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run shell serve test test-quick lint format stress bench-spine bench-dense bench-sparse bench-devices bench-people bench-service bench-convergence bench-faults soak clean
+.PHONY: help run shell serve test test-quick lint format stress bench-spine bench-dense bench-sparse bench-devices bench-people bench-service bench-cluster bench-convergence bench-faults soak clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -94,6 +94,10 @@ bench-people: $(VENV)/.bench ## measure what the display costs, how fast a repor
 
 bench-service: $(VENV)/.bench ## measure what the service costs, how fast it answers, and what lending cores gains (10 minutes)
 	$(BIN)/python -m benchmarks.service
+
+bench-cluster: $(VENV)/.bench ## measure several nodes: speed, rounds, a slow network, deaths, accuracy (two hours, half of them kills)
+	$(BIN)/python -m benchmarks.cluster
+	$(BIN)/python -m benchmarks.cluster --kills 200
 
 bench-convergence: $(VENV)/.bench ## measure what asynchrony costs in accuracy (20 minutes)
 	$(BIN)/python -m benchmarks.convergence

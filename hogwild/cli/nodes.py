@@ -1,6 +1,7 @@
 """`train --nodes N`: a cluster on this machine, to try a job before it goes to real ones. Starts torchrun once per
 node, on loopback, each with its part of the cores; Ctrl-C reaches every node once."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -76,12 +77,23 @@ def _wait(agents: Sequence["subprocess.Popen[bytes]"], watch: host.SignalWatch) 
         for number in watch.received[passed_on:]:
             passed_on += 1
             for agent in agents:
-                if agent.poll() is None:
-                    agent.send_signal(number)
+                _pass_on(agent, number)
         left = [agent for agent in agents if agent.poll() is None]
         if len(left) < len(agents) and not any(host.children(agent.pid) for agent in left):
             for agent in left:
                 agent.kill()
+
+
+def _pass_on(agent: "subprocess.Popen[bytes]", number: int) -> None:
+    """Send a signal to the node of an agent, which ends in order; to the agent, which does not, if there is no node."""
+    nodes = host.children(agent.pid) if agent.poll() is None else []
+    for node in nodes:
+        with contextlib.suppress(ProcessLookupError):
+            pidfd = host.pidfd_open(node)
+            host.kill_by_pidfd(pidfd, number)
+            os.close(pidfd)
+    if not nodes and agent.poll() is None:
+        agent.send_signal(number)
 
 
 def _free_port() -> int:

@@ -46,6 +46,7 @@ AREAS = (
     "optimizer",
     "run",
     "checkpoint",
+    "cluster",
     "train",
     "report",
     "export",
@@ -287,7 +288,7 @@ def test_explain_knows_the_nearest_code(asked: str, meant: str) -> None:
     status, out, err = said_by("explain", asked)
     assert (status, out) == (2, "")
     assert f"no error code '{asked}'; did you mean {meant}? (" in err
-    assert "groups: checkpoint, config, data" in err
+    assert "groups: checkpoint, cluster, config, data" in err
 
 
 def test_explain_takes_the_code_as_a_job_file_error_prints_it() -> None:

@@ -1,5 +1,4 @@
-"""Jobs of several nodes under the real torchrun, on loopback or on hosts of our own (`hosts.py`), started and watched by
-tests.
+"""Jobs of several nodes under the real torchrun, on loopback or on hosts of our own (`hosts.py`).
 
 Row i of the counting model is changed by sample i alone, and each time by exactly 1. So at the end every row must be 1,
 whatever happened to whom: what is not 1 was lost, or counted twice."""
@@ -7,6 +6,8 @@ whatever happened to whom: what is not 1 was lost, or counted twice."""
 import json
 import os
 import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,26 @@ COUNTING = str(JOBS / "counting.yaml")
 SAMPLES = 1600
 
 
+@dataclass
 class Nodes(TorchRun):
-    """A job on several nodes; `run` is its run directory."""
+    """A job on several nodes; `run` is its run directory. `own_disks`: each node has a `--run-dir` of its own, as if
+    it shared no disk with the others."""
+
+    own_disks: bool = False
 
     @property
     def run(self) -> Path:
         return self.folder / "run"
 
     def dir_of(self, node: int) -> Path:
-        return self.run if node == 0 else self.run / f"node-{node}"
+        run = self._run_of(node)
+        return run if node == 0 else run / f"node-{node}"
+
+    def _run_of(self, node: int) -> Path:
+        return self.folder / f"disk-{node}" / "run" if self.own_disks else self.run
+
+    def _command(self, host: int) -> list[str]:
+        return [*super()._command(host), "--run-dir", str(self._run_of(host))]
 
     def summary(self, node: int = 0) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.dir_of(node) / "summary.json").read_text())
@@ -83,8 +95,7 @@ class Nodes(TorchRun):
         return psutil.Process(self.status(node)["pid"])
 
     def communicator(self, node: int) -> psutil.Process:
-        ready = [event for event in self.events(node, "communicator-ready")]
-        return psutil.Process(ready[-1]["pid"])
+        return psutil.Process(self.events(node, "communicator-ready")[-1]["pid"])
 
     def _agent_pids(self) -> set[int]:
         return {agent.pid for agent in self.agents.values()}
@@ -98,18 +109,28 @@ class Nodes(TorchRun):
         latest = self.dir_of(node) / "checkpoints" / "latest" / "model.safetensors"
         return safetensors.torch.load_file(latest)["effects.weight"].squeeze(1)
 
+    def workers(self, node: int) -> list[int]:
+        """Return the process numbers of all workers that the node has started."""
+        return [event["pid"] for event in self.events(node, "spawn")]
+
     def hurry(self) -> None:
         """Let the counting model wait no longer."""
         (self.folder / "diary" / "hurry").touch()
 
 
 def nodes(
-    folder: Path, job: str, *fields: str, count: int = 2, options: tuple[str, ...] = (), hosts: Hosts | None = None
+    folder: Path,
+    job: str,
+    *fields: str,
+    count: int = 2,
+    options: Sequence[str] = (),
+    hosts: Hosts | None = None,
+    own_disks: bool = False,
 ) -> Nodes:
     """A job of `count` nodes, as a user starts it."""
-    argv = ["-m", "hogwild", "train", job, "--run-dir", str(folder / "run"), "--no-progress", *fields]
+    argv = ["-m", "hogwild", "train", job, "--no-progress", *fields, "cluster.engine=torchrun"]
     extra = {"PYTHONPATH": f"{HOME}{os.pathsep}{JOBS}"}
-    return Nodes(count, [*argv, "cluster.engine=torchrun"], folder, hosts, extra=extra, options=options)
+    return Nodes(count, argv, folder, hosts, extra, options, own_disks=own_disks)
 
 
 def counting(
@@ -117,8 +138,9 @@ def counting(
     *fields: str,
     pace_s: float = 0.02,
     count: int = 2,
-    options: tuple[str, ...] = (),
+    options: Sequence[str] = (),
     hosts: Hosts | None = None,
+    own_disks: bool = False,
 ) -> Nodes:
     """The counting job, with a round every 0.2 s."""
     diary = folder / "diary"
@@ -135,11 +157,13 @@ def counting(
         count=count,
         options=options,
         hosts=hosts,
+        own_disks=own_disks,
     )
 
 
-def assert_each_once(job: Nodes, node: int = 0) -> None:
+def assert_each_once(job: Nodes, node: int = 0, epochs: int = 1) -> None:
+    """Every row is the number of epochs, except what no ledger can know; and no batch is missing in the ledger."""
     effects, leases = job.effects(node), job.summary(node)["leases"]
-    assert leases["total"] == SAMPLES / 4 == leases["done"] + leases["skipped"] + leases["quarantined"]
-    wrong = (effects != 1).nonzero().squeeze(1).tolist()
+    assert leases["total"] == epochs * SAMPLES / 4 == leases["done"] + leases["skipped"] + leases["quarantined"]
+    wrong = (effects != epochs).nonzero().squeeze(1).tolist()
     assert len(wrong) <= 4 * leases["indeterminate"], f"rows {wrong[:20]} are {effects[wrong][:20].tolist()}"

@@ -2,7 +2,7 @@
 torch.distributed. It maps no parameter: killed anywhere, it leaves nothing half done (`cluster/members.py`).
 
     supervisor  join, share, round, hurry, leave   ->         parcels over its socket
-                <-  joined, shared, noted, committed, wanted, formed, out, lost
+                <-  missing, joined, shared, noted, committed, wanted, formed, out, lost
 
     idle     a small collective (tick) several times a second: who is ready for what. So a node that is gone is noticed
              although it owes nothing, and one whose batch is slow is not taken for a dead one
@@ -41,6 +41,7 @@ REPLACED_S = 40.0  # for a node that lives: its communicator is being replaced, 
 PROBE_S = 0.5  # between two looks whether a node lives, and for the answer
 STORE_S = 10.0
 CALL_S = 2.0  # between two calls of the first node to join
+MISSING_S = 10.0  # between two words on who has not come
 LEAVE_S = 1.0  # for the last word to the store
 PIECE = 1 << 19  # bytes of a collective: 10 s are enough for one at 1 Mbit/s
 SHARE = 1 << 40  # a tick's number for "ready to share a state": no round has it
@@ -202,6 +203,7 @@ class Communicator:
         facts = self._facts()
         rank, world = self._place.rank, self._place.world
         answered, called, next_call_s = 0, 0, 0.0
+        next_word_s = time.monotonic() + MISSING_S
         while True:
             if rank == 0 and time.monotonic() >= next_call_s:
                 called = int(self._of_store(lambda: self._store.add("generation", 1)))
@@ -217,6 +219,9 @@ class Communicator:
                 self._set(f"joined/{answered}", "all")
             if answered and self._has(f"joined/{answered}"):
                 break
+            if time.monotonic() >= next_word_s:
+                next_word_s = time.monotonic() + MISSING_S
+                self._tell("missing", nodes=[number for number, key in enumerate(here) if not self._has(key)])
             self._listen(TICK_S)
         found = {number: json.loads(self._get(key)) for number, key in enumerate(here)}
         try:

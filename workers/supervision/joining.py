@@ -74,6 +74,7 @@ class _Joining:
     ) -> None:
         self._session, self._node, self._group, self._watch, self._team = session, node, group, watch, team
         self._until_s = time.monotonic() + JOIN_S
+        self._missing = ""
 
     def join(self) -> Rounds | Outcome:
         session, node, team = self._session, self._node, self._team
@@ -110,7 +111,8 @@ class _Joining:
             raise _Stopped
         if time.monotonic() > self._until_s:
             raise RunError(
-                f"node {self._node.number}: {what} did not come within {JOIN_S:g} s; look at the other nodes' output",
+                f"node {self._node.number}: {what} did not come within {JOIN_S:g} s{self._missing}; look at what "
+                "they say",
                 code="cluster/nobody",
             )
         self._group.wait(POLL_MS, self._watch.fileno())
@@ -123,6 +125,9 @@ class _Joining:
                 parcel = self._team.heard.popleft()
                 if parcel["kind"] == kind:
                     return parcel
+                if parcel["kind"] == "missing":
+                    self._missing = f" (missing: node {', '.join(map(str, parcel['nodes']))})"
+                    self._session.journal.show_message(f"still waiting{self._missing}")
                 if parcel["kind"] in ("lost", "out", "formed"):
                     raise RunError(
                         f"node {self._node.number}: the other nodes were lost while they joined: "
