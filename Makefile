@@ -74,7 +74,7 @@ format: $(VENV)/.dev ## rewrite the files in the house format
 
 stress: $(VENV)/.test ## the fault campaign: thousands of kills, by seed, until its table is full (over an hour a call)
 	HOGWILD_THOROUGH=1 $(BIN)/python -m pytest -q tests/faults tests/whole_jobs tests/workers tests/training \
-		tests/chaos tests/cli tests/config tests/data tests/inference tests/job tests/monitoring tests/benchmarks tests/service
+		tests/chaos tests/cli tests/config tests/data tests/inference tests/job tests/monitoring tests/benchmarks tests/service tests/cluster
 	$(BIN)/python -m tests.faults.stress
 
 bench-spine: $(VENV)/.bench ## measure the figures of the spine (writes benchmarks/results/spine.json)

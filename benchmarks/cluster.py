@@ -2,7 +2,7 @@
 meanwhile.
 
     python -m benchmarks.cluster                          everything but the kills (about an hour)
-    python -m benchmarks.cluster --only survivors         the parts that have such a figure; other rows stay as they were
+    python -m benchmarks.cluster --only survivors         parts with such a figure; other rows stay as they were
     python -m benchmarks.cluster --kills 200 --seed 1     the kills, until there were so many; rows after every job
 
 Two nodes, each with a worker on a core of its own: with `train --nodes 2`, or under torchrun where they are watched or
@@ -10,21 +10,19 @@ killed. The slow network is that of `tests/cluster/hosts.py`. Within a figure bo
 
 import argparse
 import itertools
-import json
 import os
-import signal
 import statistics
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -143,15 +141,31 @@ class Pinned(TorchRun):
             this_host.set_affinity(before)
 
 
-class Watched(Pinned, Nodes):
-    """A job that is watched through its records."""
+class Seen(NamedTuple):
+    """A node as its status.json had it."""
 
-    def records(self, node: int) -> list[dict[str, Any]]:
-        """Return the node's records of training so far."""
-        file = self.dir_of(node) / "metrics.jsonl"
-        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-        found = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [record for record in found if record["kind"] == "train" and record.get("cluster")]
+    time: float
+    made: int  # batches that its workers have committed
+    nodes: int
+    round: int
+
+
+@dataclass
+class Watched(Pinned, Nodes):
+    """A job that is watched: `seen` holds what every node said, in the order of time."""
+
+    seen: dict[int, list[Seen]] = field(default_factory=lambda: defaultdict(list))
+
+    def look(self, *nodes: int) -> None:
+        """Add what these nodes say now, if it is new."""
+        for node in nodes:
+            status, before = self.status(node), self.seen[node]
+            if not status.get("cluster") or (before and before[-1].time >= status["time"]):
+                continue
+            made = sum(worker["updates"] for worker in status["workers"])
+            if status["workers"]:  # those that have ended are not in it
+                cluster = status["cluster"]
+                before.append(Seen(status["time"], made, cluster["nodes"], cluster["round"]))
 
 
 def torchrun_job(folder: Path, *fields: str, hosts: Hosts | None = None) -> Watched:
@@ -234,36 +248,45 @@ def _long_epoch(effort: Effort, every_s: str) -> tuple[str, ...]:
 
 # ---- the network -----------------------------------------------------------------------------------------------------
 
-LOOPBACK: dict[str, float] = {}
-SLOW = {"delay_s": 0.05, "rate_bytes_s": 1.25e6}  # 100 ms there and back, 10 Mbit/s in each direction
+
+class Cable(NamedTuple):
+    delay_s: float = 0.0  # one way
+    rate_bytes_s: float | None = None  # in each direction
+
+
+LOOPBACK, SLOW = Cable(), Cable(0.05, 1.25e6)  # 100 ms there and back, 10 Mbit/s
 
 
 def slow_network(effort: Effort) -> list[Row]:
     """All runs are between two hosts of `tests/cluster`; on the fast side their cables have no delay and no rate."""
 
-    def ours(link: dict[str, float]) -> float:
-        with _two_hosts(**link) as hosts, new_folder() as folder:
+    def ours(cable: Cable) -> float:
+        with _two_hosts(delay_s=cable.delay_s, rate_bytes_s=cable.rate_bytes_s) as hosts, new_folder() as folder:
             with torchrun_job(folder, f"train.epochs={effort.epochs}", hosts=hosts) as job:
                 _expect_success(job)
             cluster = job.summary()["cluster"]
-        say(f"{link or 'loopback'}: {cluster['samples_per_s']:,.0f} samples/s, {cluster['rounds']} rounds")
+        say(f"{cable}: {cluster['samples_per_s']:,.0f} samples/s, {cluster['rounds']} rounds")
         return float(cluster["samples_per_s"])
 
-    def ddp(link: dict[str, float]) -> float:
-        updates = effort.ddp_updates[1 if link else 0]
+    def ddp(cable: Cable) -> float:
+        updates = effort.ddp_updates[int(cable == SLOW)]
         argv = ["-m", ddp_over_hosts.__name__, "--updates", str(updates)]
-        with _two_hosts(**link) as hosts, new_folder() as folder:
-            with Pinned(2, argv, folder, hosts, {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "eth0"}) as run:
-                _expect_success(run)
-                said = [run.text(host).rpartition(ddp_over_hosts.SAID)[2].split()[0] for host in range(2)]
-        say(f"{link or 'loopback'}, DDP: {sum(map(float, said)):,.0f} samples/s")
+        extra = {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "eth0"}
+        with (
+            _two_hosts(delay_s=cable.delay_s, rate_bytes_s=cable.rate_bytes_s) as hosts,
+            new_folder() as folder,
+            Pinned(2, argv, folder, hosts, extra) as run,
+        ):
+            _expect_success(run)
+            said = [run.text(host).rpartition(ddp_over_hosts.SAID)[2].split()[0] for host in range(2)]
+        say(f"{cable}, DDP: {sum(map(float, said)):,.0f} samples/s")
         return sum(map(float, said))
 
-    found = in_turn(effort.runs, *(partial(way, link) for way in (ours, ddp) for link in (SLOW, LOOPBACK)))
+    found = in_turn(effort.runs, *(partial(way, cable) for way in (ours, ddp) for cable in (SLOW, LOOPBACK)))
     slow, fast, ddp_slow, ddp_fast = found
     note = (
-        f"LeNet, batch 64, ours {median(slow):,.0f} samples/s; baseline: ours over loopback; DDP {median(ddp_slow):,.0f} "
-        f"over {median(ddp_fast):,.0f} samples/s: {median(ddp_slow) / median(ddp_fast):.3f}"
+        f"LeNet, batch 64, ours {median(slow):,.0f} samples/s; baseline: ours over loopback; "
+        f"DDP {median(ddp_slow):,.0f} over {median(ddp_fast):,.0f} samples/s: {median(ddp_slow) / median(ddp_fast):.3f}"
     )
     return [SLOW_NETWORK.row([a / b for a, b in zip(slow, fast, strict=True)], median(fast), note)]
 
@@ -276,12 +299,16 @@ def wire_bytes(effort: Effort) -> list[Row]:
     ratios, of_summary = [], []
     for _ in range(effort.runs):
         fields = (*NETWORKS[MLP].overrides, "train.epochs=1000000", f"log.every_s={SEEN_EVERY_S}")
-        with _two_hosts(mtu=USUAL_MTU) as hosts, new_folder() as folder:
-            with torchrun_job(folder, *fields, hosts=hosts) as job:
-                first, before = _at_next_round(job, hosts)
-                wait_for(f"{effort.rounds} rounds", lambda: job.round() >= first + effort.rounds - 1, MOST_S)
-                last, after = _at_next_round(job, hosts)
-                cluster = job.status(0)["cluster"]
+        with (
+            _two_hosts(mtu=USUAL_MTU) as hosts,
+            new_folder() as folder,
+            torchrun_job(folder, *fields, hosts=hosts) as job,
+        ):
+            job.wait_for_round(2, timeout_s=MOST_S)
+            first, before = _at_next_round(job, hosts)
+            job.wait_for_more_rounds(effort.rounds - 1)
+            last, after = _at_next_round(job, hosts)
+            cluster = job.status(0)["cluster"]
         sent = [(b - a) / (last - first) for a, b in zip(before, after, strict=True)]
         ratios.append(statistics.fmean(sent) / least)
         of_summary.append(cluster["nbytes"] / cluster["rounds"] / least)
@@ -296,15 +323,14 @@ def wire_bytes(effort: Effort) -> list[Row]:
 
 def _at_next_round(job: Nodes, hosts: Hosts) -> tuple[int, list[int]]:
     """(the number of a round, the bytes that each node had sent right after it)."""
-    job.wait_for_round(2)
     job.wait_for_more_rounds(1)
     return job.round(), [hosts.delivered_bytes(node) for node in range(2)]
 
 
-def _two_hosts(mtu: int = LONG_MTU, **link: float) -> Hosts:
+def _two_hosts(*, mtu: int = LONG_MTU, delay_s: float = 0.0, rate_bytes_s: float | None = None) -> Hosts:
     if reason := why_not():
         raise HostsRefused(reason)
-    return Hosts(2, mtu=mtu, **link)  # type: ignore[arg-type]
+    return Hosts(2, delay_s, rate_bytes_s, mtu=mtu)
 
 
 def _expect_success(run: TorchRun) -> None:
@@ -370,6 +396,10 @@ def accuracy(effort: Effort) -> list[Row]:
     return rows
 
 
+def _listed(accuracies: Sequence[float]) -> str:
+    return ", ".join(f"{one:.2f}" for one in accuracies)
+
+
 def factorisation(effort: Effort) -> list[Row]:
     with new_folder() as folder:
         parts = sparse_data.synthetic(folder, effort.share)
@@ -409,9 +439,9 @@ def memory(effort: Effort) -> list[Row]:
             found.append((grown[large] - grown[small]) / flat)
             say(f"{outer}: {found[-1]:.2f} flats, {fixed[-1]:.0f} MB besides")
         note = (
-            f"{flat / 1e6:.0f} MB of parameters; highest sum over {effort.rounds} rounds of anonymous and shared memory "
-            f"(PSS without files) of supervisor and communicator, less a job on one machine; besides, of any model, "
-            f"{median(fixed):.0f} MB"
+            f"{flat / 1e6:.0f} MB of parameters; highest sum over {effort.rounds} rounds of anonymous and shared "
+            f"memory (PSS without files) of supervisor and communicator, less a job on one machine; besides, of any "
+            f"model, {median(fixed):.0f} MB"
         )
         rows.append(figure.row(found, note=note))
     return rows
@@ -455,6 +485,7 @@ def _memory(pid: int) -> float:
 # ---- deaths ----------------------------------------------------------------------------------------------------------
 
 BEFORE_S = 3.0
+LOOK_S = 0.02
 
 
 def survivors(effort: Effort) -> list[Row]:
@@ -477,40 +508,46 @@ def _after_a_death(effort: Effort, seed: int, hosts: Hosts | None = None) -> tup
         else:
             hosts.kill(1)
 
-        def after() -> dict[str, Any] | None:
-            alone = [record for record in job.records(0) if record["cluster"]["nodes"] == 1]
-            return next((one for one in alone if one["cluster"]["round"] > alone[0]["cluster"]["round"]), None)
+        def after() -> Seen | None:
+            job.look(0)
+            alone = [seen for seen in job.seen[0] if seen.nodes == 1]
+            return next((seen for seen in alone if seen.round > alone[0].round), None)
 
         first = wait_for("a round without the dead node", after, MOST_S)
         assert first is not None
-        before = _rate(job.records(0), killed - BEFORE_S, killed)
-        meanwhile = _rate(job.records(0), killed, first["time"])
-    say(f"first round after {first['time'] - killed:.2f} s, commits {meanwhile:.1f} over {before:.1f} a second")
-    return first["time"] - killed, meanwhile / before
+        before = _rate(job.seen[0], killed - BEFORE_S, killed)
+        meanwhile = _rate(job.seen[0], killed, first.time)
+    say(f"first round after {first.time - killed:.2f} s, commits {meanwhile:.1f} over {before:.1f} a second")
+    return first.time - killed, meanwhile / before
 
 
 def store_host(effort: Effort) -> list[Row]:
-    """All that both workers had committed when the first node was killed, less what is in the checkpoint that the other
-    one leaves, over what they commit from round to round."""
-    found, rounds = [], []
+    """All that both workers had committed when the first node was killed, less what is in the newest checkpoint on any
+    disk once the other node has ended, over what they commit from round to round."""
+    found: list[float] = []
+    ended: Counter[str] = Counter()
     for seed in range(1, effort.runs + 1):
         with new_folder() as folder, _watched(folder, effort) as job:
             killed = _wait_for_moment(job, seed)
             job.kill(0)
             summary = job.wait_for_end(1)
-            if summary["exit_status"] != 75:
-                raise CommandFailed(f"the other node ended otherwise: {summary}")
-            made = sum(_made(job.records(node), killed) for node in range(2))
-            rates = sum(_rate(job.records(node), killed - BEFORE_S, killed) for node in range(2))
-            known = [record["cluster"]["round"] for record in job.records(0)][-1]
-        found.append((made - summary["leases"]["done"]) / rates)  # a round every second
-        rounds.append(known - summary["cluster"]["round"])
-        say(f"lost with the store host: {found[-1]:.2f} rounds; committed rounds missing: {rounds[-1]}")
+            made = sum(_made(job.seen[node], killed) for node in range(2))
+            rate = sum(_rate(job.seen[node], killed - BEFORE_S, killed) for node in range(2))
+            kept = max(_newest_checkpoint(job.dir_of(node)) for node in range(2))
+        ended[f"{summary['reason'].partition(':')[0]}, exit status {summary['exit_status']}"] += 1
+        found.append((made - kept) / rate)  # a round every second
+        say(f"lost with the store host: {found[-1]:.2f} rounds, {made:.0f} batches less {kept}; {summary['reason']}")
     note = (
-        "a round every second, LeNet; batches that both workers had committed at the kill and that the other node's "
-        f"checkpoint lacks; committed rounds that it lacks: {', '.join(map(str, rounds))}"
+        "a round every second, LeNet; batches that both workers had committed at the kill and that no checkpoint has; "
+        f"the other node ended: {'; '.join(f'{count} x {how}' for how, count in ended.items())}"
     )
     return [STORE_HOST.row(found, note=note)]
+
+
+def _newest_checkpoint(run_dir: Path) -> int:
+    """Return the updates of the newest checkpoint of a node; 0: it has none."""
+    names = (folder.name for folder in (run_dir / "checkpoints").glob("update-*"))
+    return max((int(name.removeprefix("update-")) for name in names), default=0)
 
 
 def _watched(folder: Path, effort: Effort, hosts: Hosts | None = None) -> Watched:
@@ -524,27 +561,26 @@ def _watched(folder: Path, effort: Effort, hosts: Hosts | None = None) -> Watche
 
 
 def _wait_for_moment(job: Watched, seed: int) -> float:
-    """Wait until both nodes have trained for some rounds, and for a moment between two; return the time."""
+    """Wait until both nodes have trained for some rounds, then for an arbitrary moment of a round; return the time."""
     job.wait_for_round(5, timeout_s=MOST_S)
-    time.sleep(Random(seed).random())  # anywhere in a round: the figure is about an arbitrary moment
-    return time.time()
+    until = time.time() + BEFORE_S + 1 + Random(seed).random()
+    while (now := time.time()) < until:
+        job.look(0, 1)
+        time.sleep(LOOK_S)
+    return now
 
 
-def _made(records: Sequence[dict[str, Any]], until: float) -> float:
-    """Batches that the node's workers have committed by then, between two records by interpolation."""
-    before = [record for record in records if record["time"] <= until]
-    after = [record for record in records if record["time"] > until]
-    if not before:
-        return 0.0
-    (t0, n0) = before[-1]["time"], sum(before[-1]["workers"]["updates"])
-    if not after:
-        return float(n0)
-    (t1, n1) = after[0]["time"], sum(after[0]["workers"]["updates"])
-    return float(n0 + (n1 - n0) * (until - t0) / (t1 - t0))
+def _made(seen: Sequence[Seen], until: float) -> float:
+    """Batches that the node's workers had committed by then; between two looks by interpolation."""
+    before, after = [one for one in seen if one.time <= until], [one for one in seen if one.time > until]
+    if not before or not after:
+        return float(before[-1].made if before else after[0].made)
+    (start, made, *_), (stop, more, *_) = before[-1], after[0]
+    return made + (more - made) * (until - start) / (stop - start)
 
 
-def _rate(records: Sequence[dict[str, Any]], start: float, stop: float) -> float:
-    return (_made(records, stop) - _made(records, start)) / (stop - start)
+def _rate(seen: Sequence[Seen], start: float, stop: float) -> float:
+    return (_made(seen, stop) - _made(seen, start)) / (stop - start)
 
 
 # ---- kills -----------------------------------------------------------------------------------------------------------
@@ -562,6 +598,7 @@ class Tally:
 
     kills: Counter[str] = field(default_factory=Counter)
     jobs: int = 0
+    counted: int = 0  # jobs that have finished
     lost: int = 0
     twice: int = 0
     hung: int = 0
@@ -569,8 +606,10 @@ class Tally:
     odd: list[str] = field(default_factory=list)
 
     def rows(self, seed: int) -> list[Row]:
-        done = f"{self.kills.total()} kills by seed {seed} in {self.jobs} jobs of 2 nodes: "
-        note = done + ", ".join(f"{count} x {what}" for what, count in sorted(self.kills.items()))
+        done = (
+            f"{self.kills.total()} kills by seed {seed} in {self.jobs} jobs of 2 nodes, {self.counted} of them finished"
+        )
+        note = f"{done}: " + ", ".join(f"{count} x {what}" for what, count in sorted(self.kills.items()))
         note += f"; {self.excused} samples excused as indeterminate" if self.excused else ""
         note += "".join(f"; {words}" for words in self.odd)
         counts = ((LOST, self.lost), (TWICE, self.twice), (HUNG, self.hung))
@@ -605,11 +644,12 @@ def _killed_job(folder: Path, dice: Random, tally: Tally, count: int) -> None:
                 _count(job, min(node for node, how in state.items() if how == "succeeded"), tally)
                 return
             say(f"the nodes ended {state}; the same command again")
+    tally.hung += 1
     tally.odd.append(f"job {tally.jobs} had not finished after {MOST_STARTS} starts")
 
 
 def _shoot(job: Nodes, dice: Random, tally: Tally, count: int, last: str | None) -> None:
-    _wait_for_training(job)
+    _wait_for_rounds(job)
     shots = [COMMUNICATOR] * dice.randint(3, 7) + ([last] if last is not None else [])
     for what in shots:
         node = dice.randrange(2)
@@ -642,9 +682,14 @@ def _living(job: Nodes, what: str, node: int) -> list[psutil.Process]:
     return found if isinstance(found, list) else []
 
 
-def _wait_for_training(job: Nodes) -> None:
-    """Wait until both supervisors of this start, which is perhaps not the first one, take part in rounds, or one ends."""
-    wait_for("two nodes", lambda: (_lives(job, 0) and _lives(job, 1)) or _is_over(job), HUNG_S)
+def _wait_for_rounds(job: Nodes) -> None:
+    """Wait until both nodes of this start, which is perhaps not the first one, have made a round, or one has ended."""
+
+    def are_there() -> bool:
+        makes_rounds = [(job.status(node).get("cluster") or {}).get("rounds", 0) > 0 for node in range(2)]
+        return all(makes_rounds) and _lives(job, 0) and _lives(job, 1)
+
+    wait_for("the first round", lambda: are_there() or _has_ended(job), HUNG_S)
 
 
 def _lives(job: Nodes, node: int) -> bool:
@@ -660,13 +705,13 @@ def _supervisors(job: Nodes) -> set[int]:
     return found
 
 
-def _is_over(job: Nodes) -> bool:
-    return all(agent.poll() is not None for agent in job.agents.values())
+def _has_ended(job: Nodes) -> bool:
+    return any(agent.poll() is not None for agent in job.agents.values())
 
 
 def _end_of(job: Nodes) -> dict[int, str]:
-    """Wait until no supervisor lives; return how those ended that say so. (An agent may wait minutes longer for those of
-    lost nodes.)"""
+    """Wait until no supervisor lives; return the last state that each node wrote. (An agent may wait minutes longer,
+    for those of lost nodes.)"""
     wait_for("the end of all nodes", lambda: not any(_lives(job, node) for node in range(2)), HUNG_S)
     return {node: str(job.status(node).get("state")) for node in range(2)}
 
@@ -677,6 +722,7 @@ def _count(job: Nodes, node: int, tally: Tally) -> None:
     lost, twice = int((1 - effects).clamp(min=0).sum()), int((effects - 1).clamp(min=0).sum())
     settled = 4 * (leases["done"] + leases["skipped"] + leases["quarantined"])
     lost = max(lost, SAMPLES - settled)
+    tally.counted += 1
     tally.excused += min(excused, lost + twice)
     tally.lost += max(0, lost - excused)
     tally.twice += max(0, twice - max(0, excused - lost))

@@ -18,11 +18,12 @@ LONGEST = 60  # characters of a value in a message
 
 
 class RoundWord(IntEnum):
-    """Places in it; the communicator writes them."""
+    """Places in it; the communicator writes them, but for one."""
 
     BEAT = 0
     BUFFERED = 1  # the last round whose sums are complete
     COMMITTED = 2  # the last round whose barrier it has passed
+    SUPERVISOR = 3  # beat of the supervisor's loop
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,13 +149,13 @@ class Shares:
         self._period_s = max(longest_s, PERIOD_FALL * self._period_s)
         return self._deal()
 
-    def lose(self, left: Collection[int]) -> dict[int, list[Piece]]:
-        """Share out what nodes outside `left` had; return the grants. What they settled in committed rounds stays."""
+    def lose(self, left: Collection[int]) -> None:
+        """Give back what nodes outside `left` had; what they settled in committed rounds stays. Nothing is granted
+        before the next committed round: a node may hear of two losses at once, another one of them one by one."""
         for node in sorted(self._members.keys() - set(left)):
             gone = self._members.pop(node)
             self._base += gone.counts
             self._give_back(gone.held)
-        return self._deal()
 
     def _read(self, node: int, note: Mapping[str, Any]) -> None:
         member = self._members.setdefault(node, _Member())

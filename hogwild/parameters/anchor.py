@@ -218,11 +218,13 @@ class Anchor:
         return {name: value.clone() for name, value in found.items() if value is not None}
 
     def restore_momentum(self, saved: Mapping[str, Tensor]) -> None:
-        """Set the momentum to a saved one; of another rule or layout there is none to restore."""
+        """Set the momentum to a saved one, or to zero if none of this layout was saved."""
         for words in self._words:
             value = saved.get(str(words.flat.dtype))
-            if words.momentum is not None and value is not None and value.shape == words.momentum.shape:
-                words.momentum.copy_(value)
+            if words.momentum is not None:
+                words.momentum.zero_()
+                if value is not None and value.shape == words.momentum.shape:
+                    words.momentum.copy_(value)
 
     @property
     def nbytes(self) -> int:

@@ -15,7 +15,7 @@ import psutil
 import safetensors.torch
 from torch import Tensor
 
-from tests.cluster.hosts import Hosts, TorchRun
+from tests.cluster.hosts import Hosts, Program, TorchRun
 from tests.helpers.jobs import HOME, JOBS, read_events
 from tests.helpers.processes import PATIENCE_S, wait_for
 
@@ -29,6 +29,10 @@ class Nodes(TorchRun):
     it shared no disk with the others."""
 
     own_disks: bool = False
+    cores: Sequence[int] = ()  # node K runs on cores[K] alone
+
+    def start(self, host: int, **options: Any) -> Program:
+        return super().start(host, **({"cores": [self.cores[host]]} if self.cores else {}), **options)
 
     @property
     def run(self) -> Path:
@@ -70,6 +74,10 @@ class Nodes(TorchRun):
         goal = self.round(node) + count
         wait_for(f"round {goal} of node {node}", lambda: self.round(node) >= goal, timeout_s)
 
+    def wait_for_event(self, node: int, kind: str, timeout_s: float = PATIENCE_S, *, count: int = 1) -> None:
+        """Wait until the node has written `count` events of a kind."""
+        wait_for(f"{count} x {kind} of node {node}", lambda: len(self.events(node, kind)) >= count, timeout_s)
+
     def _is_at(self, number: int, node: int) -> bool:
         cluster = self.status(node).get("cluster") or {}
         return cluster.get("round", 0) >= number and all(row["updates"] for row in cluster["of_nodes"])
@@ -105,6 +113,11 @@ class Nodes(TorchRun):
         for process in self.processes_of(node):
             process.send_signal(signal.SIGKILL)
 
+    def kill_agents(self) -> None:
+        """Kill all agents: those of survivors would wait for those of lost nodes."""
+        for agent in self.agents.values():
+            agent.close()
+
     def effects(self, node: int = 0) -> Tensor:
         latest = self.dir_of(node) / "checkpoints" / "latest" / "model.safetensors"
         return safetensors.torch.load_file(latest)["effects.weight"].squeeze(1)
@@ -126,11 +139,12 @@ def nodes(
     options: Sequence[str] = (),
     hosts: Hosts | None = None,
     own_disks: bool = False,
+    cores: Sequence[int] = (),
 ) -> Nodes:
     """A job of `count` nodes, as a user starts it."""
     argv = ["-m", "hogwild", "train", job, "--no-progress", *fields, "cluster.engine=torchrun"]
     extra = {"PYTHONPATH": f"{HOME}{os.pathsep}{JOBS}"}
-    return Nodes(count, argv, folder, hosts, extra, options, own_disks=own_disks)
+    return Nodes(count, argv, folder, hosts, extra, options, own_disks=own_disks, cores=cores)
 
 
 def counting(
@@ -141,6 +155,7 @@ def counting(
     options: Sequence[str] = (),
     hosts: Hosts | None = None,
     own_disks: bool = False,
+    cores: Sequence[int] = (),
 ) -> Nodes:
     """The counting job, with a round every 0.2 s."""
     diary = folder / "diary"
@@ -158,6 +173,7 @@ def counting(
         options=options,
         hosts=hosts,
         own_disks=own_disks,
+        cores=cores,
     )
 
 

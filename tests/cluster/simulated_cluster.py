@@ -314,7 +314,9 @@ class Cluster:
     def lose(self, gone: Iterable[int]) -> None:
         for number in gone:
             del self.nodes[number]
-        self.grant([node.shares.lose(self.nodes.keys()) for node in self.nodes.values()])
+        for node in self.nodes.values():
+            node.shares.lose(self.nodes.keys())
+        self.grant([{} for _ in self.nodes])
         self.check()
 
     def grant(self, of_all: list[dict[int, list[list[int]]]]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.running import SAMPLES, Nodes, assert_each_once, counting
 from tests.helpers.jobs import start
-from tests.helpers.processes import PATIENCE_S, wait_for
+from tests.helpers.processes import PATIENCE_S
 
 pytestmark = pytest.mark.processes
 
@@ -70,8 +70,7 @@ def test_a_communicator_that_is_killed_is_replaced_and_nobody_is_lost(tmp_path: 
         for number in range(3):
             node = number % 2
             job.communicator(node).kill()
-            formed = f"the group of generation {number + 2}"
-            wait_for(formed, lambda n=number: len(job.events(0, "cluster-formed")) > n, PATIENCE_S)
+            job.wait_for_event(0, "cluster-formed", count=number + 1)
         (tmp_path / "diary" / "hurry").touch()
         assert job.wait() == [0, 0], job.text()
         assert_each_once(job)

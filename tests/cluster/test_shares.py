@@ -153,10 +153,22 @@ def test_a_lost_node_gives_up_what_it_had_and_keeps_what_it_has_done() -> None:
         finish(queue, 2)
         queue.committed()
     shares.commit({node: note_of(queue, speed=100.0) for node, queue in enumerate(queues)})
-    grants = shares.lose([0])
+    queues[0].committed()
+    shares.lose([0])
     assert shares.updates == sum(queue.own.updates for queue in queues)
-    assert grants == {0: [[0, 20 + queues[1].own.done, 40, 0]]}
-    assert shares.lose([0]) == {}
+    held = queues[1].own.done
+    assert shares.commit({0: note_of(queues[0], speed=100.0)}) == {0: [[0, 20 + held, 40, 0]]}
+
+
+def test_two_losses_at_once_and_one_by_one_are_the_same_to_those_that_are_left() -> None:
+    copies = [Shares(BatchPlan(40, 1), Limits(1, epochs=1)) for _ in range(2)]
+    queues = [queue_of(40) for _ in range(3)]
+    for shares in copies:
+        shares.commit({node: note_of(queue) for node, queue in enumerate(queues)})
+    copies[0].lose([0, 1])
+    copies[0].lose([0])
+    copies[1].lose([0])
+    assert copies[0].holdings == copies[1].holdings and copies[0].state() == copies[1].state()
 
 
 def test_a_note_that_does_not_add_up_ends_the_job() -> None:

@@ -40,6 +40,7 @@ GATHER_S = 2.5  # after our own standing, for nodes of which nothing is heard
 REPLACED_S = 40.0  # for a node that lives: its communicator is being replaced, which imports torch
 PROBE_S = 0.5  # between two looks whether a node lives, and for the answer
 STORE_S = 10.0
+STOPPED_S = 15.0  # a supervisor whose loop stands still for so long is stopped: its node cannot go on
 CALL_S = 2.0  # between two calls of the first node to join
 MISSING_S = 10.0  # between two words on who has not come
 LEAVE_S = 1.0  # for the last word to the store
@@ -55,6 +56,10 @@ class _StoreLost(Exception):
 
 class _Told(Exception):
     """Told to leave."""
+
+
+class _Stopped(Exception):
+    """The supervisor of this node is stopped."""
 
 
 class _LeftOut(Exception):
@@ -85,6 +90,8 @@ class Communicator:
         self._committed, self._buffered = task.committed, task.buffered
         self._group: Any = None
         self._ready, self._is_hurried, self._has_wanted = 0, False, False
+        self._has_begun = task.generation > 0  # the supervisor's loop runs
+        self._beat, self._beat_s, self._looked_s = 0, time.monotonic(), time.monotonic()  # of the supervisor
         self._seen: dict[int, tuple[float, bool | None]] = {}  # when it was looked whether a node lives
         self._note: dict[str, Any] = {}
         self._state: int | None = None
@@ -110,6 +117,8 @@ class Communicator:
                     self._agree(str(failure))
         except _Told:
             self._write_standing(is_gone=True)
+        except _Stopped:
+            self._write_standing(is_gone=True)
         except _StoreLost as lost:
             self._end("lost", str(lost))
         except _LeftOut as out:
@@ -129,6 +138,7 @@ class Communicator:
     def _listen(self, wait_s: float) -> None:
         """Take up commands; wait up to `wait_s` for one. Raises _Told, ParentGone."""
         self._words[RoundWord.BEAT] += 1
+        self._look_after_supervisor()
         for descriptor, _ in self._poll.poll(1000 * wait_s):
             if descriptor == self._lifeline:
                 raise ParentGone
@@ -137,10 +147,20 @@ class Communicator:
         if self._leaving.asked:
             raise _Told
 
+    def _look_after_supervisor(self) -> None:
+        beat, now = int(self._words[RoundWord.SUPERVISOR]), time.monotonic()
+        were_we = now - self._looked_s > STOPPED_S / 2  # stopped, or in a long exchange
+        if beat != self._beat or not self._has_begun or were_we:
+            self._beat, self._beat_s = beat, now
+        self._looked_s = now
+        if now - self._beat_s > STOPPED_S:
+            raise _Stopped
+
     def _take(self, command: dict[str, Any]) -> None:
         match command["do"]:
             case "round":
                 self._ready, self._note, self._has_wanted = command["round"], command["note"], False
+                self._has_begun = True
             case "share":
                 self._ready, self._source, self._state = SHARE, command["source"], command.get("descriptor")
             case "hurry":

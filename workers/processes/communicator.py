@@ -54,6 +54,10 @@ class Communicators(Team):
         )
         return task, self._regions
 
+    def beat(self) -> None:
+        """Tell the process that the supervisor's loop runs: for a supervisor that is stopped it must not answer."""
+        self._words[RoundWord.SUPERVISOR] += 1
+
     @property
     def committed(self) -> int:
         """The last round whose barrier it has passed. Of a live process only what it says counts."""

@@ -20,7 +20,7 @@ from hogwild.scheduling.batch_plan import how_cut
 from hogwild.version import __version__
 from workers.processes.communicator import Communicators
 from workers.processes.group import ProcessGroup
-from workers.processes.handle import POLL_MS
+from workers.processes.handle import POLL_MS, Handle
 from workers.session.node import Node
 from workers.session.outcome import Outcome
 from workers.session.resume import restore_state
@@ -84,8 +84,7 @@ class _Joining:
                 self._turn("its communicator")
             journal.show_message(f"node {node.number} of {node.launch.world}: waiting for the others")
             token = self._token()
-            team.tell("join", facts=self._facts(token))
-            joined = self._answer("joined", "the other nodes")
+            joined = self._answer("joined", "the other nodes", join=self._facts(token))
             facts = {int(number): of_one for number, of_one in joined["facts"].items()}
             self._compare(facts)
             team.generation, team.members = joined["generation"], tuple(joined["members"])
@@ -119,8 +118,13 @@ class _Joining:
         for error in self._group.step(time.monotonic(), [self._group.pool, self._team]):
             raise error
 
-    def _answer(self, kind: str, what: str) -> dict[str, Any]:
+    def _answer(self, kind: str, what: str, join: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return the communicator's answer. `join`: the facts to join with, told again to one that replaces another."""
+        told: Handle | None = None
         while True:
+            if join is not None and (handle := self._team.handle) is not None and handle is not told:
+                told = handle
+                self._team.tell("join", facts=join)
             while self._team.heard:
                 parcel = self._team.heard.popleft()
                 if parcel["kind"] == kind:

@@ -135,7 +135,7 @@ class Pauses:
             return None
         finish = session.due(now).finish
         if finish is not None and not rounds.is_over:
-            session.pause_task.submit(rounds.take, rounds.end)
+            session.pause_task.submit(rounds.taking(), rounds.end)
             return None
         if finish is not None or rounds.is_held:
             return self._merge(pause, now)

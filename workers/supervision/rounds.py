@@ -43,7 +43,8 @@ class Rounds:
         self._session, self._node, self.team = session, node, team
         self.thread = Background("round")
         self._stage = RoundStage.IDLE
-        self.is_over = self._is_wanted = self._is_releasing = False
+        self.is_over = self._is_wanted = False
+        self._is_in_pause = False  # the pause's thread works on the flats; whoever set it has a follow-up
         self._last_s = 0.0
         self._next_s = time.monotonic() + AUTO_S
         self._speed: float | None = None
@@ -88,7 +89,7 @@ class Rounds:
 
     def copy(self, *, hold: bool) -> Callable[[], tuple[bool, float]]:
         """Return the work of a cut, for a thread, while all are parked and booked; its answer is for `was_cut`."""
-        anchor = self._node.anchor
+        anchor, self._is_in_pause = self._node.anchor, True
 
         def work() -> tuple[bool, float]:
             began_s = time.monotonic()
@@ -104,7 +105,7 @@ class Rounds:
 
     def was_cut(self, answer: tuple[bool, float]) -> None:
         """Note what has been settled at the cut, and prepare the exchange; workers may go on."""
-        is_finite, self._cut_s = answer
+        (is_finite, self._cut_s), self._is_in_pause = answer, False
         node, queue = self._node, self._node.queue
         if self.is_held:
             node.committed.hold()
@@ -153,20 +154,21 @@ class Rounds:
 
     def releasing(self) -> Callable[[], None]:
         """Return the work that gives the flats what this node has, for a thread; then `was_released`."""
-        self._is_releasing = True
+        self._is_in_pause = True
         return self._node.anchor.release
 
     def was_released(self, _: object) -> None:
-        self._is_releasing = False
+        self._is_in_pause = False
         self._node.committed.release()
 
-    def take(self) -> None:
-        """Set the flats to the anchor, in a thread, for the end of the job."""
-        self._node.anchor.take()
+    def taking(self) -> Callable[[], None]:
+        """Return the work that sets the flats to the anchor for the end of the job, for a thread; then `end`."""
+        self._is_in_pause = True
+        return self._node.anchor.take
 
     def end(self, _: object) -> None:
         """Note that no round follows: flats and ledger are those of the last committed one."""
-        self.is_over = True
+        self.is_over, self._is_in_pause = True, False
         self._node.end()
 
     # ---- one turn
@@ -177,6 +179,9 @@ class Rounds:
         if self.is_over:
             return
         self._node.forget_callers()
+        self.team.beat()
+        if self._is_in_pause:  # what is heard meanwhile would change anchor, flats or ledger under it
+            return
         for parcel in self._heard():
             kind = parcel["kind"]
             if kind == "wanted":
@@ -192,7 +197,7 @@ class Rounds:
                 self._end(kind, parcel["why"])
         if self._formed is not None and self._stage in (RoundStage.IDLE, RoundStage.EXCHANGING):
             self._reform(self._formed)
-        if self.is_held and not self._is_releasing and self.is_due(now, in_trial=False):
+        if self.is_held and self.is_due(now, in_trial=False):
             anchor = self._node.anchor  # a long evaluation: all are parked, and little has changed
             self._begin(lambda updates: anchor.offer(updates) if anchor.cut() else 0.0)
 
@@ -282,7 +287,8 @@ class Rounds:
         self._session.journal.event("node-lost", nodes=gone, generation=node.generation, left=list(members))
         left = counted(len(members), "node")
         self._session.journal.show_message(f"node {names} is lost; {left} left, with its unfinished batches")
-        self._deal(node.shares.lose(members))
+        node.shares.lose(members)
+        self._deal({})
 
     def _end(self, kind: str, why: str) -> None:
         """End this node with the last committed round: it cannot go on with the others."""
