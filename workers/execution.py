@@ -37,7 +37,7 @@ from hogwild.planning.device_placement import with_devices
 from hogwild.scheduling.work_queue import Limits, WorkQueue
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Scoreboard
-from hogwild.storage.run_directory import LIBRARY, RunDir
+from hogwild.storage.run_directory import LIBRARY, RunDir, checkpoints_beside
 from hogwild.training.without_dynamo import sparing_the_compiler
 from hogwild.user_code import raised_text
 from workers.child.spec import WorkerSpec
@@ -228,9 +228,11 @@ class _Prepared:
             streamed=streamed,
             node=node,
         )
-        if request.resume:
+        # A node of a cluster may be new here, beside nodes that have written checkpoints.
+        goes_on = request.resume is not None or (node is not None and bool(checkpoints_beside(rundir.path)))
+        if goes_on:
             startup.phase("loading the checkpoint")
-        restored = restore(session) if request.resume else None  # before anything is written
+        restored = restore(session) if goes_on else None  # before anything is written
         write_descriptions(request, planned, parts, rundir)  # first: after it, a killed job can be resumed
         rundir.make_folders()
         if window is not None:

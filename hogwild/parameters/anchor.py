@@ -114,9 +114,9 @@ class Anchor:
         self.is_open = True
         return all(is_finite(words.copy) for words in self._words)
 
-    def offer(self, updates: int) -> float:
+    def offer(self, updates: int) -> tuple[float, int]:
         """Put this node's part into the sums: `updates` times its difference, and the rows that changed. Return the
-        drift: the norm of the difference over that of the anchor."""
+        drift, which is the norm of the difference over that of the anchor, and a checksum of the anchor."""
         changed = np.zeros(-(-self._rows // 8) * 8, np.uint8)
         moved = whole = 0.0
         for words in self._words:
@@ -130,14 +130,12 @@ class Anchor:
                 changed[table.bit : table.bit + table.rows] = rows
         if self._rows:
             self.regions[CHANGED].array(np.uint8, (len(changed) // 8,))[:] = np.packbits(changed)
-        return float((moved / whole) ** 0.5) if whole else 0.0
+        return float((moved / whole) ** 0.5) if whole else 0.0, self._checksum()
 
-    def offer_nothing(self) -> None:
-        """Take part in a round without a difference."""
-        for words in self._words:
-            words.sums.zero_()
-        if self._rows:
-            self.regions[CHANGED].array(np.uint8, (-(-self._rows // 8),))[:] = 0
+    def _checksum(self) -> int:
+        """Return the sum of the anchor's words as integers: nodes that agree to the bit have the same."""
+        integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        return sum(int(words.anchor.view(integers[words.anchor.element_size()]).sum()) for words in self._words)
 
     def settle(self, updates: int, nodes: int) -> None:
         """Turn the sums over all nodes into the new anchor; `updates` of all nodes since the last round."""

@@ -5,7 +5,7 @@ lock."""
 
 import contextlib
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -147,13 +147,19 @@ class Taken(Generic[Answer]):
     misfit: CheckpointError | None = None
 
 
-def load_newest(folder: Path, use: Callable[[dict[str, Any]], Answer], older_than: int | None = None) -> Taken[Answer]:
+def load_newest(
+    folder: Path,
+    use: Callable[[dict[str, Any]], Answer],
+    older_than: int | None = None,
+    beside: Sequence[Path] = (),
+) -> Taken[Answer]:
     """Pass the newest complete, loadable checkpoint to `use`; if that raises CheckpointError, try the one before, and
     so on: behind a damaged, hostile or foreign checkpoint there may be a good one. Changes nothing on disk.
-    `older_than` as in `newest_first`."""
+    `older_than` as in `newest_first`; `beside`: further folders with checkpoints of the same run."""
     rejected: list[str] = []
     misfit: CheckpointError | None = None
-    for path in newest_first(folder, older_than):
+    found = [path for one in (folder, *beside) for path in newest_first(one, older_than)]
+    for path in sorted(found, key=lambda path: -update_of(path.name)):  # of equal ones the first folder's
         try:
             refuse_link(path)
             state = load(path)

@@ -237,6 +237,13 @@ class RunDir:
         return False
 
 
+def checkpoints_beside(run: Path) -> list[Path]:
+    """Return the folders of checkpoints that the other nodes of a cluster have written on this disk."""
+    home = run.parent if re.fullmatch(OF_NODE, run.name) else run
+    folders = [home / "checkpoints", *sorted(home.glob("node-*/checkpoints"))]
+    return [folder for folder in folders if folder != run / "checkpoints" and folder.is_dir()]
+
+
 _open: "weakref.WeakSet[RunDir]" = weakref.WeakSet()
 
 

@@ -116,16 +116,17 @@ def test_three_hosts_share_out_the_work_of_two_that_fail_one_after_the_other(tmp
 @thorough
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_a_slow_node_gets_less_work_and_ends_with_the_others(tmp_path: Path) -> None:
-    epochs = 30
+    samples = 80_000
     cores = sorted(os.sched_getaffinity(0))[:2]
     with Hosts(2) as hosts:
-        job = counting(tmp_path, f"train.epochs={epochs}", "log.every_s=1", hosts=hosts, pace_s=0.0, cores=cores)
+        sizes = [f"{of_whom}.init_args.samples={samples}" for of_whom in ("model", "data.train")]
+        job = counting(tmp_path, *sizes, "log.every_s=1", hosts=hosts, pace_s=0.0, cores=cores)
         busy = [sys.executable, "-c", "while True: pass"]
         with subprocess.Popen(["taskset", "--cpu-list", str(cores[1]), *busy]) as beside:
             try:
                 with job:
                     assert job.wait() == [0, 0], job.text()
-                    assert_each_once(job, epochs=epochs)
+                    assert_each_once(job, samples=samples)
             finally:
                 beside.kill()
     ends = [last_batch_s(job, node) for node in (0, 1)]

@@ -109,3 +109,4 @@ def test_the_end_of_the_first_node_ends_all_with_the_last_round_and_the_same_com
     with counting(tmp_path) as job:
         assert job.wait() == [0, 0], job.text()
         assert_each_once(job)
+        assert job.events(0, "resume")[-1]["updates"] == before  # from what the second node had written

@@ -1,7 +1,7 @@
 """The communicator of a node: exchanges notes and sums with those of the other nodes. The only file that imports
 torch.distributed. It maps no parameter: killed anywhere, it leaves nothing half done (`cluster/members.py`).
 
-    supervisor  join, share, round, hurry, leave   ->         parcels over its socket
+    supervisor  join, share, round, leave           ->         parcels over its socket
                 <-  missing, joined, shared, noted, committed, wanted, formed, out, lost
 
     idle     a small collective (tick) several times a second: who is ready for what. So a node that is gone is noticed
@@ -14,8 +14,10 @@ gloo's groups are made by hand, one per generation: that takes milliseconds, and
 import contextlib
 import json
 import os
+import queue
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -89,7 +91,7 @@ class Communicator:
         self.generation, self.members = task.generation, tuple(task.members)
         self._committed, self._buffered = task.committed, task.buffered
         self._group: Any = None
-        self._ready, self._is_hurried, self._has_wanted = 0, False, False
+        self._ready, self._has_wanted = 0, False
         self._has_begun = task.generation > 0  # the supervisor's loop runs
         self._beat, self._beat_s, self._looked_s = 0, time.monotonic(), time.monotonic()  # of the supervisor
         self._seen: dict[int, tuple[float, bool | None]] = {}  # when it was looked whether a node lives
@@ -158,13 +160,13 @@ class Communicator:
 
     def _take(self, command: dict[str, Any]) -> None:
         match command["do"]:
-            case "round":
+            case "round" if command["generation"] == self.generation:
                 self._ready, self._note, self._has_wanted = command["round"], command["note"], False
+                self._has_begun = True
+            case "round":  # of a group that has failed meanwhile: the supervisor will hear of it
                 self._has_begun = True
             case "share":
                 self._ready, self._source, self._state = SHARE, command["source"], command.get("descriptor")
-            case "hurry":
-                self._is_hurried = True
             case "leave":
                 raise _Told
             case _:
@@ -196,11 +198,24 @@ class Communicator:
 
     @staticmethod
     def _of_store(call: Callable[[], Answer]) -> Answer:
+        """Return what a call of the store answers. Raises _StoreLost, also if the store's host is stopped: then the
+        call waits for ever, in a thread that the process's end will end."""
+        answers: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
+
+        def work() -> None:
+            try:
+                answers.put(call())
+            except (RuntimeError, dist.DistError, OSError) as error:
+                answers.put(error)
+
+        threading.Thread(target=work, daemon=True).start()
         try:
-            return call()
-        except (RuntimeError, dist.DistError, OSError) as error:
-            words = str(error).partition("\n")[0]
-            raise _StoreLost(f"{words[:300]}") from error
+            answer = answers.get(timeout=STORE_S + 1)
+        except queue.Empty:
+            raise _StoreLost(f"no answer within {STORE_S + 1:g} s") from None
+        if isinstance(answer, Exception):
+            raise _StoreLost(str(answer).partition("\n")[0][:300]) from answer
+        return answer
 
     def _has(self, *keys: str) -> bool:
         return bool(self._of_store(lambda: self._store.check(list(keys))))
@@ -236,9 +251,13 @@ class Communicator:
                 answered = call
             here = [f"here/{answered}/{number}" for number in range(world)]
             if rank == 0 and answered and self._has(*here):
-                self._set(f"joined/{answered}", "all")
+                lives = [json.loads(self._get(key))["life"] for key in here]
+                self._set_first(f"joined/{answered}", json.dumps(lives))
+            # An earlier process of this node may have answered the call: the others would connect to that one.
             if answered and self._has(f"joined/{answered}"):
-                break
+                lives = json.loads(self._get(f"joined/{answered}"))
+                if lives[rank] == facts["life"]:
+                    break
             if time.monotonic() >= next_word_s:
                 next_word_s = time.monotonic() + MISSING_S
                 self._tell("missing", nodes=[number for number, key in enumerate(here) if not self._has(key)])
@@ -289,7 +308,7 @@ class Communicator:
                 why = str(error)
                 continue
             break
-        self._ready, self._has_wanted, self._is_hurried = 0, False, False
+        self._ready, self._has_wanted = 0, False
         self._committed = max(self._committed, proposal["take"])
         self._words[RoundWord.COMMITTED] = self._committed
         lost = [number for number in before if number not in self.members]
@@ -356,9 +375,9 @@ class Communicator:
     def _step(self) -> None:
         """Wait for a command, then find out who is ready for what, and do it if all are."""
         self._listen(0.0 if self._ready else TICK_S)
-        lowest, highest, hurried = self._tick()
+        lowest, highest = self._tick()
         if lowest != highest or not lowest:
-            if (highest or hurried) and not self._ready and not self._has_wanted:
+            if highest and not self._ready and not self._has_wanted:
                 self._has_wanted = True
                 self._tell("wanted")
             return
@@ -366,15 +385,14 @@ class Communicator:
             self._share()
         else:
             self._exchange(lowest)
-        self._ready, self._is_hurried = 0, False
+        self._ready = 0
 
-    def _tick(self) -> tuple[int, int, bool]:
-        """Return the lowest and the highest number that a member is ready for (0: for nothing), and whether one is in
-        a hurry."""
-        words = torch.tensor([self._ready, -self._ready, -int(self._is_hurried)])
+    def _tick(self) -> tuple[int, int]:
+        """Return the lowest and the highest number that a member is ready for; 0: for nothing."""
+        words = torch.tensor([self._ready, -self._ready])
         self._reduce(words, dist.ReduceOp.MIN)
-        lowest, highest, hurried = words.tolist()
-        return lowest, -highest, bool(hurried)
+        lowest, highest = words.tolist()
+        return lowest, -highest
 
     def _reduce(self, values: Tensor, by: Any = dist.ReduceOp.SUM) -> None:
         options = dist.AllreduceOptions()
@@ -393,7 +411,8 @@ class Communicator:
         """Exchange one round."""
         began_s = time.monotonic()
         notes, sent = self._gathered(json.dumps(self._note).encode())
-        self._tell("noted", round=number, notes={k: json.loads(note) for k, note in notes.items()})
+        generation = self.generation
+        self._tell("noted", generation=generation, notes={k: json.loads(note) for k, note in notes.items()})
         across = 2 * (len(self.members) - 1) / len(self.members)
         for sums in self._sums:
             for piece in sums.split(max(1, PIECE // sums.element_size())):
@@ -404,7 +423,7 @@ class Communicator:
         self._buffered = self._words[RoundWord.BUFFERED] = number
         self._reduce(torch.ones(1))  # the barrier
         self._committed = self._words[RoundWord.COMMITTED] = number
-        self._tell("committed", round=number, bytes=sent, seconds=time.monotonic() - began_s)
+        self._tell("committed", generation=generation, bytes=sent, seconds=time.monotonic() - began_s)
 
     def _gathered(self, own: bytes) -> tuple[dict[int, bytes], int]:
         """Return the bytes of every member, by number, and how many bytes were sent."""

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from hogwild import host
 from hogwild.cluster.launch import Launch
 from hogwild.cluster.node_queue import NodeQueue
@@ -19,6 +21,7 @@ from hogwild.parameters.anchor import Anchor
 from hogwild.scheduling.leases import Limits
 from workers.session.outcome import Outcome
 
+Momentum = dict[str, Tensor]  # of the outer rule, by dtype
 LEFT_OUT = 75  # exit status of a node that cannot go on with the others, and may be started again
 
 
@@ -110,6 +113,8 @@ class Node:
     traffic: Traffic = field(default_factory=Traffic)
     notes: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # of all nodes, from the last round
     before: dict[str, Any] = field(default_factory=dict)  # this node's note in the last committed round
+    held: tuple[int, Momentum] = (0, {})  # the round that is held, and its momentum
+    is_alone: bool = False  # it cannot go on with the others
     _life: socket.socket | None = None
 
     @property
@@ -124,7 +129,7 @@ class Node:
     @property
     def writes(self) -> bool:
         """True if it writes checkpoints."""
-        return self.is_first or not self.shares_disk
+        return self.is_first or not self.shares_disk or self.is_alone
 
     @property
     def may_look(self) -> bool:
@@ -135,7 +140,9 @@ class Node:
 
     def open_life(self) -> str:
         """Listen; return the address. A connection tells others that this process lives, and nothing else."""
-        self._life = socket.create_server((host.own_address(self.launch.address), 0), backlog=socket.SOMAXCONN)
+        own = host.own_address(self.launch.address)
+        family = socket.AF_INET6 if ":" in own else socket.AF_INET
+        self._life = socket.create_server((own, 0), family=family, backlog=socket.SOMAXCONN)
         self._life.setblocking(False)
         address, port = self._life.getsockname()[:2]
         return f"{address}:{port}"
@@ -182,4 +189,5 @@ class Node:
 
     def state(self) -> dict[str, Any]:
         """Return the cluster's part of a checkpoint."""
-        return {"round": self.round, "nodes": len(self.members), "momentum": self.anchor.momentum()}
+        number, momentum = self.held if self.anchor.is_held else (self.round, self.anchor.momentum())
+        return {"round": number, "nodes": len(self.members), "momentum": momentum}

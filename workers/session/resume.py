@@ -15,7 +15,7 @@ from hogwild.storage.checkpoint import Taken, load_newest
 from hogwild.storage.checkpoint_format import set_aside_after
 from hogwild.storage.published_folder import sweep
 from hogwild.storage.records import explained
-from hogwild.storage.run_directory import PLACES, RunDir
+from hogwild.storage.run_directory import PLACES, RunDir, checkpoints_beside
 from hogwild.training import loss_scaler
 from workers.session.outcome import Before
 from workers.session.session import Session
@@ -83,7 +83,7 @@ def restore(session: Session) -> Taken[str | None]:
     with explained(f"cannot clean up {folder}"):
         sweep(folder)
     session.before = _sums_before(session.rundir)
-    taken = load_newest(folder, partial(restore_state, session))
+    taken = load_newest(folder, partial(restore_state, session), beside=checkpoints_beside(session.rundir.path))
     if taken.path is None and taken.misfit is not None:
         raise taken.misfit
     if taken.path is None:  # start from the beginning, or from `model.init_from`
@@ -132,7 +132,8 @@ def record(session: Session, taken: Taken[str | None]) -> None:
         journal.event("resume", checkpoint=None, records_cut=cut)
         return
     # its writer may have been killed before this, and a finished job writes no further checkpoint
-    session.saving.point_latest(path.name)
+    if path.parent == rundir.checkpoints:
+        session.saving.point_latest(path.name)
     journal.event(
         "resume", checkpoint=path.name, updates=session.queue.updates, samples=session.queue.samples, records_cut=cut
     )

@@ -30,7 +30,7 @@ from workers.processes.roster import GAP_S
 from workers.session import rollback
 from workers.session.checkpointing import MEMORY_MARGIN
 from workers.session.exchange_trial import ExchangeTrial, ways_of, why_settled, words_of
-from workers.session.outcome import Outcome
+from workers.session.outcome import Due, Outcome
 from workers.session.run_files import write_choice
 from workers.session.session import Session
 from workers.supervision.rounds import Rounds
@@ -190,10 +190,7 @@ class Pauses:
     def _conclude(self, pause: Pause, now: float) -> Outcome | None:
         session, due = self._session, self._session.due(now)
         pause.stage = PauseStage.CONCLUDING
-        if self._rounds is not None and due.finish is not None and not self._rounds.is_over:
-            pause.stage = PauseStage.CUTTING  # a signal: the last committed round is what is left
-            return None
-        if not due.checkpoint:
+        if not due.checkpoint or self._must_take(due):
             return self._over(now)
         if session.saving.is_busy:  # at the end of the job; the loop continues meanwhile
             return None
@@ -206,7 +203,11 @@ class Pauses:
             return None
         pause.stage = PauseStage.WRITING
         due = self._session.due(now)
-        return None if due.rollback else due.finish or self._written(pause, now)
+        if due.rollback:
+            return None
+        if due.finish is not None and not self._must_take(due):
+            return due.finish
+        return self._written(pause, now)
 
     def _written(self, pause: Pause, now: float) -> Outcome | None:
         if self._session.due(now).rollback:  # the copy found ruined parameters
@@ -226,12 +227,19 @@ class Pauses:
     def _over(self, now: float) -> Outcome | None:
         """Return the outcome if the job ends here; otherwise let all workers train on."""
         if (finish := self._session.due(now).finish) is not None:
-            return finish
+            if self.current is None or not self._must_take(self._session.due(now)):
+                return finish
+            self.current.stage = PauseStage.CUTTING  # what is held is not the last committed round
+            return None
         if self._rounds is not None and self._rounds.is_held and self.current is not None:
             self.current.stage = PauseStage.RELEASING
             return None
         self._resume(time.monotonic())  # a fresh time: the pause may have taken long
         return None
+
+    def _must_take(self, due: Due) -> bool:
+        """Return whether the job ends, and a cluster's flats are not yet those of the last committed round."""
+        return due.finish is not None and self._rounds is not None and not self._rounds.is_over
 
     def _release(self, pause: Pause, now: float) -> Outcome | None:
         """Give a cluster's flats back what they had, then train on: an end that is due needs a pause of its own."""
@@ -245,7 +253,7 @@ class Pauses:
 
     def _is_cut_due(self, now: float) -> bool:
         """Return whether a round needs a cut. None while exchanges are being compared."""
-        in_trial = self._session.plan.rows > 1 and (self._trial is None or not self._trial.is_over)
+        in_trial = self._trial is not None and not self._trial.is_over
         return self._rounds is not None and self._rounds.is_due(now, in_trial=in_trial)
 
     def _is_slice_due(self, now: float) -> bool:

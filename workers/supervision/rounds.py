@@ -16,16 +16,18 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from hogwild.errors import TrainingError
 from hogwild.formatting import counted
 from hogwild.host.background_thread import Background
 from hogwild.shared_memory.scoreboard import Control
 from workers.processes.communicator import Communicators
-from workers.session.node import LEFT_OUT, Node
+from workers.session.node import LEFT_OUT, Momentum, Node
 from workers.session.outcome import Outcome
 from workers.session.session import Session
 
 AUTO_S = 1.0  # `sync_every_s: auto`, unless a cut or an exchange takes long
 CUTS_SHARE = 0.01  # of the time, at most, for `auto`
+TRIAL_S = 30.0  # for which a comparison of exchanges may hold up the others
 HURRY_S = 0.1  # after a round, until a node without work asks for the next one
 
 
@@ -43,10 +45,10 @@ class Rounds:
         self._session, self._node, self.team = session, node, team
         self.thread = Background("round")
         self._stage = RoundStage.IDLE
-        self.is_over = self._is_wanted = False
+        self.is_over = self._is_wanted = self._is_alone = False
         self._is_in_pause = False  # the pause's thread works on the flats; whoever set it has a follow-up
-        self._last_s = 0.0
-        self._next_s = time.monotonic() + AUTO_S
+        self._last_s = time.monotonic()
+        self._next_s = self._last_s + AUTO_S
         self._speed: float | None = None
         self._note: dict[str, Any] = {}  # of the cut
         node.before = node.queue.note()
@@ -79,19 +81,19 @@ class Rounds:
 
     def is_due(self, now: float, *, in_trial: bool) -> bool:
         """Return whether all should park for a cut. `in_trial`: exchanges are being compared, which a cut disturbs."""
-        if not self.is_idle or self.is_over or self.team.handle is None:
+        if not self.is_idle or self.is_over or self._is_alone or self.team.handle is None:
             return False
         is_dry = self._node.queue.is_dry
-        if in_trial and not is_dry:
+        if in_trial and not is_dry and now < self._last_s + TRIAL_S:
             return False
         hurries = (is_dry or self._node.wish is not None) and now >= self._last_s + HURRY_S
         return now >= self._next_s or self._is_wanted or hurries
 
-    def copy(self, *, hold: bool) -> Callable[[], tuple[bool, float]]:
+    def copy(self, *, hold: bool) -> Callable[[], tuple[bool, float, Momentum]]:
         """Return the work of a cut, for a thread, while all are parked and booked; its answer is for `was_cut`."""
         anchor, self._is_in_pause = self._node.anchor, True
 
-        def work() -> tuple[bool, float]:
+        def work() -> tuple[bool, float, Momentum]:
             began_s = time.monotonic()
             is_finite = anchor.cut()
             if not is_finite:  # this node goes on from the anchor
@@ -99,16 +101,17 @@ class Rounds:
                 anchor.cut()
             if hold:
                 anchor.hold()
-            return is_finite, time.monotonic() - began_s
+            return is_finite, time.monotonic() - began_s, anchor.momentum() if hold else {}
 
         return work
 
-    def was_cut(self, answer: tuple[bool, float]) -> None:
+    def was_cut(self, answer: tuple[bool, float, Momentum]) -> None:
         """Note what has been settled at the cut, and prepare the exchange; workers may go on."""
-        (is_finite, self._cut_s), self._is_in_pause = answer, False
+        (is_finite, self._cut_s, momentum), self._is_in_pause = answer, False
         node, queue = self._node, self._node.queue
         if self.is_held:
             node.committed.hold()
+            node.held = node.round, momentum
         if not is_finite:
             queue.skip_since(self._node.before)
             node.traffic.skipped += 1
@@ -119,7 +122,7 @@ class Rounds:
             self._session.journal.show_message(f"warning: {words}")
         self._begin(node.anchor.offer)
 
-    def _begin(self, offer: Callable[[int], float]) -> None:
+    def _begin(self, offer: Callable[[int], tuple[float, int]]) -> None:
         """Begin a round with what is settled now; `offer` prepares the sums, in a thread."""
         self._note = self._written(time.monotonic())
         self._stage, self._node.is_in_round, self._is_wanted = RoundStage.OFFERING, True, False
@@ -176,7 +179,7 @@ class Rounds:
     def advance(self, now: float) -> None:
         """Process what the communicator has said."""
         self.thread.finish()
-        if self.is_over:
+        if self.is_over or self._is_alone:
             return
         self._node.forget_callers()
         self.team.beat()
@@ -184,6 +187,8 @@ class Rounds:
             return
         for parcel in self._heard():
             kind = parcel["kind"]
+            if kind in ("noted", "committed") and not self._is_ours(parcel):
+                continue
             if kind == "wanted":
                 self._is_wanted = True
             elif kind == "noted":
@@ -199,21 +204,29 @@ class Rounds:
             self._reform(self._formed)
         if self.is_held and self.is_due(now, in_trial=False):
             anchor = self._node.anchor  # a long evaluation: all are parked, and little has changed
-            self._begin(lambda updates: anchor.offer(updates) if anchor.cut() else 0.0)
+            self._begin(lambda updates: anchor.offer(updates) if anchor.cut() else (0.0, 0))
+
+    def _is_ours(self, parcel: Mapping[str, Any]) -> bool:
+        """Return whether it is about the round that was begun last, and not about one that was given up."""
+        return self._stage is RoundStage.EXCHANGING and parcel["generation"] == self.team.generation
 
     def _heard(self) -> list[dict[str, Any]]:
         heard = list(self.team.heard)
         self.team.heard.clear()
         return heard
 
-    def _offered(self, drift: float) -> None:
+    def _offered(self, answer: tuple[float, int]) -> None:
         """Begin the exchange, unless the group has changed since the cut."""
+        drift, self._note["anchor"] = answer
         self._note["drift"] = self._node.traffic.drift = drift
         self._began_s, self._notes = time.monotonic(), None
-        if self._formed is not None or not self.team.tell("round", round=self._node.round + 1, note=self._note):
+        if self._formed is not None or not self._tell_round():
             self._give_up()
             return
         self._stage = RoundStage.EXCHANGING
+
+    def _tell_round(self) -> bool:
+        return self.team.tell("round", generation=self.team.generation, round=self._node.round + 1, note=self._note)
 
     def _give_up(self) -> None:
         """Throw the cut away: the next one has all of it."""
@@ -222,6 +235,7 @@ class Rounds:
 
     def _settle(self) -> None:
         assert self._notes is not None, "notes come before their round is committed"
+        self._require_same_anchor(self._notes)
         self._stage, node = RoundStage.SETTLING, self._node
         updates, nodes = sum(note["updates"] for note in self._notes.values()), len(self._notes)
 
@@ -230,6 +244,15 @@ class Rounds:
             node.anchor.apply()
 
         self.thread.submit(work, lambda _: self._settled())
+
+    def _require_same_anchor(self, notes: Mapping[int, Mapping[str, Any]]) -> None:
+        sums = {number: note["anchor"] for number, note in sorted(notes.items())}
+        if len(set(sums.values())) > 1:
+            raise TrainingError(
+                f"round {self._node.round + 1}: the nodes' parameters of the last round differ (checksums {sums}); "
+                "their processors round differently, or this is a bug in hogwild. Resume from the last checkpoint",
+                code="cluster/apart",
+            )
 
     def _settled(self) -> None:
         """Advance the ledger by the committed round."""
@@ -241,9 +264,7 @@ class Rounds:
         node.before, node.notes = self._note, {**node.notes, **notes}
         node.queue.committed()
         self._deal(node.shares.commit(notes))
-        returned = node.queue.withdraw(node.shares.keep_of(node.number))
-        if returned:
-            self._is_wanted = False
+        node.queue.withdraw(node.shares.keep_of(node.number))
         self._stage, node.is_in_round = RoundStage.IDLE, False
         self._last_s, self._next_s = now, now + self._interval_s()
         self._cut_at_s = self._note["at_s"]
@@ -297,7 +318,7 @@ class Rounds:
         self._session.journal.show_message(f"{reason}: {why}")
         if self._session.stop is None:
             self._session.stop = Outcome("stopped", reason, exit_status=LEFT_OUT)
-        self.is_over = True
+        self._is_alone = self._node.is_alone = True
 
     def _interval_s(self) -> float:
         wanted = self._session.job.cluster.sync_every_s
