@@ -36,8 +36,9 @@ from hogwild.scheduling.leases import WorkItem
 from hogwild.shared_memory.region import Region
 from workers.messages import CommunicateTask, Leaving, ParentGone, Start, receive_parcels, send_parcel
 
-TICK_S = 0.1  # between two ticks of an idle group
+TICK_S = 0.2  # between two ticks of an idle group
 TICK_TIMEOUT_S = 10.0  # of every collective: a node that does not answer is out
+FORM_S = 12.0  # for a new group: gloo itself gives up after TICK_TIMEOUT_S
 GATHER_S = 2.5  # after our own standing, for nodes of which nothing is heard
 REPLACED_S = 40.0  # for a node that lives: its communicator is being replaced, which imports torch
 PROBE_S = 0.5  # between two looks whether a node lives, and for the answer
@@ -113,10 +114,8 @@ class Communicator:
             else:
                 self._join()
             while True:
-                try:
-                    self._step()
-                except (RuntimeError, dist.DistError) as failure:
-                    self._agree(str(failure))
+                if why := self._failure_of_step():
+                    self._agree(why)
         except _Told:
             self._write_standing(is_gone=True)
         except _Stopped:
@@ -125,6 +124,14 @@ class Communicator:
             self._end("lost", str(lost))
         except _LeftOut as out:
             self._end("out", str(out))
+
+    def _failure_of_step(self) -> str:
+        """Return why a collective has failed, or "". The exception would keep the group's connections open."""
+        try:
+            self._step()
+        except (RuntimeError, dist.DistError) as failure:
+            return str(failure) or type(failure).__name__
+        return ""
 
     def close(self) -> None:
         """No-op: a process that ends closes its connections."""
@@ -196,10 +203,16 @@ class Communicator:
             )
         )
 
-    @staticmethod
-    def _of_store(call: Callable[[], Answer]) -> Answer:
-        """Return what a call of the store answers. Raises _StoreLost, also if the store's host is stopped: then the
-        call waits for ever, in a thread that the process's end will end."""
+    def _of_store(self, call: Callable[[], Answer]) -> Answer:
+        """Return what a call of the store answers. Raises _StoreLost, also if its host is stopped."""
+        try:
+            return self._within(STORE_S + 1, call)
+        except (RuntimeError, dist.DistError, OSError) as error:
+            raise _StoreLost(str(error).partition("\n")[0][:300]) from error
+
+    def _within(self, limit_s: float, call: Callable[[], Answer]) -> Answer:
+        """Return what a call answers that may wait for ever: in a thread, which then ends with the process. Raises
+        RuntimeError after `limit_s`, and what it raises."""
         answers: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
 
         def work() -> None:
@@ -209,12 +222,17 @@ class Communicator:
                 answers.put(error)
 
         threading.Thread(target=work, daemon=True).start()
-        try:
-            answer = answers.get(timeout=STORE_S + 1)
-        except queue.Empty:
-            raise _StoreLost(f"no answer within {STORE_S + 1:g} s") from None
+        until_s = time.monotonic() + limit_s
+        while True:
+            self._words[RoundWord.BEAT] += 1
+            try:
+                answer = answers.get(timeout=min(1.0, limit_s))
+                break
+            except queue.Empty:
+                if time.monotonic() > until_s:
+                    raise RuntimeError(f"no answer within {limit_s:g} s") from None
         if isinstance(answer, Exception):
-            raise _StoreLost(str(answer).partition("\n")[0][:300]) from answer
+            raise answer
         return answer
 
     def _has(self, *keys: str) -> bool:
@@ -288,12 +306,13 @@ class Communicator:
         rank, size = self.members.index(self._place.rank), len(self.members)
         store = c10d.PrefixStore(f"gloo/{generation}", self._store)
         self._group = None  # closes the old one's connections
-        self._group = dist.ProcessGroupGloo(store, rank, size, options)
+        self._group = self._within(FORM_S, lambda: dist.ProcessGroupGloo(store, rank, size, options))
 
     # ---- a failure
 
     def _agree(self, why: str) -> None:
         """Form the next group with whoever is left. Raises _LeftOut, _StoreLost."""
+        self._group = None  # at once: nodes that do not talk to the lost one notice it by this
         while True:
             before = self.members
             self._write_standing()

@@ -9,6 +9,7 @@ A batch counts for the cluster when its cut is in a committed round. After a fai
 left, and on a round that one of them has committed: then all have its sums, and settle it from them. The ledger
 (`cluster/shares.py`) advances with each committed round, on every node in the same way."""
 
+import os
 import platform
 import time
 from collections.abc import Callable, Mapping
@@ -56,6 +57,7 @@ class Rounds:
         self._cut_s = self._began_s = 0.0
         self._notes: Mapping[int, dict[str, Any]] | None = None  # of all, in this round
         self._formed: dict[str, Any] | None = None  # not yet processed
+        self._agent = os.getppid()  # torchrun's process on this node
 
     def close(self) -> None:
         """End the thread; at the end of the job it may still be preparing a round that nobody needs."""
@@ -183,14 +185,17 @@ class Rounds:
             return
         self._node.forget_callers()
         self.team.beat()
+        if os.getppid() != self._agent:
+            self._end("lost", "torchrun has ended on this node")
+            return
         if self._is_in_pause:  # what is heard meanwhile would change anchor, flats or ledger under it
             return
         for parcel in self._heard():
             kind = parcel["kind"]
             if kind in ("noted", "committed") and not self._is_ours(parcel):
                 continue
-            if kind == "wanted":
-                self._is_wanted = True
+            if kind == "wanted":  # else the round that is wanted has begun
+                self._is_wanted = self._stage in (RoundStage.IDLE, RoundStage.SETTLING)
             elif kind == "noted":
                 self._notes = {int(number): note for number, note in parcel["notes"].items()}
             elif kind == "committed":
@@ -313,7 +318,7 @@ class Rounds:
 
     def _end(self, kind: str, why: str) -> None:
         """End this node with the last committed round: it cannot go on with the others."""
-        reason = "left out by the other nodes" if kind == "out" else "the store on the first node is lost"
+        reason = "left out by the other nodes" if kind == "out" else "torchrun or its store is lost"
         self._session.journal.event(f"cluster-{kind}", why=why)
         self._session.journal.show_message(f"{reason}: {why}")
         if self._session.stop is None:
