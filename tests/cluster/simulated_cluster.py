@@ -412,7 +412,7 @@ class Cluster:
             if all(node.queue.is_finished for node in self.nodes.values()):
                 break
             worked = [node.settle_all() for node in self.nodes.values()]
-            before = json.dumps(self.shares.state())
+            before = json.dumps([self.shares.state(), self.shares.holdings])
             was_dry = [number for number, node in self.nodes.items() if node.queue.is_dry]
             for node in self.nodes.values():
                 node.book()
@@ -420,7 +420,8 @@ class Cluster:
             is_left = bool(self.shares._open_pool) or self.shares.next_epoch < self.case.epochs
             if is_left and self.shares._budget != 0 and (self.case.max_updates is None or not self.borders.has_units):
                 assert all(self.shares.holdings[number] for number in was_dry), "a dry node got nothing"
-            assert any(worked) or before != json.dumps(self.shares.state()), "nobody gets on"
+            after = json.dumps([self.shares.state(), self.shares.holdings])
+            assert any(worked) or before != after, "nobody gets on"
         assert self.shares.is_finished
         self.check_the_end()
 

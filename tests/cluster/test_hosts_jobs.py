@@ -52,7 +52,8 @@ def test_survivors_finish_the_work_of_a_node_without_power(tmp_path: Path) -> No
         job.kill_agents()
 
 
-@pytest.mark.parametrize("by", ["cable", pytest.param("host", marks=thorough)])
+@thorough
+@pytest.mark.parametrize("by", ["cable", "host"])
 def test_after_a_blink_of_a_cable_or_of_a_host_all_go_on_together(tmp_path: Path, by: str) -> None:
     with Hosts(2) as hosts, counting(tmp_path, hosts=hosts, pace_s=0.2) as job:
         job.wait_for_round(3)

@@ -14,6 +14,7 @@ thorough = pytest.mark.skipif(not IS_THOROUGH, reason="make stress")
 VALIDATED = "data.val={class_path: counting.Numbers, init_args: {samples: 8}}"
 
 
+@thorough
 def test_other_nodes_commit_rounds_during_a_long_evaluation_of_the_first(tmp_path: Path) -> None:
     slow = ("evaluate.every_updates=50", "model.init_args.evaluation_pace_s=200")
     with counting(tmp_path, VALIDATED, *slow, pace_s=0.1) as job:
@@ -26,6 +27,7 @@ def test_other_nodes_commit_rounds_during_a_long_evaluation_of_the_first(tmp_pat
         assert job.events(0, "evaluation") and not job.events(1, "evaluation")
 
 
+@thorough
 def test_parameters_that_become_nan_on_one_node_stay_there_and_its_batches_are_skipped(tmp_path: Path) -> None:
     poisoned = ("model.class_path=poisoning.Poisoned", "model.init_args.poisoned_at=800")
     with counting(tmp_path, *poisoned) as job:

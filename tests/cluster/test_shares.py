@@ -21,6 +21,7 @@ from hogwild.scheduling.leases import Limits, WorkItem
 from hogwild.scheduling.range_schedule import LeaseSchedule
 from hogwild.scheduling.work_queue import WorkQueue
 from tests.cluster.simulated_cluster import Case, Cluster, finish, note_of, queue_of
+from tests.helpers.processes import IS_THOROUGH
 
 KINDS = ("ranges", "lanes", "stream", *(("grid",) if find_spec("numba") else ()))
 DAY = Limits(procs=1, epochs=100)
@@ -57,7 +58,7 @@ def test_whatever_happens_each_batch_is_settled_once_in_committed_rounds(case: C
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=500)
+@settings(max_examples=500 if IS_THOROUGH else 60)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_whatever_happens_to_many_jobs_of_a_kind(kind: str, data: st.DataObject, seed: int) -> None:
     cluster = Cluster(data.draw(cases((kind,))), Random(seed))
