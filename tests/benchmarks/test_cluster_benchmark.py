@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import cluster
-from benchmarks.cluster import Tally
+from benchmarks import cluster, cluster_deaths
+from benchmarks.cluster_deaths import Tally
 from benchmarks.row import Row
 from tests.cluster.running import SAMPLES
 
@@ -84,14 +84,14 @@ class Ended:
 )
 def test_samples_that_were_lost_or_counted_twice_are_found(job: Ended, counted: tuple[int, int, int]) -> None:
     tally = Tally()
-    cluster._count(job, 0, tally)  # type: ignore[arg-type]
+    cluster_deaths._count(job, 0, tally)  # type: ignore[arg-type]
     assert (tally.lost, tally.twice, tally.excused) == counted
 
 
 @pytest.mark.processes
 def test_a_communicator_is_killed_and_the_job_counted() -> None:
     written: list[list[Row]] = []
-    tally = cluster.kills(1, seed=1, put=written.append)
-    assert tally.kills == {cluster.COMMUNICATOR: 1} and tally.jobs == 1
+    tally = cluster_deaths.kills(1, seed=1, put=written.append)
+    assert tally.kills == {cluster_deaths.COMMUNICATOR: 1} and tally.jobs == 1
     (rows,) = written
     assert [row.value for row in rows] == [0, 0, 0]

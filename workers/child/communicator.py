@@ -61,7 +61,7 @@ class _Told(Exception):
     """Told to leave."""
 
 
-class _Stopped(Exception):
+class _SupervisorStopped(Exception):
     """The supervisor of this node is stopped."""
 
 
@@ -118,7 +118,7 @@ class Communicator:
                     self._agree(why)
         except _Told:
             self._write_standing(is_gone=True)
-        except _Stopped:
+        except _SupervisorStopped:
             self._write_standing(is_gone=True)
         except _StoreLost as lost:
             self._end("lost", str(lost))
@@ -163,15 +163,14 @@ class Communicator:
             self._beat, self._beat_s = beat, now
         self._looked_s = now
         if now - self._beat_s > STOPPED_S:
-            raise _Stopped
+            raise _SupervisorStopped
 
     def _take(self, command: dict[str, Any]) -> None:
+        self._has_begun |= command["do"] == "round"
         match command["do"]:
-            case "round" if command["generation"] == self.generation:
-                self._ready, self._note, self._has_wanted = command["round"], command["note"], False
-                self._has_begun = True
-            case "round":  # of a group that has failed meanwhile: the supervisor will hear of it
-                self._has_begun = True
+            case "round":
+                if command["generation"] == self.generation:  # else its group has failed: the supervisor will hear
+                    self._ready, self._note, self._has_wanted = command["round"], command["note"], False
             case "share":
                 self._ready, self._source, self._state = SHARE, command["source"], command.get("descriptor")
             case "leave":
@@ -340,9 +339,9 @@ class Communicator:
         if not self.generation:
             return
         standing = {"committed": self._committed, "buffered": self._buffered, "is_gone": is_gone}
-        with contextlib.suppress(_StoreLost) if is_gone else contextlib.nullcontext():
-            if is_gone:
-                self._store.set_timeout(timedelta(seconds=LEAVE_S))
+        if is_gone:
+            self._store.set_timeout(timedelta(seconds=LEAVE_S))
+        with contextlib.suppress(*[_StoreLost] * is_gone):
             self._set(f"g{self.generation}/{self._place.rank}", json.dumps(standing))
 
     def _proposed(self, generation: int) -> dict[str, Any]:
