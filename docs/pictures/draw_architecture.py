@@ -17,7 +17,7 @@ SUPERVISOR = [
     "supervision/  births, deaths, pauses",
     "session/      counters, evaluation,",
     "              checkpoints, records",
-    "computes no model; waits 20 ms at most",
+    "computes no model; waits 50 ms at most",
 ]
 WORKER = [
     "gather a batch → forward → backward (private)",

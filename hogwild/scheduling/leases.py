@@ -1,7 +1,7 @@
 """The values of the work queue: items, leases, the ledger, and the progress in a worker's row. The rules are in
 `work_queue.py`."""
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 
 MAX_ITEM_BATCHES = 0xFFFF  # the commit word counts the batches of an item in 16 bits
@@ -78,7 +78,10 @@ class Counts(Ledger):
         return Ledger(self.done, self.skipped, self.quarantined, self.indeterminate, self.redone)
 
     def __add__(self, other: "Counts") -> "Counts":
-        return Counts(*(one + more for one, more in zip(astuple(self), astuple(other), strict=True)))
+        return Counts(*(getattr(self, name) + getattr(other, name) for name in _COUNTED))
+
+
+_COUNTED = tuple(each.name for each in fields(Counts))
 
 
 @dataclass(frozen=True, slots=True)

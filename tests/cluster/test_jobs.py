@@ -1,9 +1,12 @@
 """Whole jobs of several nodes: real torchrun, supervisors, workers and communicators on loopback."""
 
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cluster.running import SAMPLES, Nodes, assert_each_once, counting
@@ -64,9 +67,18 @@ def test_survivors_finish_the_work_of_a_node_that_is_killed(tmp_path: Path) -> N
         assert lost["nodes"] == [1]
 
 
+def share_of_a_core(process: psutil.Process, until: Callable[[], None]) -> float:
+    """Of the time until then; 1: it was awake all the time."""
+    before, began_s = process.cpu_times(), time.monotonic()
+    until()
+    after, took_s = process.cpu_times(), time.monotonic() - began_s
+    return (after.user + after.system - before.user - before.system) / took_s
+
+
 def test_a_communicator_that_is_killed_is_replaced_and_nobody_is_lost(tmp_path: Path) -> None:
     with counting(tmp_path, pace_s=0.2) as job:
         job.wait_for_round(3)
+        assert share_of_a_core(job.supervisor(0), partial(job.wait_for_more_rounds, 10)) < 0.5  # it sleeps in between
         for number in range(3):
             node = number % 2
             job.communicator(node).kill()

@@ -37,6 +37,7 @@ def build_trainer(start: Start, setup: Setup, descriptors: list[int]) -> Trainer
         host.set_affinity(setup.cores)  # before any thread exists: threads keep the affinity they were made with
     torch.set_flush_denormal(setup.flush_denormal)  # first: threads made later inherit it
     limit_threads(setup.threads)
+    host.keep_freed_memory()
     board = Scoreboard(regions.pop("scoreboard"), setup.rows)
     row = Row(board, setup.worker)
     row.beat()

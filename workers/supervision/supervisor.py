@@ -1,8 +1,8 @@
-"""The parent's loop: wait (at most 20 ms), process what happened, pass it to the rosters and the queue, carry out their
+"""The parent's loop: wait (at most 50 ms), process what happened, pass it to the rosters and the queue, carry out their
 decisions. No model computation, no lock, no longer wait: a stalled worker gets a second to write its stacks, but
 the loop continues meanwhile (`stacks.py`).
 
-    wake: pidfds · ack pipes · sockets · signals · checkpoint written · 20 ms
+    wake: pidfds · ack pipes · sockets · signals · checkpoint written · 50 ms
       -> group: acks -> reports -> deaths (reap, read the row, release the leases) -> clocks    (`processes/group.py`)
       -> pauses -> leases -> records
 """
@@ -33,7 +33,7 @@ from workers.supervision.rounds import Rounds
 from workers.supervision.stream_work import StreamWork
 from workers.supervision.workers import Workers
 
-LOOP_WAIT_MS = 20
+LOOP_WAIT_MS = 50
 PSS_EVERY_S = 10.0  # the kernel walks all page tables for it
 PSS_SOON_S = 2.0
 MEMORY_WAIT_S = 1.0  # at the end, for a running measurement
@@ -61,7 +61,7 @@ class Supervisor:
         group.teams += self._teams
         if rounds is not None:
             self._teams.append(rounds.team)  # it is among the group's already
-        group.pool.roster.expect(session.job.supervise.spares + (rounds is not None))
+        group.pool.roster.expect(session.job.supervise.spares)
         self._pauses = Pauses(session, self._workers, rounds)
         self._answers = RequestAnswers(session, group.stacks)
         self._progress = ProgressRecords(session, time.monotonic())
