@@ -31,6 +31,7 @@ from hogwild.parameters.state_dicts import is_finite
 from hogwild.shared_memory.region import Region
 
 PIECE = 1 << 14  # words at a time: they stay in the nearest cache between our read and our write
+BLOCK = 1 << 16  # words at a time where torch makes a copy twice as wide
 RATE, MOMENTUM = 0.7, 0.9  # of nesterov, DiLoCo's
 WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # sums of these lose too much in themselves
 SUMS, CHANGED, CHANGERS = "round-", "changed", "changers"  # regions that the communicator maps
@@ -121,8 +122,8 @@ class Anchor:
         moved = whole = 0.0
         for words in self._words:
             words.sums.copy_(words.copy).sub_(words.anchor)
-            moved += float(torch.linalg.vector_norm(words.sums, dtype=torch.float64)) ** 2
-            whole += float(torch.linalg.vector_norm(words.anchor.to(words.sums.dtype), dtype=torch.float64)) ** 2
+            moved += _square(words.sums)
+            whole += _square(words.anchor)
             for start, stop in words.dense:
                 words.sums[start:stop].mul_(updates)
             for table in words.tables:
@@ -135,7 +136,8 @@ class Anchor:
     def _checksum(self) -> int:
         """Return the sum of the anchor's words as integers: nodes that agree to the bit have the same."""
         integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-        return sum(int(words.anchor.view(integers[words.anchor.element_size()]).sum()) for words in self._words)
+        views = [words.anchor.view(integers[words.anchor.element_size()]) for words in self._words]
+        return sum(int(piece.sum()) for view in views for piece in view.split(BLOCK))
 
     def settle(self, updates: int, nodes: int) -> None:
         """Turn the sums over all nodes into the new anchor; `updates` of all nodes since the last round."""
@@ -238,6 +240,11 @@ def _outside(size: int, tables: Sequence[RowTable]) -> list[tuple[int, int]]:
             ranges.append((end, table.offset))
         end = table.offset + table.rows * table.width
     return [*ranges, (end, size)] if end < size else ranges
+
+
+def _square(values: Tensor) -> float:
+    """Return the square of the 2-norm."""
+    return sum(float(torch.linalg.vector_norm(piece, dtype=torch.float64)) ** 2 for piece in values.split(BLOCK))
 
 
 def _move(flat: Tensor, copy: Tensor, new: Tensor) -> None:
