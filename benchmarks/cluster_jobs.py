@@ -33,7 +33,7 @@ class Effort:
     times: int = 6
     ddp_updates: tuple[int, int] = (600, 40)
     accuracy_epochs: int = 2
-    rates: tuple[float, ...] = (0.025, 0.05, 0.1, 0.2, 0.4)
+    rates: tuple[float, ...] = (0.0125, 0.025, 0.05, 0.1, 0.2)
     tuning_seeds: tuple[int, ...] = (11, 12)
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
     share: float = 1.0

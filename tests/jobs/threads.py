@@ -1,5 +1,5 @@
-"""A program that trains with large products and writes down how many threads its worker had, and how many page faults it
-took to allocate again what it had freed. Arguments: run directory, file for the answer, procs."""
+"""A program that trains with large products and writes down how many threads its worker had, and how many page faults
+it took to allocate again what it had freed. Arguments: run directory, file for the answer, procs."""
 
 import json
 import os
