@@ -62,10 +62,7 @@ OVER_LIMIT = Figure("2 nodes x 1 worker over two processes that share nothing, L
 ROUND_COST = Figure("samples/s with a round every second over none", 0.97)
 SLOW_NETWORK = Figure("samples/s with 100 ms and 10 Mbit/s between the nodes over loopback", 0.95)
 TUNED = Figure(
-    "LeNet, equal samples, rate tuned for one node and for two: test accuracy lost with two",
-    0.3,
-    "points",
-    True,
+    "LeNet, equal samples, rate tuned for one node and for two: test accuracy lost with two", 0.3, "points", True
 )
 KEPT = {outer: f"the same, one node's rate kept, {outer}: test accuracy lost with two" for outer in OUTERS}
 BYTES = Figure("bytes of a round over 2(K-1)/K x trained parameters", 1.1, "", True)

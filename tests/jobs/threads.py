@@ -14,15 +14,21 @@ from torch.utils.data import TensorDataset
 import hogwild
 
 
+def page_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def allocate() -> list[Tensor]:
+    """Return 24 MB, in blocks as large as a batch's activations."""
+    return [torch.ones(2 << 20) for _ in range(3)]
+
+
 def faults_of_an_allocation() -> int:
-    """Of 24 MB that were allocated and freed before; as the first block is larger than any before, glibc maps it, and
-    takes as much at the top of its heap, twice, for what it need not keep."""
-    before = 0
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        blocks = [torch.ones(2 << 20) for _ in range(3)]
-        blocks.clear()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    """Of memory that was allocated and freed before."""
+    allocate()
+    before = page_faults()
+    allocate()
+    return page_faults() - before
 
 
 class Counter(nn.Module):

@@ -177,7 +177,6 @@ def serve(start: Start, channel: socket.socket, leaving: Leaving, make: "Callabl
         made = make()
         loop = WorkerLoop(start, made, leaving) if isinstance(made, Trainer) else made
         Report("ready", detail=loop.path, task=loop.task).send(channel)
-        write_record(start.ack_write, 0, LOOK)
         loop.run()
     except ParentGone:
         os._exit(1)

@@ -80,7 +80,6 @@ class Communicators(Team):
         return True
 
     def listen(self, handle: Handle) -> Iterator[HogwildError]:
-        handle.acks()  # its doorbell: left in the pipe, it would keep the supervisor awake
         for parcel in self._parcels(handle):
             kind = parcel["kind"]
             if kind == "error":
