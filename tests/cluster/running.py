@@ -113,10 +113,11 @@ class Nodes(TorchRun):
         for process in self.processes_of(node):
             process.send_signal(signal.SIGKILL)
 
-    def kill_agents(self) -> None:
-        """Kill all agents: those of survivors would wait for those of lost nodes."""
+    def close(self) -> None:
+        """Kill what is left: agents of survivors would wait for those of lost nodes."""
         for agent in self.agents.values():
             agent.close()
+        super().close()
 
     def effects(self, node: int = 0) -> Tensor:
         latest = self.dir_of(node) / "checkpoints" / "latest" / "model.safetensors"

@@ -49,7 +49,6 @@ def test_survivors_finish_the_work_of_a_node_without_power(tmp_path: Path) -> No
         assert job.wait_for_end(0)["state"] == "succeeded"
         assert_each_once(job)
         assert job.summary()["cluster"]["lost"] == 1
-        job.kill_agents()
 
 
 @thorough
@@ -86,7 +85,6 @@ def test_a_node_that_was_away_too_long_ends_with_a_round_that_was_committed(tmp_
         for node in (0, 1):
             assert_each_once(job, node)
             assert job.summary(node)["cluster"]["lost"] == 1
-        job.kill_agents()
 
 
 @thorough
@@ -111,7 +109,6 @@ def test_three_hosts_share_out_the_work_of_two_that_fail_one_after_the_other(tmp
         assert job.wait_for_end(0)["state"] == "succeeded"
         assert_each_once(job)
         assert [event["nodes"] for event in job.events(0, "node-lost")] == [[2], [1]]
-        job.kill_agents()
 
 
 @thorough

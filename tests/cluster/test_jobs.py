@@ -60,6 +60,8 @@ def test_survivors_finish_the_work_of_a_node_that_is_killed(tmp_path: Path) -> N
     with counting(tmp_path) as job:
         job.wait_for_round(3)
         job.kill(1)
+        job.wait_for_event(0, "node-lost")
+        job.hurry()
         assert job.wait_for_end(0)["state"] == "succeeded"
         assert_each_once(job)
         assert job.summary()["cluster"]["lost"] == 1
@@ -83,7 +85,7 @@ def test_a_communicator_that_is_killed_is_replaced_and_nobody_is_lost(tmp_path: 
             node = number % 2
             job.communicator(node).kill()
             job.wait_for_event(0, "cluster-formed", count=number + 1)
-        (tmp_path / "diary" / "hurry").touch()
+        job.hurry()
         assert job.wait() == [0, 0], job.text()
         assert_each_once(job)
         assert job.summary()["cluster"]["lost"] == 0
@@ -104,6 +106,7 @@ def test_a_signal_to_all_leaves_the_last_round_and_a_resume_on_one_machine_and_b
         effects = job.effects()
         assert 0 < done < SAMPLES / 4
         assert int(effects.sum()) == 4 * done and set(effects.tolist()) == {0.0, 1.0}
+    job.hurry()
     alone = start(tmp_path, "--resume", str(job.run), "cluster.engine=none", run_dir=job.run).wait()
     assert alone.status == 0, alone.said
     assert_each_once(job)
@@ -117,7 +120,7 @@ def test_the_end_of_the_first_node_ends_all_with_the_last_round_and_the_same_com
         assert (summary["state"], summary["exit_status"]) == ("stopped", 75)
         before = summary["leases"]["done"]
         assert 0 < before < SAMPLES / 4
-    (tmp_path / "diary" / "hurry").touch()
+    job.hurry()
     with counting(tmp_path) as job:
         assert job.wait() == [0, 0], job.text()
         assert_each_once(job)

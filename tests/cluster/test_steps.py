@@ -219,4 +219,3 @@ def test_a_node_is_killed_at_a_step_of_its_communicator_and_the_other_finishes(
         assert job.wait_for_end(0)["state"] == "succeeded"
         assert_each_once(job)
         assert job.summary()["cluster"]["lost"] == 1
-        job.kill_agents()
