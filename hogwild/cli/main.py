@@ -186,7 +186,7 @@ def train(
     if as_json:
         print_result(json.dumps(to_json(summary), allow_nan=False))
     else:
-        print_result(*(plain_lines(summary, "") if dry_run else summary_lines(summary, "hogwild")))
+        print_result(*(plain_lines(summary, "") if dry_run else summary_lines(summary)))
     if dry_run:
         return 0
     return int(summary.get("exit_status", EXIT_STATUS[summary["state"]]))

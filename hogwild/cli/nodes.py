@@ -2,12 +2,15 @@
 node, on loopback, each with its part of the cores; Ctrl-C reaches every node once."""
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hogwild import host
 from hogwild.cli.output import print_message
@@ -28,20 +31,26 @@ def train_on_nodes(nodes: int, run: Path, command: Sequence[str]) -> int:
     """Train with `nodes` nodes until all have ended; return the exit status of the job. `command`: what follows
     `hogwild train`, the same for all."""
     port, cores = _free_port(), sorted(host.affinity())
+    summaries = [run / "summary.json", *(run / f"node-{node}" / "summary.json" for node in range(1, nodes))]
+    before = [_written(summary) for summary in summaries]
     agents: list[subprocess.Popen[bytes]] = []
-    with host.SignalWatch() as watch:
+    with host.SignalWatch() as watch, tempfile.TemporaryDirectory(prefix="hogwild-nodes-") as logs:
         try:
             for node in range(nodes):
                 own = cores[node * len(cores) // nodes : (node + 1) * len(cores) // nodes]
-                agents.append(_start(node, nodes, port, own or cores, command))
+                agents.append(_start(node, nodes, port, own or cores, command, logs))
         finally:
             host.set_affinity(cores)
         print_message(f"{nodes} nodes on this machine; run directory {run}")
         _wait(agents, watch)
-    summary = run / "summary.json"
-    if not summary.is_file():
+    ended = [path for path, then in zip(summaries, before, strict=True) if _written(path) != then]
+    if not ended:
         return next((agent.returncode for agent in agents if agent.returncode), 1)
-    return _status(summary)
+    found = {path.parent: json.loads(path.read_text()) for path in ended}
+    folder = min(found, key=lambda one: _status(found[one]))  # the first node, or one that survived it
+    if folder != run:
+        print_message(f"{folder.name}: {found[folder]['state']}; its summary and its last checkpoint are in {folder}")
+    return _status(found[folder])
 
 
 def checked(nodes: int, resume: Path | None, run_dir: Path | None, name: str) -> Path:
@@ -51,11 +60,15 @@ def checked(nodes: int, resume: Path | None, run_dir: Path | None, name: str) ->
     return Path(os.path.abspath(resume or run_dir or new_folder(name)))
 
 
-def _start(node: int, nodes: int, port: int, cores: Sequence[int], command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start the agent of one node. Only the first one shows progress and the result; all show warnings."""
+def _start(
+    node: int, nodes: int, port: int, cores: Sequence[int], command: Sequence[str], logs: str
+) -> subprocess.Popen[bytes]:
+    """Start the agent of one node. Only the first one shows progress and the result; all show warnings. `logs`: a
+    folder for torchrun, which would leave one of its own."""
     torchrun = [
         *(sys.executable, "-c", AGENT.format(parent=os.getpid()), "--nnodes", str(nodes), "--nproc-per-node", "1"),
         *("--node-rank", str(node), "--master-addr", LOOPBACK, "--master-port", str(port), "--max-restarts", "0"),
+        *("--log-dir", logs),
     ]
     quiet = [] if node == 0 else ["--no-progress"]
     host.set_affinity(cores)  # what is started from this thread inherits it
@@ -103,9 +116,11 @@ def _free_port() -> int:
         return port
 
 
-def _status(summary: Path) -> int:
-    import json
+def _written(summary: Path) -> int:
+    """Return when a node ended, in nanoseconds; 0: it has not."""
+    return summary.stat().st_mtime_ns if summary.is_file() else 0
 
-    found = json.loads(summary.read_text())
-    own = found.get("exit_status") or EXIT_STATUS[found["state"]]  # a node's own is 0 after a planned stop
+
+def _status(summary: Mapping[str, Any]) -> int:
+    own = summary.get("exit_status") or EXIT_STATUS[summary["state"]]  # a node's own is 0 after a planned stop
     return int(own)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from hogwild.config.field_types import Component
@@ -9,7 +10,7 @@ from hogwild.config.load import Job
 from hogwild.config.schema import Split
 from hogwild.formatting import counted
 from hogwild.monitoring.job_view import Best
-from hogwild.monitoring.run_status import cluster_of
+from hogwild.monitoring.run_status import cluster_of, resume_words
 
 
 def plan_lines(job: Job) -> Iterator[str]:
@@ -30,7 +31,7 @@ def plan_lines(job: Job) -> Iterator[str]:
     yield f"  train      {train.epochs} epochs{limits}; procs {train.procs}, threads {train.threads}"
 
 
-def summary_lines(summary: Mapping[str, Any], program: str) -> Iterator[str]:
+def summary_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield the summary of a finished job: results, cost, and the command to resume it."""
     state, run_dir = summary["state"], summary.get("run_dir", "")
     yield f"{state}: {summary.get('reason') or 'done'}"
@@ -59,7 +60,7 @@ def summary_lines(summary: Mapping[str, Any], program: str) -> Iterator[str]:
         yield f"  {summary['advice']}"
     yield f"  run directory: {run_dir}"
     if state in ("stopped", "cancelled"):
-        yield f"  resume with: {program} train --resume {run_dir}"
+        yield f"  {resume_words(Path(run_dir), cluster)}"
 
 
 def plain_lines(values: Mapping[str, Any], indent: str = "  ") -> Iterator[str]:

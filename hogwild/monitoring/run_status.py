@@ -35,7 +35,7 @@ from hogwild import host
 from hogwild.errors import NotFoundError, RunError, did_you_mean
 from hogwild.monitoring.job_view import Best, ClusterGlance, Glance, NodeGlance, StreamGlance, WorkerGlance, standing
 from hogwild.storage.files import read_regular
-from hogwild.storage.run_directory import LIBRARY, LOCK, RESOLVED, STATUS
+from hogwild.storage.run_directory import LIBRARY, LOCK, RESOLVED, STATUS, run_of_all
 from hogwild.version import __version__
 
 FORMAT = 1
@@ -123,6 +123,15 @@ def cluster_of(record: Any) -> ClusterGlance | None:
     return found
 
 
+def resume_words(run: Path, cluster: ClusterGlance | None) -> str:
+    """Return how the run, perhaps one of several machines, is resumed."""
+    if cluster is None:
+        return f"resume with: hogwild train --resume {run}"
+    if len({one.host for one in cluster.of_nodes}) > 1:
+        return "resume with: the same command on every node"
+    return f"resume with: hogwild train --resume {run_of_all(run)} --nodes {len(cluster.of_nodes)}"
+
+
 def _made(kind: Any, values: Mapping[str, Any]) -> Any:
     found = {}
     for field in fields(kind):
@@ -205,7 +214,7 @@ class RunStatus:
             return "it ended before training began; start it again"
         if self.record.get("caller") == LIBRARY:
             return f"resume with the same call of {LIBRARY} and resume={str(self.path)!r}"
-        return f"resume with: hogwild train --resume {self.path}"
+        return resume_words(self.path, cluster_of(self.record.get("cluster")))
 
     @property
     def ending(self) -> str:

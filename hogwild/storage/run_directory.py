@@ -237,9 +237,14 @@ class RunDir:
         return False
 
 
+def run_of_all(run: Path) -> Path:
+    """Return the run directory that a node's own one is part of: that of the first node."""
+    return run.parent if re.fullmatch(OF_NODE, run.name) else run
+
+
 def checkpoints_beside(run: Path) -> list[Path]:
     """Return the folders of checkpoints that the other nodes of a cluster have written on this disk."""
-    home = run.parent if re.fullmatch(OF_NODE, run.name) else run
+    home = run_of_all(run)
     folders = [home / "checkpoints", *sorted(home.glob("node-*/checkpoints"))]
     return [folder for folder in folders if folder != run / "checkpoints" and folder.is_dir()]
 

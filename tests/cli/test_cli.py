@@ -240,7 +240,7 @@ SUMMARY: dict[str, Any] = {
 
 
 def test_the_summary_says_how_to_go_on_when_stopped() -> None:
-    text = "\n".join(summary_lines(SUMMARY, "hogwild"))
+    text = "\n".join(summary_lines(SUMMARY))
     for part in (
         "43,110 samples",
         "12,346 samples/s",
@@ -249,7 +249,7 @@ def test_the_summary_says_how_to_go_on_when_stopped() -> None:
     ):
         assert part in text
     assert text.endswith("resume with: hogwild train --resume runs/x")
-    assert "resume with" not in "\n".join(summary_lines(SUMMARY | {"state": "succeeded"}, "hogwild"))
+    assert "resume with" not in "\n".join(summary_lines(SUMMARY | {"state": "succeeded"}))
 
 
 @pytest.mark.processes

@@ -6,7 +6,7 @@ whatever happened to whom: what is not 1 was lost, or counted twice."""
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from tests.helpers.processes import PATIENCE_S, wait_for
 
 COUNTING = str(JOBS / "counting.yaml")
 SAMPLES = 1600
+COUNTED = ("cluster.outer=average", "cluster.sync_every_s=0.2", "train.procs=1")
 
 
 @dataclass
@@ -79,8 +80,7 @@ class Nodes(TorchRun):
         wait_for(f"{count} x {kind} of node {node}", lambda: len(self.events(node, kind)) >= count, timeout_s)
 
     def _is_at(self, number: int, node: int) -> bool:
-        cluster = self.status(node).get("cluster") or {}
-        return cluster.get("round", 0) >= number and all(row["updates"] for row in cluster["of_nodes"])
+        return self.round(node) >= number and all_have_trained(self.status(node))
 
     def _has_ended(self) -> bool:
         return any(agent.poll() is not None for agent in self.agents.values())
@@ -120,8 +120,7 @@ class Nodes(TorchRun):
         super().close()
 
     def effects(self, node: int = 0) -> Tensor:
-        latest = self.dir_of(node) / "checkpoints" / "latest" / "model.safetensors"
-        return safetensors.torch.load_file(latest)["effects.weight"].squeeze(1)
+        return effects_of(self.dir_of(node))
 
     def workers(self, node: int) -> list[int]:
         """Return the process numbers of all workers that the node has started."""
@@ -130,6 +129,18 @@ class Nodes(TorchRun):
     def hurry(self) -> None:
         """Let the counting model wait no longer."""
         (self.folder / "diary" / "hurry").touch()
+
+
+def all_have_trained(status: Mapping[str, Any]) -> bool:
+    """Return whether all nodes have, by the status.json of one."""
+    cluster = status.get("cluster") or {"of_nodes": []}
+    return bool(cluster["of_nodes"]) and all(row["updates"] for row in cluster["of_nodes"])
+
+
+def effects_of(run: Path) -> Tensor:
+    """Return how often each sample has taken effect, by a run's latest checkpoint."""
+    latest = run / "checkpoints" / "latest" / "model.safetensors"
+    return safetensors.torch.load_file(latest)["effects.weight"].squeeze(1)
 
 
 def nodes(
@@ -164,9 +175,7 @@ def counting(
     return nodes(
         folder,
         COUNTING,
-        "cluster.outer=average",
-        "cluster.sync_every_s=0.2",
-        "train.procs=1",
+        *COUNTED,
         f"model.init_args.pace_s={pace_s}",
         f"model.init_args.diary={diary}",
         *fields,

@@ -9,9 +9,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cluster.running import SAMPLES, Nodes, assert_each_once, counting
+from hogwild.monitoring.run_status import read_status
+from tests.cluster.running import (
+    COUNTED,
+    COUNTING,
+    SAMPLES,
+    Nodes,
+    all_have_trained,
+    assert_each_once,
+    counting,
+    effects_of,
+)
 from tests.helpers.jobs import start
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -110,6 +120,11 @@ def test_a_signal_to_all_leaves_the_last_round_and_a_resume_on_one_machine_and_b
     alone = start(tmp_path, "--resume", str(job.run), "cluster.engine=none", run_dir=job.run).wait()
     assert alone.status == 0, alone.said
     assert_each_once(job)
+    newest = (job.run / "checkpoints" / "latest").resolve()
+    newest.rename(job.run / "node-1" / "checkpoints" / newest.name)
+    again = start(tmp_path, "--resume", str(job.run), "cluster.engine=none", run_dir=job.run).wait()
+    assert again.status == 0, again.said
+    assert_each_once(job)  # it had nothing left to do, but a checkpoint of its own to write
 
 
 def test_the_end_of_the_first_node_ends_all_with_the_last_round_and_the_same_command_goes_on(tmp_path: Path) -> None:
@@ -125,3 +140,23 @@ def test_the_end_of_the_first_node_ends_all_with_the_last_round_and_the_same_com
         assert job.wait() == [0, 0], job.text()
         assert_each_once(job)
         assert job.events(0, "resume")[-1]["updates"] == before  # from what the second node had written
+
+
+def test_nodes_of_one_command_say_which_has_the_newest_checkpoint_and_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "diary").mkdir()
+    settings = {"pace_s": "0.02", "diary": str(tmp_path / "diary")}
+    model = [f"model.init_args.{name}={value}" for name, value in settings.items()]
+    job = start(tmp_path, "train", COUNTING, "--nodes", "2", *COUNTED, *model)
+    wait_for("updates of both nodes", lambda: all_have_trained(job.status()))
+    psutil.Process(job.status()["pid"]).kill()
+    (tmp_path / "diary" / "hurry").touch()
+    ended = job.wait()
+    # Whether the second node can go on alone depends on who notices first: it, or the torchrun of the first, which had
+    # the store.
+    state = {0: "succeeded", 75: "stopped"}[ended.status]
+    other = job.run_dir / "node-1"
+    assert f"node-1: {state}; its summary and its last checkpoint are in {other}" in ended.said
+    command = read_status(job.run_dir).way_on.removeprefix("resume with: hogwild ")
+    again = start(tmp_path, *command.split(), run_dir=job.run_dir).wait()
+    assert again.status == 0 and ended.left_behind == again.left_behind == [], again.said
+    assert effects_of(job.run_dir).eq(1).all()

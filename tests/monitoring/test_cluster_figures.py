@@ -190,8 +190,12 @@ def test_tensorboard_has_curves_of_the_rounds(tmp_path: Path) -> None:
 
 def test_the_summary_says_it_in_one_line_and_its_speed_is_that_of_all_nodes() -> None:
     told = {**SUMMARY, "cluster": {**node(members=(0,)).record(), "lost": 1, "samples_per_s": 24_000.0}}
-    lines = list(summary_lines(told, "hogwild"))
+    lines = list(summary_lines(told))
     assert "  43,110 samples in 2,700 updates by 2 nodes, 24,000 samples/s" in lines
     assert "  cluster: 1 node, node 1 lost, round 57, 0.31 s and 4.3 MiB a round, drift 0.2 %" in lines
+    assert lines[-1] == "  resume with: the same command on every node"
+    told["cluster"]["of_nodes"] = [{"node": number, "host": "one"} for number in (0, 1)]
+    told["run_dir"] = "runs/x/node-1"
+    assert [*summary_lines(told)][-1] == "  resume with: hogwild train --resume runs/x --nodes 2"
     for alone in (SUMMARY, {**SUMMARY, "cluster": None}):
-        assert not [line for line in summary_lines(alone, "hogwild") if "cluster" in line]
+        assert not [line for line in summary_lines(alone) if "cluster" in line]

@@ -56,6 +56,7 @@ class Saving:
     is_refused: bool = False  # the last time, the parameters were not finite
     written_at: int = -1  # updates of the latest checkpoint on disk
     _saved_at: int = -1  # updates
+    is_elsewhere: bool = False  # the checkpoint it goes on from is not in its own directory, but in another node's
     _due_s: float = math.inf
     _due_updates: float = math.inf
     _is_begun: bool = False
@@ -104,13 +105,13 @@ class Saving:
 
     @property
     def is_worth_it(self) -> bool:
-        """True if there were updates since the last checkpoint."""
-        return self._saved_at != self.queue.updates
+        """True if there were updates since the last checkpoint, or that one is another node's."""
+        return self.is_elsewhere or self._saved_at != self.queue.updates
 
     def note_saved(self) -> None:
         """Note that the queue's state is in a checkpoint on disk."""
         self._saved_at = self.queue.updates
-        self.is_refused = False
+        self.is_refused = self.is_elsewhere = False
 
     # ---- how
 

@@ -132,7 +132,8 @@ def record(session: Session, taken: Taken[str | None]) -> None:
         journal.event("resume", checkpoint=None, records_cut=cut)
         return
     # its writer may have been killed before this, and a finished job writes no further checkpoint
-    if path.parent == rundir.checkpoints:
+    session.saving.is_elsewhere = path.parent != rundir.checkpoints
+    if not session.saving.is_elsewhere:
         session.saving.point_latest(path.name)
     journal.event(
         "resume", checkpoint=path.name, updates=session.queue.updates, samples=session.queue.samples, records_cut=cut

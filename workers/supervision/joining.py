@@ -198,6 +198,7 @@ class _Joining:
         if source != node.number:
             with open(shared["descriptor"], "rb") as file:
                 restore_state(session, torch.load(file, map_location="cpu", weights_only=True))
+            session.saving.is_elsewhere |= facts[source]["updates"] != facts[node.number]["updates"]
             session.journal.show_message(f"parameters and ledger are those of node {source}")
         elif "descriptor" in shared:
             os.close(shared["descriptor"])
