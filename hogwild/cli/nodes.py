@@ -2,7 +2,6 @@
 node, on loopback, each with its part of the cores; Ctrl-C reaches every node once."""
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
@@ -15,8 +14,8 @@ from typing import Any
 from hogwild import host
 from hogwild.cli.output import print_message
 from hogwild.errors import UsageError
-from hogwild.monitoring.run_status import EXIT_STATUS
-from hogwild.storage.run_directory import new_folder
+from hogwild.monitoring.run_status import EXIT_STATUS, read_object
+from hogwild.storage.run_directory import new_folder, part_of
 
 LOOPBACK = "127.0.0.1"
 # torchrun, tied to the life of this process.
@@ -31,8 +30,7 @@ def train_on_nodes(nodes: int, run: Path, command: Sequence[str]) -> int:
     """Train with `nodes` nodes until all have ended; return the exit status of the job. `command`: what follows
     `hogwild train`, the same for all."""
     port, cores = _free_port(), sorted(host.affinity())
-    summaries = [run / "summary.json", *(run / f"node-{node}" / "summary.json" for node in range(1, nodes))]
-    before = [_written(summary) for summary in summaries]
+    before = _summaries(run, nodes)
     agents: list[subprocess.Popen[bytes]] = []
     with host.SignalWatch() as watch, tempfile.TemporaryDirectory(prefix="hogwild-nodes-") as logs:
         try:
@@ -43,10 +41,9 @@ def train_on_nodes(nodes: int, run: Path, command: Sequence[str]) -> int:
             host.set_affinity(cores)
         print_message(f"{nodes} nodes on this machine; run directory {run}")
         _wait(agents, watch)
-    ended = [path for path, then in zip(summaries, before, strict=True) if _written(path) != then]
-    if not ended:
+    found = {folder: summary for folder, summary in _summaries(run, nodes).items() if summary != before[folder]}
+    if not found:
         return next((agent.returncode for agent in agents if agent.returncode), 1)
-    found = {path.parent: json.loads(path.read_text()) for path in ended}
     folder = min(found, key=lambda one: _status(found[one]))  # the first node, or one that survived it
     if folder != run:
         print_message(f"{folder.name}: {found[folder]['state']}; its summary and its last checkpoint are in {folder}")
@@ -116,9 +113,10 @@ def _free_port() -> int:
         return port
 
 
-def _written(summary: Path) -> int:
-    """Return when a node ended, in nanoseconds; 0: it has not."""
-    return summary.stat().st_mtime_ns if summary.is_file() else 0
+def _summaries(run: Path, nodes: int) -> dict[Path, dict[str, Any]]:
+    """Return the run directory of each node -> the result of its latest attempt that has ended, {} if none has."""
+    folders = [part_of(run, node) for node in range(nodes)]
+    return {folder: read_object(folder / "summary.json") for folder in folders}
 
 
 def _status(summary: Mapping[str, Any]) -> int:

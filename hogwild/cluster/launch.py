@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hogwild.errors import UsageError
-from hogwild.storage.run_directory import RESOLVED
+from hogwild.storage.run_directory import RESOLVED, part_of
 
 RUN_ID = "TORCHELASTIC_RUN_ID"
 COMMAND = (
@@ -72,13 +72,11 @@ class Launch:
         return (None, folder) if (folder / RESOLVED).is_file() else (folder, None)
 
     def folder(self, run: Path) -> Path:
-        """Return this node's run directory: the run itself for the first node, `node-K` in it for the others, also
-        where nodes share no disk."""
-        return run if self.rank == 0 or run.name == f"node-{self.rank}" else run / f"node-{self.rank}"
+        """Return this node's run directory, the same where nodes share no disk. `run`: of all, or this node's own."""
+        return run if run.name == f"node-{self.rank}" else part_of(run, self.rank)
 
 
 def own_run(run: Path, environment: Mapping[str, str]) -> Path:
     """Return the run whose job file a node resumes: where nodes share no disk, only its own part is here."""
-    rank = environment.get("RANK", "0") if RUN_ID in environment else "0"
-    own = run / f"node-{rank}"
+    own = part_of(run, int(environment.get("RANK", "0")) if RUN_ID in environment else 0)
     return own if not (run / RESOLVED).is_file() and (own / RESOLVED).is_file() else run

@@ -237,8 +237,13 @@ class RunDir:
         return False
 
 
+def part_of(run: Path, node: int) -> Path:
+    """Return a node's own run directory: the run itself for the first node, `node-K` in it for the others."""
+    return run / f"node-{node}" if node else run
+
+
 def run_of_all(run: Path) -> Path:
-    """Return the run directory that a node's own one is part of: that of the first node."""
+    """Return the run that a node's own run directory is a part of."""
     return run.parent if re.fullmatch(OF_NODE, run.name) else run
 
 

@@ -21,7 +21,6 @@ from tests.helpers.processes import PATIENCE_S, wait_for
 
 COUNTING = str(JOBS / "counting.yaml")
 SAMPLES = 1600
-COUNTED = ("cluster.outer=average", "cluster.sync_every_s=0.2", "train.procs=1")
 
 
 @dataclass
@@ -159,6 +158,20 @@ def nodes(
     return Nodes(count, argv, folder, hosts, extra, options, own_disks=own_disks, cores=cores)
 
 
+def counted(folder: Path, pace_s: float = 0.02) -> tuple[str, ...]:
+    """The counting job with a round every 0.2 s, and a folder for its notes."""
+    diary = folder / "diary"
+    diary.mkdir(exist_ok=True)
+    return (
+        COUNTING,
+        "cluster.outer=average",
+        "cluster.sync_every_s=0.2",
+        "train.procs=1",
+        f"model.init_args.pace_s={pace_s}",
+        f"model.init_args.diary={diary}",
+    )
+
+
 def counting(
     folder: Path,
     *fields: str,
@@ -169,15 +182,10 @@ def counting(
     own_disks: bool = False,
     cores: Sequence[int] = (),
 ) -> Nodes:
-    """The counting job, with a round every 0.2 s."""
-    diary = folder / "diary"
-    diary.mkdir(exist_ok=True)
+    """The counting job on several nodes."""
     return nodes(
         folder,
-        COUNTING,
-        *COUNTED,
-        f"model.init_args.pace_s={pace_s}",
-        f"model.init_args.diary={diary}",
+        *counted(folder, pace_s),
         *fields,
         count=count,
         options=options,

@@ -10,16 +10,7 @@ import psutil
 import pytest
 
 from hogwild.monitoring.run_status import read_status
-from tests.cluster.running import (
-    COUNTED,
-    COUNTING,
-    SAMPLES,
-    Nodes,
-    all_have_trained,
-    assert_each_once,
-    counting,
-    effects_of,
-)
+from tests.cluster.running import SAMPLES, Nodes, all_have_trained, assert_each_once, counted, counting, effects_of
 from tests.helpers.jobs import start
 from tests.helpers.processes import PATIENCE_S, wait_for
 
@@ -143,10 +134,7 @@ def test_the_end_of_the_first_node_ends_all_with_the_last_round_and_the_same_com
 
 
 def test_nodes_of_one_command_say_which_has_the_newest_checkpoint_and_how_to_go_on(tmp_path: Path) -> None:
-    (tmp_path / "diary").mkdir()
-    settings = {"pace_s": "0.02", "diary": str(tmp_path / "diary")}
-    model = [f"model.init_args.{name}={value}" for name, value in settings.items()]
-    job = start(tmp_path, "train", COUNTING, "--nodes", "2", *COUNTED, *model)
+    job = start(tmp_path, "train", *counted(tmp_path), "--nodes", "2")
     wait_for("updates of both nodes", lambda: all_have_trained(job.status()))
     psutil.Process(job.status()["pid"]).kill()
     (tmp_path / "diary" / "hurry").touch()

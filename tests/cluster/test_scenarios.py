@@ -1,5 +1,6 @@
 """Jobs of several nodes on loopback: evaluations, ends of the job, NaN, restarts by torchrun."""
 
+import shutil
 import signal
 from pathlib import Path
 
@@ -113,4 +114,16 @@ def test_torchrun_restarts_all_nodes_after_a_supervisor_is_killed(tmp_path: Path
         job.hurry()
         assert job.wait() == [0, 0], job.text()
         assert job.summary(0)["state"] == job.summary(1)["state"] == "succeeded"
+        assert_each_once(job)
+
+
+@thorough
+def test_a_node_that_has_lost_its_disk_gets_the_newest_checkpoint_and_writes_it_with_nothing_left_to_do(
+    tmp_path: Path,
+) -> None:
+    with counting(tmp_path, pace_s=0.0, own_disks=True) as job:
+        assert job.wait() == [0, 0], job.text()
+    shutil.rmtree(job.dir_of(0))
+    with counting(tmp_path, pace_s=0.0, own_disks=True) as job:
+        assert job.wait() == [0, 0], job.text()
         assert_each_once(job)
