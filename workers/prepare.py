@@ -19,13 +19,14 @@ from hogwild.job.checks import batch_of
 from hogwild.job.data import ring_spec_of
 from hogwild.job.parts import Parts
 from hogwild.job.source import Source
+from hogwild.job.update_choice import NO_GRID
 from hogwild.parameters.exchange import COPIES
 from hogwild.parameters.structure_file import check_apart
 from hogwild.parameters.trial_step import trial_bytes
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import is_on_device
 from hogwild.scheduling.batch_plan import StreamPlan
-from hogwild.scheduling.grid_plan import GridPlan
+from hogwild.scheduling.grid_plan import GridPlan, Shape
 from hogwild.scheduling.grid_schedule import GridSchedule
 from hogwild.scheduling.lane_schedule import LaneSchedule
 from hogwild.scheduling.range_schedule import LeaseSchedule
@@ -219,10 +220,15 @@ def _shared(source: Source, name: str, channels_last: bool) -> tuple[Region, Spe
     return data.region, data.fields
 
 
-def grid_before(rundir: RunDir) -> tuple[int, int] | None:
-    """Return the grid of the earlier attempt: a resume continues in the same cells."""
-    blocks = (rundir.read_json("env.json") or {}).get("grid")
-    return (int(blocks[0]), int(blocks[1])) if blocks else None
+def grid_before(rundir: RunDir) -> Shape | None:
+    """Return the grid of the earlier attempt, or NO_GRID: a resume continues in the same cells. None: of a version
+    whose grids were others; the checkpoint will be refused."""
+    match (rundir.read_json("env.json") or {}).get("grid"):
+        case [int(rows), int(columns), int(starts)]:
+            return rows, columns, starts
+        case None:
+            return NO_GRID
+    return None
 
 
 def training_queue(
@@ -246,7 +252,7 @@ def training_queue(
     )
     schedule: LeaseSchedule | None = None
     if isinstance(plan, GridPlan):
-        schedule = GridSchedule(plan, seed=job.seed)
+        schedule = GridSchedule(plan, limits, seed=job.seed)
     elif streamed is not None:
         schedule = streamed.schedule
     elif plan.lanes is not None:

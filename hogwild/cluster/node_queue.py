@@ -16,8 +16,8 @@ from typing import Any
 from hogwild.cluster.pieces import Borders, Piece, batches_in, merged
 from hogwild.scheduling.batch_plan import EpochPlan, check_cut
 from hogwild.scheduling.leases import Counts, FreeRange, Kind, Ledger, Limits
-from hogwild.scheduling.range_schedule import LeaseChoice, LeaseSchedule
-from hogwild.scheduling.work_queue import WorkQueue, _Epoch
+from hogwild.scheduling.range_schedule import Free, LeaseChoice, LeaseSchedule
+from hogwild.scheduling.work_queue import Choose, WorkQueue, _Epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class NodeQueue(WorkQueue):
 
     def _put(self, pieces: Iterable[Sequence[int]]) -> None:
         by_epoch: dict[int, list[FreeRange]] = {}
-        for epoch, *piece in self._borders.by_piece(merged(pieces)):
+        for epoch, *piece in self._borders.by_unit(merged(pieces)):
             by_epoch.setdefault(epoch, []).append(FreeRange(*piece))
         for epoch, of_epoch in by_epoch.items():
             self._next_epoch = max(self._next_epoch, epoch + 1)
@@ -114,7 +114,7 @@ class NodeQueue(WorkQueue):
     def withdraw(self, keep_batches: int) -> list[Piece]:
         """Return what this node holds beyond `keep_batches`: the last batches that are not leased, in whole updates,
         lanes or row blocks. The next committed note gives them to others."""
-        excess = self._held - keep_batches
+        excess = self._held_here - keep_batches
         found: list[Piece] = []
         for epoch in sorted(self._epochs, reverse=True):
             for unit in reversed(self._spare(epoch)):
@@ -124,7 +124,7 @@ class NodeQueue(WorkQueue):
         return found
 
     @property
-    def _held(self) -> int:
+    def _held_here(self) -> int:
         free = sum(work.free.updates(1) for work in self._epochs.values())
         return free + sum(lease.left for lease in self._leases.values())
 
@@ -199,15 +199,17 @@ class NodeQueue(WorkQueue):
         self._void(())
 
     def _void(self, pieces: Iterable[Sequence[int]]) -> None:
-        self._leases, self._epochs = {}, {}
-        self._schedule.restart(self._next_epoch)
+        self._forget()
         self._put(pieces)
 
     # ---- leasing
 
-    def _choose(self, worker: int) -> LeaseChoice | None:
-        opened = {epoch: self._epochs[epoch].free for epoch in sorted(self._epochs)}
-        return self._schedule.choose(worker, opened, self._leases.values())
+    def _opened(self) -> dict[int, Free]:
+        return {epoch: self._epochs[epoch].free for epoch in sorted(self._epochs)}
+
+    def _choose_from_next(self, worker: int, choose: Choose) -> LeaseChoice | None:
+        """Return None: epochs come with grants."""
+        return None
 
     def _free_updates(self) -> int:
         return sum(work.free.updates(self.limits.accumulate) for work in self._epochs.values())

@@ -1,7 +1,7 @@
 """Batches on their way between nodes, as plain lists: [epoch, start, stop, attempts], as in a checkpoint.
 
 unit     what only one node may have at a time: a row block of an epoch's grid, a lane; ranges have no such borders
-border   where a piece must end, so that the queue of a node, or of one machine, can use it: a grid's cells, lanes"""
+No piece crosses the border of a unit: the queue of a node, or of one machine, could not use it."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -14,17 +14,15 @@ Piece = list[int]
 
 
 class Borders:
-    """The first batches of an epoch's cells or lanes, and of its units."""
+    """The first batches of an epoch's units."""
 
     def __init__(self, plan: EpochPlan) -> None:
         self.has_units = plan.grid is not None or plan.lanes is not None
-        self._pieces = self._units = [0, plan.batches]
+        self._units = [0, plan.batches]
         if plan.lanes is not None:
-            self._pieces = self._units = [*range(0, plan.batches + 1, steps_of(plan))]
+            self._units = [*range(0, plan.batches + 1, steps_of(plan))]
         elif plan.grid is not None:
-            firsts = plan.first_batches
-            self._pieces = sorted(set(firsts.tolist()))
-            self._units = sorted(set(firsts[:: plan.grid[1]].tolist()))
+            self._units = sorted(set(plan.row_bounds.tolist()))
         self.unit_batches = max((stop - start for start, stop in pairwise(self._units)), default=0)
 
     @property
@@ -38,21 +36,13 @@ class Borders:
 
     def by_unit(self, pieces: Iterable[Sequence[int]]) -> list[Piece]:
         """Cut pieces at the borders of units."""
-        return _cut(pieces, self._units)
-
-    def by_piece(self, pieces: Iterable[Sequence[int]]) -> list[Piece]:
-        """Cut pieces at all borders."""
-        return _cut(pieces, self._pieces)
-
-
-def _cut(pieces: Iterable[Sequence[int]], borders: Sequence[int]) -> list[Piece]:
-    found: list[Piece] = []
-    for epoch, start, stop, attempts in pieces:
-        while (border := borders[bisect_right(borders, start)]) < stop:
-            found.append([epoch, start, border, attempts])
-            start, attempts = border, 0
-        found.append([epoch, start, stop, attempts])
-    return found
+        found: list[Piece] = []
+        for epoch, start, stop, attempts in pieces:
+            while (border := self._units[bisect_right(self._units, start)]) < stop:
+                found.append([epoch, start, border, attempts])
+                start, attempts = border, 0
+            found.append([epoch, start, stop, attempts])
+        return found
 
 
 def merged(pieces: Iterable[Sequence[int]]) -> list[Piece]:

@@ -310,7 +310,7 @@ class Shares:
 
     def state(self) -> dict[str, Any]:
         """Return the committed ledger of all nodes, in the form of `WorkQueue.state`."""
-        free = self._borders.by_piece(merged(self._unsettled()))
+        free = self._borders.by_unit(merged(self._unsettled()))
         of_epoch = {epoch: 0 for epoch, *_ in free}
         for epoch, start, stop, _ in free:
             of_epoch[epoch] += stop - start

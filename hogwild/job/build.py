@@ -34,7 +34,7 @@ from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.planning.cpu_plan import Plan, plan_here
 from hogwild.planning.device_placement import CPU, is_on_device, with_devices
 from hogwild.scheduling.batch_plan import EpochPlan, updates_planned
-from hogwild.scheduling.grid_plan import GridPlan
+from hogwild.scheduling.grid_plan import GridPlan, Shape
 from hogwild.training import lr_schedule
 from hogwild.training.autograd_update import AutogradUpdate
 from hogwild.training.without_dynamo import sparing_the_compiler
@@ -133,13 +133,13 @@ def from_objects(
     return parts
 
 
-def arrange(job: Job, parts: Parts, procs: int, blocks: tuple[int, int] | None) -> None:
+def arrange(job: Job, parts: Parts, procs: int, shape: Shape | None) -> None:
     """Keep workers apart whose kernels write the same rows: choose hot rows, or lay the training data out as a grid.
-    `blocks`: of the grid that the run had before (resume), for any number of workers. Raises MemoryShortError."""
+    `shape`: of the grid that the run had before (resume), for any number of workers. Raises MemoryShortError."""
     update, packed = parts.choice.update, parts.train.packed
     if update is None or packed is None:
         return
-    parts.meetings = meetings(job, update, parts.model, packed, procs, blocks)
+    parts.meetings = meetings(job, update, parts.model, packed, procs, shape)
     grid = parts.meetings.grid
     if grid is not None:
         parts.train.packed = packed.copy_rows("data-train", grid.order())

@@ -2,8 +2,7 @@
 parent, before anything is shared.
 
     the model offers one?  loss and rule fit?  every option of the job is implemented?  ──►  fused, else autograd
-    two sides (ratings):   the smaller one is small  ──►  private copies of it, ranges of the other
-                           else                      ──►  a grid of cells
+    two sides (ratings):   a grid of cells; if a side has too few rows for that, private copies of it
     one side (features):                                  private copies of the hottest rows, by the data's profile"""
 
 from collections.abc import Mapping
@@ -16,19 +15,26 @@ from torch import nn
 
 from hogwild.config.load import Job
 from hogwild.errors import UsageError
-from hogwild.formatting import size
+from hogwild.formatting import counted, size
 from hogwild.kernels.fused import FusedUpdate, Side
 from hogwild.kernels.profile import HOT_BYTES, choose_hot
-from hogwild.scheduling.grid_plan import MOST_SIDE, Grid
+from hogwild.scheduling.grid_plan import MOST_SIDE, Grid, Shape
 from hogwild.training.model_steps import has_training_step
 
 if TYPE_CHECKING:
     from hogwild.feeds.packed import Packed
 
-BLOCKS_PER_WORKER = 4  # of each side of a grid: with 2, workers wait for each other half of the time
-# A single worker has no conflicts; but if both sides are larger than a core's cache, cells keep the needed part in it:
-# 65 million ratings per second instead of 41 (162,000 x 59,000, 32 factors).
-GRID_BYTES = 1 << 20
+# Row blocks: one for each worker at least, up to ROWS_PER_WORKER of LEAST_ROW_BLOCK samples (about 3 ms), so that the
+# fastest worker can have more, and none of much more than ROW_BLOCK samples (some 20 ms).
+ROWS_PER_WORKER, LEAST_ROW_BLOCK, ROW_BLOCK = 4, 1 << 18, 1 << 21
+# Column blocks: with the state that belongs to them half a second-level cache, and so many per worker that two seldom
+# want the same one.
+COLUMN_BYTES = 384 << 10
+COLUMNS_PER_WORKER, LEAST_COLUMNS = 8, 32
+CELL = 1 << 11  # samples: entering a smaller cell would cost more than a twentieth of it
+LEAST_OF_COLUMN = 16  # rows: with fewer, a sample would wait for what the one before it writes
+MOST_CROWDED = 1.5  # times a worker's share of the samples in one block: beyond, workers wait for each other
+NO_GRID: Shape = (0, 0, 0)  # of a run that had none: its order of samples was another one
 EXTRA = "numba is not installed; pip install 'hogwild[sparse]'"
 
 
@@ -114,17 +120,14 @@ def options_set(job: Job) -> list[tuple[str, str]]:
 
 
 def meetings(
-    job: Job, update: FusedUpdate, model: nn.Module, packed: "Packed", procs: int, blocks: tuple[int, int] | None
+    job: Job, update: FusedUpdate, model: nn.Module, packed: "Packed", procs: int, shape: Shape | None
 ) -> Meetings:
-    """Choose how `procs` workers avoid each other's cache lines. `blocks`: of a grid that is required, if any."""
-    sides = update.sides
-    if blocks is not None and len(sides) == 2:
-        return _grid(model, packed, sides, blocks)
-    if not sides or job.train.exchange == "direct":
-        return Meetings()
-    if len(sides) == 1:
-        return _one_sided(model, packed, sides[0]) if procs > 1 else Meetings()
-    return _two_sided(model, packed, sides, max(1, procs))
+    """Choose how `procs` workers avoid each other's cache lines. `shape`: of the grid that is required, if any, or
+    NO_GRID."""
+    sides, may_copy = update.sides, procs > 1 and job.train.exchange != "direct"
+    if len(sides) == 2:
+        return _two_sided(model, packed, sides, max(1, procs), shape, may_copy)
+    return _one_sided(model, packed, sides[0]) if sides and may_copy else Meetings()
 
 
 def _one_sided(model: nn.Module, packed: "Packed", side: Side) -> Meetings:
@@ -135,28 +138,47 @@ def _one_sided(model: nn.Module, packed: "Packed", side: Side) -> Meetings:
     return Meetings(hot, None, (f"{side.array}: {chosen.text}",))
 
 
-def _two_sided(model: nn.Module, packed: "Packed", sides: tuple[Side, ...], procs: int) -> Meetings:
+def _two_sided(
+    model: nn.Module, packed: "Packed", sides: tuple[Side, ...], procs: int, shape: Shape | None, may_copy: bool
+) -> Meetings:
     extents = {side.array: _extent(model, side) for side in sides}
     smaller = min(sides, key=lambda side: extents[side.array][0] * extents[side.array][1])
     rows, width = extents[smaller.array]
-    if procs == 1 and rows * width <= GRID_BYTES:
-        return Meetings()
-    if rows * width <= HOT_BYTES:
+    is_small = rows < COLUMNS_PER_WORKER * procs and rows * width <= HOT_BYTES
+    if may_copy and (shape == NO_GRID or (shape is None and is_small)) and rows * width <= HOT_BYTES:
         words = f"{smaller.array}: each worker has private copies of all {rows:,} rows ({size(rows * width)})"
         return Meetings({smaller.array: np.arange(rows, dtype=np.int32)}, None, (words,))
-    blocks = min(BLOCKS_PER_WORKER * procs, MOST_SIDE)
-    return _grid(model, packed, sides, (blocks, blocks))
+    if shape == NO_GRID:
+        return Meetings()
+    shape = shape or grid_shape(packed.samples, procs, *extents[sides[1].array])
+    return _grid(model, packed, sides, shape, procs)
 
 
-def _grid(model: nn.Module, packed: "Packed", sides: tuple[Side, ...], blocks: tuple[int, int]) -> Meetings:
+def grid_shape(samples: int, procs: int, columns: int, width: int) -> Shape:
+    """Return the shape of the grid for so many samples, workers, columns and bytes of a column in all its parameters:
+    as many blocks as the work bears."""
+    rows = max(min(ROWS_PER_WORKER * procs, samples // LEAST_ROW_BLOCK), samples // ROW_BLOCK)
+    least = max(2, procs)  # so that a run of one worker may go on with two
+    rows = min(MOST_SIDE, max(1, rows // least) * least)
+    wanted = max(LEAST_COLUMNS, COLUMNS_PER_WORKER * procs, -(-columns * width // COLUMN_BYTES))
+    most = min(samples // rows // CELL, columns // LEAST_OF_COLUMN)
+    return rows, min(MOST_SIDE, max(2 * procs, min(wanted, most))), least
+
+
+def _grid(model: nn.Module, packed: "Packed", sides: tuple[Side, ...], shape: Shape, procs: int) -> Meetings:
     arrays, (first, second) = packed.arrays(), sides
     counts = _extent(model, first)[0], _extent(model, second)[0]
-    blocks = min(blocks[0], counts[0]), min(blocks[1], counts[1])
-    grid = Grid.of(arrays[first.array], arrays[second.array], *counts, blocks)
-    words = (
-        f"a grid of {blocks[0]} x {blocks[1]} blocks of {first.array} and {second.array}: no two workers share a row"
-    )
-    return Meetings({}, grid, (words,))
+    grid = Grid.of(arrays[first.array], arrays[second.array], *counts, shape)
+    rows, columns, _ = grid.shape
+    words = [f"a grid of {rows} x {columns} blocks of {first.array} and {second.array}: no two workers share a row"]
+    for side, share in zip(sides, grid.largest_shares(), strict=True):
+        if share * procs > MOST_CROWDED:
+            most = max(1, round(1 / share))
+            words.append(
+                f"{share:.0%} of the samples are of one block of {side.array} ids: about {counted(most, 'worker')} can "
+                "be busy at once"
+            )
+    return Meetings({}, grid, tuple(words))
 
 
 def _extent(model: nn.Module, side: Side) -> tuple[int, int]:

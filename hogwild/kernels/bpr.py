@@ -4,8 +4,8 @@ should score higher than a random item that it does not have.
     x = item_bias[i] - item_bias[j] + users[u] . (items[i] - items[j]);   loss = log(1 + exp(-x))
 
 j is drawn uniformly, again if the user has it. SGD and Adagrad; the race, the order in a chunk, `rates` and similar
-arguments are as in `matrix_factorization.py`. The row of j is written even if a grid of cells keeps workers out of each
-other's items: j is any of all items, so two workers seldom write the same one.
+arguments are as in `matrix_factorization.py`. A grid keeps workers out of each other's users. It
+cannot keep them out of each other's items: j is any of all items, so two workers seldom write the same one.
 
     bounds (U+1,) int64, had (N,) int32: the items of user u are had[bounds[u]:bounds[u+1]], in ascending order"""
 

@@ -47,12 +47,13 @@ def exact_kernel(function: Callable[..., Any]) -> Any:
 
 def exact(function: Callable[..., Any]) -> Any:
     """Compile a function that exact kernels call."""
-    return numba.njit(nogil=True, error_model="numpy", inline="never")(function)
+    return numba.njit(nogil=True, error_model="numpy", inline="never", forceinline=True)(function)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Compile a function that kernels call, into each of them."""
-    return numba.njit(nogil=True, fastmath=FAST, error_model="numpy", inline="never")(function)
+    """Compile a function that kernels call, into each of them: LLVM does it, also where it would not by itself."""
+    made = numba.njit(nogil=True, fastmath=FAST, error_model="numpy", inline="never", forceinline=True)
+    return made(function)
 
 
 @inlined

@@ -13,7 +13,7 @@ No numba here: without it we still know which models have kernels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -43,6 +43,29 @@ class Tally:
     loss: float  # summed over the applied samples, each before it was applied
     applied: int  # samples
     not_finite: int = 0  # samples whose gradient was NaN or infinite: counted, not applied
+
+
+STAMP_BITS = 16  # below the stamp, in a word of `GridPlace.words`, is the number of a column
+
+
+@dataclass(frozen=True, slots=True)
+class GridPlace:
+    """A worker's place in a grid, for `hogwild.kernels.columns`."""
+
+    words: np.ndarray  # (P,) int64: of all workers
+    ignored: np.ndarray  # (P,) int64
+    own: int
+    stamp: int = 0
+
+
+class Swept(NamedTuple):
+    """The result of a sweep."""
+
+    mean_losses: float  # sum over the batches of which samples were applied
+    batches: int  # of which samples were applied
+    loss: float  # as in a tally
+    applied: int
+    done: int  # batches, from the first; fewer than were given: another worker is in the next one's column
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +101,19 @@ class FusedUpdate(Protocol):
 
     def run(self, chunk: Chunk) -> Tally:
         """Apply the whole chunk, except samples that are not finite. With zero rows: compile, and do nothing."""
+        ...
+
+
+@runtime_checkable
+class Sweeping(Protocol):
+    """A fused update that can train on many batches of a grid in one call."""
+
+    def sweep(
+        self, borders: np.ndarray, rates: np.ndarray, columns: np.ndarray, place: GridPlace, insist: bool
+    ) -> Swept:
+        """Apply the samples [borders[b], borders[b + 1]) of each batch b, with its factor of the learning rates, as
+        soon as nobody else is in its column. `borders` (n + 1,) int64, `rates` (n,) float32, `columns` (n,) int64;
+        `insist`: enter the first column in any case. Samples that are not finite are not applied."""
         ...
 
 

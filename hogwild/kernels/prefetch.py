@@ -20,6 +20,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from hogwild.kernels.compiling import exact, inlined
+from hogwild.kernels.simd import instruction
 
 LINE = 16  # numbers of 4 bytes: 64 bytes, one request each
 SAMPLES_AHEAD = 3  # far enough that memory has answered, near enough that it is still in the cache
@@ -60,6 +61,23 @@ def _ask_to_write(typing_context, table, row, column):  # type: ignore[no-untype
         return context.get_dummy_value()
 
     return types.void(table, types.intp, types.intp), generate
+
+
+@instruction
+def ask_for_row(typing_context, table, row, of):  # type: ignore[no-untyped-def]
+    """Prefetch row `row` of `table` (R, k) float32 for reading and writing; `of`: `simd.of_width(k)`, or None for the
+    first line alone."""
+    lines = -(-of.dtype.count // LINE) if isinstance(of, types.Array) else 1
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        kind, zero = signature.args[0], context.get_constant(types.intp, 0)
+        array = context.make_array(kind)(context, builder, arguments[0])
+        start = cgutils.get_item_pointer(context, builder, kind, array, [arguments[1], zero], wraparound=False)
+        for line in range(lines):
+            _request(context, builder, builder.gep(start, [ir.Constant(ir.IntType(64), line * LINE)]), _WRITE)
+        return context.get_dummy_value()
+
+    return types.void(table, types.intp, of), generate
 
 
 @intrinsic

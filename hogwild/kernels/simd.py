@@ -1,4 +1,4 @@
-"""Vectors of 16 float32 as values inside a kernel, for inner loops over rows padded to whole vectors.
+"""Vectors of float32 as values inside a kernel, for inner loops over rows padded to whole vectors.
 
 LLVM vectorises a loop over 100 numbers by itself, but first checks whether the arrays overlap and whether there is a
 remainder, which takes longer than the 100 numbers; for the products of skip-gram by a factor of three. Here no checks
@@ -11,10 +11,21 @@ are needed. A processor with narrower vectors uses two or four of its own for ea
     fused(a, b, c)                  a * b + c
     least(a, b), most(a, b)         the smaller, the larger one, by element
     total(v)                        the sum of its elements
+
+A whole row of k numbers is one value, too, of a type of its own for each k, so that a kernel is compiled for its width:
+
+    of = of_width(k)                outside of the kernel: an argument whose type is the width
+    v = load_row(x, row, of)        x (R, k) float32, C-contiguous
+    store_row(x, row, v)
+    splat_row(number, of)           + - * / fused total as above
+    root(v)                         the square root, by element
+    four(a, b, c, d), part(v, n)    four numbers as a vector; its n-th element, n a constant
+    totals(a, b, c, d)              the sums of four rows, as a vector of four: with half the instructions of `total`
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,24 +37,27 @@ from numba.extending import intrinsic, overload
 
 WIDTH = 16  # float32 in the widest vector of today's processors: 64 bytes, a cache line
 _FAST = ("nsz", "arcp", "contract", "afn", "reassoc")  # as in every kernel: NaN and infinity are preserved
-_VECTOR = ir.VectorType(ir.FloatType(), WIDTH)
+_vector = partial(ir.VectorType, ir.FloatType())
+_VECTOR = _vector(WIDTH)
 _WORDS, _MASK = ir.VectorType(ir.IntType(64), WIDTH), ir.VectorType(ir.IntType(1), WIDTH)
 
 
-class Float32x16(types.Type):
-    """The numba type of such a vector."""
+class Float32s(types.Type):
+    """The numba type of a vector of `count` float32. It has `lanes` elements, a power of two: those beyond `count` are
+    0 when it is read, and are not written."""
 
-    def __init__(self) -> None:
-        super().__init__(name="Float32x16")
+    def __init__(self, count: int) -> None:
+        self.count, self.lanes = count, 1 << max(0, count - 1).bit_length()
+        super().__init__(name=f"Float32x{count}")
 
 
-float32x16 = Float32x16()
+float32x16 = Float32s(WIDTH)
 
 
-@register_default(Float32x16)
+@register_default(Float32s)
 class _VectorModel(PrimitiveModel):
     def __init__(self, manager: Any, fe_type: Any) -> None:
-        super().__init__(manager, fe_type, _VECTOR)
+        super().__init__(manager, fe_type, _vector(fe_type.lanes))
 
 
 def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,6 +88,77 @@ def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     width = cgutils.unpack_tuple(builder, array.shape)[1]
     at = builder.add(builder.mul(args[1], width), args[2])
     return builder.bitcast(builder.gep(array.data, [at]), _VECTOR.as_pointer())
+
+
+def of_width(count: int) -> np.ndarray:
+    """Return an argument for a kernel whose type is the width `count`."""
+    return np.empty(0, f"S{count}")
+
+
+def _parts(context: Any, builder: Any, signature: Any, args: Any, count: int) -> Iterator[tuple[int, int, Any]]:
+    """Yield (first element, elements, pointer) of the parts of row args[1] of the table args[0]: powers of two, the
+    longest first. One load of, say, 50 elements would become fifty."""
+    array = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0])
+    row = builder.gep(array.data, [builder.mul(args[1], ir.Constant(ir.IntType(64), count))])
+    first = 0
+    while first < count:
+        size = 1 << (count - first).bit_length() - 1
+        pointer = builder.gep(row, [ir.Constant(ir.IntType(64), first)])
+        yield first, size, builder.bitcast(pointer, _vector(size).as_pointer())
+        first += size
+
+
+def _shuffled(builder: Any, a: Any, b: Any, places: list[int]) -> Any:
+    """Return the elements `places` of a and b, one after the other."""
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places))
+
+
+@instruction
+def load_row(typing, array, row, of):  # type: ignore[no-untyped-def]
+    kind = Float32s(of.dtype.count)
+    lanes, number = kind.lanes, range(kind.lanes)
+
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        whole = ir.Constant(_vector(lanes), [0.0] * lanes)
+        for first, size, pointer in _parts(context, builder, signature, args, kind.count):
+            part = builder.load(pointer, align=4)
+            if size == lanes:
+                return part
+            undefined = ir.Constant(_vector(size), ir.Undefined)
+            part = _shuffled(builder, part, undefined, [n - first if first <= n < first + size else 0 for n in number])
+            whole = _shuffled(builder, whole, part, [n + lanes * (first <= n < first + size) for n in number])
+        return whole
+
+    return (kind(array, types.int64, of), code) if _is_table(array) else None
+
+
+@instruction
+def store_row(typing, array, row, value):  # type: ignore[no-untyped-def]
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        for first, size, pointer in _parts(context, builder, signature, args, value.count):
+            part = args[2]
+            if size < value.lanes:
+                part = _shuffled(builder, part, ir.Constant(part.type, ir.Undefined), [*range(first, first + size)])
+            builder.store(part, pointer, align=4)
+        return context.get_dummy_value()
+
+    return (types.void(array, types.int64, value), code) if _is_table(array) else None
+
+
+def _splatted(builder: Any, number: Any, lanes: int) -> Any:
+    undefined = ir.Constant(_vector(lanes), ir.Undefined)
+    one = builder.insert_element(undefined, number, ir.Constant(ir.IntType(32), 0))
+    return _shuffled(builder, one, undefined, [0] * lanes)
+
+
+@instruction
+def splat_row(typing, number, of):  # type: ignore[no-untyped-def]
+    kind = Float32s(of.dtype.count)
+
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return _splatted(builder, args[0], kind.lanes)
+
+    return kind(types.float32, of), code
 
 
 @instruction
@@ -129,9 +214,7 @@ def _first(builder: Any, count: Any) -> Any:
 @instruction
 def splat(typing, number):  # type: ignore[no-untyped-def]
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), args[0], ir.Constant(ir.IntType(32), 0))
-        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
-        return builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), everywhere)
+        return _splatted(builder, args[0], WIDTH)
 
     return float32x16(types.float32), code
 
@@ -141,17 +224,74 @@ def fused(typing, a, b, c):  # type: ignore[no-untyped-def]
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return builder.fadd(builder.fmul(args[0], args[1], flags=_FAST), args[2], flags=_FAST)
 
-    return float32x16(float32x16, float32x16, float32x16), code
+    return (a(a, a, a), code) if a == b == c else None
+
+
+@instruction
+def root(typing, a):  # type: ignore[no-untyped-def]
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return _root(builder, args[0])
+
+    return a(a), code
+
+
+@instruction
+def four(typing, a, b, c, d):  # type: ignore[no-untyped-def]
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        made = ir.Constant(_vector(4), ir.Undefined)
+        for place, number in enumerate(args):
+            made = builder.insert_element(made, number, ir.Constant(ir.IntType(32), place))
+        return made
+
+    return Float32s(4)(*[types.float32] * 4), code
+
+
+@instruction
+def part(typing, a, place):  # type: ignore[no-untyped-def]
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.extract_element(args[0], ir.Constant(ir.IntType(32), place.literal_value))
+
+    return (types.float32(a, place), code) if isinstance(place, types.IntegerLiteral) else None
+
+
+@instruction
+def totals(typing, a, b, c, d):  # type: ignore[no-untyped-def]
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        parts = list(args)
+        while len(parts) > 1:  # two vectors become one: the halves of the first added, then those of the second
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [_halves_added(builder, *pair, 4 // len(parts)) for pair in pairs]
+        (made,) = parts
+        while made.type.count > 4:
+            made = _halves_added(builder, made, None, 4)
+        return made
+
+    return (Float32s(4)(a, a, a, a), code) if a == b == c == d and a.lanes >= 4 else None
+
+
+def _halves_added(builder: Any, a: Any, b: Any, pieces: int) -> Any:
+    """Return, for every of the `pieces` equal pieces of a, then for those of b, the sum of its halves."""
+    size = a.type.count // pieces
+    lower = [piece * size + n for piece in range(pieces * (1 if b is None else 2)) for n in range(size // 2)]
+    other = ir.Constant(a.type, ir.Undefined) if b is None else b
+    halves = [_shuffled(builder, a, other, [n + shift for n in lower]) for shift in (0, size // 2)]
+    return builder.fadd(*halves, flags=_FAST)
+
+
+def _root(builder: Any, vector: Any) -> Any:
+    kind = ir.FunctionType(vector.type, [vector.type])
+    call = cgutils.get_or_insert_function(builder.module, kind, f"llvm.sqrt.v{vector.type.count}f32")
+    return builder.call(call, [vector], fastmath=("nsz", "contract", "reassoc"))
 
 
 @instruction
 def total(typing, a):  # type: ignore[no-untyped-def]
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        kind = ir.FunctionType(ir.FloatType(), [ir.FloatType(), _VECTOR])
-        add = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fadd.v{WIDTH}f32")
+        kind = ir.FunctionType(ir.FloatType(), [ir.FloatType(), _vector(a.lanes)])
+        add = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fadd.v{a.lanes}f32")
         return builder.call(add, [ir.Constant(ir.FloatType(), -0.0), args[0]], fastmath=_FAST)
 
-    return types.float32(float32x16), code
+    return types.float32(a), code
 
 
 def _by_element(emit: Callable[[Any, Any, Any], Any]) -> Any:
@@ -160,7 +300,7 @@ def _by_element(emit: Callable[[Any, Any, Any], Any]) -> Any:
         def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
             return emit(builder, *args)
 
-        return float32x16(float32x16, float32x16), code
+        return (a(a, a), code) if a == b else None
 
     return apply
 
@@ -179,7 +319,7 @@ _over = _by_element(lambda builder, a, b: builder.fdiv(a, b, flags=_FAST))
 def _operator(symbol: Callable[[Any, Any], Any], apply: Any) -> None:
     @overload(symbol, inline="never")
     def between(a, b):  # type: ignore[no-untyped-def]
-        return (lambda a, b: apply(a, b)) if isinstance(a, Float32x16) and isinstance(b, Float32x16) else None
+        return (lambda a, b: apply(a, b)) if isinstance(a, Float32s) and a == b else None
 
 
 _operator(operator.add, _plus)

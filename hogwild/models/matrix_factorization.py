@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad
 
 from hogwild.errors import ModelError
+from hogwild.formatting import counted
 from hogwild.kernels import optimizer_rules
-from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
+from hogwild.kernels.fused import Arrays, Chunk, GridPlace, Hot, Side, Swept, Tally
 from hogwild.losses import BprLoss
 from hogwild.models.row_checks import not_float32, require_ids
 from hogwild.optimizers import RowWiseAdagrad
@@ -25,6 +26,13 @@ from hogwild.optimizers import RowWiseAdagrad
 SPREAD = 0.1  # initial standard deviation of a row's numbers
 PAIRS = 1 << 24  # users times items, one byte each: up to this size the model stores who has what
 DRAWS = 8
+_NONE, _ONE, _NOWHERE, _NOBODY = (
+    np.empty(0, np.int64),
+    np.ones(1, np.float32),
+    np.zeros(1, np.int64),
+    np.zeros(2, np.int64),
+)
+_ALONE = np.zeros((2, 2), np.int64)[:, 0]  # not contiguous, as a scoreboard's words: kernels are compiled once
 TRAINED, HELD_BACK = 1, 2
 
 
@@ -145,7 +153,7 @@ class MatrixFactorization(_Factors):
         """Return the compiled update (mean squared error; SGD, Adagrad, RowWiseAdagrad), or the reason for none."""
         if loss is not F.mse_loss and not (type(loss) is nn.MSELoss and loss.reduction == "mean"):
             return f"its fused update is for torch.nn.MSELoss, not for {_name(loss)}"
-        return why_not(self, optimizer, [*RULES]) or RatingsUpdate(type(optimizer))
+        return why_not(self, optimizer, [*RULES]) or RatingsUpdate(type(optimizer), self.user.embedding_dim)
 
 
 class BprFactorization(_Factors):
@@ -314,13 +322,12 @@ class FactorizationUpdate:
             self._tables.append(table)
             self._sums.append(sums)
 
-    def _call(self, chunk: Chunk, data: tuple[Any, ...], constants: tuple[Any, ...] = ()) -> Any:
+    def _call(self, samples: tuple[Any, ...], constants: tuple[Any, ...] = (), rate: float = 1.0) -> Any:
         """Call the rule's kernel; SGD takes no sums and no epsilons."""
-        rates = self._rates * np.float32(chunk.rate)
+        rates = self._rates * np.float32(rate)
         if self._rule is SGD:
-            return self._kernel(chunk.rows, *data, *self._tables, *constants, rates, self._decays)
-        numbers = (rates, self._decays, self._epsilons)
-        return self._kernel(chunk.rows, *data, *self._tables, *self._sums, *constants, *numbers)
+            return self._kernel(*samples, *self._tables, *constants, rates, self._decays)
+        return self._kernel(*samples, *self._tables, *self._sums, *constants, rates, self._decays, self._epsilons)
 
 
 def _private(hot: Hot, name: str, shared: np.ndarray) -> np.ndarray:
@@ -335,23 +342,33 @@ class RatingsUpdate(FactorizationUpdate):
 
     sides = (Side("user", (TABLES[0], TABLES[2])), Side("item", (TABLES[1], TABLES[3])))
 
-    def __init__(self, rule: type) -> None:
+    def __init__(self, rule: type, factors: int) -> None:
         super().__init__(rule)
         from hogwild.kernels.matrix_factorization import adagrad, row_adagrad, sgd
 
-        self.name = f"matrix factorisation, {RULES[rule]}"
+        self.name = f"matrix factorisation, {counted(factors, 'factor')}, {RULES[rule]}"  # one kernel for each width
         self._kernel = {SGD: sgd, Adagrad: adagrad, RowWiseAdagrad: row_adagrad}[rule]
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
+        from hogwild.kernels.matrix_factorization import width_of
+
         super().bind(model, optimizer, arrays, hot)
-        self._mean = np.float32(model.mean.item())  # type: ignore[operator]
+        self._constants = (np.float32(model.mean.item()),)  # type: ignore[operator]
+        self._data = (width_of(self._tables[0]), arrays["user"], arrays["item"], arrays["rating"])
 
     def run(self, chunk: Chunk) -> Tally:
         """Update the ratings; those with a NaN or infinite slope are counted and not applied."""
-        data = (self._arrays["user"], self._arrays["item"], self._arrays["rating"])
-        loss, applied = self._call(chunk, data, (self._mean,))
+        batch = (chunk.rows, np.array([0, len(chunk.rows)]), _ONE, _NOWHERE, _ALONE, _NOBODY, 0, 0, True)
+        _, _, loss, applied, _ = self._call((*batch, *self._data), self._constants, chunk.rate)
         return Tally(loss, applied, len(chunk.rows) - applied)
+
+    def sweep(
+        self, borders: np.ndarray, rates: np.ndarray, columns: np.ndarray, place: GridPlace, insist: bool
+    ) -> Swept:
+        """Update as `run` does, batch after batch."""
+        meeting = (columns, place.words, place.ignored, place.own, place.stamp, insist)
+        return Swept(*self._call((_NONE, borders, rates, *meeting, *self._data), self._constants))
 
 
 class RankingUpdate(FactorizationUpdate):
@@ -384,6 +401,6 @@ class RankingUpdate(FactorizationUpdate):
 
     def run(self, chunk: Chunk) -> Tally:
         """Update the pairs; those with a NaN or infinite margin are counted and not applied."""
-        data = (self._arrays["user"], self._arrays["item"], self._bounds, self._had, np.uint64(chunk.seed))
-        loss, applied, alone = self._call(chunk, data)
+        data = (chunk.rows, self._arrays["user"], self._arrays["item"], self._bounds, self._had, np.uint64(chunk.seed))
+        loss, applied, alone = self._call(data, rate=chunk.rate)
         return Tally(loss, applied, len(chunk.rows) - applied - alone)

@@ -1,52 +1,42 @@
-"""The schedule of a grid: no two workers hold cells that share a block of rows or of columns.
+"""The schedule of a grid: a worker has a row block for itself, and goes through its columns.
 
-       C0 C1 C2 C3      worker A holds (R0, C1): R0 and C1 are occupied for everybody but A
-    R0  .  A  .  .      worker B may have any cell of the other rows and columns
-    R1  .  .  b  .      B gets the one whose row and column have the most samples left, so that at the end
-    R2  .  .  .  .      no single row or column keeps everybody waiting
+                  columns 0 … 7
+    row block 0   . . A b . . . .      A and B hold these two row blocks: nobody else is leased any of their cells, of
+    row block 1   . . . . . . B .      this epoch or another. Leases say nothing of columns: before a worker enters
+    row block 2   c                    one, it looks whether another is there, and waits for it, not for the supervisor
+    row block 3                        (`hogwild/kernels/columns.py`).
 
-There is no barrier, not even between epochs: cells of the next epoch are leased as soon as no cell of this epoch can
-be. With four blocks a side per worker and two leased cells, at most half of each side is occupied, and a worker nearly
-always finds a cell; with two blocks and four leased cells it often finds none (tests/scheduling/test_grid_schedule.py
-simulates both). A side has at most 256 blocks: with many more than 64 workers some wait for others, with more than 256
-always.
-"""
+So an item is long: a whole row block, or what is left of it. There is no barrier, not even between epochs: a worker
+has row blocks of its own, and is leased those of the next epochs in time. One that would be idle takes any that nobody
+holds."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import chain
-
-import numpy as np
+from itertools import pairwise
 
 from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
-from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Free, LeaseChoice, LeaseSchedule, OfPlan
+from hogwild.scheduling.range_schedule import EPOCHS_AHEAD, LEASES_IN_HAND, Free, LeaseChoice, LeaseSchedule, OfPlan
 from hogwild.scheduling.seeds import mix
 
-# Random part of a cell's priority, as a share of an average row, drawn anew for every epoch: cells come in another
-# order each time, and the fullest rows and columns still come first.
-DRAWN_SHARE = 0.25
 
-
-class FreeCells(OfPlan):
-    """The free batches of one epoch, by cell. `left` (B, C) float64: samples; the sums over rows and columns are kept,
-    too, because a grid may have 65,536 cells."""
+class FreeRows(OfPlan):
+    """The free batches of one epoch, by row block."""
 
     _plan: GridPlan
 
-    def __init__(self, plan: GridPlan, drawn: np.ndarray, pieces: Iterable[FreeRange] | None = None) -> None:
-        """`pieces`: the free ranges; None: the whole epoch."""
+    def __init__(self, plan: GridPlan, order: Iterable[int], pieces: Iterable[FreeRange] | None = None) -> None:
+        """`order`: the row blocks as they are preferred. `pieces`: the free ranges; None: the whole epoch."""
         super().__init__(plan)
-        self._drawn = drawn  # (B, C) float64
-        self._cells: dict[int, list[FreeRange]] = {}  # cells with pieces put or taken; all others are whole or used up
-        self._begun: set[int] = set()  # cells that were partly leased before
-        self._batches = plan.batches if pieces is None else 0
-        whole = np.diff(plan.bounds).reshape(plan.grid).astype(np.float64)
-        self.left = whole if pieces is None else np.zeros(plan.grid)
-        self._rows, self._columns = self.left.sum(axis=1), self.left.sum(axis=0)
-        self.put(pieces or ())
+        self._order = list(order)
+        self._rows: list[list[FreeRange]] = [[] for _ in self._order]
+        self._batches = 0
+        if pieces is None:
+            bounds = plan.row_bounds.tolist()
+            pieces = [FreeRange(*both) for both in pairwise(bounds) if both[0] < both[1]]
+        self.put(pieces)
 
     def __iter__(self) -> Iterator[FreeRange]:
-        return chain.from_iterable(self._pieces(cell) for cell in np.flatnonzero(self.left).tolist())
+        return (piece for pieces in self._rows for piece in pieces)
 
     @property
     def has_free(self) -> bool:
@@ -56,97 +46,95 @@ class FreeCells(OfPlan):
         return self._batches
 
     def lease(self, piece: FreeRange, stop: int) -> None:
-        cell = self._plan.cell_of(piece.start)
-        pieces = self._pieces(cell)
-        self.cut(pieces, piece, stop)
-        self._note(cell, pieces, piece.start - stop, -self._plan.samples_in(piece.start, stop))
+        self.cut(self._rows[self._plan.row_of(piece.start)], piece, stop)
+        self._batches -= stop - piece.start
 
     def put(self, pieces: Iterable[FreeRange]) -> None:
+        touched: set[int] = set()
         for piece in pieces:
-            cell = self._plan.cell_of(piece.start)
-            of_cell = sorted([*self._pieces(cell), piece], key=lambda each: each.start)
-            self._note(cell, of_cell, piece.stop - piece.start, self._plan.samples_in(piece.start, piece.stop))
+            row = self._plan.row_of(piece.start)
+            self._rows[row].append(piece)
+            touched.add(row)
+            self._batches += piece.stop - piece.start
+        for row in touched:
+            self._rows[row].sort(key=lambda each: each.start)
 
-    def _pieces(self, cell: int) -> list[FreeRange]:
-        if cell in self._cells or not self.left.flat[cell]:
-            return self._cells.get(cell, [])
-        first, stop = self._plan.first_batches[cell : cell + 2].tolist()
-        return [FreeRange(first, stop)]
+    def best(self, rows: Collection[int]) -> FreeRange | None:
+        """Return the first free range of the best of these row blocks: one that was begun, so that a resumed job of one
+        worker keeps its order, or else the first in this epoch's order."""
+        found = None
+        for row in self._order:
+            if row in rows and (pieces := self._rows[row]):
+                if self._is_begun(row, pieces):
+                    return pieces[0]
+                found = found or pieces[0]
+        return found
 
-    def _note(self, cell: int, pieces: list[FreeRange], batches: int, samples: int) -> None:
-        self._batches += batches
-        row, column = divmod(cell, self._plan.grid[1])
-        for sums, place in ((self.left, (row, column)), (self._rows, row), (self._columns, column)):
-            sums[place] += samples
-        first = self._plan.first_batches
-        self._begun.discard(cell)
-        self._cells.pop(cell, None)
-        if pieces:
-            self._cells[cell] = pieces
-        if len(pieces) > 1 or (pieces and (pieces[0].start > first[cell] or pieces[0].stop < first[cell + 1])):
-            self._begun.add(cell)
-
-    def best(self, rows: np.ndarray, columns: np.ndarray) -> FreeRange | None:
-        """Return the first free range of the best cell in `rows` (B,) and `columns` (C,) bool, the unoccupied ones.
-        Cells already begun come first, so that a resumed job of one worker keeps its order; otherwise the cell whose
-        row and column have the most samples left, the first of equal ones."""
-        from hogwild.kernels.parsing import grid_cells
-
-        across = self._plan.grid[1]
-        for cell in sorted(self._begun):
-            if rows[cell // across] and columns[cell % across]:
-                return self._pieces(cell)[0]
-        free = np.flatnonzero(rows), np.flatnonzero(columns)
-        chosen = int(grid_cells.fullest(self._drawn, self.left, self._rows, self._columns, *free))
-        return self._pieces(chosen)[0] if chosen >= 0 else None
+    def _is_begun(self, row: int, pieces: list[FreeRange]) -> bool:
+        start, stop = self._plan.row_bounds[row : row + 2]
+        return len(pieces) > 1 or pieces[0].start > start or pieces[0].stop < stop
 
 
 class GridSchedule(LeaseSchedule):
-    """The schedule of a grid. An item is a whole cell, or the rest of one. Conflicts are computed from the leases."""
+    """The schedule of a grid. An item is a whole row block, or the rest of one. What is taken is seen in the leases."""
 
-    def __init__(self, plan: GridPlan, *, seed: int) -> None:
-        from hogwild.kernels.parsing import warm_up
+    fills_hands = True
 
-        warm_up.ready("grid")
-        self._plan = plan
+    def __init__(self, plan: GridPlan, limits: Limits, *, seed: int) -> None:
+        self._plan, self._limits = plan, limits
         self._seed = seed
-        self._next: tuple[int, FreeCells] | None = None  # kept until a cell of it can be leased
+        self._next: tuple[int, FreeRows] | None = None  # kept until a row block of it can be leased
 
-    def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> FreeCells:
+    def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> FreeRows:
         if pieces is not None:
-            return FreeCells(self._plan, self._draw(epoch), pieces)
+            return FreeRows(self._plan, self._order(epoch), pieces)
         if self._next is None or self._next[0] != epoch:
-            self._next = epoch, FreeCells(self._plan, self._draw(epoch))
+            self._next = epoch, FreeRows(self._plan, self._order(epoch))
         return self._next[1]
 
-    def _draw(self, epoch: int) -> np.ndarray:
-        """Return (B, C) float64: tie-breakers of this epoch. A bit generator's numbers never change with numpy."""
-        rows, columns = self._plan.grid
-        words = np.random.PCG64(mix(self._seed, epoch, -5)).random_raw(rows * columns) >> np.uint64(11)
-        drawn: np.ndarray = words.reshape(rows, columns) * (DRAWN_SHARE * self._plan.samples / rows / 2**53)
-        return drawn
+    def _order(self, epoch: int) -> list[int]:
+        """Return this epoch's order of row blocks."""
+        return sorted(range(self._plan.grid[0]), key=lambda row: mix(self._seed, epoch, row, -5))
 
     def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
-        taken = self._plan.cells[[lease.item.start for lease in leases if lease.worker != worker]]
-        rows, columns = (np.ones(side, bool) for side in self._plan.grid)
-        rows[taken // len(columns)] = columns[taken % len(columns)] = False
+        """Choose one of the worker's own row blocks. They start where it will be, so it keeps its distance from the
+        others; and nobody else takes, for want of a better one, what it needs next."""
+        rows, procs = self._plan.grid[0], self._limits.procs
+        starts = max(self._plan.grid[2], procs)
+        own = {row for row in range(rows) if row % starts % procs == worker % procs}
+        return self._among(own, worker, epochs, leases)
+
+    def choose_for_idle(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
+        return self._among(set(range(self._plan.grid[0])), worker, epochs, leases)
+
+    def _among(
+        self, rows: set[int], worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]
+    ) -> LeaseChoice | None:
+        """Choose one of these row blocks that nobody else holds."""
+        rows -= {self._plan.row_of(lease.item.start) for lease in leases if lease.worker != worker}
         for epoch, free in epochs.items():
-            assert isinstance(free, FreeCells)
-            if (piece := free.best(rows, columns)) is not None:
+            assert isinstance(free, FreeRows)
+            if (piece := free.best(rows)) is not None:
                 return LeaseChoice(epoch, piece)
         return None
 
+    def may_open(self, epoch: int, earliest: int, end: int, limits: Limits) -> bool:
+        """Return whether `epoch` may begin: the next one, or what lasts as long as a hand, if epochs are shorter; but
+        towards `end` workers fall into step, so that none trains its row blocks long after the others have finished."""
+        ahead = min(sum(limits.hands.values()) // self._plan.batches, end - 1 - epoch)
+        return epoch <= earliest + EPOCHS_AHEAD + ahead
+
     def updates(self, horizon: int, limits: Limits) -> int:
-        """Return the length of an item: a whole cell, up to the limit of the commit word. A shorter item would still
-        leave the rest of its row and column occupied."""
+        """Return the length of an item: a whole row block, up to the limit of the commit word. The rest of a shorter
+        one could not be leased to anybody else."""
         return MAX_ITEM_BATCHES
 
     def most_in_hand(self, horizon: int, limits: Limits) -> int:
-        """Return 2 if every worker then still finds an unoccupied row and column; 1 near the end, when a second leased
-        cell would keep others waiting."""
-        cells = horizon * len(self._plan.bounds) / self._plan.batches
-        room = min(*self._plan.grid, int(cells))
-        return LEASES_IN_HAND if room > 2 * (limits.procs - 1) else 1
+        """Return 2 if every worker then still finds a row block; 1 near the end, when a second one would keep others
+        waiting."""
+        rows = self._plan.grid[0]
+        left = min(rows, -(-horizon * rows // self._plan.batches))
+        return LEASES_IN_HAND if left >= LEASES_IN_HAND * limits.procs else 1
 
     def restart(self, next_epoch: int) -> None:
         self._next = None

@@ -1,9 +1,10 @@
 """The values of the work queue: items, leases, the ledger, and the progress in a worker's row. The rules are in
 `work_queue.py`."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 
+HAND_S = 0.03
 MAX_ITEM_BATCHES = 0xFFFF  # the commit word counts the batches of an item in 16 bits
 
 
@@ -111,7 +112,8 @@ class Release:
 @dataclass(slots=True)
 class Limits:
     """The job settings that the queue needs. `procs`: workers there are now, which a resize changes; `sync_every`:
-    updates between two commits."""
+    updates between two commits; `hands`: batches that a worker should have in hand, so that it need not wait for the
+    supervisor: what it trains in HAND_S, as measured."""
 
     procs: int
     epochs: int = 1
@@ -121,3 +123,4 @@ class Limits:
     max_item_updates: int = 64
     redo_indeterminate: bool = True
     sync_every: int = 1
+    hands: dict[int, int] = field(default_factory=dict)

@@ -54,7 +54,10 @@ class LeaseChoice(NamedTuple):
 
 
 class LeaseSchedule(ABC):
-    """The rule that decides which batches may be leased at the same time."""
+    """The rule that decides which batches may be leased at the same time. `fills_hands`: a worker may have more leases
+    than `most_in_hand`, if they are short."""
+
+    fills_hands = False
 
     @abstractmethod
     def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> Free:
@@ -68,6 +71,10 @@ class LeaseSchedule(ABC):
         """Choose the next range for `worker` from these epochs, the earliest first, given the current `leases`; or
         None. The caller leases what is returned."""
 
+    def choose_for_idle(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
+        """Choose for a worker that holds nothing, and for which `choose` found nothing."""
+        return None
+
     @abstractmethod
     def updates(self, horizon: int, limits: Limits) -> int:
         """Return the longest item, in updates, while `horizon` updates are free."""
@@ -75,8 +82,9 @@ class LeaseSchedule(ABC):
     def released(self, worker: int) -> None:  # noqa: B027 (by default there is nothing to forget)
         """Forget `worker`, which is gone; its leased batches are free again."""
 
-    def may_open(self, epoch: int, earliest: int) -> bool:
-        """Return whether a worker that finds nothing may begin `epoch` while `earliest` is not settled."""
+    def may_open(self, epoch: int, earliest: int, end: int, limits: Limits) -> bool:
+        """Return whether a worker that finds nothing may begin `epoch` while `earliest` is not settled. `end`: the
+        epoch that waits for an evaluation, or for none."""
         return epoch <= earliest + EPOCHS_AHEAD
 
     def most_in_hand(self, horizon: int, limits: Limits) -> int:
@@ -157,6 +165,8 @@ class FreeRanges(OfPlan):
 class RangeSchedule(LeaseSchedule):
     """The first free range of the earliest epoch, cut to a length that shrinks towards the end of the job."""
 
+    fills_hands = True
+
     def __init__(self, plan: EpochPlan, update: int) -> None:
         """`update`: batches per update."""
         self._plan = plan
@@ -171,7 +181,7 @@ class RangeSchedule(LeaseSchedule):
                 return LeaseChoice(epoch, piece)
         return None
 
-    def may_open(self, epoch: int, earliest: int) -> bool:
+    def may_open(self, epoch: int, earliest: int, end: int, limits: Limits) -> bool:
         return True
 
     def updates(self, horizon: int, limits: Limits) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 
 from hogwild.scheduling.batch_plan import OPEN, EpochPlan, StreamPlan
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
-from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Free, LeaseChoice, LeaseSchedule
+from hogwild.scheduling.range_schedule import EPOCHS_AHEAD, LEASES_IN_HAND, Free, LeaseChoice, LeaseSchedule
 from hogwild.scheduling.stream_epoch import SlotRequest, StreamEpoch
 
 __all__ = ["SlotRequest", "StreamEpoch", "StreamSchedule", "fewest_slots", "too_few_slots"]
@@ -170,7 +170,7 @@ class StreamSchedule(LeaseSchedule):
         if not self._opens:
             return None
         earliest = min(self._epochs, default=self._next_epoch)
-        if self._next_epoch < self.epochs and self.may_open(self._next_epoch, earliest):
+        if self._next_epoch < self.epochs and self._next_epoch <= earliest + EPOCHS_AHEAD:
             return self.free_of(self._next_epoch), shard
         return None
 

@@ -10,10 +10,10 @@ fewer at the end of an item. The supervisor calls `observe` with each worker's c
 that. So a snapshot is exact up to the last observation, and a checkpoint is this object's `state()` taken when every
 worker is parked."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 from hogwild.scheduling.batch_plan import EpochPlan, check_cut, how_cut, updates_planned
 from hogwild.scheduling.leases import (
@@ -33,6 +33,8 @@ from hogwild.scheduling.range_schedule import Free, LeaseChoice, LeaseSchedule, 
 __all__ = ["FreeRange", "Kind", "Lease", "LeaseProgress", "Ledger", "Limits", "Release", "WorkItem", "WorkQueue"]
 
 ITEM_ROWS = 2048  # ids that differ by a multiple of this share a row of the item table: never leased at once
+Choose: TypeAlias = Callable[[int, Mapping[int, Free], Collection[Lease]], LeaseChoice | None]
+MOST_IN_HAND, MOST_SHORT = 32, 128  # leases of a worker, where items are short; and of all: each lease looks at them
 
 
 @dataclass(slots=True)
@@ -64,6 +66,7 @@ class WorkQueue:
         self._next_epoch = 0
         self._finished_batches = 0  # batches of settled epochs
         self._leases: dict[int, Lease] = {}
+        self._hands: dict[int, list[Lease]] = {}  # by worker, in the order they were given out
         self._update = min(limits.accumulate, plan.batches)
         if not 0 < self._update <= MAX_ITEM_BATCHES:
             raise ValueError(f"an update must hold 1 to {MAX_ITEM_BATCHES} batches, not {self._update}")
@@ -120,15 +123,22 @@ class WorkQueue:
 
     def leases_of(self, worker: int) -> list[Lease]:
         """Return the worker's leases in the order they were given out, which is the order of work."""
-        return [lease for lease in self._leases.values() if lease.worker == worker]
+        return [*self._hands.get(worker, ())]
+
+    def is_stocked(self, worker: int) -> bool:
+        """Return whether the worker has half of what it should have in hand, or more: it can wait for the next."""
+        return 0 < self.limits.hands.get(worker, 0) <= 2 * self._held(worker)
+
+    def _held(self, worker: int) -> int:
+        return sum([lease.item.stop - lease.item.start - lease.settled for lease in self._hands.get(worker, ())])
 
     # ---- leasing -----------------------------------------------------------------------------------------------
 
     def lease(self, worker: int) -> WorkItem | None:
         """Lease the next item to `worker`; return None if it has enough or nothing may be leased."""
         horizon = self._free_updates()
-        in_hand = len(self.leases_of(worker))
-        if in_hand >= self._schedule.most_in_hand(horizon, self.limits):
+        in_hand = len(self._hands.get(worker, ()))
+        if in_hand >= self._schedule.most_in_hand(horizon, self.limits) and not self._is_short(worker, horizon):
             return None
         left = self._updates_left()
         choice = self._choose(worker) if left != 0 else None
@@ -137,17 +147,38 @@ class WorkQueue:
         updates = self._schedule.updates(horizon, self.limits)
         return self._carve(worker, choice, updates if left is None else min(updates, left))
 
+    def _is_short(self, worker: int, horizon: int) -> bool:
+        """Return whether it has less work in hand than it should have, and no more than its share of what is left."""
+        limits, hand = self.limits, self._hands.get(worker, [])
+        held = self._held(worker)
+        if held >= limits.hands.get(worker, 0) or not self._schedule.fills_hands:
+            return False
+        if len(hand) >= min(MOST_IN_HAND, MOST_SHORT // limits.procs):
+            return False
+        left = horizon * limits.accumulate + sum(self._held(each) for each in self._hands)
+        return (held + hand[-1].left) * limits.procs <= left
+
     def _choose(self, worker: int) -> LeaseChoice | None:
-        """Choose from the open epochs, then from the next one."""
-        opened = {epoch: self._epochs[epoch].free for epoch in sorted(self._epochs) if epoch < self.open_until}
-        choice = self._schedule.choose(worker, opened, self._leases.values())
-        epoch = self._next_epoch
-        if choice is not None or epoch >= min(self.open_until, self.limits.epochs):
-            return choice
-        if not self._schedule.may_open(epoch, self.epoch):
+        """Choose from the open epochs, then from the next one, then for a worker that would be idle."""
+        schedule, opened = self._schedule, self._opened()
+        for choose in (schedule.choose, schedule.choose_for_idle):
+            if (choice := choose(worker, opened, self._leases.values())) is not None:
+                return choice
+            if (choice := self._choose_from_next(worker, choose)) is not None:
+                return choice
+            if self._hands.get(worker):
+                return None
+        return None
+
+    def _opened(self) -> dict[int, Free]:
+        return {epoch: self._epochs[epoch].free for epoch in sorted(self._epochs) if epoch < self.open_until}
+
+    def _choose_from_next(self, worker: int, choose: Choose) -> LeaseChoice | None:
+        epoch, end = self._next_epoch, min(self.open_until, self.limits.epochs)
+        if epoch >= end or not self._schedule.may_open(epoch, self.epoch, end, self.limits):
             return None
         free = self._schedule.free_of(epoch)
-        choice = self._schedule.choose(worker, {epoch: free}, self._leases.values())
+        choice = choose(worker, {epoch: free}, self._leases.values())
         if choice is not None:
             self._open(epoch, free)
         return choice
@@ -163,7 +194,8 @@ class WorkQueue:
             updates = 1 if self.limits.sync_every > 1 else updates
         stop = min(piece.stop, piece.start + updates * self.limits.accumulate)
         item = WorkItem(self._new_id(), self.kind, epoch, piece.start, stop)
-        self._leases[item.id] = Lease(item, worker, piece.attempts)
+        self._leases[item.id] = lease = Lease(item, worker, piece.attempts)
+        self._hands.setdefault(worker, []).append(lease)
         self._epochs[epoch].leased += 1
         self._epochs[epoch].free.lease(piece, stop)
         return item
@@ -281,6 +313,7 @@ class WorkQueue:
 
     def _drop(self, lease: Lease) -> None:
         del self._leases[lease.item.id]
+        self._hands[lease.worker].remove(lease)
         self._epochs[lease.item.epoch].leased -= 1
         self._finish(lease.item.epoch)
 
@@ -350,8 +383,7 @@ class WorkQueue:
         check_cut(self.plan, state["plan"])
         self._next_epoch = state["next_epoch"]
         self.own = Counts(**state["ledger"], updates=state["updates"], samples=state["samples"])
-        self._leases, self._epochs = {}, {}
-        self._schedule.restart(self._next_epoch)
+        self._forget()
         pieces: dict[int, list[FreeRange]] = {}
         for epoch, *piece in state["free"]:
             pieces.setdefault(epoch, []).append(FreeRange(*piece))
@@ -361,3 +393,8 @@ class WorkQueue:
             self._epochs[epoch] = _Epoch(self._schedule.free_of(epoch, of_epoch), settled)
         finished = (self._next_epoch - len(self._epochs)) * self.plan.batches
         self._finished_batches = state.get("finished_batches", finished)
+
+    def _forget(self) -> None:
+        """Forget all leases and open epochs."""
+        self._leases, self._hands, self._epochs = {}, {}, {}
+        self._schedule.restart(self._next_epoch)

@@ -79,6 +79,12 @@ class Word(IntEnum):
     OVERFLOWS = auto()  # backward passes repeated at half the scale
     FURTHER = 160  # first of sixteen float64: sums of the further losses of a training_step, then their counts
     EPOCHS = 176  # for the even and the odd epoch: its tag, samples, and float64 sum of the samples' losses
+    COLUMN = 182  # the column block of a grid that it is in (hogwild/kernels/columns.py)
+
+
+_OF_INCARNATION = (
+    Word.PHASE, Word.BEAT_NS, Word.INTENT, Word.COMMIT, Word.PARKED, Word.SLOWEST_NS, Word.COMPILED, Word.COLUMN,
+)  # fmt: skip
 
 
 class Control(IntEnum):
@@ -192,6 +198,15 @@ class Scoreboard:
         samples = int(rows[of_it, first + 1].sum())
         return float(self.floats[: self.procs][of_it, first + 2].sum()) / samples if samples else None
 
+    def some_epoch(self) -> int | None:
+        """Return the epoch of which most samples are counted: workers in short epochs may be several apart."""
+        tags = self.words[: self.procs, [_EPOCHS, _EPOCHS + 3]].ravel()
+        samples = self.words[: self.procs, [_EPOCHS + 1, _EPOCHS + 4]].ravel()
+        found, places = np.unique(tags, return_inverse=True)
+        counts = np.bincount(places, samples, len(found))
+        counts[found < _epoch_tag(0, int(self.control_words[_ROLLBACKS]))] = 0.0
+        return int(found[counts.argmax()] & (1 << 40) - 1) - 1 if counts.any() else None
+
     def further(self) -> np.ndarray:
         """Return (2, FURTHER_LOSSES) float64: sums of the further losses over all workers, and their counts."""
         found: np.ndarray = self.floats[: self.procs, Word.FURTHER :][:, : 2 * FURTHER_LOSSES].sum(axis=0)
@@ -257,7 +272,7 @@ class Scoreboard:
     def renew(self, worker: int, incarnation: int) -> None:
         """Reset a row, so that old words cannot match a new incarnation's items. Supervisor only, without a process."""
         self.words[worker, Word.INCARNATION] = incarnation
-        for word in (Word.PHASE, Word.BEAT_NS, Word.INTENT, Word.COMMIT, Word.PARKED, Word.SLOWEST_NS, Word.COMPILED):
+        for word in _OF_INCARNATION:
             self.words[worker, word] = 0
         self.words[worker, Word.PHASE_SINCE_NS] = time.monotonic_ns()  # booting begins
 
@@ -325,6 +340,11 @@ class Row:
         words[_PHASE] = phase
         words[_SINCE] = now
         words[_BEAT] = now
+
+    def waited(self, ns: int) -> None:
+        """Book `ns` of the current phase as waiting."""
+        self._hot[_PHASE_NS + int(Phase.WAITING)] += ns
+        self._hot[_SINCE] += ns
 
     def intend(self, item: int, batches: int) -> None:
         self._hot[_INTENT] = item << 32 | batches

@@ -31,8 +31,8 @@ Batch = tuple[int, int]  # epoch, number
 LOADERS = 2
 LANES = 8
 GRIDS = (
-    ((3, 3), (0, 7, 7, 12, 15, 20, 24, 26, 27, 33)),
-    ((7, 2), (0, 2, 4, 4, 4, 4, 4, 9, 12, 13, 20, 28, 31, 36, 41)),
+    ((3, 3, 2), (0, 7, 7, 12, 15, 20, 24, 26, 27, 33)),
+    ((7, 2, 3), (0, 2, 4, 4, 4, 4, 4, 9, 12, 13, 20, 28, 31, 36, 41)),
 )
 
 
@@ -72,7 +72,7 @@ class Case:
             )
         if self.kind == "lanes":
             return LaneSchedule(plan, limits)
-        return GridSchedule(plan, seed=7) if isinstance(plan, GridPlan) else None
+        return GridSchedule(plan, limits, seed=7) if isinstance(plan, GridPlan) else None
 
 
 @dataclass(slots=True)

@@ -109,9 +109,9 @@ def test_a_lane_that_a_worker_has_begun_is_not_withdrawn() -> None:
 
 
 @pytest.mark.skipif(find_spec("numba") is None, reason="needs numba: pip install 'hogwild[sparse]'")
-def test_a_row_block_of_which_a_cell_is_leased_is_not_withdrawn() -> None:
-    plan = GridPlan(1, (3, 2), tuple(range(7)))
-    queue = NodeQueue(plan, Limits(1), schedule=GridSchedule(plan, seed=1))
+def test_a_row_block_of_which_some_is_leased_is_not_withdrawn() -> None:
+    plan, limits = GridPlan(1, (3, 2, 2), tuple(range(7))), Limits(1)
+    queue = NodeQueue(plan, limits, schedule=GridSchedule(plan, limits, seed=1))
     queue.grant([[0, 0, 6, 0]])
     row = must_lease(queue).start // 2
     returned = queue.withdraw(0)

@@ -286,12 +286,12 @@ def test_nodes_with_grids_and_lanes_are_hardly_ever_idle(kind: str) -> None:
     limits = Limits(1, epochs=4)
     plan: EpochPlan = BatchPlan(24 * 10, 1, lanes=24)
     if kind == "grid":
-        plan = GridPlan(1, (16, 8), tuple(range(0, 2 * 16 * 8 + 1, 2)))
+        plan = GridPlan(1, (16, 8, 2), tuple(range(0, 2 * 16 * 8 + 1, 2)))
     nodes = [
         Paced(
             plan,
             limits,
-            GridSchedule(plan, seed=1) if isinstance(plan, GridPlan) else LaneSchedule(plan, limits),
+            GridSchedule(plan, limits, seed=1) if isinstance(plan, GridPlan) else LaneSchedule(plan, limits),
             speed,
         )
         for speed in (10, 40)

@@ -154,7 +154,8 @@ class World:
             schedule = LaneSchedule(self.plan, limits)
         elif self.kind == "grid":
             assert isinstance(self.plan, GridPlan)
-            schedule = GridSchedule(self.plan, seed=7)
+            limits.hands = dict.fromkeys(range(self.procs), dice.choice((0, 0, 3, 40)))
+            schedule = GridSchedule(self.plan, limits, seed=7)
         self.queue = WorkQueue(self.plan, limits, ids=count(1), schedule=schedule)
         self.crew = [Worker() for _ in range(self.procs)]
         self.retired: set[int] = set()
@@ -172,7 +173,7 @@ class World:
         if self.kind == "sharded":
             return StreamPlan(4, self.shards)
         if self.kind == "grid":
-            return GridPlan(2, (3, 3), (0, 7, 7, 12, 15, 20, 24, 26, 27, 33))
+            return GridPlan(2, (3, 3, 2), (0, 7, 7, 12, 15, 20, 24, 26, 27, 33))
         if self.kind == "lanes":
             return BatchPlan(3 * 2 * self.batches, 2, lanes=3)
         return BatchPlan(4 * self.batches - 1, 4)
@@ -318,6 +319,10 @@ class World:
         held = {(each.epoch, number) for other in self.crew for each in other.items for number in _numbers(each)}
         if again or any((item.epoch, number) in held for number in numbers):
             raise Broken(f"{item} was settled ({again}) or is in another hand")
+        if isinstance(self.plan, GridPlan):
+            others = (each for other, state in enumerate(self.crew) if other != worker for each in state.items)
+            if self.plan.row_of(item.start) in {self.plan.row_of(each.start) for each in others}:
+                raise Broken(f"{item} is of a row block that is in another hand")
         if self.schedule is not None:
             for number in numbers:
                 if ring().find(item.epoch, number) >= self.schedule.slots:

@@ -18,8 +18,9 @@ from hogwild.errors import ModelError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
 from hogwild.job.packed_data import count_classes, pack, packs, require_fitting, sizes_for
-from hogwild.job.update_choice import choose, meetings, options_set
+from hogwild.job.update_choice import NO_GRID, choose, grid_shape, meetings, options_set
 from hogwild.kernels.fused import Side
+from hogwild.scheduling.grid_plan import Shape
 
 
 class Update:
@@ -137,49 +138,76 @@ def test_a_job_that_insists_on_the_kernel_is_refused_where_there_is_none() -> No
 # ---- who meets whom -------------------------------------------------------------------------------------------------
 
 
-def met(model: Factors, packed: Packed, procs: int = 2, blocks: tuple[int, int] | None = None, **changes: Any):  # type: ignore[no-untyped-def]
-    return meetings(job(**changes), model.offer, model, packed, procs, blocks)
+def met(model: Factors, packed: Packed, procs: int = 2, shape: Shape | None = None, **changes: Any):  # type: ignore[no-untyped-def]
+    return meetings(job(**changes), model.offer, model, packed, procs, shape)
 
 
-def test_the_smaller_side_is_copied_where_it_is_small() -> None:
-    found = met(Factors(), ratings())
-    assert {name: rows.tolist() for name, rows in found.hot.items()} == {"item": list(range(40))}
-    assert found.grid is None and "all 40 rows" in found.words[0]
+def test_two_sides_are_a_grid_also_for_one_worker_and_for_a_job_that_says_direct() -> None:
+    for procs, changes in ((0, {}), (1, {}), (2, {}), (2, {"train__exchange": "direct"})):
+        found = met(Factors(), ratings(), procs=procs, **changes)
+        assert found.grid is not None and not found.hot
+        rows, columns, starts = found.grid.shape
+        assert (rows, columns, starts) == (2, 2 * max(1, procs), 2)
+        assert f"a grid of {rows} x {columns} blocks of user and item" in found.words[0]
 
 
-@pytest.mark.slow
-def test_two_large_sides_are_a_grid_of_four_blocks_a_side_and_worker() -> None:
-    found = met(Factors(users=3000, items=2000, width=64), ratings(3000, 2000), procs=2)
-    assert found.grid is not None and found.grid.sides == (8, 8) and not found.hot
-    assert "grid of 8 x 8" in found.words[0]
+@pytest.mark.parametrize(("items", "procs", "is_copied"), [(40, 2, True), (40, 1, False), (9000, 2, False)])
+def test_a_run_that_had_no_grid_goes_on_without_one(items: int, procs: int, is_copied: bool) -> None:
+    found = met(Factors(9000, items), ratings(9000, items), procs=procs, shape=NO_GRID)
+    assert found.grid is None and bool(found.hot) == is_copied
 
 
-def test_a_grid_has_256_blocks_a_side_at_most_however_many_workers_there_are() -> None:
-    model, packed = Factors(users=3000, items=2000, width=64), ratings(3000, 2000)
-    for procs, sides in ((64, (256, 256)), (65, (256, 256)), (1024, (256, 256))):
-        found = met(model, packed, procs=procs)
-        assert found.grid is not None and found.grid.sides == sides
+def test_the_smaller_side_is_copied_where_it_has_too_few_rows_to_keep_workers_apart() -> None:
+    model, packed = Factors(items=15), ratings(items=15)
+    found = met(model, packed, procs=2)
+    assert {name: rows.tolist() for name, rows in found.hot.items()} == {"item": list(range(15))}
+    assert found.grid is None and "all 15 rows" in found.words[0]
+    assert met(Factors(items=7), ratings(items=7), procs=1).grid is not None
+    assert met(Factors(items=16), ratings(items=16), procs=2).grid is not None
+
+
+@pytest.mark.parametrize(
+    ("samples", "procs", "columns", "width", "shape"),
+    [
+        (4000, 2, 40, 32, (2, 4, 2)),  # a row block and two columns for each worker, though they are small
+        (4000, 1, 40, 32, (2, 2, 2)),  # a run of one worker may go on with two
+        (1_000_000, 2, 60_000, 68, (2, 32, 2)),  # row blocks of a quarter of a million ratings at least
+        (10_000_000, 2, 60_000, 68, (8, 32, 2)),  # four for each worker: the fastest can have more
+        (100_000_000, 3, 60_000, 68, (45, 32, 3)),  # of two million ratings at most
+        (10**10, 2, 60_000, 68, (256, 32, 2)),
+        (10_000_000, 8, 60_000, 68, (32, 64, 8)),  # two workers seldom want the same column
+        (10_000_000, 2, 60_000, 680, (8, 104, 2)),  # a column's numbers stay in the cache
+        (10_000_000, 2, 60_000, 6800, (8, 256, 2)),
+        (10_000_000, 2, 480, 680, (8, 30, 2)),  # columns of 16 items at least
+        (500_000, 4, 60_000, 680, (4, 61, 4)),  # cells of 2048 ratings at least
+    ],
+)
+def test_a_grid_has_as_many_blocks_as_the_work_bears(
+    samples: int, procs: int, columns: int, width: int, shape: Shape
+) -> None:
+    assert grid_shape(samples, procs, columns, width) == shape
+
+
+@pytest.mark.parametrize("procs", [64, 65, 128, 200, 256, 300, 1024])
+def test_a_grid_has_256_blocks_a_side_at_most_however_many_workers_there_are(procs: int) -> None:
+    rows, columns, _ = grid_shape(100_000_000, procs, 60_000, 680)
+    assert rows <= 256 and columns <= 256
+    found = met(Factors(users=9000, items=9000, width=64), ratings(9000, 9000), procs=procs)
+    assert found.grid is not None and max(found.grid.shape[:2]) <= 256
 
 
 def test_a_resumed_run_keeps_its_grid_whatever_the_number_of_workers() -> None:
     model, packed = Factors(users=3000, items=2000, width=64), ratings(3000, 2000)
     for procs in (1, 2, 5):
-        found = met(model, packed, procs=procs, blocks=(8, 8))
-        assert found.grid is not None and found.grid.sides == (8, 8)
+        found = met(model, packed, procs=procs, shape=(8, 9, 3))
+        assert found.grid is not None and found.grid.shape == (8, 9, 3)
 
 
-def test_one_worker_alone_works_cell_by_cell_where_both_sides_are_larger_than_its_cache() -> None:
-    large, packed = Factors(users=9000, items=5000, width=64), ratings(9000, 5000)
-    for procs in (0, 1):
-        found = met(large, packed, procs=procs)
-        assert found.grid is not None and found.grid.sides == (4, 4)
-    assert met(large, packed, procs=1, train__exchange="direct").grid is None
-    assert met(Factors(users=9000, items=500, width=64), ratings(9000, 500), procs=1).grid is None
-
-
-@pytest.mark.parametrize("changes", [{"train__exchange": "direct"}, {}])
-def test_one_worker_or_a_job_that_says_direct_keeps_nobody_apart(changes: dict[str, Any]) -> None:
-    found = met(Factors(), ratings(), procs=2 if changes else 1, **changes)
+@pytest.mark.parametrize(("procs", "changes"), [(1, {}), (2, {"train__exchange": "direct"})])
+def test_with_one_side_one_worker_or_a_job_that_says_direct_keeps_nobody_apart(
+    procs: int, changes: dict[str, Any]
+) -> None:
+    found = met(Factors(offer=Update(set(), TWO_SIDES[:1])), ratings(), procs=procs, **changes)
     assert not found.hot and found.grid is None and not found.words
 
 

@@ -79,7 +79,7 @@ def families(random: np.random.Generator) -> list[tuple[Any, Any, Any, dict[str,
         [random.integers(words, size=20), random.integers(3, size=20), random.integers(words, size=20)], 1
     )
     graph = {"triple": triples.astype(np.int32), "weight": np.ones(20, np.float32)}
-    k = int(random.choice([1, 3, 8, 16, 17]))
+    k = int(random.choice([1, 3, 8, 16, 17, 130]))
     return [
         (models.SparseLinear(features), LogisticLoss(), optim.SGD, rows),
         (models.SparseLinear(features), LogisticLoss(), optim.Adagrad, rows),
@@ -95,7 +95,7 @@ def families(random: np.random.Generator) -> list[tuple[Any, Any, Any, dict[str,
 def train_everything() -> None:
     import torch
 
-    from hogwild.kernels.fused import Chunk
+    from hogwild.kernels.fused import Chunk, GridPlace, Sweeping
 
     for seed in SEEDS:
         random = np.random.default_rng(seed)
@@ -110,6 +110,11 @@ def train_everything() -> None:
             update.bind(model, optimizer, arrays, {})
             tally = update.run(Chunk(random.permutation(samples), seed))
             assert tally.applied + tally.not_finite <= samples
+            if isinstance(update, Sweeping):
+                words = np.zeros((2, 2), np.int64)[:, 0]
+                place, columns = GridPlace(words, np.zeros(2, np.int64), 0), np.arange(2)
+                cut = int(random.integers(samples + 1))
+                update.sweep(np.array([0, cut, samples]), np.ones(2, np.float32), columns, place, False)
             assert all(torch.isfinite(param).all() for param in model.parameters()), (seed, update.name)
     print("trained")
 

@@ -12,7 +12,7 @@ from torch.optim import SGD, Adagrad
 
 from hogwild.errors import ModelError, UsageError
 from hogwild.inference.recommend import UNKNOWN, WITH_RATED, items_of, recommend
-from hogwild.kernels.fused import Chunk, Tally
+from hogwild.kernels.fused import Chunk, GridPlace, Swept, Tally
 from hogwild.kernels.hot_rows import HotRows
 from hogwild.losses import BprLoss
 from hogwild.models import BprFactorization, MatrixFactorization
@@ -39,9 +39,9 @@ def ratings(seed: int = 0, density: float = 0.6) -> dict[str, np.ndarray]:
     return {"user": user, "item": item, "rating": rating}
 
 
-def explicit(**options: Any) -> MatrixFactorization:
+def explicit(factors: int = FACTORS, **options: Any) -> MatrixFactorization:
     torch.manual_seed(1)
-    model = MatrixFactorization(USERS, ITEMS, FACTORS, **options)
+    model = MatrixFactorization(USERS, ITEMS, factors, **options)
     with torch.no_grad():
         for param in model.parameters():
             param.normal_(std=0.4)  # biases, too
@@ -155,7 +155,7 @@ def test_l2_is_the_gradient_of_the_penalised_loss_once_per_rating() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_solution_is_that_of_autograd_rating_by_rating(rule: str) -> None:
-    """Bound: 1e-3 in every number after four epochs, the samples in the order in which the kernel takes them."""
+    """Bound: 1e-3 in every number after four epochs."""
     data = ratings()
     model, twin = MatrixFactorization(USERS, ITEMS, 2), MatrixFactorization(USERS, ITEMS, 2)
     for one in (model, twin):
@@ -164,12 +164,12 @@ def test_the_solution_is_that_of_autograd_rating_by_rating(rule: str) -> None:
     optimizer, other = RULES[rule](model.parameters()), RULES[rule](twin.parameters())
     update = bound(model, optimizer, data)
     rng = np.random.default_rng(5)
-    before, half = rmse(model, data), (len(data["user"]) + 1) // 2
+    before = rmse(model, data)
     for _ in range(4):
         order = rng.permutation(len(data["user"]))
         update.run(Chunk(order, seed=0))
-        for n in range(len(order)):
-            autograd_step(twin, other, data, int(order[n // 2 + n % 2 * half]))
+        for at in order.tolist():
+            autograd_step(twin, other, data, at)
     assert rmse(model, data) < before - 0.1
     same(model, twin, 1e-3)
 
@@ -178,6 +178,79 @@ def rmse(model: nn.Module, data: dict[str, np.ndarray]) -> float:
     with torch.no_grad():
         found = model(torch.from_numpy(data["user"]), torch.from_numpy(data["item"])).numpy()
     return float(np.sqrt(np.mean((found - data["rating"]) ** 2)))
+
+
+# ---- sweeps ---------------------------------------------------------------------------------------------------------
+
+
+def alone() -> GridPlace:
+    """Return the place of the first of two workers; the words lie in a table, as those of a scoreboard."""
+    return GridPlace(np.zeros((2, 3), np.int64)[:, 1], np.zeros(2, np.int64), 0, stamp=5 << 16)
+
+
+def sweep(
+    update: Any, borders: list[int], *, rates: Any = None, columns: Any = None, place: Any = None, insist: bool = False
+) -> Swept:
+    batches = len(borders) - 1
+    factors = np.ones(batches, np.float32) if rates is None else np.array(rates, np.float32)
+    columns = np.zeros(batches, np.int64) if columns is None else np.array(columns)
+    return update.sweep(np.array(borders), factors, columns, place or alone(), insist)  # type: ignore[no-any-return]
+
+
+def mixed_ratings() -> tuple[dict[str, np.ndarray], list[int]]:
+    """Samples of which neighbours are sometimes of one row, some not finite, and borders of batches: the third has no
+    other samples."""
+    data = ratings()
+    order = np.random.default_rng(3).permutation(len(data["user"]))
+    data = {name: array[order] for name, array in data.items()}
+    data["rating"][[2, 9, 10, 11, 30]] = np.nan, np.inf, -np.inf, np.nan, np.inf
+    return data, [0, 1, 9, 12, 33, 40, len(order)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("factors", [1, 3, 16, 20, 32, 50, 128, 200])
+@pytest.mark.parametrize("options", [{"l2": 0.1}, {"bias": False}], ids=str)
+@pytest.mark.parametrize("rule", RULES)
+def test_a_sweep_is_its_batches_one_by_one_at_their_rates_and_autograd_rating_by_rating(
+    rule: str, options: dict[str, Any], factors: int
+) -> None:
+    (data, borders), rates = mixed_ratings(), [1.0, 0.5, 2.0, 0.25, 0.0, 1.5]
+    models = [explicit(factors, **options) for _ in range(3)]
+    optimizers = [RULES[rule](model.parameters()) for model in models]
+    swept = sweep(bound(models[0], optimizers[0], data), borders, rates=rates)
+    update, tallies, losses = bound(models[1], optimizers[1], data), [], []
+    for first, last, rate in zip(borders, borders[1:], rates, strict=False):
+        tallies.append(update.run(Chunk(np.arange(first, last), seed=0, rate=rate)))
+        optimizers[2].param_groups[0]["lr"] = 0.05 * rate
+        finite = [at for at in range(first, last) if np.isfinite(data["rating"][at])]
+        losses += [autograd_step(models[2], optimizers[2], data, at) for at in finite]
+    assert [tally.not_finite for tally in tallies] == [0, 1, 3, 1, 0, 0]
+    means = [tally.loss / tally.applied for tally in tallies if tally.applied]
+    expected = Swept(sum(means), 5, sum(tally.loss for tally in tallies), sum(tally.applied for tally in tallies), 6)
+    assert swept == pytest.approx(expected, rel=1e-5)
+    assert swept.loss == pytest.approx(sum(losses), rel=1e-4)
+    same(models[0], models[1], 1e-6)
+    same(models[0], models[2], 1e-4)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_sweep_stops_before_a_column_of_another_worker_and_goes_on_as_if_it_had_not(rule: str) -> None:
+    (data, borders), columns, place = mixed_ratings(), [4, 4, 7, 7, 2, 2], alone()
+    model, twin = explicit(), explicit()
+    update = bound(model, RULES[rule](model.parameters()), data)
+    place.words[1] = 9 << 16 | 7 + 1
+    first = sweep(update, borders, columns=columns, place=place)
+    assert (first.done, first.batches, place.words[0]) == (2, 2, 0)
+    assert sweep(update, borders[2:], columns=columns[2:], place=place) == Swept(0.0, 0, 0.0, 0, 0)
+    place.words[1] = 9 << 16 | 2 + 1
+    second = sweep(update, borders[2:], columns=columns[2:], place=place, insist=True)  # on the first column alone
+    assert (second.done, second.batches, place.words[0]) == (2, 1, 0)
+    place.words[1] = 0
+    third = sweep(update, borders[4:], columns=columns[4:], place=place)
+    assert place.words[0] == 5 << 16 | 2 + 1
+    whole = sweep(bound(twin, RULES[rule](twin.parameters()), data), borders, columns=columns)
+    assert np.sum([first, second, third], axis=0) == pytest.approx(np.array(whole))
+    same(model, twin, 0)
 
 
 # ---- what a chunk does ----------------------------------------------------------------------------------------------
@@ -285,17 +358,42 @@ def lossy(array: np.ndarray) -> np.ndarray:
     return array.view(Lossy)
 
 
-@pytest.fixture
-def in_python(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The kernels as plain Python, which meets what only Python can do to an array."""
-    from hogwild.kernels import bpr, matrix_factorization
-    from hogwild.kernels import rng as draws
+IN_PYTHON: dict[str, Callable[..., Any]] = {
+    "enter": lambda *place: (True, False),
+    "ask_ahead": lambda *row: None,
+    "ask_for_row": lambda *row: None,
+    "load_row": lambda table, row, of: np.array(table[row]),
+    "store_row": lambda table, row, value: table.__setitem__(row, value),
+    "splat_row": lambda number, of: np.float32(number),
+    "fused": lambda a, b, c: a * b + c,
+    "root": np.sqrt,
+    "total": np.sum,
+    "totals": lambda *rows: np.array([row.sum() for row in rows]),
+    "four": lambda *numbers: np.array(numbers, np.float32),
+    "part": lambda vector, place: vector[place],
+    "most": np.maximum,
+}
 
-    for module in (draws, matrix_factorization, bpr):
-        for name, function in vars(module).items():
-            if hasattr(function, "py_func"):
-                monkeypatch.setattr(module, name, function.py_func)
-    return matrix_factorization, bpr
+
+@pytest.fixture(params=[False, True], ids=["by number", "by row"])
+def in_python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The kernels as plain Python, which meets what only Python can do to an array."""
+    import numba
+
+    from hogwild.kernels import matrix_factorization as module
+    from hogwild.kernels.simd import of_width
+
+    kind = numba.typeof(of_width(5) if request.param else None)
+    for name, function in list(vars(module).items()):
+        overloaded = vars(module).get(f"_{name}")
+        if hasattr(function, "py_func"):
+            monkeypatch.setattr(module, name, function.py_func)
+        if callable(function) and callable(overloaded):
+            places = overloaded.__code__.co_argcount - 1
+            monkeypatch.setattr(module, name, overloaded(*[None] * places, kind))
+        if name in IN_PYTHON:
+            monkeypatch.setattr(module, name, IN_PYTHON[name])
+    return module
 
 
 def naive_number(values: Any, sums: Any, a: Any, f: Any, gradient: Any, rate: Any, epsilon: Any) -> None:
@@ -304,24 +402,38 @@ def naive_number(values: Any, sums: Any, a: Any, f: Any, gradient: Any, rate: An
 
 
 def longest_step(kernel: Any, is_rows: bool) -> float:
-    data, rng = ratings(), np.random.default_rng(2)
-    tables = [rng.normal(size=shape).astype(np.float32) for shape in ((USERS, 5), (ITEMS, 5), (USERS,), (ITEMS,))]
-    before = [table.copy() for table in tables]
-    sums = [np.zeros(table.shape[:1] if is_rows else table.shape, np.float32) for table in tables]
-    four = [np.full(4, value, np.float32) for value in (0.1, 0.01, 1e-10)]
-    kernel(rows(3), *data.values(), *tables, *map(lossy, sums), np.float32(3), *four)
-    return max(float(abs(table - old).max()) for table, old in zip(tables, before, strict=True))
+    """Return it for four samples without a row in common, each by itself or all at once."""
+    rng, ids, longest = np.random.default_rng(2), np.arange(4, dtype=np.int32), 0.0
+    for borders in ([0, 1, 4], [0, 4]):
+        tables = [rng.normal(size=shape).astype(np.float32) for shape in ((USERS, 5), (ITEMS, 5), (USERS,), (ITEMS,))]
+        before = [table.copy() for table in tables]
+        sums = [np.zeros(table.shape[:1] if is_rows else table.shape, np.float32) for table in tables]
+        four = [np.full(4, value, np.float32) for value in (0.1, 0.01, 1e-10)]
+        batches = len(borders) - 1
+        place = (np.zeros(batches, np.int64), np.zeros(2, np.int64), np.zeros(2, np.int64), 0, 0, False)
+        data = (None, ids, ids, rng.normal(3, size=4).astype(np.float32))
+        given = (np.empty(0, np.int64), borders, np.ones(batches, np.float32), *place, *data)
+        found = kernel(*given, *tables, *map(lossy, sums), np.float32(3), *four)
+        assert found[1:2] + found[3:] == (batches, 4, batches)
+        longest = max(longest, *(float(abs(table - old).max()) for table, old in zip(tables, before, strict=True)))
+    return longest
 
 
-def test_a_lost_write_of_a_sum_never_makes_a_step_longer_than_the_rate(
+def test_a_lost_write_of_a_sum_never_makes_a_step_longer_than_the_rate(in_python: Any) -> None:
+    assert 0.01 < longest_step(in_python.adagrad, is_rows=False) <= 0.1 * 1.001
+    assert 0.01 < longest_step(in_python.row_adagrad, is_rows=True) <= 0.1 * np.sqrt(5) * 1.001
+
+
+@pytest.mark.parametrize("in_python", [False], indirect=True)
+def test_a_step_that_divides_by_what_is_read_again_would_be_much_longer(
     in_python: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    matrix_factorization, bpr = in_python
-    assert 0.01 < longest_step(matrix_factorization.adagrad, is_rows=False) <= 0.1 * 1.001
-    assert 0.01 < longest_step(matrix_factorization.row_adagrad, is_rows=True) <= 0.1 * np.sqrt(5) * 1.001
-    assert bpr.adagrad_number is matrix_factorization.adagrad_number, "ranking's steps are the same ones"
-    monkeypatch.setattr(matrix_factorization, "adagrad_number", naive_number)
-    assert longest_step(matrix_factorization.adagrad, is_rows=False) > 1e4
+    from hogwild.kernels import bpr
+
+    monkeypatch.setattr(in_python, "adagrad_number", naive_number)
+    assert longest_step(in_python.adagrad, is_rows=False) > 1e4
+    monkeypatch.undo()
+    assert bpr.adagrad_number is in_python.adagrad_number, "ranking's steps are the same ones"
 
 
 # ---- pairs ----------------------------------------------------------------------------------------------------------

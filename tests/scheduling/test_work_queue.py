@@ -15,9 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
 from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.scheduling.grid_schedule import GridSchedule
+from hogwild.scheduling.lane_schedule import LaneSchedule
 from hogwild.scheduling.work_queue import (
     ITEM_ROWS,
     MAX_ITEM_BATCHES,
+    MOST_IN_HAND,
+    MOST_SHORT,
     Kind,
     LeaseProgress,
     Limits,
@@ -30,6 +33,10 @@ from hogwild.scheduling.work_queue import (
 def queue_of(batches: int, **limits: Any) -> WorkQueue:
     """One sample a batch, so that samples count batches; one worker where nothing else is said."""
     return WorkQueue(BatchPlan(batches, 1), Limits(**{"procs": 1, **limits}))
+
+
+def all_hands(hand: int, procs: int = 1) -> dict[int, int]:
+    return dict.fromkeys(range(procs), hand)
 
 
 def must_lease(queue: WorkQueue, worker: int = 0) -> WorkItem:
@@ -282,6 +289,50 @@ def test_a_worker_holds_two_leases_and_near_the_end_one() -> None:
     assert all(number <= 1 for number in most[-4:])
 
 
+def fill(queue: WorkQueue, worker: int = 0) -> list[int]:
+    """Return the lengths of all items that a worker is leased at once."""
+    return [item.stop - item.start for item in iter(lambda: queue.lease(worker), None)]
+
+
+@pytest.mark.parametrize(
+    ("hand", "size", "procs", "leases"),
+    [
+        (0, 64, 2, 2),
+        (128, 64, 2, 2),
+        (129, 64, 2, 3),
+        (200, 64, 2, 4),
+        (10**6, 1, 2, MOST_IN_HAND),
+        (10**6, 1, 16, MOST_SHORT // 16),
+    ],
+)
+def test_a_worker_is_leased_items_until_it_has_in_hand_what_it_should(
+    hand: int, size: int, procs: int, leases: int
+) -> None:
+    assert fill(queue_of(10**6, procs=procs, hands=all_hands(hand, procs), max_item_updates=size)) == [size] * leases
+
+
+def test_beyond_two_leases_nobody_gets_more_than_its_share_of_what_is_left() -> None:
+    queue = queue_of(100, procs=4, hands=all_hands(1000, 4), max_item_updates=4)
+    assert fill(queue, 0) == [4] * 6, "a seventh would make more than 25"
+    assert all(20 < sum(fill(queue, worker)) <= 25 for worker in (1, 2, 3))
+
+
+def test_a_worker_in_lanes_holds_two_leases_however_short_they_are() -> None:
+    plan, limits = BatchPlan(400, 1, lanes=2), Limits(1, hands=all_hands(1000), max_item_updates=1)
+    assert fill(WorkQueue(plan, limits, schedule=LaneSchedule(plan, limits))) == [1, 1]
+
+
+def test_a_worker_is_stocked_while_it_has_half_a_hand() -> None:
+    queue = queue_of(1000, hands=all_hands(10), max_item_updates=5)
+    assert not queue.is_stocked(0)
+    item = must_lease(queue)
+    assert queue.is_stocked(0) and not queue.is_stocked(1)
+    queue.observe(item.id, 1, 0)
+    assert not queue.is_stocked(0)
+    queue.limits.hands[0] = 0  # not measured yet
+    assert not queue.is_stocked(0)
+
+
 def test_items_shrink_to_single_exchanges_at_the_end_and_not_at_the_end_of_every_epoch() -> None:
     queue = queue_of(256, procs=2, epochs=3, max_item_updates=16)
     sizes: list[tuple[int, int]] = []
@@ -515,7 +566,7 @@ class Simulation:
         self._start(self._queue(limits))
 
     def _queue(self, limits: Limits) -> WorkQueue:
-        schedule = GridSchedule(self.plan, seed=0) if isinstance(self.plan, GridPlan) else None
+        schedule = GridSchedule(self.plan, limits, seed=0) if isinstance(self.plan, GridPlan) else None
         return WorkQueue(self.plan, limits, schedule=schedule)
 
     def _start(self, queue: WorkQueue) -> None:
@@ -535,7 +586,7 @@ class Simulation:
         if item is None:
             return False
         assert item.epoch < self.queue.open_until
-        assert len(self.queue.leases_of(worker)) <= 2
+        assert len(self.queue.leases_of(worker)) <= (MOST_IN_HAND if self.queue.limits.hands.get(0) else 2)
         assert item.start < item.stop <= self.plan.batches
         assert item.start % self.limits.accumulate == 0
         assert item.stop % self.limits.accumulate == 0 or item.stop == self.plan.batches
@@ -746,7 +797,7 @@ PLANS: st.SearchStrategy[EpochPlan] = st.sampled_from(
         BatchPlan(24, 2, drop_last=True),
         BatchPlan(31, 5, merge_single=True),
         BatchPlan(1, 8),
-        GridPlan(2, (3, 3), (0, 7, 7, 12, 15, 20, 24, 26, 27, 33)),
+        GridPlan(2, (3, 3, 2), (0, 7, 7, 12, 15, 20, 24, 26, 27, 33)),
     ]
 )
 EVENTS = (
@@ -769,6 +820,7 @@ class JobMachine(RuleBasedStateMachine):
         size=st.sampled_from([1, 3, 64]),
         every_epochs=st.none() | st.integers(1, 2),
         poison=st.frozensets(st.integers(0, 11), max_size=2),
+        hand=st.sampled_from([0, 0, 5, 1000]),
     )
     def start(
         self,
@@ -783,9 +835,12 @@ class JobMachine(RuleBasedStateMachine):
         size: int,
         every_epochs: int | None,
         poison: frozenset[int],
+        hand: int,
     ) -> None:
         accumulate = accumulate if plan.grid is None else 1
-        limits = Limits(procs, epochs, accumulate, max_updates, max_attempts, size, redo, sync_every)
+        limits = Limits(
+            procs, epochs, accumulate, max_updates, max_attempts, size, redo, sync_every, all_hands(hand, 4)
+        )
         self.job = Simulation(plan, limits, every_epochs, poison)
         self.saved = self.job.checkpoint()
 

@@ -105,14 +105,14 @@ def test_renewing_a_row_clears_what_would_be_taken_for_the_new_incarnations_word
         each.enter(Phase.WORKING)
         each.intend(7, 3)
         each.commit(7, 2, 1)
-        each.words[Word.PARKED] = 4
+        each.words[Word.PARKED], each.words[Word.COLUMN] = 4, 9
         each.count_updates(1, 5)
         each.count_batches(2, 2, 1.5)
     totals = (board.updates(), board.staleness(), board.mean_loss_since((0.0, 0)), board.first_commit_s())
     untouched = board.words[0].copy()
     board.renew(1, incarnation=2)
     assert board.progress(1) == EMPTY
-    stale = (Word.BEAT_NS, Word.PARKED, Word.SLOWEST_NS, Word.PHASE, Word.INTENT, Word.COMMIT)
+    stale = (Word.BEAT_NS, Word.PARKED, Word.SLOWEST_NS, Word.PHASE, Word.INTENT, Word.COMMIT, Word.COLUMN)
     assert [int(board.words[1, word]) for word in stale] == [0] * len(stale)
     assert board.words[1, Word.INCARNATION] == 2
     assert int(board.words[1, Word.BATCHES]) == 2  # totals of the job survive their worker
@@ -336,3 +336,16 @@ def test_two_processes_that_count_at_once_lose_nothing() -> None:
     assert board.mean_loss_since((0.0, 0)) == (0.5, (UPDATES_EACH * 1.0, 2 * UPDATES_EACH))
     histogram = board.words[:2, Word.STALENESS : Word.STALENESS + 3].sum(axis=0)
     assert histogram.tolist() == [13_334, 13_334, 13_332]
+
+
+def test_of_workers_in_several_epochs_the_one_that_most_samples_are_of_is_told() -> None:
+    board = Scoreboard.allocate(3)
+    assert board.some_epoch() is None
+    for worker, epochs in ((0, (6, 7)), (1, (4, 5)), (2, (5, 4))):
+        for epoch in epochs:
+            Row(board, worker).count_epoch(epoch, 10 + epoch, 1.0)
+    assert board.some_epoch() == 5
+    Row(board, 0).count_epoch(7, 1000, 1.0)
+    assert board.some_epoch() == 7
+    board.go_back(0, 1, 1)
+    assert board.some_epoch() is None, "what was discarded counts no more"

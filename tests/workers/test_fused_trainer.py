@@ -10,17 +10,20 @@ import numpy as np
 import pytest
 
 from hogwild.feeds.sample_order import InMemory
-from hogwild.kernels.fused import Chunk, Tally
+from hogwild.kernels.fused import STAMP_BITS, Chunk, GridPlace, Swept, Tally
 from hogwild.scheduling.batch_plan import BatchPlan
+from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import Kind, WorkItem
-from hogwild.shared_memory.scoreboard import Row, Scoreboard, Word
+from hogwild.shared_memory.scoreboard import Phase, Row, Scoreboard, Word
 from workers.child import fused_trainer
 from workers.child.fused_trainer import Chunks
 from workers.child.profiler import make_profile
 from workers.child.spec import Fused
 
 SEED, BATCH = 5, 10
+LOOK_NS = round(1e9 * fused_trainer.LOOK_S)
+GRID = GridPlan(BATCH, (1, 5, 1), (0, 20, 40, 60, 80, 95))  # five columns of two batches each
 
 
 @dataclass
@@ -40,6 +43,29 @@ class Recorder:
     @property
     def rows(self) -> list[int]:
         return [int(row) for chunk in self.given for row in chunk.rows]
+
+
+@dataclass
+class Sweeper(Recorder):
+    """Sweeps as a kernel does; `calls`: batches made in each call, and whether it insisted."""
+
+    calls: list[tuple[int, bool]] = field(default_factory=list)
+
+    def sweep(
+        self, borders: np.ndarray, rates: np.ndarray, columns: np.ndarray, place: GridPlace, insist: bool
+    ) -> Swept:
+        tallies: list[Tally] = []
+        for batch, (column, rate) in enumerate(zip(columns, rates, strict=True)):
+            place.words[place.own] = 0
+            is_met = (place.words & 0xFFFF == column + 1) & (place.words != place.ignored)
+            if is_met.any() and not (insist and batch == 0):
+                break
+            place.words[place.own] = place.stamp | column + 1
+            tallies.append(self.run(Chunk(np.arange(borders[batch], borders[batch + 1]), 0, float(rate))))
+        self.calls.append((len(tallies), insist))
+        means = [tally.loss / tally.applied for tally in tallies if tally.applied]
+        loss, applied = (sum(getattr(tally, name) for tally in tallies) for name in ("loss", "applied"))
+        return Swept(sum(means), len(means), loss, applied, len(tallies))
 
 
 class Hot:
@@ -70,22 +96,37 @@ class Noting(Row):
 
 
 class Clock:
-    """Every batch takes so long."""
+    """Every batch takes so long; `on_sleep` is called with the number of sleeps so far."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, update: Recorder, batch_s: float) -> None:
-        self.ns, run = 1, update.run
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        update: Recorder,
+        batch_s: float,
+        on_sleep: Callable[[int], None] = lambda sleeps: None,
+    ) -> None:
+        self.ns, self.sleeps, run = 1, 0, update.run
 
         def slow(chunk: Chunk) -> Tally:
             self.ns += int(1e9 * batch_s * len(chunk.rows) / BATCH)
             return run(chunk)
 
+        def sleep(seconds: float) -> None:
+            self.ns += round(1e9 * seconds)
+            self.sleeps += 1
+            on_sleep(self.sleeps)
+
         monkeypatch.setattr(update, "run", slow)
+        monkeypatch.setattr(fused_trainer.time, "sleep", sleep)
         monkeypatch.setattr(fused_trainer.time, "monotonic_ns", lambda: self.ns)
 
 
-def place(samples: int, *, sync_every: int = 16, hot: bool = False, **update: Any) -> tuple[Chunks, Recorder, Noting]:
-    recorder, row = Recorder(**update), Noting(Scoreboard.allocate(2), 0)
-    fused = Fused(recorder, BatchPlan(samples, BATCH), InMemory(samples), [Hot(row.notes)] if hot else [])  # type: ignore[arg-type, list-item]
+def place(
+    samples: int, *, sync_every: int = 16, hot: bool = False, plan: GridPlan | None = None, **update: Any
+) -> tuple[Chunks, Any, Noting]:
+    recorder, row = (Recorder if plan is None else Sweeper)(**update), Noting(Scoreboard.allocate(2), 0)
+    cut = BatchPlan(samples, BATCH) if plan is None else plan
+    fused = Fused(recorder, cut, InMemory(samples), [Hot(row.notes)] if hot else [])  # type: ignore[arg-type, list-item]
     return Chunks(fused, row, make_profile(None, 0), SEED, sync_every), recorder, row
 
 
@@ -123,8 +164,11 @@ def test_chunks_grow_to_what_takes_20_ms(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {after - before for before, after in pairwise(intents[1:-1])} <= {19, 20}
 
 
-def test_a_batch_that_takes_long_is_made_in_pieces_with_a_beat_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker, recorder, row = place(4 * BATCH)
+@pytest.mark.parametrize("plan", [None, GridPlan(BATCH, (1, 2, 1), (0, 2 * BATCH, 4 * BATCH))], ids=["ranges", "grid"])
+def test_a_batch_that_takes_long_is_made_in_pieces_with_a_beat_between(
+    plan: GridPlan | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, recorder, row = place(4 * BATCH, plan=plan)
     Clock(monkeypatch, recorder, batch_s=0.2)
     beats: list[int] = []
     monkeypatch.setattr(row, "beat", lambda: beats.append(len(recorder.given)))
@@ -202,3 +246,74 @@ def test_the_rows_come_in_the_order_of_the_epoch() -> None:
     worker._fused.order = Backwards()
     train(worker, 10, start=2)
     assert recorder.rows == list(range(79, -1, -1))
+
+
+# ---- over a grid ----------------------------------------------------------------------------------------------------
+
+
+def test_over_a_grid_many_batches_in_one_call_are_what_they_are_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+    for plan in (None, GRID):
+        worker, recorder, row = place(95, plan=plan, spoilt={3, *range(20, 30)})
+        row.board.words[1, Word.UPDATES] = 100
+        with monkeypatch.context() as patched:
+            Clock(patched, recorder, batch_s=0.001)
+            assert train(worker, 10, schedule=lambda updates: 1 / (1 + updates)) == (1, 11)
+        counts = [int(row.words[word]) for word in (Word.BATCHES, Word.UPDATES, Word.LOSSES, Word.NOT_FINITE)]
+        sums = [float(row.floats[Word.LOSS_SUM]), row.board.epoch_loss(0), int(row.words[Word.EPOCHS + 1])]
+        found.append((recorder.rows, [np.float32(chunk.rate) for chunk in recorder.given], row.notes, counts, sums))
+    assert found[0] == found[1]
+    assert recorder.calls == [(1, False), (9, False)]
+    assert row.words[Word.COLUMN] == 0, "between two chunks it is in no column"
+
+
+def hold(row: Row, column: int, item: int) -> None:
+    """Let the other worker be in a column."""
+    row.board.words[1, Word.COLUMN] = item << STAMP_BITS | column + 1 if column >= 0 else 0
+
+
+def test_a_worker_waits_until_another_has_left_the_column_and_books_it_as_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker, recorder, row = place(95, plan=GRID)
+    Clock(monkeypatch, recorder, 0.001, lambda sleeps: hold(row, 3 if sleeps < 3 else -1, 9))
+    row.enter(Phase.WORKING)
+    hold(row, 3, 9)
+    assert train(worker, 10) == (0, 0)
+    assert recorder.calls == [(1, False), (5, False), (4, False)] and recorder.rows == list(range(95))
+    row.enter(Phase.PARKED)
+    waited_ns, worked_ns = (int(row.words[Word.PHASE_NS + phase]) for phase in (Phase.WAITING, Phase.WORKING))
+    assert (waited_ns, worked_ns) == (3 * LOOK_NS, 9_500_000)
+
+
+def test_a_worker_goes_on_if_another_stays_and_does_not_wait_for_the_same_word_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker, recorder, row = place(95, plan=GRID)
+    clock, looks = Clock(monkeypatch, recorder, 0.001), []
+    for item, calls in ((9, [(1, False), (5, False), (4, True)]), (9, [(10, False)]), (10, [(6, False), (4, True)])):
+        hold(row, 3, item)
+        assert train(worker, 10) == (0, 0)
+        assert recorder.calls == calls
+        recorder.calls.clear()
+        looks.append(clock.sleeps)
+    assert looks[0] * LOOK_NS == fused_trainer.MEET_CELLS * 2_000_000, "two batches of a millisecond are a cell"
+    assert looks[0] == looks[1] < looks[2]
+    assert row.words[Word.PHASE_NS + Phase.WAITING] == looks[2] * LOOK_NS
+    assert recorder.rows == 3 * list(range(95))
+
+
+def test_whoever_meets_a_slower_worker_in_two_columns_in_a_row_passes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one is always where we want to go next, and leaves after two looks."""
+    worker, recorder, row = place(95, plan=GRID)
+    ahead = [*range(1, GRID.grid[1]), -1]
+
+    def leave(sleeps: int) -> None:
+        if sleeps % 2 == 0:
+            hold(row, ahead.pop(0), 9 + sleeps)
+
+    hold(row, 0, 9)
+    Clock(monkeypatch, recorder, 0.001, leave)
+    assert train(worker, 10) == (0, 0)
+    assert [insists for _, insists in recorder.calls].count(True) >= 1
+    assert recorder.rows == list(range(95))

@@ -1,6 +1,7 @@
 """Train an item with the model's compiled kernel: batch after batch, several of them in one exchange.
 
     intent -> the kernel, batch by batch, into the flats -> private copies of hot rows into the flats -> commit
+                '-- over a grid: many batches in one call, until another worker is in the next column
 
 The unit of commit is a chunk: as many batches as fit into TARGET_S at the recent pace, and at most `sync_every` if rows
 are hot. The learning rate and the seed belong to a batch, so one worker computes the same result for any division into
@@ -8,28 +9,31 @@ chunks. A kill leaves one chunk in doubt."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from hogwild.errors import ModelError
-from hogwild.kernels.fused import Chunk, Fusable, FusedUpdate
+from hogwild.kernels.fused import STAMP_BITS, Chunk, Fusable, FusedUpdate, GridPlace, Sweeping
 from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
-from hogwild.shared_memory.scoreboard import Row
+from hogwild.shared_memory.scoreboard import Row, Word
 from workers.child.profiler import Profile
 from workers.child.spec import Fused
 
 if TYPE_CHECKING:
     from hogwild.kernels.hot_rows import HotRows
     from hogwild.parameters.worker_model import WorkerModel
+    from hogwild.scheduling.grid_plan import GridPlan
     from workers.child.spec import WorkerSpec
 
 
 TARGET_S = 0.02
 LONGEST_S = 0.05  # a longer batch is computed in pieces, with a beat in between
+MEET_CELLS = 2  # longest wait for a worker in the same column of a grid, in times of what our cell takes
+LOOK_S = 0.00002  # between two looks; the operating system makes about 75 us of it
 SMOOTHING = 0.2  # weight of the newest chunk in the pace
 
 
@@ -43,6 +47,7 @@ class Sums:
     sample_loss: float = 0.0  # sum of their losses
     not_finite: int = 0  # samples
     skipped: int = 0  # batches without any applied sample
+    waited_ns: int = 0  # for other workers, to leave a column
 
 
 class Chunks:
@@ -53,6 +58,10 @@ class Chunks:
         self._most = sync_every if fused.hot else 1 << 16
         self._batch_s = 0.0  # pace; 0: not known yet
         self._made = 0
+        words = row.board.words[:, Word.COLUMN]  # and that of the control row, which is 0
+        self._place = GridPlace(words, np.zeros(len(words), np.int64), row.worker)
+        is_swept = isinstance(fused.update, Sweeping) and fused.plan.grid is not None
+        self._sweeps = cast(Sweeping, fused.update) if is_swept else None
 
     def train(
         self, item: WorkItem, may_go_on: Callable[[], bool], schedule: Callable[[], Callable[[int], float] | None]
@@ -78,10 +87,14 @@ class Chunks:
         self._profile.start_update(self._made)
         row.intend(item.id, done + count)
         self._profile.enter("apply")
-        sums = Sums()
-        for number in range(item.start + done, item.start + done + count):
-            rate = 1.0 if schedule is None else schedule(row.board.job_updates() + number - item.start - done)
-            self._batch(item.epoch, number, rate, sums)
+        sums, first = Sums(), item.start + done
+        made = row.board.job_updates()
+        rates = [1.0 if schedule is None else schedule(made + number) for number in range(count)]
+        if self._sweeps is not None and self._batch_s <= LONGEST_S:
+            self._sweep(self._sweeps, item.id, first, rates, sums)
+        else:
+            for number, rate in enumerate(rates, first):
+                self._batch(item.epoch, number, rate, sums)
         # The copies of hot rows date from `read_at`; all other rows are read and written sample by sample.
         staleness = row.board.updates() - read_at if fused.hot else 0
         fused.flush()
@@ -97,9 +110,51 @@ class Chunks:
             row.count_not_finite(max(1, sums.skipped))
         self._made += applied
         row.note_update(began_ns)
-        pace_s = (time.monotonic_ns() - began_ns) / 1e9 / count
+        pace_s = (time.monotonic_ns() - began_ns - sums.waited_ns) / 1e9 / count
         self._batch_s = pace_s if not self._batch_s else self._batch_s + SMOOTHING * (pace_s - self._batch_s)
         return sums, count
+
+    def _sweep(self, update: Sweeping, item: int, start: int, rates: list[float], sums: Sums) -> None:
+        """Train all batches from `start` on, column by column. Who meets a slower worker in two columns in a row passes
+        through those it is in: behind it everybody would go at its pace."""
+        plan, stop = cast("GridPlan", self._fused.plan), start + len(rates)
+        place = replace(self._place, stamp=item << STAMP_BITS)
+        factors, insist, met = np.array(rates, np.float32), False, -2
+        while start < stop:
+            borders, columns = plan.borders(start, stop), plan.columns[start:stop]
+            swept = update.sweep(borders, factors[start - stop :], columns, place, insist)
+            sums.loss += swept.mean_losses
+            sums.losses += swept.batches
+            sums.samples += swept.applied
+            sums.sample_loss += swept.loss
+            sums.not_finite += int(borders[swept.done] - borders[0]) - swept.applied
+            sums.skipped += swept.done - swept.batches
+            start += swept.done
+            if start < stop:
+                column = int(columns[swept.done])
+                limit_s = MEET_CELLS * self._batch_s * np.count_nonzero(columns == column)
+                insist = column == (met + 1) % plan.grid[1] or not self._wait(column, limit_s, sums)
+                met = column
+        place.words[place.own] = 0
+
+    def _wait(self, column: int, limit_s: float, sums: Sums) -> bool:
+        """Wait until nobody else is in this column; return False if somebody stays."""
+        place, mark = self._place, column + 1
+        began = now = time.monotonic_ns()
+        while (there := self._in_column(mark)) and now - began < limit_s * 1e9:
+            time.sleep(LOOK_S)
+            now = time.monotonic_ns()
+        for worker, word in there.items():
+            place.ignored[worker] = word
+        sums.waited_ns += now - began
+        self._row.waited(now - began)
+        return not there
+
+    def _in_column(self, mark: int) -> dict[int, int]:
+        """Return the words that have this mark, by worker, without those that are ignored."""
+        place, mask = self._place, (1 << STAMP_BITS) - 1
+        words = enumerate(place.words.tolist())
+        return {k: word for k, word in words if word & mask == mark and word != place.ignored[k]}
 
     def _batch(self, epoch: int, number: int, rate: float, sums: Sums) -> None:
         fused = self._fused

@@ -79,7 +79,8 @@ class WorkerLoop:
         while True:
             if not self._may_go_on():
                 return None
-            self._pull(0)
+            if not self._hand:
+                self._pull(0)
             self._drop_void()
             if self._hand:
                 return self._board.read_item(self._hand.popleft())

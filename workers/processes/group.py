@@ -120,15 +120,17 @@ class ProcessGroup:
 
     # ---- one turn
 
-    def wait(self, limit_ms: int, *descriptors: int) -> None:
-        """Wait until something happens to a process, or one of the descriptors can be read."""
+    def wait(self, limit_ms: int, *descriptors: int, is_quiet: bool = False) -> bool:
+        """Wait until something happens to a process, or one of the descriptors can be read; return False if nothing
+        did. `is_quiet`: acknowledgements may wait."""
         poll = select.poll()
         for descriptor in descriptors:
             poll.register(descriptor, select.POLLIN)
         for handle in self:
             for descriptor in handle.descriptors():
-                poll.register(descriptor, select.POLLIN)
-        poll.poll(LOOK_MS if self.stacks.is_waiting else limit_ms)
+                if not (is_quiet and descriptor == handle.ack_read):
+                    poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(LOOK_MS if self.stacks.is_waiting else limit_ms))
 
     def step(
         self, now: float, teams: Sequence[Team], moments: Mapping[Role, Moment] = MappingProxyType({})

@@ -54,7 +54,7 @@ def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: Ru
         "argv": sys.argv,
         "pid": os.getpid(),
         "update": parts.choice.why,
-        "grid": list(parts.meetings.grid.sides) if parts.meetings.grid is not None else None,
+        "grid": list(parts.meetings.grid.shape) if parts.meetings.grid is not None else None,
         "parameters": sum(parameter.numel() for parameter in parts.model.parameters()),
     }
     rundir.write_json("env.json", environment, sync=True)

@@ -357,9 +357,12 @@ class Session:
 
     @property
     def train_loss(self) -> float | None:
-        """Mean training loss per sample of the last complete epoch of this attempt; in its first one, until now."""
-        found = self.board.epoch_loss(self.queue.epoch - 1) if self.queue.epoch else None
-        return self.board.epoch_loss(self.queue.epoch) if found is None else found
+        """Mean training loss per sample of the last complete epoch of this attempt; in its first one, until now. Where
+        workers are in other epochs by now, of the one that most of them have trained."""
+        for epoch in (self.queue.epoch - 1, self.queue.epoch, self.board.some_epoch()):
+            if epoch is not None and epoch >= 0 and (found := self.board.epoch_loss(epoch)) is not None:
+                return found
+        return None
 
     def wall_s(self, now: float) -> float:
         return self.before.wall_s + now - self.clock.command_began_s

@@ -1,4 +1,4 @@
-"""The parent's loop: wait (at most 50 ms), process what happened, pass it to the rosters and the queue, carry out their
+"""The parent's loop: wait (at most 60 ms), process what happened, pass it to the rosters and the queue, carry out their
 decisions. No model computation, no lock, no longer wait: a stalled worker gets a second to write its stacks, but
 the loop continues meanwhile (`stacks.py`).
 
@@ -15,6 +15,7 @@ import cloudpickle
 
 from hogwild import host
 from hogwild.host.background_thread import Background, responsive
+from hogwild.scheduling.leases import HAND_S
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Command, Control, Word
 from workers.child.recipes import StreamRecipe
@@ -37,6 +38,9 @@ LOOP_WAIT_MS = 50
 PSS_EVERY_S = 10.0  # the kernel walks all page tables for it
 PSS_SOON_S = 2.0
 MEMORY_WAIT_S = 1.0  # at the end, for a running measurement
+PACE_S = 0.05  # between two measurements of the workers' pace
+# While all workers have enough in hand, acknowledgements wait so long: a turn of this loop costs a worker 0.3 ms.
+QUIET_MS = 10
 
 
 class Supervisor:
@@ -68,6 +72,7 @@ class Supervisor:
         self._sequence = 0
         self._ready = 0  # how many have become ready so far
         self._outcome: Outcome | None = None
+        self._paced_s, self._paced_batches = time.monotonic(), session.board.batches()  # when last measured
         self._next_pss_s = 0.0
         self._memory = Background("memory")
         self._pss_bytes: dict[int, int] = {}  # by pid, as last measured
@@ -82,7 +87,9 @@ class Supervisor:
                 while self._outcome is None:
                     backgrounds = [session.pause_task, session.saving.writer, self._memory]
                     backgrounds += [self._rounds.thread] if self._rounds is not None else []
-                    self._group.wait(LOOP_WAIT_MS, self._watch.fileno(), *(each.fileno() for each in backgrounds))
+                    descriptors = self._watch.fileno(), *(each.fileno() for each in backgrounds)
+                    if not (self._are_stocked and self._group.wait(QUIET_MS, *descriptors, is_quiet=True)):
+                        self._group.wait(LOOP_WAIT_MS, *descriptors)
                     began_s = time.monotonic()
                     self._step(began_s)
                     session.clock.longest_turn_s = max(session.clock.longest_turn_s, time.monotonic() - began_s)
@@ -123,6 +130,7 @@ class Supervisor:
             self._rounds.advance(now)
         self._outcome = self._pauses.advance(now) if self._outcome is None else self._outcome
         self._name_compiler()
+        self._measure_pace(now)
         self._lease_out()
         session.restarts = self._workers.roster.restarts
         self._record(now)
@@ -186,6 +194,22 @@ class Supervisor:
         gone = (State.RETIRED, State.VACANT)
         there = (worker for worker, slot in enumerate(self._workers.roster.slots) if slot.state not in gone)
         self._session.board.control[Control.COMPILER] = next(there, 0)
+
+    @property
+    def _are_stocked(self) -> bool:
+        """True if no worker needs anything soon."""
+        attached = self._workers.roster.attached()
+        return self._pauses.current is None and all(map(self._session.queue.is_stocked, attached)) and bool(attached)
+
+    def _measure_pace(self, now: float) -> None:
+        """Measure how many batches each worker trains in HAND_S. A pace falls by half at most, because a pause is no
+        sign of one."""
+        if (elapsed_s := now - self._paced_s) < PACE_S:
+            return
+        batches, hands = self._session.board.batches(), self._session.queue.limits.hands
+        for worker, (before, after) in enumerate(zip(self._paced_batches, batches, strict=True)):
+            hands[worker] = max(int((after - before) / elapsed_s * HAND_S), hands.get(worker, 0) // 2)
+        self._paced_s, self._paced_batches = now, batches
 
     def _lease_out(self) -> None:
         queue = self._pauses.queue

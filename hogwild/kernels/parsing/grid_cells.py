@@ -1,10 +1,9 @@
 """Samples of two-sided data, counted by grid cell and sorted by it: two passes over the ids, each at the speed of
-memory. A sample's cell is row_block[its row] + column_block[its column], both uint16. Also the search for the next cell
-to lease."""
+memory. A sample's cell is row_block[its row] + column_block[its column], both uint16."""
 
 import numpy as np
 
-from hogwild.kernels.compiling import exact_kernel, kernel
+from hogwild.kernels.compiling import kernel
 
 
 @kernel
@@ -37,16 +36,16 @@ def by_cell(before, rows, columns, row_block, column_block, begins, order):  # t
         begins[cell] += 1
 
 
-@exact_kernel
-def fullest(drawn, left, rows, columns, free_rows, free_columns):  # type: ignore[no-untyped-def]
-    """Return the cell with the highest drawn + rows + columns, the first among equals, among cells with something
-    `left` (B, C) whose row and column, int64, are free; -1 if there is none. `rows` (B,) and `columns` (C,) are the
-    sums of `left`."""
-    found, most = np.int64(-1), 0.0
-    for row in free_rows:
-        if rows[row] > 0.0:
-            for column in free_columns:
-                score = drawn[row, column] + rows[row] + columns[column]
-                if score > most and left[row, column] > 0.0:
-                    found, most = row * len(columns) + column, score
+@kernel
+def in_lanes(order, bounds, lanes):  # type: ignore[no-untyped-def]
+    """Return `order` (N,) with each cell, [bounds[c], bounds[c + 1]), divided into `lanes` equal parts (the last one
+    may be shorter), of which the first samples come first, then the second ones, and so on."""
+    found = np.empty_like(order)
+    for cell in range(len(bounds) - 1):
+        start, stop = bounds[cell], bounds[cell + 1]
+        length, to = -((start - stop) // lanes), start
+        for place in range(start, start + length):
+            for sample in range(place, stop, length):
+                found[to] = order[sample]
+                to += 1
     return found

@@ -82,8 +82,7 @@ def _grid() -> None:
     grid_cells.count_cells(_ints(0), _ints(0), *blocks, _longs(1))
     grid_cells.by_cell(_longs(0), _ints(0), _ints(0), *blocks, _longs(1), _longs(0))
     ordering.counted(_ints(0), _longs(0), _longs(2), _longs(0))
-    table, sums = np.zeros((1, 1)), np.zeros(1)
-    grid_cells.fullest(table, table, sums, sums, _longs(1), _longs(1))
+    grid_cells.in_lanes(_longs(0), _longs(2), 1)
 
 
 RUNS: dict[str, Callable[[], None]] = {

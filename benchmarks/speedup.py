@@ -1,0 +1,128 @@
+"""What the second worker gains, for every shipped config whose data is there: `make bench-speedup`. Needs the files of
+`HOGWILD_DATA`. Run nothing else meanwhile.
+
+    python -m benchmarks.speedup                     everything (about an hour on two cores)
+    python -m benchmarks.speedup --only imdb a9a     some; the other rows stay as they were
+
+Three ways take turns: one worker, two workers, and two jobs of one worker each at the same time, which share nothing:
+more than they gain over one, two workers can hardly gain. All with one thread a worker, for TRAINING_S, nothing
+evaluated. Then the whole command as it is shipped, with one worker and with two."""
+
+import argparse
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import commands, results, sparse_data
+from benchmarks.bench import NO_EVALUATION, in_turn, median, say
+from benchmarks.commands import ROOT, CommandFailed
+from benchmarks.row import Row
+from benchmarks.sparse_factorisation import FACTORS, ratings_settings
+
+SUITE = "speedup"
+GAIN, OF_INDEPENDENT, IDLE = 1.85, 0.95, 0.05
+RUNS, TRAINING_S = 3, 3.0
+CONFIGS = (
+    "digits", "csv_regression", "own_model", "mnist", "mnist_stream", "shakespeare", "speakers", "a9a", "imdb",
+    "ratings", "jester", "implicit", "skipgram", "codex", "codex_transe",
+)  # fmt: skip
+SIZES = {"100,000 ratings": 0.004, "a million ratings": 0.04, "25 million ratings": 1.0}  # shares of the synthetic ones
+
+
+@dataclass(slots=True)
+class Case:
+    """A job and its settings; runs of it lie in `folder`, with what is kept of its data."""
+
+    name: str
+    config: str
+    folder: Path
+    settings: tuple[str, ...] = ()
+    idle: float = 0.0  # of the last run with two workers
+
+    def job(self, procs: int, *more: str) -> tuple[float, dict[str, Any]]:
+        run_dir = Path(tempfile.mkdtemp(dir=self.folder)) / "run"
+        file = str(ROOT / "configs" / f"{self.config}.yaml")
+        return commands.job("train", file, "--procs", str(procs), *self.settings, *more, run_dir=run_dir)
+
+    def epochs(self) -> str:
+        """The setting with which one worker trains for TRAINING_S; the second try knows the speed."""
+        epochs = 2
+        for _ in range(2):
+            _, summary = self.job(1, *NO_EVALUATION, "train.threads=1", f"train.epochs={epochs}")
+            epochs = max(2, math.ceil(TRAINING_S * summary["samples_per_s"] * epochs / summary["samples"]))
+        return f"train.epochs={epochs}"
+
+    def per_s(self, procs: int, epochs: str) -> float:
+        _, summary = self.job(procs, *NO_EVALUATION, "train.threads=1", epochs)
+        self.idle = summary["idle"]
+        return float(summary["samples_per_s"])
+
+    def independent(self, epochs: str) -> float:
+        """Samples a second of two jobs of one worker at once."""
+        with ThreadPoolExecutor(2) as pool:
+            return sum(pool.map(lambda _: self.per_s(1, epochs), range(2)))
+
+    def rows(self) -> list[Row]:
+        epochs = self.epochs()
+        idle: list[float] = []
+
+        def two() -> float:
+            per_s = self.per_s(2, epochs)
+            idle.append(self.idle)
+            return per_s
+
+        ways = (partial(self.per_s, 1, epochs), two, partial(self.independent, epochs))
+        one, both, apart = in_turn(RUNS, *ways)
+        alone, together = in_turn(RUNS, lambda: self.job(1)[0], lambda: self.job(2)[0])
+        limit = median([a / b for a, b in zip(apart, one, strict=True)])
+        target = min(GAIN, OF_INDEPENDENT * limit)
+        note = f"two jobs that share nothing gain {limit:.2f}; baseline: one worker, samples/s; {epochs}"
+        gains = [a / b for a, b in zip(both, one, strict=True)]
+        rows = [
+            Row(f"{self.name}: training", "x", target, gains, median(one), note),
+            Row(f"{self.name}: idle", "", IDLE, idle, smaller_is_better=True),
+            Row(f"{self.name}: the whole command", "x", 1.0, [a / b for a, b in zip(alone, together, strict=True)],
+                median(alone), "baseline: one worker, seconds"),
+        ]  # fmt: skip
+        for row in rows:
+            say(f"{row.figure}: {row.value:.3f}, asked {row.target:.3f}")
+        return rows
+
+
+def cases(folder: Path, only: Sequence[str]) -> list[Case]:
+    found = [Case(name, name, _made(folder / name)) for name in CONFIGS if not only or name in only]
+    for name, share in SIZES.items():
+        if not only or name in only:
+            parts = sparse_data.synthetic(_made(folder / name), share)
+            found.append(Case(name, "ratings", folder / name, ratings_settings(parts, FACTORS)))
+    return found
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", nargs="+", default=[], metavar="CASE", choices=[*CONFIGS, *SIZES])
+    only = parser.parse_args().only
+    described = results.machine()
+    sparse_data.data_folder()  # or the end
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases(Path(folder), only):
+            try:
+                rows = case.rows()
+            except CommandFailed as error:
+                sys.exit(f"{case.name}: {error}")
+            results.update(SUITE, rows, described, is_quiet=True)
+
+
+if __name__ == "__main__":
+    main()
