@@ -28,6 +28,7 @@ from benchmarks.sparse_factorisation import FACTORS, ratings_settings
 SUITE = "speedup"
 GAIN, OF_INDEPENDENT, IDLE = 1.85, 0.95, 0.05
 RUNS, TRAINING_S = 3, 3.0
+# All but those whose data is not in HOGWILD_DATA (fashion_mnist, names, text8), or is another run (finetune).
 CONFIGS = (
     "digits", "csv_regression", "own_model", "mnist", "mnist_stream", "shakespeare", "speakers", "a9a", "imdb",
     "ratings", "jester", "implicit", "skipgram", "codex", "codex_transe",

@@ -74,7 +74,8 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)  # the zygote reaps it only when it reports, and `poll` has just asked
+            with contextlib.suppress(ProcessLookupError):  # it has ended since, and the zygote has reaped it
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
