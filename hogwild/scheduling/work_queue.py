@@ -149,14 +149,15 @@ class WorkQueue:
 
     def _is_short(self, worker: int, horizon: int) -> bool:
         """Return whether it has less work in hand than it should have, and no more than its share of what is left. Who
-        is an epoch behind another takes no more than two leases: somebody else may be faster with what is left."""
+        is far behind another takes no more than two leases: somebody else may be faster with what is left."""
         limits, hand = self.limits, self._hands.get(worker, [])
         held = self._held(worker)
         if held >= limits.hands.get(worker, 0) or not self._schedule.fills_hands:
             return False
         if len(hand) >= min(MOST_IN_HAND, MOST_SHORT // limits.procs):
             return False
-        if any(other and other[0].item.epoch > hand[0].item.epoch for other in self._hands.values()):
+        far = 1 + sum(limits.hands.values()) // (2 * self.plan.batches)  # epochs: half of what all have in hand
+        if any(other and other[0].item.epoch > hand[0].item.epoch + far for other in self._hands.values()):
             return False
         left = horizon * limits.accumulate + sum(self._held(each) for each in self._hands)
         return (held + hand[-1].left) * limits.procs <= left

@@ -317,13 +317,14 @@ def test_beyond_two_leases_nobody_gets_more_than_its_share_of_what_is_left() -> 
     assert all(20 < sum(fill(queue, worker)) <= 25 for worker in (1, 2, 3))
 
 
-def test_a_worker_that_is_an_epoch_behind_holds_two_leases() -> None:
-    queue = queue_of(100, procs=2, epochs=9, hands=all_hands(1000, 2), max_item_updates=10)
-    for _ in range(9):
-        queue.ack(0, must_lease(queue, 0).id, 0)
+@pytest.mark.parametrize(("epochs", "is_far"), [(1, False), (2, True)])
+def test_a_worker_that_is_far_behind_holds_two_leases(epochs: int, is_far: bool) -> None:
+    queue = queue_of(100, procs=2, epochs=9, hands=all_hands(50, 2), max_item_updates=10)
     behind = must_lease(queue, 1)
-    assert must_lease(queue, 0).epoch == behind.epoch + 1
-    assert len(fill(queue, 1)) == 1 and len(fill(queue, 0)) > 2
+    for _ in range(10 * epochs - 1):
+        queue.ack(0, must_lease(queue, 0).id, 0)
+    assert must_lease(queue, 0).epoch == behind.epoch + epochs
+    assert len(fill(queue, 0)) > 2 and (len(fill(queue, 1)) == 1) == is_far
 
 
 def test_a_worker_in_lanes_holds_two_leases_however_short_they_are() -> None:
