@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ CONFIGS = (
 SIZES = {"100,000 ratings": 0.004, "a million ratings": 0.04, "25 million ratings": 1.0}  # shares of the synthetic ones
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Case:
     """A job and its settings; runs of it lie in `folder`, with what is kept of its data."""
 
@@ -44,7 +43,6 @@ class Case:
     config: str
     folder: Path
     settings: tuple[str, ...] = ()
-    idle: float = 0.0  # of the last run with two workers
 
     def job(self, procs: int, *more: str) -> tuple[float, dict[str, Any]]:
         run_dir = Path(tempfile.mkdtemp(dir=self.folder)) / "run"
@@ -55,31 +53,30 @@ class Case:
         """The setting with which one worker trains for TRAINING_S; the second try knows the speed."""
         epochs = 2
         for _ in range(2):
-            _, summary = self.job(1, *NO_EVALUATION, "train.threads=1", f"train.epochs={epochs}")
+            summary = self.trained(1, f"train.epochs={epochs}")
             epochs = max(2, math.ceil(TRAINING_S * summary["samples_per_s"] * epochs / summary["samples"]))
         return f"train.epochs={epochs}"
 
-    def per_s(self, procs: int, epochs: str) -> float:
-        _, summary = self.job(procs, *NO_EVALUATION, "train.threads=1", epochs)
-        self.idle = summary["idle"]
-        return float(summary["samples_per_s"])
+    def trained(self, procs: int, epochs: str) -> dict[str, Any]:
+        return self.job(procs, *NO_EVALUATION, "train.threads=1", epochs)[1]
 
     def independent(self, epochs: str) -> float:
         """Samples a second of two jobs of one worker at once."""
         with ThreadPoolExecutor(2) as pool:
-            return sum(pool.map(lambda _: self.per_s(1, epochs), range(2)))
+            return sum(pool.map(lambda _: self.trained(1, epochs)["samples_per_s"], range(2)))
 
     def rows(self) -> list[Row]:
         epochs = self.epochs()
         idle: list[float] = []
 
         def two() -> float:
-            per_s = self.per_s(2, epochs)
-            idle.append(self.idle)
-            return per_s
+            summary = self.trained(2, epochs)
+            idle.append(summary["idle"])
+            return float(summary["samples_per_s"])
 
-        ways = (partial(self.per_s, 1, epochs), two, partial(self.independent, epochs))
-        one, both, apart = in_turn(RUNS, *ways)
+        one, both, apart = in_turn(
+            RUNS, lambda: self.trained(1, epochs)["samples_per_s"], two, lambda: self.independent(epochs)
+        )
         alone, together = in_turn(RUNS, lambda: self.job(1)[0], lambda: self.job(2)[0])
         limit = median([a / b for a, b in zip(apart, one, strict=True)])
         target = min(GAIN, OF_INDEPENDENT * limit)

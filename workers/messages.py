@@ -38,9 +38,9 @@ class ParentGone(Exception):
 
 
 def write_record(descriptor: int, first: int, item: int) -> bool:
-    """Write one record; return False if the pipe is full or its reader is gone. With two leases per worker a pipe of 64
-    KiB cannot fill up with leases and acks; a doorbell that does not fit follows an unread one; and a pidfd shows that
-    the reader is gone."""
+    """Write one record; return False if the pipe is full or its reader is gone. With a few dozen leases per worker a
+    pipe of 64 KiB cannot fill up with leases and acks; a doorbell that does not fit follows an unread one; and a pidfd
+    shows that the reader is gone."""
     try:
         return os.write(descriptor, RECORD.pack(first & 0xFFFFFFFF, item)) == RECORD.size
     except (BlockingIOError, BrokenPipeError):

@@ -239,8 +239,8 @@ def training_queue(
     streamed: RingState | None = None,
     kind: type[WorkQueue] = WorkQueue,
 ) -> WorkQueue:
-    """Return the queue of the job, of this `kind`. Over a grid no two workers hold cells of one block row or column; a
-    lane belongs to one worker; of a stream they hold filled slots of the ring."""
+    """Return the queue of the job, of this `kind`. Over a grid no two workers hold parts of one row block; a lane
+    belongs to one worker; of a stream they hold filled slots of the ring."""
     plan = parts.train.plan
     limits = Limits(
         procs=procs,

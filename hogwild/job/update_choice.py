@@ -144,8 +144,8 @@ def _two_sided(
     extents = {side.array: _extent(model, side) for side in sides}
     smaller = min(sides, key=lambda side: extents[side.array][0] * extents[side.array][1])
     rows, width = extents[smaller.array]
-    is_small = rows < COLUMNS_PER_WORKER * procs and rows * width <= HOT_BYTES
-    if may_copy and (shape == NO_GRID or (shape is None and is_small)) and rows * width <= HOT_BYTES:
+    is_ungridded = shape == NO_GRID or (shape is None and rows < COLUMNS_PER_WORKER * procs)
+    if may_copy and is_ungridded and rows * width <= HOT_BYTES:
         words = f"{smaller.array}: each worker has private copies of all {rows:,} rows ({size(rows * width)})"
         return Meetings({smaller.array: np.arange(rows, dtype=np.int32)}, None, (words,))
     if shape == NO_GRID:

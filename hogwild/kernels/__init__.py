@@ -4,7 +4,8 @@
     compiling.py    the `kernel` decorator, and a cache of compiled code that a crash cannot poison
     rng.py          random numbers inside a kernel
     hot_rows.py     private copies of the rows that all workers write
-    simd.py         vectors of 16 numbers, for inner loops that LLVM does not vectorise well by itself
+    simd.py         vectors and whole rows as values, for what LLVM does not vectorise well by itself
+    columns.py      who is in which column of a grid: words of the scoreboard
     parsing/        text and ids in columns
     linear.py …     the rules of our own model families
 

@@ -113,7 +113,7 @@ class Sweeping(Protocol):
     ) -> Swept:
         """Apply the samples [borders[b], borders[b + 1]) of each batch b, with its factor of the learning rates, as
         soon as nobody else is in its column. `borders` (n + 1,) int64, `rates` (n,) float32, `columns` (n,) int64;
-        `insist`: enter the first column in any case. Samples that are not finite are not applied."""
+        `insist`: enter columns in any case, until one is free. Samples that are not finite are not applied."""
         ...
 
 

@@ -121,12 +121,14 @@ def load_row(typing, array, row, of):  # type: ignore[no-untyped-def]
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         whole = ir.Constant(_vector(lanes), [0.0] * lanes)
         for first, size, pointer in _parts(context, builder, signature, args, kind.count):
-            part = builder.load(pointer, align=4)
+            piece = builder.load(pointer, align=4)
             if size == lanes:
-                return part
+                return piece
             undefined = ir.Constant(_vector(size), ir.Undefined)
-            part = _shuffled(builder, part, undefined, [n - first if first <= n < first + size else 0 for n in number])
-            whole = _shuffled(builder, whole, part, [n + lanes * (first <= n < first + size) for n in number])
+            piece = _shuffled(
+                builder, piece, undefined, [n - first if first <= n < first + size else 0 for n in number]
+            )
+            whole = _shuffled(builder, whole, piece, [n + lanes * (first <= n < first + size) for n in number])
         return whole
 
     return (kind(array, types.int64, of), code) if _is_table(array) else None
@@ -136,10 +138,10 @@ def load_row(typing, array, row, of):  # type: ignore[no-untyped-def]
 def store_row(typing, array, row, value):  # type: ignore[no-untyped-def]
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         for first, size, pointer in _parts(context, builder, signature, args, value.count):
-            part = args[2]
+            piece = args[2]
             if size < value.lanes:
-                part = _shuffled(builder, part, ir.Constant(part.type, ir.Undefined), [*range(first, first + size)])
-            builder.store(part, pointer, align=4)
+                piece = _shuffled(builder, piece, ir.Constant(piece.type, ir.Undefined), [*range(first, first + size)])
+            builder.store(piece, pointer, align=4)
         return context.get_dummy_value()
 
     return (types.void(array, types.int64, value), code) if _is_table(array) else None

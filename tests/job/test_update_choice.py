@@ -196,6 +196,15 @@ def test_a_grid_has_256_blocks_a_side_at_most_however_many_workers_there_are(pro
     assert found.grid is not None and max(found.grid.shape[:2]) <= 256
 
 
+def test_a_block_that_keeps_workers_waiting_for_each_other_is_said() -> None:
+    packed = ratings()
+    assert len(met(Factors(), packed).words) == 1
+    packed.arrays()["item"][:3400] = 7  # a popular item
+    _, crowded = met(Factors(), packed).words
+    assert crowded == "85% of the samples are of one block of item ids: about 1 worker can be busy at once"
+    assert len(met(Factors(), packed, procs=1).words) == 1, "nobody to wait for"
+
+
 def test_a_resumed_run_keeps_its_grid_whatever_the_number_of_workers() -> None:
     model, packed = Factors(users=3000, items=2000, width=64), ratings(3000, 2000)
     for procs in (1, 2, 5):

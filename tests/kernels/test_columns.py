@@ -1,7 +1,6 @@
 """Columns of a grid: a worker that enters one looks at the words of the others."""
 
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from hogwild.kernels.columns import enter
 from hogwild.kernels.compiling import kernel
 from hogwild.kernels.fused import STAMP_BITS
 from hogwild.shared_memory.scoreboard import Scoreboard, Word
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, wait_for
 
 MINE, YOURS = 5 << STAMP_BITS, 6 << STAMP_BITS
 
@@ -60,19 +59,20 @@ def test_a_word_that_is_ignored_counts_as_absence_until_it_changes() -> None:
 
 
 @kernel
-def _until_entered(words, ignored):  # type: ignore[no-untyped-def]
+def _until_entered(words, ignored, looked):  # type: ignore[no-untyped-def]
     for look in range(1_000_000):
+        looked[0] = look
         if enter(words, ignored, 0, 0, 3, False)[0]:
             return look
     return -1
 
 
 def test_a_word_is_read_anew_at_every_look() -> None:
-    words, looks = words_of(second=YOURS | 4), []
-    looker = threading.Thread(target=lambda: looks.append(_until_entered(words, NOBODY)), daemon=True)
-    _until_entered(words_of(), NOBODY)  # compiled
+    words, looks, looked = words_of(second=YOURS | 4), [], np.zeros(1, np.int64)
+    looker = threading.Thread(target=lambda: looks.append(_until_entered(words, NOBODY, looked)), daemon=True)
+    _until_entered(words_of(), NOBODY, looked)  # compiled
     looker.start()
-    time.sleep(0.01)
+    wait_for("a look in vain", lambda: looked[0] > 0)
     words[1] = 0
     looker.join(PATIENCE_S)
     assert looks and looks[0] > 0

@@ -380,6 +380,7 @@ def in_python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """The kernels as plain Python, which meets what only Python can do to an array."""
     import numba
 
+    import hogwild.kernels.bpr  # noqa: F401 - first: what it takes from the module is not to be the patched one
     from hogwild.kernels import matrix_factorization as module
     from hogwild.kernels.simd import of_width
 

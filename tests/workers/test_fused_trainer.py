@@ -55,14 +55,16 @@ class Sweeper(Recorder):
         self, borders: np.ndarray, rates: np.ndarray, columns: np.ndarray, place: GridPlace, insist: bool
     ) -> Swept:
         tallies: list[Tally] = []
+        insisted = insist
         for batch, (column, rate) in enumerate(zip(columns, rates, strict=True)):
             place.words[place.own] = 0
             is_met = (place.words & 0xFFFF == column + 1) & (place.words != place.ignored)
-            if is_met.any() and not (insist and batch == 0):
+            if is_met.any() and not insist:
                 break
+            insist = insist and bool(is_met.any())
             place.words[place.own] = place.stamp | column + 1
             tallies.append(self.run(Chunk(np.arange(borders[batch], borders[batch + 1]), 0, float(rate))))
-        self.calls.append((len(tallies), insist))
+        self.calls.append((len(tallies), insisted))
         means = [tally.loss / tally.applied for tally in tallies if tally.applied]
         loss, applied = (sum(getattr(tally, name) for tally in tallies) for name in ("loss", "applied"))
         return Swept(sum(means), len(means), loss, applied, len(tallies))
@@ -304,16 +306,12 @@ def test_a_worker_goes_on_if_another_stays_and_does_not_wait_for_the_same_word_a
 
 
 def test_whoever_meets_a_slower_worker_in_two_columns_in_a_row_passes_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other one is always where we want to go next, and leaves after two looks."""
+    """The other one leaves column 0 after two looks, for column 1, and stays there."""
     worker, recorder, row = place(95, plan=GRID)
-    ahead = [*range(1, GRID.grid[1]), -1]
-
-    def leave(sleeps: int) -> None:
-        if sleeps % 2 == 0:
-            hold(row, ahead.pop(0), 9 + sleeps)
-
+    clock = Clock(monkeypatch, recorder, 0.001, lambda sleeps: hold(row, sleeps // 2, 9 + sleeps // 2))
+    assert train(worker, 10) == (0, 0)  # the pace is known from now on
+    recorder.calls.clear()
     hold(row, 0, 9)
-    Clock(monkeypatch, recorder, 0.001, leave)
     assert train(worker, 10) == (0, 0)
-    assert [insists for _, insists in recorder.calls].count(True) >= 1
-    assert recorder.rows == list(range(95))
+    assert recorder.calls == [(0, False), (2, False), (8, True)] and clock.sleeps == 2
+    assert recorder.rows == 2 * list(range(95))
