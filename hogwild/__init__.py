@@ -9,14 +9,14 @@ from hogwild.errors import HogwildError
 from hogwild.version import __version__
 
 if TYPE_CHECKING:
-    from hogwild.api import TrainResult, load, train
+    from hogwild.api import TrainResult, close, load, train
     from hogwild.service.client import Client
 
-__all__ = ["Client", "HogwildError", "TrainResult", "__version__", "load", "train"]
+__all__ = ["Client", "HogwildError", "TrainResult", "__version__", "close", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("train", "load", "TrainResult"):
+    if name in ("train", "close", "load", "TrainResult"):
         from hogwild import api
 
         return getattr(api, name)

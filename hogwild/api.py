@@ -96,8 +96,10 @@ def train(
     batch's inputs and target) may be functions. `optimizer_state` is "auto" (the default), "private" or "shared".
     `resume` continues from the run directory of an earlier call with the same objects.
 
-    Call it from the main thread; `if __name__ == "__main__"` is not needed. Raises HogwildError, with the messages of
-    the command line, if the job cannot start or fails. Returns if the job was stopped by Ctrl-C or `max_time_s`.
+    After a call, as many new processes wait a minute for the next one, which then starts without importing torch;
+    `hogwild.close()` ends them. Call it from the main thread; `if __name__ == "__main__"` is not needed. Raises
+    HogwildError, with the messages of the command line, if the job cannot start or fails. Returns if the job was
+    stopped by Ctrl-C or `max_time_s`.
     """
     began_s = time.monotonic()
     require_current_folder()
@@ -126,6 +128,7 @@ def train(
     from hogwild.job.packed_data import names_of, packs
     from hogwild.job.parameter_groups import freeze_parameters
     from hogwild.job.parts import Functions, Parts
+    from workers.processes.warm import KEPT
     from workers.request import Request
     from workers.run import run
 
@@ -166,9 +169,18 @@ def train(
     result.shared.release()
     if result.error is not None:
         raise result.error
+    KEPT.keep()
     names = {field.name for field in fields(TrainResult)}
     values = {key: value for key, value in result.summary.items() if key in names}
     return TrainResult(**{**values, "run_dir": Path(values["run_dir"])})
+
+
+def close() -> None:
+    """End the processes that wait for the next call of `train`, now rather than a minute after the last call or at the
+    end of this process."""
+    from workers.processes.warm import KEPT
+
+    KEPT.close()
 
 
 def _own_functions(settings: dict[str, Any]) -> dict[str, Any]:

@@ -96,6 +96,14 @@ def data_folder() -> Iterator[None]:
     locate.set_data_dir(None)
 
 
+@pytest.fixture(autouse=True)
+def no_warm_process() -> Iterator[None]:
+    """What waits for a test's next `hogwild.train` ends with the test."""
+    yield
+    if (warm := sys.modules.get("workers.processes.warm")) is not None:
+        warm.KEPT.close()
+
+
 @pytest.fixture(scope="module")
 def jobs_folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """A folder for the jobs of one test module."""

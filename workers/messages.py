@@ -262,6 +262,7 @@ class Start:
     lifeline: int
     words: int
     environment: tuple[tuple[str, str], ...]
+    has_kernels: bool = False  # the task will probably need numba
 
 
 class Leases:

@@ -5,7 +5,9 @@
 Imports no torch, so that the first workers can import it at the same time.
 """
 
+import gc
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,10 +19,12 @@ from hogwild.cluster.launch import Launch
 from hogwild.config.load import Job
 from hogwild.config.schema import loaders_for, surely_streams
 from hogwild.errors import UsageError
+from hogwild.models import has_kernels
 from hogwild.monitoring.profile_report import Window
 from hogwild.planning.cpu_plan import Plan, plan_here
 from workers.child.entry import without_collecting
 from workers.processes.group import ProcessGroup
+from workers.processes.warm import KEPT
 from workers.request import COMMAND_LINE, Request
 from workers.session.startup import StartUp
 
@@ -51,6 +55,8 @@ def run_job(
             from hogwild.job.build import build
             from workers import execution
 
+            gc.freeze()  # torch's objects; the next collection would take as long as everything that follows
+        group.start_others()
         host.raise_noted()
         request = Request(
             job=job,
@@ -71,7 +77,7 @@ def run_job(
 
 
 def run(request: Request) -> "Result":
-    """Run a job for the library: train."""
+    """Run a job for the library: train. `KEPT.keep` then starts processes that wait for the next one."""
     if request.job.cluster.engine != "none":
         raise UsageError(
             "cluster.engine: only the command line trains on several nodes, from a job file (docs/cluster.md)",
@@ -81,7 +87,10 @@ def run(request: Request) -> "Result":
     with begun as (planned, group, startup):
         from workers import execution
 
-        return execution.run(request, _with_all_cores(planned), group, startup)
+        group.start_others()
+        result = execution.run(request, _with_all_cores(planned), group, startup)
+    KEPT.note(planned, has_kernels=group.has_kernels)
+    return result
 
 
 @contextmanager
@@ -106,7 +115,10 @@ def _begun(
             startup.open_run(run_dir, resume)
             loaders = loaders_for(job, planned.procs) if surely_streams(job) else 0
             group.stacks.rundir = startup.rundir
-            group.start(planned, host.usable_cores().usable, loaders, int(job.cluster.engine != "none"))
+            communicators = int(job.cluster.engine != "none")
+            group.has_kernels = has_kernels(job.model.class_path) and job.train.update != "autograd"
+            is_importing = "torch" not in sys.modules
+            group.start(planned, host.usable_cores().usable, loaders, communicators, is_importing=is_importing)
         startup.start()
         yield planned, group, startup
 

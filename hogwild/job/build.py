@@ -23,7 +23,7 @@ from hogwild.job.checks import batch_of, inspect
 from hogwild.job.data import check_length, ring_spec_of, sources_of
 from hogwild.job.gradient_check import SAMPLES as GRADIENT_SAMPLES
 from hogwild.job.gradient_check import check_gradients
-from hogwild.job.identity import identity_of
+from hogwild.job.identity import identified
 from hogwild.job.initial_values import load_initial
 from hogwild.job.packed_data import count_classes, names_of, pack, require_fitting, sizes_for
 from hogwild.job.parameter_groups import freeze_parameters, late_parameters, param_groups, require_trained
@@ -122,7 +122,7 @@ def from_objects(
     parts = Parts(model, loss, optimizer, source, held_back, panel, notes=notes)
     parts.choice = NO_KERNEL if is_on_device(job) else choose(job, model, loss, optimizer, source.packed)
     parts.names = names_of(train, source.packed)
-    parts.identity = identity_of(
+    parts.identified = identified(
         parts.names, train=(source, train), val=(held_back, train if isinstance(val, Split) else val)
     )
     parts.late = late_parameters(model, job.model.freeze)

@@ -10,7 +10,9 @@ import hashlib
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from copy import copy
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import TensorDataset
 
+from hogwild import host
 from hogwild.config.field_types import Component
 from hogwild.errors import DataError, HogwildError, ModelError, RunError
 from hogwild.job.source import Source
@@ -41,6 +44,16 @@ def identity_of(names: Mapping[str, Any] | None, **data: tuple[Source | None, An
     written = {kind: json.dumps([*values]).encode() for kind, values in (names or _NONE)["names"].items()}
     found = {"names": {kind: hashlib.sha256(content).hexdigest()[:16] for kind, content in written.items()}}
     return found | {f"data.{what}": dict(_fields(*given)) for what, given in data.items() if given[0] is not None}
+
+
+def identified(names: Mapping[str, Any] | None, **data: tuple[Source | None, Any]) -> Future[Identity]:
+    """Return the identity as a future of a thread: it is wanted with the first checkpoint, and a gigabyte takes a
+    second. The sources may lose their tensors meanwhile."""
+    given = {what: (copy(source), dataset) for what, (source, dataset) in data.items()}
+    thread = ThreadPoolExecutor(1, "identity", initializer=host.leave_signals_to_main)
+    found = thread.submit(identity_of, names, **given)
+    thread.shutdown(wait=False)
+    return found
 
 
 def _fields(source: Any, dataset: Any) -> Iterator[tuple[str, str]]:

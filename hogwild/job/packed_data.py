@@ -9,6 +9,7 @@ Any other data set gives sizes by an attribute or property of its class: `sizes`
 `vocabularies` (name -> what its numbers stand for, by number; {} for the class), whose lengths are used: `symbols`."""
 
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -127,10 +128,10 @@ def names_of(train: Any, packed: Packed | None) -> dict[str, Any] | None:
     """Return the names of the data's numbers, the sizes that models take, and the columns of its file, as stored in a
     run's names.json; None if the data has none of these."""
     if packed is not None:
-        names = {key: [*map(_plain, values)] for key, values in packed.names.items()}
+        names = {key: _all_plain(values) for key, values in packed.names.items()}
         return {"sizes": dict(packed.spec.sizes), "names": names}
     sizes, columns = _sizes(train), getattr(train, "columns", None)
-    names = {str(key): [*map(_plain, values)] for key, values in _vocabularies(train).items()}
+    names = {str(key): _all_plain(values) for key, values in _vocabularies(train).items()}
     of_file = {"columns": list(columns)} if hasattr(type(train), "for_inputs") and columns else {}
     return {"sizes": dict(sizes), "names": names, **of_file} if sizes or of_file else None
 
@@ -147,7 +148,15 @@ def _vocabularies(dataset: Any) -> Mapping[str, Sequence[Any]]:
     return found if is_ours and found is not None else {}
 
 
+def _all_plain(values: Any) -> list[Any]:
+    """Return names as JSON can hold them: numpy's numbers are not Python's."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iuU":
+        plain: list[Any] = values.tolist()  # millions of them
+        return plain
+    return [*map(_plain, values)]
+
+
 def _plain(name: Any) -> Any:
-    """Return a name as JSON can hold it: numpy's numbers are not Python's."""
     plain = name.item() if hasattr(name, "item") else name
-    return plain if isinstance(plain, str | int | float) else str(plain)
+    is_json = isinstance(plain, str | int) or (isinstance(plain, float) and math.isfinite(plain))
+    return plain if is_json else str(plain)

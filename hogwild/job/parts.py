@@ -4,6 +4,7 @@ pass them as objects."""
 
 import math
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,9 +43,14 @@ class Parts:
     loss_names: tuple[str, ...] = ()  # further losses that a training_step returns
     infers: bool = False  # evaluations run under inference_mode
     names: dict[str, Any] | None = None  # names that the data's numbers stand for, and sizes
-    identity: Identity = field(default_factory=dict)  # of the data
+    identified: "Future[Identity] | None" = None  # the identity of the data, once a thread has computed it
     component: Component | None = None  # what the model was built from; None: a library caller's object
     memory_format: str = "auto"  # the final memory format of the job
+
+    @property
+    def identity(self) -> Identity:
+        """The identity of the data; {} if there is none. Waits for it."""
+        return {} if self.identified is None else self.identified.result()
 
     @property
     def outputs_shape(self) -> tuple[int, ...]:

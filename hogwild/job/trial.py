@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from hogwild.job.parts import Parts
 
 NORMS = (nn.modules.batchnorm._BatchNorm,)
+OURS = ("hogwild.models.", "hogwild.losses", "torch.nn.modules.")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
 SAMPLES = 3  # more than two: a loss that wrongly broadcasts (2, 2) over 2 labels fails with any other number
 
 
@@ -92,6 +94,17 @@ class Trial:
             single=_copied(parts.train.head(1)) if is_single else None,
             val=_copied(val.head(SAMPLES)) if val is not None else None,
             spread=_copied(val.spread()) if val is not None else None,
+        )
+
+    @property
+    def is_ours(self) -> bool:
+        """True if it runs code of hogwild and torch only, which does not crash."""
+        if self.transform is not None or self.panel.own or self.compile != "none":
+            return False
+        modules = [*self.model.modules(), self.loss]
+        return all(
+            type(module).__module__.startswith(OURS) and not any(vars(module).get(name) for name in HOOKS)
+            for module in modules
         )
 
     def run(self) -> Findings:

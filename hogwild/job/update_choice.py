@@ -7,6 +7,7 @@ parent, before anything is shared.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,12 +87,9 @@ def _choose(
         return UpdateChoice(None, "autograd: the model has a training_step of its own")
     if packed is None:
         return UpdateChoice(None, "autograd: the model's kernel needs packed data (such as hogwild.data.LibSvm)")
-    try:
-        update = offer(loss, optimizer)
-    except ModuleNotFoundError as error:
-        if error.name not in ("numba", "llvmlite"):
-            raise
+    if find_spec("numba") is None:
         return UpdateChoice(None, f"autograd: {EXTRA}")
+    update = offer(loss, optimizer)
     if isinstance(update, str):
         return UpdateChoice(None, f"autograd: {update}")
     missing = [option for name, option in options_set(job) if name not in update.implements]

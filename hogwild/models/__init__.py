@@ -51,6 +51,15 @@ _HOMES = {
 }
 
 
+_WITH_KERNELS = ("sparse_linear", "skipgram", "knowledge_graph", "matrix_factorization")
+
+
+def has_kernels(class_path: str) -> bool:
+    """Return whether this is a model of ours that compiled kernels may train."""
+    package, _, name = class_path.rpartition(".")
+    return package == "hogwild.models" and any(name in _HOMES[home] for home in _WITH_KERNELS)
+
+
 def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:

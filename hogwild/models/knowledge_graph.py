@@ -67,8 +67,9 @@ class KnowledgeGraph(nn.Module):
         if self.operator == "complex" and dim % 2:
             raise ValueError(f"{type(self).__name__}: dim is {dim}; half of it are imaginary parts, so it must be even")
         self.negatives, self.reciprocal, self._relations = negatives, reciprocal, relations
-        self.entities = nn.Embedding(entities, dim, sparse=sparse)
-        self.relations = nn.Embedding(relations * (2 if reciprocal else 1), dim, sparse=sparse)
+        kinds = relations * (2 if reciprocal else 1)
+        self.entities = nn.Embedding(entities, dim, sparse=sparse, _weight=torch.empty(entities, dim))
+        self.relations = nn.Embedding(kinds, dim, sparse=sparse, _weight=torch.empty(kinds, dim))
         nn.init.normal_(self.entities.weight, std=init_scale)
         with torch.no_grad():
             self.relations.weight.zero_()
@@ -199,14 +200,15 @@ class GraphUpdate:
     sides: tuple[Side, ...] = ()
 
     def __init__(self, model: KnowledgeGraph, loss: CandidateLoss, optimizer: torch.optim.Optimizer) -> None:
-        from hogwild.kernels import knowledge_graph
-
-        self._train, self._loss, self._rule = knowledge_graph.train, loss, type(optimizer)
+        self._loss, self._rule = loss, type(optimizer)
         self.name = f"{type(model).__name__} with {loss.kind} loss, {RULES[self._rule]}"
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the model lacks."""
+        from hogwild.kernels import knowledge_graph
+
         assert isinstance(model, KnowledgeGraph)
+        self._train = knowledge_graph.train
         self._model, self._optimizer, self._triples = model, optimizer, arrays.get("triple", np.zeros(0))
         _check(self._triples, model)
         params = (model.entities.weight, model.relations.weight)

@@ -38,7 +38,7 @@ TRAINED, HELD_BACK = 1, 2
 
 def embedding(rows: int, width: int, spread: float, sparse: bool) -> nn.Embedding:
     """Return a table (rows, width), normally distributed with this standard deviation."""
-    table = nn.Embedding(rows, width, sparse=sparse)
+    table = nn.Embedding(rows, width, sparse=sparse, _weight=torch.empty(rows, width))
     nn.init.normal_(table.weight, std=spread) if spread else nn.init.zeros_(table.weight)
     return table
 
@@ -344,16 +344,14 @@ class RatingsUpdate(FactorizationUpdate):
 
     def __init__(self, rule: type, factors: int) -> None:
         super().__init__(rule)
-        from hogwild.kernels.matrix_factorization import adagrad, row_adagrad, sgd
-
         self.name = f"matrix factorisation, {counted(factors, 'factor')}, {RULES[rule]}"  # one kernel for each width
-        self._kernel = {SGD: sgd, Adagrad: adagrad, RowWiseAdagrad: row_adagrad}[rule]
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
-        from hogwild.kernels.matrix_factorization import width_of
+        from hogwild.kernels.matrix_factorization import adagrad, row_adagrad, sgd, width_of
 
         super().bind(model, optimizer, arrays, hot)
+        self._kernel = {SGD: sgd, Adagrad: adagrad, RowWiseAdagrad: row_adagrad}[self._rule]
         self._constants = (np.float32(model.mean.item()),)  # type: ignore[operator]
         self._data = (width_of(self._tables[0]), arrays["user"], arrays["item"], arrays["rating"])
 
@@ -382,16 +380,15 @@ class RankingUpdate(FactorizationUpdate):
 
     def __init__(self, rule: type) -> None:
         super().__init__(rule)
-        from hogwild.kernels.bpr import adagrad, sgd
-
         self.name = f"Bayesian personalised ranking, {RULES[rule]}"
-        self._kernel = sgd if rule is SGD else adagrad
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
+        from hogwild.kernels.bpr import adagrad, sgd
         from hogwild.kernels.parsing.ordering import are_sorted
 
         super().bind(model, optimizer, arrays, hot)
+        self._kernel = sgd if self._rule is SGD else adagrad
         user, item = arrays["user"], arrays["item"]
         self._bounds = np.zeros(len(self._tables[0]) + 1, np.int64)
         np.cumsum(np.bincount(user, minlength=len(self._tables[0])), out=self._bounds[1:])

@@ -56,8 +56,8 @@ class SkipGram(nn.Module):
         if not sample >= 0:
             raise ValueError(f"sample is {sample}; it must not be negative")
         self.window, self.negatives, self.shared, self.sample, self.context = window, negatives, shared, sample, context
-        self.input = nn.Embedding(words, dim, sparse=True)
-        self.output = nn.Embedding(words, dim, sparse=True)
+        self.input = nn.Embedding(words, dim, sparse=True, _weight=torch.empty(words, dim))
+        self.output = nn.Embedding(words, dim, sparse=True, _weight=torch.empty(words, dim))
         nn.init.uniform_(self.input.weight, -0.5 / dim, 0.5 / dim)  # as in word2vec.c
         nn.init.zeros_(self.output.weight)
         self.counts: Tensor
@@ -154,14 +154,12 @@ class SkipGramUpdate:
     implements = frozenset({"lr_schedule", "freeze"})
     sides: tuple[Side, ...] = ()
 
-    def __init__(self) -> None:
-        from hogwild.kernels import skipgram
-
-        self._kernel = skipgram.sgd
-
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Make views of the vectors and of the text, sampling tables, and scratch memory for one word's contexts."""
+        from hogwild.kernels import skipgram
+
         assert isinstance(model, SkipGram)
+        self._kernel = skipgram.sgd
         keep = keep_probabilities(torch.from_numpy(np.array(arrays["counts"])), model.sample).numpy()
         chance, other = alias_tables(arrays["counts"].astype(np.float64) ** FLATTENED)
         weights = (table.weight.detach().numpy() for table in (model.input, model.output))

@@ -1,5 +1,6 @@
 """Kernel or autograd, and who may write which rows meanwhile: decided before anything is shared."""
 
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -115,14 +116,16 @@ def test_every_option_at_its_neutral_value_asks_for_nothing() -> None:
     assert options_set(job()) == []
 
 
-def test_without_an_offer_without_packed_data_or_without_numba_autograd_trains_and_says_why() -> None:
+def test_without_an_offer_without_packed_data_or_without_numba_autograd_trains_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert "no compiled kernel" in why(job(), nn.Linear(2, 2))
     assert "needs packed data" in why(job(), Factors(), None)
     assert "momentum" in why(job(), Factors(offer="no momentum here"), ratings())
-    missing = ModuleNotFoundError("No module named 'numba'", name="numba")
-    assert "pip install 'hogwild[sparse]'" in why(job(), Factors(offer=missing), ratings())
     with pytest.raises(ModuleNotFoundError):
         why(job(), Factors(offer=ModuleNotFoundError("No module named 'mine'", name="mine")), ratings())
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert "pip install 'hogwild[sparse]'" in why(job(), Factors(), ratings())
 
 
 def test_a_job_that_insists_on_the_kernel_is_refused_where_there_is_none() -> None:

@@ -5,10 +5,9 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given as having
+from hypothesis import settings
 from hypothesis import strategies as st
-
-pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, updates_planned
 from hogwild.scheduling.grid_plan import LANES, LINE, Grid, GridPlan, Shape, balanced_cuts
@@ -18,8 +17,8 @@ SHAPES = st.sampled_from([(1, 1, 1), (4, 4, 2), (8, 3, 3), (40, 40, 7), (2, 5, 9
 
 
 @st.composite
-def grids(draw: st.DrawFn) -> Grid:
-    """Few samples, many of them of the same ids, in any order."""
+def grids(draw: st.DrawFn) -> tuple[Grid, np.ndarray]:
+    """A grid, and its columns: few samples, many of them of the same ids, in any order."""
     count = draw(st.integers(1, 200))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     power = draw(st.sampled_from([1.0, 4.0]))
@@ -27,29 +26,32 @@ def grids(draw: st.DrawFn) -> Grid:
     columns = (COLUMNS * rng.random(count) ** power).astype(np.int32)
     if draw(st.booleans()):
         rows.sort()
-    return Grid.of(rows, columns, ROWS, COLUMNS, draw(SHAPES))
+    return Grid.of(rows, columns, ROWS, COLUMNS, draw(SHAPES)), columns
 
 
 def block_of(cuts: np.ndarray, number: int) -> int:
     return next(k for k in range(len(cuts) - 1) if cuts[k] <= number < cuts[k + 1])
 
 
-def cells_of(grid: Grid) -> list[tuple[int, int, list[int]]]:
+def cells_of(grid: Grid, ids: np.ndarray) -> list[tuple[int, int, list[int]]]:
     """(Row block, column block, samples) of each cell in the order of storage: the definition."""
     rows, columns, starts = grid.shape
     cells: dict[tuple[int, int], list[int]] = {}
     for sample in np.argsort(grid.rows, kind="stable").tolist():
-        cell = block_of(grid.row_cuts, grid.rows[sample]), block_of(grid.column_cuts, grid.columns[sample])
+        cell = block_of(grid.row_cuts, grid.rows[sample]), block_of(grid.column_cuts, ids[sample])
         cells.setdefault(cell, []).append(sample)
     stored = [(row, (row % starts * columns // starts + k) % columns) for row in range(rows) for k in range(columns)]
     return [(*cell, cells.get(cell, [])) for cell in stored]
 
 
 @settings(deadline=None)
-@given(grid=grids())
-def test_a_cell_is_sorted_by_row_then_as_it_was_and_stored_in_lanes_from_where_its_row_block_starts(grid: Grid) -> None:
+@having(given=grids())
+def test_a_cell_is_sorted_by_row_then_as_it_was_and_stored_in_lanes_from_where_its_row_block_starts(
+    given: tuple[Grid, np.ndarray],
+) -> None:
+    grid, columns = given
     order, bounds = [], [0]
-    for _, _, samples in cells_of(grid):
+    for _, _, samples in cells_of(grid, columns):
         length = -(-len(samples) // LANES)
         order += [sample for first in range(length) for sample in samples[first::length]]
         bounds.append(len(order))
@@ -126,11 +128,14 @@ def test_ids_out_of_range_are_no_grid() -> None:
 
 
 @settings(deadline=None)
-@given(grid=grids(), batch_size=st.sampled_from([1, 3, 7, 1000]))
-def test_an_epoch_is_cut_into_batches_that_each_lie_in_one_cell(grid: Grid, batch_size: int) -> None:
+@having(given=grids(), batch_size=st.sampled_from([1, 3, 7, 1000]))
+def test_an_epoch_is_cut_into_batches_that_each_lie_in_one_cell(
+    given: tuple[Grid, np.ndarray], batch_size: int
+) -> None:
+    grid, columns = given
     plan: EpochPlan = GridPlan.of(grid, batch_size)
     assert isinstance(plan, GridPlan)
-    cells = [(row, column) for row, column, samples in cells_of(grid) for _ in samples]
+    cells = [(row, column) for row, column, samples in cells_of(grid, columns) for _ in samples]
     ends = set(grid.bounds.tolist())
     covered: list[int] = []
     for batch in range(plan.batches):
@@ -150,9 +155,9 @@ def test_an_epoch_is_cut_into_batches_that_each_lie_in_one_cell(grid: Grid, batc
 
 
 @settings(deadline=None)
-@given(grid=grids(), batch_size=st.sampled_from([1, 7]))
-def test_a_plan_travels_as_its_bounds_alone(grid: Grid, batch_size: int) -> None:
-    plan = GridPlan.of(grid, batch_size)
+@having(given=grids(), batch_size=st.sampled_from([1, 7]))
+def test_a_plan_travels_as_its_bounds_alone(given: tuple[Grid, np.ndarray], batch_size: int) -> None:
+    plan = GridPlan.of(given[0], batch_size)
     again = pickle.loads(pickle.dumps(plan))
     assert again == plan
     assert [again.positions(k) for k in range(again.batches)] == [plan.positions(k) for k in range(plan.batches)]

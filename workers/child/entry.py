@@ -39,6 +39,8 @@ def main(start: Start) -> None:
     host.set_affinity(cores)  # OpenMP with OMP_PROC_BIND may have bound us to one core
     with contextlib.suppress(ParentGone):  # `run` will see it
         Report("waiting").send(channel)
+    if start.has_kernels:
+        load_numba()  # half a second, in which the parent builds the job
     status = run(start, channel, leaving)
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -46,6 +48,14 @@ def main(start: Start) -> None:
     # Skip interpreter shutdown: tearing down torch takes 0.3 s, on a busy machine over 2 s, long enough to look
     # stalled, and every job's end would wait for it. It would also wait for threads that user code left running.
     os._exit(status)
+
+
+def load_numba() -> None:
+    """Import numba, and what it loads with the first kernel; nothing, if it is missing or another version."""
+    with contextlib.suppress(ImportError, AttributeError), without_collecting():
+        from numba.core.registry import cpu_target
+
+        cpu_target.target_context.refresh()
 
 
 @contextlib.contextmanager

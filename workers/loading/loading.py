@@ -258,8 +258,9 @@ class Loading:
         return parsed
 
     def try_out(self, trial: Trial) -> Findings:
-        """Try the job's code in a worker that waits for its set-up; here, if there is none, or it cannot be sent."""
-        return try_in_worker(self._group, trial) or trial.run()
+        """Try the job's code in a worker that waits for its set-up; here, if there is none, or it cannot be sent, or
+        none of it is the user's."""
+        return (None if trial.is_ours else try_in_worker(self._group, trial)) or trial.run()
 
     # ---- reading in other processes
 

@@ -58,7 +58,8 @@ def try_in_worker(group: ProcessGroup, trial: Trial) -> Findings | None:
     for _ in range(group.supervise.max_item_attempts):
         if not (waiting := [*group.pool]):
             return None
-        handle = waiting[-1]  # loaders will be the first ones
+        # Loaders will be the first ones, and those that were not started at once still import torch.
+        handle = waiting[min(len(waiting), max(1, group.at_once)) - 1]
         handle.send(TrialTask(), regions)
         end = _awaited(handle, start_s)
         if end.nbytes:

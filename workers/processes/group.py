@@ -31,6 +31,7 @@ from workers.processes.roster import UNDISTURBED, Abandon, Action, Kill, Leave, 
 from workers.processes.setbacks import End
 from workers.processes.stacks import LOOK_MS, Blocked, Stacks
 from workers.processes.team import Diary, KeptEvents, Spares, Team, said_by
+from workers.processes.warm import KEPT
 
 
 class ProcessGroup:
@@ -43,8 +44,9 @@ class ProcessGroup:
         self.stacks = Stacks()
         self.pool = Spares(self, supervise)
         self.teams: list[Team] = [self.pool]
+        self.has_kernels = False  # compiled kernels will probably train: processes load numba beforehand
         self._planned: Plan | None = None
-        self._loaders = self._communicators = 0
+        self._loaders = self._communicators = self._first = self.at_once = 0
         self._lifeline: tuple[int, ...] = ()
         self._undead: list[Handle] = []
         self._has_begun = False
@@ -79,11 +81,14 @@ class ProcessGroup:
 
     # ---- before training
 
-    def start(self, planned: Plan, cores: float, loaders: int = 0, communicators: int = 0) -> None:
-        """Start as many workers of the plan as there are whole `cores`, as spares for now: more would slow down the
-        parent's own import. Start `loaders` likewise: the first update needs one of each. A cluster needs a
-        communicator, too. A process that the machine
-        refuses is started, or reported, later. Raises RunError if the limit on open files is too low."""
+    def start(
+        self, planned: Plan, cores: float, loaders: int = 0, communicators: int = 0, *, is_importing: bool = False
+    ) -> None:
+        """Start as many workers of the plan as there are whole `cores`, as spares for now. Start `loaders` likewise:
+        the first update needs one of each. A cluster needs a communicator, too. While this process `is_importing`
+        torch, it has a core for itself, as all wait for it: then one fewer, and the others at `start_others`. A process
+        that the machine refuses is started, or reported, later. Raises RunError if the limit on open files is too
+        low."""
         if not planned.procs:
             return
         self._has_begun, self._planned, self._loaders = True, planned, loaders
@@ -92,7 +97,14 @@ class ProcessGroup:
         with host.blocked_signals():
             self._lifeline = os.pipe()
         most = max(1, math.floor(cores))
-        self.refill(min(planned.procs, most) + min(loaders, most) + communicators)
+        self._first = min(planned.procs, most) + min(loaders, most) + communicators
+        self.at_once = max(1, min(self._first, most - 1)) if is_importing else self._first
+        self.refill(self.at_once)
+
+    def start_others(self) -> None:
+        """Start the spares that were not to compete with the import of this process."""
+        if self._lifeline:
+            self.refill(self._first)
 
     def raise_file_limit(self, planned: Plan) -> None:
         """Raise the limit on open files for the whole job; descriptors of running processes count once. Raises
@@ -237,7 +249,8 @@ class ProcessGroup:
 
     def _spawn_process(self) -> Handle:
         assert self._planned is not None
-        return Handle.spawn(lifeline=self._lifeline[0], planned=self._planned)
+        kept = KEPT.take(self._planned)
+        return kept or Handle.spawn(self._lifeline[0], self._planned, has_kernels=self.has_kernels)
 
     def _end_silent(self, team: Team, handle: Handle, action: Kill) -> None:
         """Handle a silent process: its stacks first, if it can still write them, then SIGKILL. What it holds is freed

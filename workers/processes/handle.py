@@ -81,9 +81,10 @@ class Handle:
     killed_for: str = ""
 
     @classmethod
-    def spawn(cls, *, lifeline: int, planned: Plan) -> "Handle":
+    def spawn(cls, lifeline: int, planned: Plan, *, has_kernels: bool = False) -> "Handle":
         """Start a process that waits for its set-up, which makes it a worker. `lifeline` is the read end of a pipe
-        whose write end only the supervisor has. Main thread only: a death signal is tied to the thread that forked."""
+        whose write end only the supervisor has. `has_kernels`: load numba beforehand. Main thread only: a death signal
+        is tied to the thread that forked."""
         if threading.current_thread() is not threading.main_thread():
             raise UsageError(
                 "workers must be started from the main thread; call hogwild.train there", code="usage/main-thread"
@@ -107,6 +108,7 @@ class Handle:
                 lifeline=_Inherited(lifeline),  # type: ignore[arg-type]
                 words=_Inherited(words),  # type: ignore[arg-type]
                 environment=tuple(planned.environment.items()),
+                has_kernels=has_kernels,
             )
             process, pidfd = _launch(start)
             ours.pop_all()  # the handle owns them from now on

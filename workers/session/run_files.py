@@ -1,5 +1,6 @@
 """The files that describe a job in its run directory, written before the first worker starts."""
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -59,7 +60,9 @@ def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: Ru
     }
     rundir.write_json("env.json", environment, sync=True)
     if parts.names is not None:
-        rundir.write_json(NAMES, parts.names, sync=True)
+        rundir.write_text(
+            NAMES, json.dumps(parts.names, allow_nan=False) + "\n", sync=True
+        )  # perhaps millions: no indent
     else:  # left by a job that was killed before there was a run
         (rundir.path / NAMES).unlink(missing_ok=True)
     rundir.write_text("resolved.yaml", resolved, sync=True)

@@ -93,9 +93,10 @@ class Parsing(ABC):
 
     def compile(self, kind: str) -> None:
         """Compile the kernels of a kind of file (`kernels/parsing/warm_up.py`), or load them from the cache."""
+        began_s = time.monotonic()
+        require("numba", f"hogwild.data.{type(self.source).__name__}", "numba", "sparse")
         from hogwild.kernels.parsing import warm_up
 
-        began_s = time.monotonic()
         warm_up.ready(kind)
         self.compiling_s += time.monotonic() - began_s
 
@@ -211,7 +212,7 @@ class PackedFile(ABC):
 
 def find_text(who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None, advice: str) -> Path:
     """Return the path of the file. Raises NotFoundError with the searched folders, and UsageError without numba."""
-    require("numba", who, "numba", "sparse")
+    require("numba", who, "numba", "sparse", is_used=False)  # not at all where the file was parsed before
     return find_file(who, path, root, advice)
 
 

@@ -1,5 +1,4 @@
-"""Compiled parsers for each kind of file, and kernels that arrange data as a grid, from the cache of compiled code or
-compiled here.
+"""Compiled parsers for each kind of file, from the cache of compiled code or compiled here.
 
 Several processes may ask at once: each compiles for itself then, and the first complete folder is kept."""
 
@@ -9,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hogwild.kernels.compiling import KernelCache
-from hogwild.kernels.parsing import grid_cells, lines, ordering, tokens
+from hogwild.kernels.parsing import lines, ordering, tokens
 from hogwild.kernels.parsing.found import FOUND
 
 log = logging.getLogger(__name__)
@@ -76,19 +75,9 @@ def _running_text() -> None:
     tokens.encode(_ints(0), _ints(1), 1, _ints(1), 0, _longs(1), 0)
 
 
-def _grid() -> None:
-    blocks = np.zeros(1, np.uint16), np.zeros(1, np.uint16)
-    grid_cells.count(_ints(0), _longs(1))
-    grid_cells.count_cells(_ints(0), _ints(0), *blocks, _longs(1))
-    grid_cells.by_cell(_longs(0), _ints(0), _ints(0), *blocks, _longs(1), _longs(0))
-    ordering.counted(_ints(0), _longs(0), _longs(2), _longs(0))
-    grid_cells.in_lanes(_longs(0), _longs(2), 1)
-
-
 RUNS: dict[str, Callable[[], None]] = {
     "libsvm": _libsvm,
     "ratings": _ratings,
     "ids": _ids,
     "text": _running_text,
-    "grid": _grid,
 }
