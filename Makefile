@@ -14,7 +14,7 @@ endef
 # With it every process of every job would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run shell serve test test-quick lint format stress bench-spine bench-dense bench-sparse bench-speedup bench-devices bench-people bench-service bench-cluster bench-convergence bench-faults soak clean
+.PHONY: help run shell serve test test-quick lint format stress bench-spine bench-dense bench-sparse bench-speedup bench-start bench-devices bench-people bench-service bench-cluster bench-convergence bench-faults soak clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -88,6 +88,9 @@ bench-sparse: $(VENV)/.bench ## measure the sparse models against scikit-learn, 
 
 bench-speedup: $(VENV)/.bench ## measure what the second worker gains, for every shipped config (an hour)
 	$(BIN)/python -m benchmarks.speedup
+
+bench-start: $(VENV)/.bench ## measure how long a command takes to its first update (15 minutes)
+	$(BIN)/python -m benchmarks.start
 
 bench-devices: $(VENV)/.bench ## measure streamed data, reused buffers, recurrent models, and a GPU where there is one (35 minutes)
 	$(BIN)/python -m benchmarks.devices

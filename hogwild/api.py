@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from hogwild.config.load import Job, job_from_mapping
 from hogwild.config.schema import Data, Split, Train
-from hogwild.errors import BuildError, ConfigError, ModelError, Problem, UsageError, nearest
+from hogwild.errors import BuildError, ConfigError, HogwildError, ModelError, Problem, UsageError, nearest
 from hogwild.storage.run_directory import LIBRARY, require_current_folder
 from hogwild.user_code import claim_our_packages, user_path
 
@@ -161,15 +161,18 @@ def train(
                 began_s=began_s,
             )
         )
+    except HogwildError:
+        KEPT.keep()  # for the next try
+        raise
     finally:
         for module, was_training in modes:
             module.training = was_training
         for parameter, was_trained in trained:
             parameter.requires_grad_(was_trained)
     result.shared.release()
+    KEPT.keep()
     if result.error is not None:
         raise result.error
-    KEPT.keep()
     names = {field.name for field in fields(TrainResult)}
     values = {key: value for key, value in result.summary.items() if key in names}
     return TrainResult(**{**values, "run_dir": Path(values["run_dir"])})

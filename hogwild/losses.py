@@ -83,7 +83,11 @@ class CandidateLoss(nn.Module):
         """Return a scalar from scores (B, 2, 1 + K) or ranks (B, 2)."""
         if output.dim() == 2:
             return 1.0 - output.reciprocal().mean()
-        return self.each(output[..., 0], output[..., 1:]).sum(1).mean()
+        return self.of_candidates(output).sum(1).mean()
+
+    def of_candidates(self, output: Tensor) -> Tensor:
+        """Return (B, 2) losses from (B, 2, 1 + K) scores."""
+        return self.each(output[..., 0], output[..., 1:])
 
     def each(self, own: Tensor, others: Tensor) -> Tensor:
         """Return (B, 2) losses from (B, 2) and (B, 2, K) scores."""
@@ -95,8 +99,8 @@ class SoftmaxLoss(CandidateLoss):
 
     kind = "softmax"
 
-    def each(self, own: Tensor, others: Tensor) -> Tensor:
-        return torch.cat([own[..., None], others], 2).logsumexp(2) - own
+    def of_candidates(self, output: Tensor) -> Tensor:
+        return -output.log_softmax(2)[..., 0]  # no copy of the scores, which may be those of all entities
 
 
 class CandidateLogisticLoss(CandidateLoss):

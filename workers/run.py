@@ -88,9 +88,8 @@ def run(request: Request) -> "Result":
         from workers import execution
 
         group.start_others()
-        result = execution.run(request, _with_all_cores(planned), group, startup)
-    KEPT.note(planned, has_kernels=group.has_kernels)
-    return result
+        KEPT.note(planned, has_kernels=group.has_kernels)
+        return execution.run(request, _with_all_cores(planned), group, startup)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ CATALOG: dict[str, str] = {
     "SparseLinear": "sparse rows, a weight per feature: logistic, hinge, squared, softmax (features, classes, bias)",
     "SkipGram": "word vectors; loss: NegativeSampling (words, dim, window, negatives, shared, sample)",
     "FactorizationMachine": "sparse rows, with interactions of every two features (features, factors)",
-    "ComplEx": "knowledge graph, complex vectors (entities, relations, dim, negatives, reciprocal)",
+    "ComplEx": "knowledge graph, complex vectors (entities, relations, dim, negatives, reciprocal, n3, dropout)",
     "DistMult": "knowledge graph, real vectors; arguments as ComplEx, losses in hogwild.losses",
     "TransE": "knowledge graph, translations: head + relation is near tail; arguments as ComplEx",
     "BprFactorization": "ranking of items per user (BPR), from purchases or views (users, items, factors, l2)",

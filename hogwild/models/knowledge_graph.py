@@ -9,15 +9,19 @@ Each triple gives two questions: the tail for (head, relation), and the head for
 relations) a relation has one vector per question; otherwise the second question uses the inverse of the first.
 
 In training the right answer is scored against `negatives` entities drawn at random, the same for the whole batch (in
-the kernel: for a group of 64 triples). In eval mode it is ranked among all entities, except other known right answers
+the kernel: for a group of 64 triples), or against all entities, as one product of matrices, by autograd: the best
+quality where they fit. `n3` and `dropout` keep vectors from fitting the training triples alone.
+
+In eval mode the right answer is ranked among all entities, except other known right answers
 ("filtered", Bordes et al.); all triples passed to `see` are known. Ties get the mean of their possible ranks
 ("realistic", Berrendorf et al., "On the Ambiguity of Rank-Based Evaluation", 2020)."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD
 
@@ -40,9 +44,12 @@ class KnowledgeGraph(nn.Module):
         entities: different heads and tails.
         relations: different relations.
         dim: real numbers of a vector; in ComplEx half of them are imaginary parts.
-        negatives: entities drawn as wrong answers, for a batch (in the kernel: for 64 triples).
+        negatives: entities drawn as wrong answers, for a batch (in the kernel: for 64 triples); all: every entity.
         reciprocal: a relation has a vector for each of its two questions, the tail and the head.
         init_scale: initial standard deviation of an entity's numbers.
+        n3: weight of the cubed magnitudes of a question's and its answer's numbers (Lacroix et al., 2018), as a
+            gradient; it is not in the reported loss.
+        dropout: share of a query's numbers that are left out in training.
         sparse: autograd gradients hold only the touched rows."""
 
     metrics = OF_RANKS
@@ -55,18 +62,26 @@ class KnowledgeGraph(nn.Module):
         entities: int,
         relations: int,
         dim: int = 200,
-        negatives: int = 192,
+        negatives: int | Literal["all"] = 192,
         reciprocal: bool = True,
         init_scale: float = 1e-3,
         sparse: bool = True,
+        n3: float = 0.0,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        for name, value in {"entities": entities, "relations": relations, "dim": dim, "negatives": negatives}.items():
-            if value < 1:
-                raise ValueError(f"{type(self).__name__}: {name} is {value}; it must be at least 1")
+        drawn = entities if negatives == "all" else negatives
+        for name, value in {"entities": entities, "relations": relations, "dim": dim, "negatives": drawn}.items():
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{type(self).__name__}: {name} is {value!r}; it must be at least 1")
+        if not n3 >= 0 or not 0 <= dropout < 1:
+            raise ValueError(f"{type(self).__name__}: n3 is {n3}, dropout {dropout}; at least 0, and dropout below 1")
+        if negatives == "all" and sparse:
+            raise ValueError(f"{type(self).__name__}: negatives: all gives every entity a gradient; set sparse: false")
         if self.operator == "complex" and dim % 2:
             raise ValueError(f"{type(self).__name__}: dim is {dim}; half of it are imaginary parts, so it must be even")
         self.negatives, self.reciprocal, self._relations = negatives, reciprocal, relations
+        self.n3, self.dropout = n3, dropout
         kinds = relations * (2 if reciprocal else 1)
         self.entities = nn.Embedding(entities, dim, sparse=sparse, _weight=torch.empty(entities, dim))
         self.relations = nn.Embedding(kinds, dim, sparse=sparse, _weight=torch.empty(kinds, dim))
@@ -95,10 +110,16 @@ class KnowledgeGraph(nn.Module):
 
     def forward(self, triples: Tensor) -> Tensor:
         """Return, for triples (B, 3) int, training scores (B, 2, 1 + negatives) for tail and head: the right answer
-        first, -inf for a drawn right answer. In eval mode return their ranks (B, 2) float32, 1 is best."""
+        first, -inf for a drawn right answer; with all as negatives (B, 2, entities). In eval mode return their ranks
+        (B, 2) float32, 1 is best."""
         triples = triples.long()
         if not self.training:
             return self.ranks(triples)
+        if self.negatives == "all":
+            queries = torch.stack([self.queries(triples, side) for side in (0, 1)], 1).flatten(0, 1)
+            answers = triples[:, [2, 0]].flatten()
+            scores: Tensor = _AnswerFirst.apply(self.score_all(queries, self.entities.weight), answers)
+            return scores.view(-1, 2, scores.shape[1])
         drawn = torch.randint(self.entities.num_embeddings, (self.negatives,), device=triples.device)
         return self.scores(triples, drawn)
 
@@ -117,7 +138,17 @@ class KnowledgeGraph(nn.Module):
         """Return query vectors (B, dim): side 0 asks for the tail, 1 for the head."""
         relations = triples[:, 1] + (self._relations if side and self.reciprocal else 0)
         sign = -1.0 if side and not self.reciprocal else 1.0
-        return self.relate(self.entities(triples[:, 2 * side]), self.relations(relations), sign)
+        asked, related = self.entities(triples[:, 2 * side]), self.relations(relations)
+        # Each entity is also the answer of the other question, for which it is not looked up again.
+        found = self.relate(self._kept_small(asked, 2 * self.n3), self._kept_small(related, self.n3), sign)
+        return F.dropout(found, self.dropout, self.training) if self.dropout else found
+
+    def _kept_small(self, rows: Tensor, weight: float) -> Tensor:
+        """Return the rows (B, dim), whose gradient gets that of `weight` times their cubed magnitudes."""
+        if not weight or not self.training:
+            return rows
+        found: Tensor = _CubedNorm.apply(rows, weight, self.operator == "complex")
+        return found
 
     def relate(self, entities: Tensor, relations: Tensor, sign: float) -> Tensor:
         """Apply relations to entities, (B, dim) each -> (B, dim); sign -1 applies the inverse relations."""
@@ -157,12 +188,55 @@ class KnowledgeGraph(nn.Module):
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
         """Return the compiled update for SoftmaxLoss, CandidateLogisticLoss and MarginLoss, with SGD, Adagrad and
         RowWiseAdagrad; or the reason why there is none."""
+        if self.negatives == "all" or self.n3 or self.dropout:
+            return "its fused update draws negatives, and has neither n3 nor dropout"
         if type(loss) not in LOSSES:
             known = ", ".join(kind.__name__ for kind in LOSSES)
             return f"its fused update is for {known}, not for {type(loss).__qualname__}"
         if not self.entities.weight.is_cpu:
             return f"its fused update is for the CPU, but the model is on {self.entities.weight.device}"
         return why_not(self, optimizer, [*RULES]) or GraphUpdate(self, loss, optimizer)
+
+
+class _AnswerFirst(torch.autograd.Function):
+    """Scores (n, E) with each row's right answer, column answers[n], and the first column in each other's place; in
+    place, as a copy would take as long as the product."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, answers: Tensor) -> Tensor:
+        ctx.mark_dirty(scores)
+        ctx.save_for_backward(answers)
+        return _exchanged(scores, answers)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (answers,) = ctx.saved_tensors
+        return _exchanged(grads[0].clone(), answers), None
+
+
+def _exchanged(scores: Tensor, answers: Tensor) -> Tensor:
+    """Exchange, in place, column 0 and column answers[n] of each row."""
+    own, first = scores.gather(1, answers[:, None]), scores[:, :1].clone()
+    scores.scatter_(1, answers[:, None], first)
+    scores[:, :1] = own
+    return scores
+
+
+class _CubedNorm(torch.autograd.Function):
+    """Identity on rows (B, k); the backward pass adds the gradient of `weight` times the sum of their cubed magnitudes,
+    as a mean over the batch. A magnitude is that of a number, or of a complex number of both halves."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: float, is_complex: bool) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.weight, ctx.is_complex = weight, is_complex
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (rows,) = ctx.saved_tensors
+        size = torch.hypot(*rows.chunk(2, 1)).repeat(1, 2) if ctx.is_complex else rows.abs()
+        return torch.addcmul(grads[0], size, rows, value=3 * ctx.weight / max(1, len(rows))), None, None
 
 
 class ComplEx(KnowledgeGraph):
@@ -207,7 +281,7 @@ class GraphUpdate:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the model lacks."""
         from hogwild.kernels import knowledge_graph
 
-        assert isinstance(model, KnowledgeGraph)
+        assert isinstance(model, KnowledgeGraph) and isinstance(model.negatives, int)
         self._train = knowledge_graph.train
         self._model, self._optimizer, self._triples = model, optimizer, arrays.get("triple", np.zeros(0))
         _check(self._triples, model)

@@ -2,10 +2,12 @@
 
 import copy
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.optim import SGD, Adagrad, Adam
 
 from hogwild.errors import ModelError
@@ -126,12 +128,13 @@ class _Scored(torch.nn.Module):
 
 
 def test_kernel_and_autograd_learn_the_same_graph_equally_well() -> None:
-    """48 entities on a ring, relation k is k + 1 steps on: after 30 epochs both find most answers."""
+    """48 entities on a ring, relation k is k + 1 steps on: after 30 epochs both find most answers, from any of five
+    initial values."""
     at, steps = np.divmod(np.arange(48 * RELATIONS), RELATIONS)
     data = np.stack([at, steps, (at + steps + 1) % 48], 1).astype(np.int32)
-    found = {}
-    for name in ("kernel", "autograd"):
-        torch.manual_seed(1)
+    found: dict[str, list[float]] = {"kernel": [], "autograd": []}
+    for name, seed in itertools.product(found, range(5)):
+        torch.manual_seed(seed)
         model = ComplEx(48, RELATIONS, dim=32, negatives=24)
         model.see({"triple": data})
         optimizer = RowWiseAdagrad(model.parameters(), lr=0.1)
@@ -145,9 +148,10 @@ def test_kernel_and_autograd_learn_the_same_graph_equally_well() -> None:
                 optimizer.zero_grad()
                 (len(part) * SoftmaxLoss()(model(torch.from_numpy(data[part])), torch.ones(len(part)))).backward()
                 optimizer.step()
-        found[name] = mrr(model.eval()(torch.from_numpy(data)), torch.ones(len(data)))
-    assert min(found.values()) > 0.75  # both 0.83; where right answers were pushed down, too: 0.80
-    assert found["kernel"] == pytest.approx(found["autograd"], abs=0.03)
+        found[name].append(mrr(model.eval()(torch.from_numpy(data)), torch.ones(len(data))))
+    kernel, autograd = (float(np.mean(ranks)) for ranks in found.values())
+    assert min(kernel, autograd) > 0.72
+    assert kernel == pytest.approx(autograd, abs=0.03)
 
 
 # ---- what a kernel promises
@@ -318,11 +322,68 @@ def test_data_that_names_rows_the_model_has_not_is_refused(column: int, value: i
         bound(model, SoftmaxLoss(), SGD(model.parameters(), lr=0.1), data)
 
 
-def test_sizes_that_make_no_model_are_refused() -> None:
-    with pytest.raises(ValueError, match="even"):
-        ComplEx(5, 2, dim=3)
-    with pytest.raises(ValueError, match="negatives is 0"):
-        TransE(5, 2, negatives=0)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"dim": 3}, "even"),
+        ({"negatives": 0}, "negatives is 0"),
+        ({"negatives": "many"}, "negatives is 'many'"),
+        ({"negatives": "all"}, "set sparse: false"),
+        ({"n3": -0.1}, "n3 is -0.1"),
+        ({"dropout": 1.0}, "dropout below 1"),
+    ],
+)
+def test_arguments_that_make_no_model_are_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ComplEx(5, 2, **arguments)
+
+
+# ---- all entities as negatives ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_entity_is_a_candidate_once_and_n3_is_in_the_gradient(kind: type[KnowledgeGraph]) -> None:
+    """Against the definition: cross-entropy over all entities, and the cubed magnitudes of head, relation and tail of
+    both questions, as means over the batch."""
+    torch.manual_seed(0)
+    n3 = 0.3
+    model = kind(ENTITIES, RELATIONS, dim=8, negatives="all", sparse=False, n3=n3, init_scale=0.5).double()
+    torch.nn.init.normal_(model.relations.weight)
+    some = torch.from_numpy(triples(17)).long()
+    some[0, 2], some[1, 0] = 0, 0  # the first column is the right answer itself
+    SoftmaxLoss()(model(some), torch.ones(len(some))).backward()
+
+    entities, relations = (
+        table.weight.detach().clone().requires_grad_() for table in (model.entities, model.relations)
+    )
+    loss = torch.zeros((), dtype=torch.float64)
+    for side in (0, 1):
+        asked, related = entities[some[:, 2 * side]], relations[some[:, 1] + RELATIONS * side]
+        scores = model.score_all(model.relate(asked, related, 1.0), entities)
+        loss = loss + F.cross_entropy(scores, some[:, 2 - 2 * side])
+        for rows in (asked, related, entities[some[:, 2 - 2 * side]]):
+            size = torch.hypot(*rows.chunk(2, 1)) if kind is ComplEx else rows.abs()
+            loss = loss + n3 * size.pow(3).sum() / len(some)
+    loss.backward()
+    assert torch.allclose(model.entities.weight.grad, entities.grad, atol=1e-12)
+    assert torch.allclose(model.relations.weight.grad, relations.grad, atol=1e-12)
+
+
+def test_dropout_leaves_numbers_of_queries_out_in_training_only() -> None:
+    model = ComplEx(ENTITIES, RELATIONS, dim=40, negatives="all", sparse=False, dropout=0.5, init_scale=0.5)
+    some = torch.from_numpy(triples(5)).long()
+    queries = model.queries(some, 0)
+    assert 0.2 < (queries == 0).float().mean() < 0.8
+    assert not torch.equal(queries, model.queries(some, 0))
+    model.eval()
+    assert torch.equal(model.queries(some, 0), model.queries(some, 0))
+
+
+@pytest.mark.parametrize("arguments", [{"negatives": "all", "sparse": False}, {"n3": 0.1}, {"dropout": 0.1}])
+def test_what_the_kernel_has_not_is_trained_by_autograd(arguments: dict[str, Any]) -> None:
+    model = ComplEx(ENTITIES, RELATIONS, dim=8, **arguments)
+    reason = model.fused(SoftmaxLoss(), SGD(model.parameters(), lr=0.1))
+    assert isinstance(reason, str) and "n3" in reason
 
 
 def test_what_is_frozen_stays_as_it_is() -> None:

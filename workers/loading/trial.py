@@ -59,7 +59,8 @@ def try_in_worker(group: ProcessGroup, trial: Trial) -> Findings | None:
         if not (waiting := [*group.pool]):
             return None
         # Loaders will be the first ones, and those that were not started at once still import torch.
-        handle = waiting[min(len(waiting), max(1, group.at_once)) - 1]
+        early = [handle for handle in waiting[: group.at_once] if handle.reap() is None]
+        handle = (early or waiting)[-1]
         handle.send(TrialTask(), regions)
         end = _awaited(handle, start_s)
         if end.nbytes:

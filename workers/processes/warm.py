@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from hogwild import host
 from hogwild.planning.cpu_plan import Plan
-from workers.processes.handle import REAP_S, Handle, reaped
+from workers.processes.handle import POLL_MS, REAP_S, Handle, reaped
 
 IDLE_S = 60.0
 
@@ -74,7 +74,7 @@ class WarmProcesses:
         plan, has_kernels = self._last
         count = min(plan.procs, max(1, int(host.usable_cores().usable)))
         surroundings = Surroundings.here(plan)
-        if surroundings != self._surroundings:
+        if surroundings != self._surroundings or count < len(self._handles):
             self._end_all()
         if not count:
             return
@@ -107,8 +107,17 @@ class WarmProcesses:
                     return handle
         return None
 
+    def wait(self) -> None:
+        """Wait until all of them wait for a task, or have ended."""
+        while starting := [handle for handle in self._handles if not handle.is_waiting and handle.reap() is None]:
+            host.wait_readable([word for handle in starting for word in handle.descriptors()], POLL_MS)
+            for handle in starting:
+                handle.listen()
+
     def close(self) -> None:
         """End all of them, now."""
+        if not self._lifeline:
+            return
         self._end_all()
         with host.blocked_signals():
             for descriptor in self._lifeline:
