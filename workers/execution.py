@@ -233,6 +233,7 @@ class _Prepared:
         if goes_on:
             startup.phase("loading the checkpoint")
         restored = restore(session) if goes_on else None  # before anything is written
+        parts.wait_for_identity()
         write_descriptions(request, planned, parts, rundir)  # first: after it, a killed job can be resumed
         rundir.make_folders()
         if window is not None:

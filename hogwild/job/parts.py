@@ -52,6 +52,12 @@ class Parts:
         """The identity of the data; {} if there is none. Waits for it."""
         return {} if self.identified is None else self.identified.result()
 
+    def wait_for_identity(self) -> None:
+        """Wait until the identity of the data is known. Raises what its computation raised: before the start, not at the
+        first checkpoint."""
+        if self.identified is not None:
+            self.identified.result()
+
     @property
     def outputs_shape(self) -> tuple[int, ...]:
         """Shape (N, …) of the outputs of an evaluation, if a metric needs all of them; else ()."""

@@ -38,7 +38,7 @@ NEAR = 1e-12  # squared distance below which no direction is defined
 
 
 class KnowledgeGraph(nn.Module):
-    """Base class of the three models. Relations start as the identity.
+    """Base class of the three models. Relations start as the identity, or with all negatives at random, as entities do.
 
     Arguments:
         entities: different heads and tails.
@@ -46,7 +46,7 @@ class KnowledgeGraph(nn.Module):
         dim: real numbers of a vector; in ComplEx half of them are imaginary parts.
         negatives: entities drawn as wrong answers, for a batch (in the kernel: for 64 triples); all: every entity.
         reciprocal: a relation has a vector for each of its two questions, the tail and the head.
-        init_scale: initial standard deviation of an entity's numbers.
+        init_scale: initial standard deviation of an entity's numbers, with all negatives also of a relation's.
         n3: weight of the cubed magnitudes of a question's and its answer's numbers (Lacroix et al., 2018), as a
             gradient; it is not in the reported loss.
         dropout: share of a query's numbers that are left out in training.
@@ -88,7 +88,9 @@ class KnowledgeGraph(nn.Module):
         nn.init.normal_(self.entities.weight, std=init_scale)
         with torch.no_grad():
             self.relations.weight.zero_()
-            if self.operator != "translation":
+            if negatives == "all":
+                nn.init.normal_(self.relations.weight, std=init_scale)
+            elif self.operator != "translation":
                 self.relations.weight[:, : dim // 2 if self.operator == "complex" else dim] = 1.0
         self.register_buffer("known", torch.zeros(0, dtype=torch.int64), persistent=False)
         self.known: Tensor
