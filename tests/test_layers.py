@@ -173,6 +173,7 @@ ASKS_WORKERS = {
     ("hogwild/cli/main.py", "workers.run"),
     ("hogwild/api.py", "workers.run"),
     ("hogwild/api.py", "workers.request"),
+    ("hogwild/api.py", "workers.processes.warm"),
 }
 
 

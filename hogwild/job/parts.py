@@ -53,8 +53,8 @@ class Parts:
         return {} if self.identified is None else self.identified.result()
 
     def wait_for_identity(self) -> None:
-        """Wait until the identity of the data is known. Raises what its computation raised: before the start, not at the
-        first checkpoint."""
+        """Wait until the identity of the data is known. Raises what its computation raised: before the start, not at
+        the first checkpoint."""
         if self.identified is not None:
             self.identified.result()
 

@@ -18,6 +18,7 @@ import numba
 import numpy as np
 from llvmlite import binding
 from numba.core import config
+from numba.core.registry import cpu_target
 
 from hogwild.storage.artifact_cache import Kept, cache_root
 
@@ -83,6 +84,11 @@ class KernelCache(Kept):
         """Call `run`, which calls the kernels; they are compiled and stored. Return the reason if nothing could be
         stored; they are compiled all the same."""
         return self.filled(_keep_in, run)
+
+
+def load_registries() -> None:
+    """Load what numba loads with the first kernel of a process, a quarter of a second."""
+    cpu_target.target_context.refresh()
 
 
 def fingerprint() -> str:

@@ -51,11 +51,11 @@ def main(start: Start) -> None:
 
 
 def load_numba() -> None:
-    """Import numba, and what it loads with the first kernel; nothing, if it is missing or another version."""
-    with contextlib.suppress(ImportError, AttributeError), without_collecting():
-        from numba.core.registry import cpu_target
+    """Import numba and what it loads with the first kernel; nothing, if it is missing or broken."""
+    with contextlib.suppress(ImportError), without_collecting():
+        from hogwild.kernels.compiling import load_registries
 
-        cpu_target.target_context.refresh()
+        load_registries()
 
 
 @contextlib.contextmanager
