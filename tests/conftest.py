@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from hogwild import host
 from hogwild.data import locate
 from tests.helpers import zygote
 from tests.helpers.jobs import Job, start
@@ -98,10 +99,13 @@ def data_folder() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_warm_process() -> Iterator[None]:
-    """What waits for a test's next `hogwild.train` ends with the test."""
+    """What waits for a test's next `hogwild.train` ends with the test, and so does multiprocessing's tracker."""
+    was_known = host.is_tracker_known()
     yield
     if (warm := sys.modules.get("workers.processes.warm")) is not None:
         warm.KEPT.close()
+        if host.is_tracker_known() and not was_known:
+            host.stop_resource_tracker()
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 NORMS = (nn.modules.batchnorm._BatchNorm,)
 OURS = ("hogwild.models.", "hogwild.losses", "torch.nn.modules.")
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+EVERYWHERE = ("_global_forward_hooks", "_global_forward_pre_hooks")  # hooks of all modules
 SAMPLES = 3  # more than two: a loss that wrongly broadcasts (2, 2) over 2 labels fails with any other number
 
 
@@ -98,14 +99,15 @@ class Trial:
 
     @property
     def is_ours(self) -> bool:
-        """True if it runs code of hogwild and torch only, which does not crash."""
+        """True for a model, a loss and metrics of ours or torch's, to which nobody has attached code: it does not
+        crash."""
         if self.transform is not None or self.panel.own or self.compile != "none":
             return False
-        modules = [*self.model.modules(), self.loss]
-        return all(
-            type(module).__module__.startswith(OURS) and not any(vars(module).get(name) for name in HOOKS)
-            for module in modules
-        )
+        if not type(self.model).__module__.startswith("hogwild.models."):
+            return False
+        if any(getattr(nn.modules.module, name) for name in EVERYWHERE):
+            return False
+        return all(map(_is_plain, [*self.model.modules(), self.loss]))
 
     def run(self) -> Findings:
         """Try the job in its final memory format, which is decided here: channels_last if it is wanted and all of the
@@ -140,6 +142,19 @@ class Trial:
             found.error = HogwildError(f"{type(error).__name__}: {error}", code="run/unexpected")
             found.error.__cause__ = error
         return found
+
+
+def _is_plain(module: Any) -> bool:
+    """Return whether a module's class is ours or torch's, and no instance holds a hook or a function."""
+    if not type(module).__module__.startswith(OURS):
+        return False
+    tensors = [*module._parameters.values(), *module._buffers.values()]
+    values = vars(module).values()
+    return (
+        all(type(tensor) in (Tensor, nn.Parameter, type(None)) for tensor in tensors)
+        and not any(vars(module).get(name) for name in HOOKS)
+        and not any(callable(value) and not isinstance(value, nn.Module) for value in values)
+    )
 
 
 class _Pass:

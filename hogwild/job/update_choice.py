@@ -87,7 +87,7 @@ def _choose(
         return UpdateChoice(None, "autograd: the model has a training_step of its own")
     if packed is None:
         return UpdateChoice(None, "autograd: the model's kernel needs packed data (such as hogwild.data.LibSvm)")
-    if find_spec("numba") is None:
+    if find_spec("numba") is None or find_spec("llvmlite") is None:
         return UpdateChoice(None, f"autograd: {EXTRA}")
     update = offer(loss, optimizer)
     if isinstance(update, str):

@@ -127,3 +127,30 @@ assert vars(plain)["__dynamo_disable"] is not plain
 
 def test_user_code_that_imports_the_compiler_meanwhile_gets_all_of_it(tmp_path: Path) -> None:
     run_python(tmp_path, IMPORTED_INSIDE)
+
+
+RATINGS = """
+version: 1
+name: ratings
+model: {class_path: hogwild.models.MatrixFactorization, init_args: {factors: 4}}
+loss: {class_path: torch.nn.MSELoss}
+data: {train: {class_path: hogwild.data.Ratings, init_args: {path: ratings.csv}}, batch_size: 8}
+optimizer: {class_path: hogwild.optimizers.RowWiseAdagrad}
+train: {procs: 1, epochs: 1}
+"""
+
+
+def test_the_parent_needs_no_numba_for_data_that_was_parsed_before(tmp_path: Path) -> None:
+    """Looking whether it is there, arranging the grid and choosing the kernel take half a second less without."""
+    pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
+    (tmp_path / "job.yaml").write_text(RATINGS)
+    rows = [f"{user},{item},{(user + item) % 5}" for user in range(20) for item in range(9)]
+    (tmp_path / "ratings.csv").write_text("\n".join(["user,item,rating", *rows]) + "\n")
+    numba = []
+    for name in ("first", "again"):
+        run = ("--run-dir", str(tmp_path / name))
+        run_python(tmp_path, COMMAND, str(tmp_path / "parent"), "train", str(tmp_path / "job.yaml"), *run)
+        numba.append("numba" in json.loads((tmp_path / "parent").read_text()))
+        summary = json.loads((tmp_path / name / "summary.json").read_text())
+        assert summary["update"] == "fused"
+    assert numba == [True, False]

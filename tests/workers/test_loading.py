@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from hogwild.feeds.row_reader import BadRow, RowSource, has_rows
 from hogwild.feeds.transform import TransformedFeed, tried
 from hogwild.job.trial import Trial
 from hogwild.metrics.panel import Panel
+from hogwild.models import Mlp
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
@@ -355,6 +357,37 @@ def test_a_reader_that_starts_slowly_finds_the_ends_of_two_tasks_at_once(monkeyp
 def early() -> Iterator[ProcessGroup]:
     with two_waiting() as early:
         yield early
+
+
+def _hooked(model: nn.Module) -> None:
+    next(model.children()).register_forward_hook(lambda *_: None)
+
+
+def _with_a_function(model: Any) -> None:
+    next(model.modules()).forward = lambda inputs: inputs
+
+
+def _with_a_users_layer(model: nn.Module) -> None:
+    model.add_module("more", type("Own", (nn.Linear,), {})(2, 2))
+
+
+def _with_a_users_parameter(model: nn.Module) -> None:
+    model.register_parameter("more", type("Own", (nn.Parameter,), {})(torch.zeros(1)))
+
+
+@pytest.mark.parametrize("attach", [_hooked, _with_a_function, _with_a_users_layer, _with_a_users_parameter])
+def test_a_trial_runs_in_the_parent_only_if_nobody_has_attached_code_to_our_model(
+    attach: Callable[[nn.Module], None],
+) -> None:
+    trial = replace(a_trial(Mlp(4, [3], 2), torch.zeros(3, 4)), loss=nn.CrossEntropyLoss())
+    assert trial.is_ours
+    assert not replace(trial, model=nn.Linear(4, 2)).is_ours and not replace(trial, loss=lambda *_: None).is_ours
+    assert not replace(trial, transform=lambda *batch: batch).is_ours
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert not trial.is_ours
+    handle.remove()
+    attach(trial.model)
+    assert not trial.is_ours
 
 
 class Interrupted(nn.Linear):

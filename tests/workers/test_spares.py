@@ -39,6 +39,15 @@ def group() -> Iterator[ProcessGroup]:
         yield group
 
 
+@pytest.mark.parametrize(("is_importing", "at_once"), [(True, 1), (False, 2)])
+def test_while_the_parent_imports_torch_one_core_is_left_to_it(is_importing: bool, at_once: int) -> None:
+    with ProcessGroup(Supervise()) as group:
+        group.start(plan_here(2, 1, pin=False), 2, is_importing=is_importing)
+        assert len(group.pool) == group.at_once == at_once
+        group.start_others()
+        assert len(group.pool) == 2
+
+
 def turn(group: ProcessGroup, now: float) -> list[int]:
     """One turn of a job whose workers have settled; the spares there are then."""
     assert group.step(now, [group.pool]) == []

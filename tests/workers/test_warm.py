@@ -18,7 +18,7 @@ import hogwild
 from hogwild import host
 from hogwild.planning.cpu_plan import Plan, plan_here
 from tests.helpers.jobs import HOME
-from tests.helpers.processes import state_of, wait_for
+from tests.helpers.processes import PATIENCE_S, state_of, wait_for
 from workers.processes import warm
 from workers.processes.warm import KEPT, WarmProcesses
 
@@ -79,6 +79,7 @@ def test_one_that_was_killed_or_stopped_meanwhile_is_not_taken(tmp_path: Path) -
         os.kill(waiting, number)
         wait_for("the signal", lambda pid=waiting, kind=kind: state_of(pid) == kind)
         assert waiting not in trained(tmp_path / kind)
+        assert len(KEPT.pids) == 1 and waiting not in KEPT.pids
 
 
 def test_a_call_without_workers_leaves_none(tmp_path: Path) -> None:
@@ -149,11 +150,30 @@ def test_close_ends_them_and_they_may_be_kept_again() -> None:
 
 def test_a_fork_of_the_caller_neither_ends_nor_holds_them() -> None:
     with kept() as (own, waiting):
+        (handle,) = own._handles
+        descriptors = [*own._lifeline, handle.lease_write, handle.pidfd, handle.channel.fileno()]
         if not (child := os.fork()):
             own.close()
-            os._exit(len(own.pids))
+            os._exit(len(own.pids) + sum(map(is_open, descriptors)))
         assert os.waitpid(child, 0)[1] == 0
-        assert state_of(waiting) not in (None, "Z")
+        assert all(map(is_open, descriptors)) and state_of(waiting) not in (None, "Z")
+
+
+def is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def test_one_that_other_code_has_reaped_is_replaced(tmp_path: Path) -> None:
+    trained(tmp_path / "a")
+    (waiting,) = KEPT.pids
+    os.kill(waiting, signal.SIGKILL)
+    os.waitpid(waiting, 0)
+    assert waiting not in trained(tmp_path / "b")
+    assert len(KEPT.pids) == 1
 
 
 PROGRAM = """
@@ -162,8 +182,10 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 import hogwild
+from workers.processes import warm
 from workers.processes.warm import KEPT
 
+warm.IDLE_S = 3600
 model, data = nn.Linear(4, 2), TensorDataset(torch.randn(64, 4), torch.zeros(64, dtype=torch.long))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 hogwild.train(model, data, nn.CrossEntropyLoss(), optimizer, procs=1, epochs=1, run_dir=sys.argv[1])
@@ -172,13 +194,51 @@ print(*KEPT.pids, flush=True)
 """
 
 
+FORK = """
+import multiprocessing
+process = multiprocessing.get_context("fork").Process(target=print)
+process.start()
+process.join()
+if not (child := os.fork()):
+    sys.exit(0)  # its own end waits for nobody, and says nothing
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
 @pytest.mark.parametrize(
     ("end", "status"),
-    [("", 0), ("raise SystemExit(3)", 3), ("os.kill(os.getpid(), signal.SIGKILL)", -9), ("os._exit(4)", 4)],
+    [("", 0), ("raise SystemExit(3)", 3), ("os.kill(os.getpid(), signal.SIGKILL)", -9), ("os._exit(4)", 4), (FORK, 0)],
 )
 def test_none_outlives_the_caller_however_it_ends(end: str, status: int, tmp_path: Path) -> None:
     program = [sys.executable, "-c", PROGRAM.format(end=end), str(tmp_path / "run")]
-    done = subprocess.run(program, cwd=HOME, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(program, cwd=HOME, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
     (waiting,) = map(int, done.stdout.split())
     wait_for("its end", lambda: is_gone(waiting))
+
+
+OF_A_CHILD = """
+import multiprocessing, sys
+import torch
+import hogwild
+from hogwild.data import Digits
+from workers.processes import warm
+
+def job():
+    model = torch.nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hogwild.train(model, Digits("test"), torch.nn.CrossEntropyLoss(), optimizer, procs=1, epochs=1, run_dir=sys.argv[1])
+
+warm.IDLE_S = 3600
+process = multiprocessing.get_context("fork").Process(target=job)
+process.start()
+process.join()
+sys.exit(process.exitcode)
+"""
+
+
+def test_a_process_of_multiprocessing_that_has_trained_does_not_wait_for_them_at_its_end(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", OF_A_CHILD, str(tmp_path / "run")]
+    done = subprocess.run(program, cwd=HOME, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr

@@ -52,7 +52,7 @@ def main(start: Start) -> None:
 
 def load_numba() -> None:
     """Import numba and what it loads with the first kernel; nothing, if it is missing or broken."""
-    with contextlib.suppress(ImportError), without_collecting():
+    with contextlib.suppress(Exception), without_collecting():  # whoever needs it will say so
         from hogwild.kernels.compiling import load_registries
 
         load_registries()

@@ -109,8 +109,9 @@ class ProcessGroup:
     def raise_file_limit(self, planned: Plan) -> None:
         """Raise the limit on open files for the whole job; descriptors of running processes count once. Raises
         RunError."""
-        held = len(self._lifeline) + FILES_PER_WORKER * (len(self) + len(KEPT.pids))
         processes = planned.rows + self._loaders + self._communicators + self.supervise.spares if planned.procs else 0
+        taken = min(len(KEPT.pids), processes - len(self))
+        held = len(self._lifeline) + FILES_PER_WORKER * (len(self) + max(0, taken))
         needed = FILES + FILES_PER_WORKER * processes - held
         host.raise_file_limit(needed, needed + FILES_ON_THEIR_WAY * planned.rows)
 

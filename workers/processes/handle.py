@@ -213,15 +213,24 @@ class Handle:
 
     def disown(self) -> None:
         """Stop waiting for a process that survives SIGKILL; otherwise multiprocessing would wait for ever at exit."""
-        children: Any = multiprocessing.process
-        children._children.discard(self.process)
+        _children().discard(self.process)
+
+    def own(self) -> None:
+        """Let multiprocessing know the process again."""
+        _children().add(self.process)
 
     def close(self) -> None:
         self._keep_first_output()
+        self.close_descriptors()
+        with contextlib.suppress(ValueError):  # other code has reaped it: multiprocessing thinks that it still runs
+            self.process.close()
+        self.disown()
+
+    def close_descriptors(self) -> None:
+        """Close our ends alone: in a fork of this process."""
         for descriptor in (self.lease_write, self.ack_read, self.pidfd, self.words):
             os.close(descriptor)
         self.channel.close()
-        self.process.close()
 
     def _keep_first_output(self) -> None:
         """Append early output to the log, if the worker died before it opened the log; else it is there already."""
@@ -263,6 +272,13 @@ def _launch(start: Start) -> tuple[BaseProcess, int]:
         process.start()
         assert process.pid is not None
         return process, host.pidfd_open(process.pid)
+
+
+def _children() -> set[BaseProcess]:
+    """Return the processes that multiprocessing knows: it waits for all of them at exit."""
+    module: Any = multiprocessing.process
+    found: set[BaseProcess] = module._children
+    return found
 
 
 def _current_folder() -> str:

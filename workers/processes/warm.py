@@ -3,9 +3,10 @@
     a job of hogwild.train has ended ── keep: new processes ── import torch, wait ──► take: the next job's processes
                                                                 '── IDLE_S ──► killed, as by `close` and at exit
 
-Each is new: it runs one job's code and ends with it. One is taken only for the environment, sys.path, threads and cores
-that it was started with. They end with the caller, however it ends: of their lifeline only the caller has the other
-end. The command line keeps none."""
+Each is new: it runs one job's code and ends with it. One is taken only for the environment, sys.path, threads, cores
+and user that it was started with. They end with the caller, however it ends: of their lifeline only the caller has the
+other end, which stays open, as a process that was taken still watches it. multiprocessing does not know them until they
+are taken: it would wait for them at the end of a process. The command line keeps none."""
 
 import atexit
 import contextlib
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hogwild import host
+from hogwild.errors import HogwildError
 from hogwild.planning.cpu_plan import Plan
 from workers.processes.handle import POLL_MS, REAP_S, Handle, reaped
 
@@ -31,11 +33,13 @@ class Surroundings:
     environment: Mapping[str, str]
     path: tuple[str, ...]
     cores: frozenset[int]
+    user: tuple[object, ...]  # and groups, and niceness
 
     @classmethod
     def here(cls, plan: Plan) -> "Surroundings":
         path = tuple(folder for folder in sys.path if isinstance(folder, str))
-        return cls(dict(plan.environment), plan.threads, dict(os.environ), path, frozenset(host.affinity()))
+        user = os.getresuid(), os.getresgid(), tuple(os.getgroups()), os.getpriority(os.PRIO_PROCESS, 0)
+        return cls(dict(plan.environment), plan.threads, dict(os.environ), path, frozenset(host.affinity()), user)
 
 
 class WarmProcesses:
@@ -43,20 +47,23 @@ class WarmProcesses:
 
     def __init__(self) -> None:
         self._lifeline: tuple[int, ...] = ()
+        self._handles: list[Handle] = []
         self._forget()
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
         """Have none, without ending any: in a fork they are the parent's, and their lifeline must not be held."""
-        for descriptor in self._lifeline:
-            os.close(descriptor)
-        self._lock = threading.Lock()
-        self._handles: list[Handle] = []
+        with contextlib.suppress(OSError):
+            for descriptor in self._lifeline:
+                os.close(descriptor)
+            for handle in self._handles:
+                handle.close_descriptors()
+        self._lock = threading.RLock()  # a signal handler may call `close`
+        self._handles = []
         self._last: tuple[Plan, bool] | None = None
         self._surroundings: Surroundings | None = None
         self._lifeline = ()
         self._timer: threading.Timer | None = None
-        self._has_tracker = False  # multiprocessing's, started for us
 
     @property
     def pids(self) -> list[int]:
@@ -68,26 +75,29 @@ class WarmProcesses:
 
     def keep(self) -> None:
         """Have processes wait for a job like the last one: one for each of its workers, at most one for each core, and
-        as far as the machine allows."""
-        if self._last is None:
+        as far as the machine allows: a training that went well must not fail for it."""
+        if self._last is None or threading.current_thread() is not threading.main_thread():
             return
-        plan, has_kernels = self._last
+        with contextlib.suppress(OSError, RuntimeError, HogwildError):
+            self._keep(*self._last)
+
+    def _keep(self, plan: Plan, has_kernels: bool) -> None:
         count = min(plan.procs, max(1, int(host.usable_cores().usable)))
         surroundings = Surroundings.here(plan)
         if surroundings != self._surroundings or count < len(self._handles):
-            self._end_all()
+            self.close()
         if not count:
             return
         if not self._lifeline:
-            self._has_tracker = not host.is_tracker_known()
             self._lifeline = os.pipe()
-            atexit.register(self._end_all)  # before multiprocessing's own, which would wait for them
+            atexit.register(self.close)  # before multiprocessing's own, which would wait for them
         self._surroundings = surroundings
-        with host.blocked_signals(), self._lock, contextlib.suppress(OSError):
+        with host.blocked_signals(), self._lock:  # also for the timer's thread
             self._bury()
+            self._restart_timer()
             while len(self._handles) < count:
                 self._handles.append(Handle.spawn(self._lifeline[0], plan, has_kernels=has_kernels))
-        self._restart_timer()
+                self._handles[-1].disown()
 
     def take(self, plan: Plan) -> Handle | None:
         """Return a process for a job with this plan, one that waits if there is one; None if none fits. Those that do
@@ -95,16 +105,19 @@ class WarmProcesses:
         if not self._handles:
             return None
         if Surroundings.here(plan) != self._surroundings:
-            self._end_all()
+            self.close()
             return None
         with self._lock:
             self._bury()
             for handle in self._handles:
                 handle.listen()
             for handle in sorted(self._handles, key=lambda handle: not handle.is_waiting):
-                if not host.is_stopped(handle.pid):
-                    self._handles.remove(handle)
-                    return handle
+                if host.is_stopped(handle.pid):
+                    handle.kill("stopped while it waited")
+                    continue
+                self._handles.remove(handle)
+                handle.own()
+                return handle
         return None
 
     def wait(self) -> None:
@@ -116,19 +129,6 @@ class WarmProcesses:
 
     def close(self) -> None:
         """End all of them, now."""
-        if not self._lifeline:
-            return
-        self._end_all()
-        with host.blocked_signals():
-            for descriptor in self._lifeline:
-                os.close(descriptor)
-            self._lifeline = ()
-        if self._has_tracker:
-            host.stop_resource_tracker()
-            self._has_tracker = False
-        atexit.unregister(self._end_all)
-
-    def _end_all(self) -> None:
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -138,9 +138,7 @@ class WarmProcesses:
             for handle in reaped(self._handles, REAP_S):
                 self._handles.remove(handle)
                 handle.close()
-            for handle in self._handles:  # survives SIGKILL
-                handle.disown()
-            self._handles = []
+            self._handles = []  # but for one that survives SIGKILL
 
     def _bury(self) -> None:
         for handle in self._handles[:]:
@@ -156,8 +154,7 @@ class WarmProcesses:
         self._timer.start()
 
     def _expire(self) -> None:
-        host.leave_signals_to_main()
-        self._end_all()
+        self.close()
 
 
 KEPT = WarmProcesses()

@@ -212,7 +212,8 @@ class PackedFile(ABC):
 
 def find_text(who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None, advice: str) -> Path:
     """Return the path of the file. Raises NotFoundError with the searched folders, and UsageError without numba."""
-    require("numba", who, "numba", "sparse", is_used=False)  # not at all where the file was parsed before
+    for module in ("numba", "llvmlite"):  # not imported: where the file was parsed before they are not used
+        require(module, who, "numba", "sparse", is_used=False)
     return find_file(who, path, root, advice)
 
 
