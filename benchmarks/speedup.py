@@ -6,9 +6,11 @@
 
 Three ways take turns: one worker, two workers, and two jobs of one worker each at the same time, which share nothing:
 more than they gain over one, two workers can hardly gain. All with one thread a worker, for TRAINING_S, nothing
-evaluated. Then the whole command as it is shipped, with one worker and with two."""
+evaluated; counted from the first record after the last worker was ready. Then the whole command as it is shipped, with
+one worker and with two."""
 
 import argparse
+import json
 import math
 import sys
 import tempfile
@@ -25,8 +27,9 @@ from benchmarks.row import Row
 from benchmarks.sparse_factorisation import FACTORS, ratings_settings
 
 SUITE = "speedup"
+FILES = ("events.jsonl", "metrics.jsonl")
 GAIN, OF_INDEPENDENT, IDLE = 1.85, 0.95, 0.05
-RUNS, TRAINING_S = 3, 3.0
+RUNS, TRAINING_S = 3, 6.0
 # All but those whose data is not in HOGWILD_DATA (fashion_mnist, names, text8), or is another run (finetune).
 CONFIGS = (
     "digits", "csv_regression", "own_model", "mnist", "mnist_stream", "shakespeare", "speakers", "a9a", "imdb",
@@ -44,39 +47,44 @@ class Case:
     folder: Path
     settings: tuple[str, ...] = ()
 
-    def job(self, procs: int, *more: str) -> tuple[float, dict[str, Any]]:
-        run_dir = Path(tempfile.mkdtemp(dir=self.folder)) / "run"
+    def job(self, procs: int, *more: str, run_dir: Path | None = None) -> tuple[float, dict[str, Any]]:
+        run_dir = run_dir or self.new_run()
         file = str(ROOT / "configs" / f"{self.config}.yaml")
         return commands.job("train", file, "--procs", str(procs), *self.settings, *more, run_dir=run_dir)
+
+    def new_run(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self.folder)) / "run"
 
     def epochs(self) -> str:
         """The setting with which one worker trains for TRAINING_S; the second try knows the speed."""
         epochs = 2
         for _ in range(2):
-            summary = self.trained(1, f"train.epochs={epochs}")
+            _, summary = self.trained(1, f"train.epochs={epochs}")
             epochs = max(2, math.ceil(TRAINING_S * summary["samples_per_s"] * epochs / summary["samples"]))
         return f"train.epochs={epochs}"
 
-    def trained(self, procs: int, epochs: str) -> dict[str, Any]:
-        return self.job(procs, *NO_EVALUATION, "train.threads=1", epochs)[1]
+    def trained(self, procs: int, epochs: str) -> tuple[float, dict[str, Any]]:
+        """(samples a second once all workers are there, the summary)."""
+        run_dir = self.new_run()
+        settings = (*NO_EVALUATION, "train.threads=1", "log.every_s=0.2", epochs)
+        summary = self.job(procs, *settings, run_dir=run_dir)[1]
+        return settled(run_dir) or summary["samples_per_s"], summary
 
     def independent(self, epochs: str) -> float:
         """Samples a second of two jobs of one worker at once."""
         with ThreadPoolExecutor(2) as pool:
-            return sum(pool.map(lambda _: self.trained(1, epochs)["samples_per_s"], range(2)))
+            return sum(pool.map(lambda _: self.trained(1, epochs)[0], range(2)))
 
     def rows(self) -> list[Row]:
         epochs = self.epochs()
         idle: list[float] = []
 
         def two() -> float:
-            summary = self.trained(2, epochs)
+            rate, summary = self.trained(2, epochs)
             idle.append(summary["idle"])
-            return float(summary["samples_per_s"])
+            return rate
 
-        one, both, apart = in_turn(
-            RUNS, lambda: self.trained(1, epochs)["samples_per_s"], two, lambda: self.independent(epochs)
-        )
+        one, both, apart = in_turn(RUNS, lambda: self.trained(1, epochs)[0], two, lambda: self.independent(epochs))
         alone, together = in_turn(RUNS, lambda: self.job(1)[0], lambda: self.job(2)[0])
         limit = median([a / b for a, b in zip(apart, one, strict=True)])
         target = min(GAIN, OF_INDEPENDENT * limit)
@@ -91,6 +99,18 @@ class Case:
         for row in rows:
             say(f"{row.figure}: {row.value:.3f}, asked {row.target:.3f}")
         return rows
+
+
+def settled(run_dir: Path) -> float | None:
+    """Return the samples a second between the first record after the last worker was ready and the last record; None
+    for a job that was over by then."""
+    events, records = (map(json.loads, (run_dir / file).read_text().splitlines()) for file in FILES)
+    ready_s = max(event["time"] for event in events if event["event"] == "ready")
+    trained = [(row["time"], row["samples"]) for row in records if row["kind"] == "train" and row["time"] >= ready_s]
+    if len(trained) < 2 or trained[0] == trained[-1]:
+        return None
+    (began_s, before), (ended_s, after) = trained[0], trained[-1]
+    return float((after - before) / (ended_s - began_s))
 
 
 def cases(folder: Path, only: Sequence[str]) -> list[Case]:
