@@ -83,8 +83,8 @@ class KnowledgeGraph(nn.Module):
         self.negatives, self.reciprocal, self._relations = negatives, reciprocal, relations
         self.n3, self.dropout = n3, dropout
         kinds = relations * (2 if reciprocal else 1)
-        self.entities = nn.Embedding(entities, dim, sparse=sparse, _weight=torch.empty(entities, dim))
-        self.relations = nn.Embedding(kinds, dim, sparse=sparse, _weight=torch.empty(kinds, dim))
+        self.entities = nn.Embedding(entities, dim, sparse=sparse)
+        self.relations = nn.Embedding(kinds, dim, sparse=sparse)
         nn.init.normal_(self.entities.weight, std=init_scale)
         with torch.no_grad():
             self.relations.weight.zero_()

@@ -38,7 +38,7 @@ TRAINED, HELD_BACK = 1, 2
 
 def embedding(rows: int, width: int, spread: float, sparse: bool) -> nn.Embedding:
     """Return a table (rows, width), normally distributed with this standard deviation."""
-    table = nn.Embedding(rows, width, sparse=sparse, _weight=torch.empty(rows, width))
+    table = nn.Embedding(rows, width, sparse=sparse)
     nn.init.normal_(table.weight, std=spread) if spread else nn.init.zeros_(table.weight)
     return table
 

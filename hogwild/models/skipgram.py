@@ -56,8 +56,8 @@ class SkipGram(nn.Module):
         if not sample >= 0:
             raise ValueError(f"sample is {sample}; it must not be negative")
         self.window, self.negatives, self.shared, self.sample, self.context = window, negatives, shared, sample, context
-        self.input = nn.Embedding(words, dim, sparse=True, _weight=torch.empty(words, dim))
-        self.output = nn.Embedding(words, dim, sparse=True, _weight=torch.empty(words, dim))
+        self.input = nn.Embedding(words, dim, sparse=True)
+        self.output = nn.Embedding(words, dim, sparse=True)
         nn.init.uniform_(self.input.weight, -0.5 / dim, 0.5 / dim)  # as in word2vec.c
         nn.init.zeros_(self.output.weight)
         self.counts: Tensor

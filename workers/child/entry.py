@@ -36,7 +36,8 @@ def main(start: Start) -> None:
         from workers.child.dispatch import run  # imports torch
 
     gc.freeze()  # later collections skip torch's few hundred thousand objects
-    host.set_affinity(cores)  # OpenMP with OMP_PROC_BIND may have bound us to one core
+    if host.binding_variables(os.environ):  # else whoever has changed it meanwhile, such as a service, meant it
+        host.set_affinity(cores)  # OpenMP may have bound us to one core
     with contextlib.suppress(ParentGone):  # `run` will see it
         Report("waiting").send(channel)
     if start.has_kernels:
