@@ -83,14 +83,10 @@ class CandidateLoss(nn.Module):
         """Return a scalar from scores (B, 2, 1 + K) or ranks (B, 2)."""
         if output.dim() == 2:
             return 1.0 - output.reciprocal().mean()
-        return self.of_candidates(output).sum(1).mean()
+        return self.each(output).sum(1).mean()
 
-    def of_candidates(self, output: Tensor) -> Tensor:
+    def each(self, scores: Tensor) -> Tensor:
         """Return (B, 2) losses from (B, 2, 1 + K) scores."""
-        return self.each(output[..., 0], output[..., 1:])
-
-    def each(self, own: Tensor, others: Tensor) -> Tensor:
-        """Return (B, 2) losses from (B, 2) and (B, 2, K) scores."""
         raise NotImplementedError
 
 
@@ -99,8 +95,8 @@ class SoftmaxLoss(CandidateLoss):
 
     kind = "softmax"
 
-    def of_candidates(self, output: Tensor) -> Tensor:
-        return -output.log_softmax(2)[..., 0]  # no copy of the scores, which may be those of all entities
+    def each(self, scores: Tensor) -> Tensor:
+        return -scores.log_softmax(2)[..., 0]  # no copy of the scores, which may be those of all entities
 
 
 class CandidateLogisticLoss(CandidateLoss):
@@ -108,7 +104,8 @@ class CandidateLogisticLoss(CandidateLoss):
 
     kind = "logistic"
 
-    def each(self, own: Tensor, others: Tensor) -> Tensor:
+    def each(self, scores: Tensor) -> Tensor:
+        own, others = scores[..., 0], scores[..., 1:]
         return F.softplus(-own) + F.softplus(others).sum(2) / _negatives(others)
 
 
@@ -124,7 +121,8 @@ class MarginLoss(CandidateLoss):
         super().__init__()
         self.margin = margin
 
-    def each(self, own: Tensor, others: Tensor) -> Tensor:
+    def each(self, scores: Tensor) -> Tensor:
+        own, others = scores[..., 0], scores[..., 1:]
         return (self.margin - own[..., None] + others).clamp_min(0.0).sum(2) / _negatives(others)
 
 

@@ -87,7 +87,6 @@ def run(request: Request) -> "Result":
     with begun as (planned, group, startup):
         from workers import execution
 
-        group.start_others()
         KEPT.note(planned, has_kernels=group.has_kernels)
         return execution.run(request, _with_all_cores(planned), group, startup)
 

@@ -5,7 +5,7 @@ variable HOGWILD_DATA. A user's own file (Npz, Csv) may also lie beside the job 
 files of one data set come from one folder: images and labels are never mixed."""
 
 import contextlib
-import importlib.util
+import importlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -112,14 +112,10 @@ def reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}", code="data/unreadable") from error
 
 
-def require(module: str, who: str, package: str, extra: str, *, is_used: bool = True) -> None:
-    """Import `module` from `package`, or without `is_used` look only whether there is one: an import takes tenths of a
-    second. Raises UsageError naming the `extra` that installs it."""
+def require(module: str, who: str, package: str, extra: str) -> None:
+    """Import `module` from `package`. Raises UsageError naming the `extra` that installs it."""
     try:
-        if is_used:
-            importlib.import_module(module)
-        elif importlib.util.find_spec(module) is None:
-            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+        importlib.import_module(module)
     except ImportError as error:
         raise UsageError(
             f"{who} needs {package} ({error}): pip install 'hogwild[{extra}]'", code="usage/missing-extra"

@@ -7,7 +7,6 @@ parent, before anything is shared.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import nn
 from hogwild.config.load import Job
 from hogwild.errors import UsageError
 from hogwild.formatting import counted, size
-from hogwild.kernels.fused import FusedUpdate, Side
+from hogwild.kernels.fused import FusedUpdate, Side, has_numba
 from hogwild.kernels.profile import HOT_BYTES, choose_hot
 from hogwild.scheduling.grid_plan import MOST_SIDE, Grid, Shape
 from hogwild.training.model_steps import has_training_step
@@ -87,7 +86,7 @@ def _choose(
         return UpdateChoice(None, "autograd: the model has a training_step of its own")
     if packed is None:
         return UpdateChoice(None, "autograd: the model's kernel needs packed data (such as hogwild.data.LibSvm)")
-    if find_spec("numba") is None or find_spec("llvmlite") is None:
+    if not has_numba():
         return UpdateChoice(None, f"autograd: {EXTRA}")
     update = offer(loss, optimizer)
     if isinstance(update, str):

@@ -11,6 +11,7 @@ pauses and beats are handled in between, and a kill leaves at most one chunk in 
 
 No numba here: without it we still know which models have kernels."""
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -43,6 +44,11 @@ class Tally:
     loss: float  # summed over the applied samples, each before it was applied
     applied: int  # samples
     not_finite: int = 0  # samples whose gradient was NaN or infinite: counted, not applied
+
+
+def has_numba() -> bool:
+    """Return whether kernels can be compiled, without importing what compiles them, which takes half a second."""
+    return all(importlib.util.find_spec(name) is not None for name in ("numba", "llvmlite"))
 
 
 STAMP_BITS = 16  # below the stamp, in a word of `GridPlace.words`, is the number of a column

@@ -1,7 +1,6 @@
 """The choice of how an optimizer is applied (one rule over whole flats, compiled rows, or its own `step`), and of
 whether its state is shared."""
 
-import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ import torch
 from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, SparseAdam
 from torch.optim import optimizer as torch_optimizer
 
+from hogwild.kernels.fused import has_numba
 from hogwild.optimizers import RowWiseAdagrad
 from hogwild.parameters.flat_layout import FlatLayout, ParamSlot
 
@@ -75,7 +75,7 @@ def why_no_rows(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> str | No
             reason = _why_not_slot(slot) or _why_not_group(optimizer, optimizer.param_groups[slot.group])
             if reason:
                 return f"a parameter has sparse gradients, and {reason}"
-    if importlib.util.find_spec("numba") is None:
+    if not has_numba():
         return "a parameter has sparse gradients; compiled rules for them: pip install 'hogwild[sparse]'"
     return None
 

@@ -116,7 +116,7 @@ def _copy(optimizer: torch.optim.Optimizer, portion: list[nn.Parameter], sparse:
     for param in portion:
         is_untouched = is_known and id(param) in sparse
         values = torch.empty_like(param) if is_untouched else param.detach().clone()
-        clone = nn.Parameter(values.detach(), param.requires_grad)
+        clone = nn.Parameter(values, param.requires_grad)
         clone.__dict__.update(param.__dict__)
         memo[id(param)] = clone
     left_out = {id(param) for param in parameters_of(optimizer)} - memo.keys()

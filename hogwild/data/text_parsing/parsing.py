@@ -25,6 +25,7 @@ from hogwild.data.threads import in_threads
 from hogwild.errors import DataError, MemoryShortError
 from hogwild.feeds.packed import Packed
 from hogwild.formatting import size
+from hogwild.kernels.fused import has_numba
 from hogwild.kernels.parsing.found import BAD, LINE_AT, LINES, ROWS, RULE, TOKEN_AT
 
 SHOWN = 60  # characters of a line
@@ -212,8 +213,8 @@ class PackedFile(ABC):
 
 def find_text(who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None, advice: str) -> Path:
     """Return the path of the file. Raises NotFoundError with the searched folders, and UsageError without numba."""
-    for module in ("numba", "llvmlite"):  # not imported: where the file was parsed before they are not used
-        require(module, who, "numba", "sparse", is_used=False)
+    if not has_numba():  # not imported otherwise: where the file was parsed before, it is not used
+        require("numba", who, "numba", "sparse")
     return find_file(who, path, root, advice)
 
 
