@@ -118,14 +118,27 @@ def test_none_is_taken_into_others_and_they_end(
 ) -> None:
     with kept() as (own, waiting):
         change(monkeypatch)
-        assert own.take(plan()) is None
-        assert own.pids == [] and is_gone(waiting)
+        taken = own.take(plan())
+        if taken is not None:
+            taken.kill()
+        assert taken is None and own.pids == [] and is_gone(waiting)
 
 
 def test_none_is_taken_for_other_threads() -> None:
     with kept() as (own, waiting):
-        assert own.take(plan(threads=2)) is None
-        assert is_gone(waiting)
+        taken = own.take(plan(threads=2))
+        if taken is not None:
+            taken.kill()
+        assert taken is None and is_gone(waiting)
+
+
+def test_those_that_nobody_asked_for_are_replaced_once_the_surroundings_are_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with kept() as (own, waiting):
+        environment_changes(monkeypatch)
+        own.keep()
+        assert len(own.pids) == 1 and is_gone(waiting)
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------------
