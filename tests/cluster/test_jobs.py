@@ -123,7 +123,9 @@ def test_the_end_of_the_first_node_ends_all_with_the_last_round_and_the_same_com
         job.wait_for_round(4)
         job.kill(0)
         summary = job.wait_for_end(1)
-        assert (summary["state"], summary["exit_status"]) == ("stopped", 75)
+        # Its own torchrun may miss the store first, and ends it with a signal.
+        ends = {"torchrun or its store is lost": 75, "SIGTERM": 0}
+        assert (summary["state"], summary["exit_status"]) == ("stopped", ends[summary["reason"]])
         before = summary["leases"]["done"]
         assert 0 < before < SAMPLES / 4
     job.hurry()

@@ -3,6 +3,7 @@ is written, and of an item that a real worker trains."""
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -261,20 +262,28 @@ def seize_the_spare(job: Job, count: int) -> Traced:
     return spare
 
 
-def calls_of_the_item(worker: Traced, at_most: int) -> list[str]:
-    """From the lease on, up to the acknowledgement, `ack`; the last one is not made."""
+def calls_of_the_item(worker: Traced, is_last: Callable[[list[str]], bool]) -> list[str]:
+    """From the lease on, up to the acknowledgement, `ack`, at most; the last one is not made."""
     made: list[str] = []
-    while len(made) < at_most and "ack" not in made:
+    while not is_last(made) and "ack" not in made:
         call = worker.next_call()
         assert call is not None, f"the worker ended after {made}"
         made.append("ack" if ends_an_item(worker, call) else call.name)
     return made
 
 
+def call_number(count: int) -> Callable[[list[str]], bool]:
+    return lambda made: len(made) == count
+
+
+def call_of_the_step(count: int) -> Callable[[list[str]], bool]:
+    return lambda made: made.count(OF_THE_STEP) == count
+
+
 def test_a_worker_killed_at_any_system_call_of_an_item_loses_and_repeats_nothing_in_silence(
     tmp_path: Path, start_job: Callable[..., Job]
 ) -> None:
-    """At the first, all of the optimizer's step, every sixth (`tests.faults.EVERY`) and at last the acknowledgement; of
+    """At the first, both of the optimizer's step, every sixth (`tests.faults.EVERY`) and at last the acknowledgement; of
     the second item of an incarnation, because in the first one torch reads a dozen files. An evaluation that is met
     instead is killed, too, but is no point."""
     job = start_job(tmp_path, *TRAINING)
@@ -282,28 +291,28 @@ def test_a_worker_killed_at_any_system_call_of_an_item_loses_and_repeats_nothing
     spare = seize_the_spare(job, 1)
     os.kill(job.workers()[0], signal.SIGKILL)
     points: list[str] = []
-    kills, nth = 1, 1
+    kills = 1
+    first = [call_number(1), call_of_the_step(1), call_of_the_step(2)]
+    lasts = itertools.chain(first, map(call_number, itertools.count(EVERY + 1, EVERY)))
+    is_last = next(lasts)
     while "ack" not in points:
         worker = spare
         run_to_a_lease(worker)
-        whole = calls_of_the_item(worker, at_most=1000)
+        calls_of_the_item(worker, lambda made: False)
         run_to_a_lease(worker)
-        made = calls_of_the_item(worker, at_most=nth)
+        made = calls_of_the_item(worker, is_last)
         kills += 1
         spare = seize_the_spare(job, kills)
         worker.kill()
         gone = job.wait_for_event("exit", kills)[-1]
         if gone["freed"] or gone["indeterminate"]:
             points.append(made[-1])
-            after = (n for n in range(nth + 1, len(whole)) if n % EVERY == 0 or whole[n - 1] == OF_THE_STEP)
-            nth = next(after, len(made) + 1)
+            is_last = next(lasts)
     spare.kill()
     job.send(signal.SIGTERM)
     ended = job.wait()
     assert (ended.status, ended.reason) == (75, ("stopped", "SIGTERM")), ended.stderr
-    # The step makes two. Each point is that of another item: where that one waited once more, or once less, for a lock
-    # or a poll, the second may be passed over, or met twice.
-    assert OF_THE_STEP in points
+    assert points[1:3] == [OF_THE_STEP] * 2
     leases, effects = ended.leases, ended.effects()
     assert ended.ledger_adds_up() and leases["done"] == leases["total"]
     assert 2 <= leases["indeterminate"] == leases["redone"]
