@@ -283,7 +283,7 @@ def call_of_the_step(count: int) -> Callable[[list[str]], bool]:
 def test_a_worker_killed_at_any_system_call_of_an_item_loses_and_repeats_nothing_in_silence(
     tmp_path: Path, start_job: Callable[..., Job]
 ) -> None:
-    """At the first, both of the optimizer's step, every sixth (`tests.faults.EVERY`) and at last the acknowledgement; of
+    """At the first, both of the step, every sixth (`tests.faults.EVERY`) and at last the acknowledgement; of
     the second item of an incarnation, because in the first one torch reads a dozen files. An evaluation that is met
     instead is killed, too, but is no point."""
     job = start_job(tmp_path, *TRAINING)
