@@ -87,10 +87,10 @@ TASKS: dict[str, InitTask] = {
     "words-text8": InitTask("text8.yaml", "path and dim; evaluate and data.val may be left out", (), "words",
         WORDS | {"text8.zip": "samples/words.zip", "epochs: 5": "epochs: 10", "window: 5": "window: 3"}),
     "knowledge-graph": InitTask("codex.yaml", "both paths, dim and negatives", (), "family", GRAPH),
-    "knowledge-graph-all": InitTask("codex_all.yaml", "both paths, dim and n3", (), "family", {
+    "knowledge-graph-best": InitTask("codex_best.yaml", "both paths, dim and n3", (), "family", {
         "codex-m/train.txt": "samples/family_train.txt", "codex-m/valid.txt": "samples/family_valid.txt",
-        "batch_size: 256": "batch_size: 64", "epochs: 24": "epochs: 15", "every_epochs: 4": "every_epochs: 5",
-        "dim: 200": "dim: 32"}),
+        "batch_size: 1024": "batch_size: 64", "epochs: 24": "epochs: 15", "every_epochs: 4": "every_epochs: 5",
+        "dim: 512, negatives: 1024": "dim: 32, negatives: 64"}),
     "knowledge-graph-steps": InitTask("codex_transe.yaml", "both paths, dim and negatives", (), "family", GRAPH),
     "shakespeare": InitTask("shakespeare.yaml", "path (any text), lanes and batch_size", (), "play", {
         "steps: 64": "steps: 64, path: samples/play.txt", "lanes: 16": "lanes: 4", "batch_size: 32": "batch_size: 8",

@@ -146,7 +146,7 @@ def _known_classes(section: str) -> Iterator[str]:
         yield from (f"hogwild.losses.{name}" for name in ("LogisticLoss", "HingeLoss", "NegativeSampling", "BprLoss"))
     elif section == "optimizer":
         yield from (f"torch.optim.{name}" for name in torch_arguments.OPTIMIZERS)
-        yield "hogwild.optimizers.RowWiseAdagrad"
+        yield from ("hogwild.optimizers.RowWiseAdagrad", "hogwild.optimizers.FTRL")
     elif section in ("model", "data"):
         package = _PACKAGES[section]
         yield from (f"{package}.{name}" for name in import_module(package).CATALOG)  # neither imports torch

@@ -44,7 +44,7 @@ def exp(x):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def weigh(loss, margin, S, q, own, drawn, count, positive, right):  # type: ignore[no-untyped-def]
+def weigh(loss, margin, log_q, S, q, own, drawn, count, positive, right):  # type: ignore[no-untyped-def]
     """Return the loss of query q, whose right answer is row `own` with the score positive[q]. Its weight goes to
     `right` (queries,), the weights of the drawn entities to S[q]. A drawn entity that is the right answer is no
     negative, nor is a column past `count`. Returns NaN if a score is not finite; the weights are then meaningless."""
@@ -61,7 +61,7 @@ def weigh(loss, margin, S, q, own, drawn, count, positive, right):  # type: igno
     if not is_finite(total):
         return np.float32(np.nan)
     if loss == SOFTMAX:
-        return weigh_softmax(S, q, p, right)
+        return weigh_softmax(S, q, p, right, log_q)
     each = _1 / max(negatives, _1)
     if loss == MARGIN:
         short = _0
@@ -88,15 +88,15 @@ def weigh(loss, margin, S, q, own, drawn, count, positive, right):  # type: igno
 
 
 @inlined
-def weigh_softmax(S, q, p, right):  # type: ignore[no-untyped-def]
-    """Return the cross-entropy of the right answer among all."""
+def weigh_softmax(S, q, p, right, log_q):  # type: ignore[no-untyped-def]
+    """Return the cross-entropy of the right answer among all; `log_q` is subtracted from the scores of the others."""
     top = p
     for j in range(S.shape[1]):
-        top = max(top, S[q, j])
+        top = max(top, S[q, j] - log_q)
     own = exp(p - top)
     mass = own
     for j in range(S.shape[1]):
-        e = exp(S[q, j] - top)
+        e = exp(S[q, j] - log_q - top)
         S[q, j] = e
         mass += e
     share = _1 / mass
@@ -108,7 +108,7 @@ def weigh_softmax(S, q, p, right):  # type: ignore[no-untyped-def]
     return np.log(mass) + top - p
 
 
-COMPLEX, PRODUCT, TRANSLATION = 0, 1, 2  # the effect of a relation on an entity
+COMPLEX, PRODUCT, TRANSLATION, ROTATION = 0, 1, 2, 3  # the effect of a relation on an entity
 SGD, ADAGRAD, ROW_ADAGRAD = 0, 1, 2
 NEAR = np.float32(1e-12)  # squared distance below which no direction is defined
 
@@ -125,6 +125,13 @@ def query(operator, sign, X, x, Y, y, Q, i, dim):  # type: ignore[no-untyped-def
             Q[i, k] = X[x, k] * Y[y, k] - sign * X[x, half + k] * Y[y, half + k]
         for k in range(half):
             Q[i, half + k] = sign * X[x, k] * Y[y, half + k] + X[x, half + k] * Y[y, k]
+    elif operator == ROTATION:
+        for k in range(half):
+            share = _1 / np.sqrt(max(NEAR, Y[y, k] * Y[y, k] + Y[y, half + k] * Y[y, half + k]))
+            Q[i, k] = share * (X[x, k] * Y[y, k] - sign * X[x, half + k] * Y[y, half + k])
+        for k in range(half):
+            share = _1 / np.sqrt(max(NEAR, Y[y, k] * Y[y, k] + Y[y, half + k] * Y[y, half + k]))
+            Q[i, half + k] = share * (sign * X[x, k] * Y[y, half + k] + X[x, half + k] * Y[y, k])
     elif operator == PRODUCT:
         for k in range(dim):
             Q[i, k] = X[x, k] * Y[y, k]
@@ -146,6 +153,17 @@ def query_back(operator, sign, X, x, Y, y, G, i, GX, GY, dim):  # type: ignore[n
             GY[y, k] += G[i, k] * X[x, k] + G[i, half + k] * X[x, half + k]
         for k in range(half):
             GY[y, half + k] += sign * (G[i, half + k] * X[x, k] - G[i, k] * X[x, half + k])
+    elif operator == ROTATION:
+        for k in range(half):
+            share = _1 / np.sqrt(max(NEAR, Y[y, k] * Y[y, k] + Y[y, half + k] * Y[y, half + k]))
+            u, v = share * Y[y, k], share * Y[y, half + k]
+            a, b = G[i, k], G[i, half + k]
+            GX[x, k] += a * u + sign * b * v
+            GX[x, half + k] += b * u - sign * a * v
+            du, dv = a * X[x, k] + b * X[x, half + k], sign * (b * X[x, k] - a * X[x, half + k])
+            along = du * u + dv * v  # what would change the size only
+            GY[y, k] += share * (du - along * u)
+            GY[y, half + k] += share * (dv - along * v)
     elif operator == PRODUCT:
         for k in range(dim):
             GX[x, k] += G[i, k] * Y[y, k]
@@ -156,6 +174,20 @@ def query_back(operator, sign, X, x, Y, y, G, i, GX, GY, dim):  # type: ignore[n
             GX[x, k] += G[i, k]
         for k in range(dim):
             GY[y, k] += sign * G[i, k]
+
+
+@inlined
+def keep_small(operator, weight, X, x, GX, dim):  # type: ignore[no-untyped-def]
+    """Add the gradient of `weight` times the row's cubed magnitudes, those of its numbers or complex numbers (N3)."""
+    factor, half = np.float32(3.0) * weight, dim // 2
+    if operator in (COMPLEX, ROTATION):
+        for k in range(half):
+            size = factor * np.sqrt(X[x, k] * X[x, k] + X[x, half + k] * X[x, half + k])
+            GX[x, k] += size * X[x, k]
+            GX[x, half + k] += size * X[x, half + k]
+    else:
+        for k in range(dim):
+            GX[x, k] += factor * abs(X[x, k]) * X[x, k]
 
 
 # ---- distances instead of products
@@ -273,12 +305,13 @@ def local(name, slot, names, count, P, X, GX, dim):  # type: ignore[no-untyped-d
 @kernel
 def train(triples, rows, seed, shape, numbers, tables, sums, slots, scratch):  # type: ignore[no-untyped-def]
     """Train on one chunk. `shape`: operator, is_distance, loss, rule, group, negatives, offset of the head questions'
-    relations, inverse. `numbers`: margin; rate, eps, decay of entities, then of relations. `tables`, `sums`, `slots`:
-    of (entities, relations); a slot is -1 between groups. Returns (loss, applied, not finite)."""
+    relations, inverse. `numbers`: margin; rate, eps, decay of entities, then of relations; weight of N3; log q.
+    `tables`, `sums`, `slots`: of (entities, relations); a slot is -1 between groups. Returns (loss, applied, not
+    finite)."""
     (E, R), (e_sums, r_sums), (e_slot, r_slot) = tables, sums, slots
     operator, is_distance, loss, rule = shape[0], shape[1], shape[2], shape[3]
     group, negatives, offset = shape[4], shape[5], shape[6]
-    inverse = np.float32(-1.0) if shape[7] else _1
+    inverse, n3 = np.float32(-1.0) if shape[7] else _1, numbers[7]
     e_names, r_names, drawn, source, goal, relation, X, GX, Y, GY, Q, DQ, S, F, X2, Q2, positive, right, losses = (
         scratch
     )
@@ -310,7 +343,7 @@ def train(triples, rows, seed, shape, numbers, tables, sums, slots, scratch):  #
             squares(Q, queries, Q2, width)
             to_distances(S, F, Q2, X2, drawn, queries, negatives)
         for q in range(2 * g):
-            losses[q] = weigh(loss, numbers[0], S, q, goal[q], drawn, negatives, positive, right)
+            losses[q] = weigh(loss, numbers[0], numbers[8], S, q, goal[q], drawn, negatives, positive, right)
         for q in range(0, 2 * g, 2):
             if is_finite(losses[q]) and is_finite(losses[q + 1]):
                 loss_sum += losses[q] + losses[q + 1]
@@ -332,6 +365,9 @@ def train(triples, rows, seed, shape, numbers, tables, sums, slots, scratch):  #
                 continue
             answer_back(is_distance, right[q], positive[q], Q, q, X, goal[q], DQ, GX, width)
             query_back(operator, inverse if q % 2 else _1, X, source[q], Y, relation[q], DQ, q, GX, GY, dim)
+            if n3 != _0:  # each entity is also the answer of the triple's other question, where it is not counted again
+                keep_small(operator, n3 + n3, X, source[q], GX, dim)
+                keep_small(operator, n3, Y, relation[q], GY, dim)
         lost = 0
         for k in range(xs):
             lost += not apply(rule, numbers[1], numbers[2], numbers[3], E, e_sums, e_names[k], GX, k, dim)

@@ -1,4 +1,5 @@
-"""Linear models over sparse rows: one output (logistic, hinge, squared) or one per class (softmax), SGD and Adagrad.
+"""Linear models over sparse rows: one output (logistic, hinge, squared) or one per class (softmax), SGD and Adagrad;
+FTRL-proximal for one output.
 
     z = bias + sum of weight[j] * x_j          over the features j of a row
     weight[j] -= rate * slope(z) * x_j         at once, before the next row is read
@@ -25,6 +26,7 @@ roots and divisions of a block of features together, several per instruction: 25
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
+from hogwild.kernels.ftrl import ftrl_step
 from hogwild.kernels.prefetch import ask_ahead
 
 SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # kinds of loss
@@ -165,6 +167,46 @@ def adagrad(  # type: ignore[no-untyped-def]
                 weight[j] = old - adagrad_step(total, gradient, rate, eps)
     bias[0] += b - began
     bias_sums[0] += b_total - b_total_began
+    return loss, applied
+
+
+@kernel
+def ftrl(  # type: ignore[no-untyped-def]
+    rows, indptr, indices, values, target, kind, weight, sums, far, mine, my_sums, my_far, bias, bias_sums, bias_far,
+    rate, more, l1, bias_rate, bias_more, bias_l1,
+):  # fmt: skip
+    """Train as `adagrad`, by FTRL-proximal (`ftrl.py`). far (F,), my_far (F,), bias_far (1,): its z."""
+    loss, applied = 0.0, 0
+    b = began = bias[0]
+    b_total = b_total_began = bias_sums[0]
+    b_far = b_far_began = bias_far[0]
+    for n in range(len(rows)):
+        ask_ahead(rows, n, indptr, indices, values)
+        first, last = indptr[rows[n]], indptr[rows[n] + 1]
+        z, split = output(b, first, last, indices, values, mine, weight)
+        lost, slope = loss_and_slope(kind, z, target[rows[n]])
+        if not (is_finite(z) and is_finite(slope)):
+            continue
+        loss += lost
+        applied += 1
+        if slope == _0:
+            continue
+        b_total += slope * slope
+        b, b_far = ftrl_step(b, slope, b_total, b_far, bias_rate, bias_more, bias_l1)
+        for p in range(first, last):
+            j, gradient = indices[p], slope * values[p]
+            old = mine[j]
+            if p < split or old == old:
+                total = my_sums[j] + gradient * gradient
+                my_sums[j] = total
+                mine[j], my_far[j] = ftrl_step(old, gradient, total, my_far[j], rate, more, l1)
+            else:
+                total = sums[j] + gradient * gradient
+                sums[j] = total
+                weight[j], far[j] = ftrl_step(weight[j], gradient, total, far[j], rate, more, l1)
+    bias[0] += b - began
+    bias_sums[0] += b_total - b_total_began
+    bias_far[0] += b_far - b_far_began
     return loss, applied
 
 

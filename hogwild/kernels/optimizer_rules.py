@@ -1,13 +1,18 @@
 """A torch optimizer as a kernel needs it: its rule, and each parameter's hyper-parameters. No numba here."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-SGD, ADAGRAD = "SGD", "Adagrad"
+from hogwild.optimizers import FTRL as FtrlProximal
+
+SGD, ADAGRAD, FTRL = "SGD", "Adagrad", "FTRL"
+_NAMES = {torch.optim.SGD: SGD, torch.optim.Adagrad: ADAGRAD, FtrlProximal: FTRL}
+MOST = (SGD, ADAGRAD)  # what most kernels compute
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +36,25 @@ class Numbers:
         return cls(np.float32(0.0), np.float32(0.0), np.float32(1.0))
 
 
+def ftrl_numbers(optimizer: torch.optim.Optimizer, param: torch.Tensor | None, factor: float) -> tuple[np.float32, ...]:
+    """Return (rate, beta + rate l2, l1) of `param`'s group, its rate times `factor`; (0, 1, 0) if no group has it."""
+    for group in optimizer.param_groups:
+        if any(member is param for member in group["params"]):
+            rate = float(group["lr"]) * factor
+            return np.float32(rate), np.float32(group["beta"] + rate * group["l2"]), np.float32(group["l1"])
+    return np.float32(0.0), np.float32(1.0), np.float32(0.0)
+
+
 def rule_of(optimizer: torch.optim.Optimizer) -> str:
-    """Return SGD or ADAGRAD; "" if no per-sample kernel computes this optimizer's update (`why_not` tells why)."""
-    return "" if why_not(optimizer) else SGD if type(optimizer) is torch.optim.SGD else ADAGRAD
+    """Return SGD, ADAGRAD or FTRL, "" for another rule. Subclasses count as other rules."""
+    return _NAMES.get(type(optimizer), "")
 
 
-def why_not(optimizer: torch.optim.Optimizer) -> str:
-    """Return why a kernel of SGD or Adagrad cannot replace this optimizer, or "". Subclasses count as other rules."""
+def why_not(optimizer: torch.optim.Optimizer, known: Sequence[str] = MOST) -> str:
+    """Return why a kernel of the known rules cannot replace this optimizer, or ""."""
     name = type(optimizer).__name__
-    if type(optimizer) not in (torch.optim.SGD, torch.optim.Adagrad):
-        return f"the kernel's rules are torch's SGD and Adagrad, not {name}"
+    if rule_of(optimizer) not in known:
+        return f"the kernel's rules are {', '.join(known)}, not {name}"
     for group in optimizer.param_groups:
         for option in ("momentum", "dampening", "nesterov", "lr_decay", "maximize", "differentiable"):
             if group.get(option):
@@ -57,9 +71,9 @@ def parameter_view(param: torch.Tensor | None) -> np.ndarray:
     return np.zeros(1, np.float32) if param is None else param.detach().numpy()
 
 
-def sums_of(optimizer: torch.optim.Optimizer, param: torch.Tensor | None) -> np.ndarray:
-    """Return a view of Adagrad's sums for `param`, in its shape; without a parameter, or for SGD, an unshared array of
-    one number."""
+def sums_of(optimizer: torch.optim.Optimizer, param: torch.Tensor | None, key: str = "sum") -> np.ndarray:
+    """Return a view of the rule's sums (or other state) for `param`, in its shape; without a parameter, or for SGD, an
+    unshared array of one number."""
     state: Any = optimizer.state.get(param, {}) if param is not None else {}
-    found: np.ndarray = state["sum"].numpy() if "sum" in state else np.zeros(1, np.float32)
+    found: np.ndarray = state[key].numpy() if key in state else np.zeros(1, np.float32)
     return found

@@ -17,6 +17,7 @@ others write or lose, in units of the rate:
     adagrad       s >= g^2                         |update| <= 1
     row_adagrad   s >= mean of the row's g^2       |update of a row| <= sqrt(D)
     lazy_adam     v >= (1-b2) g^2, v >= c m^2      |update| <= 1 / sqrt(c), times the bias correction
+    ftrl          s >= g^2, |z| <= l1              |update| <= 1
 
 v >= c m^2 relates two words read at different times: it is enforced on the locals (`shared_rules.least_ratio`; `floor`
 for the rounding of small numbers); with one worker it never applies."""
@@ -24,6 +25,7 @@ for the rounding of small numbers); with one worker it never applies."""
 import numpy as np
 
 from hogwild.kernels.compiling import exact, exact_kernel, kernel
+from hogwild.kernels.ftrl import ftrl_step
 from hogwild.kernels.prefetch import ask_for, fused_product
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: Knuth, The Art of Computer Programming 3, 6.4
@@ -159,6 +161,24 @@ def row_adagrad(param, sums, indices, values, factor, links, count, total, rate,
         step = rate / (np.sqrt(s) + eps)
         for k in range(dim):
             param[row, k] -= step * total[k]
+
+
+@kernel
+def ftrl(param, sums, far, indices, values, factor, links, count, total, rate, more, l1):  # type: ignore[no-untyped-def]
+    """Apply FTRL-proximal; `far` (R, D) is its z, `more` is beta + rate l2."""
+    for u in range(count):
+        row = indices[links[0, u]]
+        if u + AHEAD < count:
+            later = indices[links[0, u + AHEAD]]
+            ask_for(param, later)
+            ask_for(sums, later)
+            ask_for(far, later)
+        summed(values, factor, links, u, total)
+        for k in range(param.shape[1]):
+            g = total[k]
+            s = sums[row, k] + g * g  # read once
+            sums[row, k] = s
+            param[row, k], far[row, k] = ftrl_step(param[row, k], g, s, far[row, k], rate, more, l1)
 
 
 @kernel

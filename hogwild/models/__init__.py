@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hogwild.models.char_rnn import CharRnn, SequenceClassifier
     from hogwild.models.convnet import ConvNet, LeNet
-    from hogwild.models.knowledge_graph import ComplEx, DistMult, TransE
+    from hogwild.models.knowledge_graph import ComplEx, DistMult, RotatE, TransE
     from hogwild.models.lstm_cell import CustomLstm
     from hogwild.models.matrix_factorization import BprFactorization, MatrixFactorization
     from hogwild.models.mlp import LogisticRegression, Mlp, Tabular
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CATALOG", "BprFactorization", "CharRnn", "ComplEx", "ConvNet", "CustomLstm", "DistMult", "FactorizationMachine",
-    "LeNet", "LogisticRegression", "MatrixFactorization", "Mlp", "SequenceClassifier", "SkipGram", "SparseLinear",
-    "Tabular", "TransE",
+    "LeNet", "LogisticRegression", "MatrixFactorization", "Mlp", "RotatE", "SequenceClassifier", "SkipGram",
+    "SparseLinear", "Tabular", "TransE",
 ]  # fmt: skip
 
 # The output of `hogwild list models`.
@@ -34,6 +34,7 @@ CATALOG: dict[str, str] = {
     "FactorizationMachine": "sparse rows, with interactions of every two features (features, factors)",
     "ComplEx": "knowledge graph, complex vectors (entities, relations, dim, negatives, reciprocal, n3, dropout)",
     "DistMult": "knowledge graph, real vectors; arguments as ComplEx, losses in hogwild.losses",
+    "RotatE": "knowledge graph, rotations: head turned by relation is near tail; arguments as ComplEx",
     "TransE": "knowledge graph, translations: head + relation is near tail; arguments as ComplEx",
     "BprFactorization": "ranking of items per user (BPR), from purchases or views (users, items, factors, l2)",
     "MatrixFactorization": "users and items, biases and products, for ratings (users, items, factors, bias, mean, l2)",
@@ -46,7 +47,7 @@ _HOMES = {
     "skipgram": ("SkipGram",),
     "mlp": ("LogisticRegression", "Mlp", "Tabular"),
     "convnet": ("LeNet", "ConvNet"),
-    "knowledge_graph": ("ComplEx", "DistMult", "TransE"),
+    "knowledge_graph": ("ComplEx", "DistMult", "RotatE", "TransE"),
     "matrix_factorization": ("BprFactorization", "MatrixFactorization"),
 }
 

@@ -3,6 +3,7 @@
     ComplEx   Re <h, r, conj t>      Trouillon et al., "Complex Embeddings for Simple Link Prediction", 2016
     DistMult  <h, r, t>              Yang et al., "Embedding Entities and Relations for Learning and Inference", 2015
     TransE    -|h + r - t|           Bordes et al., "Translating Embeddings for Modeling Multi-relational Data", 2013
+    RotatE    -|h r/|r| - t|         Sun et al., "RotatE: Knowledge Graph Embedding by Relational Rotation", 2019
 
 Each triple gives two questions: the tail for (head, relation), and the head for (tail, relation). With `reciprocal`
 (Lacroix et al., "Canonical Tensor Decomposition for Knowledge Base Completion", 2018; PyTorch-BigGraph's dynamic
@@ -16,6 +17,7 @@ In eval mode the right answer is ranked among all entities, except other known r
 ("filtered", Bordes et al.); all triples passed to `see` are known. Ties get the mean of their possible ranks
 ("realistic", Berrendorf et al., "On the Ambiguity of Rank-Based Evaluation", 2020)."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -38,7 +40,7 @@ NEAR = 1e-12  # squared distance below which no direction is defined
 
 
 class KnowledgeGraph(nn.Module):
-    """Base class of the three models. Relations start as the identity, or with all negatives at random, as entities do.
+    """Base class of the four models. Relations start as the identity, with n3 or all negatives at random.
 
     Arguments:
         entities: different heads and tails.
@@ -46,14 +48,17 @@ class KnowledgeGraph(nn.Module):
         dim: real numbers of a vector; in ComplEx half of them are imaginary parts.
         negatives: entities drawn as wrong answers, for a batch (in the kernel: for 64 triples); all: every entity.
         reciprocal: a relation has a vector for each of its two questions, the tail and the head.
-        init_scale: initial standard deviation of an entity's numbers, with all negatives also of a relation's.
+        init_scale: initial standard deviation of an entity's numbers, where they start at random also of a relation's.
         n3: weight of the cubed magnitudes of a question's and its answer's numbers (Lacroix et al., 2018), as a
             gradient; it is not in the reported loss.
         dropout: share of a query's numbers that are left out in training.
+        subtract_log_q: for SoftmaxLoss: each drawn entity stands for entities / negatives of them, whose logarithm is
+            added to its score in training (sampled softmax, Bengio and Senecal 2008).
         sparse: autograd gradients hold only the touched rows."""
 
     metrics = OF_RANKS
-    operator: ClassVar[str]  # complex, product or translation
+    operator: ClassVar[str]  # one of OPERATORS
+    is_complex: ClassVar[bool] = False  # a row's first half are real parts, its second half imaginary ones
     is_distance: ClassVar[bool] = False
     in_blocks = ("relations",)  # all relations, then all inverses: the rows are not interleaved
 
@@ -68,6 +73,7 @@ class KnowledgeGraph(nn.Module):
         sparse: bool = True,
         n3: float = 0.0,
         dropout: float = 0.0,
+        subtract_log_q: bool = False,
     ) -> None:
         super().__init__()
         drawn = entities if negatives == "all" else negatives
@@ -78,20 +84,21 @@ class KnowledgeGraph(nn.Module):
             raise ValueError(f"{type(self).__name__}: n3 is {n3}, dropout {dropout}; at least 0, and dropout below 1")
         if negatives == "all" and sparse:
             raise ValueError(f"{type(self).__name__}: negatives: all gives every entity a gradient; set sparse: false")
-        if self.operator == "complex" and dim % 2:
+        if self.is_complex and dim % 2:
             raise ValueError(f"{type(self).__name__}: dim is {dim}; half of it are imaginary parts, so it must be even")
         self.negatives, self.reciprocal, self._relations = negatives, reciprocal, relations
         self.n3, self.dropout = n3, dropout
+        self.log_q = math.log(drawn / entities) if subtract_log_q else 0.0
         kinds = relations * (2 if reciprocal else 1)
         self.entities = nn.Embedding(entities, dim, sparse=sparse)
         self.relations = nn.Embedding(kinds, dim, sparse=sparse)
         nn.init.normal_(self.entities.weight, std=init_scale)
         with torch.no_grad():
             self.relations.weight.zero_()
-            if negatives == "all":
+            if negatives == "all" or n3:
                 nn.init.normal_(self.relations.weight, std=init_scale)
             elif self.operator != "translation":
-                self.relations.weight[:, : dim // 2 if self.operator == "complex" else dim] = 1.0
+                self.relations.weight[:, : dim // 2 if self.is_complex else dim] = 1.0
         self.register_buffer("known", torch.zeros(0, dtype=torch.int64), persistent=False)
         self.known: Tensor
 
@@ -132,7 +139,8 @@ class KnowledgeGraph(nn.Module):
         for side in (0, 1):
             queries, answers = self.queries(triples, side), triples[:, 2 - 2 * side]
             own = self.score_each(queries, self.entities(answers))
-            among = self.score_all(queries, others).masked_fill(drawn == answers[:, None], -torch.inf)
+            among = self.score_all(queries, others) - self.log_q
+            among = among.masked_fill(drawn == answers[:, None], -torch.inf)
             sides.append(torch.cat([own[:, None], among], 1))
         return torch.stack(sides, 1)
 
@@ -149,7 +157,7 @@ class KnowledgeGraph(nn.Module):
         """Return the rows (B, dim), whose gradient gets that of `weight` times their cubed magnitudes."""
         if not weight or not self.training:
             return rows
-        found: Tensor = _CubedNorm.apply(rows, weight, self.operator == "complex")
+        found: Tensor = _CubedNorm.apply(rows, weight, self.is_complex)
         return found
 
     def relate(self, entities: Tensor, relations: Tensor, sign: float) -> Tensor:
@@ -159,6 +167,9 @@ class KnowledgeGraph(nn.Module):
         if self.operator == "translation":
             return entities + sign * relations
         (x, y), (u, v) = entities.chunk(2, 1), relations.chunk(2, 1)
+        if self.operator == "rotation":
+            size = (u.square() + v.square()).clamp_min(NEAR).sqrt()
+            u, v = u / size, v / size
         return torch.cat([x * u - sign * y * v, sign * x * v + y * u], 1)
 
     def score_each(self, queries: Tensor, entities: Tensor) -> Tensor:
@@ -190,8 +201,10 @@ class KnowledgeGraph(nn.Module):
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
         """Return the compiled update for SoftmaxLoss, CandidateLogisticLoss and MarginLoss, with SGD, Adagrad and
         RowWiseAdagrad; or the reason why there is none."""
-        if self.negatives == "all" or self.n3 or self.dropout:
-            return "its fused update draws negatives, and has neither n3 nor dropout"
+        if self.negatives == "all" or self.dropout:
+            return "its fused update draws negatives, and has no dropout"
+        if self.log_q and type(loss) is not SoftmaxLoss:
+            return "subtract_log_q is for SoftmaxLoss"
         if type(loss) not in LOSSES:
             known = ", ".join(kind.__name__ for kind in LOSSES)
             return f"its fused update is for {known}, not for {type(loss).__qualname__}"
@@ -245,6 +258,7 @@ class ComplEx(KnowledgeGraph):
     """A knowledge graph: a relation rotates and scales each of an entity's dim / 2 complex numbers."""
 
     operator = "complex"
+    is_complex = True
 
 
 class DistMult(KnowledgeGraph):
@@ -260,8 +274,17 @@ class TransE(KnowledgeGraph):
     is_distance = True
 
 
+class RotatE(KnowledgeGraph):
+    """A knowledge graph: a relation turns each of an entity's dim / 2 complex numbers; Euclidean distance. Its
+    phases are kept as complex numbers of any size."""
+
+    operator = "rotation"
+    is_distance = True
+    is_complex = True
+
+
 LOSSES = (SoftmaxLoss, CandidateLogisticLoss, MarginLoss)  # in the order of kernels/knowledge_graph.py
-OPERATORS = ("complex", "product", "translation")
+OPERATORS = ("complex", "product", "translation", "rotation")
 GROUP = 64  # triples; fewer share negatives with too few, more learn too little from each other
 WIDTH = 16  # floats: row lengths in the kernel's memory are multiples of it
 
@@ -313,6 +336,7 @@ class GraphUpdate:
         params = (self._model.entities.weight, self._model.relations.weight)
         numbers = [Numbers.of(self._optimizer, param if param.requires_grad else None, chunk.rate) for param in params]
         given = [self._loss.margin, *(value for each in numbers for value in (each.rate, each.eps, each.decay))]
+        given += [self._model.n3, self._model.log_q]
         loss, applied, refused = (
             self._train(
                 self._triples, chunk.rows, np.uint64(chunk.seed), self._shape, np.array(given, np.float32),
@@ -344,7 +368,7 @@ def _check(triples: np.ndarray, model: KnowledgeGraph) -> None:
 def _scratch(group: int, negatives: int, dim: int) -> tuple[np.ndarray, ...]:
     """Return the kernel's working memory, in the order of its `scratch`. The last row of X stays zero: unused entries
     of `drawn` point to it."""
-    from hogwild.kernels.small_matmul import BLOCK
+    from hogwild.kernels.small_matmul import BLOCK, aligned
 
     queries, columns, width = -(-2 * group // BLOCK) * BLOCK, -(-negatives // BLOCK) * BLOCK, -(-dim // WIDTH) * WIDTH
     rows = 2 * group + negatives + 1
@@ -352,7 +376,7 @@ def _scratch(group: int, negatives: int, dim: int) -> tuple[np.ndarray, ...]:
     drawn = np.full(columns, rows - 1, np.int64)
     places = [np.zeros(queries, np.int64) for _ in range(3)]
     shapes = [(rows, width)] * 2 + [(2 * group, width)] * 2 + [(queries, width)] * 2 + [(queries, columns)] * 2
-    tables = [np.zeros(shape, np.float32) for shape in shapes]
+    tables = [aligned(*shape) for shape in shapes]
     lists = [np.zeros(rows, np.float32)] + [np.zeros(queries, np.float32) for _ in range(4)]
     return (*names, drawn, *places, *tables, *lists)
 

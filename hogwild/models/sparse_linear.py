@@ -1,6 +1,6 @@
 """Models over sparse rows, linear or with interactions of features, and their compiled updates."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,18 @@ from torch import Tensor, nn
 
 from hogwild.errors import ModelError
 from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
-from hogwild.kernels.optimizer_rules import ADAGRAD, Numbers, parameter_view, rule_of, sums_of, why_not
+from hogwild.kernels.optimizer_rules import (
+    ADAGRAD,
+    FTRL,
+    MOST,
+    SGD,
+    Numbers,
+    ftrl_numbers,
+    parameter_view,
+    rule_of,
+    sums_of,
+    why_not,
+)
 from hogwild.losses import HingeLoss, LogisticLoss
 from hogwild.models.row_checks import require_ids
 
@@ -61,8 +72,10 @@ class SparseLinear(_SparseRows):
         return scores(self.weight, self.bias, indices, offsets, values, self.sparse)
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
-        """Return the compiled update (logistic, hinge, squared, softmax; SGD, Adagrad), or the reason for none."""
-        return _fused(LinearUpdate, self, loss, optimizer)
+        """Return the compiled update, or the reason for none: of logistic, hinge, squared loss and softmax, by SGD and
+        Adagrad, with one output also by FTRL."""
+        known = MOST if self.weight.shape[1] > 1 else (*MOST, FTRL)
+        return _fused(LinearUpdate, self, loss, optimizer, known)
 
 
 class FactorizationMachine(_SparseRows):
@@ -124,12 +137,16 @@ def kind_of(loss: Any, classes: int) -> int | str:
 
 
 def _fused(
-    update: Callable[[int, str], FusedUpdate], model: _SparseRows, loss: Any, optimizer: torch.optim.Optimizer
+    update: Callable[[int, str], FusedUpdate],
+    model: _SparseRows,
+    loss: Any,
+    optimizer: torch.optim.Optimizer,
+    known: Sequence[str] = MOST,
 ) -> FusedUpdate | str:
     kind = kind_of(loss, model.weight.shape[1])
     if isinstance(kind, str):
         return kind
-    return why_not(optimizer) or unsuitable(model) or update(kind, rule_of(optimizer))
+    return why_not(optimizer, known) or unsuitable(model) or update(kind, rule_of(optimizer))
 
 
 def unsuitable(model: nn.Module) -> str:
@@ -146,8 +163,8 @@ class LinearUpdate:
     """Fused update, sample by sample, as if the batch size were 1: `data.batch_size` has no effect. Weight decay is
     lazy: a feature decays by rate x weight_decay in each sample that has it, the bias in every sample.
 
-    `hot` may name `weight`, and for Adagrad also `weight.sum` with the same rows. The bias is never hot: each call of
-    `run` keeps its own copy."""
+    `hot` may name `weight`, and with the same rows for Adagrad `weight.sum`, for FTRL also `weight.z`. The bias is
+    never hot: each call of `run` keeps its own copy."""
 
     implements: frozenset[str] = frozenset({"lr_schedule"})
     sides: tuple[Side, ...] = (Side("indices", ("weight",)),)
@@ -157,7 +174,7 @@ class LinearUpdate:
         self._kind, self._rule = kind, rule
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
-        """Bind model, optimizer and data. Raises ValueError if `weight` is hot and Adagrad's sums are not."""
+        """Bind model, optimizer and data. Raises ValueError if `weight` is hot and the rule's state is not."""
         from hogwild.kernels import linear
 
         assert isinstance(model, SparseLinear)
@@ -181,6 +198,11 @@ class LinearUpdate:
         elif self._rule == ADAGRAD:
             work = np.zeros((2, int(linear.BLOCK)), np.float32)
             self._views = (*map(np.ravel, (weight, sums, mine, my_sums)), bias, bias_sums, work)
+        elif self._rule == FTRL:
+            far, bias_far = sums_of(optimizer, model.weight, "z"), sums_of(optimizer, model.bias, "z")
+            my_far = hot_copy(hot, "weight", "z", far)
+            own = map(np.ravel, (weight, sums, far, mine, my_sums, my_far))
+            self._views = (*own, bias, bias_sums, bias_far)
         else:
             self._views = (*map(np.ravel, (weight, mine)), bias)
 
@@ -188,7 +210,12 @@ class LinearUpdate:
         """Update sample by sample; each sees the updates of those before it."""
         from hogwild.kernels import linear
 
-        own, bias = (Numbers.of(self._optimizer, param, chunk.rate) for param in (self._weight, self._bias))
+        params = self._weight, self._bias
+        if self._rule == FTRL:
+            both = [ftrl_numbers(self._optimizer, param, chunk.rate) for param in params]
+            loss, applied = linear.ftrl(chunk.rows, *self._data, self._kind, *self._views, *both[0], *both[1])
+            return Tally(loss, applied, len(chunk.rows) - applied)
+        own, bias = (Numbers.of(self._optimizer, param, chunk.rate) for param in params)
         numbers = (own.rate, own.decay, own.eps, bias.rate, bias.decay, bias.eps)
         if self._kind == SOFTMAX:
             loss, applied = linear.softmax(chunk.rows, *self._data, *self._views, self._rule == ADAGRAD, *numbers)
@@ -258,9 +285,15 @@ def hot_copies(
     """Return the private copies of parameter `name` and of its sums, or the shared arrays if nothing is hot."""
     if name not in hot:
         return flat, sums
-    if rule != ADAGRAD:
-        return hot[name].local, sums
-    beside = hot.get(f"{name}.sum")
+    return hot[name].local, sums if rule == SGD else hot_copy(hot, name, "sum", sums)
+
+
+def hot_copy(hot: Mapping[str, Any], name: str, key: str, state: np.ndarray) -> np.ndarray:
+    """Return the private copy of a piece of parameter `name`'s state, or the shared array if nothing is hot."""
+    if name not in hot:
+        return state
+    beside = hot.get(f"{name}.{key}")
     if beside is None or not np.array_equal(beside.rows, hot[name].rows):
-        raise ValueError(f"{name} has hot rows, and {name}.sum has not the same ones")
-    return hot[name].local, beside.local
+        raise ValueError(f"{name} has hot rows, and {name}.{key} has not the same ones")
+    local: np.ndarray = beside.local
+    return local

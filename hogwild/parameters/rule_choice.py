@@ -9,7 +9,7 @@ from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAda
 from torch.optim import optimizer as torch_optimizer
 
 from hogwild.kernels.fused import has_numba
-from hogwild.optimizers import RowWiseAdagrad
+from hogwild.optimizers import FTRL, RowWiseAdagrad
 from hogwild.parameters.flat_layout import FlatLayout, ParamSlot
 
 # Options that stock torch refuses for sparse gradients, or that have no kernel.
@@ -18,6 +18,7 @@ _REFUSED: Mapping[type, tuple[str, ...]] = {
     Adagrad: ("weight_decay", "fused"),
     RowWiseAdagrad: (),
     SparseAdam: (),
+    FTRL: (),
 }
 
 ELEMENTWISE = (SGD, Adam, AdamW, Adagrad, RMSprop, NAdam, RAdam, Adamax, Adadelta)
@@ -59,7 +60,7 @@ def shares_state(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> bool:
     with the number of updates, as each worker counts only its own."""
     if type(optimizer) is RAdam:
         return why_no_flat_rule(optimizer, flats) is None
-    is_hardened = type(optimizer) in (Adagrad, RowWiseAdagrad, SparseAdam)
+    is_hardened = type(optimizer) in (Adagrad, RowWiseAdagrad, SparseAdam, FTRL)
     return is_hardened and any(span.sparse for span in flats.spans) and why_no_rows(optimizer, flats) is None
 
 

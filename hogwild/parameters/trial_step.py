@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import OptimizerError
-from hogwild.optimizers import RowWiseAdagrad
+from hogwild.optimizers import FTRL, RowWiseAdagrad
 from hogwild.user_code import raised_text
 
 PORTION = 64 << 20  # bytes of parameters that are tried at once
@@ -112,7 +112,7 @@ def _copy(optimizer: torch.optim.Optimizer, portion: list[nn.Parameter], sparse:
     """Copy the optimizer over copies of these parameters alone. A known rule reads and writes only the row
     that a sparse gradient names: then the copy is not filled, which takes seconds for gigabytes."""
     memo: dict[int, Any] = {}
-    is_known = _is_stock(optimizer) or type(optimizer) is RowWiseAdagrad
+    is_known = _is_stock(optimizer) or type(optimizer) in (RowWiseAdagrad, FTRL)
     for param in portion:
         is_untouched = is_known and id(param) in sparse
         values = torch.empty_like(param) if is_untouched else param.detach().clone()

@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, AdamW, RAdam, RMSprop
 
-from hogwild.optimizers import RowWiseAdagrad
+from hogwild.optimizers import FTRL, RowWiseAdagrad
 
 HARDENED = (Adagrad, RMSprop, Adam, AdamW, RAdam)  # exactly these; a subclass may divide by something else
 GROWING = ("step", "sum", "max_exp_avg_sq")
@@ -79,7 +79,7 @@ def describe(optimizer: torch.optim.Optimizer, *, flat: bool) -> str:
     """Return whether lost writes can harm this rule's shared state, for the log; "" if they cannot."""
     if type(optimizer) is SGD:
         return ""
-    if type(optimizer) is RowWiseAdagrad:
+    if type(optimizer) in (RowWiseAdagrad, FTRL):
         return ", shared state hardened"
     if type(optimizer) in HARDENED:
         return ", shared state hardened" if flat else ", shared state not hardened"

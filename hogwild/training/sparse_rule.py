@@ -1,5 +1,6 @@
 """Sparse gradients of a user's model (`nn.Embedding(sparse=True)`, `EmbeddingBag`), applied row by row directly to the
-flats by compiled code (`kernels/sparse_rows.py`): SGD, Adagrad, RowWiseAdagrad, SparseAdam.
+flats by compiled code (`kernels/sparse_rows.py`): SGD, Adagrad, RowWiseAdagrad,
+SparseAdam, FTRL.
 
 torch's sparse path builds half a dozen sparse tensors per parameter and update, and sorts the rows each time; a kernel
 reads the same gradient once. The result is torch's, for SGD to the bit, for the others up to rounding. State has
@@ -21,7 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, SparseAdam
 
-from hogwild.optimizers import RowWiseAdagrad
+from hogwild.kernels.optimizer_rules import ftrl_numbers
+from hogwild.optimizers import FTRL, RowWiseAdagrad
 from hogwild.parameters.state_layout import StateSlot
 from hogwild.parameters.trial_step import parameters_of
 from hogwild.parameters.worker_model import WorkerModel
@@ -85,6 +87,7 @@ class CompiledRows:
             Adagrad: cls._adagrad,
             RowWiseAdagrad: cls._row_adagrad,
             SparseAdam: cls._lazy_adam,
+            FTRL: cls._ftrl,
         }[type(optimizer)]
 
     @cached_property
@@ -107,6 +110,8 @@ class CompiledRows:
             self.kernels.adagrad(table, table, indices, values, zero, *chains, total, zero, zero)
         elif rule is RowWiseAdagrad:
             self.kernels.row_adagrad(table, total, indices, values, zero, *chains, total, zero, zero, zero)
+        elif rule is FTRL:
+            self.kernels.ftrl(table, table, table, indices, values, zero, *chains, total, zero, zero, zero)
         else:
             self.kernels.lazy_adam(table, table, table, indices, values, zero, *chains, total, *(zero,) * 6)
 
@@ -165,6 +170,12 @@ class CompiledRows:
         scalars = map(np.float32, (float(group["lr"]), group["eps"], group["weight_decay"]))
         total = self._totals[values.shape[1]]
         self.kernels.row_adagrad(table.rows(), sums, indices, values, factor, *chains, total, *scalars)
+
+    def _ftrl(self, table: SparseTable, indices: np.ndarray, values: np.ndarray, factor: np.float32) -> None:
+        state, chains = table.state, self._chained(indices, len(table.param))
+        scalars = ftrl_numbers(self._optimizer, table.param, 1.0)
+        arrays = table.rows(), state["sum"], state["z"], indices, values, factor, *chains
+        self.kernels.ftrl(*arrays, self._totals[values.shape[1]], *scalars)
 
     def _lazy_adam(self, table: SparseTable, indices: np.ndarray, values: np.ndarray, factor: np.float32) -> None:
         group, state, chains = table.group, table.state, self._chained(indices, len(table.param))

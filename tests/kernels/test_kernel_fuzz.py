@@ -70,7 +70,7 @@ def families(random: np.random.Generator) -> list[tuple[Any, Any, Any, dict[str,
 
     from hogwild import models
     from hogwild.losses import BprLoss, LogisticLoss, NegativeSampling, SoftmaxLoss
-    from hogwild.optimizers import RowWiseAdagrad
+    from hogwild.optimizers import FTRL, RowWiseAdagrad
 
     features, users, items, words = (int(n) for n in random.integers(2, 30, 4))
     features, users = max(1, features - 2), max(1, users - 2)
@@ -83,12 +83,14 @@ def families(random: np.random.Generator) -> list[tuple[Any, Any, Any, dict[str,
     return [
         (models.SparseLinear(features), LogisticLoss(), optim.SGD, rows),
         (models.SparseLinear(features), LogisticLoss(), optim.Adagrad, rows),
+        (models.SparseLinear(features), LogisticLoss(), FTRL, rows),
         (models.FactorizationMachine(features, k), LogisticLoss(), optim.SGD, rows),
         (models.MatrixFactorization(users, items, k), nn.MSELoss(), optim.SGD, rated),
         (models.MatrixFactorization(users, items, k), nn.MSELoss(), RowWiseAdagrad, rated),
         (models.BprFactorization(users, items, k), BprLoss(), optim.SGD, rated),
         (models.SkipGram(words, dim=k, window=3, context=4), NegativeSampling(), optim.SGD, text),
         (models.ComplEx(words, 3, dim=2 * k, negatives=5), SoftmaxLoss(), RowWiseAdagrad, graph),
+        (models.RotatE(words, 3, dim=2 * k, negatives=5, n3=0.1), SoftmaxLoss(), RowWiseAdagrad, graph),
     ]
 
 

@@ -20,6 +20,7 @@ from hogwild.models.knowledge_graph import (
     DistMult,
     GraphUpdate,
     KnowledgeGraph,
+    RotatE,
     TransE,
 )
 from hogwild.optimizers import RowWiseAdagrad
@@ -29,7 +30,7 @@ from hogwild.kernels import knowledge_graph
 
 pytestmark = pytest.mark.slow
 
-MODELS = (ComplEx, DistMult, TransE)
+MODELS = (ComplEx, DistMult, TransE, RotatE)
 LOSSES = (SoftmaxLoss(), CandidateLogisticLoss(), MarginLoss(2.0))
 ENTITIES, RELATIONS, DRAWN = 30, 4, 13
 
@@ -87,9 +88,11 @@ def test_the_kernel_does_to_one_triple_what_autograd_does(kind: type[KnowledgeGr
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_group_is_a_batch_that_shares_its_negatives_and_each_row_is_written_once(kind: type[KnowledgeGraph]) -> None:
     """37 triples of 30 entities: heads, tails and negatives meet, and negatives are right answers of some."""
-    for loss in LOSSES:
+    for loss, n3 in itertools.product(LOSSES, (0.0, 0.2)):
         model, rows = made(kind), np.arange(37)
+        model.n3, model.log_q = n3, -1.5 if n3 and isinstance(loss, SoftmaxLoss) else 0.0
         plain = copy.deepcopy(model)
+        plain.n3 = 37 * n3  # beside the loss, which is multiplied below
         update = bound(model, loss, RowWiseAdagrad(model.parameters(), lr=0.1), triples())
         tally = update.run(Chunk(rows, seed=3))
         optimizer = RowWiseAdagrad(plain.parameters(), lr=0.1)
@@ -362,7 +365,7 @@ def test_every_entity_is_a_candidate_once_and_n3_is_in_the_gradient(kind: type[K
         scores = model.score_all(model.relate(asked, related, 1.0), entities)
         loss = loss + F.cross_entropy(scores, some[:, 2 - 2 * side])
         for rows in (asked, related, entities[some[:, 2 - 2 * side]]):
-            size = torch.hypot(*rows.chunk(2, 1)) if kind is ComplEx else rows.abs()
+            size = torch.hypot(*rows.chunk(2, 1)) if kind.is_complex else rows.abs()
             loss = loss + n3 * size.pow(3).sum() / len(some)
     loss.backward()
     assert torch.allclose(model.entities.weight.grad, entities.grad, atol=1e-12)
@@ -379,11 +382,26 @@ def test_dropout_leaves_numbers_of_queries_out_in_training_only() -> None:
     assert torch.equal(model.queries(some, 0), model.queries(some, 0))
 
 
-@pytest.mark.parametrize("arguments", [{"negatives": "all", "sparse": False}, {"n3": 0.1}, {"dropout": 0.1}])
+def test_drawn_entities_stand_for_all_in_the_softmax() -> None:
+    """Each entity drawn once, half of them: the loss is that of all if the other half has the same scores."""
+    model = ComplEx(ENTITIES, RELATIONS, dim=8, negatives=ENTITIES // 2, init_scale=0.5, subtract_log_q=True)
+    torch.nn.init.normal_(model.relations.weight)
+    with torch.no_grad():
+        model.entities.weight[ENTITIES // 2 :] = model.entities.weight[: ENTITIES // 2]
+    some = torch.tensor([[3, 1, ENTITIES - 2]])  # the right answer is none of the drawn ones
+    found = SoftmaxLoss().each(model.scores(some, torch.arange(ENTITIES // 2)))[0, 0]
+    scores = model.score_all(model.queries(some, 0), model.entities.weight)
+    own = scores[0, ENTITIES - 2]
+    expected = torch.logaddexp(own, scores.logsumexp(1)[0]) - own
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert "for SoftmaxLoss" in model.fused(MarginLoss(), SGD(model.parameters()))
+
+
+@pytest.mark.parametrize("arguments", [{"negatives": "all", "sparse": False}, {"dropout": 0.1}])
 def test_what_the_kernel_has_not_is_trained_by_autograd(arguments: dict[str, Any]) -> None:
     model = ComplEx(ENTITIES, RELATIONS, dim=8, **arguments)
     reason = model.fused(SoftmaxLoss(), SGD(model.parameters(), lr=0.1))
-    assert isinstance(reason, str) and "n3" in reason
+    assert isinstance(reason, str) and "dropout" in reason
 
 
 def test_what_is_frozen_stays_as_it_is() -> None:

@@ -23,7 +23,7 @@ from hogwild.formatting import size
 from hogwild.job.build import state_of
 from hogwild.job.update_choice import UpdateChoice
 from hogwild.models import Mlp
-from hogwild.optimizers import RowWiseAdagrad
+from hogwild.optimizers import FTRL, RowWiseAdagrad
 from hogwild.parameters import trial_step as steps
 from hogwild.parameters.flat_layout import plan_flats
 from hogwild.parameters.state_layout import plan_state
@@ -310,6 +310,7 @@ LATE_RULES = RULES | {
     "adamax": optim.Adamax,
     "adadelta": optim.Adadelta,
     "row-wise adagrad": RowWiseAdagrad,
+    "ftrl": FTRL,
 }
 
 
@@ -454,6 +455,7 @@ def test_a_checkpoint_of_either_kind_of_state_goes_on_as_the_other(state):
     [
         (Words, optim.Adagrad, 2, True),
         (Words, RowWiseAdagrad, 2, True),
+        (Words, FTRL, 2, True),
         (Words, optim.Adagrad, 1, False),
         (Words, functools.partial(optim.Adagrad, weight_decay=0.1), 2, False),  # torch has it for dense gradients only
         (Words, functools.partial(optim.SGD, lr=0.1), 2, False),

@@ -23,6 +23,7 @@ QUIET, LOUD = 1e-3, 1.0
 GRADIENTS = [QUIET] * 5 + [LOUD] * 3 + [QUIET] * 4
 SEEN, HIT = 5, 7  # updates the other worker had seen; the one in which its write comes: the last loud one
 BETAS = 0.9, 0.999
+L1 = np.float32(1e-4)
 LEAST = least_ratio(*BETAS, float(FINITE.eps))
 FLOOR = lost_squares(BETAS[1], float(FINITE.smallest_normal))
 
@@ -93,6 +94,10 @@ def lazy_adam(see: Watching, given: Gradient, step: int) -> None:
     rows.lazy_adam.py_func(see("param"), see("mean"), see("square"), *given, *map(np.float32, scalars))
 
 
+def ftrl(see: Watching, given: Gradient, step: int) -> None:
+    rows.ftrl.py_func(see("param"), see("sum"), see("z"), *given, RATE, np.float32(1e-10), L1)
+
+
 # The same rules as torch has them: several passes, each over shared memory.
 
 
@@ -132,6 +137,16 @@ def naive_lazy_adam(see: Watching, given: Gradient, step: int) -> None:
         param[row, k] -= RATE * np.float32(corrected(step)) * m / (np.sqrt(v) + np.float32(1e-8))
 
 
+def naive_ftrl(see: Watching, given: Gradient, step: int) -> None:
+    """The paper's: a weight is computed from z, without a look at it."""
+    param, sums, z = see("param"), see("sum"), see("z")
+    for row, k, g in summed(given):
+        sums[row, k] += g * g
+    for row, k, g in summed(given):
+        z[row, k] += g - param[row, k] * g * g / (2 * RATE * np.sqrt(sums[row, k]))
+        param[row, k] = RATE * (np.sign(z[row, k]) * L1 - z[row, k]) / np.sqrt(sums[row, k])
+
+
 @dataclass(frozen=True)
 class Case:
     """`bound`: the largest update of a number, in units of the rate, from any state that one worker can reach."""
@@ -151,6 +166,7 @@ CASES = {
         {"mean": (SIZE, WIDTH), "square": (SIZE, WIDTH)},
         max(corrected(step) for step in range(1, 20_000)) / math.sqrt(LEAST),
     ),
+    "FTRL": Case(ftrl, naive_ftrl, {"sum": (SIZE, WIDTH), "z": (SIZE, WIDTH)}, 1),
 }
 
 
@@ -201,7 +217,7 @@ def test_the_same_lost_write_makes_the_naive_rule_jump(case: Case) -> None:
     assert worst(case.naive, case.state) > 10 * case.bound
 
 
-@pytest.mark.parametrize(("case", "words"), [("Adagrad", 4), ("RowWiseAdagrad", 2), ("SparseAdam", 8)])
+@pytest.mark.parametrize(("case", "words"), [("Adagrad", 4), ("RowWiseAdagrad", 2), ("SparseAdam", 8), ("FTRL", 8)])
 def test_every_accumulator_is_read_once_and_written_once(case: str, words: int) -> None:
     """Two rows of two numbers; the parameter's own words are read and written once, too, RowWiseAdagrad's as well."""
     chosen = CASES[case]
@@ -242,6 +258,8 @@ def test_the_compiled_rule_is_the_python_one_that_was_raced(case: Case) -> None:
     if case.rule is lazy_adam:
         scalars = (RATE * corrected(1), 1e-8, 1 - BETAS[0], 1 - BETAS[1], LEAST, FLOOR)
         rows.lazy_adam(*found, *given, *map(np.float32, scalars))
+    elif case.rule is ftrl:
+        rows.ftrl(*found, *given, RATE, np.float32(1e-10), L1)
     elif case.rule is adagrad:
         rows.adagrad(*found, *given, RATE, np.float32(1e-10))
     else:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn, optim
 
-from hogwild.optimizers import RowWiseAdagrad
+from hogwild.optimizers import FTRL, RowWiseAdagrad
 from hogwild.training.autograd_update import AutogradUpdate
 from tests.shared_model import (
     attach,
@@ -75,6 +75,7 @@ RULES = {
     "Adagrad, lr_decay": functools.partial(optim.Adagrad, lr=torch.tensor(0.1), lr_decay=0.1),
     "RowWiseAdagrad": functools.partial(RowWiseAdagrad, lr=0.1),
     "RowWiseAdagrad, weight_decay": functools.partial(RowWiseAdagrad, lr=0.1, weight_decay=0.1),
+    "FTRL": functools.partial(FTRL, lr=0.1, beta=0.1, l1=0.1, l2=0.3),
     "SparseAdam": functools.partial(optim.SparseAdam, lr=0.01),
     "SparseAdam, short memory": functools.partial(optim.SparseAdam, lr=0.01, betas=(0.3, 0.5), maximize=True),
 }
@@ -102,7 +103,7 @@ def test_thirty_updates_equal_those_of_the_rule_itself(name: str, state: str) ->
     assert largest_difference(ours, plain) < 30 * 2.4e-7
 
 
-@pytest.mark.parametrize("name", ["Adagrad", "RowWiseAdagrad", "SparseAdam"])
+@pytest.mark.parametrize("name", ["Adagrad", "RowWiseAdagrad", "SparseAdam", "FTRL"])
 def test_the_state_of_one_update_is_that_of_the_rule_itself(name: str) -> None:
     """Both from the same numbers; a row occurs twice, so its gradient is summed before it is squared."""
     once = [(torch.tensor([[1, 2, 2], [5, 6, 7]]), torch.tensor([0, 1]))]
@@ -295,7 +296,7 @@ def test_a_gradient_that_is_dense_for_once_goes_the_stock_way_for_once() -> None
 
 
 def test_a_warm_up_changes_nothing_and_models_without_sparse_parameters_have_none() -> None:
-    for name in ("SGD", "Adagrad", "RowWiseAdagrad", "SparseAdam"):
+    for name in ("SGD", "Adagrad", "RowWiseAdagrad", "SparseAdam", "FTRL"):
         model = TwoTables()
         update = updating(build(model, RULES[name](model.parameters())))
         before = copy.deepcopy(model.state_dict()), state_of(model, update)
@@ -365,3 +366,46 @@ def test_row_wise_adagrad_lives_in_shared_memory_under_its_own_name(state: str) 
     train(workers[0], batches(2))
     assert bool((sums[0] > 0.5).any())
     assert bool((sums[1] > 0.5).any()) is (state == "shared")
+
+
+# ---- FTRL itself ----------------------------------------------------------------------------------------------------
+
+
+def test_ftrl_is_algorithm_1_of_its_paper() -> None:
+    """Weights of 50 features begin at 0, are driven away from it, back and across; some stay 0."""
+    alpha, beta, l1, l2 = 0.3, 0.7, 2.0, 0.2
+    param = nn.Parameter(torch.zeros(50, dtype=torch.float64))
+    rule = FTRL([param], lr=alpha, beta=beta, l1=l1, l2=l2)
+    z, n = torch.zeros(2, 50, dtype=torch.float64)
+    generator, seen = torch.Generator().manual_seed(0), set()
+    for step in range(400):
+        weight = torch.where(z.abs() <= l1, 0.0, (z.sign() * l1 - z) / ((beta + n.sqrt()) / alpha + l2))
+        torch.testing.assert_close(param.detach(), weight, rtol=1e-9, atol=1e-12)
+        seen |= {*weight.sign().tolist()} if step else set()
+        drift = 0.2 * math.sin(step / 30) * torch.linspace(-1, 1, 50, dtype=torch.float64)
+        g = drift + 0.1 * torch.randn(50, dtype=torch.float64, generator=generator)
+        z += g - ((n + g * g).sqrt() - n.sqrt()) / alpha * weight
+        n += g * g
+        param.grad = g
+        rule.step()
+    assert seen == {-1.0, 0.0, 1.0}
+
+
+def test_ftrl_goes_on_from_any_weight_and_without_l1_is_adagrad() -> None:
+    """Whoever wrote the weight: here its beginning, in a job another worker."""
+    ours, theirs = (nn.Parameter(torch.linspace(-1, 1, 9)) for _ in range(2))
+    rules = FTRL([ours], lr=0.1, beta=1e-3), optim.Adagrad([theirs], lr=0.1, eps=1e-3)
+    for param, rule in zip((ours, theirs), rules, strict=True):
+        for scale in (1.0, -0.5, 0.25):
+            param.grad = torch.full((9,), scale)
+            rule.step()
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_ftrl_with_no_rate_or_no_gradient_changes_no_weight() -> None:
+    for lr, gradient in ((0.0, 1.0), (0.1, 0.0)):
+        param = nn.Parameter(torch.tensor([-1.0, 0.0, 2.0]))
+        rule = FTRL([param], lr=lr, beta=0.0, l1=0.5)
+        param.grad = torch.full((3,), gradient)
+        rule.step()
+        torch.testing.assert_close(param.detach(), torch.tensor([-1.0, 0.0, 2.0]))
