@@ -133,7 +133,7 @@ class FTRL(_RowRule):
         weight, total, far = param[rows], grad.square().add_(state["sum"][rows]), state["z"][rows]
         rate = lr / (total.sqrt() + (group["beta"] + lr * group["l2"])).clamp_min_(LEAST)
         # The paper's -z, after this gradient: of a weight that is not 0 it follows from the weight.
-        pull = torch.where(weight == 0, -far, weight / rate + weight.sign() * l1).sub_(grad)
+        pull = torch.where(weight == 0, -far.clamp(-l1, l1), weight / rate + weight.sign() * l1).sub_(grad)
         left = pull.sign() * (pull.abs() - l1).clamp_min_(0) * rate
         ahead = weight - rate * grad  # the same where the sign stays, and exact
         keeps_sign = weight * ahead > 0

@@ -16,7 +16,7 @@ def ftrl_step(old, gradient, total, far, rate, more, l1):  # type: ignore[no-unt
     ahead = old - own * gradient
     if old * ahead > _0 or rate == _0:  # rate 0: a schedule has ended
         return ahead, far
-    pull = -far - gradient
+    pull = -min(max(far, -l1), l1) - gradient  # private copies of it may have been added up
     if old != _0:
         pull = ahead / own + (l1 if old > _0 else -l1)
     if pull > l1:

@@ -266,3 +266,11 @@ def test_the_compiled_rule_is_the_python_one_that_was_raced(case: Case) -> None:
         rows.row_adagrad(*found, *given, RATE, np.float32(1e-10), np.float32(0))
     for key, array in seen.items():
         torch.testing.assert_close(torch.from_numpy(array), torch.from_numpy(compiled[key]))
+
+
+def test_ftrls_z_is_at_most_l1_whatever_was_added_up() -> None:
+    """Else a weight that is 0 would jump without a gradient."""
+    param, sums, z = (np.full((SIZE, WIDTH), value, np.float32) for value in (0.0, 0.01, 5.0))
+    rows.ftrl(param, sums, z, *gradient(0.0), RATE, np.float32(1.0), L1)
+    assert not param.any()
+    np.testing.assert_array_equal(z[1:], L1)
