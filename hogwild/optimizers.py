@@ -128,15 +128,16 @@ class FTRL(_RowRule):
     @staticmethod
     def _update(param: Tensor, rows: Any, grad: Tensor, state: State, group: dict[str, Any]) -> None:
         lr, l1 = float(group["lr"]), group["l1"]
+        total = grad.square().add_(state["sum"][rows])
+        state["sum"][rows] = total
         if lr == 0:
             return
-        weight, total, far = param[rows], grad.square().add_(state["sum"][rows]), state["z"][rows]
-        rate = lr / (total.sqrt() + (group["beta"] + lr * group["l2"])).clamp_min_(LEAST)
+        weight, far = param[rows].clone(), state["z"][rows].clone()
+        rate = lr / (total.sqrt() + (group["beta"] + lr * group["l2"] + LEAST))
         # The paper's -z, after this gradient: of a weight that is not 0 it follows from the weight.
         pull = torch.where(weight == 0, -far.clamp(-l1, l1), weight / rate + weight.sign() * l1).sub_(grad)
         left = pull.sign() * (pull.abs() - l1).clamp_min_(0) * rate
         ahead = weight - rate * grad  # the same where the sign stays, and exact
         keeps_sign = weight * ahead > 0
-        state["sum"][rows] = total
         state["z"][rows] = torch.where(keeps_sign, far, pull.neg().clamp_(-l1, l1))
         param[rows] = torch.where(keeps_sign, ahead, left)

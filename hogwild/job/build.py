@@ -30,6 +30,7 @@ from hogwild.job.parameter_groups import freeze_parameters, late_parameters, par
 from hogwild.job.parts import Functions, Parts
 from hogwild.job.update_choice import UpdateChoice, choose, meetings
 from hogwild.metrics.panel import Panel
+from hogwild.optimizers import FTRL
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.planning.cpu_plan import Plan, plan_here
 from hogwild.planning.device_placement import CPU, is_on_device, with_devices
@@ -155,7 +156,11 @@ def planned_updates(job: Job, plan: EpochPlan) -> int:
 def state_of(job: Job, parts: Parts, placement: str) -> str:
     """Return `optimizer.state` for `SharedModel.build`."""
     # Private if parameters are copied; kernels are half as fast if others write their accumulators' cache lines.
-    is_private = job.train.exchange == "delta" or placement != CPU or parts.choice.update is not None
+    # But with sums of its own a worker of FTRL would take a weight for 0 that is none to all together.
+    is_kernel = parts.choice.update is not None
+    if is_kernel and job.optimizer.state == "auto" and type(parts.optimizer) is FTRL:
+        return "shared"
+    is_private = job.train.exchange == "delta" or placement != CPU or is_kernel
     return "private" if job.optimizer.state == "auto" and is_private else job.optimizer.state
 
 

@@ -367,7 +367,8 @@ def train(triples, rows, seed, shape, numbers, tables, sums, slots, scratch):  #
             query_back(operator, inverse if q % 2 else _1, X, source[q], Y, relation[q], DQ, q, GX, GY, dim)
             if n3 != _0:  # each entity is also the answer of the triple's other question, where it is not counted again
                 keep_small(operator, n3 + n3, X, source[q], GX, dim)
-                keep_small(operator, n3, Y, relation[q], GY, dim)
+                if operator != ROTATION:  # where a relation's size does not count
+                    keep_small(operator, n3, Y, relation[q], GY, dim)
         lost = 0
         for k in range(xs):
             lost += not apply(rule, numbers[1], numbers[2], numbers[3], E, e_sums, e_names[k], GX, k, dim)

@@ -172,18 +172,19 @@ def adagrad(  # type: ignore[no-untyped-def]
 
 @kernel
 def ftrl(  # type: ignore[no-untyped-def]
-    rows, indptr, indices, values, target, kind, weight, sums, far, mine, my_sums, my_far, bias, bias_sums, bias_far,
+    rows, indptr, indices, values, target, kind, weight, sums, far, bias, bias_sums, bias_far,
     rate, more, l1, bias_rate, bias_more, bias_l1,
 ):  # fmt: skip
-    """Train as `adagrad`, by FTRL-proximal (`ftrl.py`). far (F,), my_far (F,), bias_far (1,): its z."""
+    """Train as `adagrad`, by FTRL-proximal (`ftrl.py`). far (F,), bias_far (1,): its z. Nothing is private: two workers
+    that cut the same weight to 0, each in its copy, would together push it beyond."""
     loss, applied = 0.0, 0
     b = began = bias[0]
     b_total = b_total_began = bias_sums[0]
-    b_far = b_far_began = bias_far[0]
+    b_far = bias_far[0]
     for n in range(len(rows)):
         ask_ahead(rows, n, indptr, indices, values)
         first, last = indptr[rows[n]], indptr[rows[n] + 1]
-        z, split = output(b, first, last, indices, values, mine, weight)
+        z, _ = output(b, first, last, indices, values, weight, weight)
         lost, slope = loss_and_slope(kind, z, target[rows[n]])
         if not (is_finite(z) and is_finite(slope)):
             continue
@@ -195,18 +196,12 @@ def ftrl(  # type: ignore[no-untyped-def]
         b, b_far = ftrl_step(b, slope, b_total, b_far, bias_rate, bias_more, bias_l1)
         for p in range(first, last):
             j, gradient = indices[p], slope * values[p]
-            old = mine[j]
-            if p < split or old == old:
-                total = my_sums[j] + gradient * gradient
-                my_sums[j] = total
-                mine[j], my_far[j] = ftrl_step(old, gradient, total, my_far[j], rate, more, l1)
-            else:
-                total = sums[j] + gradient * gradient
-                sums[j] = total
-                weight[j], far[j] = ftrl_step(weight[j], gradient, total, far[j], rate, more, l1)
+            total = sums[j] + gradient * gradient
+            sums[j] = total
+            weight[j], far[j] = ftrl_step(weight[j], gradient, total, far[j], rate, more, l1)
     bias[0] += b - began
     bias_sums[0] += b_total - b_total_began
-    bias_far[0] += b_far - b_far_began
+    bias_far[0] = b_far
     return loss, applied
 
 

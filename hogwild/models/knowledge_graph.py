@@ -150,7 +150,8 @@ class KnowledgeGraph(nn.Module):
         sign = -1.0 if side and not self.reciprocal else 1.0
         asked, related = self.entities(triples[:, 2 * side]), self.relations(relations)
         # Each entity is also the answer of the other question, for which it is not looked up again.
-        found = self.relate(self._kept_small(asked, 2 * self.n3), self._kept_small(related, self.n3), sign)
+        of_relations = self.n3 if self.operator != "rotation" else 0.0  # whose sizes do not count
+        found = self.relate(self._kept_small(asked, 2 * self.n3), self._kept_small(related, of_relations), sign)
         return F.dropout(found, self.dropout, self.training) if self.dropout else found
 
     def _kept_small(self, rows: Tensor, weight: float) -> Tensor:
@@ -204,7 +205,9 @@ class KnowledgeGraph(nn.Module):
         if self.negatives == "all" or self.dropout:
             return "its fused update draws negatives, and has no dropout"
         if self.log_q and type(loss) is not SoftmaxLoss:
-            return "subtract_log_q is for SoftmaxLoss"
+            raise ModelError(
+                f"subtract_log_q is for SoftmaxLoss, not for {type(loss).__qualname__}", code="model/bad-loss"
+            )
         if type(loss) not in LOSSES:
             known = ", ".join(kind.__name__ for kind in LOSSES)
             return f"its fused update is for {known}, not for {type(loss).__qualname__}"

@@ -14,7 +14,6 @@ from hogwild.kernels.optimizer_rules import (
     ADAGRAD,
     FTRL,
     MOST,
-    SGD,
     Numbers,
     ftrl_numbers,
     parameter_view,
@@ -163,8 +162,8 @@ class LinearUpdate:
     """Fused update, sample by sample, as if the batch size were 1: `data.batch_size` has no effect. Weight decay is
     lazy: a feature decays by rate x weight_decay in each sample that has it, the bias in every sample.
 
-    `hot` may name `weight`, and with the same rows for Adagrad `weight.sum`, for FTRL also `weight.z`. The bias is
-    never hot: each call of `run` keeps its own copy."""
+    `hot` may name `weight`, and for Adagrad also `weight.sum` with the same rows; with FTRL nothing is hot. The bias
+    never is: each call of `run` keeps its own copy."""
 
     implements: frozenset[str] = frozenset({"lr_schedule"})
     sides: tuple[Side, ...] = (Side("indices", ("weight",)),)
@@ -172,9 +171,11 @@ class LinearUpdate:
     def __init__(self, kind: int, rule: str) -> None:
         self.name = f"{_NAMES[kind]}, {rule}"
         self._kind, self._rule = kind, rule
+        if rule == FTRL:
+            self.sides = ()
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
-        """Bind model, optimizer and data. Raises ValueError if `weight` is hot and the rule's state is not."""
+        """Bind model, optimizer and data. Raises ValueError if `weight` is hot and Adagrad's sums are not."""
         from hogwild.kernels import linear
 
         assert isinstance(model, SparseLinear)
@@ -199,10 +200,8 @@ class LinearUpdate:
             work = np.zeros((2, int(linear.BLOCK)), np.float32)
             self._views = (*map(np.ravel, (weight, sums, mine, my_sums)), bias, bias_sums, work)
         elif self._rule == FTRL:
-            far, bias_far = sums_of(optimizer, model.weight, "z"), sums_of(optimizer, model.bias, "z")
-            my_far = hot_copy(hot, "weight", "z", far)
-            own = map(np.ravel, (weight, sums, far, mine, my_sums, my_far))
-            self._views = (*own, bias, bias_sums, bias_far)
+            far, bias_far = (sums_of(optimizer, param, "z") for param in (model.weight, model.bias))
+            self._views = (*map(np.ravel, (weight, sums, far)), bias, bias_sums, bias_far)
         else:
             self._views = (*map(np.ravel, (weight, mine)), bias)
 
@@ -285,15 +284,9 @@ def hot_copies(
     """Return the private copies of parameter `name` and of its sums, or the shared arrays if nothing is hot."""
     if name not in hot:
         return flat, sums
-    return hot[name].local, sums if rule == SGD else hot_copy(hot, name, "sum", sums)
-
-
-def hot_copy(hot: Mapping[str, Any], name: str, key: str, state: np.ndarray) -> np.ndarray:
-    """Return the private copy of a piece of parameter `name`'s state, or the shared array if nothing is hot."""
-    if name not in hot:
-        return state
-    beside = hot.get(f"{name}.{key}")
+    if rule != ADAGRAD:
+        return hot[name].local, sums
+    beside = hot.get(f"{name}.sum")
     if beside is None or not np.array_equal(beside.rows, hot[name].rows):
-        raise ValueError(f"{name} has hot rows, and {name}.{key} has not the same ones")
-    local: np.ndarray = beside.local
-    return local
+        raise ValueError(f"{name} has hot rows, and {name}.sum has not the same ones")
+    return hot[name].local, beside.local

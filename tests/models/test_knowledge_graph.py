@@ -364,7 +364,8 @@ def test_every_entity_is_a_candidate_once_and_n3_is_in_the_gradient(kind: type[K
         asked, related = entities[some[:, 2 * side]], relations[some[:, 1] + RELATIONS * side]
         scores = model.score_all(model.relate(asked, related, 1.0), entities)
         loss = loss + F.cross_entropy(scores, some[:, 2 - 2 * side])
-        for rows in (asked, related, entities[some[:, 2 - 2 * side]]):
+        answers = entities[some[:, 2 - 2 * side]]
+        for rows in (asked, answers) if kind is RotatE else (asked, related, answers):
             size = torch.hypot(*rows.chunk(2, 1)) if kind.is_complex else rows.abs()
             loss = loss + n3 * size.pow(3).sum() / len(some)
     loss.backward()
@@ -394,7 +395,8 @@ def test_drawn_entities_stand_for_all_in_the_softmax() -> None:
     own = scores[0, ENTITIES - 2]
     expected = torch.logaddexp(own, scores.logsumexp(1)[0]) - own
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
-    assert "for SoftmaxLoss" in model.fused(MarginLoss(), SGD(model.parameters()))
+    with pytest.raises(ModelError, match="for SoftmaxLoss, not for MarginLoss"):
+        model.fused(MarginLoss(), SGD(model.parameters()))
 
 
 @pytest.mark.parametrize("arguments", [{"negatives": "all", "sparse": False}, {"dropout": 0.1}])
