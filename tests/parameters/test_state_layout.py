@@ -476,17 +476,19 @@ def test_auto_shares_state_where_private_state_would_learn_less(make, rule, proc
 
 
 @pytest.mark.parametrize(
-    ("settings", "placement", "update", "state"),
+    ("settings", "placement", "rule", "update", "state"),
     [
-        ([], "cpu", None, "auto"),
-        (["train.exchange=delta"], "cpu", None, "private"),
-        ([], "cuda-replica", None, "private"),
-        ([], "cpu", "a kernel", "private"),
-        (["optimizer.state=shared"], "cpu", "a kernel", "shared"),
+        ([], "cpu", optim.Adagrad, None, "auto"),
+        (["train.exchange=delta"], "cpu", optim.Adagrad, None, "private"),
+        ([], "cuda-replica", optim.Adagrad, None, "private"),
+        ([], "cpu", optim.Adagrad, "a kernel", "private"),
+        (["optimizer.state=shared"], "cpu", optim.Adagrad, "a kernel", "shared"),
+        ([], "cpu", FTRL, "a kernel", "shared"),
     ],
 )
-def test_auto_is_private_where_parameters_are_copied_and_with_a_kernel(settings, placement, update, state):
-    parts = SimpleNamespace(choice=UpdateChoice(update, ""))
+def test_auto_is_private_where_parameters_are_copied_and_with_most_kernels(settings, placement, rule, update, state):
+    optimizer = rule([nn.Parameter(torch.zeros(2, 3))])
+    parts = SimpleNamespace(choice=UpdateChoice(update, ""), optimizer=optimizer)
     assert state_of(load_job(None, settings), parts, placement) == state
 
 
