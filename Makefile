@@ -14,7 +14,7 @@ endef
 # With it every process of every job would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run shell serve test test-quick lint format stress bench-spine bench-dense bench-sparse bench-speedup bench-start bench-devices bench-people bench-service bench-cluster bench-convergence bench-faults soak clean
+.PHONY: help run shell serve test test-quick lint format stress bench-spine bench-dense bench-sparse bench-speedup bench-start bench-devices bench-people bench-service bench-cluster bench-convergence bench-quality bench-faults soak clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -107,6 +107,9 @@ bench-cluster: $(VENV)/.bench ## measure several nodes: speed, rounds, a slow ne
 
 bench-convergence: $(VENV)/.bench ## measure what asynchrony costs in accuracy (20 minutes)
 	$(BIN)/python -m benchmarks.convergence
+
+bench-quality: $(VENV)/.bench ## measure what more workers cost in quality, for every shipped config (one hour)
+	$(BIN)/python -m benchmarks.quality
 
 bench-faults: $(VENV)/.bench ## measure how fast a death, a stall, a replacement is (10 minutes)
 	$(BIN)/python -m benchmarks.detection

@@ -85,11 +85,11 @@ class Bench:
 
     def ours(self, network: str, procs: int, *more: str, epochs: int | None = None) -> float:
         """A job without evaluation, one thread a worker unless `more` says otherwise."""
-        _, summary = self.job(
+        found = commands.speed(
             "train", commands.MNIST, "--procs", str(procs), *NETWORKS[network].overrides, *NO_EVALUATION,
-            f"train.epochs={epochs or dict(self.effort.epochs)[network]}", "train.threads=1", *more,
+            f"train.epochs={epochs or dict(self.effort.epochs)[network]}", "train.threads=1", *more, *self.cut,
         )  # fmt: skip
-        return self._keep(OURS, network, procs, summary["samples_per_s"])
+        return self._keep(OURS, network, procs, found)
 
     def limit(self, network: str, procs: int) -> float:
         settings = self._settings(LIMIT, network)

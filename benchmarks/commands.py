@@ -6,11 +6,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
 MNIST = str(ROOT / "configs" / "mnist.yaml")
+FILES = ("events.jsonl", "metrics.jsonl")
+OFTEN = ("log.every_s=0.2",)  # so that `settled` has records to count between
 STOPPED = 75  # `train.max_time_s` was reached: a summary like any other
 
 
@@ -25,6 +28,39 @@ def job(*arguments: str, run_dir: Path | None = None) -> tuple[float, dict[str, 
         return _job(run_dir, arguments)
     with tempfile.TemporaryDirectory() as folder:
         return _job(Path(folder) / "run", arguments)
+
+
+def speed(*arguments: str) -> float:
+    """The samples a second of a job, once all of its workers are there. Raises CommandFailed with what it said."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        _, summary = _job(run_dir, (*arguments, *OFTEN))
+        return settled(run_dir) or float(summary["samples_per_s"])
+
+
+def settled(run_dir: Path) -> float | None:
+    """Return the samples a second between the first record after the last worker was ready and the last record; None
+    for a job that was over by then."""
+    trained = [(time_s, samples) for time_s, samples, is_all in _records(run_dir) if is_all]
+    if len(trained) < 2 or trained[0] == trained[-1]:
+        return None
+    (began_s, before), (ended_s, after) = trained[0], trained[-1]
+    return float((after - before) / (ended_s - began_s))
+
+
+def before_all_were_there(run_dir: Path) -> float:
+    """Return the share of the samples, from 0 to 1, that was trained before the last worker was ready."""
+    records = [*_records(run_dir)]
+    return float(max((samples for _, samples, is_all in records if not is_all), default=0) / records[-1][1])
+
+
+def _records(run_dir: Path) -> Iterator[tuple[float, int, bool]]:
+    """Yield (time, samples, whether all workers were ready by then) of each record of training."""
+    events, records = (map(json.loads, (run_dir / file).read_text().splitlines()) for file in FILES)
+    ready_s = max(event["time"] for event in events if event["event"] == "ready")
+    for row in records:
+        if row["kind"] == "train":
+            yield row["time"], row["samples"], row["time"] >= ready_s
 
 
 def answer(*argv: str) -> str:

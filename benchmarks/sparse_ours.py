@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import NO_EVALUATION, say
-from benchmarks.commands import ROOT, CommandFailed, job
+from benchmarks.commands import OFTEN, ROOT, CommandFailed, job, settled
 from benchmarks.sparse_peers import Curve
 
 
@@ -21,6 +21,7 @@ class Trained:
 
     summary: Mapping[str, Any]
     curve: Curve
+    settled: float | None = None  # samples a second once all workers were there, if the job lasted
 
     @property
     def per_s(self) -> float:
@@ -57,14 +58,15 @@ class Ours:
         _, summary = job("train", file, "--procs", str(procs), "train.threads=1", *settings, *self.cut, run_dir=run_dir)
         if summary["update"] != "fused":
             raise CommandFailed(f"{config}: {summary.get('update_why', summary['update'])}")
-        trained = Trained(summary, curve_of(run_dir, summary, metric) if metric else ())
+        trained = Trained(summary, curve_of(run_dir, summary, metric) if metric else (), settled(run_dir))
         words = "" if not trained.curve else f", {metric} {trained.curve[-1][1]:.4f}"
         say(f"ours, {config}, {procs} procs: {trained.per_s:,.0f} samples/s, {trained.seconds:.3f} s{words}")
         return trained
 
     def speed(self, config: str, procs: int, *settings: str) -> float:
-        """Samples a second, nothing evaluated."""
-        return self.train(config, procs, *NO_EVALUATION, *settings).per_s
+        """Samples a second once all workers are there, nothing evaluated."""
+        trained = self.train(config, procs, *NO_EVALUATION, *OFTEN, *settings)
+        return trained.settled or trained.per_s
 
 
 def curve_of(run_dir: Path, summary: Mapping[str, Any], metric: str) -> Curve:

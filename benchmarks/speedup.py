@@ -27,7 +27,6 @@ from benchmarks.row import Row
 from benchmarks.sparse_factorisation import FACTORS, ratings_settings
 
 SUITE = "speedup"
-FILES = ("events.jsonl", "metrics.jsonl")
 GAIN, OF_INDEPENDENT, IDLE = 1.85, 0.95, 0.05
 RUNS, TRAINING_S = 3, 6.0
 # All but those whose data is not in HOGWILD_DATA (fashion_mnist, names, text8), or is another run (finetune).
@@ -66,9 +65,8 @@ class Case:
     def trained(self, procs: int, epochs: str) -> tuple[float, dict[str, Any]]:
         """(samples a second once all workers are there, the summary)."""
         run_dir = self.new_run()
-        settings = (*NO_EVALUATION, "train.threads=1", "log.every_s=0.2", epochs)
-        summary = self.job(procs, *settings, run_dir=run_dir)[1]
-        return settled(run_dir) or summary["samples_per_s"], summary
+        summary = self.job(procs, *NO_EVALUATION, *commands.OFTEN, "train.threads=1", epochs, run_dir=run_dir)[1]
+        return commands.settled(run_dir) or summary["samples_per_s"], summary
 
     def independent(self, epochs: str) -> float:
         """Samples a second of two jobs of one worker at once."""
@@ -99,18 +97,6 @@ class Case:
         for row in rows:
             say(f"{row.figure}: {row.value:.3f}, asked {row.target:.3f}")
         return rows
-
-
-def settled(run_dir: Path) -> float | None:
-    """Return the samples a second between the first record after the last worker was ready and the last record; None
-    for a job that was over by then."""
-    events, records = (map(json.loads, (run_dir / file).read_text().splitlines()) for file in FILES)
-    ready_s = max(event["time"] for event in events if event["event"] == "ready")
-    trained = [(row["time"], row["samples"]) for row in records if row["kind"] == "train" and row["time"] >= ready_s]
-    if len(trained) < 2 or trained[0] == trained[-1]:
-        return None
-    (began_s, before), (ended_s, after) = trained[0], trained[-1]
-    return float((after - before) / (ended_s - began_s))
 
 
 def cases(folder: Path, only: Sequence[str]) -> list[Case]:

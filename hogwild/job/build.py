@@ -118,7 +118,8 @@ def from_objects(
     if source.packed is not None and callable(see):
         kept = held_back.packed if held_back else None
         with torch.no_grad():
-            see(source.packed.arrays(), kept.arrays() if kept is not None else None)
+            said = see(source.packed.arrays(), kept.arrays() if kept is not None else None)
+        notes += [said] if isinstance(said, str) else []
     panel = Panel.of(functions.metrics, model, loss)
     parts = Parts(model, loss, optimizer, source, held_back, panel, notes=notes)
     parts.choice = NO_KERNEL if is_on_device(job) else choose(job, model, loss, optimizer, source.packed)

@@ -6,6 +6,7 @@ BprFactorization      what users have, and no ratings: pairs of items, `BprLoss`
 Both take samples (user (B,), item (B,)) from hogwild.data.Ratings, and have compiled updates. Their tables have sparse
 gradients: a batch touches few rows."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,8 @@ from hogwild.optimizers import RowWiseAdagrad
 SPREAD = 0.1  # initial standard deviation of a row's numbers
 PAIRS = 1 << 24  # users times items, one byte each: up to this size the model stores who has what
 DRAWS = 8
+NOISE = 0.7  # of a rating's standard deviation, what no model explains; see `fitting_l2`
+LOOKED_AT = 1 << 20  # ratings whose standard deviation is taken
 _NONE, _ONE, _NOWHERE, _NOBODY = (
     np.empty(0, np.int64),
     np.ones(1, np.float32),
@@ -41,6 +44,19 @@ def embedding(rows: int, width: int, spread: float, sparse: bool) -> nn.Embeddin
     table = nn.Embedding(rows, width, sparse=sparse)
     nn.init.normal_(table.weight, std=spread) if spread else nn.init.zeros_(table.weight)
     return table
+
+
+def fitting_l2(rating: np.ndarray, users: int, items: int) -> float:
+    """Return the `l2` that suits ratings (N,) of so many users and items: s (1 / sqrt(N / users) + 1 / sqrt(N / items)),
+    where s is what noise there is, 0.7 standard deviations.
+
+    The penalty is a weighted nuclear norm of the table of ratings (Srebro and Salakhutdinov 2010): it lowers each
+    singular value by l2 sqrt(N / users * N / items). The largest one of noise alone is
+    s (sqrt(N / users) + sqrt(N / items)), and should end at 0. docs/findings.md has the measured optima."""
+    if not len(rating):
+        return 0.0
+    spread = float(np.std(rating[:: -(-len(rating) // LOOKED_AT)], dtype=np.float64))
+    return NOISE * spread * (math.sqrt(users / len(rating)) + math.sqrt(items / len(rating)))
 
 
 class _Penalty(torch.autograd.Function):
@@ -73,7 +89,7 @@ class _Factors(nn.Module):
         self.user = embedding(users, factors, SPREAD, sparse)
         self.item = embedding(items, factors, SPREAD, sparse)
 
-    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
+    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> str | None:
         """Check the data's arrays; called before training. Raises ModelError if they are not ratings, or name a user or
         an item without a row."""
         for arrays in (train, val):
@@ -99,7 +115,7 @@ class MatrixFactorization(_Factors):
         factors: numbers of a user's or an item's vector.
         bias: whether each user and item has a constant.
         mean: constant of all ratings; null: their mean in the training data.
-        l2: penalty on the rows that a rating touches, once per rating.
+        l2: penalty on the rows that a rating touches, once per rating; null: fits the training data, 0 for a stream.
         sparse: gradients hold only the touched rows; false for optimizers that need dense ones."""
 
     mean: Tensor
@@ -111,20 +127,27 @@ class MatrixFactorization(_Factors):
         factors: int = 32,
         bias: bool = True,
         mean: float | None = None,
-        l2: float = 0.0,
+        l2: float | None = None,
         sparse: bool = True,
     ) -> None:
-        super().__init__(users, items, factors, l2, sparse)
+        super().__init__(users, items, factors, l2 or 0.0, sparse)
         self.user_bias = embedding(users, 1, 0.0, sparse) if bias else None
         self.item_bias = embedding(items, 1, 0.0, sparse) if bias else None
-        self._mean_of_data = mean is None
+        self._mean_of_data, self._l2_of_data = mean is None, l2 is None
         self.register_buffer("mean", torch.tensor(mean or 0.0, dtype=torch.float32))
 
-    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
-        """Check the data as every factorisation does; store the mean rating."""
+    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> str | None:
+        """Check the data as every factorisation does; store the mean rating and, if none is given, choose `l2`. Return
+        what it is, for the user."""
         super().see(train, val)
+        rating, users, items = train["rating"], self.user.num_embeddings, self.item.num_embeddings
         if self._mean_of_data:
-            self.mean.fill_(float(np.mean(train["rating"], dtype=np.float64)))
+            self.mean.fill_(float(np.mean(rating, dtype=np.float64)))
+        if not self._l2_of_data:
+            return None
+        self.l2 = fitting_l2(rating, users, items)
+        table = f"{counted(len(rating), 'rating')} of {counted(items, 'item')} by {counted(users, 'user')}"
+        return f"l2 of the model is {self.l2:.3g}, which suits {table}; give it to choose another, 0 for none"
 
     def forward(self, user: Tensor, item: Tensor) -> Tensor:
         """Return ratings (B,) for user (B,), item (B,) int."""

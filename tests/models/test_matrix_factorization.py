@@ -157,7 +157,7 @@ def test_l2_is_the_gradient_of_the_penalised_loss_once_per_rating() -> None:
 def test_the_solution_is_that_of_autograd_rating_by_rating(rule: str) -> None:
     """Bound: 1e-3 in every number after four epochs."""
     data = ratings()
-    model, twin = MatrixFactorization(USERS, ITEMS, 2), MatrixFactorization(USERS, ITEMS, 2)
+    model, twin = (MatrixFactorization(USERS, ITEMS, 2, l2=0.0) for _ in range(2))
     for one in (model, twin):
         one.see(data, None)
     twin.load_state_dict(model.state_dict())
@@ -568,6 +568,25 @@ def test_the_mean_is_that_of_the_training_data_unless_it_is_given() -> None:
         model = MatrixFactorization(USERS, ITEMS, mean=given)
         model.see(data, None)
         assert model.mean.item() == pytest.approx(expected)
+
+
+def test_l2_fits_the_training_data_unless_it_is_given() -> None:
+    """As 0.7 standard deviations of noise in a full table would need it: they add a singular value of about
+    0.7 s (sqrt(USERS) + sqrt(ITEMS)), and l2 takes l2 sqrt(USERS * ITEMS) off each."""
+    data, model = ratings(density=1.0), explicit()
+    assert model.l2 == 0.0, "nothing was seen yet"
+    said = model.see(data, None)
+    noise = 0.7 * float(data["rating"].std())
+    assert model.l2 == pytest.approx(noise * (USERS**0.5 + ITEMS**0.5) / (USERS * ITEMS) ** 0.5)
+    assert (
+        said
+        == f"l2 of the model is {model.l2:.3g}, which suits {len(data['rating'])} ratings of {ITEMS} items by {USERS} "
+        + ("users; give it to choose another, 0 for none")
+    )
+    for given in (0.0, 0.3):
+        chosen = explicit(l2=given)
+        assert chosen.see(data, None) is None
+        assert chosen.l2 == given
 
 
 # ---- recommending ---------------------------------------------------------------------------------------------------
