@@ -49,6 +49,7 @@ from benchmarks.row import Row
 from benchmarks.sections import Sheet
 from benchmarks.sparse_factorisation import FACTORS, ratings_settings
 from benchmarks.sparse_factorisation import SHORT as MF_SETTINGS
+from benchmarks.synthetic_ratings import Shape
 from benchmarks.watched import ENDLESS, running
 from hogwild.models import Mlp
 from tests.cluster.hosts import USUAL_MTU, Hosts, HostsRefused, TorchRun
@@ -287,7 +288,7 @@ def _listed(accuracies: Sequence[float]) -> str:
 
 def factorisation(effort: Effort) -> list[Row]:
     with new_folder() as folder:
-        parts = sparse_data.synthetic(folder, effort.share)
+        parts = sparse_data.synthetic(folder, Shape.part(effort.share))
         job = (str(ROOT / "configs" / "ratings.yaml"), *ratings_settings(parts, FACTORS), *MF_SETTINGS, *ONE_EACH)
 
         def rmse(nodes: tuple[str, ...], seed: int) -> float:

@@ -4,13 +4,12 @@ of `HOGWILD_DATA`.
     python -m benchmarks.quality                     everything (about an hour on two cores)
     python -m benchmarks.quality --only imdb a9a     some; the other rows stay as they were
 
-Each job is trained as it is shipped, so with equal samples, by one worker, by two and by four, with five seeds. Asked is
-that the mean of several workers lies within the spread of one worker's seeds. Workers start in turn, and a short job is
-over before the second one is there; so the jobs of a config run in one process, whose workers wait for the next job
+Each job is trained as it is shipped, so with equal samples, by one worker, by two and by four, with five seeds. Asked
+is that the mean of several workers lies within the spread of one worker's seeds. Workers start in turn, and a short job
+is over before the second one is there; so the jobs of a config run in one process, whose workers wait for the next job
 (as many as there are cores), and a row says how much was trained before all of them were there."""
 
 import argparse
-import json
 import statistics
 import tempfile
 import time

@@ -12,6 +12,7 @@ from benchmarks.bench import in_turn, say
 from benchmarks.row import Row
 from benchmarks.sparse_factorisation import FACTORS, ratings_settings
 from benchmarks.sparse_suite import Suite
+from benchmarks.synthetic_ratings import Shape
 from hogwild import host
 
 PICTURE = "sparse-procs.png"
@@ -48,7 +49,7 @@ def speed_up(suite: Suite, procs: Sequence[int]) -> tuple[list[Row], Speeds]:
 def settings_of(suite: Suite, config: str) -> tuple[str, ...]:
     """What is changed of the job file, for ours and the limit."""
     if config == "ratings":
-        return ratings_settings(sparse_data.synthetic(suite.folder, suite.effort.share), FACTORS)
+        return ratings_settings(sparse_data.synthetic(suite.folder, Shape.part(suite.effort.share)), FACTORS)
     return ("model.init_args.factors=16",) if config == "jester" else ()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.synthetic_ratings import ITEMS, RATINGS, USERS, Shape, tables
+from benchmarks.synthetic_ratings import Shape, tables
 
 IMDB_FEATURES = 89_527
 RATING_COLUMNS = ("user", "item", "rating")
@@ -73,13 +73,12 @@ def words(folder: Path, reviews: int | None = None) -> Path:
     return file
 
 
-def synthetic(folder: Path, share: float = 1.0) -> Parts:
-    """25 M ratings of MovieLens-25M's shape, or a share of its users, items and ratings."""
-    name = f"ratings-{share:g}"
+def synthetic(folder: Path, shape: Shape) -> Parts:
+    """Synthetic ratings of this shape."""
+    name = f"ratings-{shape.users}-{shape.items}-{shape.ratings}"
     parts = Parts(folder / f"{name}-train.npz", folder / f"{name}-test.npz")
     if parts.train.exists() and parts.test.with_suffix(".csv").exists():
         return parts
-    shape = Shape(*(max(200, int(share * whole)) for whole in (USERS, ITEMS, RATINGS)))
     return save_ratings(folder, name, *tables(shape))
 
 

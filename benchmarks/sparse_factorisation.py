@@ -13,6 +13,7 @@ from benchmarks.row import Row
 from benchmarks.sparse_ours import Trained
 from benchmarks.sparse_peers import Found
 from benchmarks.sparse_suite import Suite, speeds, starts
+from benchmarks.synthetic_ratings import Shape
 
 FACTORS = 32
 SGD = (
@@ -26,7 +27,7 @@ LONG = (*SGD, "optimizer.init_args.lr=0.03", "model.init_args.l2=0.08", "train.e
 def factorisation(suite: Suite) -> list[Row]:
     """About 11 minutes, of which the peers take 8."""
     effort, ours = suite.effort, suite.ours
-    parts = sparse_data.synthetic(suite.folder, effort.share)
+    parts = sparse_data.synthetic(suite.folder, Shape.part(effort.share))
     settings = ratings_settings(parts, FACTORS)
     first = ours.train("ratings", 2, *settings, "data.val=null", "train.epochs=1")
     ways = (partial(ours.speed, "ratings", procs, *settings, "train.epochs=20") for procs in (1, 2))

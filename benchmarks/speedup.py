@@ -10,7 +10,6 @@ evaluated; counted from the first record after the last worker was ready. Then t
 one worker and with two."""
 
 import argparse
-import json
 import math
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from benchmarks.bench import NO_EVALUATION, in_turn, median, say
 from benchmarks.commands import ROOT, CommandFailed
 from benchmarks.row import Row
 from benchmarks.sparse_factorisation import FACTORS, ratings_settings
+from benchmarks.synthetic_ratings import HUNDRED_THOUSAND, MILLION, Shape
 
 SUITE = "speedup"
 GAIN, OF_INDEPENDENT, IDLE = 1.85, 0.95, 0.05
@@ -34,7 +34,7 @@ CONFIGS = (
     "digits", "csv_regression", "own_model", "mnist", "mnist_stream", "shakespeare", "speakers", "a9a", "imdb",
     "ratings", "jester", "implicit", "skipgram", "codex", "codex_transe",
 )  # fmt: skip
-SIZES = {"100,000 ratings": 0.004, "a million ratings": 0.04, "25 million ratings": 1.0}  # shares of the synthetic ones
+SIZES = {"100,000 ratings": HUNDRED_THOUSAND, "a million ratings": MILLION, "25 million ratings": Shape()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,9 @@ class Case:
 
 def cases(folder: Path, only: Sequence[str]) -> list[Case]:
     found = [Case(name, name, _made(folder / name)) for name in CONFIGS if not only or name in only]
-    for name, share in SIZES.items():
+    for name, shape in SIZES.items():
         if not only or name in only:
-            parts = sparse_data.synthetic(_made(folder / name), share)
+            parts = sparse_data.synthetic(_made(folder / name), shape)
             found.append(Case(name, "ratings", folder / name, ratings_settings(parts, FACTORS)))
     return found
 

@@ -23,6 +23,7 @@ from benchmarks.bench import NO_EVALUATION, in_turn, median, say
 from benchmarks.commands import ROOT
 from benchmarks.row import Row
 from benchmarks.sparse_factorisation import FACTORS, ratings_settings
+from benchmarks.synthetic_ratings import Shape
 
 SUITE, RUNS, COLD_RUNS = "start", 5, 3
 CONFIGS = {"digits": 1.3, "mnist": 1.3, "imdb": 1.2, "ratings": 1.2, "skipgram": 1.2}  # what was asked for
@@ -108,7 +109,7 @@ def second_call() -> Row:
 
 def large() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
-        parts = sparse_data.synthetic(Path(folder), 0.8)
+        parts = sparse_data.synthetic(Path(folder), Shape.part(0.8))
         return warm("20 million ratings", LARGE, "ratings", *ratings_settings(parts, FACTORS))
 
 

@@ -30,6 +30,14 @@ class Shape:
     ratings: int = RATINGS
     test: float = 0.1
 
+    @classmethod
+    def part(cls, share: float) -> "Shape":
+        """A share of the users, items and ratings of MovieLens-25M."""
+        return cls(*(max(200, int(share * whole)) for whole in (USERS, ITEMS, RATINGS)))
+
+
+HUNDRED_THOUSAND, MILLION = Shape(943, 1682, 100_000), Shape(6_040, 3_706, 1_000_000)  # of MovieLens-100K and -1M
+
 
 def tables(shape: Shape = Shape(), seed: int = 1) -> tuple[Table, Table]:
     """(train, test), each `user`, `item` (N,) int32 and `rating` (N,) float32, sorted by user and item. No user or item

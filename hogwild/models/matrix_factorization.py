@@ -47,8 +47,8 @@ def embedding(rows: int, width: int, spread: float, sparse: bool) -> nn.Embeddin
 
 
 def fitting_l2(rating: np.ndarray, users: int, items: int) -> float:
-    """Return the `l2` that suits ratings (N,) of so many users and items: s (1 / sqrt(N / users) + 1 / sqrt(N / items)),
-    where s is what noise there is, 0.7 standard deviations.
+    """Return the `l2` that suits ratings (N,): s (1 / sqrt(N / users) + 1 / sqrt(N / items)), where s is what noise
+    there is, 0.7 standard deviations.
 
     The penalty is a weighted nuclear norm of the table of ratings (Srebro and Salakhutdinov 2010): it lowers each
     singular value by l2 sqrt(N / users * N / items). The largest one of noise alone is
@@ -95,6 +95,7 @@ class _Factors(nn.Module):
         for arrays in (train, val):
             if arrays is not None:
                 check_arrays(arrays, self.user.num_embeddings, self.item.num_embeddings)
+        return None
 
     def _row(self, table: nn.Embedding, index: Tensor) -> Tensor:
         rows: Tensor = table(index)
