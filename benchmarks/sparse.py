@@ -1,4 +1,4 @@
-"""The figures of the sparse models: `make bench-sparse`, about 40 minutes on 2 cores. Needs the data files
+"""The figures of the sparse models: `make bench-sparse`, about 45 minutes on 2 cores. Needs the data files
 (`HOGWILD_DATA`). Run nothing else meanwhile.
 
     python -m benchmarks.sparse                       everything
@@ -52,6 +52,7 @@ SECTIONS: dict[str, tuple[Measure, tuple[Figure, ...]]] = {
         sparse_factorisation.factorisation,
         (sparse_figures.SECOND_WORKER["mf"], sparse_figures.TIME_TO_RMSE, sparse_figures.OWN_RMSE),
     ),
+    "libmf": (sparse_factorisation.over_lib_mf, tuple(sparse_figures.RATINGS_OVER_LIB_MF.values())),
     "jester": (sparse_factorisation.jester, (sparse_figures.SECOND_WORKER["jester"],)),
     "skipgram": (sparse_words.skip_gram, (sparse_figures.WORDS_OVER_GENSIM, sparse_figures.SPEARMAN_LOST)),
     "graph": (sparse_graph.graph, (sparse_figures.TRIPLES_OVER_BIG_GRAPH, sparse_figures.MRR_LOST)),

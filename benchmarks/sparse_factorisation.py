@@ -13,9 +13,10 @@ from benchmarks.row import Row
 from benchmarks.sparse_ours import Trained
 from benchmarks.sparse_peers import Found
 from benchmarks.sparse_suite import Suite, speeds, starts
-from benchmarks.synthetic_ratings import Shape
+from benchmarks.synthetic_ratings import MILLION, Shape
 
 FACTORS = 32
+SPEED_EPOCHS = 3  # of 25 M ratings
 SGD = (
     "optimizer.class_path=torch.optim.SGD", "optimizer.init_args.lr=0.04", "lr_schedule.name=linear",
     "model.init_args.l2=0.07",
@@ -37,7 +38,7 @@ def factorisation(suite: Suite) -> list[Row]:
         "cmf": [suite.peer("cmf", 2, **how, epochs=effort.mf_epochs)],
         "lib_mf": [suite.peer("lib_mf", 2, **how, epochs=effort.mf_epochs) for _ in range(effort.runs)],
     }
-    alone = suite.peer("lib_mf", 1, **how, epochs=effort.mf_epochs, is_curve=False)
+    alone = suite.peer("lib_mf", 1, **how, epochs=SPEED_EPOCHS, is_curve=False)
     goal = min(found.best(smaller_is_better=True) for runs in peers.values() for found in runs)
     runs, longer = (
         [ours.train("ratings", 2, *settings, *job, f"seed={seed}", metric="rmse") for seed in range(1, effort.runs + 1)]
@@ -50,6 +51,26 @@ def factorisation(suite: Suite) -> list[Row]:
     ]
     rows += speeds("25 M ratings", "ratings/s", [*peers.values(), [alone]])
     return [*rows, *starts("25 M ratings", [first, *runs], [peers["lib_mf"][0]])]
+
+
+def over_lib_mf(suite: Suite) -> list[Row]:
+    """About 3 minutes."""
+    effort, ours = suite.effort, suite.ours
+    rows = []
+    for name, shape, epochs, our_epochs in (
+        ("a million", MILLION, 60, 1800),
+        ("25 million", Shape.part(effort.share), SPEED_EPOCHS, 27),
+    ):
+        parts = sparse_data.synthetic(suite.folder, shape)
+        settings = (*ratings_settings(parts, FACTORS), *SGD, f"train.epochs={our_epochs}")
+        how: dict[str, Any] = {"train": str(parts.train), "test": str(parts.test), "factors": FACTORS}
+
+        def they(how: dict[str, Any] = how, epochs: int = epochs) -> float:
+            return suite.peer("lib_mf", 2, **how, epochs=epochs, is_curve=False).per_s
+
+        mine, theirs = in_turn(effort.runs, partial(ours.speed, "ratings", 2, *settings), they)
+        rows.append(asked.over(asked.RATINGS_OVER_LIB_MF[name], mine, theirs, asked.LIB_MF, "SGD, as theirs"))
+    return rows
 
 
 def ratings_settings(parts: sparse_data.Parts, factors: int) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.figures import ENOUGH, Figure, is_like_machine
 from benchmarks.row import Row
 
-SGD_CLASSIFIER, GENSIM, BIG_GRAPH = "SGDClassifier", "gensim", "PyTorch-BigGraph"
+SGD_CLASSIFIER, GENSIM, BIG_GRAPH, LIB_MF = "SGDClassifier", "gensim", "PyTorch-BigGraph", "libmf"
 
 ROWS_OVER_SGD_CLASSIFIER = {
     procs: Figure(
@@ -15,10 +15,10 @@ ROWS_OVER_SGD_CLASSIFIER = {
     )
     for procs, x in ((1, 1.5), (2, 2.7))
 }
-IMDB_ACCURACY = Figure("logistic regression, imdb: test accuracy, mean of 3 seeds, 2 workers", 0.883, "")
+IMDB_ACCURACY = Figure("logistic regression, imdb: test accuracy, mean of 3 seeds, 2 workers", 0.888, "")
 GOAL_ACCURACY = 0.8817
 TIME_TO_ACCURACY = Figure(
-    f"logistic regression, imdb: time to accuracy {GOAL_ACCURACY}, 1 worker, over the best peer", 2.0, "x faster"
+    f"logistic regression, imdb: time to accuracy {GOAL_ACCURACY}, 1 worker, over the best peer", 4.0, "x faster"
 )
 SECOND_WORKER = {
     "mf": Figure("matrix factorisation, 25 M ratings, k = 32: 2 workers over 1", 1.9),
@@ -31,9 +31,13 @@ TIME_TO_RMSE = Figure(
 OWN_RMSE = Figure(
     "matrix factorisation, 25 M ratings: own best test RMSE over the peers' best", 1.0, "", smaller_is_better=True
 )
-WORDS_OVER_GENSIM = Figure("skip-gram, imdb text, dim 100, 2 workers: words/s over gensim with 2 threads", 2.5)
+RATINGS_OVER_LIB_MF = {
+    name: Figure(f"matrix factorisation, {name} ratings, k = 32, 2 workers: ratings/s over libmf with 2 threads", x)
+    for name, x in (("a million", 5.0), ("25 million", 3.2))
+}
+WORDS_OVER_GENSIM = Figure("skip-gram, imdb text, dim 100, 2 workers: words/s over gensim with 2 threads", 6.0)
 SPEARMAN_LOST = Figure(
-    "skip-gram, the same: wordsim353 Spearman, gensim's less ours after 3 epochs, means of 3 seeds", 0.02, "",
+    "skip-gram, the same: wordsim353 Spearman, gensim's less ours after 3 epochs, means of 3 seeds", 0.0, "",
     smaller_is_better=True,
 )  # fmt: skip
 TRIPLES_OVER_BIG_GRAPH = Figure("ComplEx, CoDEx-M, dim 200, 2 workers: triples/s over PyTorch-BigGraph", 10.0)
@@ -48,7 +52,8 @@ EMBEDDING = {
 
 ASKED = (
     *ROWS_OVER_SGD_CLASSIFIER.values(), IMDB_ACCURACY, TIME_TO_ACCURACY, *SECOND_WORKER.values(), TIME_TO_RMSE,
-    OWN_RMSE, WORDS_OVER_GENSIM, SPEARMAN_LOST, TRIPLES_OVER_BIG_GRAPH, MRR_LOST, *EMBEDDING.values(),
+    OWN_RMSE, *RATINGS_OVER_LIB_MF.values(), WORDS_OVER_GENSIM, SPEARMAN_LOST, TRIPLES_OVER_BIG_GRAPH, MRR_LOST,
+    *EMBEDDING.values(),
 )  # fmt: skip
 
 # Samples a second of the peers where the targets were set, on the machine that `figures.LIKE` names: imdb's 25,000 rows

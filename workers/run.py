@@ -56,7 +56,8 @@ def run_job(
             from workers import execution
 
             gc.freeze()  # torch's objects; the next collection would take as long as everything that follows
-        group.start_others()
+        if job.train.procs != "auto" or surely_streams(job):  # else they may not be worth it: see Supervisor
+            group.start_others()
         host.raise_noted()
         request = Request(
             job=job,

@@ -22,15 +22,14 @@ from benchmarks.sparse_peers import Found, answer
 
 LAMBDA, RATE = 0.04, 0.1
 AGREES = 0.005
-NO_VALIDATION_ITERATIONS = 3
 
 
 def measure(
     *, train: str, test: str, threads: int, factors: int, epochs: int, seed: int = 1, is_curve: bool = True,
     regularisation: float = LAMBDA, rate: float = RATE,
 ) -> Found:  # fmt: skip
-    """`train`, `test`: files of `sparse_data.save_ratings`. Without `is_curve` only the speed is measured, over
-    NO_VALIDATION_ITERATIONS; `seed` is not used: the program has its own."""
+    """`train`, `test`: files of `sparse_data.save_ratings`. Without `is_curve` only the speed is measured; `seed`
+    is not used: the program has its own."""
     began = time.perf_counter()
     import numpy as np
     from libmf import mf
@@ -58,18 +57,17 @@ def measure(
         made.fit(stacked["train"])
         return time.perf_counter() - start, made
 
-    longer = epochs if is_curve else NO_VALIDATION_ITERATIONS
     one_s, _ = seconds(1)
-    all_s, fitted = seconds(longer)
-    epoch_s = max(1e-9, (all_s - one_s) / max(1, longer - 1))
+    all_s, fitted = seconds(epochs)
+    epoch_s = max(1e-9, (all_s - one_s) / max(1, epochs - 1))
     quality = rmse(fitted.p_factors(), fitted.q_factors(), parts["test"])
     curve = [(all_s, quality)]
     if is_curve:
         with _printed() as lines:
-            model(longer, quiet=False).mf_train_test(stacked["train"], stacked["test"])
+            model(epochs, quiet=False).mf_train_test(stacked["train"], stacked["test"])
         scores = _validations(lines)
-        if len(scores) != longer or abs(scores[-1] - quality) > AGREES:
-            raise RuntimeError(f"libmf printed {scores} for {longer} iterations; P times Q has {quality:.4f}")
+        if len(scores) != epochs or abs(scores[-1] - quality) > AGREES:
+            raise RuntimeError(f"libmf printed {scores} for {epochs} iterations; P times Q has {quality:.4f}")
         curve = [(one_s + number * epoch_s, score) for number, score in enumerate(scores)]
     note = f"libmf, {threads} threads; placing the table in its blocks {max(0.0, one_s - epoch_s):.2f} s"
     return Found(len(stacked["train"]) / epoch_s, curve, version("libmf"), imported - began, loaded - read, note)

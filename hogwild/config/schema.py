@@ -272,7 +272,9 @@ class Train(Section):
     """Duration, device, and number of workers."""
 
     procs: Procs = Field(
-        default="auto", description="Number of workers; 0: train in the parent process, for pdb; auto: by CPU cores."
+        default="auto",
+        description="Number of workers; 0: train in the parent process, for pdb; auto: one per CPU core, and one alone "
+        "if the job trains for less than 2 s.",
     )
     procs_max: Whole | None = Field(
         default=None, ge=1, le=1024, description="Most workers that a running job may be resized to; null: train.procs."

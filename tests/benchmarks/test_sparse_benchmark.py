@@ -30,14 +30,16 @@ from hogwild.models import SkipGram
 ASKED = [
     ("logistic regression, imdb: rows/s over scikit-learn's SGDClassifier, 1 worker", 1.5, False),
     ("logistic regression, imdb: rows/s over scikit-learn's SGDClassifier, 2 workers", 2.7, False),
-    ("logistic regression, imdb: test accuracy, mean of 3 seeds", 0.883, False),
-    ("logistic regression, imdb: time to accuracy 0.8817", 2.0, False),
+    ("logistic regression, imdb: test accuracy, mean of 3 seeds", 0.888, False),
+    ("logistic regression, imdb: time to accuracy 0.8817", 4.0, False),
     ("matrix factorisation, 25 M ratings, k = 32: 2 workers over 1", 1.9, False),
     ("matrix factorisation, Jester, k = 16 (100 hot columns): 2 workers over 1", 1.7, False),
     ("matrix factorisation, 25 M ratings: time, grid included, to the peers' best RMSE", 4.0, False),
     ("matrix factorisation, 25 M ratings: own best test RMSE over the peers' best", 1.0, True),
-    ("skip-gram, imdb text, dim 100, 2 workers: words/s over gensim", 2.5, False),
-    ("skip-gram, the same: wordsim353 Spearman", 0.02, True),
+    ("matrix factorisation, a million ratings, k = 32, 2 workers: ratings/s over libmf", 5.0, False),
+    ("matrix factorisation, 25 million ratings, k = 32, 2 workers: ratings/s over libmf", 3.2, False),
+    ("skip-gram, imdb text, dim 100, 2 workers: words/s over gensim", 6.0, False),
+    ("skip-gram, the same: wordsim353 Spearman", 0.0, True),
     ("ComplEx, CoDEx-M, dim 200, 2 workers: triples/s over PyTorch-BigGraph", 10.0, False),
     ("ComplEx, the same: filtered MRR", 0.01, True),
     ("sparse nn.Embedding, batch 1024, one worker: updates/s over stock torch, Adagrad", 2.0, False),
@@ -74,10 +76,10 @@ def test_every_figure_belongs_to_one_section() -> None:
 
 def test_a_peer_far_slower_than_it_was_voids_its_row() -> None:
     figure = sparse_figures.WORDS_OVER_GENSIM
-    slow = sparse_figures.over(figure, [3e6], [0.8 * 660_000], sparse_figures.GENSIM, like=True)
+    slow = sparse_figures.over(figure, [5e6], [0.8 * 660_000], sparse_figures.GENSIM, like=True)
     assert (slow.met, slow.note[:4]) == (None, "void")
-    assert sparse_figures.over(figure, [3e6], [660_000], sparse_figures.GENSIM, like=True).met is True
-    elsewhere = sparse_figures.over(figure, [3e6], [660_00], sparse_figures.GENSIM, like=False)
+    assert sparse_figures.over(figure, [5e6], [660_000], sparse_figures.GENSIM, like=True).met is True
+    elsewhere = sparse_figures.over(figure, [5e6], [660_00], sparse_figures.GENSIM, like=False)
     assert elsewhere.met is True and "another machine" in elsewhere.note
 
 
@@ -99,8 +101,8 @@ def test_the_best_is_not_the_last() -> None:
 
 
 def test_the_fastest_peer_is_the_one_to_beat() -> None:
-    row = time_to_accuracy([0.1, 0.2], {"slow": [2.0, 2.0], "fast": [0.4, 0.4]})
-    assert row.runs == [4.0, 2.0] and row.baseline == 0.4 and row.met is True
+    row = time_to_accuracy([0.1, 0.05], {"slow": [2.0, 2.0], "fast": [0.4, 0.4]})
+    assert row.runs == [4.0, 8.0] and row.baseline == 0.4 and row.met is True
 
 
 def test_a_run_that_never_gets_there_is_no_times_faster() -> None:

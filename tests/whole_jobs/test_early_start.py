@@ -131,6 +131,54 @@ def test_an_early_process_that_is_killed_while_the_model_is_built_costs_nothing(
     assert ended.ledger_adds_up() and not ended.left_behind
 
 
+several_cores = pytest.mark.skipif(host.usable_cores().usable < 2, reason="one core: auto is one worker")
+
+
+@several_cores
+def test_without_procs_a_job_that_is_over_at_once_has_one_worker_and_says_so(
+    tmp_path: Path, begin: Callable[..., Job]
+) -> None:
+    job = begin("train.procs=auto")
+    (only,) = early_workers(job)
+    ended = released(job, tmp_path)
+    assert (ended.status, ended.reason) == (0, ("succeeded", "epochs")), ended.stderr
+    assert [event["pid"] for event in ended.events("spawn")] == [only]
+    assert ended.summary["procs"] == 1 and ended.ledger_adds_up() and not ended.left_behind
+    assert "(train.procs: auto) trained: the job was over before the start of another one was worth it" in ended.stderr
+
+
+@several_cores
+def test_without_procs_all_workers_start_once_the_rest_of_the_job_is_worth_it(
+    tmp_path: Path, start_job: Callable[..., Job]
+) -> None:
+    job = start_job(tmp_path, "train.procs=auto", "train.epochs=100000")
+    planned = int(host.usable_cores().usable)
+    job.wait_for_event("ready", planned)
+    first, *others = job.events("spawn")
+    assert len(others) == planned - 1
+    (began,) = [event["time"] for event in job.events("ready") if event["worker"] == first["worker"]]
+    assert all(event["time"] > began for event in others)
+    job.send(signal.SIGTERM)
+    ended = job.wait()
+    assert ended.summary["procs"] == planned and ended.ledger_adds_up() and not ended.left_behind
+    assert "was worth it" not in ended.stderr
+
+
+@several_cores
+def test_without_procs_others_take_over_from_a_first_worker_that_is_given_up(
+    tmp_path: Path, start_job: Callable[..., Job]
+) -> None:
+    """They would wait for ever for its first update."""
+    job = start_job(tmp_path, "train.procs=auto", "train.epochs=100000", "supervise.max_restarts=0")
+    (first,) = job.wait_for_event("spawn")
+    os.kill(first["pid"], signal.SIGKILL)  # before its first update, as a rule
+    job.wait_for_event("ready", int(host.usable_cores().usable) - 1)
+    job.send(signal.SIGTERM)
+    ended = job.wait()
+    assert first["worker"] not in {event["worker"] for event in ended.events("spawn")[1:]}
+    assert ended.summary["updates"] and ended.ledger_adds_up() and not ended.left_behind
+
+
 # The import of our loop fails, with words, in the first worker that comes to it.
 FAILING_IMPORT = """
 import os, sys

@@ -154,6 +154,7 @@ class Loading:
                 self._group.diary.event("data-read", **self._noted(rows, seconds, "this process", readers=0))
             return divided(columns, fraction, self._seed)
         sections = Sections.allocate(rows, fraction, self._seed, channels_last=channels_last)
+        self._group.start_others()
         shared = _Shared.of(rows, sections, done, pace_s, self._group)
         content = self._content(shared.recipe, shared.readers.count)
         if content is not None:

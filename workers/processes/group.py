@@ -102,7 +102,7 @@ class ProcessGroup:
         self.refill(self.at_once)
 
     def start_others(self) -> None:
-        """Start the spares that were not to compete with the import of this process."""
+        """Start the spares that were not to compete with the import of this process, if they are not there yet."""
         if self._lifeline:
             self.refill(self._first)
 

@@ -64,6 +64,7 @@ class Session:
     stop: Outcome | None = None
     peak_pss_bytes: int = 0
     restarts: int = 0  # of workers, in this attempt
+    procs: int = field(init=False)  # workers that trained: those of the plan, unless it was not worth their start
     exchange: str = "direct"
     verdict: Verdict | None = None  # result of the exchange trial, once known
     streamed: RingState | None = None  # streamed training data
@@ -74,6 +75,7 @@ class Session:
     _merged_batches: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.procs = self.plan.procs
         limits = self.queue.limits  # not self: a reference cycle would keep the job's memory
         self.divergence = Divergence(self.job.supervise.on_nan, lambda: limits.procs)
 
@@ -389,15 +391,19 @@ class Session:
             return queue.total / queue.plan.batches
         return queue.samples / queue.plan.length if queue.plan.length else float(queue.epoch)
 
+    def trained_s(self, now: float) -> float:
+        """Return the time since this attempt's first update."""
+        first_s = self.board.first_commit_s()
+        return 0.0 if first_s is None else now - first_s
+
     def left_s(self, now: float) -> float:
         """Return the remaining time, at the speed since this attempt's first update, at most until `max_time_s`."""
-        first_s, limit = self.board.first_commit_s(), self.job.train.max_time_s
+        trained_s, limit = self.trained_s(now), self.job.train.max_time_s
         made = self.board.job_updates() - self.board.control_words[Control.BASE_UPDATES]
-        if first_s is None or not made or not self.queue.planned_updates:
+        if not made or not self.queue.planned_updates:
             return 0.0
-        left = self.queue.planned_updates - self.queue.updates
-        whole_s = left * (now - first_s) / made
-        return whole_s if limit is None else min(whole_s, limit - (now - first_s))
+        whole_s = (self.queue.planned_updates - self.queue.updates) * trained_s / made
+        return whole_s if limit is None else min(whole_s, limit - trained_s)
 
 
 def pss_bytes_of(pids: Iterable[int]) -> dict[int, int]:

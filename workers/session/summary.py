@@ -51,7 +51,7 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
         "samples": queue.samples,
         "updates": queue.updates,
         "samples_per_s": round(samples / active_s, 1) if active_s > 0 else None,
-        "procs": session.plan.procs,
+        "procs": session.procs,
         "threads": session.plan.threads,
         "device": ", ".join(dict.fromkeys(session.plan.devices)) or "cpu",
         "placement": session.plan.placement,
