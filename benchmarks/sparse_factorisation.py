@@ -76,7 +76,7 @@ def over_lib_mf(suite: Suite) -> list[Row]:
 def ratings_settings(parts: sparse_data.Parts, factors: int) -> tuple[str, ...]:
     """The job of configs/ratings.yaml on other data."""
     files = {"train": parts.train.with_suffix(".csv"), "val": parts.test.with_suffix(".csv")}
-    data = "data.{}={{class_path: hogwild.data.Ratings, init_args: {{path: {}}}}}"
+    data = "data.{}={{class_path: hogwild.data.Ratings, init_args: {{path: '{}'}}}}"
     return (*(data.format(name, file) for name, file in files.items()), f"model.init_args.factors={factors}")
 
 

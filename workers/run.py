@@ -56,7 +56,7 @@ def run_job(
             from workers import execution
 
             gc.freeze()  # torch's objects; the next collection would take as long as everything that follows
-        if job.train.procs != "auto" or surely_streams(job):  # else they may not be worth it: see Supervisor
+        if not _is_patient(job):
             group.start_others()
         host.raise_noted()
         request = Request(
@@ -117,9 +117,22 @@ def _begun(
             communicators = int(job.cluster.engine != "none")
             group.has_kernels = has_kernels(job.model.class_path) and job.train.update != "autograd"
             is_importing = "torch" not in sys.modules
-            group.start(planned, host.usable_cores().usable, loaders, communicators, is_importing=is_importing)
+            group.start(
+                planned,
+                host.usable_cores().usable,
+                loaders,
+                communicators,
+                is_importing=is_importing,
+                is_patient=_is_patient(job),
+            )
         startup.start()
         yield planned, group, startup
+
+
+def _is_patient(job: Job) -> bool:
+    """True if more than one worker may not be worth its start (see Supervisor), as far as the job file alone shows."""
+    is_alone = job.cluster.engine == "none" and job.data.lanes is None and not surely_streams(job)
+    return job.train.procs == "auto" and is_alone
 
 
 def _with_all_cores(planned: Plan) -> Plan:

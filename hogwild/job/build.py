@@ -118,8 +118,10 @@ def from_objects(
     if source.packed is not None and callable(see):
         kept = held_back.packed if held_back else None
         with torch.no_grad():
-            said = see(source.packed.arrays(), kept.arrays() if kept is not None else None)
-        notes += [said] if isinstance(said, str) else []
+            see(source.packed.arrays(), kept.arrays() if kept is not None else None)
+    choose_penalty = getattr(model, "choose_penalty", None)
+    if source.packed is not None and callable(choose_penalty):
+        notes += filter(None, [choose_penalty(source.packed.arrays(), loss, optimizer)])
     panel = Panel.of(functions.metrics, model, loss)
     parts = Parts(model, loss, optimizer, source, held_back, panel, notes=notes)
     parts.choice = NO_KERNEL if is_on_device(job) else choose(job, model, loss, optimizer, source.packed)

@@ -86,6 +86,8 @@ def _doubled(thing: nn.Module) -> nn.Module:
     for module in twin.modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             module.sparse = False  # the same gradient, in a form that can be compared
+        if callable(drop_penalty := getattr(module, "drop_penalty", None)):
+            drop_penalty()
     return twin
 
 

@@ -59,6 +59,17 @@ def fitting_l2(rating: np.ndarray, users: int, items: int) -> float:
     return NOISE * spread * (math.sqrt(users / len(rating)) + math.sqrt(items / len(rating)))
 
 
+def _rows_used(index: np.ndarray) -> int:
+    """Return how many different rows index (N,) names."""
+    is_used = np.zeros(int(index.max(initial=0)) + 1, np.bool_)
+    is_used[index] = True
+    return int(np.count_nonzero(is_used))
+
+
+def _is_mean_square(loss: Any) -> bool:
+    return loss is F.mse_loss or (type(loss) is nn.MSELoss and loss.reduction == "mean")
+
+
 class _Penalty(torch.autograd.Function):
     """Identity on looked-up rows (B, k); the backward pass adds each row's share of l2/2 |row|^2, as a mean over the
     batch. So L2 needs no pass over the tables, and works with every optimizer."""
@@ -89,13 +100,16 @@ class _Factors(nn.Module):
         self.user = embedding(users, factors, SPREAD, sparse)
         self.item = embedding(items, factors, SPREAD, sparse)
 
-    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> str | None:
+    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
         """Check the data's arrays; called before training. Raises ModelError if they are not ratings, or name a user or
         an item without a row."""
         for arrays in (train, val):
             if arrays is not None:
                 check_arrays(arrays, self.user.num_embeddings, self.item.num_embeddings)
-        return None
+
+    def drop_penalty(self) -> None:
+        """For a comparison of gradients with the loss, which lacks the penalty: only the backward pass pays it."""
+        self.l2 = 0.0
 
     def _row(self, table: nn.Embedding, index: Tensor) -> Tensor:
         rows: Tensor = table(index)
@@ -116,7 +130,8 @@ class MatrixFactorization(_Factors):
         factors: numbers of a user's or an item's vector.
         bias: whether each user and item has a constant.
         mean: constant of all ratings; null: their mean in the training data.
-        l2: penalty on the rows that a rating touches, once per rating; null: fits the training data, 0 for a stream.
+        l2: penalty on the rows that a rating touches, once per rating; null: fits ratings of hogwild.data.Ratings or
+            Jester, and 0 for other data, losses than MSELoss, and optimizers with weight_decay.
         sparse: gradients hold only the touched rows; false for optimizers that need dense ones."""
 
     mean: Tensor
@@ -137,17 +152,24 @@ class MatrixFactorization(_Factors):
         self._mean_of_data, self._l2_of_data = mean is None, l2 is None
         self.register_buffer("mean", torch.tensor(mean or 0.0, dtype=torch.float32))
 
-    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> str | None:
-        """Check the data as every factorisation does; store the mean rating and, if none is given, choose `l2`. Return
-        what it is, for the user."""
+    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
+        """Check the data as every factorisation does; store the mean rating."""
         super().see(train, val)
-        rating, users, items = train["rating"], self.user.num_embeddings, self.item.num_embeddings
         if self._mean_of_data:
-            self.mean.fill_(float(np.mean(rating, dtype=np.float64)))
+            self.mean.fill_(float(np.mean(train["rating"], dtype=np.float64)))
+
+    def choose_penalty(
+        self, train: Mapping[str, np.ndarray], loss: Any, optimizer: torch.optim.Optimizer
+    ) -> str | None:
+        """Choose `l2` if none is given, for a squared error without weight_decay; return a note for the user."""
         if not self._l2_of_data:
             return None
-        self.l2 = fitting_l2(rating, users, items)
-        table = f"{counted(len(rating), 'rating')} of {counted(items, 'item')} by {counted(users, 'user')}"
+        self.l2 = 0.0
+        if not _is_mean_square(loss) or any(group.get("weight_decay") for group in optimizer.param_groups):
+            return None
+        users, items = (_rows_used(train[name]) for name in ("user", "item"))
+        self.l2 = fitting_l2(train["rating"], users, items)
+        table = f"{counted(len(train['rating']), 'rating')} of {counted(items, 'item')} by {counted(users, 'user')}"
         return f"l2 of the model is {self.l2:.3g}, which suits {table}; give it to choose another, 0 for none"
 
     def forward(self, user: Tensor, item: Tensor) -> Tensor:
@@ -175,7 +197,7 @@ class MatrixFactorization(_Factors):
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
         """Return the compiled update (mean squared error; SGD, Adagrad, RowWiseAdagrad), or the reason for none."""
-        if loss is not F.mse_loss and not (type(loss) is nn.MSELoss and loss.reduction == "mean"):
+        if not _is_mean_square(loss):
             return f"its fused update is for torch.nn.MSELoss, not for {_name(loss)}"
         return why_not(self, optimizer, [*RULES]) or RatingsUpdate(type(optimizer), self.user.embedding_dim)
 

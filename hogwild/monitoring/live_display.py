@@ -25,12 +25,14 @@ TREND = 16  # values kept per trend
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 NEWS = 4  # events at most
 FEWEST_WORKER_ROWS = 3
+NOT_YET = "not yet"  # a worker that has not been started
 STYLES = {
     **dict.fromkeys(("running", "training"), "green"),
     **dict.fromkeys(("starting", "compiling", "ready", "stopping", "stopped", "cancelled"), "yellow"),
     **dict.fromkeys(("evaluating", "saving"), "cyan"),
     **dict.fromkeys(("dying", "empty", "retired", "failed", "lost"), "bold red"),
     "succeeded": "bold green",
+    NOT_YET: "dim",
 }
 WORDS = {"empty": "restarting", "dying": "ending", "retired": "given up"}
 
@@ -219,7 +221,8 @@ class Display:
         start = 0
         for column in columns:
             if column.title == "state":
-                row.stylize(STYLES.get(worker.state, ""), start, start + column.width)
+                name = NOT_YET if state_of(worker) == NOT_YET else worker.state
+                row.stylize(STYLES.get(name, ""), start, start + column.width)
             start += column.width + GAP
         return row
 
@@ -250,6 +253,8 @@ def state_of(worker: WorkerGlance) -> str:
         return worker.phase
     if worker.state == "training" and worker.phase in ("evaluating", "parked"):
         return worker.phase
+    if worker.state == "empty" and not worker.incarnation:
+        return NOT_YET
     return WORDS.get(worker.state, worker.state)
 
 

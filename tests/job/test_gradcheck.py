@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hogwild.cli import main
 from hogwild.errors import ModelError
 from hogwild.job.gradient_check import FEW, LOOKED_AT, check_gradients
+from hogwild.models import MatrixFactorization
 from tests.helpers.jobs import HOME
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 
@@ -115,6 +116,12 @@ def test_a_right_backward_passes_and_the_model_is_as_before(what: str) -> None:
     assert found["parameters"] == sum(param.numel() for param in model.parameters()) and found["samples"] == 4
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert {param.dtype for param in model.parameters()} == {torch.float32}
+
+
+def test_a_penalty_that_only_the_backward_pass_pays_is_no_wrong_gradient() -> None:
+    model = MatrixFactorization(5, 4, factors=2, l2=0.3)
+    check_gradients(model, nn.MSELoss(), (torch.tensor([0, 1, 2]), torch.tensor([3, 0, 3]), torch.randn(3)))
+    assert model.l2 == 0.3
 
 
 def test_both_ways_of_comparing_are_tried_above() -> None:

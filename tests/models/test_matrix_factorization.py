@@ -575,7 +575,7 @@ def test_l2_fits_the_training_data_unless_it_is_given() -> None:
     0.7 s (sqrt(USERS) + sqrt(ITEMS)), and l2 takes l2 sqrt(USERS * ITEMS) off each."""
     data, model = ratings(density=1.0), explicit()
     assert model.l2 == 0.0, "nothing was seen yet"
-    said = model.see(data, None)
+    said = model.choose_penalty(data, nn.MSELoss(), RULES["adagrad"](model.parameters()))
     noise = 0.7 * float(data["rating"].std())
     assert model.l2 == pytest.approx(noise * (USERS**0.5 + ITEMS**0.5) / (USERS * ITEMS) ** 0.5)
     assert (
@@ -585,8 +585,13 @@ def test_l2_fits_the_training_data_unless_it_is_given() -> None:
     )
     for given in (0.0, 0.3):
         chosen = explicit(l2=given)
-        assert chosen.see(data, None) is None
+        assert chosen.choose_penalty(data, nn.MSELoss(), RULES["adagrad"](model.parameters())) is None
         assert chosen.l2 == given
+    decaying = RULES["adagrad"](model.parameters())
+    decaying.param_groups[0]["weight_decay"] = 0.1
+    for loss, optimizer in ((nn.L1Loss(), RULES["adagrad"](model.parameters())), (nn.MSELoss(), decaying)):
+        assert model.choose_penalty(data, loss, optimizer) is None
+        assert model.l2 == 0.0
 
 
 # ---- recommending ---------------------------------------------------------------------------------------------------

@@ -144,6 +144,11 @@ def test_of_many_workers_those_in_trouble_are_shown() -> None:
     assert shown_workers(many, 64) == many
 
 
+def test_a_worker_that_was_not_started_yet_is_not_one_that_restarts() -> None:
+    lines = plain(replace(glance(), workers=(worker(0), worker(1, state="empty", incarnation=0))), 79, 23)
+    assert any(line.startswith("     1  not yet") for line in lines)
+
+
 def test_the_end_leaves_what_was_reached_and_no_workers() -> None:
     lines = plain(glance(state="succeeded", progress=1.0, epoch=6, position=6.0), 79, is_last=True)
     assert len(lines) == 5 and lines[0].startswith("digits  succeeded  0:01:23   ")

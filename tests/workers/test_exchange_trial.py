@@ -124,6 +124,7 @@ def test_what_is_left_of_a_job_ends_with_its_time(max_time_s: float | None, left
         board=board,
         job=SimpleNamespace(train=SimpleNamespace(max_time_s=max_time_s)),
         queue=SimpleNamespace(planned_updates=1050, updates=150),
+        trained_s=lambda now: now - 7.0,
     )
     assert Session.left_s(session, 17.0) == pytest.approx(left_s)  # type: ignore[arg-type]
 

@@ -82,13 +82,20 @@ class ProcessGroup:
     # ---- before training
 
     def start(
-        self, planned: Plan, cores: float, loaders: int = 0, communicators: int = 0, *, is_importing: bool = False
+        self,
+        planned: Plan,
+        cores: float,
+        loaders: int = 0,
+        communicators: int = 0,
+        *,
+        is_importing: bool = False,
+        is_patient: bool = False,
     ) -> None:
         """Start as many workers of the plan as there are whole `cores`, as spares for now. Start `loaders` likewise:
         the first update needs one of each. A cluster needs a communicator, too. While this process `is_importing`
-        torch, it has a core for itself, as all wait for it: then one fewer, and the others at `start_others`. A process
-        that the machine refuses is started, or reported, later. Raises RunError if the limit on open files is too
-        low."""
+        torch, it has a core for itself, as all wait for it: then one fewer, only one for a job that `is_patient`, and
+        the others at `start_others`. A process that the machine refuses is started, or reported, later. Raises RunError
+        if the limit on open files is too low."""
         if not planned.procs:
             return
         self._has_begun, self._planned, self._loaders = True, planned, loaders
@@ -98,7 +105,8 @@ class ProcessGroup:
             self._lifeline = os.pipe()
         most = max(1, math.floor(cores))
         self._first = min(planned.procs, most) + min(loaders, most) + communicators
-        self.at_once = max(1, min(self._first, most - 1)) if is_importing else self._first
+        early = 1 if is_patient else max(1, min(self._first, most - 1))
+        self.at_once = early if is_importing else self._first
         self.refill(self.at_once)
 
     def start_others(self) -> None:

@@ -72,6 +72,7 @@ class Supervisor:
         is_patient = session.job.train.procs == "auto" and session.streamed is None and rounds is None
         is_patient = is_patient and session.queue.plan.lanes is None
         self._first = max(1, len(group.pool)) if is_patient else None
+        self._ready_s = 0.0  # when the first one was ready
         group.pool.roster.expect(session.job.supervise.spares)
         self._pauses = Pauses(session, self._workers, rounds)
         self._answers = RequestAnswers(session, group.stacks)
@@ -101,7 +102,7 @@ class Supervisor:
                     self._step(began_s)
                     session.clock.longest_turn_s = max(session.clock.longest_turn_s, time.monotonic() - began_s)
             self._answers.close()
-            self._note_who_trained()
+            self._note_who_trained(self._outcome)
             self._record(time.monotonic(), is_last=True)
             session.note_memory(sum(pss_bytes_of(self._pids()).values()))
         finally:
@@ -181,18 +182,23 @@ class Supervisor:
 
     def _let_others_start(self, now: float) -> None:
         """Let all workers start for the first time once that is worth it, or the first ones have died."""
-        session = self._session
+        session, roster = self._session, self._workers.roster
         if self._first is None or session.stop is not None:
             return
-        trained_s = session.trained_s(now)
-        is_worth_it = trained_s > SEEN_S and max(trained_s, session.left_s(now)) > WORTH_S
-        if is_worth_it or self._workers.roster.has_lost_any:
+        if self._ready and not self._ready_s:
+            self._ready_s = now
+        is_busy = not session.queue.is_finished or session.evaluating.current is not None
+        is_long = bool(self._ready_s) and now - self._ready_s > WORTH_S and is_busy
+        will_be_long = session.trained_s(now) > SEEN_S and session.left_s(now) > WORTH_S
+        if is_long or will_be_long or roster.has_lost_any:
             self._first = None
 
-    def _note_who_trained(self) -> None:
+    def _note_who_trained(self, outcome: Outcome) -> None:
         session, planned = self._session, self._session.plan.procs
-        if self._first is not None and self._first < planned:
-            session.procs = self._first
+        if self._first is None or self._first >= planned:
+            return
+        session.procs = self._first
+        if outcome.state == "succeeded":
             session.journal.show_message(
                 f"note: {session.procs} of {counted(planned, 'worker')} (train.procs: auto) trained: the job was over "
                 "before the start of another one was worth it"
