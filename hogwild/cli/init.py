@@ -74,10 +74,10 @@ TASKS: dict[str, InitTask] = {
     "libsvm-pairs": InitTask("a9a.yaml", "path, factors and lr", (), "pairs", {
         "a9a/a9a}": "samples/pairs_train.svm}", "a9a/a9a.t}": "samples/pairs_test.svm}",
         "batch_size: 1024": "batch_size: 64"}),
-    "ratings": InitTask("ratings.yaml", "path, factors and l2; columns, if they are not recognised", (), "ratings", {
+    "ratings": InitTask("ratings.yaml", "path, factors and lr; columns, if they are not recognised", (), "ratings", {
         JESTER: f"{RATINGS}ratings.csv, holdout", "factors: 32": "factors: 4", "batch_size: 4096": "batch_size: 256",
-        "epochs: 6": "epochs: 20"}),
-    "ratings-jester": InitTask("jester.yaml", "path, factors and l2", (), "jokes", {
+        "epochs: 10": "epochs: 20"}),
+    "ratings-jester": InitTask("jester.yaml", "path, factors and lr", (), "jokes", {
         "init_args: {holdout": "init_args: {path: samples/jokes.zip, holdout", "factors: 16": "factors: 4",
         "batch_size: 1024": "batch_size: 256"}),
     "implicit": InitTask("implicit.yaml", "path, factors and l2", (), "plays", {
