@@ -65,7 +65,7 @@ class Ours:
 
     def speed(self, config: str, procs: int, *settings: str) -> float:
         """Samples a second once all workers are there, nothing evaluated."""
-        trained = self.train(config, procs, *NO_EVALUATION, *OFTEN, *settings)
+        trained = self.train(config, procs, *settings, *NO_EVALUATION, *OFTEN)  # last: settings may name a data.val
         return trained.settled or trained.per_s
 
 
