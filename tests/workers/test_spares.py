@@ -284,15 +284,3 @@ def test_a_replacement_that_is_stopped_while_it_is_set_up_could_not_start_and_is
     assert stopped["kind"] == "could-not-start" and again["pid"] != stopped["pid"]
     assert stopped["how"].startswith(f"could not start: did not get ready in {START_LIMIT_S} s")
     assert ended.ledger_adds_up() and not ended.left_behind
-
-
-def test_some_may_start_for_the_first_time_and_all_again() -> None:
-    roster = Roster(Role.WORKER, limits_of(Role.WORKER, Supervise()), 3)
-    assert roster.tick(0.0, {}, Moment(first=1)) == [Spawn(0, 1)]
-    assert roster.tick(0.0, {}, Moment(first=1)) == []
-    roster.exited(0, 0.0, Death("killed"))
-    assert roster.tick(100.0, {}, Moment(first=1)) == [Spawn(0, 2)]
-    assert roster.tick(100.0, {}, Moment(first=2)) == [Spawn(1, 1)]
-    roster.exited(1, 100.0, Death("killed"))
-    assert roster.tick(200.0, {}, Moment(first=1)) == [Spawn(1, 2)], "it has started once"
-    assert roster.tick(200.0, {}) == [Spawn(2, 1)]

@@ -221,8 +221,7 @@ class Session:
             everything = self.queue.epoch >= self.queue.limits.epochs
             return Outcome("succeeded", "epochs" if everything else "max_updates")
         limit = self.job.train.max_time_s
-        first_s = None if limit is None else self.board.first_commit_s()
-        if limit is None or first_s is None or now - first_s < limit:
+        if limit is None or self.trained_s(now) < limit:
             return None
         outcome = Outcome("stopped", "max_time_s")
         if self.node is None:
