@@ -17,7 +17,7 @@ from torch import nn
 from benchmarks import commands
 from benchmarks.baselines import one_gpu
 from benchmarks.baselines.networks import NETWORKS, Settings, Shared
-from benchmarks.bench import in_turn, median
+from benchmarks.bench import in_turn, median, say
 from benchmarks.figures import LENET, MLP
 from benchmarks.results import machine, update
 from benchmarks.row import Row
@@ -43,7 +43,7 @@ def measure() -> list[Row]:
         return not_measured()
     data = Shared.of(*Mnist(split="train").tensors)
     rows = [row for network in (LENET, MLP) for placement in PLACEMENTS for row in over_one(network, placement, data)]
-    return rows + [row for network in (LENET, MLP) for row in inside(network)]
+    return rows + [row for network in (LENET, MLP) for row in inside(network, Timed(0))]
 
 
 def not_measured() -> list[Row]:
@@ -81,6 +81,7 @@ def over_one(network: str, placement: str, data: Shared) -> list[Row]:
     for (what, target), baseline in zip(TARGETS.items(), (plain, graphs), strict=True):
         ratios = [mine / theirs for mine, theirs in zip(we, baseline, strict=True)]
         rows.append(Row(_over(network, placement, what), "x", target, ratios, median(baseline)))
+        say(f"{rows[-1].figure}: {rows[-1].value:.2f}")
     return rows
 
 
@@ -117,19 +118,22 @@ class Timed(Cuda):
         copied, stalled = (sum(a.elapsed_time(b) for a, b in pairs) for pairs in (self.copies, self.stalls))
         return 1.0 - stalled / copied
 
+    def taken(self) -> int:
+        """How often torch has asked the driver for memory of the device so far."""
+        return int(torch.cuda.memory_stats(self.torch_device)["num_device_alloc"])
 
-def inside(network: str) -> list[Row]:
-    """From inside one worker, on its own feed and model."""
+
+def inside(network: str, device: Any) -> list[Row]:
+    """From inside one worker, on its own feed and model. `device`: an accelerator with `hidden` and `taken`."""
     x, y = Mnist(split="train").tensors
     model = NETWORKS[network].build()
     rule = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
     shared = SharedModel.build(model, nn.CrossEntropyLoss(), rule, procs=2)
-    device = Timed(0)
     worker = WorkerModel.attach(shared.structure, shared.regions, 0, replica=Replica.on(device))
     assert isinstance(worker.replica, Replica)
     plan = BatchPlan(len(x), BATCH)
-    images = x.permute(0, 3, 1, 2) if network == LENET else x.flatten(1)
-    data = ResidentData.from_tensors("data", [images.float(), y], channels_last=network == LENET)
+    images = x if network == LENET else x.flatten(1)
+    data = ResidentData.from_tensors("data", [images, y], channels_last=network == LENET)
     plain, pins = ResidentFeed(data, plan, seed=1, order="full"), worker.replica.pins
     feed = DeviceFeed([plain.into(pins.empty(plain.slot_nbytes)) for _ in range(SLOTS)], device, pins)
     step = DeviceUpdate(worker, grad_clip=None)
@@ -145,17 +149,12 @@ def inside(network: str) -> list[Row]:
     updates(0, WARM)
     device.copies.clear()
     device.stalls.clear()
-    blocks, taken = device.allocations(), from_the_driver(device)
+    blocks, taken = device.allocations(), device.taken()
     updates(WARM, WARM + MEASURED)
-    blocks, taken = device.allocations() - blocks, from_the_driver(device) - taken
+    blocks, taken = device.allocations() - blocks, device.taken() - taken
     rows = _inside_rows(network, [device.hidden()], [taken / MEASURED], blocks / MEASURED)
     worker.close()
     return rows
-
-
-def from_the_driver(device: Cuda) -> int:
-    """How often torch has asked the driver for memory of the device so far."""
-    return int(torch.cuda.memory_stats(device.torch_device)["num_device_alloc"])
 
 
 def _inside_rows(network: str, hidden: Sequence[float], taken: Sequence[float], blocks: float = 0.0) -> list[Row]:

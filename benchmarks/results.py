@@ -96,6 +96,12 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def rows(suite: str, folder: Path = FOLDER) -> dict[str, Row]:
+    """The rows that were written down, by figure."""
+    kept = json.loads((folder / f"{suite}.json").read_text())["rows"]
+    return {row["figure"]: Row.read(row) for row in kept}
+
+
 def _cells(row: Row) -> list[str]:
     asked = "" if row.target is None else f"{'at most' if row.smaller_is_better else 'at least'} {row.target:g}"
     met = {True: "yes", False: "no", None: "reported" if row.target is None else "void"}[row.met]

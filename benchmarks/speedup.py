@@ -54,24 +54,25 @@ class Case:
     def new_run(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self.folder)) / "run"
 
-    def epochs(self) -> str:
-        """The setting with which one worker trains for TRAINING_S; the second try knows the speed."""
+    def epochs(self, training_s: float = TRAINING_S) -> int:
+        """In how many one worker trains for so long; the second try knows the speed."""
         epochs = 2
         for _ in range(2):
-            _, summary = self.trained(1, f"train.epochs={epochs}")
-            epochs = max(2, math.ceil(TRAINING_S * summary["samples_per_s"] * epochs / summary["samples"]))
-        return f"train.epochs={epochs}"
+            _, summary = self.trained(1, epochs)
+            epochs = max(2, math.ceil(training_s * summary["samples_per_s"] * epochs / summary["samples"]))
+        return epochs
 
-    def trained(self, procs: int, epochs: str) -> tuple[float, dict[str, Any]]:
+    def trained(self, procs: int, epochs: int) -> tuple[float, dict[str, Any]]:
         """(samples a second once all workers are there, the summary)."""
         run_dir = self.new_run()
-        summary = self.job(procs, *NO_EVALUATION, *commands.OFTEN, "train.threads=1", epochs, run_dir=run_dir)[1]
+        settings = (*NO_EVALUATION, *commands.OFTEN, "train.threads=1", f"train.epochs={epochs}")
+        summary = self.job(procs, *settings, run_dir=run_dir)[1]
         return commands.settled(run_dir) or summary["samples_per_s"], summary
 
-    def independent(self, epochs: str) -> float:
-        """Samples a second of two jobs of one worker at once."""
-        with ThreadPoolExecutor(2) as pool:
-            return sum(pool.map(lambda _: self.trained(1, epochs)[0], range(2)))
+    def independent(self, epochs: int, jobs: int = 2) -> float:
+        """Samples a second of so many jobs of one worker at once."""
+        with ThreadPoolExecutor(jobs) as pool:
+            return sum(pool.map(lambda _: self.trained(1, epochs)[0], range(jobs)))
 
     def rows(self) -> list[Row]:
         epochs = self.epochs()
@@ -86,7 +87,7 @@ class Case:
         alone, shipped = in_turn(RUNS, lambda: self.job(1)[0], lambda: self.job("auto")[0])
         limit = median([a / b for a, b in zip(apart, one, strict=True)])
         target = min(GAIN, OF_INDEPENDENT * limit)
-        note = f"two jobs that share nothing gain {limit:.2f}; baseline: one worker, samples/s; {epochs}"
+        note = f"two jobs that share nothing gain {limit:.2f}; baseline: one worker, samples/s; {epochs} epochs"
         gains = [a / b for a, b in zip(both, one, strict=True)]
         rows = [
             Row(f"{self.name}: training", "x", target, gains, median(one), note),

@@ -125,14 +125,14 @@ class Gradients:
             return sum(_square(flat) for flat in self.flats.values() if flat.numel())
         total = 0.0
         for flat, square in self._squares:
-            total += torch.dot(flat, flat, out=square).item()
+            total += _dot(flat, out=square).item()
         return total
 
     def add_squares(self, total: Tensor) -> None:
         """Add the squares of all gradients in the flats to `total` (), on their device, without waiting."""
         self.collect()
         for flat, square in self._squares:
-            total.add_(torch.dot(flat, flat, out=square))
+            total.add_(_dot(flat, out=square))
         for flat in self.flats.values() if not self._squares else ():
             if flat.numel():
                 part = torch.view_as_real(flat) if flat.is_complex() else flat
@@ -174,6 +174,13 @@ def _grad(param: nn.Parameter) -> Tensor:
 def _stored(grad: Tensor) -> Tensor:
     """Return a gradient's values; rows that occur twice in a sparse one are summed, for a correct norm."""
     return grad if grad.layout == torch.strided else grad.coalesce().values()
+
+
+def _dot(flat: Tensor, out: Tensor) -> Tensor:
+    if flat.is_cuda:  # there `torch.dot` takes a new block for its result, in spite of `out`
+        torch.mv(flat.view(1, -1), flat, out=out.view(1))
+        return out
+    return torch.dot(flat, flat, out=out)
 
 
 def _square(part: Tensor) -> float:
