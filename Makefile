@@ -14,7 +14,7 @@ endef
 # With it every process of every job would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run shell serve test test-quick lint format stress bench-spine bench-dense bench-sparse bench-speedup bench-start bench-devices bench-people bench-service bench-cluster bench-convergence bench-quality bench-faults soak clean
+.PHONY: help run shell serve test test-quick lint format stress bench-spine bench-dense bench-sparse bench-speedup bench-start bench-scaling bench-devices bench-gpu bench-people bench-service bench-cluster bench-convergence bench-quality bench-faults soak clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -92,8 +92,14 @@ bench-speedup: $(VENV)/.bench ## measure what the second worker gains, for every
 bench-start: $(VENV)/.bench ## measure how long a command takes to its first update (15 minutes)
 	$(BIN)/python -m benchmarks.start
 
-bench-devices: $(VENV)/.bench ## measure streamed data, reused buffers, recurrent models, and a GPU where there is one (35 minutes)
+bench-scaling: $(VENV)/.bench ## measure what 2, 4, 8, ... workers gain, up to the cores there are (15 minutes, and 3 for each doubling)
+	$(BIN)/python -m benchmarks.scaling
+
+bench-devices: $(VENV)/.bench ## measure streamed data, reused buffers, recurrent models (35 minutes)
 	$(BIN)/python -m benchmarks.devices
+
+bench-gpu: $(VENV)/.bench ## measure a GPU, if there is one (4 minutes)
+	$(BIN)/python -m benchmarks.gpu
 
 bench-people: $(VENV)/.bench ## measure what the display costs, how fast a report and a CSV file are (10 minutes)
 	$(BIN)/python -m benchmarks.people

@@ -4,8 +4,7 @@ the MNIST and tinyshakespeare files (`HOGWILD_DATA`). Run nothing else meanwhile
     python -m benchmarks.devices                       everything
     python -m benchmarks.devices --only stream,ring    these sections; the rows of the others stay as they were
 
-Each section is written as soon as it is measured. Where there is no GPU its figures are rows that say so
-(`python -m benchmarks.gpu` measures them alone)."""
+Each section is written as soon as it is measured. A GPU has a suite of its own: `benchmarks.gpu`."""
 
 import argparse
 import os
@@ -20,7 +19,6 @@ from pathlib import Path
 from benchmarks import (
     allocations,
     delta_cost,
-    gpu,
     loader_kills,
     recurrent,
     results,
@@ -68,7 +66,6 @@ SECTIONS: dict[str, tuple[Measure, tuple[Figure, ...]]] = {
     "cells": (lambda effort: recurrent.cells(effort.lstm), ()),
     "delta": (lambda effort: delta_cost.rows(effort.runs, effort.exchanges), (delta_cost.SHARE,)),
     "kills": (lambda effort: loader_kills.rows(effort.kills), (loader_kills.WRONG,)),
-    "gpu": (lambda effort: gpu.measure(), ()),
     "wrong-tool": (wrong_tools, ()),
 }
 

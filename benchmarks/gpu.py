@@ -1,5 +1,4 @@
-"""The figures of a GPU: `python -m benchmarks.gpu`. Needs one, and the MNIST files (`HOGWILD_DATA`); where there is
-none, every figure is a row that says so.
+"""The figures of a GPU: `make bench-gpu`, four minutes. Needs one, and the MNIST files (`HOGWILD_DATA`).
 
 Samples per second of a job with 4 workers on GPU 0 over one process that trains the same there alone, in turns; and
 from inside one worker: how much of its copies is hidden behind computing, by events on both streams, and how often an
@@ -7,7 +6,6 @@ update takes memory of the device from the driver."""
 
 import os
 import sys
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -33,36 +31,15 @@ from hogwild.training.autograd_update import DeviceUpdate
 RUNS, PROCS = 3, 4
 BATCH, WARM, MEASURED = 64, 50, 500  # updates
 PLACEMENTS = ("cuda-replica", "cuda-shared")
-NO_GPU = "not measured: no GPU"
-OVER_PLAIN, HIDDEN = 3.0, 0.9
+TARGETS = {"one plain process": 3.0, "one process with CUDA graphs": None}
+HIDDEN = 0.9
 
 
 def measure() -> list[Row]:
     """All rows of the suite."""
-    if not torch.cuda.is_available():
-        return not_measured()
     data = Shared.of(*Mnist(split="train").tensors)
     rows = [row for network in (LENET, MLP) for placement in PLACEMENTS for row in over_one(network, placement, data)]
     return rows + [row for network in (LENET, MLP) for row in inside(network, Timed(0))]
-
-
-def not_measured() -> list[Row]:
-    """The same figures, without a value."""
-    rows = []
-    for network in (LENET, MLP):
-        for placement in PLACEMENTS:
-            rows += [Row(_over(network, placement, what), "x", target, []) for what, target in TARGETS.items()]
-        rows += _inside_rows(network, [], [])
-    for row in rows:
-        row.met, row.note = None, NO_GPU
-    return rows
-
-
-TARGETS = {"one plain process": OVER_PLAIN, "one process with CUDA graphs": None}
-
-
-def _over(network: str, placement: str, what: str) -> str:
-    return f"{network}, {PROCS} workers {placement}: samples/s over {what}"
 
 
 def over_one(network: str, placement: str, data: Shared) -> list[Row]:
@@ -80,8 +57,9 @@ def over_one(network: str, placement: str, data: Shared) -> list[Row]:
     rows = []
     for (what, target), baseline in zip(TARGETS.items(), (plain, graphs), strict=True):
         ratios = [mine / theirs for mine, theirs in zip(we, baseline, strict=True)]
-        rows.append(Row(_over(network, placement, what), "x", target, ratios, median(baseline)))
-        say(f"{rows[-1].figure}: {rows[-1].value:.2f}")
+        figure = f"{network}, {PROCS} workers {placement}: samples/s over {what}"
+        rows.append(Row(figure, "x", target, ratios, median(baseline)))
+        say(f"{figure}: {rows[-1].value:.2f}")
     return rows
 
 
@@ -112,6 +90,11 @@ class Timed(Cuda):
         else:
             self._around(stream, self.stalls, lambda: Cuda.wait(self, event, stream))
 
+    def forget(self) -> None:
+        """Forget what was noted so far."""
+        self.copies.clear()
+        self.stalls.clear()
+
     def hidden(self) -> float:
         """The share of the copies' time in which the mathematics went on."""
         torch.cuda.synchronize()
@@ -124,7 +107,7 @@ class Timed(Cuda):
 
 
 def inside(network: str, device: Any) -> list[Row]:
-    """From inside one worker, on its own feed and model. `device`: an accelerator with `hidden` and `taken`."""
+    """From inside one worker, on its own feed and model. `device`: a `Timed`, or what stands in for it."""
     x, y = Mnist(split="train").tensors
     model = NETWORKS[network].build()
     rule = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
@@ -147,29 +130,27 @@ def inside(network: str, device: Any) -> list[Row]:
                 step.apply(None)
 
     updates(0, WARM)
-    device.copies.clear()
-    device.stalls.clear()
+    device.forget()
     blocks, taken = device.allocations(), device.taken()
     updates(WARM, WARM + MEASURED)
     blocks, taken = device.allocations() - blocks, device.taken() - taken
-    rows = _inside_rows(network, [device.hidden()], [taken / MEASURED], blocks / MEASURED)
+    hidden = device.hidden()
     worker.close()
-    return rows
-
-
-def _inside_rows(network: str, hidden: Sequence[float], taken: Sequence[float], blocks: float = 0.0) -> list[Row]:
-    what = f"asked of the driver; what autograd keeps is {blocks:.1f} blocks per update out of what torch has reserved"
+    per_update = blocks / MEASURED
+    what = f"asked of the driver; what autograd keeps is {per_update:.1f} blocks per update of what torch has reserved"
     return [
-        Row(f"{network}: share of the copies hidden behind computing", "", HIDDEN, [*hidden]),
-        Row(f"{network}: device allocations per update", "", 0.0, [*taken], note=what, smaller_is_better=True),
+        Row(f"{network}: share of the copies hidden behind computing", "", HIDDEN, [hidden]),
+        Row(f"{network}: device allocations per update", "", 0.0, [taken / MEASURED], None, what, True),
     ]
 
 
 def main() -> None:
-    if torch.cuda.is_available() and not os.environ.get("HOGWILD_DATA"):
+    if not torch.cuda.is_available():
+        sys.exit("no GPU here: nothing was measured")
+    if not os.environ.get("HOGWILD_DATA"):
         sys.exit("set HOGWILD_DATA to the folder that holds mnist/")
     described = machine()
-    update("devices", measure(), described)
+    update("gpu", measure(), described)
 
 
 if __name__ == "__main__":

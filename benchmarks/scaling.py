@@ -9,7 +9,6 @@ workers, as many jobs of one worker each at the same time, which share nothing: 
 
 import argparse
 import math
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -47,40 +46,37 @@ def rows_of(case: Case, numbers: list[int]) -> list[Row]:
         if procs == most:
             note = f"{most} jobs that share nothing gain {limit:.2f}; {note}"
         target = OF_INDEPENDENT * limit if procs == most else None
-        rows.append(Row(_figure(case.name, procs), "x", target, [a / b for a, b in zip(rates, one, strict=True)],
-                        median(one), note))  # fmt: skip
+        gains = [a / b for a, b in zip(rates, one, strict=True)]
+        rows.append(Row(f"{case.name}, {procs} workers: training", "x", target, gains, median(one), note))
         say(f"{rows[-1].figure}: {rows[-1].value:.2f}, {note}")
     return rows
 
 
-def _figure(name: str, procs: int) -> str:
-    return f"{name}, {procs} workers: training"
-
-
 def draw(folder: Path = results.FOLDER) -> None:
     """The curves of all rows there are."""
-    by_figure = results.rows(SUITE, folder)
-    lines = [
-        Line(name, [Point(1, 1, 1, 1), *points])
-        for name in CASES
-        if (points := [_point(row, procs) for procs in range(2, 1025) if (row := by_figure.get(_figure(name, procs)))])
-    ]
+    points: dict[str, list[Point]] = {}
+    for figure, row in results.rows(SUITE, folder).items():
+        name, _, rest = figure.partition(", ")
+        procs = int(rest.partition(" ")[0])
+        found = Point(procs, median(row.runs), min(row.runs), max(row.runs))
+        points.setdefault(name, [Point(1, 1, 1, 1)]).append(found)
+    lines = [Line(name, sorted(of_case, key=lambda point: point.x)) for name, of_case in points.items()]
+    numbers = {point.x for line in lines for point in line.points}
+    lines.append(Line("as many as workers", [Point(x, x, x, x) for x in sorted(numbers)], is_reference=True))
     title = "Samples per second over one worker's"
-    plot_lines(lines, folder / "scaling-procs.png", title=title, x_label="workers", y_label="speed-up")
-
-
-def _point(row: Row, procs: int) -> Point:
-    return Point(procs, median(row.runs), min(row.runs), max(row.runs))
+    file = folder / "scaling-procs.png"
+    plot_lines(lines, file, title=title, x_label="workers", y_label="speed-up", is_log=True)
 
 
 def main() -> None:
-    cores = int(host.usable_cores().usable)
+    doublings = int(math.log2(host.usable_cores().usable))
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", default=CASES, metavar="CASE", choices=[*CONFIGS, *SIZES])
-    parser.add_argument("--procs", nargs="+", type=int, default=[2**k for k in range(1, int(math.log2(cores)) + 1)])
+    parser.add_argument("--procs", nargs="+", type=int, default=[2**k for k in range(1, doublings + 1)])
     asked = parser.parse_args()
     described = results.machine()
-    os.environ["HOGWILD_DATA"]  # or the end
+    if not asked.procs:
+        sys.exit("one core: nothing to measure")
     with tempfile.TemporaryDirectory() as folder:
         for case in cases(Path(folder), asked.only):
             try:

@@ -24,6 +24,7 @@ from hogwild.monitoring.profile_report import Window
 from hogwild.planning.cpu_plan import Plan, plan_here
 from workers.child.entry import without_collecting
 from workers.processes.group import ProcessGroup
+from workers.processes.roles import is_patient
 from workers.processes.warm import KEPT
 from workers.request import COMMAND_LINE, Request
 from workers.session.startup import StartUp
@@ -56,7 +57,7 @@ def run_job(
             from workers import execution
 
             gc.freeze()  # torch's objects; the next collection would take as long as everything that follows
-        if not _is_patient(job):
+        if not is_patient(job):
             group.start_others()
         host.raise_noted()
         request = Request(
@@ -123,16 +124,10 @@ def _begun(
                 loaders,
                 communicators,
                 is_importing=is_importing,
-                is_patient=_is_patient(job),
+                is_patient=is_patient(job),
             )
         startup.start()
         yield planned, group, startup
-
-
-def _is_patient(job: Job) -> bool:
-    """True if more than one worker may not be worth its start (see Supervisor), as far as the job file alone shows."""
-    is_alone = job.cluster.engine == "none" and job.data.lanes is None and not surely_streams(job)
-    return job.train.procs == "auto" and is_alone
 
 
 def _with_all_cores(planned: Plan) -> Plan:

@@ -2,22 +2,24 @@
 of the ring's figure move the same batches, that what kills loaders finds what they lose. No figure is looked at: those
 are measured on a quiet machine, by `make bench-devices`."""
 
-import itertools
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from benchmarks import allocations, commands, delta_cost, devices, gpu, loader_kills, ring_cost, stream_feed
 from benchmarks.baselines import tensor_queue
+from benchmarks.baselines.networks import NETWORKS
 from benchmarks.baselines.transformed import Transformed, shift
 from benchmarks.baselines.well_known import Digits
 from benchmarks.commands import CommandFailed
 from benchmarks.row import Row
 from benchmarks.sections import measure
 from hogwild.data import Mnist
+from tests.helpers.simulated_gpu import Simulated
 
 # The table that was asked for, written down once more: figure, bound, and whether the bound is from above.
 ASKED = {
@@ -33,22 +35,34 @@ ASKED = {
     "delta exchange, MLP of 10 M parameters, sync_every 16: share of the update": (0.05, True),
     "killed loaders during a streaming job, 100: records lost or repeated": (0.0, True),
 }
-GPU = {
-    **{
-        f"{network}, 4 workers {placement}: samples/s over one plain process": 3.0
-        for network, placement in itertools.product(("LeNet", "MLP"), ("cuda-replica", "cuda-shared"))
-    },
-    **{f"{network}: share of the copies hidden behind computing": 0.9 for network in ("LeNet", "MLP")},
-    **{f"{network}: device allocations per update": 0.0 for network in ("LeNet", "MLP")},
-}
 
 
 def test_the_suite_has_every_figure_that_was_asked_for_with_its_target() -> None:
     rows = [figure.row([1.0]) for _, asked in devices.SECTIONS.values() for figure in asked]
     assert {row.figure: (row.target, row.smaller_is_better) for row in rows} == ASKED
-    without = gpu.not_measured()
-    assert {row.figure: row.target for row in without if row.target is not None} == GPU
-    assert all(row.met is None and row.note == gpu.NO_GPU for row in without)
+
+
+class Counted(Simulated):
+    """A device of which nobody can say how copies and mathematics overlap."""
+
+    def forget(self) -> None:
+        self.calls.clear()
+
+    def hidden(self) -> float:
+        return 0.5
+
+    def taken(self) -> int:
+        return self.allocations()
+
+
+def test_what_is_measured_inside_a_worker_on_a_gpu_runs_on_a_simulated_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = SimpleNamespace(tensors=(torch.rand(40, 1, 28, 28), torch.arange(40) % 10))
+    monkeypatch.setattr(gpu, "Mnist", lambda split: images)
+    for name, value in {"BATCH": 4, "WARM": 2, "MEASURED": 5}.items():
+        monkeypatch.setattr(gpu, name, value)
+    for network in NETWORKS:
+        hidden, taken = gpu.inside(network, Counted(0))
+        assert (hidden.value, taken.value) == (0.5, 0)
 
 
 def test_a_section_that_fails_leaves_its_rows_unmet() -> None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from hogwild.config.schema import Job, surely_streams
+
 LONGEST_BACKOFF_S = 5.0
 LONGEST_SPARE_BACKOFF_S = 60.0  # a spare has no work: a cause that kills spares must not get a process every second
 LOADER_LEAVE_S = 1.0  # time for user code to end in order
@@ -63,6 +65,13 @@ class RoleLimits:
     leave_s: float = 0.0
     by_records: bool = False
     at_once: float = math.inf
+
+
+def is_patient(job: Job) -> bool:
+    """Return whether only the first worker starts until others are worth it, as far as the job file alone shows: they
+    do not wait with a number of `train.procs`, a cluster, lanes or a stream."""
+    is_alone = job.cluster.engine == "none" and job.data.lanes is None
+    return job.train.procs == "auto" and is_alone and not surely_streams(job)
 
 
 def limits_of(role: Role, supervise: Supervision, *, needed: int = 1) -> RoleLimits:

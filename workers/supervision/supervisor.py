@@ -23,7 +23,7 @@ from workers.child.recipes import StreamRecipe
 from workers.loading.loaders import Loaders
 from workers.messages import Setup
 from workers.processes.group import ProcessGroup
-from workers.processes.roles import Role, limits_of
+from workers.processes.roles import Role, is_patient, limits_of
 from workers.processes.roster import Moment, Roster, State
 from workers.processes.team import Team
 from workers.session.outcome import Outcome
@@ -69,9 +69,8 @@ class Supervisor:
         if rounds is not None:
             self._teams.append(rounds.team)  # it is among the group's already
         # With `procs: auto` the others wait until they are worth it, unless their processes are there already.
-        is_patient = session.job.train.procs == "auto" and session.streamed is None and rounds is None
-        is_patient = is_patient and session.queue.plan.lanes is None
-        self._first = max(1, len(group.pool)) if is_patient else None
+        is_waiting = is_patient(session.job) and session.streamed is None
+        self._first = max(1, len(group.pool)) if is_waiting else None
         self._ready_s = 0.0  # when the first one was ready
         group.pool.roster.expect(session.job.supervise.spares)
         self._pauses = Pauses(session, self._workers, rounds)
