@@ -92,7 +92,7 @@ bench-speedup: $(VENV)/.bench ## measure what the second worker gains, for every
 bench-start: $(VENV)/.bench ## measure how long a command takes to its first update (15 minutes)
 	$(BIN)/python -m benchmarks.start
 
-bench-scaling: $(VENV)/.bench ## measure what 2, 4, 8, ... workers gain, up to the cores there are (15 minutes, and 3 for each doubling)
+bench-scaling: $(VENV)/.bench ## measure what 2, 4, 8, ... workers gain, up to the cores there are (half an hour)
 	$(BIN)/python -m benchmarks.scaling
 
 bench-devices: $(VENV)/.bench ## measure streamed data, reused buffers, recurrent models (35 minutes)

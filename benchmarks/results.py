@@ -96,7 +96,7 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def rows(suite: str, folder: Path = FOLDER) -> dict[str, Row]:
+def read_rows(suite: str, folder: Path = FOLDER) -> dict[str, Row]:
     """The rows that were written down, by figure."""
     kept = json.loads((folder / f"{suite}.json").read_text())["rows"]
     return {row["figure"]: Row.read(row) for row in kept}

@@ -55,7 +55,7 @@ def rows_of(case: Case, numbers: list[int]) -> list[Row]:
 def draw(folder: Path = results.FOLDER) -> None:
     """The curves of all rows there are."""
     points: dict[str, list[Point]] = {}
-    for figure, row in results.rows(SUITE, folder).items():
+    for figure, row in results.read_rows(SUITE, folder).items():
         name, _, rest = figure.partition(", ")
         procs = int(rest.partition(" ")[0])
         found = Point(procs, median(row.runs), min(row.runs), max(row.runs))

@@ -2,6 +2,7 @@
 of the ring's figure move the same batches, that what kills loaders finds what they lose. No figure is looked at: those
 are measured on a quiet machine, by `make bench-devices`."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -11,8 +12,7 @@ import pytest
 import torch
 
 from benchmarks import allocations, commands, delta_cost, devices, gpu, loader_kills, ring_cost, stream_feed
-from benchmarks.baselines import tensor_queue
-from benchmarks.baselines.networks import NETWORKS
+from benchmarks.baselines import one_gpu, tensor_queue
 from benchmarks.baselines.transformed import Transformed, shift
 from benchmarks.baselines.well_known import Digits
 from benchmarks.commands import CommandFailed
@@ -35,6 +35,14 @@ ASKED = {
     "delta exchange, MLP of 10 M parameters, sync_every 16: share of the update": (0.05, True),
     "killed loaders during a streaming job, 100: records lost or repeated": (0.0, True),
 }
+GPU = {
+    **{
+        f"{network}, 4 workers {placement}: samples/s over one plain process": 3.0
+        for network, placement in itertools.product(("LeNet", "MLP"), ("cuda-replica", "cuda-shared"))
+    },
+    **{f"{network}: share of the copies hidden behind computing": 0.9 for network in ("LeNet", "MLP")},
+    **{f"{network}: device allocations per update": 0.0 for network in ("LeNet", "MLP")},
+}
 
 
 def test_the_suite_has_every_figure_that_was_asked_for_with_its_target() -> None:
@@ -55,14 +63,21 @@ class Counted(Simulated):
         return self.allocations()
 
 
-def test_what_is_measured_inside_a_worker_on_a_gpu_runs_on_a_simulated_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_suite_of_a_gpu_has_every_figure_and_what_it_measures_inside_a_worker_runs_on_a_simulated_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     images = SimpleNamespace(tensors=(torch.rand(40, 1, 28, 28), torch.arange(40) % 10))
     monkeypatch.setattr(gpu, "Mnist", lambda split: images)
+    monkeypatch.setattr(gpu, "Timed", Counted)
+    monkeypatch.setattr(commands, "speed", lambda *job: 6.0)
+    monkeypatch.setattr(one_gpu, "samples_per_s", lambda *settings, graph: 4.0 if graph else 2.0)
     for name, value in {"BATCH": 4, "WARM": 2, "MEASURED": 5}.items():
         monkeypatch.setattr(gpu, name, value)
-    for network in NETWORKS:
-        hidden, taken = gpu.inside(network, Counted(0))
-        assert (hidden.value, taken.value) == (0.5, 0)
+    rows = gpu.measure()
+    assert {row.figure: row.target for row in rows if row.target is not None} == GPU
+    assert {row.value for row in rows if "plain" in row.figure} == {3.0}
+    assert {row.value for row in rows if "copies" in row.figure} == {0.5}
+    assert {row.value for row in rows if "allocations" in row.figure} == {0}
 
 
 def test_a_section_that_fails_leaves_its_rows_unmet() -> None:

@@ -177,7 +177,7 @@ def test_without_procs_others_take_over_from_a_first_worker_that_is_given_up(
     job.send(signal.SIGTERM)
     ended = job.wait()
     assert first["worker"] not in {event["worker"] for event in ended.events("spawn")[1:]}
-    assert ended.ledger_adds_up() and not ended.left_behind
+    assert ended.summary["updates"] and ended.ledger_adds_up() and not ended.left_behind
 
 
 # The import of our loop fails, with words, in the first worker that comes to it.
