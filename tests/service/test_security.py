@@ -48,6 +48,9 @@ class Asked:
         for name in [name for name, value in headers.items() if value is None]:
             del given[name.replace("_", "-")]
         connection = http.client.HTTPConnection("127.0.0.1", where["port"], timeout=30)
+        connection.connect()
+        # Head and body leave together: a refusal of the head alone may be lost when the body meets a closed socket.
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
         connection.putrequest(method, path, skip_host=True)
         for name, value in given.items():
             connection.putheader(name, value)
@@ -57,6 +60,7 @@ class Asked:
         connection.endheaders()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it was refused before
             connection.send(content)
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
         answer = connection.getresponse()
         self.status = answer.status
         self.headers = answer.headers

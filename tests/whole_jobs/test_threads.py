@@ -36,5 +36,6 @@ def test_a_worker_has_the_threads_of_the_plan(
     seen = [json.loads(line) for line in answer.read_text().splitlines()]
     assert {note["torch"] for note in seen} == {threads}
     assert threads <= max(note["threads"] for note in seen) <= 1 + POOLS * (threads - 1)
-    assert min(note["faults"] for note in seen) < 100  # each page anew: 2,048 and more in every batch
+    # One block of three anew is 2,048 faults. Other blocks may have split the heap, which costs a few hundred.
+    assert min(note["faults"] for note in seen) < 1024
     assert not ended.left_behind
