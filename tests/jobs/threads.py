@@ -51,7 +51,7 @@ class Counter(nn.Module):
 
 run_dir, answer, procs = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 model = Counter(answer)
-data = TensorDataset(torch.randn(2048, 512), torch.randn(2048, 512))
+data = TensorDataset(torch.randn(8192, 512), torch.randn(8192, 512))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 result = hogwild.train(model, data, nn.MSELoss(), optimizer, procs=procs, batch_size=256, run_dir=run_dir)
 print(json.dumps({"threads": result.threads, "summary": json.loads((run_dir / "summary.json").read_text())["threads"]}))
