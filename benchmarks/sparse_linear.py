@@ -14,7 +14,7 @@ from benchmarks.sparse_peers import Found
 from benchmarks.sparse_suite import Suite, speeds, starts
 
 # SGDClassifier's rule, and a rate with which it is as good.
-SGD = ("optimizer.class_path=torch.optim.SGD", "optimizer.init_args.lr=0.003")
+SGD = ("optimizer.class_path=torch.optim.SGD", "optimizer.init_args.lr=0.003", "lr_schedule.name=linear")
 LONG = ("train.epochs=400",)  # seconds, of which the workers' start is little
 # The shortest job of one worker that gets to the goal with each of the seeds; another worker starts too late to help.
 SHORT = ("optimizer.init_args.lr=0.03", "train.max_updates=22", "evaluate.every_epochs=4")
