@@ -37,7 +37,7 @@ class Effort:
         (WELL_KNOWN, LENET, 400),
     )
     max_updates: int | None = None
-    max_time_s: float = 3.0
+    max_time_s: float = 6.0
     profile: tuple[tuple[str, str], ...] = ((LENET, "100:300"), (MLP, "300:900"))
     accuracy: float = 0.98
     guard_pairs: int = 16

@@ -154,9 +154,9 @@ def threads(bench: Bench) -> list[Row]:
 
     def speed(*arguments: str) -> float:
         limits = (f"train.epochs={MANY_EPOCHS}", f"train.max_time_s={bench.effort.max_time_s}")
-        _, summary = bench.job("train", commands.MNIST, *NO_EVALUATION, *limits, *arguments)
-        say(f"{' '.join(arguments) or 'auto'}: {summary['samples_per_s']:,.0f} samples/s")
-        return float(summary["samples_per_s"])
+        found = commands.speed("train", commands.MNIST, *NO_EVALUATION, *limits, *arguments)
+        say(f"{' '.join(arguments) or 'auto'}: {found:,.0f} samples/s")
+        return found
 
     settings = [(f"train.procs={procs}", f"train.threads={count}") for procs, count in SWEEP]
     auto, *swept = in_turn(bench.effort.few, speed, *(partial(speed, *setting) for setting in settings))
