@@ -4,6 +4,7 @@ it freed stays its own."""
 import json
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -36,6 +37,6 @@ def test_a_worker_has_the_threads_of_the_plan(
     seen = [json.loads(line) for line in answer.read_text().splitlines()]
     assert {note["torch"] for note in seen} == {threads}
     assert threads <= max(note["threads"] for note in seen) <= 1 + POOLS * (threads - 1)
-    # One block of three anew is 2,048 faults. Other blocks may have split the heap, which costs a few hundred.
-    assert min(note["faults"] for note in seen) < 1024
+    # A block anew is 2,048 faults: until the heap has settled, after a few batches; without it in most of all.
+    assert median(note["faults"] for note in seen) < 1024
     assert not ended.left_behind
