@@ -40,7 +40,7 @@ def plot(suite: str, rows: Sequence[Row], file: Path) -> None:
     axes.set_xticks([tick for tick in TICKS if low <= tick <= high])
     axes.set_xticks([], minor=True)
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_xlabel("times better than asked\n(dots: runs; bars: median; grey: void)")
+    axes.set_xlabel("times better than asked\n(dots: runs; bars: median or mean; grey: void)")
     axes.set_title(suite, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(file, dpi=150)
