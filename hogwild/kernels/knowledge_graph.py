@@ -20,7 +20,7 @@ import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
 from hogwild.kernels.rng import STEP, below, mixed
-from hogwild.kernels.small_matmul import BLOCK, clear, dots, mix, mix_back, squares
+from hogwild.kernels.small_matmul import BLOCK, clear, dots, mix, squares
 
 SOFTMAX, LOGISTIC, MARGIN = 0, 1, 2
 
@@ -113,7 +113,7 @@ SGD, ADAGRAD, ROW_ADAGRAD = 0, 1, 2
 NEAR = np.float32(1e-12)  # squared distance below which no direction is defined
 
 
-# ---- relations; each loop writes one row, as in small_matmul.py
+# ---- relations; each loop writes one row: with two, LLVM could not prove that they differ
 
 
 @inlined
@@ -312,10 +312,10 @@ def train(triples, rows, seed, shape, numbers, tables, sums, slots, scratch):  #
     operator, is_distance, loss, rule = shape[0], shape[1], shape[2], shape[3]
     group, negatives, offset = shape[4], shape[5], shape[6]
     inverse, n3 = np.float32(-1.0) if shape[7] else _1, numbers[7]
-    e_names, r_names, drawn, source, goal, relation, X, GX, Y, GY, Q, DQ, S, F, X2, Q2, positive, right, losses = (
-        scratch
-    )
-    dim, width, columns = E.shape[1], X.shape[1], S.shape[1]
+    (e_names, r_names, drawn, every, source, goal, relation), (X, GX, Y, GY, Q, DQ, S, F), lists = scratch
+    X2, Q2, positive, right, losses = lists
+    dim, columns = E.shape[1], len(drawn)
+    width = (dim + 15) // 16 * 16
     state = np.uint64(seed)
     loss_sum, applied, refused = 0.0, 0, 0
     for first in range(0, len(rows), group):
@@ -358,8 +358,8 @@ def train(triples, rows, seed, shape, numbers, tables, sums, slots, scratch):  #
         clear(F[2 * g :], queries - 2 * g, columns)
         if is_distance:
             pull(S, F, Q, X, drawn, DQ, GX, queries, negatives, width)
-        mix(S, X, drawn, DQ, queries, columns, width)
-        mix_back(S, Q, drawn, GX, queries, columns, width)
+        mix(S, X, drawn, DQ, every, queries, columns, width)
+        mix(S.T, Q, every, GX, drawn, columns, queries, width)
         for q in range(2 * g):
             if not is_finite(losses[q - q % 2]):
                 continue

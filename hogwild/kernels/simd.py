@@ -12,6 +12,9 @@ are needed. A processor with narrower vectors uses two or four of its own for ea
     least(a, b), most(a, b)         the smaller, the larger one, by element
     total(v)                        the sum of its elements
 
+`load_native`, `store_native` and `splat_native` are the same with as many elements as one register of this processor
+has, NATIVE: for products of matrices, whose sums must all stay in registers.
+
 A whole row of k numbers is one value, too, of a type of its own for each k, so that a kernel is compiled for its width:
 
     of = of_width(k)                outside of the kernel: an argument whose type is the width
@@ -29,8 +32,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils, types
+from llvmlite import binding, ir
+from numba.core import cgutils, config, types
 from numba.core.datamodel.models import PrimitiveModel
 from numba.core.datamodel.registry import register_default
 from numba.extending import intrinsic, overload
@@ -52,6 +55,8 @@ class Float32s(types.Type):
 
 
 float32x16 = Float32s(WIDTH)
+_FEATURES = getattr(config, "CPU_FEATURES", None)  # to compile for, from numba's environment; None: this processor's
+NATIVE = 16 if "+avx512f" in (binding.get_host_cpu_features().flatten() if _FEATURES is None else _FEATURES) else 8
 
 
 @register_default(Float32s)
@@ -82,12 +87,12 @@ def _is_table(array: Any) -> bool:
     return isinstance(array, types.Array) and array.dtype == types.float32 and (array.ndim, array.layout) == (2, "C")
 
 
-def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _pointer(context: Any, builder: Any, signature: Any, args: Any, kind: Any = _VECTOR) -> Any:
     """Return the pointer to the vector at (array, row, column), the first three of `args`."""
     array = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0])
     width = cgutils.unpack_tuple(builder, array.shape)[1]
     at = builder.add(builder.mul(args[1], width), args[2])
-    return builder.bitcast(builder.gep(array.data, [at]), _VECTOR.as_pointer())
+    return builder.bitcast(builder.gep(array.data, [at]), kind.as_pointer())
 
 
 def of_width(count: int) -> np.ndarray:
@@ -163,21 +168,36 @@ def splat_row(typing, number, of):  # type: ignore[no-untyped-def]
     return kind(types.float32, of), code
 
 
-@instruction
-def load(typing, array, row, column):  # type: ignore[no-untyped-def]
-    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return builder.load(_pointer(context, builder, signature, args), align=4)
+def _of(kind: Float32s) -> tuple[Any, Any, Any]:
+    """Return (load, store, splat) of vectors of this type."""
 
-    return (float32x16(array, types.int64, types.int64), code) if _is_table(array) else None
+    @instruction
+    def load(typing, array, row, column):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return builder.load(_pointer(context, builder, signature, args, _vector(kind.lanes)), align=4)
+
+        return (kind(array, types.int64, types.int64), code) if _is_table(array) else None
+
+    @instruction
+    def store(typing, array, row, column, value):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            builder.store(args[3], _pointer(context, builder, signature, args, _vector(kind.lanes)), align=4)
+            return context.get_dummy_value()
+
+        return (types.void(array, types.int64, types.int64, kind), code) if _is_table(array) else None
+
+    @instruction
+    def splat(typing, number):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return _splatted(builder, args[0], kind.lanes)
+
+        return kind(types.float32), code
+
+    return load, store, splat
 
 
-@instruction
-def store(typing, array, row, column, value):  # type: ignore[no-untyped-def]
-    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        builder.store(args[3], _pointer(context, builder, signature, args), align=4)
-        return context.get_dummy_value()
-
-    return (types.void(array, types.int64, types.int64, float32x16), code) if _is_table(array) else None
+load, store, splat = _of(float32x16)
+load_native, store_native, splat_native = _of(Float32s(NATIVE))
 
 
 @instruction
@@ -211,14 +231,6 @@ def _first(builder: Any, count: Any) -> Any:
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
     counts = builder.shuffle_vector(one, ir.Constant(_WORDS, ir.Undefined), zeros)
     return builder.icmp_signed("<", ir.Constant(_WORDS, [kind(place) for place in range(WIDTH)]), counts)
-
-
-@instruction
-def splat(typing, number):  # type: ignore[no-untyped-def]
-    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return _splatted(builder, args[0], WIDTH)
-
-    return float32x16(types.float32), code
 
 
 @instruction

@@ -1,25 +1,19 @@
 """Products of small matrices that stay in the cache, for kernels whose samples share their negatives.
 
-Written for LLVM: blocks of 4 x 2 sums, which 16 vector registers hold (4 x 4 need 32: half the speed without
-AVX-512), or 8 rows added to one, with contiguous inner loops over the width: 40 to 64 GFLOP/s on one core with 256-bit
-vectors, where a BLAS has 46 to 80, and no copy of the rows that `c` names. One row is written at a time: with two, LLVM
-could not prove that they differ, and would not vectorise. Queries and columns are padded to a multiple of BLOCK, the
-width with zeros to a multiple of 16. `aligned` tables are a third faster: no load crosses a cache line."""
+A block of 4 x 2 vectors of sums stays in registers, of which 16 are enough: eight sums that do not wait for each other
+keep both of a core's multipliers busy. With 512-bit vectors 90 to 130 GFLOP/s on one core (a BLAS, which copies the
+rows first: 150), with 256-bit ones 55 to 70; LLVM's own loops have 45 to 70 with either. Queries and candidates are
+padded to a multiple of BLOCK, the width with zeros to a multiple of 16; tables begin a cache line (`zeros_on_lines`),
+or every load crosses one."""
 
 import numpy as np
 
 from hogwild.kernels.compiling import inlined
+from hogwild.kernels.simd import NATIVE, fused, load_native, part, splat_native, store_native, totals
 
 BLOCK = 8
 TILE = 128
 _0 = np.float32(0.0)
-
-
-def aligned(rows: int, width: int) -> np.ndarray:
-    """Return zeros (rows, width) float32 that begin a cache line."""
-    memory = np.zeros(rows * width + 16, np.float32)
-    first = -memory.ctypes.data // 4 % 16
-    return memory[first : first + rows * width].reshape(rows, width)
 
 
 @inlined
@@ -30,54 +24,63 @@ def dots(Q, X, c, S, queries, candidates, width):  # type: ignore[no-untyped-def
         for i in range(0, queries, 4):
             for j in range(first, last, 2):
                 k0, k1 = c[j], c[j + 1]
-                a0 = a1 = b0 = b1 = e0 = e1 = f0 = f1 = _0
-                for d in range(width):
-                    x0, x1 = X[k0, d], X[k1, d]
-                    q0, q1, q2, q3 = Q[i, d], Q[i + 1, d], Q[i + 2, d], Q[i + 3, d]
-                    a0 += q0 * x0
-                    a1 += q0 * x1
-                    b0 += q1 * x0
-                    b1 += q1 * x1
-                    e0 += q2 * x0
-                    e1 += q2 * x1
-                    f0 += q3 * x0
-                    f1 += q3 * x1
-                S[i, j], S[i, j + 1] = a0, a1
-                S[i + 1, j], S[i + 1, j + 1] = b0, b1
-                S[i + 2, j], S[i + 2, j + 1] = e0, e1
-                S[i + 3, j], S[i + 3, j + 1] = f0, f1
+                a0 = a1 = b0 = b1 = e0 = e1 = f0 = f1 = splat_native(_0)
+                for d in range(0, width, NATIVE):
+                    x0, x1 = load_native(X, k0, d), load_native(X, k1, d)
+                    q0, q1 = load_native(Q, i, d), load_native(Q, i + 1, d)
+                    q2, q3 = load_native(Q, i + 2, d), load_native(Q, i + 3, d)
+                    a0, a1 = fused(q0, x0, a0), fused(q0, x1, a1)
+                    b0, b1 = fused(q1, x0, b0), fused(q1, x1, b1)
+                    e0, e1 = fused(q2, x0, e0), fused(q2, x1, e1)
+                    f0, f1 = fused(q3, x0, f0), fused(q3, x1, f1)
+                s0, s1 = totals(a0, b0, e0, f0), totals(a1, b1, e1, f1)
+                S[i, j], S[i, j + 1] = part(s0, 0), part(s1, 0)
+                S[i + 1, j], S[i + 1, j + 1] = part(s0, 1), part(s1, 1)
+                S[i + 2, j], S[i + 2, j + 1] = part(s0, 2), part(s1, 2)
+                S[i + 3, j], S[i + 3, j + 1] = part(s0, 3), part(s1, 3)
 
 
 @inlined
-def mix(W, X, c, out, queries, candidates, width):  # type: ignore[no-untyped-def]
-    """Add the sum over j of W[i, j] X[c[j]] to out[i]. Eight candidates stay in the first-level cache."""
-    for j in range(0, candidates, 8):
-        k0, k1, k2, k3, k4, k5, k6, k7 = c[j], c[j + 1], c[j + 2], c[j + 3], c[j + 4], c[j + 5], c[j + 6], c[j + 7]
-        for i in range(queries):
-            w0, w1, w2, w3 = W[i, j], W[i, j + 1], W[i, j + 2], W[i, j + 3]
-            w4, w5, w6, w7 = W[i, j + 4], W[i, j + 5], W[i, j + 6], W[i, j + 7]
-            for d in range(width):
-                out[i, d] += (
-                    w0 * X[k0, d] + w1 * X[k1, d] + w2 * X[k2, d] + w3 * X[k3, d]
-                    + w4 * X[k4, d] + w5 * X[k5, d] + w6 * X[k6, d] + w7 * X[k7, d]
-                )  # fmt: skip
+def mix(W, X, chosen, out, targets, rows, terms, width):  # type: ignore[no-untyped-def]
+    """Add the sum over j of W[i, j] X[chosen[j]] to out[targets[i]], for `rows` i and `terms` j. A target may be named
+    more than once. A strip of TILE rows of X stays in the first-level cache."""
+    for first in range(0, terms, TILE):
+        last = min(terms, first + TILE)
+        for d in range(0, width - NATIVE, 2 * NATIVE):
+            e = d + NATIVE
+            for i in range(0, rows, 4):
+                a0 = a1 = b0 = b1 = e0 = e1 = f0 = f1 = splat_native(_0)
+                for place in range(first, last):
+                    j = np.uint64(place)  # which cannot mean a place from the end
+                    x0, x1 = load_native(X, chosen[j], d), load_native(X, chosen[j], e)
+                    w0, w1 = splat_native(W[i, j]), splat_native(W[i + 1, j])
+                    w2, w3 = splat_native(W[i + 2, j]), splat_native(W[i + 3, j])
+                    a0, a1 = fused(w0, x0, a0), fused(w0, x1, a1)
+                    b0, b1 = fused(w1, x0, b0), fused(w1, x1, b1)
+                    e0, e1 = fused(w2, x0, e0), fused(w2, x1, e1)
+                    f0, f1 = fused(w3, x0, f0), fused(w3, x1, f1)
+                _add(out, targets, i, d, a0, b0, e0, f0)
+                _add(out, targets, i, e, a1, b1, e1, f1)
+        if width % (2 * NATIVE):
+            d = width - NATIVE
+            for i in range(0, rows, 4):
+                a0 = b0 = e0 = f0 = splat_native(_0)
+                for place in range(first, last):
+                    j = np.uint64(place)  # which cannot mean a place from the end
+                    x0 = load_native(X, chosen[j], d)
+                    a0, b0 = fused(splat_native(W[i, j]), x0, a0), fused(splat_native(W[i + 1, j]), x0, b0)
+                    e0, f0 = fused(splat_native(W[i + 2, j]), x0, e0), fused(splat_native(W[i + 3, j]), x0, f0)
+                _add(out, targets, i, d, a0, b0, e0, f0)
 
 
 @inlined
-def mix_back(W, Q, c, out, queries, candidates, width):  # type: ignore[no-untyped-def]
-    """Add the sum over i of W[i, j] Q[i] to out[c[j]]."""
-    for first in range(0, candidates, TILE):
-        last = min(candidates, first + TILE)
-        for i in range(0, queries, 8):
-            for j in range(first, last):
-                k = c[j]
-                w0, w1, w2, w3 = W[i, j], W[i + 1, j], W[i + 2, j], W[i + 3, j]
-                w4, w5, w6, w7 = W[i + 4, j], W[i + 5, j], W[i + 6, j], W[i + 7, j]
-                for d in range(width):
-                    out[k, d] += (
-                        w0 * Q[i, d] + w1 * Q[i + 1, d] + w2 * Q[i + 2, d] + w3 * Q[i + 3, d]
-                        + w4 * Q[i + 4, d] + w5 * Q[i + 5, d] + w6 * Q[i + 6, d] + w7 * Q[i + 7, d]
-                    )  # fmt: skip
+def _add(out, targets, i, d, v0, v1, v2, v3):  # type: ignore[no-untyped-def]
+    """Add four vectors to the rows targets[i], targets[i + 1], ..., one after the other: two may be the same."""
+    k0, k1, k2, k3 = targets[i], targets[i + 1], targets[i + 2], targets[i + 3]
+    store_native(out, k0, d, load_native(out, k0, d) + v0)
+    store_native(out, k1, d, load_native(out, k1, d) + v1)
+    store_native(out, k2, d, load_native(out, k2, d) + v2)
+    store_native(out, k3, d, load_native(out, k3, d) + v3)
 
 
 @inlined

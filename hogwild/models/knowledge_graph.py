@@ -289,7 +289,7 @@ class RotatE(KnowledgeGraph):
 LOSSES = (SoftmaxLoss, CandidateLogisticLoss, MarginLoss)  # in the order of kernels/knowledge_graph.py
 OPERATORS = ("complex", "product", "translation", "rotation")
 GROUP = 64  # triples; fewer share negatives with too few, more learn too little from each other
-WIDTH = 16  # floats: row lengths in the kernel's memory are multiples of it
+WIDTH = 16  # floats, a cache line: row lengths in the kernel's memory are multiples of it
 
 
 class GraphUpdate:
@@ -368,20 +368,21 @@ def _check(triples: np.ndarray, model: KnowledgeGraph) -> None:
             )
 
 
-def _scratch(group: int, negatives: int, dim: int) -> tuple[np.ndarray, ...]:
+def _scratch(group: int, negatives: int, dim: int) -> tuple[tuple[np.ndarray, ...], ...]:
     """Return the kernel's working memory, in the order of its `scratch`. The last row of X stays zero: unused entries
-    of `drawn` point to it."""
-    from hogwild.kernels.small_matmul import BLOCK, aligned
+    of `drawn` point to it; `every` counts from 0 on."""
+    from hogwild.kernels.simd import zeros_on_lines
+    from hogwild.kernels.small_matmul import BLOCK
 
-    queries, columns, width = -(-2 * group // BLOCK) * BLOCK, -(-negatives // BLOCK) * BLOCK, -(-dim // WIDTH) * WIDTH
-    rows = 2 * group + negatives + 1
-    names = [np.zeros(rows, np.int64), np.zeros(2 * group, np.int64)]
-    drawn = np.full(columns, rows - 1, np.int64)
+    queries, columns, rows = -(-2 * group // BLOCK) * BLOCK, -(-negatives // BLOCK) * BLOCK, 2 * group + negatives + 1
+    names = np.zeros(rows, np.int64), np.zeros(2 * group, np.int64)
+    drawn, every = np.full(columns, rows - 1, np.int64), np.arange(max(queries, columns))
     places = [np.zeros(queries, np.int64) for _ in range(3)]
-    shapes = [(rows, width)] * 2 + [(2 * group, width)] * 2 + [(queries, width)] * 2 + [(queries, columns)] * 2
-    tables = [aligned(*shape) for shape in shapes]
+    shapes = [(rows, dim)] * 2 + [(2 * group, dim)] * 2 + [(queries, dim)] * 2 + [(queries, columns)] * 2
+    # An odd number of cache lines: what lies below each other is not in the same few places of the cache.
+    tables = [zeros_on_lines(count, (-(-length // WIDTH) | 1) * WIDTH) for count, length in shapes]
     lists = [np.zeros(rows, np.float32)] + [np.zeros(queries, np.float32) for _ in range(4)]
-    return (*names, drawn, *places, *tables, *lists)
+    return (*names, drawn, every, *places), tuple(tables), tuple(lists)
 
 
 def known_answers(triples: np.ndarray, entities: int, relations: int) -> np.ndarray:

@@ -60,7 +60,7 @@ def bound(
 
 def drawn_by(update: GraphUpdate) -> torch.Tensor:
     """The entities that the last group was compared with."""
-    names, _, places, *_ = update._scratch
+    names, _, places, *_ = update._scratch[0]
     return torch.from_numpy(names[places[:DRAWN]].copy())
 
 
