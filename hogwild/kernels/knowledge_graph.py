@@ -20,6 +20,7 @@ import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
 from hogwild.kernels.rng import STEP, below, mixed
+from hogwild.kernels.simd import WIDTH
 from hogwild.kernels.small_matmul import BLOCK, clear, dots, mix, squares
 
 SOFTMAX, LOGISTIC, MARGIN = 0, 1, 2
@@ -315,7 +316,7 @@ def train(triples, rows, seed, shape, numbers, tables, sums, slots, scratch):  #
     (e_names, r_names, drawn, every, source, goal, relation), (X, GX, Y, GY, Q, DQ, S, F), lists = scratch
     X2, Q2, positive, right, losses = lists
     dim, columns = E.shape[1], len(drawn)
-    width = (dim + 15) // 16 * 16
+    width = (dim + WIDTH - 1) // WIDTH * WIDTH
     state = np.uint64(seed)
     loss_sum, applied, refused = 0.0, 0, 0
     for first in range(0, len(rows), group):

@@ -4,7 +4,7 @@ A block of 4 x 2 vectors of sums stays in registers, of which 16 are enough: eig
 keep both of a core's multipliers busy. With 512-bit vectors 90 to 130 GFLOP/s on one core (a BLAS, which copies the
 rows first: 150), with 256-bit ones 55 to 70; LLVM's own loops have 45 to 70 with either. Queries and candidates are
 padded to a multiple of BLOCK, the width with zeros to a multiple of 16; tables begin a cache line (`zeros_on_lines`),
-or every load crosses one."""
+or loads cross one."""
 
 import numpy as np
 

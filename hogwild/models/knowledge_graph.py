@@ -289,7 +289,6 @@ class RotatE(KnowledgeGraph):
 LOSSES = (SoftmaxLoss, CandidateLogisticLoss, MarginLoss)  # in the order of kernels/knowledge_graph.py
 OPERATORS = ("complex", "product", "translation", "rotation")
 GROUP = 64  # triples; fewer share negatives with too few, more learn too little from each other
-WIDTH = 16  # floats, a cache line: row lengths in the kernel's memory are multiples of it
 
 
 class GraphUpdate:
@@ -371,7 +370,7 @@ def _check(triples: np.ndarray, model: KnowledgeGraph) -> None:
 def _scratch(group: int, negatives: int, dim: int) -> tuple[tuple[np.ndarray, ...], ...]:
     """Return the kernel's working memory, in the order of its `scratch`. The last row of X stays zero: unused entries
     of `drawn` point to it; `every` counts from 0 on."""
-    from hogwild.kernels.simd import zeros_on_lines
+    from hogwild.kernels.simd import WIDTH, zeros_on_lines
     from hogwild.kernels.small_matmul import BLOCK
 
     queries, columns, rows = -(-2 * group // BLOCK) * BLOCK, -(-negatives // BLOCK) * BLOCK, 2 * group + negatives + 1
