@@ -20,7 +20,7 @@ import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
 from hogwild.kernels.rng import STEP, below, mixed
-from hogwild.kernels.simd import WIDTH
+from hogwild.kernels.simd import padded
 from hogwild.kernels.small_matmul import BLOCK, clear, dots, mix, squares
 
 SOFTMAX, LOGISTIC, MARGIN = 0, 1, 2
@@ -315,8 +315,7 @@ def train(triples, rows, seed, shape, numbers, tables, sums, slots, scratch):  #
     inverse, n3 = np.float32(-1.0) if shape[7] else _1, numbers[7]
     (e_names, r_names, drawn, every, source, goal, relation), (X, GX, Y, GY, Q, DQ, S, F), lists = scratch
     X2, Q2, positive, right, losses = lists
-    dim, columns = E.shape[1], len(drawn)
-    width = (dim + WIDTH - 1) // WIDTH * WIDTH
+    dim, width, columns = E.shape[1], padded(E.shape[1]), len(drawn)
     state = np.uint64(seed)
     loss_sum, applied, refused = 0.0, 0, 0
     for first in range(0, len(rows), group):

@@ -33,10 +33,12 @@ from typing import Any
 
 import numpy as np
 from llvmlite import binding, ir
-from numba.core import cgutils, config, types
+from numba.core import cgutils, types
 from numba.core.datamodel.models import PrimitiveModel
 from numba.core.datamodel.registry import register_default
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic, overload, register_jitable
+
+from hogwild.kernels.compiling import numba_config
 
 WIDTH = 16  # float32 in the widest vector of today's processors: 64 bytes, a cache line
 _FAST = ("nsz", "arcp", "contract", "afn", "reassoc")  # as in every kernel: NaN and infinity are preserved
@@ -55,7 +57,7 @@ class Float32s(types.Type):
 
 
 float32x16 = Float32s(WIDTH)
-_FEATURES = getattr(config, "CPU_FEATURES", None)  # to compile for, from numba's environment; None: this processor's
+_FEATURES = numba_config.CPU_FEATURES  # to compile for, from numba's environment; None: this processor's
 NATIVE = 16 if "+avx512f" in (binding.get_host_cpu_features().flatten() if _FEATURES is None else _FEATURES) else 8
 
 
@@ -70,8 +72,9 @@ def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
     return intrinsic(function)
 
 
+@register_jitable
 def padded(width: int) -> int:
-    """Return the smallest multiple of WIDTH that is at least `width`."""
+    """Return the smallest multiple of WIDTH that is at least `width`; also in a kernel."""
     return -(-width // WIDTH) * WIDTH
 
 

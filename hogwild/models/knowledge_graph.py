@@ -294,8 +294,8 @@ GROUP = 64  # triples; fewer share negatives with too few, more learn too little
 class GraphUpdate:
     """Fused update of triples in groups of 64; see kernels/knowledge_graph.py. Frozen parameters have a rate of 0.
 
-    It has no sides, so nothing is hot: a group writes each of its rows once in 600 us, even the relations, which all
-    workers write, and two workers are twice as fast as one. Private copies of the relations changed nothing."""
+    It has no sides, so nothing is hot: a group writes each of its rows once in 0.3 to 5 ms, even the relations, which
+    all workers write, and two workers are twice as fast as one. Private copies of the relations changed nothing."""
 
     implements = frozenset({"lr_schedule", "freeze"})
     sides: tuple[Side, ...] = ()
@@ -370,7 +370,7 @@ def _check(triples: np.ndarray, model: KnowledgeGraph) -> None:
 def _scratch(group: int, negatives: int, dim: int) -> tuple[tuple[np.ndarray, ...], ...]:
     """Return the kernel's working memory, in the order of its `scratch`. The last row of X stays zero: unused entries
     of `drawn` point to it; `every` counts from 0 on."""
-    from hogwild.kernels.simd import WIDTH, zeros_on_lines
+    from hogwild.kernels.simd import WIDTH, padded, zeros_on_lines
     from hogwild.kernels.small_matmul import BLOCK
 
     queries, columns, rows = -(-2 * group // BLOCK) * BLOCK, -(-negatives // BLOCK) * BLOCK, 2 * group + negatives + 1
@@ -379,7 +379,7 @@ def _scratch(group: int, negatives: int, dim: int) -> tuple[tuple[np.ndarray, ..
     places = [np.zeros(queries, np.int64) for _ in range(3)]
     shapes = [(rows, dim)] * 2 + [(2 * group, dim)] * 2 + [(queries, dim)] * 2 + [(queries, columns)] * 2
     # An odd number of cache lines: what lies below each other is not in the same few places of the cache.
-    tables = [zeros_on_lines(count, (-(-length // WIDTH) | 1) * WIDTH) for count, length in shapes]
+    tables = [zeros_on_lines(count, padded(length) | WIDTH) for count, length in shapes]
     lists = [np.zeros(rows, np.float32)] + [np.zeros(queries, np.float32) for _ in range(4)]
     return (*names, drawn, every, *places), tuple(tables), tuple(lists)
 
