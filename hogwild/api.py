@@ -124,7 +124,8 @@ def train(
     claim_our_packages()
     from hogwild.feeds.materialise import Reader
     from hogwild.feeds.packed import Packed
-    from hogwild.job.build import from_objects, initial_note
+    from hogwild.job.build import from_objects
+    from hogwild.job.initial_values import load_initial
     from hogwild.job.packed_data import names_of, packs
     from hogwild.job.parameter_groups import freeze_parameters
     from hogwild.job.parts import Functions, Parts
@@ -140,7 +141,8 @@ def train(
         if resume is None and job.model.init_from is not None:
             if packs(data):
                 data = data.pack(reader, "data.train", None, job.data.on_bad_line)
-            started = initial_note(job, model, names_of(data, data if isinstance(data, Packed) else None), None)
+            names = names_of(data, data if isinstance(data, Packed) else None)
+            started = [load_initial(model, job.model.init_from, names).give_state(model, optimizer)]
         freeze_parameters(model, job.model.freeze)
         parts = from_objects(job, model, loss, optimizer, data, held_back, Functions.of(job, given), reader)
         parts.notes[:0] = started

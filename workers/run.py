@@ -62,7 +62,7 @@ def run_job(
         host.raise_noted()
         request = Request(
             job=job,
-            make_parts=lambda reader: build(job, data_dir, reader, is_fresh=resume is None),
+            make_parts=lambda reader: build(job, data_dir, reader, run=resume),
             job_text=job_text,
             resume=resume,
             data_dir=data_dir.absolute() if data_dir else None,

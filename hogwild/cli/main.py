@@ -125,6 +125,12 @@ def train(
     run_dir: NewRun = None,
     data_dir: DataDir = None,
     resume: Annotated[Path | None, typer.Option(help="Resume a run.", metavar="RUN", callback=named_run)] = None,
+    continued: Annotated[
+        Path | None,
+        typer.Option(
+            "--continue", help="Start with a run's model, its rows matched by name.", metavar="RUN", callback=named_run
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Stop before workers are started.")] = False,
     as_json: Json = False,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress.")] = False,
@@ -141,9 +147,11 @@ def train(
     flags = _flags(procs)
     with reading():
         if resume is not None:
-            refuse_beside_resume(job_file, run_dir)
+            refuse_beside_resume(job_file, run_dir, continued)
             job, job_file, job_text = resumed(own_run(resume, os.environ), overrides, flags)
         else:
+            if continued is not None:
+                overrides = [f"model.init_from.path={json.dumps(str(continued.absolute()))}", *overrides]
             job, job_text = load(job_file, overrides, flags)
     if nodes is not None:
         from hogwild.cli.nodes import checked, train_on_nodes

@@ -122,6 +122,8 @@ class _JobDraft(YamlReading):
             if section.get(part) is None:
                 section[part] = {}
                 self.keys[path[:depth]] = self.places[path[:depth]] = SourcePlace(COMMAND_LINE)
+            if part == "init_from" and isinstance(section[part], str):
+                section[part] = {"path": section[part]}
             section = section[part]
             if not isinstance(section, dict):
                 return  # a mistake in the file, which is reported as such

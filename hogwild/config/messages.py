@@ -11,7 +11,8 @@ from pydantic_core import ErrorDetails
 from hogwild.config import synonyms, torch_arguments
 from hogwild.config.field_types import TAG, Section
 from hogwild.config.rules import JobFinding, show
-from hogwild.config.schema import SCHEDULES, Job
+from hogwild.config.schedules import SCHEDULES
+from hogwild.config.schema import Job
 from hogwild.config.strict_yaml import Path, dotted
 from hogwild.errors import did_you_mean, nearest
 from hogwild.metrics import catalog

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from hogwild.config import synonyms, torch_arguments
-from hogwild.config.schema import SCHEDULES, SGD, Supervise, Train
+from hogwild.config.schedules import SCHEDULES
+from hogwild.config.schema import SGD, Supervise, Train
 from hogwild.config.strict_yaml import Path
 from hogwild.config.torch_arguments import Check
 from hogwild.devices.kinds import accelerators

@@ -1,7 +1,7 @@
 """A text as word numbers."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -48,6 +48,11 @@ class Text(PackedFile):
                 raise bad_argument(f"{who}: {name} must be a whole number >= 1, got {value!r}")
         self.path = find_text(who, path, root, ADVICE)
         self.min_count, self.context = min_count, context
+        self.known: list[str] = []
+
+    def remember(self, names: Mapping[str, Sequence[str]]) -> None:
+        """Give the `words` of `names` a number however rarely they occur."""
+        self.known = [*names.get("words", ())]
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
         return TextParsing(self, what, like, on_bad_line)
@@ -57,7 +62,7 @@ class TextParsing(Parsing):
     """The parsing of a text into packed arrays. In one process: 100 MB take a second, and unzipping as long."""
 
     source: Text
-    kind, options = "Text", ("min_count", "context")
+    kind, options = "Text", ("min_count", "context", "known")
 
     def parse(self, tell: Tell) -> Parsed:
         """Parse the text. Raises DataError, MemoryShortError."""
@@ -94,10 +99,14 @@ class TextParsing(Parsing):
             rank[:] = [place.get(word, -1) if word is not None else -1 for word in found]
             left_out["words unknown to the training data"] = int(counts[good & (rank < 0)].sum())
         else:
-            kept = np.flatnonzero(good & (counts >= self.source.min_count))
+            known = set(self.source.known)
+            is_known = np.array([word in known for word in found], bool) if known else False
+            kept = np.flatnonzero(good & ((counts >= self.source.min_count) | is_known))
             kept = kept[np.argsort(-counts[kept], kind="stable")]
             rank[kept] = np.arange(len(kept), dtype=np.int32)
             words = [found[entry] or "" for entry in kept]
+            known -= {*words}
+            words += [word for word in self.source.known if word in known]
             left_out[f"words rarer than min_count {self.source.min_count}"] = int(counts[good & (rank < 0)].sum())
         if not (rank >= 0).any():
             raise self._no_words(table, found)

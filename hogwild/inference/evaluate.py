@@ -59,7 +59,7 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
         )
     state = load(checkpoint)
     updates = update_of(checkpoint.name)
-    parts = build(job, data_dir, is_fresh=False)
+    parts = build(job, data_dir, run=checkpoint.parent.parent)
     require_same(state, checkpoint.parent.parent, parts.names, {"names": parts.identity["names"]})
     if keep_outputs and parts.output is None:
         raise UsageError("--predictions: the model does not return one tensor per batch", code="usage/no-predictions")

@@ -25,12 +25,11 @@ from hogwild.feeds.packed import Packed
 from hogwild.inference.recommend import Recommendation, items_of, number_of, recommend
 from hogwild.inference.sample_text import SYMBOLS, sample
 from hogwild.inference.word_vectors import WordVectors
-from hogwild.job.identity import read_names
+from hogwild.job.identity import names_beside
 from hogwild.job.packed_data import packs, sizes_for
 from hogwild.parameters.state_dicts import load_model
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.storage.checkpoint import load as load_checkpoint
-from hogwild.storage.run_directory import NAMES
 from hogwild.training.evaluator import evaluating
 from hogwild.training.recurrent_state import forward_of
 from hogwild.user_code import build, resolve
@@ -55,7 +54,7 @@ class Trained:
         """Build the job's model and load the checkpoint's weights. Raises CheckpointError, RunError, and errors of the
         model's class."""
         state = load_checkpoint(checkpoint)
-        known = read_names(checkpoint.parent.parent / NAMES)
+        known = names_beside(checkpoint, state)
         model = build(job.model, **sizes_for(job.model, known["sizes"]))
         try:
             if "tensors" in state:  # its own state_dict is incomplete, or not what it loads

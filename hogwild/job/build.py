@@ -23,11 +23,12 @@ from hogwild.job.checks import batch_of, inspect
 from hogwild.job.data import check_length, ring_spec_of, sources_of
 from hogwild.job.gradient_check import SAMPLES as GRADIENT_SAMPLES
 from hogwild.job.gradient_check import check_gradients
-from hogwild.job.identity import identified
-from hogwild.job.initial_values import load_initial
+from hogwild.job.identity import identified, read_names
+from hogwild.job.initial_values import known_names, load_initial
 from hogwild.job.packed_data import count_classes, names_of, pack, require_fitting, sizes_for
 from hogwild.job.parameter_groups import freeze_parameters, late_parameters, param_groups, require_trained
 from hogwild.job.parts import Functions, Parts
+from hogwild.job.row_names import KnownNames
 from hogwild.job.update_choice import UpdateChoice, choose, meetings
 from hogwild.metrics.panel import Panel
 from hogwild.optimizers import FTRL
@@ -45,14 +46,17 @@ from hogwild.user_code import build_callable
 NO_KERNEL = UpdateChoice(None, "autograd: compiled kernels run on the CPU only", is_worth_saying=False)
 
 
-def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, is_fresh: bool = True) -> Parts:
+def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, run: Path | None = None) -> Parts:
     """Import and call the classes that the job file names, in a fixed order under the job's seed. `reader` loads the
-    data into memory; by default this process, row by row. Without `is_fresh` a checkpoint's values follow, so
-    `model.init_from` is not read."""
+    data into memory; by default this process, row by row. `run`: the directory of the run that is resumed or evaluated:
+    a checkpoint's values follow, so `model.init_from` is not read."""
     if data_dir is not None:
         set_data_dir(data_dir)
     reader = reader or InTurn(job.seed)
-    data = pack(job, reader)
+    known = KnownNames()
+    if job.model.init_from is not None:
+        known = known_names(job.model.init_from) if run is None else KnownNames.of_run(read_names(run))
+    data = pack(job, reader, known)
     torch.manual_seed(job.seed)
     require_fitting(job.model, data.made)
     count_classes(job.model, data.made)
@@ -63,9 +67,10 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, is_f
             code="model/not-a-module",
         )
     loss = build_callable(job.loss)
-    started = []
-    if is_fresh and job.model.init_from is not None:
-        started = initial_note(job, model, names_of(data.made, data.train), job.model)
+    started = None
+    if run is None and job.model.init_from is not None:
+        names = names_of(data.made, data.train)
+        started = load_initial(model, job.model.init_from, names, job.model, data.unseen)
     frozen = freeze_parameters(model, job.model.freeze)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
@@ -81,14 +86,11 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, is_f
     if isinstance(val, Component):
         val = build_component(val)
     parts = from_objects(job, model, loss, optimizer, train, val, Functions.of(job), reader, generator)
-    parts.notes[:0] = started
+    parts.notes[:0] = [started.give_state(model, optimizer)] if started is not None else []
     parts.component = job.model
+    if parts.names is not None and data.unseen:
+        parts.names["unseen"] = data.unseen
     return parts
-
-
-def initial_note(job: Job, model: nn.Module, names: Mapping[str, Any] | None, component: Component | None) -> list[str]:
-    """Load the values of `model.init_from` into the model, if it is set; return a note on the tensors."""
-    return [] if job.model.init_from is None else [load_initial(model, job.model.init_from, names, component)]
 
 
 def from_objects(

@@ -4,7 +4,8 @@
 
 Names must match exactly: tensors missing in the file keep the constructor's values, tensors missing in the model are
 not used, and both are listed. A tensor of another shape is an error, and so is a file without any matching tensor. Rows
-that stand for users, words and the like are matched by name (`identity.py`)."""
+that stand for users, words and the like are matched by name (`row_names.py`). A checkpoint also has the optimizer's
+state, which follows its parameters row by row."""
 
 import fnmatch
 import json
@@ -14,6 +15,7 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,15 @@ from hogwild.config.field_types import Component
 from hogwild.config.schema import InitFrom
 from hogwild.data.locate import beside, folders
 from hogwild.errors import ModelError, NotFoundError
-from hogwild.job.identity import by_name, identity_of, names_by_kind, read_names, rows_of
+from hogwild.job.identity import identity_of, names_beside, read_names
 from hogwild.job.parameter_groups import no_match
+from hogwild.job.row_names import FEATURES, KnownNames, Move, matched, moved, names_by_kind, rows_of
 from hogwild.parameters import state_dicts
+from hogwild.parameters.state_layout import initial_state
+from hogwild.parameters.trial_step import parameters_of
 from hogwild.storage.checkpoint import load as load_checkpoint
 from hogwild.storage.checkpoint_format import MANIFEST, newest_good
-from hogwild.storage.run_directory import BEST, NAMES
+from hogwild.storage.run_directory import BEST
 
 SHOWN = 12  # names in a list, before "and N more"
 WRAPPED = ("state_dict", "model", "model_state_dict")  # keys that training scripts use in their own files
@@ -43,18 +48,80 @@ DAMAGED = (
 )
 
 
+def known_names(spec: str | InitFrom | None) -> KnownNames:
+    """Return the names of the file's rows that get a row even if the data lacks them. Raises NotFoundError, ModelError,
+    RunError."""
+    if spec is None:
+        return KnownNames()
+    given = spec if isinstance(spec, InitFrom) else InitFrom(path=spec)
+    path = _found(given.path)
+    return KnownNames.kept(read_names(_checkpoint_in(path) if path.is_dir() else path.parent), given.gone)
+
+
+@dataclass(frozen=True, slots=True)
+class InitialValues:
+    """Initial values that a model got. `note`: a sentence about which were used and which were not. The optimizer state
+    that the file has, by parameter; and the moves of rows, by tensor."""
+
+    note: str
+    _state: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    _groups: Sequence[Mapping[str, Any]] = ()
+    _moves: Mapping[str, Sequence[Move]] = field(default_factory=dict)
+
+    def give_state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+        """Set the optimizer's state to the file's, row by row; rows that are new begin as the optimizer begins. Return
+        the note, with a sentence about it. A parameter whose state has other parts, of another optimizer, begins
+        anew."""
+        if not self._state:
+            return self.note
+        initial, numbers = initial_state(model, optimizer)
+        names, taken = state_dicts.names_of(model, optimizer), 0
+        for index, (name, param) in enumerate(zip(names, parameters_of(optimizer), strict=True)):
+            own, there = initial.get(index, {}), self._state.get(name, {})
+            if own and own.keys() == there.keys():
+                moves = self._moves.get(name, ())
+                found = {key: _state_part(value, there[key], moves) for key, value in own.items()}
+                if all(value is not None for value in found.values()):
+                    optimizer.state[param] = found
+                    taken += 1
+        if len(self._groups) == len(optimizer.param_groups):
+            for group, key, _ in numbers:
+                optimizer.param_groups[group][key] = self._groups[group].get(key, optimizer.param_groups[group][key])
+        return (
+            f"{self.note}; optimizer state of {taken} of {len(initial)} parameters is from there"
+            if initial
+            else self.note
+        )
+
+
+def _state_part(own: Any, saved: Any, moves: Sequence[Move]) -> Any:
+    """Return a part of a parameter's state with the saved rows; None if it does not fit."""
+    if not isinstance(own, Tensor) or not isinstance(saved, Tensor):
+        return saved if type(own) is type(saved) else None
+    saved = saved.to(own.dtype)
+    # A part may have fewer dimensions than its parameter, such as one number per row.
+    moves = [move for move in moves if move[0] < own.dim()]
+    try:
+        found = moved(own.clone(memory_format=torch.contiguous_format), saved, moves)
+    except (IndexError, RuntimeError):
+        return None
+    return found if found.shape == own.shape else None
+
+
 def load_initial(
     model: nn.Module,
     spec: str | InitFrom,
     names: Mapping[str, Any] | None = None,
     component: Component | None = None,
-) -> str:
-    """Copy matching tensors into the model, in place; return a sentence about which were used and which were not.
-    `names`: of the data (`packed_data.names_of`), to match rows; `component`: what the model was built from. Raises
-    NotFoundError, and ModelError for a file that cannot be read or does not fit; then nothing was changed."""
-    given, skip = (spec, []) if isinstance(spec, str) else (spec.path, spec.skip)
-    path = _found(given)
-    saved, theirs, recorded = read_tensors(path)
+    unseen: Mapping[str, Sequence[int]] | None = None,
+) -> InitialValues:
+    """Copy matching tensors into the model, in place. `names`: of the data (`packed_data.names_of`), to match rows;
+    `component`: what the model was built from; `unseen` as from `KnownNames.extend`. Raises NotFoundError, and
+    ModelError for a file that cannot be read or does not fit; then nothing was changed."""
+    given = spec if not isinstance(spec, str) else InitFrom(path=spec)
+    path, skip = _found(given.path), given.skip
+    saved, theirs, state = read_tensors(path)
+    recorded = state.get("data", {}).get("names")
     own = model.state_dict()
     left_out = _skipped(skip, [*own, *(name for name in saved if name not in own)])
     chosen = {name: value for name, value in saved.items() if name in own and name not in left_out}
@@ -63,13 +130,14 @@ def load_initial(
     ours = names_by_kind(names)
     if not theirs and recorded == identity_of(names)["names"]:
         theirs = ours
-    if "features" not in theirs:  # numbers, not names
-        ours.pop("features", None)
+    if FEATURES not in theirs:  # numbers, not names
+        ours.pop(FEATURES, None)
     try:
-        by_their_names, counts = by_name(model, chosen, ours, theirs, rows_of(component, model, names))
+        moves, counts = matched(model, chosen, ours, theirs, rows_of(component, model, names), unseen or {})
     except ModelError as error:
         raise ModelError(f"model.init_from: {path}: {error}; or add it to skip", code=error.code) from None
-    chosen |= by_their_names
+    for name, moving in moves.items():
+        chosen[name] = moved(own[name].detach().clone(), chosen[name].to(own[name].dtype), moving)
     for name, value in chosen.items():
         _check(path, name, own[name], value)
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -83,13 +151,20 @@ def load_initial(
     if unknown := getattr(left, "unexpected_keys", ()):
         words = "the model's state_dict() has these names, but its load_state_dict() rejects them; add a load hook"
         raise _mismatch(path, f"{_some(unknown)}: {words}")
-    return "; ".join([_describe(path, own, saved, chosen, left_out), *counts])
+    note = "; ".join([_describe(path, own, saved, chosen, left_out), *counts])
+    if not given.optimizer_state or "optimizer_names" not in state:
+        return InitialValues(note)
+    rule = state["optimizer"]
+    by_param = {state["optimizer_names"][index]: part for index, part in rule["state"].items()}
+    return InitialValues(
+        note, {name: part for name, part in by_param.items() if name in chosen}, rule["param_groups"], moves
+    )
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Sequence[Any]], dict[str, str] | None]:
+def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Sequence[Any]], Mapping[str, Any]]:
     """Return (name -> tensor on the CPU, and modules' extra state, from a state_dict, a .safetensors file, a checkpoint
-    or a run directory; names of its rows, from a names.json beside it or its run's; their digests, if a checkpoint has
-    them). Raises ModelError, CheckpointError, RunError."""
+    or a run directory; names of its rows, from a names.json beside it or its run's; the checkpoint's whole state).
+    Raises ModelError, CheckpointError, RunError."""
     try:
         folder, state = path.parent, dict[str, Any]()
         if path.is_dir():
@@ -99,11 +174,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Sequence[Any]], 
         else:
             _look_whether_it_came(path)
             saved = _safetensors(path) if path.suffix == ".safetensors" else _state_dict(path)
-        found = next((file for file in (folder / NAMES, folder.parent.parent / NAMES) if file.exists()), None)
-        names, recorded = read_names(found) if found else None, state.get("data", {}).get("names")
-        if names and recorded is not None and identity_of(names)["names"] != recorded:
-            raise ModelError(f"model.init_from: {found} does not belong to {folder}", code="model/init-names")
-        return saved, names_by_kind(names), recorded
+        return saved, names_by_kind(names_beside(folder, state)), state
     except (OSError, EOFError, ValueError, RuntimeError, AttributeError, pickle.UnpicklingError) as error:
         raise _unreadable(path, f"cannot be read: {error}") from error
 

@@ -2,7 +2,8 @@
 
 A data set that can be packed has `pack(reader, what, like, on_bad_line) -> Packed`; `like` is the training data, whose
 vocabulary and numbers are used for validation data. A model may have `see(train, val)`, which is called once with the
-arrays of both (val may be None): counts for its negatives, known triples.
+arrays of both (val may be None): counts for its negatives, known triples. A data set that leaves out rare names may
+have `remember(names)`, called before `pack` with those that have a row already.
 
 Any other data set gives sizes by an attribute or property of its class: `sizes` (name -> number: `features`; after
 `count_classes()`, if it has that, also `classes`), or
@@ -11,7 +12,7 @@ Any other data set gives sizes by an attribute or property of its class: `sizes`
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from hogwild.config.schema import Split
 from hogwild.errors import DataError, ModelError
 from hogwild.feeds.materialise import Held, Reader, division
 from hogwild.feeds.packed import Packed
+from hogwild.job.row_names import KnownNames
 from hogwild.user_code import build, resolve
 
 SIZES, VOCABULARIES = "sizes", "vocabularies"
@@ -36,6 +38,7 @@ class PackedData:
     train: Packed | None = None
     val: Packed | None = None
     made: Any = None
+    unseen: dict[str, list[int]] = field(default_factory=dict)  # of the last rows of each kind, which have no sample
 
     @property
     def sizes(self) -> Mapping[str, Any]:
@@ -48,17 +51,21 @@ def packs(dataset: Any) -> bool:
     return callable(getattr(dataset, "pack", None))
 
 
-def pack(job: Job, reader: Reader) -> PackedData:
-    """Return the packed data of a job file. Raises DataError and what the classes raise."""
+def pack(job: Job, reader: Reader, known: KnownNames) -> PackedData:
+    """Return the packed data of a job file, with rows for `known` names. Raises DataError and what the classes
+    raise."""
     found = resolve(job.data.train.class_path)
     if not packs(found):
         has_sizes = hasattr(found, VOCABULARIES) or hasattr(found, SIZES)
         return PackedData(made=build(job.data.train)) if has_sizes else PackedData()
-    train: Packed = build(job.data.train).pack(reader, "data.train", None, job.data.on_bad_line)
+    dataset = build(job.data.train)
+    if hasattr(dataset, "remember"):
+        dataset.remember(known.names)
+    train, unseen = known.extend(dataset.pack(reader, "data.train", None, job.data.on_bad_line))
     val = job.data.val
     if not isinstance(val, Component) or not packs(resolve(val.class_path)):
-        return PackedData(train)
-    return PackedData(train, build(val).pack(reader, "data.val", train, job.data.on_bad_line))
+        return PackedData(train, unseen=unseen)
+    return PackedData(train, build(val).pack(reader, "data.val", train, job.data.on_bad_line), unseen=unseen)
 
 
 def sizes_for(model: Component, sizes: Mapping[str, Any]) -> dict[str, Any]:

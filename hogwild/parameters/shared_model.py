@@ -119,6 +119,15 @@ class SharedModel:
         if self.has_buffers:
             buffers.restart(self.layout.buffers, self.regions[buffers.REGION], self.layout.workers)
 
+    def restart_state(self) -> None:
+        """Write the optimizer's own state into every block: training begins with it."""
+        params = parameters_of(self.optimizer)
+        own = {
+            i: dict(self.optimizer.state[param]) for i, param in enumerate(params) if self.optimizer.state.get(param)
+        }
+        for block in self._blocks():
+            block.write(own, {}, keep=self.layout.state.shared)
+
     def _blocks(self) -> list[StateBlock]:
         return [StateBlock(self.layout.state, self.regions, k) for k in range(self.layout.state_blocks)]
 
@@ -144,8 +153,9 @@ class SharedModel:
     def snapshot(self, copies: state_dicts.Copies | None = None) -> dict[str, Any]:
         """Return a snapshot, after `merge_buffers`: private copies, or `copies.of` each tensor; if that is the shared
         memory itself, it must be written out before training continues. `model` and `optimizer` are stock state_dicts
-        (the shared state, or that of the most updates), `optimizer_private` has one per worker, None if it has no state
-        yet, `optimizer_updates` the number of updates of each; both are empty if shared.
+        (the shared state, or that of the most updates), `optimizer_names` names the parameters that it numbers,
+        `optimizer_private` has one state per worker, None if it has none yet, `optimizer_updates` the number of updates
+        of each; both are empty if shared.
 
         `torch.load(weights_only=True)` can read it, unless the model's own `get_extra_state` prevents that."""
         copies = state_dicts.Copies() if copies is None else copies
@@ -154,6 +164,7 @@ class SharedModel:
         return {
             **state_dicts.model_state(self.model, copies),
             "optimizer": states[self._exemplar()],
+            "optimizer_names": state_dicts.names_of(self.model, self.optimizer),
             "optimizer_private": [] if self.layout.state.shared else [s if s["state"] else None for s in states],
             "optimizer_updates": [] if self.layout.state.shared else [block.updates for block in self._blocks()],
         }

@@ -83,12 +83,18 @@ def plan_state(
 
     Raises OptimizerError if the dry step fails."""
     own = {i: dict(optimizer.state[p]) for i, p in enumerate(parameters_of(optimizer)) if optimizer.state.get(p)}
-    after, group_numbers = dry_step(optimizer, sparse_parameters(model))
-    layout = _Planner(flats, _places(model, flats, optimizer)).plan(after, group_numbers, shared)
+    initial, group_numbers = initial_state(model, optimizer)
+    layout = _Planner(flats, _places(model, flats, optimizer)).plan(initial, group_numbers, shared)
     if not shared:
         return layout, own
-    initial = {i: {key: _initial(key, value) for key, value in state.items()} for i, state in after.items()}
-    return layout, initial | {i: initial.get(i, {}) | state for i, state in own.items()}
+    return layout, {**initial, **{i: {**initial.get(i, {}), **state} for i, state in own.items()}}
+
+
+def initial_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[State, list[tuple[int, str, Any]]]:
+    """Return all state as it is before the first update, and (group, key, value) of the counters in groups. A constant
+    tensor may be stored as one number (stride 0). Raises OptimizerError if the dry step fails."""
+    after, group_numbers = dry_step(optimizer, sparse_parameters(model))
+    return {i: {key: _initial(key, value) for key, value in state.items()} for i, state in after.items()}, group_numbers
 
 
 def _initial(key: str, value: Any) -> Any:

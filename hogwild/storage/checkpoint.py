@@ -26,6 +26,7 @@ from hogwild.storage.published_folder import (
     written_aside,
 )
 from hogwild.storage.records import to_json
+from hogwild.storage.run_directory import NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ def write(
         folder.mkdir(exist_ok=True)
         with written_aside(folder / name) as aside:
             files = {STATE: _write_state(aside / STATE, state), MODEL: _write_model(aside / MODEL, model_tensors)}
+            _take_names(folder.parent / NAMES, aside / NAMES)
             write_manifest(aside, _manifest(name, files, meta))
             publish_instead(aside, folder / name)
         return folder / name
@@ -58,6 +60,18 @@ def write(
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         words = f"cannot write checkpoint {folder / name}: {reason}; earlier checkpoints are kept"
         raise CheckpointError(words, code="checkpoint/not-written") from error
+
+
+def _take_names(file: Path, target: Path) -> None:
+    """Put the run's names.json into the checkpoint, without a copy where the file system allows that: the names of its
+    rows. The state has their digests, so the manifest does not list it. It is written anew for every run, never
+    changed."""
+    with contextlib.suppress(FileNotFoundError):  # not every model has such rows
+        try:
+            target.hardlink_to(file)
+        except OSError:
+            if file.exists():
+                shutil.copyfile(file, target)
 
 
 def _write_state(path: Path, state: dict[str, Any]) -> Entry:

@@ -20,6 +20,7 @@ import hogwild
 from hogwild.cli import main
 from hogwild.config.field_types import Component
 from hogwild.config.load import load_job
+from hogwild.config.schema import InitFrom
 from hogwild.errors import DataError, ModelError
 from hogwild.job.build import build as from_file
 from hogwild.job.initial_values import load_initial
@@ -181,9 +182,9 @@ def test_a_model_goes_on_with_grown_data_by_name(old: bool, folder: Path, say: S
     table(["A0", *USERS[:2], *USERS[3:]], folder / "ratings.csv")
     start = ("model.init_from=run", "optimizer.init_args.lr=0.0", "data.val=null")
     status, said = say("train", "job.yaml", "--run-dir", "grown", "--no-progress", *start)
-    assert status == 0 and "users by name: 5 kept, 1 new, 1 gone" in said, said
+    assert status == 0 and "users by name: 5 kept, 1 kept that the data lacks, 1 new, 0 gone" in said, said
     after = users_of(folder / "grown")
-    assert [*after] == ["A0", *USERS[:2], *USERS[3:]]
+    assert [*after] == ["A0", *USERS[:2], *USERS[3:], USERS[2]]
     assert all(torch.equal(after[name], before[name]) for name in before.keys() & after.keys())
     assert not any(torch.equal(after["A0"], row) for row in before.values())
 
@@ -198,16 +199,17 @@ def test_a_checkpoint_away_from_its_run_is_taken_where_the_names_are_its_own(fol
         return from_file(job, None).notes[0]
 
     assert "5 of the model's 5 tensors" in note()
+    (alone / "names.json").unlink()
     table(OTHERS, folder / "ratings.csv")
     with pytest.raises(ModelError, match=r"no names\.json beside it or in its run names them") as refused:
         note()
     assert refused.value.code == "model/init-names"
     names = json.loads((folder / "run" / "names.json").read_text())
     (alone / "names.json").write_text(json.dumps(names))
-    assert "users by name: 5 kept, 1 new, 1 gone" in note()
+    assert "users by name: 5 kept, 1 kept that the data lacks, 1 new, 0 gone" in note()
     names["names"]["users"].reverse()
     (alone / "names.json").write_text(json.dumps(names))
-    with pytest.raises(ModelError, match=re.escape(f"{alone / 'names.json'} does not belong to ")):
+    with pytest.raises(ModelError, match=re.escape(f"{alone}: its names.json does not belong to it")):
         note()
 
 
@@ -369,11 +371,8 @@ def test_a_file_without_names_has_no_rows_for_them(tmp_path: Path) -> None:
         load_initial(new, str(path), named(classes=["a", "b", "c"]), component)
     assert refused.value.code == "model/init-names"
 
-    class Skipping:
-        skip = ("head.*",)
-
-    Skipping.path = str(path)  # type: ignore[attr-defined]
-    assert "6 of the model's" not in load_initial(new, Skipping(), named(classes=["a", "b", "c"]), component)  # type: ignore[arg-type]
+    skipping = InitFrom(path=str(path), skip=["head.*"])
+    assert "6 of the model's" not in load_initial(new, skipping, named(classes=["a", "b", "c"]), component).note
     assert torch.equal(new.body.weight, old.body.weight)
 
 

@@ -17,6 +17,7 @@ from torch.utils.data import TensorDataset
 
 import hogwild
 from hogwild.cli import main
+from hogwild.config.schema import InitFrom
 from hogwild.errors import HogwildError, ModelError
 from hogwild.job.initial_values import load_initial, read_tensors
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
@@ -34,9 +35,8 @@ class Net(nn.Module):
         return self.head(self.norm(self.body(x)))
 
 
-class Spec:
-    def __init__(self, path: Path, *skip: str) -> None:
-        self.path, self.skip = str(path), skip
+def spec(path: Path, *skip: str) -> InitFrom:
+    return InitFrom(path=str(path), skip=[*skip])
 
 
 def saved(folder: Path, values: Any, name: str = "base.pt") -> Path:
@@ -66,7 +66,7 @@ def files(folder: Path) -> Mapping[str, Path]:
 def test_every_form_of_a_file_gives_the_same_parameters(tmp_path: Path) -> None:
     for form, path in files(tmp_path).items():
         model = Net(2)
-        note = load_initial(model, str(path))
+        note = load_initial(model, str(path)).note
         assert "9 of the model's 9 tensors are from this file" in note, form
         assert all(map(torch.equal, model.parameters(), Net(1).parameters())), form
 
@@ -76,7 +76,7 @@ def test_what_is_missing_unexpected_or_skipped_is_listed(tmp_path: Path) -> None
     del state["body.bias"]
     state["old.weight"] = torch.ones(2)
     model, before = Net(2), Net(2)
-    note = load_initial(model, Spec(saved(tmp_path, state), "head.*"))
+    note = load_initial(model, spec(saved(tmp_path, state), "head.*")).note
     assert "6 of the model's 9 tensors are from this file" in note
     assert "missing there, as the constructor made them: body.bias;" in note
     assert "not in the model, not used: old.weight;" in note
@@ -94,7 +94,7 @@ def test_a_head_of_another_size_is_an_error_that_says_how_to_leave_it_out(tmp_pa
     assert "head.weight is (7, 5) in the file and (3, 5) in the model" in str(raised.value)
     assert 'skip: ["head.*"]' in str(raised.value)
     assert all(map(torch.equal, model.parameters(), Net(2).parameters()))
-    load_initial(model, Spec(path, "head.*"))
+    load_initial(model, spec(path, "head.*"))
     assert torch.equal(model.body.weight, Net(1, classes=7).body.weight)
 
 
@@ -225,7 +225,7 @@ def test_a_file_that_was_overwritten_is_read_or_refused_and_nothing_else(zipped:
 
 def test_a_skip_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"init_from.skip\[0\]: 'haed.\*' matches no tensor; similar names: .*head"):
-        load_initial(Net(2), Spec(saved(tmp_path, Net(1).state_dict()), "haed.*"))
+        load_initial(Net(2), spec(saved(tmp_path, Net(1).state_dict()), "haed.*"))
 
 
 # ---- in a job --------------------------------------------------------------------------------------------------------

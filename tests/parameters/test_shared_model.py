@@ -518,9 +518,18 @@ def test_a_model_goes_back_to_a_snapshot_whatever_its_own_state_dict_and_load_do
     assert own.keys() == model.state_dict().keys(), "what is exported is what the model says of itself"
 
 
+PARTS = {"model", "optimizer", "optimizer_names", "optimizer_private", "optimizer_updates"}
+
+
 def test_an_ordinary_models_snapshot_holds_every_tensor_once_and_under_its_own_name_alone() -> None:
     _, shared = trained(1)
-    assert shared.snapshot().keys() == {"model", "optimizer", "optimizer_private", "optimizer_updates"}
+    assert shared.snapshot().keys() == {
+        "model",
+        "optimizer",
+        "optimizer_names",
+        "optimizer_private",
+        "optimizer_updates",
+    }
     file = io.BytesIO()
     torch.save(build(model := Renames(), sgd(model)).snapshot(), file)
     assert len(file.getvalue()) < 2 * sum(t.nbytes for t in (*model.parameters(), *model.buffers())) + 8192
@@ -536,7 +545,7 @@ class Extra(Normed):
 
 def test_what_a_module_keeps_besides_comes_back_where_there_is_such_a_module_and_is_refused_elsewhere() -> None:
     snapshot = through_a_file(build(model := Extra(), sgd(model)).snapshot())
-    assert snapshot.keys() == {"model", "optimizer", "optimizer_private", "optimizer_updates"}
+    assert snapshot.keys() == PARTS
     again = Extra()
     build(again, sgd(again)).restore(snapshot)
     assert again.words == ["a", "b"]

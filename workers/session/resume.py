@@ -8,8 +8,9 @@ from typing import Any
 from hogwild.config.load import Job, load_job
 from hogwild.config.of_run import new_run_command
 from hogwild.errors import CheckpointError, UsageError
-from hogwild.job.build import differences, initial_note
+from hogwild.job.build import differences
 from hogwild.job.identity import require_same
+from hogwild.job.initial_values import load_initial
 from hogwild.parameters.state_dicts import check_groups, check_parts
 from hogwild.storage.checkpoint import Taken, load_newest
 from hogwild.storage.checkpoint_format import set_aside_after
@@ -87,8 +88,12 @@ def restore(session: Session) -> Taken[str | None]:
     if taken.path is None and taken.misfit is not None:
         raise taken.misfit
     if taken.path is None:  # start from the beginning, or from `model.init_from`
-        parts = session.parts
-        parts.notes[:0] = initial_note(session.job, session.shared.model, parts.names, parts.component)
+        parts, initial = session.parts, session.job.model.init_from
+        if initial is not None:
+            unseen = (parts.names or {}).get("unseen")
+            values = load_initial(session.shared.model, initial, parts.names, parts.component, unseen)
+            parts.notes.insert(0, values.give_state(session.shared.model, session.shared.optimizer))
+            session.shared.restart_state()
         session.shared.restart_buffers()
     return replace(taken, state={})
 
