@@ -319,18 +319,26 @@ def _path_of(thing: Any) -> str:
     return ".".join(part if part.isidentifier() else "anonymous" for part in parts)
 
 
-def load(source: str | Path, *, which: str | None = None, data_dir: str | Path | None = None) -> "Trained":
+def load(
+    source: str | Path,
+    *,
+    which: str | None = None,
+    data_dir: str | Path | None = None,
+    model: nn.Module | None = None,
+) -> "Trained":
     """Load a run's model, ready to use. `source` is a run directory (its best checkpoint, or `which="latest"`) or a
-    checkpoint. See `hogwild.inference.trained_model`. Raises NotFoundError, UsageError, CheckpointError, RunError."""
-    from hogwild.config.of_run import checkpoint_of, data_folder, resumed
+    checkpoint. `model` gets the weights, in place, and is used instead of a new object of the run's class: a run of
+    `train` records no arguments of classes, so it needs one unless the class can be built without. See
+    `hogwild.inference.trained_model`. Raises NotFoundError, UsageError, ModelError, CheckpointError, RunError."""
+    from hogwild.config.of_run import checkpoint_of, data_folder, is_of_library, recorded
     from hogwild.data.locate import set_data_dir
     from hogwild.inference.trained_model import Trained
 
     path = checkpoint_of(Path(source), which)
     run = path.parent.parent
-    job, users_file, _ = resumed(run, [], {})
+    job, users_file, _ = recorded(run)
     folder = data_folder(Path(data_dir) if data_dir is not None else None, run)
     user_path(users_file)
     if folder is not None:
         set_data_dir(folder)
-    return Trained.of(job, path)
+    return Trained.of(job, path, model, is_of_objects=is_of_library(run))

@@ -77,19 +77,31 @@ def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) ->
     """Return the job as it was resolved, with the present overrides; and the file it came from, for the user's own
     modules. Raises UsageError for a run of the library's: its job file names classes, not the objects that were
     trained."""
-    resolved = require_run(run)
-    environment = _environment(run)
-    if environment.get("caller") == LIBRARY:
+    if is_of_library(run):
         raise UsageError(
             f"run {run} was made by a call of {LIBRARY} with objects that cannot be rebuilt from its files: their "
             f"arguments are not recorded. Resume by the same call with resume={str(run)!r} and the same objects",
             code="usage/library-run",
         )
+    return recorded(run, overrides, flags)
+
+
+def is_of_library(run: Path) -> bool:
+    """Return whether a call of the library made the run. Raises NotFoundError."""
+    require_run(run)
+    return _environment(run).get("caller") == LIBRARY
+
+
+def recorded(
+    run: Path, overrides: Sequence[str] = (), flags: Mapping[str, object] | None = None
+) -> tuple["Job", Path | None, str]:
+    """As `resumed`, also for a run of the library's, whose classes have no arguments."""
+    resolved, environment = require_run(run), _environment(run)
     if _is_measured(resolved) and any(
         change.partition("=")[0] in [f"train.{name}" for name in PLACES] for change in overrides
     ):
         overrides = ["train.exchange=auto", *overrides]  # the measurement there does not apply here
-    job, _ = load(resolved, overrides, flags)
+    job, _ = load(resolved, overrides, flags or {})
     as_written = run / "job.yaml"
     # A path in the folder where the run first looked for user code; the current folder may be another.
     folders = environment.get("user_folders")

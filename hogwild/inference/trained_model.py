@@ -7,6 +7,7 @@ the run's names.json, written at its start. The training data is not needed."""
 
 import inspect
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from torch.utils.data import TensorDataset
 from hogwild.config.load import Job
 from hogwild.data.cache import DatasetCache
 from hogwild.data.packed_cache import load as load_kept
-from hogwild.errors import CheckpointError, DataError, HogwildError, RunError, UsageError
+from hogwild.errors import CheckpointError, DataError, HogwildError, ModelError, RunError, UsageError
 from hogwild.feeds.materialise import InTurn, materialise
 from hogwild.feeds.packed import Packed
 from hogwild.inference.recommend import Recommendation, items_of, number_of, recommend
@@ -50,22 +51,30 @@ class Trained:
     columns: list[str] | None = None  # of the file it was trained on
 
     @classmethod
-    def of(cls, job: Job, checkpoint: Path) -> "Trained":
-        """Build the job's model and load the checkpoint's weights. Raises CheckpointError, RunError, and errors of the
-        model's class."""
+    def of(
+        cls, job: Job, checkpoint: Path, model: nn.Module | None = None, *, is_of_objects: bool = False
+    ) -> "Trained":
+        """Load the checkpoint's weights into `model`, or into a new one of the job's class. `is_of_objects`: the job
+        comes from a call of `hogwild.train`, without the arguments of its classes. Raises CheckpointError, RunError,
+        UsageError, ModelError, and errors of the model's class."""
+        if model is not None and not isinstance(model, nn.Module):
+            raise ModelError(f"model= is a {type(model).__name__}, not a torch.nn.Module", code="model/not-a-module")
         state = load_checkpoint(checkpoint)
         known = names_beside(checkpoint, state)
-        model = build(job.model, **sizes_for(job.model, known["sizes"]))
+        made = _new_model(job, checkpoint, known["sizes"], is_of_objects=is_of_objects) if model is None else model
         try:
             if "tensors" in state:  # its own state_dict is incomplete, or not what it loads
-                load_model(model, state)
+                load_model(made, state)
             else:
-                model.load_state_dict(state["model"])
+                made.load_state_dict(state["model"])
         except (RuntimeError, CheckpointError) as error:
-            raise RunError(
-                f"{checkpoint}: does not fit {job.model.class_path}: {error}", code="run/other-model"
-            ) from None
-        return cls(job, checkpoint, model.eval(), dict(known["names"]), dict(known["sizes"]), known["columns"])
+            what = job.model.class_path if model is None else f"the {type(model).__name__} given as model="
+            if model is None and is_of_objects:
+                raise _needs_model(job, checkpoint, f"the checkpoint does not fit {what}: {error}") from None
+            raise RunError(f"{checkpoint}: does not fit {what}: {error}", code="run/other-model") from None
+        if model is None and is_of_objects:
+            _warn_of_defaults(job, checkpoint, known["sizes"])
+        return cls(job, checkpoint, made.eval(), dict(known["names"]), dict(known["sizes"]), known["columns"])
 
     def predict(self, source: Any) -> Tensor:
         """Return the model's outputs (N, …) for the samples of `source`: a path to a file like the training data's, or
@@ -159,6 +168,35 @@ class Trained:
             for start in range(0, samples, BATCH):
                 found.append(forward(*inputs(start, min(samples, start + BATCH))).clone())
         return torch.cat(found)
+
+
+def _new_model(job: Job, checkpoint: Path, sizes: Mapping[str, Any], *, is_of_objects: bool) -> nn.Module:
+    """Return a new model of the job's class. Raises UsageError if that needs arguments that were not recorded."""
+    try:
+        made: nn.Module = build(job.model, **sizes_for(job.model, sizes))
+    except (HogwildError, TypeError, ValueError) as error:
+        if not is_of_objects:
+            raise
+        raise _needs_model(job, checkpoint, str(error)) from error
+    return made
+
+
+def _warn_of_defaults(job: Job, checkpoint: Path, sizes: Mapping[str, Any]) -> None:
+    """Warn of arguments that may have been others: another activation, say, has the same shapes, so the weights fit and
+    the outputs are wrong."""
+    parameters = inspect.signature(resolve(job.model.class_path)).parameters
+    names = [name for name, one in parameters.items() if one.default is not one.empty and name not in sizes]
+    if names:
+        words = "%s: %s is built with the defaults of its arguments (%s); give model= if it was trained with others"
+        log.warning(words, checkpoint, job.model.class_path, ", ".join(names))
+
+
+def _needs_model(job: Job, checkpoint: Path, why: str) -> UsageError:
+    return UsageError(
+        f"{checkpoint}: its model, {job.model.class_path}, was an object given to hogwild.train, and cannot be built "
+        f"again: {why}\nLoad it from Python with a module of the same architecture: hogwild.load(RUN, model=…)",
+        code="usage/needs-model",
+    )
 
 
 class _Kept(InTurn):

@@ -281,7 +281,7 @@ def test_a_model_whose_state_dict_is_its_own_is_loaded_with_the_tensors_that_wer
     assert torch.equal(found.weight, trained.weight) and torch.equal(found.bias, trained.bias)
 
 
-def test_load_is_for_runs_of_job_files(tmp_path: Path) -> None:
+def test_load_of_nothing_is_an_error_of_ours(tmp_path: Path) -> None:
     with pytest.raises(hogwild.HogwildError):
         hogwild.load(tmp_path / "nothing")
     assert issubclass(UsageError, hogwild.HogwildError)
