@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hogwild.cli import ask, catalog, completion, explain, export, init, jobs, results, runs, serve
+from hogwild.cli import ask, catalog, completion, explain, export, init, jobs, predict, results, runs, serve
 from hogwild.cli.arguments import (
     COMMANDS,
     WITH_JOB,
@@ -306,7 +306,7 @@ app.command("resume")(jobs.resume)
 app.command("retry")(jobs.retry)
 app.command("delete")(jobs.delete)
 app.command("eval")(results.eval_)
-app.command("predict")(results.predict)
+app.command("predict")(predict.predict)
 app.command("most-similar")(results.most_similar)
 app.command("recommend")(results.recommend)
 app.command("sample")(results.sample)

@@ -1,6 +1,7 @@
-"""Commands for finished runs: report and eval; and those that use the trained model: predict, most-similar, recommend,
+"""Commands for finished runs: report and eval; and those that use the trained model: most-similar, recommend,
 sample."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,10 +71,12 @@ def eval_(
         print_result(f"  predictions: {predictions}")
 
 
-def check_file(option: str, file: Path) -> None:
+def check_file(option: str, file: Path, endings: Sequence[str] = (".npz", ".csv")) -> None:
     """Check a file for predictions. Raises UsageError for a wrong ending, NotFoundError if its folder is missing."""
-    if file.suffix not in (".npz", ".csv"):
-        raise UsageError(f"{option} {file}: must end in .npz or .csv", code="usage/bad-value")
+    if file.suffix not in endings:
+        raise UsageError(
+            f"{option} {file}: must end in {', '.join(endings[:-1])} or {endings[-1]}", code="usage/bad-value"
+        )
     if not file.parent.is_dir():
         raise NotFoundError(f"{option} {file}: there is no folder {file.parent.absolute()}", code="usage/no-folder")
 
@@ -95,35 +98,6 @@ def report_answer(runs: list[Path], out: Path | None) -> tuple[dict[str, Any], l
 # ---- the trained model ----------------------------------------------------------------------------------------------
 
 
-def predict(
-    source: Run,
-    input_: Annotated[Path, typer.Argument(metavar="INPUT", help="File in the format of the training data.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write all outputs to this file; default: print one line per sample.", metavar="FILE.npz|FILE.csv"
-        ),
-    ] = None,
-    which: Which = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Predict with a run's model for the samples of a file."""
-    if out is not None:
-        with reading():
-            check_file("--out", out)
-    model = _model(source, which, data_dir)
-    from hogwild.inference.evaluate import write_outputs
-
-    with raising_on_signals():
-        outputs = model.predict(input_)
-        if out is not None:
-            write_outputs(outputs, out)
-            print_result(f"{len(outputs):,} predictions: {out}")
-            return
-        for row in outputs.reshape(len(outputs), -1).tolist():
-            print_result(" ".join(f"{value:.6g}" for value in row))
-
-
 def most_similar(
     source: Run,
     word: Annotated[str, typer.Argument(metavar="WORD", help="Word of the training data.")],
@@ -132,7 +106,7 @@ def most_similar(
     as_json: Json = False,
 ) -> None:
     """Print the words with the nearest vectors, and their cosines."""
-    found = _model(source, which, None).most_similar(word, top)
+    found = model_of(source, which, None).most_similar(word, top)
     print_answer({"word": word, "similar": found}, (f"{cosine:.4f}  {name}" for name, cosine in found), as_json)
 
 
@@ -144,7 +118,7 @@ def recommend(
     as_json: Json = False,
 ) -> None:
     """Recommend items to a user, best first, without those already rated."""
-    found = _model(source, which, None).recommend(user, top)
+    found = model_of(source, which, None).recommend(user, top)
     lines = [*found.notes, *(f"{score:.4f}  {name}" for name, score in found.items)]
     print_answer({"user": user, "items": found.items}, lines, as_json)
 
@@ -159,11 +133,11 @@ def sample(
     as_json: Json = False,
 ) -> None:
     """Generate text with a character model."""
-    found = _model(source, which, None).sample(prompt, length, temperature, seed)
+    found = model_of(source, which, None).sample(prompt, length, temperature, seed)
     print_answer({"prompt": prompt, "text": found}, [prompt + found], as_json)
 
 
-def _model(source: Path, which: str | None, data_dir: Path | None) -> "Trained":
+def model_of(source: Path, which: str | None, data_dir: Path | None) -> "Trained":
     check_choice("--which", which, CHOICES)
     from hogwild.api import load
 

@@ -72,6 +72,11 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
         self._labels = np.repeat(np.arange(len(counts)), counts)
 
     @property
+    def vocabularies(self) -> dict[str, list[str]]:
+        """The names of the classes, by number."""
+        return {"classes": list(self.classes)}
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The sizes that a model takes from the images."""
         channels = len(self._mean)

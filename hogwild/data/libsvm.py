@@ -1,15 +1,17 @@
 """Sparse rows from text: the libsvm (svmlight) format, as written by the LIBSVM collection and scikit-learn."""
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from hogwild.data.locate import bad_argument, choice
+from hogwild.data.text_file import MARK, TextFile, TextStream
 from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Piece, Tell, begins_of, find_text, shown
 from hogwild.data.threads import in_threads
 from hogwild.errors import DataError
@@ -17,6 +19,9 @@ from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.kernels.parsing.found import FOUND, ITEMS, LEAST, LINES, MOST, ROWS, UNSEEN
 
 MOST_INDEX = 2**31 - 2
+PIECE = 1 << 18  # bytes of rows that are predicted at once
+ROW = re.compile(rb"^[^\S\n]*[^\s#]", re.MULTILINE)
+UNLABELLED = re.compile(rb"^(?=[^\S\n]*[0-9]+:)", re.MULTILINE)
 LARGEST_CLASS = 1 << 24  # a float32 represents every whole number up to it
 
 
@@ -58,11 +63,35 @@ class LibSvm(PackedFile):
         if features is not None and (type(features) is not int or not 0 < features < MOST_INDEX):
             raise bad_argument(f"{who}: features must be a whole number from 1 to 2147483645, got {features!r}")
         advice = "It is your own file in libsvm format, one row per line: label index:value index:value …"
-        self.path = find_text(who, path, root, advice)
+        source: Any = path  # also a TextStream, to predict
+        self.stream = source if isinstance(source, TextStream) else None
+        self.path = source.path if isinstance(source, TextStream) else find_text(who, path, root, advice)
         self.features, self.one_based, self.labels, self.normalise = features, one_based, labels, normalise
+
+    @staticmethod
+    def for_inputs(arguments: Mapping[str, Any], _: Sequence[str] | None) -> dict[str, Any]:
+        """Return the arguments for a file to predict: any label will do."""
+        return {**arguments, "labels": "auto"}
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
         return _LibSvmParsing(self, what, like, on_bad_line)
+
+    def pieces(self) -> Iterator[tuple[int, bytes, int, int]]:
+        """Yield the text in pieces of whole lines, to predict: the first byte, the text, the numbers of its first line
+        and row. Those of a stream come once they are there. Raises DataError for an empty file."""
+        contents = self.stream.lines() if self.stream else TextFile(self.path, may_be_zip=True).lines(0, PIECE)
+        begin, line, row = 0, 1, 0
+        for content in contents:
+            yield begin, content, line, row
+            begin, line, row = begin + len(content), line + content.count(b"\n"), row + _rows_in(content)
+        if not row:
+            raise DataError(f"{self.path}: contains no samples: there is no row", code="data/empty")
+
+    def inputs_in(self, content: bytes, line: int, like: Packed) -> Packed | None:
+        """Return the rows of a piece, with or without labels; None if it has none. `like`: the training data. Raises
+        DataError for a bad line."""
+        parsing = _PieceParsing(self, content, line, like)
+        return parsing.parse(lambda done, size: None).packed if _rows_in(content) else None
 
 
 class _LibSvmParsing(Parsing):
@@ -232,6 +261,28 @@ class _LibSvmParsing(Parsing):
                 code="data/val-unlike-train",
             )
         return np.asarray(self.like.names["classes"], np.float32)
+
+
+class _PieceParsing(_LibSvmParsing):
+    """The parsing of a piece of a file to predict, whose rows may lack their labels."""
+
+    def __init__(self, source: LibSvm, content: bytes, line: int, like: Packed) -> None:
+        super().__init__(source, "input", like, "fail", text=TextStream(source.path, -1))
+        self._content, self._first_line = UNLABELLED.sub(b"0 ", content), line
+
+    def begin(self) -> int:
+        return 0
+
+    def contents(self, begin: int) -> Iterator[bytes]:
+        return iter((self._content.removeprefix(MARK),))
+
+    def pieces(self, parse: Callable[[bytes], Piece], tell: Tell, begin: int, line: int = 1) -> list[Piece]:
+        return super().pieces(parse, tell, begin, self._first_line)
+
+
+def _rows_in(content: bytes) -> int:
+    """Return the number of lines that are neither empty nor a comment."""
+    return len(ROW.findall(content))
 
 
 def _least(pieces: list[Piece]) -> int:

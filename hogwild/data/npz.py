@@ -1,9 +1,11 @@
 """A user's own arrays from one .npz file, as written by `numpy.savez`. Nothing in the file is ever executed."""
 
+import contextlib
+import math
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from hogwild.data.input_rows import SAMPLE, InputRows
 from hogwild.data.locate import find_file
 from hogwild.errors import DataError
 
@@ -63,54 +66,161 @@ class Npz(TensorDataset):
         return {**arguments, "target": None}
 
 
+class NpzRows:
+    """Inputs to predict, read in ranges: of a file larger than memory, too. For one process and one reader; picklable.
+    Raises as `Npz` does. `inputs`: names of the arrays; None: the only one, or those of `wanted`."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        inputs: str | Sequence[str] | None,
+        root: str | os.PathLike[str] | None = None,
+        wanted: Sequence[str] = (),
+    ) -> None:
+        self.path = find_file(f"the file {str(path)!r}", path, root, "It is your own file, as numpy.savez writes it.")
+        _check_archive(self.path)
+        with zipfile.ZipFile(self.path) as archive:
+            there = [name.removesuffix(".npy") for name in archive.namelist()]
+        if inputs is None:
+            inputs = there if len(there) == 1 else wanted
+        self._names = [inputs] if isinstance(inputs, str) else list(inputs)
+        self._ids = ""
+        self._open: dict[str, _StoredArray] = {}
+        _check_names(self.path, self._names, there)
+        counts = {name: self._member(name).shape[0] for name in self._names}
+        _check_lengths(self.path, counts)
+
+    def __len__(self) -> int:
+        return self._member(self._names[0]).shape[0]
+
+    def identify(self, name: str) -> None:
+        """Name rows by the values of this array (N,), in `inputs_of`. Raises DataError."""
+        with zipfile.ZipFile(self.path) as archive:
+            _check_names(self.path, [name], [one.removesuffix(".npy") for one in archive.namelist()])
+        self._ids = name
+        member = self._member(name)
+        _check_lengths(self.path, {self._names[0]: len(self), name: member.shape[0]})
+        if len(member.shape) != 1:
+            raise DataError(f"{self.path}: array {name!r} must have one id per row", code="data/wrong-arrays")
+
+    def inputs_of(self, start: int, stop: int) -> InputRows:
+        """Return rows [start, stop)."""
+        names = {self._ids: self._member(self._ids).read(start, stop)} if self._ids else {SAMPLE: range(start, stop)}
+        arrays = ((name, self._member(name).read(start, stop)) for name in self._names)
+        return InputRows(names, tuple(_input_tensor(self.path, name, array) for name, array in arrays))
+
+    def _member(self, name: str) -> "_StoredArray":
+        if name not in self._open:
+            self._open[name] = _StoredArray(self.path, name, can_be_text=name == self._ids)
+        return self._open[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": {}}
+
+
+class _StoredArray:
+    """An array of an archive, read in ranges of rows; fast in ascending order."""
+
+    def __init__(self, file: Path, name: str, *, can_be_text: bool) -> None:
+        self._file, self._name = file, name
+        with _explained(file, name):
+            self._stream = zipfile.ZipFile(file).open(f"{name}.npy")  # noqa: SIM115 while this object lives
+            version = np.lib.format.read_magic(self._stream)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            self.shape, is_fortran, self._dtype = read(self._stream)
+        self._begin = self._stream.tell()
+        _check_kind(file, name, self._dtype, len(self.shape), can_be_text=can_be_text)
+        self._row_bytes = self._dtype.itemsize * math.prod(self.shape[1:])
+        self._whole = np.load(file)[name] if is_fortran and len(self.shape) > 1 else None
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        if self._whole is not None:
+            rows: np.ndarray = self._whole[start:stop]
+            return rows
+        with _explained(self._file, self._name):
+            self._stream.seek(self._begin + start * self._row_bytes)
+            content = bytearray(self._stream.read((stop - start) * self._row_bytes))  # torch wants to write
+            return np.frombuffer(content, self._dtype).reshape(stop - start, *self.shape[1:])
+
+
 def _read(file: Path, names: Sequence[str]) -> list[np.ndarray]:
     """Return the named arrays: they exist, are readable, and have the same number of rows, at least one."""
+    _check_archive(file)
+    with np.load(file, allow_pickle=False) as archive:
+        _check_names(file, names, archive.files)
+        arrays = [_array(file, archive, name) for name in names]
+    _check_lengths(file, {name: len(array) for name, array in zip(names, arrays, strict=True)})
+    return arrays
+
+
+def _check_archive(file: Path) -> None:
     if not zipfile.is_zipfile(file):
         raise DataError(
             f"{file}: not an .npz file, or truncated ({file.stat().st_size:,} bytes without a zip directory)",
             code="data/wrong-format",
         )
-    with np.load(file, allow_pickle=False) as archive:
-        absent = [name for name in names if name not in archive.files]
-        if absent:
-            raise DataError(
-                f"{file}: no array named {', '.join(absent)}; it holds {', '.join(archive.files) or 'none'}",
-                code="data/wrong-arrays",
-            )
-        arrays = [_array(file, archive, name) for name in names]
-    rows = {name: len(array) for name, array in zip(names, arrays, strict=True)}
+
+
+def _check_names(file: Path, names: Sequence[str], there: Sequence[str]) -> None:
+    absent = [name for name in names if name not in there]
+    if absent or not names:
+        wanted = ", ".join(absent) or "to be chosen: its arrays must have the names of the model's inputs"
+        raise DataError(
+            f"{file}: no array named {wanted}; it holds {', '.join(there) or 'none'}", code="data/wrong-arrays"
+        )
+
+
+def _check_lengths(file: Path, rows: Mapping[str, int]) -> None:
     if len(set(rows.values())) > 1:
         counts = ", ".join(f"{name} {count:,}" for name, count in rows.items())
         raise DataError(f"{file}: the arrays must have the same number of rows, found {counts}", code="data/fields")
-    if not len(arrays[-1]):
+    if not any(rows.values()):
         raise DataError(f"{file}: contains no samples: its arrays have no rows", code="data/empty")
-    return arrays
 
 
 def _array(file: Path, archive: "np.lib.npyio.NpzFile", name: str) -> np.ndarray:
-    """Return one array of the archive. numpy refuses pickled objects; our error tells how to fix the file."""
-    try:
+    """Return one array of the archive."""
+    with _explained(file, name):
         array = archive[name]
+    is_array = isinstance(array, np.ndarray)
+    _check_kind(file, name, array.dtype if is_array else None, array.ndim if is_array else 0)
+    found: np.ndarray = array
+    return found
+
+
+@contextlib.contextmanager
+def _explained(file: Path, name: str) -> Iterator[None]:
+    """Turn errors of reading into DataError. numpy refuses pickled objects; our error tells how to fix the file."""
+    try:
+        yield
     except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         if "allow_pickle" in str(error):
-            raise DataError(
-                f"{file}: array {name!r} holds Python objects, which are never loaded (they can run code); "
-                "store it as numbers, for example with numpy.asarray(values, dtype=numpy.float32)",
-                code="data/wrong-arrays",
-            ) from error
+            raise _refused_objects(file, name) from error
         raise DataError(
             f"{file}: array {name!r} is damaged: {error}; write or get the file again", code="data/damaged-file"
         ) from error
-    if not isinstance(array, np.ndarray) or array.ndim == 0:
+
+
+def _refused_objects(file: Path, name: str) -> DataError:
+    return DataError(
+        f"{file}: array {name!r} holds Python objects, which are never loaded (they can run code); "
+        "store it as numbers, for example with numpy.asarray(values, dtype=numpy.float32)",
+        code="data/wrong-arrays",
+    )
+
+
+def _check_kind(file: Path, name: str, dtype: np.dtype | None, axes: int, *, can_be_text: bool = False) -> None:
+    if dtype is None or axes == 0:
         raise DataError(
             f"{file}: {name!r} is not an array of samples: it must have at least one dimension",
             code="data/wrong-arrays",
         )
-    if array.dtype.kind not in "fiub":
+    if dtype.hasobject:
+        raise _refused_objects(file, name)
+    if dtype.kind not in ("fiubU" if can_be_text else "fiub"):
         raise DataError(
-            f"{file}: array {name!r} has type {array.dtype}: must be floats, integers or bool", code="data/wrong-arrays"
+            f"{file}: array {name!r} has type {dtype}: must be floats, integers or bool", code="data/wrong-arrays"
         )
-    return array
 
 
 def _input_tensor(file: Path, name: str, array: np.ndarray) -> Tensor:

@@ -44,10 +44,10 @@ class TextFile:
         with self._explained():
             return self._read_at(offset, size)
 
-    def lines(self, begin: int = 0) -> Iterator[bytes]:
-        """Yield the text from byte `begin` on, in pieces of complete lines."""
+    def lines(self, begin: int = 0, size: int | None = None) -> Iterator[bytes]:
+        """Yield the text from byte `begin` on, in pieces of complete lines, of about `size` bytes (`LINES`)."""
         parts: list[bytes] = []
-        while content := self.read_at(begin, LINES):
+        while content := self.read_at(begin, size or LINES):
             begin += len(content)
             end = content.rfind(b"\n") + 1
             if end:
@@ -135,6 +135,74 @@ def _only_member(path: Path, raw: BinaryIO) -> BinaryIO:
     if len(members) != 1:
         raise DataError(f"{path}: the archive must contain one file, but has {len(members)}", code="data/wrong-format")
     return cast(BinaryIO, archive.open(members[0]))
+
+
+class TextStream:
+    """Text that cannot be read twice, such as standard input, in the place of a `TextFile`: a header, then pieces that
+    end with a record or a line, as soon as they are there. For one process."""
+
+    progress = (0, 0)
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        """`path`: its name in messages."""
+        self.path, self._descriptor = path, descriptor
+        self._kept = b""  # read, and not yet taken
+        self._is_over = False
+
+    def wait_for_header(self, skip_lines: int) -> None:
+        """Read until there is a whole record behind the first `skip_lines` lines, or the end."""
+        while not self._is_over and len(self._kept) < RECORDS << 3:
+            *skipped, rest = self._kept.split(b"\n", skip_lines)
+            if len(skipped) == skip_lines and len(record_ends(np.frombuffer(rest, np.uint8), 0, is_quoted=False)[1]):
+                return
+            self._read()
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return what was read and not yet taken; only the beginning can be looked at."""
+        return self._kept[offset : offset + size]
+
+    def records(self, begin: int, line: int) -> Iterator[tuple[bytes, int, int]]:
+        """Take pieces (text, records in it, number of its first line) from byte `begin` of what was read on, where
+        `line` begins. Raises DataError if it ends inside quotes."""
+        self._kept = self._kept[begin:]
+        while True:
+            newlines, ends = record_ends(np.frombuffer(self._kept, np.uint8), 0, is_quoted=False)
+            if len(ends):
+                content, self._kept = self._kept[: ends[-1] + 1], self._kept[ends[-1] + 1 :]
+                yield content, len(ends), line
+                line += int(np.count_nonzero(newlines <= ends[-1]))
+            if self._is_over:
+                break
+            self._read()
+        if self._kept.count(b'"') % 2:
+            raise DataError(
+                f'{self.path}: after line {line}: a quote (") is not closed before the end', code="data/csv-quotes"
+            )
+        if self._kept.strip(b"\r\n"):
+            yield self._kept, 1, line
+
+    def lines(self, begin: int = 0) -> Iterator[bytes]:
+        """Take pieces of whole lines, from byte `begin` of what was read on."""
+        self._kept = self._kept[begin:]
+        while True:
+            end = self._kept.rfind(b"\n") + 1
+            if end:
+                content, self._kept = self._kept[:end], self._kept[end:]
+                yield content
+            if self._is_over:
+                break
+            self._read()
+        if self._kept:
+            yield self._kept
+
+    def close(self) -> None:
+        """No-op: the descriptor is the caller's."""
+
+    def _read(self) -> None:
+        with reading(self.path):
+            content = os.read(self._descriptor, 2 * RECORDS)
+        self._is_over = not content
+        self._kept += content
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:

@@ -119,11 +119,6 @@ def write_predictions(found: Reevaluation, file: Path) -> None:
     _write(columns, file)
 
 
-def write_outputs(outputs: Tensor, file: Path) -> None:
-    """Write only the outputs (N, …), in the formats of `write_predictions`. Raises RunError."""
-    _write({"outputs": outputs.numpy()}, file)
-
-
 def _write(columns: dict[str, np.ndarray], file: Path) -> None:
     try:
         with temporary(file) as aside:

@@ -15,27 +15,25 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 
 from hogwild.config.load import Job
 from hogwild.data.cache import DatasetCache
 from hogwild.data.packed_cache import load as load_kept
-from hogwild.errors import CheckpointError, DataError, HogwildError, ModelError, RunError, UsageError
-from hogwild.feeds.materialise import InTurn, materialise
+from hogwild.errors import CheckpointError, HogwildError, ModelError, RunError, UsageError
+from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
+from hogwild.inference.inputs import TrainedOn
+from hogwild.inference.predict import Predictor
 from hogwild.inference.recommend import Recommendation, items_of, number_of, recommend
 from hogwild.inference.sample_text import SYMBOLS, sample
+from hogwild.inference.scores import Meaning
 from hogwild.inference.word_vectors import WordVectors
 from hogwild.job.identity import names_beside
-from hogwild.job.packed_data import packs, sizes_for
+from hogwild.job.packed_data import sizes_for
 from hogwild.parameters.state_dicts import load_model
-from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.storage.checkpoint import load as load_checkpoint
-from hogwild.training.evaluator import evaluating
-from hogwild.training.recurrent_state import forward_of
 from hogwild.user_code import build, resolve
 
-BATCH = 4096  # samples predicted at once
 log = logging.getLogger(__name__)
 
 
@@ -76,24 +74,21 @@ class Trained:
             _warn_of_defaults(job, checkpoint, known["sizes"])
         return cls(job, checkpoint, made.eval(), dict(known["names"]), dict(known["sizes"]), known["columns"])
 
-    def predict(self, source: Any) -> Tensor:
-        """Return the model's outputs (N, …) for the samples of `source`: a path to a file like the training data's, or
-        a data set. Targets are not used and may be missing: in a file with columns or named arrays, or in a
-        `TensorDataset` of one tensor. Raises DataError, UsageError."""
-        dataset = self._dataset(source) if isinstance(source, str | Path) else source
-        if not packs(dataset) and not isinstance(dataset, Packed):
-            if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 1:
-                dataset = TensorDataset(*dataset.tensors, torch.empty(len(dataset), 0))
-            tensors = materialise(dataset, "input", self.job.seed)
-            return self._outputs(len(tensors[0]), lambda a, b: [tensor[a:b] for tensor in tensors[:-1]])
-        packed = dataset if isinstance(dataset, Packed) else dataset.pack(
-            self._reader, "input", self._like(), self.job.data.on_bad_line
-        )  # fmt: skip
-        if not packed.samples:
-            raise DataError("input: it contains no samples", code="data/empty")
-        plan = BatchPlan(packed.samples, BATCH)
-        feed = packed.feed(plan, seed=0, order="none")
-        return self._outputs(packed.samples, lambda a, b: feed.gather(0, a // BATCH).inputs)
+    def predict(self, source: Any, *, raw: bool = False) -> Tensor:
+        """Return the answers (N, …) for the samples of `source`: a path to a file like the training data's, or a data
+        set. They are probabilities, if the job's loss says that the model classifies; else, or with `raw`, the model's
+        outputs. Targets are not used and may be missing: in a file, or in a `TensorDataset` of one tensor. Raises
+        DataError, UsageError, ModelError."""
+        if isinstance(source, str | Path):
+            return torch.cat([*self.predictor(str(source), raw=raw).tensors()])
+        meaning = Meaning.of(self.job, self.names, raw=raw)
+        return torch.cat([*Predictor(self.model, self._trained_on.of_dataset(source), meaning).tensors()])
+
+    def predictor(self, path: str, *, ids: str | None = None, raw: bool = False) -> Predictor:
+        """Return the predictor for a file, or for standard input ("-"). `ids`: its column of ids. Raises as
+        `predict`."""
+        meaning = Meaning.of(self.job, self.names, raw=raw)
+        return Predictor(self.model, self._trained_on.of_file(path, ids, self.model), meaning)
 
     def most_similar(self, word: str, top: int = 10) -> list[tuple[str, float]]:
         """Return the words nearest to `word`, with their cosines. Raises UsageError for a model without words, and for
@@ -147,27 +142,10 @@ class Trained:
         empty = {"target": np.empty(0, np.float32)}
         return Packed.of("nothing", "table", empty, self.sizes, self.names)
 
-    def _dataset(self, path: str | Path) -> Any:
-        spec = self.job.data.train
-        kind = resolve(spec.class_path)
-        known = inspect.signature(kind).parameters
-        name = next((one for one in ("path", "file", "folder") if one in known), None)
-        if name is None:
-            raise UsageError(
-                f"{spec.class_path} has no argument path; call it from Python with a data set instead of a file",
-                code="usage/no-input",
-            )
-        arguments = {key: value for key, value in spec.init_args.items() if key not in ("split", "holdout")}
-        if (for_inputs := getattr(kind, "for_inputs", None)) is not None:
-            arguments = for_inputs(arguments, self.columns)
-        return build(spec.model_copy(update={"init_args": arguments | {name: str(Path(path).absolute())}}))
-
-    def _outputs(self, samples: int, inputs: Any) -> Tensor:
-        found, forward = [], forward_of(self.model)
-        with evaluating(self.model):
-            for start in range(0, samples, BATCH):
-                found.append(forward(*inputs(start, min(samples, start + BATCH))).clone())
-        return torch.cat(found)
+    @property
+    def _trained_on(self) -> TrainedOn:
+        data = self.job.data
+        return TrainedOn(data.train, self.columns, self._like(), self._reader, self.job.seed, data.on_bad_line)
 
 
 def _new_model(job: Job, checkpoint: Path, sizes: Mapping[str, Any], *, is_of_objects: bool) -> nn.Module:

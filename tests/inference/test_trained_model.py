@@ -1,10 +1,9 @@
-"""A run's model put to use: predict, most-similar, recommend, by command and from Python."""
+"""A run's model put to use: most-similar, recommend, by command and from Python."""
 
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -133,95 +132,6 @@ def test_recommend_says_that_rated_items_may_be_among_them_where_the_data_is_gon
     assert status == 0 and "may be included" in lines[0] and len(lines) == 1 + len(ITEMS)
 
 
-def test_predict_answers_every_row_of_a_file_with_the_training_data_s_features(
-    runs: Mapping[str, Ended], say: Say, tmp_path: Path
-) -> None:
-    rows = tmp_path / "new.svm"
-    rows.write_text("+1 1:1 3:0.5\n-1 2:1 3:0.5 77:3\n+1 3:1\n")
-    status, lines, _ = say("predict", runs["rows"].run_dir, rows)
-    assert status == 0 and len(lines) == 3
-    weights = {name: value.numpy() for name, value in runs["rows"].tensors().items()}
-    wanted = [weights["weight"][0, 0], weights["weight"][1, 0], 0.5 * weights["weight"][2, 0]]
-    offset = weights["bias"][0] + 0.5 * weights["weight"][2, 0]
-    assert [float(line) for line in lines] == pytest.approx([value + offset for value in wanted], abs=1e-4)
-
-
-def train_small(say: Say, folder: Path, data: Mapping[str, object]) -> Path:
-    """A linear model of two inputs, trained for one epoch in this process."""
-    (folder / "job.yaml").write_text(
-        job(
-            model={"class_path": "torch.nn.Linear", "init_args": {"in_features": 2, "out_features": 1}},
-            loss={"class_path": "torch.nn.MSELoss"},
-            data={"train": data, "batch_size": 8},
-            train={"procs": 0, "epochs": 1},
-        )
-    )
-    status, _, said = say("train", folder / "job.yaml", "--run-dir", folder / "run")
-    assert status == 0, said
-    return folder / "run"
-
-
-def predicted(say: Say, run: Path, file: Path) -> list[float]:
-    status, lines, said = say("predict", run, file)
-    assert status == 0, said
-    return [float(line) for line in lines]
-
-
-def test_predict_finds_the_inputs_of_a_table_by_name_and_needs_no_target(say: Say, tmp_path: Path) -> None:
-    rows = [(0.1 * k, 1 - 0.05 * k) for k in range(16)]
-    (tmp_path / "t.csv").write_text("id,a,y,b\n" + "".join(f"{k},{a},{a - b},{b}\n" for k, (a, b) in enumerate(rows)))
-    arguments = {"path": str(tmp_path / "t.csv"), "target": "y", "leave_out": ["id"]}
-    run = train_small(say, tmp_path, {"class_path": "hogwild.data.Csv", "init_args": arguments})
-    wanted = hogwild.load(run).model(torch.tensor(rows)).flatten().tolist()
-    files = {
-        "as before": "id,a,y,b\n" + "".join(f"7,{a},2,{b}\n" for a, b in rows),
-        "a target that is missing": "id,a,y,b\n" + "".join(f"7,{a},,{b}\n" for a, b in rows),
-        "no target": "a,b\n" + "".join(f"{a},{b}\n" for a, b in rows),
-        "another order": "b,note,a\n" + "".join(f"{b},new,{a}\n" for a, b in rows),
-    }
-    for name, content in files.items():
-        (tmp_path / "new.csv").write_text(content)
-        assert predicted(say, run, tmp_path / "new.csv") == pytest.approx(wanted, abs=1e-4), name
-    (tmp_path / "new.csv").write_text("id,a\n1,2\n")
-    status, _, said = say("predict", run, tmp_path / "new.csv")
-    assert status == 2 and "column 'b' of the training data is missing" in said
-
-
-def test_predict_needs_no_target_among_named_arrays_nor_in_a_data_set(say: Say, tmp_path: Path) -> None:
-    x = np.linspace(-1, 1, 32, dtype=np.float32).reshape(16, 2)
-    np.savez(tmp_path / "t.npz", x=x, y=x.sum(1, keepdims=True))
-    np.savez(tmp_path / "new.npz", x=x)
-    run = train_small(say, tmp_path, {"class_path": "hogwild.data.Npz", "init_args": {"path": str(tmp_path / "t.npz")}})
-    trained = hogwild.load(run)
-    wanted = trained.model(torch.from_numpy(x)).detach()
-    torch.testing.assert_close(trained.predict(tmp_path / "new.npz"), wanted)
-    torch.testing.assert_close(trained.predict(torch.utils.data.TensorDataset(torch.from_numpy(x))), wanted)
-
-
-def test_predict_needs_no_ratings(runs: Mapping[str, Ended], say: Say, tmp_path: Path) -> None:
-    trained = hogwild.load(runs["ratings"].run_dir)
-    arguments = {**trained.job.data.train.init_args, "columns": {"user": "user", "item": "item", "rating": "rating"}}
-    trained.job.data.train.init_args.update(arguments)
-    (tmp_path / "pairs.csv").write_text("item,user\nplay,bob\nfilm,ann\n")
-    names = trained.names
-    pairs = [
-        (names["users"].index(user), names["items"].index(item)) for user, item in (("ann", "film"), ("bob", "play"))
-    ]
-    wanted = [trained.model(torch.tensor([user]), torch.tensor([item])).item() for user, item in pairs]
-    assert trained.predict(tmp_path / "pairs.csv").tolist() == pytest.approx(wanted)
-
-
-def test_predict_writes_a_file(runs: Mapping[str, Ended], say: Say, tmp_path: Path) -> None:
-    rows = tmp_path / "new.svm"
-    rows.write_text("+1 1:1\n-1 2:1\n")
-    status, lines, _ = say("predict", runs["rows"].run_dir, rows, "--out", tmp_path / "out.npz")
-    assert status == 0 and lines[-1].startswith("2 predictions")
-    outputs = np.load(tmp_path / "out.npz")["outputs"]
-    torch.testing.assert_close(torch.from_numpy(outputs), hogwild.load(runs["rows"].run_dir).predict(rows))
-    assert say("predict", runs["rows"].run_dir, rows, "--out", tmp_path / "out.csv")[0] == 0
-    assert (tmp_path / "out.csv").read_text().splitlines()[0] == "sample,output"
-
-
 def test_most_similar_names_the_nearest_words(runs: Mapping[str, Ended], say: Say) -> None:
     status, lines, _ = say("most-similar", runs["words"].run_dir, "king", "--top", 3)
     assert status == 0 and len(lines) == 3
@@ -237,9 +147,7 @@ def test_most_similar_names_the_nearest_words(runs: Mapping[str, Ended], say: Sa
         ("most-similar", "rows", ["king"], 2, "its model has no words"),
         ("recommend", "rows", ["--user", "1"], 2, "no users and items"),
         ("recommend", "ratings", ["--user", "bob", "--top", "0"], 2, "top"),
-        ("predict", "rows", ["nowhere.svm"], 3, "nowhere.svm"),
-        ("predict", "rows", ["x.svm", "--out", "x.txt"], 2, "must end in .npz or .csv"),
-        ("predict", "rows", ["x.svm", "--which", "newest"], 2, "--which newest"),
+        ("most-similar", "words", ["king", "--which", "newest"], 2, "--which newest"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(

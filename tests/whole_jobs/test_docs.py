@@ -36,6 +36,7 @@ PAGES = {
         "docs/devices.md",
         "docs/reading-a-report.md",
         "docs/running-jobs.md",
+        "docs/predicting.md",
         "docs/service.md",
     )
 }

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from hogwild.errors import UsageError, did_you_mean
@@ -49,6 +49,19 @@ class CsvLayout:
     targets: tuple[int, ...]
     target_codes: Codes | None
     is_class: bool
+    ids: int | None = None  # of rows: a column that is kept as text
+
+    @property
+    def texts(self) -> tuple[int, ...]:
+        """The places of columns that are read as text."""
+        coded_targets = self.targets if self.target_codes is not None else ()
+        return (*self.coded, *coded_targets, *(() if self.ids is None else (self.ids,)))
+
+    def with_ids(self, who: str, column: str) -> "CsvLayout":
+        """Return the layout with the column of ids. Raises UsageError if there is none of that name."""
+        if column not in self.names:
+            raise _wrong(f"{who}: there is no column {column!r}{did_you_mean(column, self.names)} {_shown(self.names)}")
+        return replace(self, ids=self.names.index(column))
 
     def label(self, place: int) -> str:
         name = self.names[place]

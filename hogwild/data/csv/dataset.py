@@ -5,6 +5,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -13,15 +14,18 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hogwild.data.csv.columns import MISSING_CODE, Column, layout
+from hogwild.data.csv.columns import MISSING_CODE, Column, CsvLayout, layout
 from hogwild.data.csv.header import read_header
+from hogwild.data.csv.parquet import FORMAT, ParquetRecords
 from hogwild.data.csv.parse import CsvTable, Format, ParsedRecords
+from hogwild.data.input_rows import SAMPLE, InputRows
 from hogwild.data.locate import bad_argument, find_file, require
-from hogwild.data.text_file import TextFile, find_records
+from hogwild.data.text_file import RecordPieces, TextFile, TextStream, find_records
 from hogwild.data.threads import in_threads
 from hogwild.errors import DataError
 
 AT_ONCE = 8  # pieces of the index, 1 MB of text, parsed at a time: they and the results stay in the CPU caches
+PARQUET = ".parquet"
 VERSION = 1  # of this class's output for a file; part of the fingerprint
 log = logging.getLogger(__name__)
 
@@ -53,7 +57,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     and DataError with file, line, column, value and rule.
 
     Arguments:
-        path: file, plain or .gz.
+        path: file, plain or .gz; or a .parquet file, whose columns have names and types of their own: its header,
+            delimiter, decimal and encoding are not asked for.
         target: column to predict, or a list of columns.
         inputs: columns to predict from; null: all but the target and those in `leave_out`.
         categorical: for columns that are no numbers: a list of the values (a value's place is its code; any other is
@@ -90,26 +95,51 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         require("pyarrow.csv", "hogwild.data.Csv", "pyarrow", "csv")
         _check_format(who, delimiter, decimal, encoding, skip_lines)
         self.missing = _missing_policy(who, missing)
-        file = find_file(who, path, root, "It is your own file: a table as text, one sample per line.")
-        self._text = TextFile(file)
-        names, start, line = read_header(self._text, header, delimiter, encoding, skip_lines, has_target=like is None)
+        source: Any = path  # also a TextStream, to predict
+        self._text: Any
+        self._index: RecordPieces | ParquetRecords | None = None  # none of a stream
+        if isinstance(source, TextStream):
+            self._text = source
+            source.wait_for_header(skip_lines)
+        else:
+            self._text = TextFile(find_file(who, path, root, "It is your own file: a table, one sample per row."))
+        self._start, self._line_of_start = 0, 1
+        if self._text.path.suffix == PARQUET:
+            self._index, header = ParquetRecords(self._text.path), True
+            names, form = self._index.names, FORMAT
+        else:
+            names, self._start, self._line_of_start = read_header(
+                self._text, header, delimiter, encoding, skip_lines, has_target=like is None
+            )
+            form = Format(delimiter, decimal, encoding, has_quotes=True)
         said_of = names if like is None else like
-        self._layout = layout(who, said_of, header, target, inputs, leave_out, categorical or {}, target_type)
+        plan = layout(who, said_of, header, target, inputs, leave_out, categorical or {}, target_type)
         if like is not None:
-            self._layout = self._layout.inputs_in(who, names, header)
-        self._index = find_records(self._text, start, line)
-        if not self._index.rows:
-            raise DataError(f"{file}: contains no samples: there is no row after line {line - 1}", code="data/empty")
-        form = Format(delimiter, decimal, encoding, self._index.has_quotes)
-        self._table = CsvTable(file, self._layout, form, refuse_missing=self.missing == "fail")
-        self._fill = np.full(len(self._layout.numbers), self.missing, np.float32) if _is_number(self.missing) else None
+            plan = plan.inputs_in(who, names, header)
+        if isinstance(self._text, TextFile) and self._index is None:
+            self._index = find_records(self._text, self._start, self._line_of_start)
+            form = replace(form, has_quotes=self._index.has_quotes)
+        if self._index is not None and not self._index.rows:
+            where = f"there is no row after line {self._line_of_start - 1}"
+            raise DataError(f"{self._text.path}: contains no samples: {where}", code="data/empty")
+        self._use(plan, form)
+        self._fill = np.full(len(plan.numbers), self.missing, np.float32) if _is_number(self.missing) else None
         self._classes = 0  # of `target_type: class`, once they are counted
         self._dropped = np.empty(0, np.int64)  # numbers of the records that are left out, ascending
-        if self.missing == "drop":
+        if self.missing == "drop" and self._index is not None:
             self._drop()
         elif self.missing == "mean":
+            if self._index is None:
+                raise bad_argument(f"{who}: missing: mean needs a file, which is read twice, not a stream")
             self._fill = self._means()
         self._text.close()
+
+    def _use(self, plan: CsvLayout, form: Format) -> None:
+        self._layout = plan
+        self._table = CsvTable(self._text.path, plan, form, refuse_missing=self.missing == "fail")
+        if isinstance(self._index, ParquetRecords):
+            self._index.texts = plan.texts
+            self._index.numbers = (*plan.numbers, *(place for place in plan.targets if place not in plan.texts))
 
     @staticmethod
     def for_inputs(arguments: Mapping[str, Any], columns: Sequence[str] | None) -> dict[str, Any]:
@@ -133,6 +163,12 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         return {self.columns[place]: codes.size for place, codes in pairs}
 
     @property
+    def vocabularies(self) -> dict[str, list[str]]:
+        """The listed values of a target, under `classes`."""
+        codes = self._layout.target_codes
+        return {} if codes is None or codes.is_hashed else {"classes": [*codes.places, *["other"] * codes.other]}
+
+    @property
     def sizes(self) -> dict[str, Any]:
         """The sizes that a model takes from the table: columns of numbers, values of each category, outputs. With
         `target_type: class` only after `count_classes`."""
@@ -147,7 +183,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             self._classes = 1 + max(int(records.target.max()) for _, records in self._all())
 
     def __len__(self) -> int:
-        return self._index.rows - len(self._dropped)
+        return self._pieces.rows - len(self._dropped)
 
     def __getitem__(self, position: int) -> tuple[Tensor, ...]:
         """Return one sample. Only for inspection: it scans a whole piece of the file; use `rows` to read a file."""
@@ -164,8 +200,41 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         if start == stop:
             return tuple(torch.from_numpy(field) for field in self._empty())
         first, last = self._record(start), self._record(stop - 1) + 1
-        records = self._parsed((first, last, *self._index.read(self._text, first, last)))[1]
+        records = self._parsed((first, last, *self._pieces.read(self._text, first, last)))[1]
         return tuple(torch.from_numpy(field) for field in self._finished(first, records))
+
+    def identify(self, column: str) -> None:
+        """Name rows by this column, in `inputs_of` and `stream`. Raises UsageError if there is none of that name."""
+        self._use(self._layout.with_ids(str(self._text.path), column), self._table.format)
+
+    def inputs_of(self, start: int, stop: int) -> InputRows:
+        """Return samples [start, stop) to predict, as `rows` does."""
+        first, last = self._record(start), self._record(stop - 1) + 1
+        return self._to_predict(*self._parsed((first, last, *self._pieces.read(self._text, first, last))))
+
+    def stream(self) -> Iterator[InputRows]:
+        """Yield the samples of a `TextStream`, to predict, once they are there."""
+        begin = 0
+        for content, count, line in self._text.records(self._start, self._line_of_start):
+            records = self._table.parse(content, count, line)
+            if self.missing == "drop":
+                self._dropped = begin + np.flatnonzero(records.missing())
+            yield self._to_predict(begin, records)
+            begin += count
+
+    def _to_predict(self, begin: int, records: ParsedRecords) -> InputRows:
+        numbers = np.arange(begin, begin + len(records.target))
+        kept = np.setdiff1d(numbers, self._dropped, assume_unique=True)
+        names: dict[str, Any] = {SAMPLE: kept}
+        if self._layout.ids is not None and records.ids is not None:
+            names = {self._layout.names[self._layout.ids]: [records.ids[number - begin] for number in kept]}
+        *inputs, _ = self._finished(begin, records)
+        return InputRows(names, tuple(map(torch.from_numpy, inputs)))
+
+    @property
+    def _pieces(self) -> RecordPieces | ParquetRecords:
+        assert self._index is not None, "a stream"
+        return self._index
 
     def parts(self) -> Iterator[tuple[Tensor, ...]]:
         """Yield all samples in their order, some thousand at a time, parsed by threads of this process. Raises
@@ -180,7 +249,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     def fingerprint(self) -> str:
         """Return a hash of the file's content and of every argument that changes a sample. Takes 0.6 s per gigabyte."""
         digest = hashlib.sha256()
-        arguments = (VERSION, self._layout, self._table.format, int(self._index.begins[0]), int(self._index.lines[0]))
+        arguments = (VERSION, self._layout, self._table.format, int(self._pieces.begins[0]), int(self._pieces.lines[0]))
         digest.update(repr((*arguments, self.missing)).encode())
         self._text.hash_into(digest)
         return digest.hexdigest()
@@ -198,8 +267,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
 
     def _all(self) -> Iterator[tuple[int, ParsedRecords]]:
         """Yield (number of the first record, the records) of every piece, parsed by threads."""
-        cuts = [*self._index.records[:-1:AT_ONCE].tolist(), self._index.rows]
-        pieces = ((first, stop, *self._index.read(self._text, first, stop)) for first, stop in pairwise(cuts))
+        cuts = [*self._pieces.records[:-1:AT_ONCE].tolist(), self._pieces.rows]
+        pieces = ((first, stop, *self._pieces.read(self._text, first, stop)) for first, stop in pairwise(cuts))
         yield from in_threads(self._parsed, pieces)
         self._text.close()
 
@@ -250,7 +319,9 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             self._refuse_missing(begin + at, place, "a target is never filled in;")
 
     def _line(self, record: int) -> int:
-        content, line = self._index.read(self._text, record, record + 1)
+        if self._index is None:
+            return self._line_of_start + record  # of a stream without empty lines and line ends in values
+        content, line = self._pieces.read(self._text, record, record + 1)
         return line + content[: len(content) - len(content.lstrip(b"\r\n"))].count(b"\n")  # empty lines before it
 
     def _refuse_missing(self, record: int, place: int, what: str) -> None:
@@ -263,14 +334,14 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     def _drop(self) -> None:
         found = [np.flatnonzero(records.missing()) + begin for begin, records in self._all()]
         self._dropped = np.concatenate(found).astype(np.int64)
-        if len(self._dropped) == self._index.rows:
+        if len(self._dropped) == self._pieces.rows:
             raise DataError(
-                f"{self._text.path}: all {self._index.rows:,} rows have a missing value, so missing: drop leaves none; "
-                "exclude the empty columns with leave_out",
+                f"{self._text.path}: all {self._pieces.rows:,} rows have a missing value, so missing: drop leaves "
+                "none; exclude the empty columns with leave_out",
                 code="data/empty",
             )
         if len(self._dropped):
-            counts = f"{len(self._dropped):,} of {self._index.rows:,}"
+            counts = f"{len(self._dropped):,} of {self._pieces.rows:,}"
             log.warning("%s: %s rows have a missing value and are left out (missing: drop)", self._text.path, counts)
 
     def _means(self) -> np.ndarray:

@@ -4,7 +4,7 @@ import codecs
 import csv
 import io
 
-from hogwild.data.text_file import TextFile
+from hogwild.data.text_file import TextFile, TextStream
 from hogwild.errors import DataError
 
 HEAD = 1 << 20  # bytes in which the header, or the first row, must end
@@ -13,7 +13,13 @@ WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_header(
-    text: TextFile, has_header: bool, delimiter: str, encoding: str, skip_lines: int, *, has_target: bool = True
+    text: TextFile | TextStream,
+    has_header: bool,
+    delimiter: str,
+    encoding: str,
+    skip_lines: int,
+    *,
+    has_target: bool = True,
 ) -> tuple[list[str], int, int]:
     """Return (names, offset of the first row, its line number); names are "0", "1", … without a header. Raises
     DataError if there is no first line, or if it cannot be right."""
@@ -34,7 +40,7 @@ def read_header(
     return names, end, next_line
 
 
-def _skipped(text: TextFile, head: bytes, start: int, skip_lines: int) -> tuple[int, int]:
+def _skipped(text: TextFile | TextStream, head: bytes, start: int, skip_lines: int) -> tuple[int, int]:
     """Return offset and number of the first line that counts: after `skip_lines` and the empty lines behind them."""
     line = 1
     while start < len(head):
@@ -50,7 +56,7 @@ def _skipped(text: TextFile, head: bytes, start: int, skip_lines: int) -> tuple[
 
 
 def _first_record(
-    text: TextFile, head: bytes, start: int, line: int, encoding: str, delimiter: str
+    text: TextFile | TextStream, head: bytes, start: int, line: int, encoding: str, delimiter: str
 ) -> tuple[list[str], int, int]:
     """Return the record's fields, the offset behind it and the line number there."""
     end, inside, next_line = start, False, line
@@ -90,7 +96,7 @@ def _first_record(
     return record, end, next_line
 
 
-def _refuse_one_column(text: TextFile, content: str, line: int, delimiter: str) -> None:
+def _refuse_one_column(text: TextFile | TextStream, content: str, line: int, delimiter: str) -> None:
     better = max(OTHER_DELIMITERS, key=lambda sign: content.count(sign) if sign != delimiter else 0)
     hint = f"; is it {better!r}?" if content.count(better) and better != delimiter else "."
     raise DataError(
@@ -100,7 +106,7 @@ def _refuse_one_column(text: TextFile, content: str, line: int, delimiter: str) 
     )
 
 
-def _check_names(text: TextFile, names: list[str], line: int) -> None:
+def _check_names(text: TextFile | TextStream, names: list[str], line: int) -> None:
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is None:
         return

@@ -29,11 +29,13 @@ SHOWN = 60  # characters of a value in an error
 
 @dataclass(frozen=True, slots=True)
 class ParsedRecords:
-    """Parsed records: `numbers` (n, F) float32, `codes` (n, C) int64; `target` (n, T) float32, or (n,) int64."""
+    """Parsed records: `numbers` (n, F) float32, `codes` (n, C) int64; `target` (n, T) float32, or (n,) int64; `ids`,
+    if there is a column of them, n texts."""
 
     numbers: np.ndarray
     codes: np.ndarray
     target: np.ndarray
+    ids: list[str] | None = None
 
     @property
     def lacks_codes(self) -> bool:
@@ -80,6 +82,8 @@ class CsvTable:
         """Return the records, or None if anything is unusual."""
         import pyarrow
 
+        if self.layout.ids in (*self.layout.numbers, *self.layout.coded):  # pyarrow reads a column once
+            return None
         try:
             table = self._table(content)
             if table.num_rows != count:
@@ -96,7 +100,10 @@ class CsvTable:
             return None
         if not known or numbers is None or target is None:
             return None
-        records = ParsedRecords(numbers, codes, target)
+        ids = None
+        if plan.ids is not None:
+            ids = [text.strip() for text in table.column(str(plan.ids)).to_pylist()]
+        records = ParsedRecords(numbers, codes, target, ids)
         return None if self.refuse_missing and records.lacks_codes else records
 
     def _table(self, content: bytes) -> Any:
@@ -104,11 +111,13 @@ class CsvTable:
         from pyarrow import csv as arrow_csv
 
         plan, encoding = self.layout, self.format.encoding
-        used = (*plan.numbers, *plan.coded, *plan.targets)
+        used: tuple[int, ...] = (*plan.numbers, *plan.coded, *plan.targets)
         text = {*plan.coded, *(plan.targets if plan.target_codes else ())}
         # Not float32: pyarrow parses it more slowly, and rounds once while everyone else rounds twice.
         kinds = {str(place): pyarrow.float64() for place in (*plan.numbers, *plan.targets)}
         kinds |= {str(place): pyarrow.dictionary(pyarrow.int32(), pyarrow.string()) for place in text}
+        if plan.ids is not None:
+            used, kinds = (*used, plan.ids), kinds | {str(plan.ids): pyarrow.string()}
         return arrow_csv.read_csv(
             pyarrow.BufferReader(pyarrow.py_buffer(content)),
             read_options=arrow_csv.ReadOptions(
@@ -210,7 +219,8 @@ class Careful:
             for j, (place, each) in enumerate(zip(plan.coded, plan.codes, strict=True)):
                 codes[i, j] = self._code(line, place, row[place], each)
             target[i] = self._target(line, row)
-        return ParsedRecords(numbers, codes, target)
+        ids = None if plan.ids is None else [self._text(line, plan.ids, row[plan.ids]) for line, row in rows]
+        return ParsedRecords(numbers, codes, target, ids)
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield (line number, fields) of each record; each has as many fields as there are columns."""
@@ -289,13 +299,17 @@ class Careful:
             return "; list a text column under categorical, or exclude it with leave_out"
         return ""
 
-    def _code(self, line: int, place: int, text: str, codes: Codes) -> int:
+    def _text(self, line: int, place: int, text: str) -> str:
         text = text.strip()
         try:
             text.encode()
         except UnicodeEncodeError:
             rule = f"is not {self._table.format.encoding} text; say encoding: latin-1 or cp1252 if the file is"
             self._refuse_value(line, place, text.encode("utf-8", "surrogateescape"), rule, "data/csv-encoding")
+        return text
+
+    def _code(self, line: int, place: int, text: str, codes: Codes) -> int:
+        text = self._text(line, place, text)
         code = codes.code(text)
         if code == MISSING_CODE and self._table.refuse_missing:
             self._refuse_missing(line, place, text)
@@ -308,6 +322,8 @@ class Careful:
 
     def _target(self, line: int, row: list[str]) -> Any:
         plan = self._layout
+        if not plan.targets:  # a file to predict
+            return ()
         first = plan.targets[0]
         if plan.target_codes is not None:
             return self._code(line, first, row[first], plan.target_codes)

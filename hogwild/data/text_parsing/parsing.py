@@ -63,9 +63,10 @@ class Parsing(ABC):
     rules: ClassVar[Mapping[int, str]] = {}  # by the kernel's rule number; TOKEN is replaced by the text in the file
     source: Any
 
-    def __init__(self, source: Any, what: str, like: Packed | None, on_bad_line: str) -> None:
+    def __init__(self, source: Any, what: str, like: Packed | None, on_bad_line: str, *, text: Any = None) -> None:
+        """`text`: what stands for the file in a subclass that has its content."""
         self.source, self.what, self.like, self.on_bad_line = source, what, like, on_bad_line
-        self.text = TextFile(source.path, may_be_zip=True)
+        self.text = text or TextFile(source.path, may_be_zip=True)
         self.left_out: dict[str, int] = {}
         self.notes: list[str] = []
         self.compiling_s = 0.0  # or loading compiled code

@@ -1,0 +1,269 @@
+"""Inputs to predict, in blocks: from a file like the one a run was trained on, from standard input, or a data set.
+
+    Csv         CSV, Parquet: columns by name     '── ranges of rows, read again by any process
+    Npz         arrays by name, .npz              '
+    LibSvm      lines, with or without labels     ─── pieces of text
+    data sets   by index, by `rows`, tensors      ─── ranges of rows
+    packed      ratings: parsed whole             ─── ranges of rows
+
+A block is what the model gets at once, so the outputs do not depend on who reads it."""
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from hogwild.config.field_types import Component
+from hogwild.data.csv.dataset import Csv
+from hogwild.data.input_rows import SAMPLE, InputRows
+from hogwild.data.libsvm import LibSvm
+from hogwild.data.npz import Npz, NpzRows
+from hogwild.data.text_file import TextFile, TextStream
+from hogwild.errors import DataError, UsageError
+from hogwild.feeds.materialise import Reader, ready_tensors
+from hogwild.feeds.packed import Packed
+from hogwild.feeds.row_reader import RowSource, first_non_finite, not_finite
+from hogwild.job.packed_data import packs
+from hogwild.user_code import build, resolve
+
+STANDARD_INPUT = "-"
+BLOCK_ROWS = 4096
+BLOCK_BYTES = 32 << 20  # of inputs
+WHAT = "input"
+# File name endings by the data sets that read them. Any other ending may be anything.
+ENDINGS: Mapping[str, tuple[str, str]] = {
+    ".csv": ("Csv Ratings Jester Triples", "a table as text"),
+    ".tsv": ("Csv Ratings Triples", "a table as text"),
+    ".parquet": ("Csv", "a Parquet table"),
+    ".npz": ("Npz TensorDataset", "NumPy arrays"),
+    ".svm": ("LibSvm", "libsvm rows"),
+    ".libsvm": ("LibSvm", "libsvm rows"),
+}
+Cut = tuple[int, ...]  # the place of a block, for `read` in any process
+
+
+class Inputs(Protocol):
+    """Blocks of inputs. `cuts` in this process, in the order of the rows; `read` in any that has a copy. The rows of a
+    stream can only be read here, once: it has `blocks` alone."""
+
+    def cuts(self) -> Iterator[Cut]: ...
+    def read(self, cut: Cut) -> InputRows: ...
+    def blocks(self) -> Iterator[InputRows]: ...
+
+
+class InRanges(Protocol):
+    def __len__(self) -> int: ...
+    def inputs_of(self, start: int, stop: int) -> InputRows: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Ranges of rows of something that is read by number. Raises DataError for a number that is NaN or infinite."""
+
+    rows: InRanges
+    is_shareable: bool = True  # another process can read it
+
+    def cuts(self) -> Iterator[Cut]:
+        count = len(self.rows)
+        if not count:
+            raise DataError(f"{WHAT}: it contains no samples", code="data/empty")
+        row_bytes = sum(tensor.nbytes for tensor in self.rows.inputs_of(0, 1).inputs)
+        size = min(BLOCK_ROWS, max(1, BLOCK_BYTES // max(1, row_bytes)))
+        return ((start, min(count, start + size)) for start in range(0, count, size))
+
+    def read(self, cut: Cut) -> InputRows:
+        start, stop = cut
+        block = self.rows.inputs_of(start, stop)
+        for position, tensor in enumerate(block.inputs):
+            if (row := first_non_finite(tensor)) is not None:
+                raise not_finite(WHAT, start + row, position, len(block.inputs) + 1)
+        return block
+
+    def blocks(self) -> Iterator[InputRows]:
+        return map(self.read, self.cuts())
+
+
+@dataclass(frozen=True, slots=True)
+class SparseLines:
+    """Pieces of a libsvm file or stream."""
+
+    source: LibSvm
+    like: Packed
+
+    def cuts(self) -> Iterator[Cut]:
+        return ((begin, len(content), line, row) for begin, content, line, row in self.source.pieces())
+
+    def read(self, cut: Cut) -> InputRows:
+        begin, size, line, row = cut
+        content = TextFile(self.source.path, may_be_zip=True).read_at(begin, size)
+        return self._rows(content, line, row)
+
+    def blocks(self) -> Iterator[InputRows]:
+        for _, content, line, row in self.source.pieces():
+            if len((block := self._rows(content, line, row)).names[SAMPLE]):
+                yield block
+
+    def _rows(self, content: bytes, line: int, row: int) -> InputRows:
+        packed = self.source.inputs_in(content, line, self.like)
+        if packed is None:
+            return InputRows({SAMPLE: range(0)}, ())
+        return InputRows({SAMPLE: range(row, row + packed.samples)}, packed.pick(np.arange(packed.samples)).inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """A table that comes through standard input."""
+
+    source: Csv
+
+    def cuts(self) -> Iterator[Cut]:
+        raise UsageError("standard input is predicted by one process", code="usage/contradiction")
+
+    def read(self, cut: Cut) -> InputRows:
+        raise AssertionError(cut)
+
+    def blocks(self) -> Iterator[InputRows]:
+        is_empty = True
+        for block in self.source.stream():
+            is_empty = False
+            yield block
+        if is_empty:
+            raise DataError("standard input: contains no samples: there is no row", code="data/empty")
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensors:
+    inputs: Sequence[Tensor]
+
+    def __len__(self) -> int:
+        return len(self.inputs[0])
+
+    def inputs_of(self, start: int, stop: int) -> InputRows:
+        return InputRows({SAMPLE: range(start, stop)}, tuple(tensor[start:stop] for tensor in self.inputs))
+
+
+@dataclass(frozen=True, slots=True)
+class _Items:
+    source: RowSource
+
+    def __len__(self) -> int:
+        return self.source.count
+
+    def inputs_of(self, start: int, stop: int) -> InputRows:
+        return InputRows({SAMPLE: range(start, stop)}, self.source.read_here(start, stop)[:-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _PackedRows:
+    packed: Packed
+
+    def __len__(self) -> int:
+        return self.packed.samples
+
+    def inputs_of(self, start: int, stop: int) -> InputRows:
+        rows = np.arange(start, stop)
+        names: dict[str, Any] = {SAMPLE: rows}
+        arrays = self.packed.arrays()
+        if self.packed.spec.form == "table" and {"user", "item"} <= arrays.keys():  # sorted by these: not as in a file
+            kinds = {"user": self.packed.names["users"], "item": self.packed.names["items"]}
+            names = {key: [known[number] for number in arrays[key][rows]] for key, known in kinds.items()}
+        return InputRows(names, self.packed.pick(rows).inputs)
+
+
+# ---- where they come from -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedOn:
+    """The training data, as far as the reading of further data depends on it."""
+
+    data: Component
+    columns: Sequence[str] | None
+    like: Packed
+    reader: Reader
+    seed: int
+    on_bad_line: str
+
+    def of_dataset(self, dataset: Any) -> Inputs:
+        """Return the inputs in a data set; its targets are not used. Raises DataError."""
+        if isinstance(dataset, Packed) or packs(dataset):
+            packed = dataset if isinstance(dataset, Packed) else dataset.pack(
+                self.reader, WHAT, self.like, self.on_bad_line
+            )  # fmt: skip
+            return Ranges(_PackedRows(packed), is_shareable=False)
+        if hasattr(dataset, "inputs_of"):
+            return Ranges(dataset)
+        if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 1:
+            return Ranges(_Tensors(dataset.tensors))
+        tensors = ready_tensors(dataset, WHAT)
+        if tensors is not None:
+            return Ranges(_Tensors(tensors[:-1]))
+        return Ranges(_Items(RowSource.of(dataset, WHAT, self.seed)))
+
+    def of_file(self, path: str, ids: str | None, model: nn.Module) -> Inputs:
+        """Return the inputs in a file like that of the training data, or in standard input ("-"). `ids`: its column of
+        ids. Raises NotFoundError, DataError, UsageError."""
+        kind = resolve(self.data.class_path)
+        kind = kind if isinstance(kind, type) else object  # a function makes a data set of any class
+        self._check_ending(path, kind)
+        if ids is not None and not issubclass(kind, Csv | Npz | TensorDataset):
+            raise UsageError(f"--id {ids}: {self.data.class_path} has no columns of ids", code="usage/no-ids")
+        if path == STANDARD_INPUT:
+            return self._of_stream(kind, ids)
+        place = str(Path(path).absolute())
+        if issubclass(kind, Npz):
+            return Ranges(_with_ids(NpzRows(place, self.data.init_args.get("inputs", "x")), ids))
+        if issubclass(kind, TensorDataset) and path.endswith(".npz"):
+            wanted = [name for name in inspect.signature(model.forward).parameters if name != "state"]
+            return Ranges(_with_ids(NpzRows(place, None, wanted=wanted), ids))
+        dataset = self._built(place)
+        if issubclass(kind, Csv):
+            return Ranges(_with_ids(dataset, ids))
+        return SparseLines(dataset, self.like) if issubclass(kind, LibSvm) else self.of_dataset(dataset)
+
+    def _of_stream(self, kind: type, ids: str | None) -> Inputs:
+        if not issubclass(kind, Csv | LibSvm):
+            raise UsageError(
+                f"-: {self.data.class_path} cannot be read from standard input, only tables and libsvm rows can: give "
+                "a file",
+                code="usage/no-input",
+            )
+        dataset = self._built(TextStream(Path("standard input"), 0))
+        return SparseLines(dataset, self.like) if issubclass(kind, LibSvm) else Arriving(_with_ids(dataset, ids))
+
+    def _built(self, path: Any) -> Any:
+        kind = resolve(self.data.class_path)
+        known = inspect.signature(kind).parameters
+        name = next((one for one in ("path", "file", "folder") if one in known), None)
+        if name is None:
+            raise UsageError(
+                f"{self.data.class_path} has no argument path; call it from Python with a data set instead of a file",
+                code="usage/no-input",
+            )
+        arguments = {key: value for key, value in self.data.init_args.items() if key not in ("split", "holdout")}
+        if (for_inputs := getattr(kind, "for_inputs", None)) is not None:
+            arguments = for_inputs(arguments, self.columns)
+        return build(self.data.model_copy(update={"init_args": arguments | {name: path}}))
+
+    def _check_ending(self, path: str, kind: type) -> None:
+        readers, what = ENDINGS.get(Path(path).suffix.lower(), ("", ""))
+        ours = [one.__name__ for one in kind.__mro__ if one.__module__.startswith(("hogwild.data", "torch.utils.data"))]
+        names = {name for one in ENDINGS.values() for name in one[0].split()}
+        if readers and names.intersection(ours) and not set(readers.split()).intersection(ours):
+            endings = ", ".join(ending for ending, one in ENDINGS.items() if set(one[0].split()).intersection(ours))
+            raise UsageError(
+                f"{path}: is {what}, by its name, but the run was trained on {self.data.class_path}, which reads "
+                f"{endings} and files with other endings; rename the file if its name is wrong",
+                code="usage/other-kind-of-file",
+            )
+
+
+def _with_ids(rows: Any, ids: str | None) -> Any:
+    if ids is not None:
+        rows.identify(ids)
+    return rows
