@@ -31,7 +31,11 @@ OF_JOBS = ("ps", "cancel", "pause", "resume", "retry", "delete")  # those that t
 OF_BOTH = ("status", "logs", "attach", "ask")
 WITHOUT_PATHS = ("doctor", "schema", "serve")
 PATHS = ("--out", "--run-dir", "--data-dir", "--resume", "--state-dir")
-CHOICES = {"--format": ("safetensors", "state_dict"), "--which": ("best", "latest"), "--procs": ("auto",)}
+CHOICES = {
+    "--format": ("safetensors", "state_dict", "torch-export", "onnx", "word2vec"),
+    "--which": ("best", "latest"),
+    "--procs": ("auto",),
+}
 
 
 def completion(shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish")]) -> None:

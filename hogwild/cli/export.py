@@ -2,9 +2,11 @@
 
     RUN/checkpoints/update-000003600/model.safetensors ── every hash checked ──► digits-update-000003600.safetensors
                                     /state.pt          ─────────────────────► ... .pt, a state_dict
+                                                       ── the model, loaded ─► ... .pt2, .onnx: a program
+                                                                            ─► ... .txt, .bin: word vectors
 
 A safetensors file is a JSON header and then the tensors' bytes. The bytes are copied unchanged; only the
-header is rewritten, with metadata of the job. This needs no torch; `state_dict` does."""
+header is rewritten, with metadata of the job. This needs no torch; the others do."""
 
 import errno
 import json
@@ -12,21 +14,31 @@ import os
 import shutil
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from hogwild.cli.arguments import Run, Which, check_choice
+from hogwild.cli.arguments import DataDir, Run, Which, check_choice
 from hogwild.cli.output import file_exists, print_result, reading
+from hogwild.cli.results import model_of
 from hogwild.config.of_run import CHOICES, checkpoint_of
-from hogwild.errors import ConfigError, NotFoundError, RunError
+from hogwild.errors import ConfigError, HogwildError, NotFoundError, RunError, UsageError
 from hogwild.host import raise_noted, raising_on_signals
 
 if TYPE_CHECKING:
+    from hogwild.inference.trained_model import Trained
     from hogwild.storage.checkpoint_format import Manifest
 
-ENDINGS = {"safetensors": ".safetensors", "state_dict": ".pt"}
+ENDINGS = {
+    "safetensors": ".safetensors",
+    "state_dict": ".pt",
+    "torch-export": ".pt2",
+    "onnx": ".onnx",
+    "word2vec": ".txt",
+}
+PROGRAMS = ("torch-export", "onnx")
 PREFIX = "hogwild."  # prefix of our keys in the header, which also has the names of tied parameters
 ALIGNMENT = 8  # bytes: alignment of the tensors, as in the format's own writer
 
@@ -37,30 +49,47 @@ def export(
         str,
         typer.Option(
             "--format",
-            help="safetensors; or state_dict, for torch.load(FILE, weights_only=True).",
-            metavar="safetensors|state_dict",
+            help="safetensors; state_dict, for torch.load(FILE, weights_only=True); torch-export or onnx: a program; "
+            "word2vec: the vectors of a model of words, as text, or binary in FILE.bin.",
+            metavar="|".join(ENDINGS),
         ),
     ] = "safetensors",
     out: Annotated[
         Path | None,
         typer.Option(help="File or folder to write; default: JOB-update-N in the current folder.", metavar="FILE"),
     ] = None,
+    example: Annotated[
+        str | None,
+        typer.Option(
+            help="For a program: file with two rows or more, as predict reads it; default: the training data.",
+            metavar="FILE",
+        ),
+    ] = None,
     which: Which = None,
+    data_dir: DataDir = None,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
 ) -> None:
     """Write a run's model to one file, after checking every hash."""
     check_choice("--format", format_, ENDINGS)
+    if example is not None and format_ not in PROGRAMS:
+        raise UsageError(f"--example is for --format {' or '.join(PROGRAMS)}", code="usage/contradiction")
     check_choice("--which", which, CHOICES)
     with reading():
         path = checkpoint_of(source, which)
         name = _job_name(path)
     file = _target(out, f"{name}-{path.name}{ENDINGS[format_]}", force)
-    if format_ == "state_dict":
+    if format_ != "safetensors":
         import hogwild.storage.checkpoint  # noqa: F401  # imports torch, during which a signal is only noted
 
         raise_noted()
     with raising_on_signals():
-        _write(file, _safetensors(path, name) if format_ == "safetensors" else _state_dict(path), force)
+        if format_ in PROGRAMS:
+            write = _program(model_of(path, None, data_dir), format_, example)
+        elif format_ == "word2vec":
+            write = partial(model_of(path, None, data_dir).vectors.write_word2vec, binary=file.suffix == ".bin")
+        else:
+            write = _safetensors(path, name) if format_ == "safetensors" else _state_dict(path)
+        _write(file, write, force)
     print_result(str(file))
 
 
@@ -126,7 +155,15 @@ def _state_dict(path: Path) -> Callable[[BinaryIO], None]:
     return lambda target: torch.save(model, target)
 
 
-def _write(file: Path, write: Callable[[BinaryIO], None], force: bool) -> None:
+def _program(model: "Trained", format_: str, example: str | None) -> Callable[[BinaryIO], object]:
+    """Return a function that writes the model as a program."""
+    from hogwild.inference import programs
+
+    trace = programs.onnx if format_ == "onnx" else programs.torch_export
+    return trace(model.model, model.example(example))
+
+
+def _write(file: Path, write: Callable[[BinaryIO], object], force: bool) -> None:
     """Write the file atomically and durably. Raises RunError, and UsageError if the file appeared meanwhile."""
     from hogwild.storage.files import sync_folder, temporary
 
@@ -140,6 +177,8 @@ def _write(file: Path, write: Callable[[BinaryIO], None], force: bool) -> None:
         sync_folder(file.parent)
     except FileExistsError:
         raise file_exists(file) from None
+    except HogwildError:
+        raise
     except (OSError, RuntimeError) as error:  # torch's zip writer turns an OSError into a RuntimeError
         reason = getattr(error, "strerror", None) or error
         raise RunError(f"{file}: cannot be written: {reason}", code="run/output-not-written") from error

@@ -90,6 +90,25 @@ class Trained:
         meaning = Meaning.of(self.job, self.names, raw=raw)
         return Predictor(self.model, self._trained_on.of_file(path, ids, self.model), meaning)
 
+    def example(self, path: str | None = None) -> tuple[Tensor, ...]:
+        """Return a block of inputs: of a file as `predict` reads it, or of the training data. Raises UsageError if it
+        has fewer than two rows, or if there is no training data to read."""
+        if path is not None:
+            inputs = self._trained_on.of_file(path, None, self.model)
+        else:
+            try:
+                inputs = self._trained_on.of_dataset(build(self.job.data.train))
+            except HogwildError as error:
+                raise UsageError(
+                    f"the training data shows the shapes of the model's inputs, and cannot be read: {error}\nGive a "
+                    "file with rows to predict: --example FILE",
+                    code="export/no-example",
+                ) from error
+        block = next(iter(inputs.blocks()))
+        if len(next(iter(block.names.values()))) < 2:
+            raise UsageError("one row is not enough as an example: its number may be meant", code="export/no-example")
+        return block.inputs
+
     def most_similar(self, word: str, top: int = 10) -> list[tuple[str, float]]:
         """Return the words nearest to `word`, with their cosines. Raises UsageError for a model without words, and for
         an unknown word."""

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -152,16 +153,24 @@ class WordVectors:
     def save_word2vec(self, path: str | os.PathLike[str], binary: bool = False) -> None:
         """Write the format of word2vec.c, text or binary, which gensim and others load. Text keeps every digit of a
         float32. Raises UsageError for a word with white space, which the format cannot represent."""
+        self._check_words()
+        with open(path, "wb") as file:
+            self.write_word2vec(file, binary)
+
+    def write_word2vec(self, file: BinaryIO, binary: bool = False) -> None:
+        """Write as `save_word2vec` does, into an open file."""
+        self._check_words()
+        file.write(f"{len(self.words)} {self.matrix.shape[1]}\n".encode())
+        numbers = " ".join(["%.9g"] * self.matrix.shape[1])
+        for word, row in zip(self.words, self.matrix, strict=True):
+            tail = row.astype("<f4").tobytes() if binary else (numbers % tuple(row.tolist())).encode()
+            file.write(word.encode() + b" " + tail + b"\n")
+
+    def _check_words(self) -> None:
         if bad := next((word for word in self.words if not word or word.split() != [word]), None):
             raise UsageError(
-                f"{path}: {bad!r} cannot be written in word2vec's formats: it has white space", code="usage/bad-value"
+                f"{bad!r} cannot be written in word2vec's formats: it has white space", code="usage/bad-value"
             )
-        with open(path, "wb") as file:
-            file.write(f"{len(self.words)} {self.matrix.shape[1]}\n".encode())
-            numbers = " ".join(["%.9g"] * self.matrix.shape[1])
-            for word, row in zip(self.words, self.matrix, strict=True):
-                tail = row.astype("<f4").tobytes() if binary else (numbers % tuple(row.tolist())).encode()
-                file.write(word.encode() + b" " + tail + b"\n")
 
     @classmethod
     def load_word2vec(cls, path: str | os.PathLike[str], binary: bool = False) -> "WordVectors":

@@ -42,7 +42,7 @@ def words(*typed: str) -> list[str]:
         (["runs/"], ["runs/one/"]),
         (["export", ""], ["job.yaml", "notes.txt", "runs/"]),
         (["train", "--run-dir", "r"], ["runs/"]),
-        (["export", "--format", ""], ["safetensors", "state_dict"]),
+        (["export", "--format", ""], ["safetensors", "state_dict", "torch-export", "onnx", "word2vec"]),
         (["export", "--fo"], ["--format", "--force"]),
         (["job.yaml", "--no-p"], ["--no-progress"]),
         (["--resu"], ["--resume"]),

@@ -3,10 +3,13 @@
 import json
 import resource
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors
 import safetensors.torch
@@ -16,6 +19,7 @@ from torch.utils.data import TensorDataset
 
 import hogwild
 from hogwild.cli import main
+from hogwild.inference.word_vectors import WordVectors
 from hogwild.storage.checkpoint_format import MODEL, checkpoint_name
 
 UPDATES = 4
@@ -184,7 +188,14 @@ def test_a_disk_that_takes_no_more_leaves_no_half_of_a_file(
     [
         (["nowhere"], 3, "there is no such folder"),
         (["."], 3, "neither a run (no folder checkpoints/) nor a checkpoint"),
-        (["RUN", "--format", "onnx"], 2, "--format onnx: must be safetensors or state_dict"),
+        (
+            ["RUN", "--format", "pickle"],
+            2,
+            "--format pickle: must be safetensors or state_dict or torch-export or onnx or word2vec",
+        ),
+        (["RUN", "--example", "x.npz"], 2, "--example is for --format torch-export or onnx"),
+        (["RUN", "--format", "torch-export"], 2, "--example FILE"),
+        (["RUN", "--format", "word2vec"], 2, "its model has no words"),
         (["RUN", "--which", "first"], 2, "--which first: must be best or latest"),
         (["RUN", "--out", "no/such/file"], 3, "there is no folder"),
     ],
@@ -224,3 +235,119 @@ def test_the_metrics_of_a_checkpoint_come_along(run: Path, export: Callable[...,
     with safetensors.safe_open(export(path)[1].strip(), "pt") as file:
         words = file.metadata()
     assert json.loads(words["hogwild.metrics"]) == {"loss": 0.5} and words["hogwild.samples"] == "72"
+
+
+# ---- programs and vectors
+
+
+class Branching(nn.Module):
+    """Its way depends on values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) if x.sum() > 0 else x
+
+
+@pytest.fixture
+def rows() -> Path:
+    """Five rows to predict."""
+    np.savez("rows.npz", x=probe().numpy())
+    return Path("rows.npz")
+
+
+def test_a_program_of_torch_gives_the_models_outputs_for_any_number_of_rows(
+    trained: tuple[Tied, Path], export: Callable[..., Any], rows: Path
+) -> None:
+    status, out, err = export(trained[1], "--format", "torch-export", "--example", rows)
+    assert status == 0, err
+    assert out == f"tied-{checkpoint_name(UPDATES)}.pt2\n"
+    program = torch.export.load(out.strip()).module()
+    for x in (probe(), torch.randn(9, 6), torch.randn(1, 6)):
+        torch.testing.assert_close(program(x), trained[0](x))
+
+
+def test_an_onnx_model_gives_the_models_outputs_for_any_number_of_rows(
+    trained: tuple[Tied, Path], export: Callable[..., Any], rows: Path
+) -> None:
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'hogwild[onnx]'")
+    pytest.importorskip("onnxscript", reason="needs onnxscript: pip install 'hogwild[onnx]'")
+    from onnx.reference import ReferenceEvaluator
+
+    status, out, err = export(trained[1], "--format", "onnx", "--example", rows)
+    assert status == 0, err
+    model = onnx.load(out.strip())
+    onnx.checker.check_model(model, full_check=True)
+    for x in (probe(), torch.randn(9, 6)):
+        (found,) = ReferenceEvaluator(model).run(None, {"x": x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), trained[0](x).detach())
+
+
+def test_without_its_packages_onnx_names_the_extra(
+    trained: tuple[Tied, Path], export: Callable[..., Any], rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    monkeypatch.setitem(sys.modules, "onnx", ModuleType("onnx"))
+    status, out, err = export(trained[1], "--format", "onnx", "--example", rows)
+    assert (status, out) == (2, "") and "pip install 'hogwild[onnx]'" in err and not list(Path().glob("*.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("count", "model", "code"),
+    [(1, Tied, "export/no-example"), (5, Branching, "export/not-traceable")],
+)
+def test_what_cannot_be_traced_is_said(
+    count: int, model: type[nn.Module], code: str, export: Callable[..., Any], tmp_path: Path
+) -> None:
+    made, x = model(), torch.randn(8, 6)
+    rule = torch.optim.SGD(made.parameters(), lr=0.1)
+    run = tmp_path / "other"
+    hogwild.train(made, TensorDataset(x, x), nn.MSELoss(), rule, procs=0, batch_size=8, run_dir=run)
+    np.savez("rows.npz", x=x[:count].numpy())
+    status, out, err = export(run, "--format", "torch-export", "--example", "rows.npz")
+    assert status != 0 and not out and code in err and "Traceback" not in err
+
+
+def train(folder: Path, name: str, model: dict[str, Any], loss: str, data: dict[str, Any]) -> Path:
+    """A run of a job file, trained in this process."""
+    described = {
+        "name": name, "model": model, "loss": {"class_path": loss}, "data": {"train": data, "batch_size": 64},
+        "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05}},
+        "train": {"procs": 0, "epochs": 1}, "log": {"tensorboard": False},
+    }  # fmt: skip
+    (folder / f"{name}.yaml").write_text(json.dumps(described))
+    assert main.run(["train", str(folder / f"{name}.yaml"), "--run-dir", str(folder / name)]) == 0
+    return folder / name
+
+
+def test_a_job_is_traced_with_its_training_data_and_recurrent_models_from_zero_state(
+    tmp_path: Path, export: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question: " * 20)
+    arguments = {"path": str(tmp_path / "text.txt"), "steps": 8}
+    data = {"class_path": "hogwild.data.Characters", "init_args": arguments}
+    model = {"class_path": "hogwild.models.CharRnn", "init_args": {"hidden": 8, "embedding": 4}}
+    run = train(tmp_path, "letters", model, "torch.nn.CrossEntropyLoss", data)
+    capsys.readouterr()
+    status, out, err = export(run, "--format", "torch-export")
+    assert status == 0, err
+    x = hogwild.load(run).example()[0][:3]
+    torch.testing.assert_close(torch.export.load(out.strip()).module()(x), hogwild.load(run).model(x)[0])
+
+
+@pytest.mark.parametrize("ending", ["txt", "bin"])
+def test_vectors_of_words_are_loaded_again(
+    ending: str, tmp_path: Path, export: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
+    (tmp_path / "text.txt").write_text("the king and the queen\nthe man and the woman\n" * 200)
+    data = {"class_path": "hogwild.data.Text", "init_args": {"path": str(tmp_path / "text.txt")}}
+    model = {"class_path": "hogwild.models.SkipGram", "init_args": {"dim": 8, "sample": 0}}
+    run = train(tmp_path, "words", model, "hogwild.losses.NegativeSampling", data)
+    capsys.readouterr()
+    status, out, err = export(run, "--format", "word2vec", "--out", f"words.{ending}")
+    assert status == 0, err
+    found, wanted = WordVectors.load_word2vec(out.strip(), binary=ending == "bin"), hogwild.load(run).vectors
+    assert found.words == wanted.words and np.array_equal(found.matrix, wanted.matrix)
