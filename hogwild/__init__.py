@@ -9,8 +9,9 @@ from hogwild.errors import HogwildError
 from hogwild.version import __version__
 
 if TYPE_CHECKING:
-    from hogwild.api import TrainResult, close, load, train
+    from hogwild.api import close, load, train
     from hogwild.service.client import Client
+    from hogwild.train_result import TrainResult
 
 __all__ = ["Client", "HogwildError", "TrainResult", "__version__", "close", "load", "train"]
 
@@ -25,3 +26,7 @@ def __getattr__(name: str) -> Any:
 
         return Client
     raise AttributeError(f"module 'hogwild' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -149,6 +149,7 @@ FLOORS = (
     "workers.prepare",
     "workers.execution",
     "workers.run",
+    "hogwild.keywords hogwild.train_result",
     "hogwild.api",
     "hogwild.cli",
     "hogwild hogwild.__main__",

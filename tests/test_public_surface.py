@@ -9,8 +9,8 @@ import pytest
 
 import hogwild
 import hogwild.models
-from hogwild.api import _path_of
 from hogwild.config.rules import findings
+from hogwild.keywords import path_of
 
 HOME = Path(__file__).resolve().parents[1]
 PACKAGES = ("data", "kernels", "losses", "metrics", "models", "optimizers")
@@ -70,16 +70,16 @@ def test_the_search_finds_deep_names(text: str, names: set[str]) -> None:
 @pytest.mark.parametrize("path", ["hogwild.models.LeNet", "hogwild.data.Digits", "hogwild.losses.BprLoss"])
 def test_a_library_call_records_the_public_path_of_a_class(path: str) -> None:
     face, _, name = path.rpartition(".")
-    assert _path_of(getattr(importlib.import_module(face), name)) == path
+    assert path_of(getattr(importlib.import_module(face), name)) == path
 
 
 def test_a_library_call_records_a_method_of_a_built_in_object() -> None:
     """It has no module."""
-    assert _path_of([].append).endswith("append")
+    assert path_of([].append).endswith("append")
 
 
 def test_a_class_that_no_job_file_can_name_is_recorded_by_its_file() -> None:
     """The rules refuse what the package's catalogue does not list, and a library call may train it all the same."""
-    path = _path_of(hogwild.models.CustomLstm(2, 3))
+    path = path_of(hogwild.models.CustomLstm(2, 3))
     assert path == "hogwild.models.lstm_cell.CustomLstm"
     assert not [*findings({"model": {"class_path": path}})]

@@ -192,7 +192,7 @@ class _Prepared:
         )
         ids = count(1)
         board = Scoreboard.allocate(rows)
-        journal = Journal(rundir, job, startup, curves_for(job, rundir, shared))
+        journal = Journal(rundir, job, startup, curves_for(job, rundir, shared), request.callbacks)
         streamed = ring_state(job, parts, rows, regions, worker_spec)
         kind = WorkQueue if request.launch is None else NodeQueue
         queue, pause_task = (
@@ -259,7 +259,7 @@ class _Prepared:
             if self.worker_spec.compute.compile_scratch is not None:  # left by killed workers
                 shutil.rmtree(self.worker_spec.compute.compile_scratch, ignore_errors=True)
             watch.raises_second = False  # from here on we poll for the second signal
-            outcome = self._finish(outcome, watch)
+            outcome = self._heed_callbacks(self._finish(outcome, watch), watch)
             summary = summarise(session, outcome, time.monotonic())
             if not session.rundir.try_write_json("summary.json", summary):
                 session.journal.show_message("warning: summary.json cannot be written (disk full?)")
@@ -386,6 +386,17 @@ class _Prepared:
             is_done = bool(poll.poll(WRITE_LOOK_S * 1000))
         if is_done and session.divergence.is_going_back:  # but nothing may follow a copy
             self._after(outcome, session.finish_threads)
+
+    def _heed_callbacks(self, outcome: Outcome, watch: host.SignalWatch) -> Outcome:
+        """Wait until the callbacks have had all events, or for a second signal; an exception in one fails the job."""
+        callbacks = self.request.callbacks
+        delivered = callbacks.delivered()
+        while not delivered.wait(WRITE_LOOK_S) and len(watch.received) < 2:
+            pass
+        error = callbacks.error
+        if error is None or outcome.state not in ("succeeded", "stopped"):
+            return outcome
+        return Outcome("failed", error.code, error=error)
 
     def _set_up(self) -> Callable[[int], tuple[Setup, Mapping[str, Region]]]:
         worker_spec, rundir = cloudpickle.dumps(self.worker_spec), self.session.rundir

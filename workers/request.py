@@ -1,12 +1,13 @@
 """The request to run a job, from the command line or from `hogwild.train`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hogwild.cluster.launch import Launch
 from hogwild.config.load import Job
+from hogwild.monitoring.callbacks import Callbacks
 from hogwild.monitoring.profile_report import Window
 
 if TYPE_CHECKING:  # it imports torch
@@ -32,4 +33,5 @@ class Request:
     caller: str = COMMAND_LINE  # or run_directory.LIBRARY
     profile: Window | None = None  # updates of each worker to record
     began_s: float = 0.0  # monotonic: when the command, or the call, began
+    callbacks: Callbacks = field(default_factory=Callbacks)  # of the library's caller
     launch: Launch | None = None  # this node's place in a cluster

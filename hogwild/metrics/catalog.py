@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 LOSS = "loss"
 TOP = re.compile(r"top([1-9]\d{0,4})\Z")
-RECORDED = ("time", "kind", "event", "epoch", "updates", "samples", "seconds", "best")  # fields beside the metrics
+# Fields of an evaluation's record beside the metrics.
+RECORDED = ("time", "kind", "event", "epoch", "updates", "samples", "seconds", "best", "train_loss")
 MOST = 15  # metrics of one job, in addition to the loss: a result row has room for these (`result_row.py`)
 
 

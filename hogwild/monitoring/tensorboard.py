@@ -21,6 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
 from hogwild.errors import UsageError
+from hogwild.metrics.catalog import RECORDED
 
 BEGIN_AT = 10  # training records: fewer make no curve
 MOST_RECORDS = 10_000  # records that may wait for a slow disk; later ones are dropped
@@ -28,7 +29,6 @@ MOST_VALUES = 1 << 20  # of one tensor in a histogram, evenly spread over it
 CLOSE_S = 10.0
 BINS = 64
 ENDING = ".hogwild"
-POSITION = ("time", "kind", "epoch", "updates", "samples", "seconds", "best")  # of an evaluation; others are metrics
 
 Tensors = Callable[[], Iterable[tuple[str, Any]]]
 
@@ -162,7 +162,7 @@ class Curves:
                 self._file.add(self._now, self._samples, summary=scalar)
 
     def _evaluation(self, record: Mapping[str, Any]) -> None:
-        names = [name for name in record if name not in POSITION]
+        names = [name for name in record if name not in RECORDED]
         if not self._evaluations:  # only now are the names known
             for made in self._make.hparams(self._settings, {f"val/{name}": None for name in names})[:2]:
                 self._file.add(self._now, summary=made)

@@ -17,7 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from hogwild.host import terminal
 from hogwild.monitoring.job_view import Glance, progress_line
@@ -29,6 +29,7 @@ MOST_MESSAGES = 1000  # waiting for a terminal; later ones are only counted
 ANSWER_S = 1.0  # a terminal that accepts nothing for so long is not waited for again
 CLOSE_S = 2.0
 QUIET_S = 8.0  # longest silence while a job starts, without a terminal: a person waits about ten seconds for a sign
+BAR = 20  # columns of a notebook's progress bar
 LINE_EVERY_S = 30.0  # between two lines of progress that stay
 
 
@@ -38,21 +39,31 @@ class Look(enum.Enum):
     NOTHING = "nothing"
     LINES = "lines"  # occasionally: for a file, a pipe, a terminal without cursor movement
     ONE_LINE = "one line"  # rewritten in place: `procs: 0`, where a debugger may need the terminal
+    NOTEBOOK = "notebook"  # a line of its own in the cell's output, updated
     LIVE = "live"
 
     @property
     def is_in_place(self) -> bool:
         """True if a line replaces the one before it."""
-        return self in (Look.ONE_LINE, Look.LIVE)
+        return self in (Look.ONE_LINE, Look.NOTEBOOK, Look.LIVE)
 
 
 def look_for(progress: bool, procs: int) -> Look:
     """Return the look that suits the current standard error."""
     if not progress:
         return Look.NOTHING
+    if is_notebook():
+        return Look.NOTEBOOK
     if not terminal.can_move_cursor(_descriptor(sys.stderr)):
         return Look.LINES
     return Look.LIVE if procs else Look.ONE_LINE
+
+
+def is_notebook() -> bool:
+    """Return whether an IPython kernel shows the output of this process: Jupyter, VS Code, Colab."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
 
 
 class Screen:
@@ -90,6 +101,9 @@ class Screen:
             self._inbox.put_newest(glance=glance)
         elif self.look is Look.ONE_LINE:
             self.line(progress_line(glance))
+        elif self.look is Look.NOTEBOOK:
+            done = int(BAR * (glance.progress or 0.0))
+            self.line(f"{'━' * done}{'─' * (BAR - done)} {progress_line(glance)}")
         elif self.look is Look.LINES:
             now = time.monotonic()
             self._line_s = now if self._line_s is None else self._line_s
@@ -192,6 +206,7 @@ class _TerminalThread:
         self._last: Glance | None = None
         self._line = ""  # the open progress line, without its line end
         self._is_mute = False
+        self._cell: Any = None  # display handle of a notebook's line
 
     def serve(self) -> None:
         terminal.write_in_background_too()
@@ -209,6 +224,11 @@ class _TerminalThread:
 
     def _plain(self, messages: list[str], line: str | None, is_over: bool) -> None:
         text = "".join(f"{message}\n" for message in messages)
+        if self._look is Look.NOTEBOOK:
+            self._write(text)
+            if line is not None:
+                self._show_in_cell(line)
+            return
         if self._look is not Look.ONE_LINE:
             self._write(text + (f"{line}\n" if line else ""))
             return
@@ -219,6 +239,19 @@ class _TerminalThread:
             self._write(f"{before}{text}" + (f"\r\x1b[2K{shown}" if shown else ""))
         if is_over and self._line:
             self._write("\n")
+
+    def _show_in_cell(self, line: str) -> None:
+        try:
+            from IPython.display import display
+
+            content = {"text/plain": terminal.printable(line)}
+            if self._cell is None:
+                self._cell = display(content, raw=True, display_id=True)
+            else:
+                self._cell.update(content, raw=True)
+        except Exception as error:  # its kernel's connection: stop the display, and the job continues
+            self._look = Look.LINES
+            self._write(f"warning: the display ends: {type(error).__name__}: {error}; the job goes on\n")
 
     # ---- a frame -----------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from hogwild.config.of_run import require_run
 from hogwild.config.strict_yaml import readings
 from hogwild.errors import ConfigError, NotFoundError
 from hogwild.formatting import flat
-from hogwild.metrics.catalog import LOSS, known
+from hogwild.metrics.catalog import LOSS, RECORDED, known
 from hogwild.monitoring.run_status import read_object
 from hogwild.storage.run_directory import BEST, ENV
 
@@ -28,7 +28,6 @@ PHASE = "phase"
 LOSSES = "losses"  # further losses of a training_step, in a record of training; their columns are losses.NAME
 CLUSTER = "cluster"  # likewise; of the rounds between nodes
 BEFORE_START = ("resume", "checkpoint-rejected", "data-read")  # events of an attempt before its `start`
-NOT_METRICS = {"time", "epoch", "updates", "samples", "seconds"}
 WORKER_NUMBERS = ("updates", "samples_per_s", "cpu", "pss_bytes")
 
 
@@ -180,7 +179,7 @@ class Run:
     @cached_property
     def metric_names(self) -> list[str]:
         """`loss` first, then the metrics of the evaluations in their order: every name with a number somewhere."""
-        measured = [name for name in self.records.evaluations.names if name not in NOT_METRICS]
+        measured = [name for name in self.records.evaluations.names if name not in RECORDED]
         has_loss = LOSS in self.records.train or LOSS in measured
         return [*([LOSS] if has_loss else []), *(name for name in measured if name != LOSS)]
 
@@ -279,9 +278,7 @@ def read_run(path: Path) -> Run:
     """Read a run directory without its lock, since the job may be writing. Raises NotFoundError if there is no run,
     with the message of `train --resume`."""
     resolved = require_run(path)
-    records = MetricRecords()
-    for record in _lines(path / "metrics.jsonl", records):
-        records.add(record)
+    records = read_metrics(path)
     lines = _lines(path / "events.jsonl", records)
     events = [line for line in lines if isinstance(line.get("event"), str) and _is_number(line.get("time"))]
     return Run(
@@ -297,6 +294,14 @@ def read_run(path: Path) -> Run:
         best_checkpoint=(path / "checkpoints" / BEST).resolve().name if (path / "checkpoints" / BEST).exists() else "",
         read_at=time.time(),
     )
+
+
+def read_metrics(path: Path) -> MetricRecords:
+    """Read the metrics of a run directory; empty if it records none. Raises NotFoundError if they cannot be read."""
+    records = MetricRecords()
+    for record in _lines(path / "metrics.jsonl", records):
+        records.add(record)
+    return records
 
 
 def flat_values(text: str) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from weakref import WeakValueDictionary
 
+from hogwild.metrics.catalog import RECORDED
 from hogwild.report.words import event_in_words
 from hogwild.service.run_reader import LINE_BYTES, MOST_LINES, SMALL_BYTES, opened
 from hogwild.storage.records import to_json
@@ -33,7 +34,6 @@ MOST_SPARKLINES = 2000
 SAMPLED_BYTES = 512 << 10  # of a file for a sparkline; a larger one is read at a few places only
 TRAIN = ("time", "updates", "samples", "loss", "samples_per_s", "lr")
 LOSS = TRAIN.index("loss")
-NOT_METRICS = ("time", "kind", "epoch", "updates", "samples", "seconds", "best")
 METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
 PLACE = re.compile(r"[0-9a-f]{1,16}(\.[0-9a-f]{1,16}){3}")
 TAIL = 64  # bytes before an offset that tell whether the file is the same
@@ -225,7 +225,7 @@ class ThinnedCurves:
         if record.get("kind") == "train":
             self._train.add([_number(record.get(name)) for name in TRAIN], end)
         elif record.get("kind") == "evaluation":
-            metrics = {name: _number(value) for name, value in record.items() if name not in NOT_METRICS}
+            metrics = {name: _number(value) for name, value in record.items() if name not in RECORDED}
             place = {name: _number(record.get(name)) for name in TRAIN[:3]}
             self._evaluations.append((end, {**place, "metrics": metrics}))
 

@@ -290,6 +290,59 @@ def test_what_is_shown_depends_on_the_terminal(pty: tuple[int, int], monkeypatch
     assert look_for(True, 2) is Look.LINES
 
 
+class Kernel:
+    """IPython as a job sees it, which is not installed here: every output of the cell, as it stands now."""
+
+    def __init__(self) -> None:
+        self.outputs: list[str] = []
+        self.kernel = self.display = self  # of the shell; the module IPython.display
+
+    def get_ipython(self) -> "Kernel":
+        return self
+
+    def __call__(self, content: dict[str, str], *, raw: bool, display_id: bool) -> "Kernel":
+        assert raw and display_id
+        self.outputs.append(content["text/plain"])
+        return self
+
+    def update(self, content: dict[str, str], *, raw: bool) -> None:
+        assert raw
+        self.outputs[-1] = content["text/plain"]
+
+
+def test_a_notebook_has_one_line_that_is_updated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernel = Kernel()
+    monkeypatch.setitem(sys.modules, "IPython", kernel)
+    monkeypatch.setitem(sys.modules, "IPython.display", kernel)
+    assert look_for(True, procs=2) is look_for(True, procs=0) is Look.NOTEBOOK
+    assert look_for(False, procs=2) is Look.NOTHING
+    shown = Screen(Look.NOTEBOOK)
+    shown.line("importing torch, 1 s")
+    shown.show_message("epoch 1/6")
+    shown.show(glance())
+    shown.show(glance(progress=1.0, state="succeeded"))
+    shown.close()
+    (line,) = kernel.outputs
+    assert line.startswith("━━━━━━━━━━━━━━━━━━━━ 100 %  epoch 2/6  197,520 samples") and line.endswith("succeeded")
+    assert capsys.readouterr().err == "epoch 1/6\n"
+
+
+def test_outside_a_kernel_ipython_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "IPython", kernel := Kernel())
+    del kernel.kernel  # a shell on a terminal
+    assert look_for(True, procs=2) is not Look.NOTEBOOK
+
+
+def test_a_display_that_fails_leaves_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "IPython.display", None)
+    shown = Screen(Look.NOTEBOOK)
+    shown.show(glance())
+    shown.close()
+    assert "the display ends: ModuleNotFoundError" in capsys.readouterr().err
+
+
 def test_lines_that_stay_are_rare_and_less_so_while_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
     now, shown = 100.0, []
     monkeypatch.setattr(screen_module.time, "monotonic", lambda: now)

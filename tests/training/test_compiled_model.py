@@ -15,10 +15,10 @@ from torch import Tensor, nn, optim
 from torch.utils.data import IterableDataset, TensorDataset
 
 import hogwild
-from hogwild.api import _job
 from hogwild.errors import ConfigError, HogwildError, ModelError
 from hogwild.job.build import from_objects
 from hogwild.job.parts import Functions
+from hogwild.keywords import job_of
 from hogwild.parameters.shared_model import WorkerModel
 from hogwild.parameters.worker_model import check_same_memory
 from hogwild.scheduling.work_queue import Kind, WorkItem
@@ -515,7 +515,7 @@ def job_key(train: Any, val: Any = None, transform: Any = None, **settings: Any)
     model, loss = made(Pooling), nn.CrossEntropyLoss()
     rule = optim.SGD(model.parameters(), lr=0.1)
     chosen = {"procs": 0, "batch_size": 8, "model": {"compile": "inductor"}, **settings}
-    job = _job(model, train, loss, rule, val, chosen)
+    job = job_of(model, train, loss, rule, val, chosen)
     parts = from_objects(job, model, loss, rule, train, val, Functions(transform=transform))
     regions, worker_spec = share_data(job, parts, False, 1)
     for region in regions.values():

@@ -17,6 +17,7 @@ from hogwild.config.load import Job
 from hogwild.host.background_thread import Background
 from hogwild.job.update_choice import Meetings, UpdateChoice
 from hogwild.monitoring import prometheus
+from hogwild.monitoring.callbacks import Callbacks
 from hogwild.monitoring.job_view import ClusterGlance, Glance, standing
 from hogwild.monitoring.run_status import record_of
 from hogwild.monitoring.tensorboard import Curves, NoCurves, is_installed
@@ -41,12 +42,20 @@ DETAILS = (
 class Journal:
     """The journal of one job, in the supervisor. Its first record ends the `startup`, whose screen it writes to."""
 
-    def __init__(self, rundir: RunDir, job: Job, startup: StartUp, curves: Curves | NoCurves | None = None) -> None:
+    def __init__(
+        self,
+        rundir: RunDir,
+        job: Job,
+        startup: StartUp,
+        curves: Curves | NoCurves | None = None,
+        callbacks: Callbacks | None = None,
+    ) -> None:
         self.rundir = rundir
         self.every_s = job.log.every_s
         self._jsonl = job.log.jsonl
         self._startup, self._screen = startup, startup.screen
         self._curves = curves or NoCurves()
+        self.callbacks = callbacks or Callbacks()
         self._log = Records(rundir.supervisor_log)
         self._news: deque[str] = deque(maxlen=NEWS)
         self._has_news = False
@@ -77,7 +86,7 @@ class Journal:
     # ---- events ------------------------------------------------------------------------------------------
 
     def event(self, kind: str, /, **values: Any) -> None:
-        """Write one line to events.jsonl and to the supervisor's log."""
+        """Write one line to events.jsonl and to the supervisor's log, and tell the callbacks."""
         self._kept(self.rundir.events.try_append({"time": time.time(), "event": kind, **values}))
         words = " ".join(f"{key}={value}" for key, value in values.items() if value not in ("", None))
         line = f"{kind} {words}".rstrip()
@@ -85,6 +94,7 @@ class Journal:
         if kind not in NOT_NEWS:
             self._news.append(f"{time.strftime('%H:%M:%S')}  {_describe(kind, values)}")
             self._has_news = True
+        self.callbacks.tell(kind, self.rundir.path, values)
         if kind == "signal":
             self._next_status = 0.0  # status.json says so at once
         if kind in ("resume", "rollback"):
@@ -171,7 +181,7 @@ class Journal:
         self._status.wait(LAST_STATUS_S)
         idle: dict[str, Any] = {"left_s": None, "workers": (), "spares": 0}
         last = self._glance = replace(standing(self._glance), state=state, **known, **idle, news=self.news)
-        if self._screen.look is Look.LIVE:
+        if self._screen.look in (Look.LIVE, Look.NOTEBOOK):
             self._screen.show(replace(last, samples_per_s=samples_per_s or 0.0, is_between=True))
         self._replace(last, state, {"spares": [], "samples_per_s": samples_per_s, **more})
         self._status.wait(LAST_STATUS_S)

@@ -171,7 +171,9 @@ class Session:
             return Due(finish=Outcome("failed", Diverged.code, error=Diverged(self.divergence.message)))
         if finish is not None:
             wants_checkpoint = (
-                finish.state != "stopped" or self.job.checkpoint.on_signal or finish.reason == "max_time_s"
+                finish.state != "stopped"
+                or self.job.checkpoint.on_signal
+                or finish.reason in ("max_time_s", "callback")
             )
             return Due(
                 evaluate=finish.state == "succeeded" and self.evaluating.is_due_at_the_end and self._evaluates,
@@ -281,8 +283,9 @@ class Session:
         seconds = round(time.monotonic() - (self.clock.paused_since_s or time.monotonic()), 4)  # since all parked
         self.clock.paused_for.append("evaluation")
         position = {"epoch": queue.epoch, "updates": queue.updates, "samples": self.saving.queue.samples}
-        self.journal.metrics("evaluation", **position, seconds=seconds, best=is_best, **values)
-        self.journal.event("evaluation", updates=queue.updates, best=is_best, **values)
+        train_loss = {} if self.train_loss is None else {"train_loss": self.train_loss}
+        self.journal.metrics("evaluation", **position, seconds=seconds, best=is_best, **train_loss, **values)
+        self.journal.event("evaluation", epoch=queue.epoch, updates=queue.updates, best=is_best, **values)
         words = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         if values.keys() == {"loss"}:  # without a metric, a number alone says nothing
             loss = self.parts.loss
@@ -320,9 +323,11 @@ class Session:
             self.saving.wait(LAST_WRITE_S)
 
     def finish_threads(self) -> None:
-        """Process what threads have merged, copied or written."""
+        """Process what threads have merged, copied or written, and stop if a callback asks for it or has raised."""
         self.pause_task.finish()
         self.saving.writer.finish()
+        if self.stop is None and self.journal.callbacks.wants_stop:
+            self.stop = Outcome("stopped", "callback")
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the pause_task is done and nothing is being written, up to `timeout_s`; for callers with nothing

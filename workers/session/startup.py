@@ -20,7 +20,7 @@ from hogwild.formatting import counted, short_number
 from hogwild.host.signals import leave_signals_to_main
 from hogwild.monitoring.job_view import Glance
 from hogwild.monitoring.run_status import RunAttempt, glance_of, record_of
-from hogwild.monitoring.terminal_writer import QUIET_S, Look, Screen, look_for
+from hogwild.monitoring.terminal_writer import QUIET_S, Look, Screen, is_notebook, look_for
 from hogwild.storage.run_directory import LIBRARY, STATUS, RunDir
 from hogwild.version import __version__
 
@@ -143,7 +143,7 @@ class StartUp:
         leave_signals_to_main()
         while not self._ended.wait(min(IN_PLACE_S, max(0.1, self.job.log.every_s))):
             now_s, rundir = time.monotonic(), self._rundir
-            if self.look is Look.LIVE or (self.look is Look.ONE_LINE and self._phase is FIRST):
+            if self.look in (Look.LIVE, Look.NOTEBOOK) or (self.look is Look.ONE_LINE and self._phase is FIRST):
                 self._draw(now_s)  # not under a debugger's prompt, which user code may show
             elif self.look is Look.LINES and now_s - self._drawn_s >= QUIET_S:
                 self._draw(now_s)
@@ -170,13 +170,13 @@ class StartUp:
 
 def _wants_progress(job: Job, progress: bool | None, caller: str) -> bool:
     """Return whether progress is shown. `auto`: by the command line always, if without a terminal in plain lines; by
-    `hogwild.train` on a terminal only, as the output of a notebook belongs to its author."""
+    `hogwild.train` on a terminal and in a notebook only, as other output belongs to the program's author."""
     if progress is not None:
         return progress
     setting = job.log.progress
     if setting != "auto":
         return bool(setting)
-    return sys.stderr is not None and (caller != LIBRARY or sys.stderr.isatty())
+    return sys.stderr is not None and (caller != LIBRARY or sys.stderr.isatty() or is_notebook())
 
 
 def _about_interrupt(glance: Glance, *, on_signal: bool) -> str:
