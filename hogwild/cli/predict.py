@@ -1,14 +1,23 @@
 """`hogwild predict`: answers for the rows of a file, block by block."""
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hogwild.cli.arguments import DataDir, Run, Which
-from hogwild.cli.output import print_part, print_result, reading
+from hogwild.cli.output import print_message, print_part, print_result, reading
 from hogwild.cli.results import check_file, model_of
+from hogwild.config.schema import Supervise
+from hogwild.errors import UsageError
 from hogwild.host import raising_on_signals
+from hogwild.storage.files import TEMPORARY
+
+if TYPE_CHECKING:
+    from hogwild.inference.answer_file import Encode
+    from hogwild.inference.predict import Part, Predictor
 
 
 def predict(
@@ -26,6 +35,7 @@ def predict(
     raw: Annotated[
         bool, typer.Option("--raw", help="The model's outputs as they are, also of one that classifies.")
     ] = False,
+    procs: Annotated[int, typer.Option(min=1, help="Number of processes that predict a file.", metavar="N")] = 1,
     which: Which = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -37,7 +47,10 @@ def predict(
     from hogwild.inference.answer_file import encoder_for, writing
 
     with raising_on_signals():
-        parts = model.predictor(input_, ids=ids, raw=raw).parts(encoder_for(out))
+        predictor, encode = model.predictor(input_, ids=ids, raw=raw), encoder_for(out)
+        parts = predictor.parts(encode)
+        if procs > 1:
+            parts = _parts_of(procs, predictor, encode, model.job.supervise, out)
         if out is None:
             for _, content in parts:
                 print_part(content.decode().removesuffix("\n"))
@@ -48,3 +61,16 @@ def predict(
                 writer.append(content)
                 count += rows
     print_result(f"{count:,} predictions: {out}")
+
+
+def _parts_of(
+    procs: int, predictor: "Predictor", encode: "Encode", supervise: Supervise, out: Path | None
+) -> "Iterator[Part]":
+    """Yield the answers that other processes write into a folder beside `out`. Raises UsageError for an input that they
+    cannot read."""
+    from workers.loading.predicting import predicted_parts
+
+    if predictor.inputs.why_alone:
+        raise UsageError(f"--procs {procs}: {predictor.inputs.why_alone}", code="usage/contradiction")
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=out.parent if out else None) as folder:
+        yield from predicted_parts(predictor, encode, procs, supervise, Path(folder), print_message)

@@ -88,19 +88,22 @@ class NpzRows:
         self._open: dict[str, _StoredArray] = {}
         _check_names(self.path, self._names, there)
         counts = {name: self._member(name).shape[0] for name in self._names}
+        self.close()
         _check_lengths(self.path, counts)
+        self._rows = counts[self._names[0]]
 
     def __len__(self) -> int:
-        return self._member(self._names[0]).shape[0]
+        return self._rows
 
     def identify(self, name: str) -> None:
         """Name rows by the values of this array (N,), in `inputs_of`. Raises DataError."""
         with zipfile.ZipFile(self.path) as archive:
             _check_names(self.path, [name], [one.removesuffix(".npy") for one in archive.namelist()])
         self._ids = name
-        member = self._member(name)
-        _check_lengths(self.path, {self._names[0]: len(self), name: member.shape[0]})
-        if len(member.shape) != 1:
+        shape = self._member(name).shape
+        self.close()
+        _check_lengths(self.path, {self._names[0]: len(self), name: shape[0]})
+        if len(shape) != 1:
             raise DataError(f"{self.path}: array {name!r} must have one id per row", code="data/wrong-arrays")
 
     def inputs_of(self, start: int, stop: int) -> InputRows:
@@ -108,6 +111,12 @@ class NpzRows:
         names = {self._ids: self._member(self._ids).read(start, stop)} if self._ids else {SAMPLE: range(start, stop)}
         arrays = ((name, self._member(name).read(start, stop)) for name in self._names)
         return InputRows(names, tuple(_input_tensor(self.path, name, array) for name, array in arrays))
+
+    def close(self) -> None:
+        """Close the file; it is opened again when it is read."""
+        for member in self._open.values():
+            member.close()
+        self._open.clear()
 
     def _member(self, name: str) -> "_StoredArray":
         if name not in self._open:
@@ -124,7 +133,8 @@ class _StoredArray:
     def __init__(self, file: Path, name: str, *, can_be_text: bool) -> None:
         self._file, self._name = file, name
         with _explained(file, name):
-            self._stream = zipfile.ZipFile(file).open(f"{name}.npy")  # noqa: SIM115 while this object lives
+            self._archive = zipfile.ZipFile(file)
+            self._stream = self._archive.open(f"{name}.npy")
             version = np.lib.format.read_magic(self._stream)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             self.shape, is_fortran, self._dtype = read(self._stream)
@@ -132,6 +142,10 @@ class _StoredArray:
         _check_kind(file, name, self._dtype, len(self.shape), can_be_text=can_be_text)
         self._row_bytes = self._dtype.itemsize * math.prod(self.shape[1:])
         self._whole = np.load(file)[name] if is_fortran and len(self.shape) > 1 else None
+
+    def close(self) -> None:
+        self._stream.close()
+        self._archive.close()
 
     def read(self, start: int, stop: int) -> np.ndarray:
         if self._whole is not None:

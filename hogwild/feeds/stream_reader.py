@@ -74,7 +74,7 @@ class Stream:
 class Unreadable(Exception):
     """A batch could not be read, for `error`; `kind` and `place`: type and source line of the user's exception."""
 
-    def __init__(self, error: DataError, kind: str, place: str, trace: str) -> None:
+    def __init__(self, error: HogwildError, kind: str, place: str, trace: str) -> None:
         super().__init__(str(error))
         self.error, self.kind, self.place, self.trace = error, kind, place, trace
 

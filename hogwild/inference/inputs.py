@@ -35,6 +35,7 @@ STANDARD_INPUT = "-"
 BLOCK_ROWS = 4096
 BLOCK_BYTES = 32 << 20  # of inputs
 WHAT = "input"
+STREAM = "standard input is read by one process"
 # File name endings by the data sets that read them. Any other ending may be anything.
 ENDINGS: Mapping[str, tuple[str, str]] = {
     ".csv": ("Csv Ratings Jester Triples", "a table as text"),
@@ -48,9 +49,11 @@ Cut = tuple[int, ...]  # the place of a block, for `read` in any process
 
 
 class Inputs(Protocol):
-    """Blocks of inputs. `cuts` in this process, in the order of the rows; `read` in any that has a copy. The rows of a
-    stream can only be read here, once: it has `blocks` alone."""
+    """Blocks of inputs. `cuts` in this process, in the order of the rows; `read` in any that has a copy; `blocks` is
+    both. `why_alone`: the reason that no other process can read them; "" for none."""
 
+    @property
+    def why_alone(self) -> str: ...
     def cuts(self) -> Iterator[Cut]: ...
     def read(self, cut: Cut) -> InputRows: ...
     def blocks(self) -> Iterator[InputRows]: ...
@@ -66,13 +69,14 @@ class Ranges:
     """Ranges of rows of something that is read by number. Raises DataError for a number that is NaN or infinite."""
 
     rows: InRanges
-    is_shareable: bool = True  # another process can read it
+    why_alone: str = ""
 
     def cuts(self) -> Iterator[Cut]:
         count = len(self.rows)
         if not count:
             raise DataError(f"{WHAT}: it contains no samples", code="data/empty")
         row_bytes = sum(tensor.nbytes for tensor in self.rows.inputs_of(0, 1).inputs)
+        self._close()
         size = min(BLOCK_ROWS, max(1, BLOCK_BYTES // max(1, row_bytes)))
         return ((start, min(count, start + size)) for start in range(0, count, size))
 
@@ -85,7 +89,15 @@ class Ranges:
         return block
 
     def blocks(self) -> Iterator[InputRows]:
-        return map(self.read, self.cuts())
+        try:
+            yield from map(self.read, self.cuts())
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        """Close the file, if there is one that is open between two calls."""
+        if (close := getattr(self.rows, "close", None)) is not None:
+            close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +105,9 @@ class SparseLines:
     """Pieces of a libsvm file or stream."""
 
     source: LibSvm
-    like: Packed
+    sizes: Mapping[str, int]
+    names: Mapping[str, Any]  # of the training data
+    why_alone: str = ""
 
     def cuts(self) -> Iterator[Cut]:
         return ((begin, len(content), line, row) for begin, content, line, row in self.source.pieces())
@@ -109,23 +123,29 @@ class SparseLines:
                 yield block
 
     def _rows(self, content: bytes, line: int, row: int) -> InputRows:
-        packed = self.source.inputs_in(content, line, self.like)
+        packed = self.source.inputs_in(content, line, nothing_like(self.sizes, self.names))
         if packed is None:
             return InputRows({SAMPLE: range(0)}, ())
         return InputRows({SAMPLE: range(row, row + packed.samples)}, packed.pick(np.arange(packed.samples)).inputs)
 
 
+def nothing_like(sizes: Mapping[str, int], names: Mapping[str, Any]) -> Packed:
+    """Return an empty data set with the training data's names and sizes: new data is encoded with these."""
+    return Packed.of("nothing", "table", {"target": np.empty(0, np.float32)}, sizes, names)
+
+
 @dataclass(frozen=True, slots=True)
 class Arriving:
-    """A table that comes through standard input."""
+    """A table that comes through standard input: its rows are read once, by `blocks`."""
 
     source: Csv
+    why_alone: str = STREAM
 
     def cuts(self) -> Iterator[Cut]:
-        raise UsageError("standard input is predicted by one process", code="usage/contradiction")
+        raise AssertionError(self.why_alone)
 
     def read(self, cut: Cut) -> InputRows:
-        raise AssertionError(cut)
+        raise AssertionError(self.why_alone)
 
     def blocks(self) -> Iterator[InputRows]:
         is_empty = True
@@ -184,7 +204,8 @@ class TrainedOn:
 
     data: Component
     columns: Sequence[str] | None
-    like: Packed
+    sizes: Mapping[str, int]
+    names: Mapping[str, Any]
     reader: Reader
     seed: int
     on_bad_line: str
@@ -193,9 +214,9 @@ class TrainedOn:
         """Return the inputs in a data set; its targets are not used. Raises DataError."""
         if isinstance(dataset, Packed) or packs(dataset):
             packed = dataset if isinstance(dataset, Packed) else dataset.pack(
-                self.reader, WHAT, self.like, self.on_bad_line
+                self.reader, WHAT, nothing_like(self.sizes, self.names), self.on_bad_line
             )  # fmt: skip
-            return Ranges(_PackedRows(packed), is_shareable=False)
+            return Ranges(_PackedRows(packed), "its file is parsed as a whole, by one process")
         if hasattr(dataset, "inputs_of"):
             return Ranges(dataset)
         if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 1:
@@ -224,7 +245,9 @@ class TrainedOn:
         dataset = self._built(place)
         if issubclass(kind, Csv):
             return Ranges(_with_ids(dataset, ids))
-        return SparseLines(dataset, self.like) if issubclass(kind, LibSvm) else self.of_dataset(dataset)
+        if issubclass(kind, LibSvm):
+            return SparseLines(dataset, self.sizes, self.names)
+        return self.of_dataset(dataset)
 
     def _of_stream(self, kind: type, ids: str | None) -> Inputs:
         if not issubclass(kind, Csv | LibSvm):
@@ -234,7 +257,9 @@ class TrainedOn:
                 code="usage/no-input",
             )
         dataset = self._built(TextStream(Path("standard input"), 0))
-        return SparseLines(dataset, self.like) if issubclass(kind, LibSvm) else Arriving(_with_ids(dataset, ids))
+        if issubclass(kind, LibSvm):
+            return SparseLines(dataset, self.sizes, self.names, STREAM)
+        return Arriving(_with_ids(dataset, ids))
 
     def _built(self, path: Any) -> Any:
         kind = resolve(self.data.class_path)

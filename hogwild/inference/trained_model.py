@@ -21,8 +21,7 @@ from hogwild.data.cache import DatasetCache
 from hogwild.data.packed_cache import load as load_kept
 from hogwild.errors import CheckpointError, HogwildError, ModelError, RunError, UsageError
 from hogwild.feeds.materialise import InTurn
-from hogwild.feeds.packed import Packed
-from hogwild.inference.inputs import TrainedOn
+from hogwild.inference.inputs import TrainedOn, nothing_like
 from hogwild.inference.predict import Predictor
 from hogwild.inference.recommend import Recommendation, items_of, number_of, recommend
 from hogwild.inference.sample_text import SYMBOLS, sample
@@ -147,7 +146,9 @@ class Trained:
             source, on_bad_line = build(self.job.data.train), self.job.data.on_bad_line
             packed = source.pack(self._reader, "data.train", None, on_bad_line)
             if any([*packed.names[kind]] != self.names[kind] for kind in ("users", "items")):
-                packed = source.pack(self._reader, "data.train", self._like(), on_bad_line)  # the data has changed
+                packed = source.pack(
+                    self._reader, "data.train", nothing_like(self.sizes, self.names), on_bad_line
+                )  # the data has changed
         except HogwildError:  # moved or unreadable: the recommendations do not depend on it
             return None
         return items_of(packed.arrays(), number)
@@ -156,15 +157,11 @@ class Trained:
     def _reader(self) -> InTurn:
         return _Kept(self.job.seed, self.checkpoint.parent.parent.parent)
 
-    def _like(self) -> Packed:
-        """Return an empty data set with the training data's names and sizes: new data is encoded with these."""
-        empty = {"target": np.empty(0, np.float32)}
-        return Packed.of("nothing", "table", empty, self.sizes, self.names)
-
     @property
     def _trained_on(self) -> TrainedOn:
         data = self.job.data
-        return TrainedOn(data.train, self.columns, self._like(), self._reader, self.job.seed, data.on_bad_line)
+        known = self.columns, self.sizes, self.names
+        return TrainedOn(data.train, *known, self._reader, self.job.seed, data.on_bad_line)
 
 
 def _new_model(job: Job, checkpoint: Path, sizes: Mapping[str, Any], *, is_of_objects: bool) -> nn.Module:

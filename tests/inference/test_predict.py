@@ -1,11 +1,9 @@
 """`hogwild predict` and `Trained.predict`: rows without targets, from files and streams, as people read them."""
 
 import csv
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow
@@ -17,52 +15,22 @@ from torch.utils.data import TensorDataset
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
 import hogwild
-from hogwild.cli import main
 from hogwild.inference import inputs
+from tests.helpers.predicting import Say, commands, linear, train
 
-Say = Callable[..., tuple[int, list[str], str]]
 COLOURS = ("red", "green", "blue")
 ROWS = [(0.5 * k - 3, k % 3, 1 - 0.25 * k) for k in range(12)]  # a, colour, b
 
 
 @pytest.fixture
 def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """A command's exit status, lines and messages."""
-
-    def run(*argv: object) -> tuple[int, list[str], str]:
-        status = main.run([str(one) for one in argv])
-        found = capsys.readouterr()
-        return status, found.out.splitlines(), found.err
-
-    return run
+    return commands(capsys)
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few rows are several blocks."""
     monkeypatch.setattr(inputs, "BLOCK_ROWS", 5)
-
-
-def linear(inputs: int, outputs: int) -> dict[str, Any]:
-    return {"class_path": "torch.nn.Linear", "init_args": {"in_features": inputs, "out_features": outputs}}
-
-
-def train(
-    say: Say, folder: Path, data: str, arguments: Mapping[str, object], loss: str, model: Mapping[str, object]
-) -> Path:
-    """A small model, trained for one epoch in this process."""
-    described = {
-        "model": model,
-        "loss": {"class_path": loss},
-        "data": {"train": {"class_path": f"hogwild.data.{data}", "init_args": dict(arguments)}, "batch_size": 8},
-        "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05}},
-        "train": {"procs": 0, "epochs": 1},
-        "log": {"tensorboard": False},
-    }
-    (folder / "job.yaml").write_text(json.dumps(described))  # JSON is YAML
-    status, _, said = say("train", folder / "job.yaml", "--run-dir", folder / "run")
-    assert status == 0, said
-    return folder / "run"
 
 
 @pytest.fixture

@@ -1,19 +1,27 @@
-"""Recipes: the batches of a stream, or the rows of a data set, that a loader fills, and from where. Made in the parent,
-sent with cloudpickle, opened in the loader."""
+"""Recipes: the batches of a stream, the rows of a data set, or the answers for a file, that a loader fills, and from
+where. Made in the parent, sent with cloudpickle, opened in the loader."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from hogwild import host
+from hogwild.errors import HogwildError, RunError
 from hogwild.feeds.resident import FieldSpec, ResidentData
 from hogwild.feeds.ring import Ring, RingSpec
 from hogwild.feeds.row_reader import BadRow, RowSource
 from hogwild.feeds.stream_reader import Filler, Stream, Unreadable
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
+
+if TYPE_CHECKING:  # few jobs predict
+    from hogwild.inference.answer_file import Encode
+    from hogwild.inference.predict import Predictor
 
 Beat = Callable[[int], object]
 
@@ -119,3 +127,44 @@ class Destination:
         for views, here, there in ((self._views[0], places >= 0, places), (self._views[1], places < 0, ~places)):
             for view, field in zip(views, fields, strict=True):
                 view[there[here]] = field[here]
+
+
+# ---- predictions
+
+CUT_WORDS = 8  # of a row of the region `blocks`: the number of words of a block's place, and the words
+
+
+@dataclass(frozen=True, slots=True)
+class PartsRecipe:
+    """Answers for blocks of inputs, by the `Predictor` in the region `predictor`, into files of `folder`; number: of
+    the block, whose place is in row (number - 1) % slots of the region `blocks`."""
+
+    encode: "Encode"
+    folder: str
+    slots: int
+
+    def open(self, regions: Mapping[str, Region], beat: Beat, loader: int, again: Callable[[], Any]) -> "Filling":
+        # Mapped, not read: all predictors share the pages of its tensors.
+        written = host.path_of(regions["predictor"].descriptor)
+        predictor: Predictor = torch.load(written, weights_only=False, mmap=True)
+        return _Parts(self, predictor, regions["blocks"].array("i8", (self.slots, CUT_WORDS)))
+
+
+class _Parts:
+    has_passed_over = False
+
+    def __init__(self, recipe: PartsRecipe, predictor: "Predictor", table: np.ndarray) -> None:
+        self._recipe, self._predictor, self._table = recipe, predictor, table
+
+    def fill(self, number: int) -> bool:
+        words = self._table[(number - 1) % self._recipe.slots]
+        cut = tuple(map(int, words[1 : 1 + words[0]]))
+        try:
+            rows, content = self._predictor.part(self._recipe.encode, cut, number == 1)
+            (Path(self._recipe.folder) / str(number)).write_bytes(rows.to_bytes(8, "little") + content)
+        except HogwildError as error:
+            raise Unreadable(error, type(error).__name__, "", "") from error
+        except OSError as error:
+            why = f"{self._recipe.folder}: cannot be written: {error.strerror or error}"
+            raise Unreadable(RunError(why, code="run/output-not-written"), "RunError", "", "") from error
+        return True

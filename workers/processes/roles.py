@@ -1,7 +1,7 @@
 """The roles of a job's processes, and the limits of each: one table.
 
     spare     imports torch, then waits for a task: workers that start early, and `supervise.spares`
-    reader    a spare on loan: reads rows of a data set before training; afterwards a spare again
+    reader    a spare on loan: reads rows of a data set before training, or predicts those of a file
     worker    trains
     loader    fills slots of a stream
     owner     holds the parameters on a GPU
