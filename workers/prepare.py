@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
+import numpy as np
 from torch.utils._pytree import tree_flatten
 
 from hogwild import host
@@ -127,6 +128,9 @@ def share_data(
     if parts.output is not None and parts.outputs_shape:
         outputs = FieldSpec(parts.output.dtype, parts.outputs_shape, 0)
         regions["data-outputs"] = Region.allocate("data-outputs", outputs.nbytes)
+    covered = parts.covered
+    if parts.panel.coverages and parts.val is not None:
+        regions["data-covered"] = Region.allocate("data-covered", covered[0] * covered[1])
     compute = Compute(
         grad_clip=job.train.grad_clip,
         loss_names=parts.loss_names,
@@ -145,6 +149,7 @@ def share_data(
         transform=parts.transform,
         copies_slots=parts.writes_inputs or parts.transform is not None,
         outputs=outputs,
+        covered=covered,
         typical=typical,
     )
     rules = Rules(
@@ -157,6 +162,12 @@ def share_data(
         profile=profile,
     )
     return regions, WorkerSpec(compute, data, rules)
+
+
+def covered_items(parts: Parts, regions: Mapping[str, Region]) -> np.ndarray:
+    """Return the bytes (metrics, items) that mark the items which metrics of coverage count."""
+    region = regions.get("data-covered")
+    return np.zeros(parts.covered, np.uint8) if region is None else region.array("u1", parts.covered)
 
 
 def _ring_of(job: Job, source: Source, procs: int) -> Ring | None:

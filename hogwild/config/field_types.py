@@ -98,7 +98,7 @@ def _version(value: Any) -> Any:
 
 def _metric_name(text: str) -> str:
     """Check the name under which a metric is reported: its own, or the last part of a class path."""
-    if not text.isidentifier():
+    if not text.isidentifier() and not catalog.RANKED.match(text):
         raise rule(
             "must be a metric's name, such as loss or accuracy (hogwild list metrics)", code="config/unknown-metric"
         )

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -32,6 +32,9 @@ from hogwild.storage.files import temporary
 from hogwild.storage.records import to_json
 from hogwild.training.evaluator import Evaluator
 from hogwild.training.without_dynamo import sparing_the_compiler
+
+if TYPE_CHECKING:
+    from hogwild.metrics.ranking import Ranking  # which imports numba
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +103,28 @@ def _evaluated(
     if parts.output is not None and (keep_outputs or parts.panel.whole):
         outputs = torch.empty((len(targets), *parts.output.shape[1:]), dtype=parts.output.dtype)
     precision = job.train.precision
+    marks = np.zeros(parts.covered, np.uint8)
     evaluator = Evaluator(parts.model, parts.loss, feed, job.seed, parts.panel, outputs, targets, precision)
+    if parts.panel.ranked:
+        evaluator.ranking = _ranking(parts, marks)
     # There is no supervisor that waits for a beat.
     sums = evaluator.sums(range(plan.batches), lambda: None, parts.infers)
     scores = evaluator.scores() if parts.panel.whole else EvalSums()
-    values = parts.panel.values(sums, scores.words[: len(parts.panel.whole)])
+    values = parts.panel.values(sums + parts.panel.covered(marks), scores.words[: len(parts.panel.whole)])
     return values, outputs if keep_outputs else None, targets.clone()
+
+
+def _ranking(parts: Parts, marks: np.ndarray) -> "Ranking":
+    """Return the metrics of recommenders, with kernels from the cache or compiled."""
+    from hogwild.kernels.compiling import KernelCache
+    from hogwild.metrics.ranking import NAME, Ranking
+
+    train, val = parts.train.packed, parts.val.packed if parts.val is not None else None
+    assert train is not None and val is not None  # checked when the job was built
+    ranking = Ranking.of(parts.panel.ranked, parts.model, train.arrays(), val.arrays(), marks)
+    cache = KernelCache.of(NAME)
+    cache.load(ranking.warm_up) if cache.is_whole() else cache.fill(ranking.warm_up)
+    return ranking
 
 
 def write_predictions(found: Reevaluation, file: Path) -> None:

@@ -4,6 +4,7 @@ and data, checked so that predictable failures occur before the start (`checks.p
 `build` makes them from class paths, `from_objects` takes the objects of a library caller.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from hogwild.data.locate import set_data_dir
 from hogwild.devices.discovery import require_cpu
 from hogwild.errors import ModelError, OptimizerError
 from hogwild.feeds.materialise import InTurn, Reader
-from hogwild.job.checks import batch_of, inspect
+from hogwild.job.checks import batch_of, check_ranked, inspect
 from hogwild.job.data import check_length, ring_spec_of, sources_of
 from hogwild.job.gradient_check import SAMPLES as GRADIENT_SAMPLES
 from hogwild.job.gradient_check import check_gradients
@@ -125,6 +126,8 @@ def from_objects(
     if source.packed is not None and callable(choose_penalty):
         notes += filter(None, [choose_penalty(source.packed.arrays(), loss, optimizer)])
     panel = Panel.of(functions.metrics, model, loss)
+    if held_back is not None:
+        check_ranked(panel, source, held_back)
     parts = Parts(model, loss, optimizer, source, held_back, panel, notes=notes)
     parts.choice = NO_KERNEL if is_on_device(job) else choose(job, model, loss, optimizer, source.packed)
     parts.names = names_of(train, source.packed)
@@ -174,6 +177,7 @@ def bytes_needed(job: Job, parts: Parts, planned: Plan) -> int:
     state, buffers. Raises UsageError for a ring with too few slots."""
     ring, state = ring_spec_of(job, parts.train, planned.procs), state_of(job, parts, planned.placement)
     data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0) + parts.outputs_nbytes
+    data += math.prod(parts.covered)
     data += ring.nbytes if ring is not None else 0
     return data + SharedModel.bytes_needed(
         parts.model, parts.optimizer, procs=max(1, planned.procs), state=state, late=parts.late

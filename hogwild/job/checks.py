@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from hogwild.config.load import Job
 from hogwild.config.schema import Evaluate, Split
-from hogwild.errors import DataError, ModelError, UsageError
+from hogwild.errors import BuildError, DataError, ModelError, UsageError
 from hogwild.feeds.collate import Labels
 from hogwild.feeds.materialise import Reader, division, place_of
 from hogwild.job.trial import Trial, laid, transformed_copy
@@ -89,6 +89,18 @@ def _check_alike(parts: "Parts") -> None:
             f"data.val has samples of {', '.join(val.row_kinds())}, data.train of {', '.join(train.row_kinds())}; "
             "both must be alike",
             code="data/val-unlike-train",
+        )
+
+
+def check_ranked(panel: Panel, train: "Source", val: "Source") -> None:
+    """Raise BuildError if metrics of all items are asked for and the data does not say who has what."""
+    if panel.ranked and not all(
+        source.packed and {"user", "item"} <= {*source.packed.arrays()} for source in (train, val)
+    ):
+        raise BuildError(
+            f"evaluate.metrics: {', '.join(panel.ranked)}: all items are ranked for each user, which needs data of "
+            "users and items (hogwild.data.Ratings, Jester) as data.train and data.val",
+            code="model/metric",
         )
 
 

@@ -66,6 +66,14 @@ class Parts:
         return (self.val.plan.samples, *self.output.shape[1:])
 
     @property
+    def covered(self) -> tuple[int, int]:
+        """Shape (metrics, items) of the bytes that mark the items which metrics of coverage count; (0, 0) for none."""
+        if self.val is None or not self.panel.coverages:
+            return (0, 0)
+        _, items, _ = self.model.score_tables()  # type: ignore[operator]
+        return (self.panel.coverages, len(items))
+
+    @property
     def outputs_nbytes(self) -> int:
         if self.output is None or not self.outputs_shape:
             return 0

@@ -10,6 +10,7 @@ are needed. A processor with narrower vectors uses two or four of its own for ea
     a + b, a - b, a * b, a / b      by element; `splat(number)` makes a vector of equal elements
     fused(a, b, c)                  a * b + c
     least(a, b), most(a, b)         the smaller, the larger one, by element
+    exceeds(a, b), reaches(a, b)    1 where a > b, a >= b, else 0, by element
     total(v)                        the sum of its elements
 
 `load_native`, `store_native` and `splat_native` are the same with as many elements as one register of this processor
@@ -326,7 +327,16 @@ def _choose(comparison: str) -> Callable[[Any, Any, Any], Any]:
     return lambda builder, a, b: builder.select(builder.fcmp_ordered(comparison, a, b), a, b)
 
 
+def _ones_where(comparison: str) -> Callable[[Any, Any, Any], Any]:
+    def emit(builder: Any, a: Any, b: Any) -> Any:
+        one, zero = (ir.Constant(a.type, [number] * a.type.count) for number in (1.0, 0.0))
+        return builder.select(builder.fcmp_ordered(comparison, a, b), one, zero)
+
+    return emit
+
+
 least, most = _by_element(_choose("<")), _by_element(_choose(">"))
+exceeds, reaches = _by_element(_ones_where(">")), _by_element(_ones_where(">="))
 _plus = _by_element(lambda builder, a, b: builder.fadd(a, b, flags=_FAST))
 _minus = _by_element(lambda builder, a, b: builder.fsub(a, b, flags=_FAST))
 _times = _by_element(lambda builder, a, b: builder.fmul(a, b, flags=_FAST))

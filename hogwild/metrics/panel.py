@@ -1,19 +1,21 @@
 """The metrics of one job: chosen once in the parent, sent to every worker.
 
 A metric is a sum over samples, or `whole`: our AUC and macro-F1, and every user function, take the outputs and targets
-of all samples at once. A worker computes either kind; the supervisor only divides sums."""
+of all samples at once; or `ranked`: those of recommenders, sums over users (`ranking.py`). A worker computes any kind;
+the supervisor only divides sums."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hogwild.errors import BuildError, UsageError
 from hogwild.metrics.built_in import WHOLE, SumMetric, sum_metric
-from hogwild.metrics.catalog import LOSS, MOST, RECORDED, known
+from hogwild.metrics.catalog import AUC, LOSS, MOST, RANKED, RECORDED, known
 from hogwild.metrics.loss_sums import BY_CLASS, BY_SIGN, Loss, as_module, loss_sums
 from hogwild.metrics.predictions import UnsuitableError
 from hogwild.metrics.result_row import EvalSums
@@ -26,11 +28,13 @@ _SQUARED = (nn.MSELoss, nn.SmoothL1Loss, nn.HuberLoss)
 @dataclass(frozen=True, slots=True)
 class Panel:
     """The metrics of a job: `names` in the order of reports, without the loss, which comes first; `own`: the user's
-    functions by name. `is_auto`: chosen by default, so metrics that do not suit the outputs are left out."""
+    functions by name. `is_auto`: chosen by default, so metrics that do not suit the outputs are left out. `ranks`: the
+    model scores all items for a user (`score_tables`)."""
 
     names: tuple[str, ...]
     own: Mapping[str, Own]
     is_auto: bool = False
+    ranks: bool = False
 
     @classmethod
     def of(cls, chosen: Mapping[str, str | Own] | None, model: nn.Module, loss: Loss) -> "Panel":
@@ -47,6 +51,13 @@ class Panel:
         if unknown or len(metrics) > MOST:
             what = f"no such metric: {', '.join(unknown)} (hogwild list metrics)" if unknown else f"more than {MOST}"
             raise UsageError(f"evaluate.metrics: {what}", code="config/unknown-metric")
+        ranks = callable(getattr(model, "score_tables", None))
+        if not ranks and (for_users := [name for name in metrics if RANKED.match(name)]):
+            raise BuildError(
+                f"evaluate.metrics: {', '.join(for_users)}: {type(model).__name__} does not rank items; use "
+                "hogwild.models.MatrixFactorization, BprFactorization, or a model with the method `score_tables`",
+                code="model/metric",
+            )
         own = {name: metric for name, metric in metrics.items() if not isinstance(metric, str)}
         if taken := [name for name in own if name in RECORDED]:
             raise UsageError(
@@ -54,7 +65,7 @@ class Panel:
                 "rename the function",
                 code="config/metric-name",
             )
-        return cls(tuple(metrics), own)
+        return cls(tuple(metrics), own, ranks=ranks)
 
     # ---- the metrics
 
@@ -65,7 +76,19 @@ class Panel:
     @property
     def whole(self) -> tuple[str, ...]:
         """The metrics that need all outputs at once, in the order of a scoring item's row."""
-        return tuple(name for name in self.names if name in self.own or name in WHOLE)
+        ranked = self.ranked
+        return tuple(name for name in self.names if name in self.own or (name in WHOLE and name not in ranked))
+
+    @property
+    def ranked(self) -> tuple[str, ...]:
+        """The metrics of recommenders, whose words follow those of the sums."""
+        is_ours = (name for name in self.names if name not in self.own)
+        return tuple(name for name in is_ours if RANKED.match(name) or (self.ranks and name == AUC))
+
+    @property
+    def coverages(self) -> int:
+        """The number of metrics for which items are marked, in the order of the marks' rows."""
+        return sum(name.startswith("coverage@") for name in self.ranked)
 
     def higher_is_better(self, name: str) -> bool | None:
         """Return the direction; None if unknown: a user's function without the attribute `higher_is_better`."""
@@ -86,6 +109,10 @@ class Panel:
             words += metric.add(output, target, module)
         return EvalSums.of(words)
 
+    def add_ranked(self, words: Sequence[float]) -> EvalSums:
+        """Return the sums of the users of a slice from their words, a sum and a count for each of `ranked`."""
+        return EvalSums.of([*[0.0] * (2 + 2 * len(self._sums())), *words])
+
     @torch.no_grad()
     def score(self, outputs: Any, targets: Tensor, loss: Loss) -> tuple[float, ...]:
         """Return the values of `whole`, from the outputs (N, …) and targets (N, …) of all samples. Raises what a user's
@@ -98,14 +125,22 @@ class Panel:
 
     # ---- in the supervisor
 
+    def covered(self, marks: np.ndarray) -> EvalSums:
+        """Return the sums of coverage, once for all slices; `marks` (coverages, items) of bytes that are not 0."""
+        rows, many = iter(marks), marks.shape[1]
+        is_covered = (name.startswith("coverage@") for name in self.ranked)
+        counted = [(float(np.count_nonzero(next(rows))), float(many)) if yes else (0.0, 0.0) for yes in is_covered]
+        return self.add_ranked([word for pair in counted for word in pair])
+
     def values(self, sums: EvalSums, scores: Sequence[float] = ()) -> dict[str, float]:
         """Return {"loss": …, "accuracy": …}; `scores`: the result of a scoring item. A metric without samples is left
         out; the loss is NaN if it has no weight at all (no samples, or every target ignored)."""
         loss_sum, loss_weight, *words = sums.words
         found = {LOSS: loss_sum / loss_weight if loss_weight else math.nan}
-        for (name, metric), total, count in zip(self._sums(), words[::2], words[1::2], strict=False):
+        counted = [(name, metric.value) for name, metric in self._sums()] + [(name, float) for name in self.ranked]
+        for (name, value), total, count in zip(counted, words[::2], words[1::2], strict=False):
             if count:
-                found[name] = metric.value(total / count)
+                found[name] = value(total / count)
         found |= dict(zip(self.whole, scores, strict=False))
         return {name: found[name] for name in self.reported if name in found}
 
@@ -113,7 +148,10 @@ class Panel:
         """Try the metrics on some outputs and targets, and leave out default ones that do not suit. Raises BuildError
         for chosen ones that do not suit."""
         unsuitable = {}
+        ranked = self.ranked
         for name in self.names:
+            if name in ranked:  # not of outputs; `Panel.of` and the data's checks have looked at it
+                continue
             try:
                 one = Panel((name,), {name: self.own[name]} if name in self.own else {})
                 one.add(output, target, loss)

@@ -87,7 +87,10 @@ class _Penalty(torch.autograd.Function):
 
 
 class _Factors(nn.Module):
-    """Base class: two tables, and the methods of both models."""
+    """Base class: two tables, and the methods of both models. A held-out rating counts in the metrics of all items from
+    `least_relevant` on."""
+
+    least_relevant = -math.inf
 
     def __init__(self, users: int, items: int, factors: int, l2: float, sparse: bool) -> None:
         super().__init__()
@@ -99,6 +102,13 @@ class _Factors(nn.Module):
         self.l2 = l2
         self.user = embedding(users, factors, SPREAD, sparse)
         self.item = embedding(items, factors, SPREAD, sparse)
+
+    def score_tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return users (U, k), items (I, k), offsets (I,): users @ items.T + offsets are the scores of all items, up to
+        a constant per user; metrics of all items are computed from them."""
+        bias: nn.Embedding | None = self.item_bias  # type: ignore[assignment]
+        offsets = self.item.weight.new_zeros(len(self.item.weight)) if bias is None else bias.weight.squeeze(-1)
+        return self.user.weight, self.item.weight, offsets
 
     def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
         """Check the data's arrays; called before training. Raises ModelError if they are not ratings, or name a user or
@@ -132,6 +142,8 @@ class MatrixFactorization(_Factors):
         mean: constant of all ratings; null: their mean in the training data.
         l2: penalty on the rows that a rating touches, once per rating; null: fits ratings of hogwild.data.Ratings or
             Jester, and 0 for other data, losses than MSELoss, and optimizers with weight_decay.
+        least_relevant: a held-out rating from here on counts as one that should be found, in ndcg@10 and its like;
+            null: the mean rating of the training data.
         sparse: gradients hold only the touched rows; false for optimizers that need dense ones."""
 
     mean: Tensor
@@ -145,18 +157,23 @@ class MatrixFactorization(_Factors):
         mean: float | None = None,
         l2: float | None = None,
         sparse: bool = True,
+        least_relevant: float | None = None,
     ) -> None:
         super().__init__(users, items, factors, l2 or 0.0, sparse)
         self.user_bias = embedding(users, 1, 0.0, sparse) if bias else None
         self.item_bias = embedding(items, 1, 0.0, sparse) if bias else None
         self._mean_of_data, self._l2_of_data = mean is None, l2 is None
+        self._relevance_of_data, self.least_relevant = least_relevant is None, least_relevant or 0.0
         self.register_buffer("mean", torch.tensor(mean or 0.0, dtype=torch.float32))
 
     def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
         """Check the data as every factorisation does; store the mean rating."""
         super().see(train, val)
+        mean = float(np.mean(train["rating"], dtype=np.float64))
         if self._mean_of_data:
-            self.mean.fill_(float(np.mean(train["rating"], dtype=np.float64)))
+            self.mean.fill_(mean)
+        if self._relevance_of_data:
+            self.least_relevant = mean
 
     def choose_penalty(
         self, train: Mapping[str, np.ndarray], loss: Any, optimizer: torch.optim.Optimizer
@@ -431,15 +448,11 @@ class RankingUpdate(FactorizationUpdate):
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
         from hogwild.kernels.bpr import adagrad, sgd
-        from hogwild.kernels.parsing.ordering import are_sorted
+        from hogwild.kernels.parsing.ordering import items_by_user
 
         super().bind(model, optimizer, arrays, hot)
         self._kernel = sgd if self._rule is SGD else adagrad
-        user, item = arrays["user"], arrays["item"]
-        self._bounds = np.zeros(len(self._tables[0]) + 1, np.int64)
-        np.cumsum(np.bincount(user, minlength=len(self._tables[0])), out=self._bounds[1:])
-        is_sorted, _ = are_sorted(user, item)
-        self._had = item if is_sorted else item[np.lexsort((item, user))]
+        self._bounds, self._had, _ = items_by_user(arrays["user"], arrays["item"], len(self._tables[0]))
         del self._tables[2], self._sums[2]  # users have no bias: it is the same for both items of a pair
 
     def run(self, chunk: Chunk) -> Tally:

@@ -2,7 +2,8 @@
 metrics that are no sums, also the scores of all outputs, after the last slice."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,9 @@ from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.seeds import batch_seed
 from hogwild.training.autocast import autocast, device_type_of, widened
 from hogwild.training.model_steps import predictor
+
+if TYPE_CHECKING:
+    from hogwild.metrics.ranking import Ranking  # which imports numba
 
 EPOCH = -1  # in the seeds of evaluation batches: differs from every training epoch
 
@@ -39,7 +43,8 @@ def _eval_mode(model: nn.Module) -> Iterator[None]:
 
 class Evaluator:
     """Owns the buffers of `feed`; the model is the process's own, and gets its former mode back. `outputs` (N, …) and
-    `targets` (N, …) are shared, if a metric needs them: rows are written by the owner of their slice."""
+    `targets` (N, …) are shared, if a metric needs them: rows are written by the owner of their slice. `ranking`: the
+    metrics of recommenders, set later if there are any."""
 
     def __init__(
         self,
@@ -59,12 +64,13 @@ class Evaluator:
         self._outputs, self._targets = outputs, targets
         self._cast = autocast(precision, device_type_of([*model.parameters()]))
         self._seed_generator = seed_generator  # of the generator that layers use
+        self.ranking: Ranking | None = None
 
-    def sums(self, batches: Iterable[int], beat: Callable[[], None], infers: bool = False) -> EvalSums:
+    def sums(self, batches: Sequence[int], beat: Callable[[], None], infers: bool = False) -> EvalSums:
         """Return the metrics' sums over these batches of the validation data, and keep the outputs if they are needed;
         `beat` is called after each batch. `infers`: use inference_mode, for a model that keeps no tensors for training
         (`inference_mode.py`)."""
-        sums = EvalSums()
+        sums, positions = EvalSums(), []
         with _eval_mode(self._model):
             for number in batches:
                 batch = self._feed.gather(0, number)  # outside inference_mode: its buffers are made on first use
@@ -75,7 +81,10 @@ class Evaluator:
                     if self._outputs is not None:
                         self._keep(output, batch.first_position, batch.size)
                     sums += self._panel.add(output, target, self._loss)
+                positions += [batch.first_position, batch.first_position + batch.size]
                 beat()
+        if self.ranking is not None and positions:
+            sums += self._panel.add_ranked(self.ranking.sums(positions[0], positions[-1], beat))
         return sums
 
     def scores(self) -> EvalSums:

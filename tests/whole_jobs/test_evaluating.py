@@ -156,6 +156,34 @@ def test_a_worker_that_dies_while_it_scores_costs_nothing(tmp_path: Path, start_
     assert ended.status == 0 and ended.summary["metrics"]["Dying"] == 360 and ended.summary["restarts"] == 1
 
 
+@pytest.mark.parametrize(
+    ("settings", "restarts"), [([], 2), (["train.procs=0", "evaluate.every_epochs=1"], 0)], ids=["dying", "alone"]
+)
+def test_metrics_of_all_items_count_each_slice_of_each_evaluation_once(
+    settings: list[str],
+    restarts: int,
+    tmp_path: Path,
+    start_job: Callable[..., Job],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Workers die in the middle of a kernel, after it, after items are marked as covered; alone, items are marked from
+    an earlier evaluation."""
+    pytest.importorskip("numba")
+    random = np.random.default_rng(1)
+    pairs = np.argwhere(random.random((3000, 600)) < 0.1 * random.random(600))
+    (tmp_path / "plays.csv").write_text("user,item\n" + "".join(f"{u},{i}\n" for u, i in pairs))
+    argv = [str(JOBS / "mortal.yaml"), "--data-dir", str(tmp_path), *settings]
+    ended = start_job(tmp_path / "job", *argv, extra={"MORTAL_DIARY": str(tmp_path)}).wait()
+    assert ended.status == 0 and ended.summary["restarts"] >= restarts, ended.summary
+    monkeypatch.syspath_prepend(JOBS)
+    answer = run_eval(capsys, str(ended.run_dir), "--which", "latest", "--data-dir", str(tmp_path))
+    names = ["loss", "precision@10", "recall@10", "ndcg@10", "map@10", "mrr@10", "auc", "coverage@5"]
+    assert list(ended.summary["metrics"]) == names
+    assert answer["metrics"] == pytest.approx(ended.summary["metrics"], rel=1e-12)
+    assert ended.summary["metrics"]["auc"] > 0.6
+
+
 def test_metrics_that_end_whoever_computes_them_fail_the_job_and_are_named(
     tmp_path: Path, start_job: Callable[..., Job]
 ) -> None:

@@ -3,8 +3,10 @@
 import contextlib
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import cloudpickle
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -88,6 +90,7 @@ def _numerics(
         if compute.fused is not None:
             fused, sentence = make_fused(worker_spec, model, regions["data-train"], row, lifeline)
             print(sentence, flush=True)
+            add_ranking(evaluator, worker_spec, model, regions, row, lifeline)
             broken_off.pop_all()
             return Numerics(model, None, None, evaluator, place, rollbacks, fused)
         plan = data.train.plan
@@ -112,8 +115,32 @@ def _numerics(
             from workers.child.warm_up_model import make_model_ready  # with torch's compiler: another second
 
             print(make_model_ready(worker_spec, model, update, feed, evaluator, row, lifeline), flush=True)
+        add_ranking(evaluator, worker_spec, model, regions, row, lifeline)
         broken_off.pop_all()
         return Numerics(model, update, feed, evaluator, place, rollbacks, lanes=lanes or NO_LANES)
+
+
+def add_ranking(
+    evaluator: Evaluator | None,
+    worker_spec: WorkerSpec,
+    model: WorkerModel,
+    regions: Mapping[str, Region],
+    row: Row,
+    lifeline: int | None,
+) -> None:
+    """Give the evaluator the metrics of recommenders, if there are any, with their kernels; the parent has checked that
+    the data suits. Last, so that nothing is ranked while a model is compiled."""
+    panel, data = worker_spec.compute.panel, worker_spec.data
+    if evaluator is None or panel is None or not panel.ranked:
+        return
+    from hogwild.metrics.ranking import NAME, Ranking  # numba takes half a second
+    from workers.child.compile_once import RANKING, make_ready
+
+    sides: Any = ((data.train, regions["data-train"]), (data.val, regions["data-val"]))
+    train, val = (split.data.attach(region).arrays() for split, region in sides)
+    marks = regions["data-covered"].array("u1", data.covered) if panel.coverages else np.zeros(data.covered, np.uint8)
+    evaluator.ranking = Ranking.of(panel.ranked, model.model, train, val, marks)
+    print(make_ready(NAME, evaluator.ranking.warm_up, row, lifeline, RANKING), flush=True)
 
 
 def make_evaluator(

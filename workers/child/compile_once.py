@@ -16,7 +16,7 @@ from hogwild.shared_memory.scoreboard import Control, Phase, Row, Word
 from workers.messages import ParentGone
 
 LOOK_MS = 20  # between two checks of the compiler's word
-KERNELS, MODEL = 1, 2  # in this order, if a job has both
+KERNELS, MODEL, RANKING = 1, 2, 3  # in this order, if a job has several
 
 
 class CompiledCache(Protocol):
@@ -28,12 +28,13 @@ class CompiledCache(Protocol):
     def fill(self, run: Callable[[], object]) -> str: ...
 
 
-def make_ready(name: str, run: Callable[[], object], row: Row, lifeline: int | None) -> str:
-    """Make every kernel of the update `name` callable: `run` calls each once, on empty data. Return a log message:
-    loaded or compiled, and the time. `lifeline`: None in the supervisor itself (`procs: 0`). Raises ParentGone."""
+def make_ready(name: str, run: Callable[[], object], row: Row, lifeline: int | None, stage: int = KERNELS) -> str:
+    """Make every kernel of `name`, an update or a metric, callable: `run` calls each once, on empty data. Return a log
+    message: loaded or compiled, and the time. `lifeline`: None in the supervisor itself (`procs: 0`). Raises
+    ParentGone."""
     from hogwild.kernels.compiling import KernelCache as Kernels  # numba takes half a second
 
-    return make_all_ready(f"kernels of {name}", Kernels.of(name), run, row, lifeline, KERNELS)
+    return make_all_ready(f"kernels of {name}", Kernels.of(name), run, row, lifeline, stage)
 
 
 def make_all_ready(

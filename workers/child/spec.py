@@ -66,6 +66,7 @@ class DataSide:
     transform: Callable[..., object] | None = None  # of training batches
     copies_slots: bool = False  # copy each batch out of its slot, because it will be modified
     outputs: "FieldSpec | None" = None  # layout of `data-outputs`, if a metric needs all outputs
+    covered: tuple[int, int] = (0, 0)  # shape of `data-covered`, bytes that mark items; if a metric is their coverage
     typical: Sequence[list[Any]] = ()  # example batches to compile for, if data is streamed
 
 

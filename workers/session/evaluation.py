@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from hogwild.config.schema import Evaluate
 from hogwild.metrics.panel import Panel, meets
 from hogwild.metrics.result_row import EvalSums
@@ -88,6 +90,7 @@ class Evaluating:
     board: Scoreboard
     limits: Limits
     ids: Iterator[int]
+    covered: np.ndarray  # (metrics, items) bytes: the items that metrics of coverage count; marked by workers
     monitor: Monitor = field(init=False)
     values: dict[str, float] = field(default_factory=dict)
     first_loss: float | None = None  # of the run's first evaluation, to compare later losses with
@@ -138,6 +141,7 @@ class Evaluating:
     def start(self) -> None:
         assert self.plan is not None
         self._sums, self._scores, self.is_scoring = EvalSums(), (), False
+        self.covered.fill(0)
         limits = replace(self.limits, procs=self.queue.limits.procs)
         self.current = WorkQueue(self.plan, limits, kind=Kind.EVALUATE, ids=self.ids)
 
@@ -170,7 +174,7 @@ class Evaluating:
 
     def finish(self) -> bool:
         """Compute the values; return whether they are the best so far."""
-        self.values = self.panel.values(self._sums, self._scores)
+        self.values = self.panel.values(self._sums + self.panel.covered(self.covered), self._scores)
         self.evaluated_at = self.queue.updates
         self.first_loss = self.values.get("loss") if self.first_loss is None else self.first_loss
         is_best = self.monitor.look(self.queue.updates, self.values, self.queue.epoch)

@@ -113,3 +113,16 @@ def held_out(user, item, seed, share, chosen):  # type: ignore[no-untyped-def]
         bits = mixed(seed ^ (np.uint64(user[i]) << np.uint64(32)) ^ np.uint64(item[i]))
         bits = mixed(bits + STEP)
         chosen[i] = np.float64(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0) < share
+
+
+def items_by_user(user: np.ndarray, item: np.ndarray, users: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return (starts (users + 1,) int64, items (N,) int32, order (N,)): each user's items, sorted, begin at `starts`;
+    they are item[order], or for sorted data `item` itself and None."""
+    starts = np.zeros(users + 1, np.int64)
+    np.cumsum(np.bincount(user, minlength=users), out=starts[1:])
+    if are_sorted(user, item)[0]:
+        return starts, item, None
+    by_item, order = np.empty(len(item), np.int32), np.empty(len(item), np.int32)
+    counted(item, np.arange(len(item), dtype=np.int32), np.zeros(int(item.max()) + 2, np.int64), by_item)
+    counted(user, by_item, np.zeros(users + 1, np.int64), order)
+    return starts, item[order], order
