@@ -10,12 +10,12 @@ import typer
 from hogwild.cli.arguments import DataDir, Run, Which
 from hogwild.cli.output import print_message, print_part, print_result, reading
 from hogwild.cli.results import check_file, model_of
-from hogwild.config.schema import Supervise
 from hogwild.errors import UsageError
 from hogwild.host import raising_on_signals
 from hogwild.storage.files import TEMPORARY
 
 if TYPE_CHECKING:
+    from hogwild.config.schema import Supervise
     from hogwild.inference.answer_file import Encode
     from hogwild.inference.predict import Part, Predictor
 
@@ -64,7 +64,7 @@ def predict(
 
 
 def _parts_of(
-    procs: int, predictor: "Predictor", encode: "Encode", supervise: Supervise, out: Path | None
+    procs: int, predictor: "Predictor", encode: "Encode", supervise: "Supervise", out: Path | None
 ) -> "Iterator[Part]":
     """Yield the answers that other processes write into a folder beside `out`. Raises UsageError for an input that they
     cannot read."""

@@ -29,7 +29,7 @@ from hogwild.job.initial_values import known_names, load_initial
 from hogwild.job.packed_data import count_classes, names_of, pack, require_fitting, sizes_for
 from hogwild.job.parameter_groups import freeze_parameters, late_parameters, param_groups, require_trained
 from hogwild.job.parts import Functions, Parts
-from hogwild.job.row_names import KnownNames
+from hogwild.job.row_names import NOTHING_KNOWN, KnownNames
 from hogwild.job.update_choice import UpdateChoice, choose, meetings
 from hogwild.metrics.panel import Panel
 from hogwild.optimizers import FTRL
@@ -54,7 +54,7 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, run:
     if data_dir is not None:
         set_data_dir(data_dir)
     reader = reader or InTurn(job.seed)
-    known = KnownNames()
+    known = NOTHING_KNOWN
     if job.model.init_from is not None:
         known = known_names(job.model.init_from) if run is None else KnownNames.of_run(read_names(run))
     data = pack(job, reader, known)

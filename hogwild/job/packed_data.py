@@ -23,7 +23,7 @@ from hogwild.config.schema import Split
 from hogwild.errors import DataError, ModelError
 from hogwild.feeds.materialise import Held, Reader, division
 from hogwild.feeds.packed import Packed
-from hogwild.job.row_names import KnownNames
+from hogwild.job.row_names import NOTHING_KNOWN, KnownNames
 from hogwild.user_code import build, resolve
 
 SIZES, VOCABULARIES = "sizes", "vocabularies"
@@ -51,7 +51,7 @@ def packs(dataset: Any) -> bool:
     return callable(getattr(dataset, "pack", None))
 
 
-def pack(job: Job, reader: Reader, known: KnownNames) -> PackedData:
+def pack(job: Job, reader: Reader, known: KnownNames = NOTHING_KNOWN) -> PackedData:
     """Return the packed data of a job file, with rows for `known` names. Raises DataError and what the classes
     raise."""
     found = resolve(job.data.train.class_path)

@@ -93,6 +93,9 @@ class KnownNames:
         return Packed(packed.region, replace(packed.spec, sizes=sizes), names), unseen
 
 
+NOTHING_KNOWN = KnownNames()
+
+
 def _unseen(found: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     listed: Mapping[str, Sequence[int]] = found.get("unseen") or {}
     last = {kind: found["names"][kind][-len(runs) :] for kind, runs in listed.items() if runs}

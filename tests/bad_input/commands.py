@@ -90,7 +90,7 @@ COMMANDS: dict[str, Row] = {
     "an export of nothing": Row(("export", "nowhere"), 3, "run/not-found", ("nowhere: there is no such folder",)),
     "an export of what is no run": Row(("export", "damaged"), 3, "export/no-checkpoint", ("damaged",)),
     "an unknown format": Row(
-        ("export", "damaged", "--format", "onnx"), 2, "usage/bad-value", ("--format onnx: must be safetensors",)
+        ("export", "damaged", "--format", "hdf5"), 2, "usage/bad-value", ("--format hdf5: must be safetensors",)
     ),
     "a task nobody wrote": Row(
         ("init", "minst"), 2, "usage/unknown-task", ("unknown task 'minst'", "did you mean 'mnist'?")
