@@ -1,5 +1,6 @@
 """`hogwild predict`: answers for the rows of a file, block by block."""
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,8 @@ def predict(
     if out is not None:
         with reading():
             check_file("--out", out, (".csv", ".npz", ".parquet"))
+            if out.exists() and os.path.exists(input_) and out.samefile(input_):
+                raise UsageError(f"--out {out}: is the file to predict; choose another", code="usage/contradiction")
     model = model_of(source, which, data_dir)
     from hogwild.inference.answer_file import encoder_for, writing
 

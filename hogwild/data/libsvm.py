@@ -268,13 +268,13 @@ class _PieceParsing(_LibSvmParsing):
 
     def __init__(self, source: LibSvm, content: bytes, line: int, like: Packed) -> None:
         super().__init__(source, "input", like, "fail", text=TextStream(source.path, -1))
-        self._content, self._first_line = UNLABELLED.sub(b"0 ", content), line
+        self._content, self._first_line = UNLABELLED.sub(b"0 ", content.removeprefix(MARK)), line
 
     def begin(self) -> int:
         return 0
 
     def contents(self, begin: int) -> Iterator[bytes]:
-        return iter((self._content.removeprefix(MARK),))
+        return iter((self._content,))
 
     def pieces(self, parse: Callable[[bytes], Piece], tell: Tell, begin: int, line: int = 1) -> list[Piece]:
         return super().pieces(parse, tell, begin, self._first_line)

@@ -87,8 +87,7 @@ class NpzRows:
         self._ids = ""
         self._open: dict[str, _StoredArray] = {}
         _check_names(self.path, self._names, there)
-        counts = {name: self._member(name).shape[0] for name in self._names}
-        self.close()
+        counts = {name: self._shape(name)[0] for name in self._names}
         _check_lengths(self.path, counts)
         self._rows = counts[self._names[0]]
 
@@ -100,8 +99,7 @@ class NpzRows:
         with zipfile.ZipFile(self.path) as archive:
             _check_names(self.path, [name], [one.removesuffix(".npy") for one in archive.namelist()])
         self._ids = name
-        shape = self._member(name).shape
-        self.close()
+        shape = self._shape(name)
         _check_lengths(self.path, {self._names[0]: len(self), name: shape[0]})
         if len(shape) != 1:
             raise DataError(f"{self.path}: array {name!r} must have one id per row", code="data/wrong-arrays")
@@ -118,6 +116,12 @@ class NpzRows:
             member.close()
         self._open.clear()
 
+    def _shape(self, name: str) -> tuple[int, ...]:
+        try:
+            return self._member(name).shape
+        finally:
+            self.close()
+
     def _member(self, name: str) -> "_StoredArray":
         if name not in self._open:
             self._open[name] = _StoredArray(self.path, name, can_be_text=name == self._ids)
@@ -132,20 +136,23 @@ class _StoredArray:
 
     def __init__(self, file: Path, name: str, *, can_be_text: bool) -> None:
         self._file, self._name = file, name
-        with _explained(file, name):
-            self._archive = zipfile.ZipFile(file)
-            self._stream = self._archive.open(f"{name}.npy")
+        with contextlib.ExitStack() as opened, _explained(file, name):
+            archive = opened.enter_context(zipfile.ZipFile(file))
+            self._stream = opened.enter_context(archive.open(f"{name}.npy"))
             version = np.lib.format.read_magic(self._stream)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             self.shape, is_fortran, self._dtype = read(self._stream)
-        self._begin = self._stream.tell()
-        _check_kind(file, name, self._dtype, len(self.shape), can_be_text=can_be_text)
-        self._row_bytes = self._dtype.itemsize * math.prod(self.shape[1:])
-        self._whole = np.load(file)[name] if is_fortran and len(self.shape) > 1 else None
+            self._begin = self._stream.tell()
+            _check_kind(file, name, self._dtype, len(self.shape), can_be_text=can_be_text)
+            self._row_bytes = self._dtype.itemsize * math.prod(self.shape[1:])
+            self._whole: np.ndarray | None = None
+            if is_fortran and len(self.shape) > 1:
+                self._stream.seek(0)
+                self._whole = np.lib.format.read_array(self._stream)
+            self._opened = opened.pop_all()
 
     def close(self) -> None:
-        self._stream.close()
-        self._archive.close()
+        self._opened.close()
 
     def read(self, start: int, stop: int) -> np.ndarray:
         if self._whole is not None:

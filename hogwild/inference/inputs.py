@@ -107,6 +107,7 @@ class SparseLines:
     source: LibSvm
     sizes: Mapping[str, int]
     names: Mapping[str, Any]  # of the training data
+    text: TextFile | None  # for `read`; None: a stream
     why_alone: str = ""
 
     def cuts(self) -> Iterator[Cut]:
@@ -114,8 +115,8 @@ class SparseLines:
 
     def read(self, cut: Cut) -> InputRows:
         begin, size, line, row = cut
-        content = TextFile(self.source.path, may_be_zip=True).read_at(begin, size)
-        return self._rows(content, line, row)
+        assert self.text is not None, "a stream"
+        return self._rows(self.text.read_at(begin, size), line, row)
 
     def blocks(self) -> Iterator[InputRows]:
         for _, content, line, row in self.source.pieces():
@@ -246,7 +247,7 @@ class TrainedOn:
         if issubclass(kind, Csv):
             return Ranges(_with_ids(dataset, ids))
         if issubclass(kind, LibSvm):
-            return SparseLines(dataset, self.sizes, self.names)
+            return SparseLines(dataset, self.sizes, self.names, TextFile(dataset.path, may_be_zip=True))
         return self.of_dataset(dataset)
 
     def _of_stream(self, kind: type, ids: str | None) -> Inputs:
@@ -258,7 +259,7 @@ class TrainedOn:
             )
         dataset = self._built(TextStream(Path("standard input"), 0))
         if issubclass(kind, LibSvm):
-            return SparseLines(dataset, self.sizes, self.names, STREAM)
+            return SparseLines(dataset, self.sizes, self.names, None, STREAM)
         return Arriving(_with_ids(dataset, ids))
 
     def _built(self, path: Any) -> Any:

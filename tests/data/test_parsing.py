@@ -4,6 +4,7 @@ changes, or the cache is damaged."""
 import gzip
 import io
 import os
+import socket
 import sys
 import threading
 import zipfile
@@ -17,7 +18,7 @@ from hogwild.config.load import Job as Config
 from hogwild.config.load import job_from_mapping
 from hogwild.data import LibSvm, Ratings, packed_cache, text_file
 from hogwild.data.cache import DATA, DatasetCache
-from hogwild.data.text_file import TextFile
+from hogwild.data.text_file import TextFile, TextStream
 from hogwild.data.text_parsing.parsing import Parsed
 from hogwild.data.threads import in_threads
 from hogwild.errors import DataError, MemoryShortError, UsageError
@@ -323,3 +324,29 @@ def test_a_cache_that_cannot_be_mapped_is_no_obstacle(
     )
     second, said = load(LibSvm(file), tmp_path, nobody)
     assert same(first, second) and any("cannot be mapped (No such file or directory)" in one for one in said.sentences)
+
+
+@pytest.mark.parametrize(
+    ("parts", "skip_lines", "header", "begin", "records"),
+    [
+        ((b"a,", b"b\n", b"1,2"), 0, b"a,b\n", 4, [(b"1,2", 1, 2)]),
+        ((b"# one", b"\n\n", b'"a\nx"', b",b\n1,2\n3,", b"4\n"), 1, b'# one\n\n"a\nx",b\n1,2\n3,', 15,
+         [(b"1,2\n", 1, 5), (b"3,4\n", 1, 6)]),
+        ((b"a\n1\n\n2\n", b"\n3\n"), 0, b"a\n1\n\n2\n", 2, [(b"1\n\n2\n", 2, 2), (b"\n3\n", 1, 5)]),
+        ((b"a",), 0, b"a", 1, []),
+    ],
+)  # fmt: skip
+def test_a_stream_waits_for_its_header_and_gives_whole_records(
+    parts: tuple[bytes, ...], skip_lines: int, header: bytes, begin: int, records: list[tuple[bytes, int, int]]
+) -> None:
+    """A read returns one part, as from a pipe into which another program writes now and then."""
+    writer, reader = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with writer, reader:
+        for part in parts:
+            writer.send(part)
+        writer.close()
+        stream = TextStream(Path("stream"), reader.fileno())
+        stream.wait_for_header(skip_lines)
+        assert stream.read_at(0, 100) == header
+        line = 1 + header[:begin].count(b"\n")
+        assert [*stream.records(begin, line)] == records

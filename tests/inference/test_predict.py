@@ -228,6 +228,7 @@ def sparse(say: Say, tmp_path: Path) -> Path:
     [
         "+1 1:1 3:0.5\n-1 2:1 3:0.5 77:3\n+1 3:1\n",
         "1:1 3:0.5\n\n# without labels\n2:1 3:0.5 77:3\n  3:1",
+        "\ufeff1:1 3:0.5\n2:1 3:0.5\n+1 3:1\n",
         "5 1:1 3:0.5\n2:1 3:0.5\n-0.5 3:1 # some of another kind\n",
     ],
 )
@@ -238,6 +239,18 @@ def test_sparse_rows_need_no_labels(text: str, sparse: Path, tmp_path: Path, mon
     weight, bias = trained.model.weight[:, 0], trained.model.bias
     wanted = torch.stack([weight[0] + weight[2] / 2, weight[1] + weight[2] / 2, weight[2]]).detach() + bias.detach()
     torch.testing.assert_close(trained.predict(tmp_path / "new.svm", raw=True), wanted)
+
+
+def test_classes_of_sparse_rows_have_their_labels_and_a_file_may_have_any(say: Say, tmp_path: Path) -> None:
+    (tmp_path / "rows.svm").write_text("".join(f"{(3, 7, 20)[k % 3]} {1 + k % 3}:1\n" for k in range(60)))
+    model = {"class_path": "hogwild.models.SparseLinear"}
+    arguments = {"path": str(tmp_path / "rows.svm"), "labels": "classes"}
+    run = train(say, tmp_path, "LibSvm", arguments, "torch.nn.CrossEntropyLoss", model)
+    (tmp_path / "new.svm").write_text("99 1:1\n2:1\n-0.5 3:1\n")
+    status, lines, said = say("predict", run, tmp_path / "new.svm")
+    assert status == 0, said
+    assert [*table(lines)] == ["sample", "predicted", "probability_3", "probability_7", "probability_20"]
+    assert table(lines)["predicted"] == ["3", "7", "20"]
 
 
 def test_ratings_are_told_by_user_and_item_as_they_are_sorted(say: Say, tmp_path: Path) -> None:
@@ -343,16 +356,25 @@ def test_a_wrong_stream_is_told(
         ("a,b\n", [], "data/empty", "contains no samples"),
         ("a,b\n1,2\n", ["--out", "x.txt"], "usage/bad-value", "must end in .csv, .npz or .parquet"),
         ("a,b\n1,2\n", ["--which", "newest"], "usage/bad-value", "--which newest"),
+        ("a,b\n1,2\n", ["--out", "new.csv"], "usage/contradiction", "--out new.csv: is the file to predict"),
     ],
 )
 def test_a_wrong_file_is_told_and_nothing_is_written(
-    content: str, arguments: list[str], code: str, words: str, say: Say, coloured: Path, tmp_path: Path
+    content: str,
+    arguments: list[str],
+    code: str,
+    words: str,
+    say: Say,
+    coloured: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "new.csv").write_text(content)
     arguments = arguments if "--out" in arguments else [*arguments, "--out", str(tmp_path / "out.csv")]
     status, _, said = say("predict", coloured, tmp_path / "new.csv", *arguments)
     assert status != 0 and words in said and code in said and "Traceback" not in said
-    assert not list(tmp_path.glob("*out.csv*"))
+    assert not list(tmp_path.glob("*out.csv*")) and (tmp_path / "new.csv").read_text() == content
 
 
 @pytest.mark.parametrize("name", ["x.npz", "x.svm"])

@@ -1,5 +1,6 @@
 """A large file is predicted by several processes: the answer is that of one, whoever dies."""
 
+import gzip
 import os
 import signal
 from pathlib import Path
@@ -155,13 +156,14 @@ def test_a_wrong_row_is_the_error_it_is_in_one_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("kind", ["csv", "parquet", "svm"])
+@pytest.mark.parametrize("kind", ["csv", "parquet", "svm", "svm.gz"])
 def test_a_file_has_the_same_answer_with_more_processes(
     kind: str,
     say: Say,
     tmp_path: Path,
 ) -> None:
-    if kind == "svm":
+    is_sparse = kind.startswith("svm")
+    if is_sparse:
         pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
         lines = [f"{k % 2} {1 + k % 3}:{k} 4:0.5{'' if k % 5 else ' # five'}" for k in range(ROWS)]
         model, loss, arguments = {"class_path": "hogwild.models.SparseLinear"}, "hogwild.losses.LogisticLoss", {}
@@ -169,16 +171,17 @@ def test_a_file_has_the_same_answer_with_more_processes(
         lines = ["a,who,y", *(f"{k / 7},row {k},{k}" for k in range(ROWS))]
         arguments = {"target": "y", "leave_out": ["who"]}
         model, loss = linear(1, 1), "torch.nn.MSELoss"
-    file = tmp_path / f"table.{'svm' if kind == 'svm' else 'csv'}"
-    file.write_text("\n".join([*lines, ""]))
-    data = "LibSvm" if kind == "svm" else "Csv"
+    file = tmp_path / f"table.{kind if is_sparse else 'csv'}"
+    content = "\n".join([*lines, ""]).encode()
+    file.write_bytes(gzip.compress(content) if kind.endswith("gz") else content)
+    data = "LibSvm" if is_sparse else "Csv"
     trained = train(say, tmp_path, data, {"path": str(file)} | arguments, loss, model)
     if kind == "parquet":
         from pyarrow import csv, parquet
 
         parquet.write_table(csv.read_csv(file), tmp_path / "table.parquet", row_group_size=24)
         file = tmp_path / "table.parquet"
-    options = [] if kind == "svm" else ["--id", "who"]
+    options = [] if is_sparse else ["--id", "who"]
     _, wanted, _ = say("predict", trained, file, *options)
     status, found, said = say("predict", trained, file, *options, "--procs", 2)
     assert status == 0, said
@@ -186,7 +189,7 @@ def test_a_file_has_the_same_answer_with_more_processes(
     out = tmp_path / "out.npz"
     status, _, said = say("predict", trained, file, *options, "--procs", 2, "--out", out)
     assert status == 0, said
-    assert len(np.load(out)["outputs" if kind != "svm" else "probabilities"]) == ROWS
+    assert len(np.load(out)["probabilities" if is_sparse else "outputs"]) == ROWS
     assert not list(tmp_path.glob(".tmp*"))
 
 
