@@ -18,6 +18,7 @@ from hogwild import host
 from hogwild.data import locate
 from tests.helpers import zygote
 from tests.helpers.jobs import Job, start
+from tests.helpers.predicting import Say, commands
 from tests.helpers.processes import IS_THOROUGH
 
 os.environ["HOGWILD_DEVICE_KINDS"] = "simulated=tests.helpers.simulated_gpu"  # here and in the children of tests
@@ -106,6 +107,12 @@ def no_warm_process() -> Iterator[None]:
         warm.KEPT.close()
         if host.is_tracker_known() and not was_known:
             host.stop_resource_tracker()
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    """`helpers.predicting.commands`."""
+    return commands(capsys)
 
 
 @pytest.fixture(scope="module")

@@ -122,7 +122,7 @@ class _JobDraft(YamlReading):
             if section.get(part) is None:
                 section[part] = {}
                 self.keys[path[:depth]] = self.places[path[:depth]] = SourcePlace(COMMAND_LINE)
-            if part == "init_from" and isinstance(section[part], str):
+            if part == "init_from" and isinstance(section[part], str):  # the short form of a map
                 section[part] = {"path": section[part]}
             section = section[part]
             if not isinstance(section, dict):

@@ -2,8 +2,8 @@
 
     hogwild.load("runs/ratings-20261121-101500").recommend("42", top=10)
 
-The model comes from the run's best checkpoint (or the newest, or any). The names of words, users and items come from
-the run's names.json, written at its start. The training data is not needed."""
+The model comes from the run's best checkpoint (or the newest, or any), and so do the names of words, users and items.
+The training data is not needed."""
 
 import inspect
 import logging

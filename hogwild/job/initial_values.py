@@ -53,9 +53,9 @@ def known_names(spec: str | InitFrom | None) -> KnownNames:
     RunError."""
     if spec is None:
         return KnownNames()
-    given = spec if isinstance(spec, InitFrom) else InitFrom(path=spec)
+    given = _as_map(spec)
     path = _found(given.path)
-    return KnownNames.kept(read_names(_checkpoint_in(path) if path.is_dir() else path.parent), given.gone)
+    return KnownNames.kept(read_names(path if path.is_dir() else path.parent), given.gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def load_initial(
     """Copy matching tensors into the model, in place. `names`: of the data (`packed_data.names_of`), to match rows;
     `component`: what the model was built from; `unseen` as from `KnownNames.extend`. Raises NotFoundError, and
     ModelError for a file that cannot be read or does not fit; then nothing was changed."""
-    given = spec if not isinstance(spec, str) else InitFrom(path=spec)
+    given = _as_map(spec)
     path, skip = _found(given.path), given.skip
     saved, theirs, state = read_tensors(path)
     recorded = state.get("data", {}).get("names")
@@ -177,6 +177,10 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Sequence[Any]], 
         return saved, names_by_kind(names_beside(folder, state)), state
     except (OSError, EOFError, ValueError, RuntimeError, AttributeError, pickle.UnpicklingError) as error:
         raise _unreadable(path, f"cannot be read: {error}") from error
+
+
+def _as_map(spec: str | InitFrom) -> InitFrom:
+    return InitFrom(path=spec) if isinstance(spec, str) else spec
 
 
 def _found(given: str) -> Path:

@@ -79,11 +79,14 @@ class KnownNames:
             theirs, first = self.names[FEATURES], int(names["first"][0])
             if isinstance(theirs, range) and theirs.start == first:
                 sizes[FEATURES] = max(sizes[FEATURES], theirs.stop - first)
+        counts = packed.arrays().get("counts")  # of a text's words
         for kind in self.names.keys() & names.keys() & sizes.keys() - {FEATURES}:
             own = {str(name) for name in names[kind]}
             lacking = [name for name in self.names[kind] if str(name) not in own]
-            if kind == WORDS:  # `Text.remember` gave them rows; those without an occurrence are the last ones
-                lacking = names[kind][int(np.count_nonzero(packed.arrays()["counts"])) :]
+            if (
+                kind == WORDS and counts is not None
+            ):  # `Text.remember` gave them rows: the last ones, as they are rarest
+                lacking = names[kind][int(np.count_nonzero(counts)) :]
             else:
                 require_one_form(kind, lacking, names[kind])
                 names[kind], sizes[kind] = _joined(names[kind], lacking), sizes[kind] + len(lacking)

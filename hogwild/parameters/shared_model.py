@@ -22,7 +22,7 @@ from hogwild.parameters.checks import check_model, check_optimizer
 from hogwild.parameters.flat_layout import NOTHING_LATE, plan_flats, region_name
 from hogwild.parameters.rule_choice import shares_state
 from hogwild.parameters.state_block import FAR_BEHIND, StateBlock
-from hogwild.parameters.state_layout import REGION, State, plan_state
+from hogwild.parameters.state_layout import REGION, State, own_state, plan_state
 from hogwild.parameters.structure_file import Loss, SharedLayout, check_structure, dump_structure
 from hogwild.parameters.trial_step import parameters_of
 from hogwild.parameters.worker_model import WorkerModel
@@ -121,12 +121,8 @@ class SharedModel:
 
     def restart_state(self) -> None:
         """Write the optimizer's own state into every block: training begins with it."""
-        params = parameters_of(self.optimizer)
-        own = {
-            i: dict(self.optimizer.state[param]) for i, param in enumerate(params) if self.optimizer.state.get(param)
-        }
         for block in self._blocks():
-            block.write(own, {}, keep=self.layout.state.shared)
+            block.write(own_state(self.optimizer), {}, keep=self.layout.state.shared)
 
     def _blocks(self) -> list[StateBlock]:
         return [StateBlock(self.layout.state, self.regions, k) for k in range(self.layout.state_blocks)]

@@ -82,12 +82,17 @@ def plan_state(
     """Plan the layout of a block, and the initial state of every block: the user's own, and for `shared` all of it.
 
     Raises OptimizerError if the dry step fails."""
-    own = {i: dict(optimizer.state[p]) for i, p in enumerate(parameters_of(optimizer)) if optimizer.state.get(p)}
+    own = own_state(optimizer)
     initial, group_numbers = initial_state(model, optimizer)
     layout = _Planner(flats, _places(model, flats, optimizer)).plan(initial, group_numbers, shared)
     if not shared:
         return layout, own
     return layout, {**initial, **{i: {**initial.get(i, {}), **state} for i, state in own.items()}}
+
+
+def own_state(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
+    """Return the state that the optimizer has now."""
+    return {i: dict(optimizer.state[p]) for i, p in enumerate(parameters_of(optimizer)) if optimizer.state.get(p)}
 
 
 def initial_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[State, list[tuple[int, str, Any]]]:

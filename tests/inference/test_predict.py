@@ -16,15 +16,10 @@ pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'"
 
 import hogwild
 from hogwild.inference import inputs
-from tests.helpers.predicting import Say, commands, linear, train
+from tests.helpers.predicting import Say, linear, train
 
 COLOURS = ("red", "green", "blue")
 ROWS = [(0.5 * k - 3, k % 3, 1 - 0.25 * k) for k in range(12)]  # a, colour, b
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    return commands(capsys)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """A run's model put to use: most-similar, recommend, by command and from Python."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,13 +10,13 @@ import torch
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
 import hogwild
-from hogwild.cli import main
 from hogwild.config.load import load_job
 from hogwild.errors import UsageError
 from hogwild.inference.trained_model import Trained
 from hogwild.parameters import state_dicts
 from hogwild.storage import checkpoint
 from tests.helpers.jobs import Ended, in_turn
+from tests.helpers.predicting import Say
 
 pytestmark = pytest.mark.processes
 
@@ -70,21 +70,6 @@ def runs(jobs_folder: Path) -> Mapping[str, Ended]:
     for one in ended.values():
         assert one.status == 0 and one.summary["update"] == "fused", one.stderr
     return ended
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, list[str], str]]:
-    """A command's exit status, lines and messages."""
-
-    def run(*argv: object) -> tuple[int, list[str], str]:
-        status = main.run([str(one) for one in argv])
-        found = capsys.readouterr()
-        return status, found.out.splitlines(), found.err
-
-    return run
-
-
-Say = Callable[..., tuple[int, list[str], str]]
 
 
 def test_recommend_names_the_best_items_without_those_the_user_has_rated(runs: Mapping[str, Ended], say: Say) -> None:

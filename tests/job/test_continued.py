@@ -3,7 +3,7 @@ state."""
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from torch import Tensor
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
 import hogwild
-from hogwild.cli import main
 from hogwild.config.field_types import Component
 from hogwild.config.schema import InitFrom
 from hogwild.errors import DataError, HogwildError
@@ -26,21 +25,8 @@ from hogwild.job.row_names import KnownNames
 from hogwild.storage import checkpoint
 from hogwild.storage.checkpoint_format import checkpoint_name
 from hogwild.user_code import build
+from tests.job.conftest import Say
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
-
-Say = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def say(capfd: pytest.CaptureFixture[str]) -> Say:
-    def run(*argv: str) -> tuple[int, str]:
-        capfd.readouterr()
-        status = main.run([*argv])
-        found = capfd.readouterr()
-        return status, found.out + found.err
-
-    return run
-
 
 # ---- random runs ----------------------------------------------------------------------------------------------------
 

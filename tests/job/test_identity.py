@@ -26,9 +26,9 @@ from hogwild.job.build import build as from_file
 from hogwild.job.initial_values import load_initial
 from hogwild.storage import checkpoint
 from hogwild.user_code import build
+from tests.job.conftest import Say
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 
-Say = Callable[..., tuple[int, str]]
 RATED = [(user, item) for user in range(6) for item in range(5) if (user + item) % 3]
 
 
@@ -70,17 +70,6 @@ def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     shutil.copytree(trained, copy, symlinks=True)
     monkeypatch.chdir(copy)  # where its files are looked for as well
     return copy
-
-
-@pytest.fixture
-def say(capfd: pytest.CaptureFixture[str]) -> Say:
-    def run(*argv: str) -> tuple[int, str]:
-        capfd.readouterr()
-        status = main.run([*argv])
-        found = capfd.readouterr()
-        return status, found.out + found.err
-
-    return run
 
 
 def users_of(run: Path) -> dict[str, Tensor]:

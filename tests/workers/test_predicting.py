@@ -20,17 +20,12 @@ from hogwild.inference.answer_file import encode_csv, writing
 from hogwild.inference.inputs import Ranges
 from hogwild.inference.predict import Predictor
 from hogwild.inference.scores import Meaning
-from tests.helpers.predicting import Say, commands, linear, train
+from tests.helpers.predicting import Say, linear, train
 from workers.child.recipes import CUT_WORDS
 from workers.loading.predicting import BlockWork, predicted_parts
 from workers.messages import Report
 
 ROWS = 64  # in blocks of 5: 13
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    return commands(capsys)
 
 
 @pytest.fixture(autouse=True)
