@@ -205,6 +205,8 @@ def test_a_row_is_dropped_after_as_many_runs_without_it_as_the_job_says(ratings:
     assert "users by name: 6 kept, 0 new, 1 gone" in said and "user 0" not in rows_of(ratings / "four")
     said = train(say, "five", "--continue", "one", "model.init_from.gone=drop")
     assert "users by name: 6 kept, 0 new, 1 gone" in said
+    said = train(say, "six", "model.init_from=one", "model.init_from.gone=drop")  # a text, then a field of the map
+    assert "users by name: 6 kept, 0 new, 1 gone" in said
 
 
 def test_a_resume_before_the_first_checkpoint_has_the_other_runs_state_too(ratings: Path, say: Say) -> None:
