@@ -13,6 +13,7 @@ from hogwild.data.text_parsing.word_columns import in_order
 from hogwild.data.triples import in_numbers_of
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
+from hogwild.formatting import counted as number_of
 
 DELIMITERS = ("::", "\t", ",", ";", "|", " ")  # tried in this order
 # Column names, in lower case and letters only, from well-known data sets.
@@ -22,17 +23,20 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         *("movieid", "itemid", "item", "items", "iid", "movie", "productid", "product", "asin", "parentasin", "isbn"),
         *("bookid", "songid", "trackid", "artistid", "animeid", "jokeid", "gameid", "businessid", "recipeid"),
     ),
+    "time": ("timestamp", "time", "datetime", "date", "unixreviewtime", "reviewdate", "createdat"),
     "rating": ("rating", "ratings", "score", "stars", "overall", "bookrating", "plays", "playcount", "count", "weight"),
 }
+ORDER = ("user", "item", "rating", "time")  # of the columns of a table without names
 Columns = Mapping[str, str | int]
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Format of the lines. `columns`: numbers of the user, item and rating columns; -1: no ratings, each is 1."""
+    """Format of the lines. `columns`: numbers of the user, item, rating and time columns; -1: no ratings, each is 1; no
+    times, or none that are needed."""
 
     delimiter: str
-    columns: tuple[int, int, int]
+    columns: tuple[int, int, int, int]
     has_header: bool
     width: int  # fields of the first line
 
@@ -42,7 +46,9 @@ class Form:
         return ord(self.delimiter[0]), ord(self.delimiter[1]) if len(self.delimiter) > 1 else 0
 
 
-def form_of(path: Path, first_line: str, delimiter: str, header: bool | str, columns: Columns | None) -> Form:
+def form_of(
+    path: Path, first_line: str, delimiter: str, header: bool | str, columns: Columns | None, needs_time: bool = False
+) -> Form:
     """Return the form of a table. Raises DataError if its columns cannot be found."""
     if delimiter == "auto":
         delimiter = next((one for one in DELIMITERS if one in first_line), "\t")
@@ -51,10 +57,17 @@ def form_of(path: Path, first_line: str, delimiter: str, header: bool | str, col
         raise _wrong(path, f"the first line has only one column: {first_line[:60]!r}; set delimiter")
     has_header = _looks_like_names(fields) if header == "auto" else bool(header)
     if columns is not None:
-        return Form(delimiter, _chosen(path, fields, has_header, columns), has_header, len(fields))
-    if not has_header:
-        return Form(delimiter, (0, 1, 2 if len(fields) > 2 else -1), False, len(fields))
-    return Form(delimiter, _named(path, fields), True, len(fields))
+        places = _chosen(path, fields, has_header, columns)
+    elif has_header:
+        places = _named(path, fields)
+    else:
+        places = {what: place if place < len(fields) else -1 for place, what in enumerate(ORDER)}
+    if not needs_time:
+        places["time"] = -1
+    elif places["time"] < 0:
+        raise _wrong(path, "a holdout by time needs a column of times")
+    user, item, rating, time = (places[what] for what in ORDER)
+    return Form(delimiter, (user, item, rating, time), has_header, len(fields))
 
 
 def _looks_like_names(fields: Sequence[str]) -> bool:
@@ -69,18 +82,18 @@ def _letters(name: str) -> str:
     return re.sub(r"[^a-z]", "", name.lower())
 
 
-def _named(path: Path, fields: Sequence[str]) -> tuple[int, int, int]:
+def _named(path: Path, fields: Sequence[str]) -> dict[str, int]:
     places = {}
     for what, names in NAMES.items():
         found = [place for place, field in enumerate(fields) if _letters(field) in names]
-        if not found and what != "rating":
+        if not found and what in ("user", "item"):
             raise _wrong(path, f"the header has no column for the {what}s, only {', '.join(fields)}")
         places[what] = found[0] if found else -1
-    return places["user"], places["item"], places["rating"]
+    return places
 
 
-def _chosen(path: Path, fields: Sequence[str], has_header: bool, columns: Columns) -> tuple[int, int, int]:
-    places = {"rating": -1}
+def _chosen(path: Path, fields: Sequence[str], has_header: bool, columns: Columns) -> dict[str, int]:
+    places = {"rating": -1, "time": -1}
     for what, column in columns.items():
         if isinstance(column, str) and (not has_header or column not in fields):
             has = ", ".join(fields) if has_header else f"no header, only {len(fields)} columns, numbered from 0"
@@ -88,12 +101,12 @@ def _chosen(path: Path, fields: Sequence[str], has_header: bool, columns: Column
         places[what] = fields.index(column) if isinstance(column, str) else column
         if not 0 <= places[what] < len(fields):
             raise _wrong(path, f"there is no column {column} for the {what}s; the first line has {len(fields)}")
-    return places["user"], places["item"], places["rating"]
+    return places
 
 
 def _wrong(path: Path, words: str) -> DataError:
     return DataError(
-        f"{path}: {words}; set columns={{user: …, item: …, rating: …}} to names or numbers, counted from 0",
+        f"{path}: {words}; set columns={{user: …, item: …, rating: …, time: …}} to names or numbers, counted from 0",
         code="data/rating-columns",
     )
 
@@ -101,29 +114,49 @@ def _wrong(path: Path, words: str) -> DataError:
 TABLE_LIMIT = 1 << 26  # ids up to this, or four times the ratings, use a lookup table; others are sorted
 
 
+@dataclass(frozen=True, slots=True)
+class Holdout:
+    """The wanted part of a file that is divided: by a hash of the pair; `by_time`, where the newest `fraction` is the
+    test part; or by each user's `last` ratings."""
+
+    is_test: bool
+    fraction: float = 0.0
+    seed: int = 0
+    by_time: bool = False
+    last: int = 0
+
+    @property
+    def needs_time(self) -> bool:
+        return self.by_time or bool(self.last)
+
+
 @dataclass(slots=True)
 class Rated:
-    """Parsed ratings, (N,) each. `user` and `item` int32 are ids as written or, with `words`, indices into those."""
+    """Parsed ratings, (N,) each. `user` and `item` int32 are ids as written or, with `words`, indices into those;
+    `time` only if it is needed."""
 
     user: np.ndarray
     item: np.ndarray
     rating: np.ndarray
     words: tuple[list[bytes], list[bytes]] | None = None
+    time: np.ndarray | None = None
+
+    def rows(self, chosen: np.ndarray) -> "Rated":
+        """Return the ratings `chosen`, without words and times."""
+        return Rated(self.user[chosen], self.item[chosen], self.rating[chosen])
 
 
 class RatedParsing(Parsing):
-    """Base class: turns parsed ratings into the packed table. Its sources have `duplicates` and `holdout`."""
+    """Base class: turns parsed ratings into the packed table. Its sources have `holdout`."""
 
-    def table(self, rated: Rated) -> Parsed:
-        """Return the table, sorted by user and item. Raises DataError for duplicate pairs."""
+    def table(self, rated: Rated, duplicates: str) -> Parsed:
+        """Return the table, sorted by user and item. Raises DataError for duplicate pairs, if they fail."""
         self.compile("ids")
         names = {"users": _dense(rated.user, rated.words and rated.words[0])}
         names["items"] = _dense(rated.item, rated.words and rated.words[1])
-        chosen = self._in_order(rated, names)
         if self.source.holdout is not None:
-            chosen = self._part(rated, chosen)
-        if chosen is not None:
-            rated = Rated(rated.user[chosen], rated.item[chosen], rated.rating[chosen])
+            rated = self._part(rated, names)
+        rated = self._in_order(rated, names, duplicates)
         if self.like is not None:
             rated, names = self._as_in(self.like, rated, names), {k: self.like.names[k] for k in names}
         elif self.source.holdout is not None:
@@ -139,50 +172,77 @@ class RatedParsing(Parsing):
         """Return the lines of one pair in the file, for an error."""
         return []
 
-    def _in_order(self, rated: Rated, names: dict[str, np.ndarray]) -> np.ndarray | None:
-        """Return the rows to keep, sorted; None: all rows, unchanged."""
+    def _in_order(self, rated: Rated, names: dict[str, np.ndarray], duplicates: str) -> Rated:
+        """Return the ratings sorted by user and item, each pair once unless duplicates are kept."""
         from hogwild.kernels.parsing.ordering import are_sorted, counted
 
         is_sorted, is_twice = are_sorted(rated.user, rated.item)
         if is_sorted and not is_twice:
-            return None
+            return rated
         by_item = np.empty(len(rated.user), np.int32)
         order = np.arange(len(rated.user), dtype=np.int32)
         counted(rated.item, order, np.zeros(len(names["items"]) + 1, np.int64), by_item)
         counted(rated.user, by_item, np.zeros(len(names["users"]) + 1, np.int64), order)
-        user, item = rated.user[order], rated.item[order]
-        is_again = (user[1:] == user[:-1]) & (item[1:] == item[:-1])
-        if self.source.duplicates == "keep" or not is_again.any():
-            return order
-        if self.source.duplicates == "fail":
-            first = int(is_again.argmax())
-            pair = str(names["users"][user[first]]), str(names["items"][item[first]])
-            where = " and ".join(self.places(*pair)[:2]) or str(self.source.path)
-            raise DataError(
-                f"{where}: user {pair[0]} rated item {pair[1]} twice; there are {int(is_again.sum()):,} such ratings; "
-                "set duplicates: last (use the later one) or keep",
-                code="data/duplicate-rating",
-            )
-        many = self.left_out["earlier ratings"] = int(is_again.sum())
-        self.notes.append(f"{many:,} ratings are left out: the same user rated the same item again further down")
-        last: np.ndarray = order[np.append(~is_again, True)]
-        return last
+        rated = rated.rows(order)
+        is_again = (rated.user[1:] == rated.user[:-1]) & (rated.item[1:] == rated.item[:-1])
+        many = int(is_again.sum())
+        if duplicates == "keep" or not many:
+            return rated
+        if duplicates == "last":
+            self.left_out["earlier ratings"] = many
+            self.notes.append(f"{many:,} ratings are left out: the same user rated the same item again further down")
+            return rated.rows(np.flatnonzero(np.append(~is_again, True)))
+        if duplicates == "sum":
+            self.left_out["repeats"] = many
+            self.notes.append(f"{many:,} lines repeat a user and an item: their ratings are added up, as counts")
+            first = np.flatnonzero(np.append(True, ~is_again))
+            total = np.add.reduceat(rated.rating, first, dtype=np.float64).astype(np.float32)
+            return Rated(rated.user[first], rated.item[first], total)
+        place = int(is_again.argmax())
+        pair = str(names["users"][rated.user[place]]), str(names["items"][rated.item[place]])
+        where = " and ".join(self.places(*pair)[:2]) or str(self.source.path)
+        raise DataError(
+            f"{where}: user {pair[0]} rated item {pair[1]} twice; there are {many:,} such ratings; set duplicates: "
+            "last (use the later one), sum (add them up, as counts) or keep",
+            code="data/duplicate-rating",
+        )
 
-    def _part(self, rated: Rated, chosen: np.ndarray | None) -> np.ndarray:
-        """Return the rows of the wanted part, in the same order."""
+    def _part(self, rated: Rated, names: dict[str, np.ndarray]) -> Rated:
+        """Return the wanted part, in the same order."""
         from hogwild.kernels.parsing.ordering import held_out
 
         holdout: Holdout = self.source.holdout
         is_held = np.zeros(len(rated.user), np.bool_)
-        held_out(rated.user, rated.item, np.uint64(holdout.seed), holdout.fraction, is_held)
-        every: np.ndarray = np.arange(len(rated.user)) if chosen is None else chosen
-        rows: np.ndarray = every[is_held[every] == holdout.is_test]
+        if holdout.last:
+            self._hold_last(rated, len(names["users"]), is_held)
+        elif holdout.by_time:
+            assert rated.time is not None
+            first = len(is_held) - max(1, round(holdout.fraction * len(is_held)))
+            is_held[:] = rated.time >= np.partition(rated.time, first)[first]
+        else:
+            held_out(rated.user, rated.item, np.uint64(holdout.seed), holdout.fraction, is_held)
+        rows = np.flatnonzero(is_held == holdout.is_test)
         if not len(rows):
+            how = f"last {holdout.last}" if holdout.last else f"fraction {holdout.fraction}"
             raise DataError(
-                f"{self.what}: holdout {holdout.fraction} of {len(rated.user):,} ratings leaves one part empty",
-                code="data/split",
+                f"{self.what}: holdout {how} of {len(rated.user):,} ratings leaves one part empty", code="data/split"
             )
-        return rows
+        return rated.rows(rows)
+
+    def _hold_last(self, rated: Rated, users: int, is_held: np.ndarray) -> None:
+        """Hold out each user's newest ratings; of the same time, those further down. Who has no others keeps them."""
+        from hogwild.kernels.parsing.ordering import counted
+
+        assert rated.time is not None
+        last, ends, order = self.source.holdout.last, np.zeros(users + 1, np.int64), np.empty(len(is_held), np.int32)
+        counted(rated.user, np.argsort(rated.time, kind="stable").astype(np.int32), ends, order)
+        counts = np.diff(ends[:-1], prepend=0)  # the kernel leaves the end of each user
+        few = counts <= last
+        behind = np.repeat(ends[:-1], counts) - np.arange(len(order))  # 1 for a user's newest
+        is_held[order[(behind <= last) & ~np.repeat(few, counts)]] = True
+        if self.source.holdout.is_test and few.any():
+            much = f"no more than {number_of(last, 'rating')}"
+            self.notes.append(f"{number_of(int(few.sum()), 'user')} with {much} of all: they stay in the training part")
 
     def _as_in(self, like: Packed, rated: Rated, names: dict[str, np.ndarray]) -> Rated:
         """Return the ratings with the training data's numbers, without unknown users and items."""
@@ -215,12 +275,3 @@ def _dense(ids: np.ndarray, words: list[bytes] | None) -> np.ndarray:
     is_there[ids] = True
     ids[:] = (np.cumsum(is_there, dtype=np.int32) - np.int32(1))[ids]
     return np.flatnonzero(is_there)
-
-
-@dataclass(frozen=True, slots=True)
-class Holdout:
-    """The wanted part of a file that is split by hash."""
-
-    fraction: float
-    seed: int
-    is_test: bool

@@ -1,17 +1,21 @@
 """Ratings: MovieLens' own files, any table with columns of users, items and ratings, and the Jester jokes."""
 
+import contextlib
+import math
 import os
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from hogwild.data.locate import bad_argument, choice, require
-from hogwild.data.rating_table import DELIMITERS, Columns, Holdout, Rated, RatedParsing, form_of
+from hogwild.data.rating_table import DELIMITERS, ORDER, Columns, Holdout, Rated, RatedParsing, form_of
 from hogwild.data.text_parsing.line_by_line import BadLine, fields_of, number_in, parsed_lines
 from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Piece, Tell, find_text
 from hogwild.data.text_parsing.word_columns import WordColumns, numbered
+from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 from hogwild.kernels.parsing.found import FIELDS, FOUND, LINES, ROWS, UNUSUAL
 
@@ -22,7 +26,7 @@ ADVICE = "It is your own file, one line per rating: user, item, rating; for exam
 class Ratings(PackedFile):
     """One rating per line: MovieLens' `u.data` (tabs), `ratings.dat` (`::`), `ratings.csv`, or any table with a column
     of users, one of items and perhaps one of ratings, plain or .gz; packed as `table`: `user` and `item` (N,) int32,
-    `rating` (N,) float32, by user, then item. Without a column of ratings each is 1.
+    `rating` (N,) float32, by user, then item. Without a column of ratings each is 1, and repeats are counted.
 
     Sizes and names: users, items, sorted by id: numerically if all are whole numbers, otherwise alphabetically.
 
@@ -34,13 +38,15 @@ class Ratings(PackedFile):
 
     Arguments:
         path: file, plain or .gz.
-        columns: {user: …, item: …, rating: …}, names in the header or numbers from 0 on; null: recognised by name, or
-            the first three.
+        columns: {user: …, item: …, rating: …, time: …}, names in the header or numbers from 0 on; null: recognised by
+            name, or the first four. Times, only for `holdout`, are numbers or dates.
         delimiter: tab, comma, `;`, `|`, space or `::`; auto: detected from the first line.
         header: whether the first line has the names of the columns; auto: detected.
-        duplicates: of one user and one item: fail, last (the later one counts), keep.
+        duplicates: of one user and one item: fail, last (the later line), sum (the ratings are added up), keep; auto:
+            sum without a column of ratings, so that repeats of a purchase are a count, else fail.
         holdout: {fraction, seed, part: train | test}: a hash of the pair and the seed (0) decides its part, so the same
-            file, given once for each part, is split."""
+            file, given once for each part, is split. {fraction, by: time, part}: the newest are the test part.
+            {last: 1, part}: each user's newest one is, or the newest N; a user without others is only trained on."""
 
     def __init__(
         self,
@@ -48,14 +54,14 @@ class Ratings(PackedFile):
         columns: Columns | None = None,
         delimiter: str = "auto",
         header: bool | Literal["auto"] = "auto",
-        duplicates: Literal["fail", "last", "keep"] = "fail",
+        duplicates: Literal["auto", "fail", "last", "sum", "keep"] = "auto",
         holdout: Mapping[str, Any] | None = None,
         root: str | os.PathLike[str] | None = None,
     ) -> None:
         who = f"{type(self).__name__}(path={str(path)!r})"
         choice(who, "delimiter", delimiter, ("auto", *DELIMITERS))
         choice(who, "header", header, ("auto", True, False))
-        choice(who, "duplicates", duplicates, ("fail", "last", "keep"))
+        choice(who, "duplicates", duplicates, ("auto", "fail", "last", "sum", "keep"))
         _check_columns(who, columns)
         self.holdout = holdout_of(who, holdout)
         self.path = find_text(who, path, root, ADVICE)
@@ -65,40 +71,43 @@ class Ratings(PackedFile):
     def for_inputs(arguments: Mapping[str, Any], _: Sequence[str] | None) -> dict[str, Any]:
         """Return the arguments for a file to predict."""
         columns = arguments.get("columns") or {}
-        return {**arguments, "columns": {key: columns[key] for key in ("user", "item") if key in columns} or None}
+        given = {key: columns[key] for key in ("user", "item") if key in columns} or None
+        is_counted = arguments.get("duplicates", "auto") in ("auto", "sum")  # of each line there is a prediction
+        return {**arguments, "columns": given, **({"duplicates": "keep"} if is_counted else {})}
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
         return _RatingsParsing(self, what, like, on_bad_line)
 
 
-def holdout_of(who: str, given: Mapping[str, Any] | None) -> Holdout | None:
+def holdout_of(who: str, given: Mapping[str, Any] | None, *, has_times: bool = True) -> Holdout | None:
     """Return the holdout. Raises UsageError if it is invalid."""
     if given is None:
         return None
-    values = {"seed": 0, **given}
-    is_right = (
-        values.keys() == {"fraction", "seed", "part"}
-        and isinstance(values["fraction"], float)
-        and 0 < values["fraction"] < 1
-        and type(values["seed"]) is int
-        and values["seed"] >= 0
-        and values["part"] in ("train", "test")
+    fraction: Any = given.get("fraction")
+    last, part, seed = given.get("last"), given.get("part"), given.get("seed", 0)
+    is_part = part in ("train", "test")
+    is_fraction = isinstance(fraction, float) and 0 < fraction < 1
+    keys = given.keys() - {"part"}
+    if is_part and is_fraction and type(seed) is int and seed >= 0 and keys - {"seed"} == {"fraction"}:
+        return Holdout(part == "test", fraction, seed)
+    if has_times and is_part and is_fraction and keys == {"fraction", "by"} and given["by"] == "time":
+        return Holdout(part == "test", fraction, by_time=True)
+    if has_times and is_part and type(last) is int and last > 0 and keys == {"last"}:
+        return Holdout(part == "test", last=last)
+    others = ", {fraction: …, by: time, part: …} or {last: 1 or more, part: …}" if has_times else ""
+    raise bad_argument(
+        f"{who}: holdout must be {{fraction: between 0 and 1, seed: a whole number, part: train or test}}{others}, got "
+        f"{dict(given)!r}"
     )
-    if not is_right:
-        raise bad_argument(
-            f"{who}: holdout must be {{fraction: between 0 and 1, seed: a whole number, part: train or test}}, got "
-            f"{dict(given)!r}"
-        )
-    return Holdout(values["fraction"], values["seed"], values["part"] == "test")
 
 
 def _check_columns(who: str, columns: Any) -> None:
     if columns is None:
         return
-    is_right = isinstance(columns, Mapping) and {"user", "item"} <= columns.keys() <= {"user", "item", "rating"}
+    is_right = isinstance(columns, Mapping) and {"user", "item"} <= columns.keys() <= {*ORDER}
     if not is_right or any(type(column) not in (str, int) for column in columns.values()):
         raise bad_argument(
-            f"{who}: columns must be {{user: …, item: …, rating: …}}, names, or numbers from 0, got {columns!r}"
+            f"{who}: columns must be {{user: …, item: …, rating: …, time: …}}, names or numbers from 0, got {columns!r}"
         )
 
 
@@ -113,7 +122,7 @@ class _RatingsParsing(RatedParsing):
         3: "TOKEN: a rating must be a number",
         4: "TOKEN is NaN or infinite; clean the data first",
         7: "the line has too few columns",
-        8: "a user or an item is empty",
+        8: "a user, an item or a time is empty",
         9: "a quotation mark is not closed, or something stands behind it",
     }
 
@@ -121,7 +130,11 @@ class _RatingsParsing(RatedParsing):
         source, begin = self.source, self.begin()
         head = self.text.read_at(begin, LONGEST_HEADER).split(b"\n", 1)[0]
         first_line = head.decode("utf-8", "replace")
-        self.form = form_of(source.path, first_line, source.delimiter, source.header, source.columns)
+        needs_time = source.holdout is not None and source.holdout.needs_time
+        form = form_of(source.path, first_line, source.delimiter, source.header, source.columns, needs_time)
+        self.form, duplicates = form, source.duplicates
+        if duplicates == "auto":
+            duplicates = "sum" if form.columns[2] < 0 else "fail"
         line = 1 + self.form.has_header
         if self.form.has_header:
             begin += len(head) + 1
@@ -129,22 +142,42 @@ class _RatingsParsing(RatedParsing):
         try:
             pieces = self.pieces(self._whole_numbers, tell, begin, line)
         except _IsUnusual:
-            return self.table(self._words(tell, begin, line))
+            return self.table(self._words(tell, begin, line), duplicates)
         self.note_bad_lines(pieces)
-        user, item, rating = (np.concatenate([piece.arrays[k] for piece in pieces]) for k in range(3))
+        user, item, rating, time = (np.concatenate([piece.arrays[k] for piece in pieces]) for k in range(4))
         pieces.clear()
-        return self.table(Rated(user, item, rating))
+        return self.table(Rated(user, item, rating, time=time if needs_time else None), duplicates)
 
     def _words(self, tell: Tell, begin: int, line: int) -> Rated:
         """Parse ids as words, from byte `begin` on, where line `line` starts."""
         require("pyarrow.csv", "hogwild.data.Ratings, for this file,", "pyarrow", "sparse")
-        *ids, rating = self.form.columns
-        columns = WordColumns(self.form.delimiter.encode(), tuple(ids), rating, self.form.width, is_exact=False)
+        user_column, item_column, rating, time_column = self.form.columns
+        words = (user_column, item_column, *([time_column] if time_column >= 0 else []))
+        columns = WordColumns(self.form.delimiter.encode(), words, rating, self.form.width, is_exact=False)
         pieces = self.pieces(partial(columns.parse, self), tell, begin, line)
         self.note_bad_lines(pieces)
         (user,), users = numbered(self.source.path, [[piece.arrays[0] for piece in pieces]])
         (item,), items = numbered(self.source.path, [[piece.arrays[1] for piece in pieces]])
-        return Rated(user, item, np.concatenate([piece.arrays[2] for piece in pieces]), (users, items))
+        time = None
+        if time_column >= 0:
+            (place,), times = numbered(self.source.path, [[piece.arrays[2] for piece in pieces]])
+            time = np.array([self._time(word) for word in times])[place]
+        return Rated(user, item, np.concatenate([piece.arrays[-1] for piece in pieces]), (users, items), time)
+
+    def _time(self, word: bytes) -> float:
+        """Return the seconds of a date since 1970, in UTC where it names no zone, or the number itself."""
+        text = word.decode("utf-8", "replace").strip()
+        with contextlib.suppress(ValueError):
+            if math.isfinite(number := float(text)):
+                return number
+        with contextlib.suppress(ValueError):
+            moment = datetime.fromisoformat(text)
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        raise DataError(
+            f"{self.source.path}: the time {text!r} is neither a number nor a date such as 2027-05-31 or "
+            "2027-05-31 12:30:00",
+            code="data/bad-value",
+        )
 
     def _whole_numbers(self, content: bytes) -> Piece:
         """Parse a piece of ordinary lines: users, items, ratings. Raises _IsUnusual."""
@@ -154,16 +187,17 @@ class _RatingsParsing(RatedParsing):
         count(text, LF, found)
         most = int(found[LINES])
         user, item, rating = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.float32)
-        ratings(text, *self.form.bytes, np.array(self.form.columns), user, item, rating, found)
+        time = np.empty(most if self.form.columns[3] >= 0 else 0, np.int64)
+        ratings(text, *self.form.bytes, np.array(self.form.columns), user, item, rating, time, found)
         if found[UNUSUAL]:
             raise _IsUnusual
         rows = int(found[ROWS])
-        return Piece((user[:rows], item[:rows], rating[:rows]), found)
+        return Piece((user[:rows], item[:rows], rating[:rows], time[:rows]), found)
 
     def places(self, user: str, item: str) -> list[str]:
         """Return the lines of one pair in the file, by reading it again."""
         found: list[str] = []
-        wanted, (user_column, item_column, _) = (user.encode(), item.encode()), self.form.columns
+        wanted, (user_column, item_column, *_) = (user.encode(), item.encode()), self.form.columns
         before = 0
         for content in self.contents(self.begin()):
             lines = content.removesuffix(b"\n").split(b"\n")
@@ -192,8 +226,6 @@ class Jester(PackedFile):
         path: file, .zip or the table in it.
         holdout: {fraction, seed, part: train | test}, as in Ratings."""
 
-    duplicates = "keep"
-
     def __init__(
         self,
         path: str | os.PathLike[str] = "jester/jester-data-1.zip",
@@ -201,7 +233,7 @@ class Jester(PackedFile):
         root: str | os.PathLike[str] | None = None,
     ) -> None:
         who = f"Jester(path={str(path)!r})"
-        self.holdout = holdout_of(who, holdout)
+        self.holdout = holdout_of(who, holdout, has_times=False)
         self.path = find_text(who, path, root, JESTER)
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
@@ -223,7 +255,7 @@ class _JesterParsing(RatedParsing):
         self.note_bad_lines(pieces)
         user = np.concatenate([piece.arrays[0] + np.int32(piece.line) for piece in pieces])
         item, rating = (np.concatenate([piece.arrays[k] for piece in pieces]) for k in (1, 2))
-        return self.table(Rated(user, item + np.int32(1), rating))
+        return self.table(Rated(user, item + np.int32(1), rating), "keep")
 
     def _quick(self, content: bytes) -> Piece | None:
         """Parse a piece: persons, counted within it from 0 on, jokes, ratings. Return None if anything is unusual."""

@@ -127,6 +127,80 @@ def test_a_holdout_divides_a_file_by_its_pairs(file: Path) -> None:
     } == test
 
 
+def parts_of(file: Path, text: str, holdout: dict[str, Any], **options: Any) -> tuple[list[Row], list[Row]]:
+    train = packed(file, text, holdout={**holdout, "part": "train"}, **options)
+    test = Ratings(file, holdout={**holdout, "part": "test"}, **options).pack(InTurn(0), "data.val", train)
+    return rows(train), rows(test)
+
+
+def test_each_users_newest_ratings_are_held_out(file: Path) -> None:
+    order = [(1, 10, 5), (1, 20, 7), (1, 30, 7), (2, 20, 1), (2, 10, 9), (3, 30, 3), (2, 30, 4)]
+    for stamp in ("{}", "2027-05-{:02d}", "2027-05-31 10:00:{:02d}"):
+        text = CSV + "".join(f"{user},{item},1,{stamp.format(time)}\n" for user, item, time in order)
+        train, test = parts_of(file, text, {"last": 1})
+        assert [row[:2] for row in test] == [(1, 30), (2, 10)], "of the same time the lower line; user 3 has no other"
+        assert [row[:2] for row in train] == [(1, 10), (1, 20), (2, 20), (2, 30), (3, 30)]
+        _, test = parts_of(file, text, {"last": 2})
+        assert [row[:2] for row in test] == [(1, 20), (1, 30), (2, 10), (2, 30)]
+    dataset = Ratings(file, holdout={"last": 2, "part": "test"})
+    with pytest.raises(DataError, match="holdout last 3 of 7 ratings leaves one part empty"):
+        packed(file, text, holdout={"last": 3, "part": "test"})
+    notes = dataset.parsing("data.val", None, "fail").parse(lambda *_: None).notes
+    assert notes == (f"{file}: 1 user with no more than 2 ratings of all: they stay in the training part",)
+
+
+def test_the_newest_ratings_of_all_are_held_out_and_none_of_the_same_time_is_trained_on(file: Path) -> None:
+    random = np.random.default_rng(0)
+    times = random.integers(0, 40, 500)
+    lines = [f"u{n % 23},{n},{n % 5},{time}\n" for n, time in enumerate(times)]
+    for user in ("u", ""):
+        text = CSV + "".join(lines).replace("u", user)
+        for fraction in (0.1, 0.5):
+            train, _ = parts_of(file, text, {"fraction": fraction, "by": "time"})
+            cut = np.sort(times)[-round(fraction * 500)]
+            assert sorted(row[1] for row in train) == np.flatnonzero(times < cut).tolist()
+            test = packed(file, text, holdout={"fraction": fraction, "by": "time", "part": "test"})
+            assert sorted(row[1] for row in rows(test)) == np.flatnonzero(times >= cut).tolist()
+
+
+def test_times_are_numbers_or_dates_in_a_column_of_that_name_or_the_fourth(file: Path) -> None:
+    rated = [("1", "2027-01-01 00:00:01"), ("2", "2027-01-01T01:00:00+02:00"), ("3", "1798761602.5")]
+    for text in (
+        CSV + "".join(f"7,{i},1,{time}\n" for i, time in rated),
+        "".join(f"7,{i},1,{time}\n" for i, time in rated),
+    ):
+        assert [row[1] for row in parts_of(file, text, {"last": 1})[1]] == [], "item 3 is not in the training data"
+        assert [row[1] for row in rows(packed(file, text, holdout={"last": 2, "part": "train"}))] == [2]
+    text = "who,what,when\n7,1,9\n7,2,8\n"
+    columns = {"user": "who", "item": "what", "time": "when"}
+    assert rows(packed(file, text, columns=columns, holdout={"last": 1, "part": "train"})) == [(7, 2, 1.0)]
+    with pytest.raises(DataError, match="a holdout by time needs a column of times; set columns=") as error:
+        packed(file, "user,item,rating\n7,1,9\n", holdout={"last": 1, "part": "test"})
+    assert error.value.code == "data/rating-columns"
+    with pytest.raises(DataError, match="the time 'yesterday' is neither a number nor a date") as error:
+        packed(file, f"{CSV}7,1,9,yesterday\n7,2,9,1\n", holdout={"last": 1, "part": "test"})
+    assert error.value.code == "data/bad-value"
+
+
+def test_repeats_without_ratings_are_counts_and_added_up_where_it_is_asked(file: Path) -> None:
+    text = "user,item\n3,4\n1,1\n3,4\n1,1\n2,2\n3,4\n"
+    for prefix in ("", "u"):
+        file.write_text(text if not prefix else text.replace("\n3", "\nu3"))
+        dataset = Ratings(file)
+        parsed = dataset.parsing("data.train", None, "fail").parse(lambda *_: None)
+        assert [row[2] for row in rows(parsed.packed)] == [2.0, 1.0, 3.0] and parsed.left_out == {"repeats": 3}
+        assert parsed.notes == (f"{file}: 3 lines repeat a user and an item: their ratings are added up, as counts",)
+    plays = "user,item,plays\n3,4,2\n1,1,7\n3,4,0.5\n"
+    with pytest.raises(DataError, match=r"set duplicates: last \(use the later one\), sum \(add them up, as counts\)"):
+        packed(file, plays)
+    assert rows(packed(file, plays, duplicates="sum")) == [(1, 1, 7.0), (3, 4, 2.5)]
+    assert rows(packed(file, text, duplicates="last")) == [(1, 1, 1.0), (2, 2, 1.0), (3, 4, 1.0)]
+    # A pair may be in both parts if lines are divided by their times: its earlier lines are counted in training.
+    bought = "user,item,date\n1,5,1\n1,5,2\n1,6,3\n1,5,4\n"
+    assert parts_of(file, bought, {"last": 1}) == ([(1, 5, 2.0), (1, 6, 1.0)], [(1, 5, 1.0)])
+    assert Ratings.for_inputs({"path": "x"}, None)["duplicates"] == "keep", "a prediction of every line"
+
+
 def test_who_and_what_the_training_data_does_not_have_is_left_out(file: Path) -> None:
     train = packed(file, f"{CSV}1,10,1,0\n5,30,2,0\n")
     file.write_text(f"{CSV}1,30,3,0\n1,20,1,0\n2,10,1,0\n5,10,4,0\n")
@@ -142,7 +216,7 @@ def test_who_and_what_the_training_data_does_not_have_is_left_out(file: Path) ->
         (f"{CSV}1,2,3,0\n1,3,good,0\n", "line 3: 'good': a rating must be a number: '1,3,good,0'"),
         (f"{CSV}1,2,nan,0\n", "line 2: 'nan' is NaN or infinite"),
         (f"{CSV}1,2,3,0\n\n1\n", "line 4: the line has too few columns: '1'"),
-        (f"{CSV},2,3,0\n", "line 2: a user or an item is empty"),
+        (f"{CSV},2,3,0\n", "line 2: a user, an item or a time is empty"),
         (f'{CSV}1,"2,3,0\n', "line 2: a quotation mark is not closed"),
         ("a::2::3\na::3::\n", "line 2: '': a rating must be a number: 'a::3::'"),
     ],
@@ -172,6 +246,9 @@ def test_arguments_that_are_none(file: Path) -> None:
     wrong: tuple[dict[str, Any], ...] = (
         {"delimiter": "x"}, {"duplicates": "first"}, {"columns": {"user": 1}}, {"columns": {"user": 1, "item": 2.5}},
         {"holdout": {"fraction": 1.0, "part": "test"}}, {"holdout": {"fraction": 0.1}}, {"holdout": {"part": "val"}},
+        {"holdout": {"last": 0, "part": "test"}}, {"holdout": {"last": 1, "fraction": 0.1, "part": "test"}},
+        {"holdout": {"fraction": 0.1, "by": "date", "part": "test"}}, {"holdout": {"last": 1}},
+        {"holdout": {"fraction": 0.1, "by": "time", "seed": 1, "part": "test"}}, {"duplicates": "count"},
     )  # fmt: skip
     for options in wrong:
         with pytest.raises(UsageError, match=r"Ratings\(path="):

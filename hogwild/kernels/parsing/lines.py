@@ -252,15 +252,15 @@ def _ends_line(text, at, end):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _plain(text, at, end, one, two, of_user, of_item, of_rating, wanted):  # type: ignore[no-untyped-def]
-    """Return (user, item, rating, the line's end) of an ordinary line, digits only, in one pass. An end of -1: the line
-    is not ordinary."""
-    u, i, value, number, got = np.int64(0), np.int64(0), 1.0, 0, 0
+def _plain(text, at, end, one, two, of_user, of_item, of_rating, of_time, wanted):  # type: ignore[no-untyped-def]
+    """Return (user, item, rating, time, the line's end) of an ordinary line, digits only, in one pass. An end of -1:
+    the line is not ordinary."""
+    u, i, value, when, number, got = np.int64(0), np.int64(0), 1.0, np.int64(0), 0, 0
     while got < wanted:
         begin = at
-        if (number == of_user) | (number == of_item) | (number == of_rating):
-            whole, point = np.int64(0), -1
-            while at < end and at - begin < 10:
+        if (number == of_user) | (number == of_item) | (number == of_rating) | (number == of_time):
+            whole, point, longest = np.int64(0), -1, 18 if number == of_time else 10
+            while at < end and at - begin < longest:
                 digit = np.int64(text[at]) - 48
                 if 0 <= digit <= 9:
                     whole = whole * 10 + digit
@@ -273,11 +273,13 @@ def _plain(text, at, end, one, two, of_user, of_item, of_rating, wanted):  # typ
             is_last = got == wanted and _ends_line(text, at, end)
             behind = is_last or (at < end and _is_delimiter(text, at, end, one, two))
             if not behind or at == begin + (point >= 0):
-                return u, i, value, -1
+                return u, i, value, when, -1
             if number == of_rating:
                 value = np.float64(whole) if point < 0 else np.float64(whole) / POWERS[at - point - 1]
+            elif number == of_time:
+                when = whole
             elif whole > HIGHEST or (text[begin] == 48 and at > begin + 1):
-                return u, i, value, -1
+                return u, i, value, when, -1
             elif number == of_user:
                 u = whole
             else:
@@ -286,31 +288,34 @@ def _plain(text, at, end, one, two, of_user, of_item, of_rating, wanted):  # typ
             while at < end and text[at] != LF and text[at] != QUOTES and not _is_delimiter(text, at, end, one, two):
                 at += 1
             if at >= end or text[at] == LF or text[at] == QUOTES:
-                return u, i, value, -1
+                return u, i, value, when, -1
         number += 1
         if got < wanted:
             at += 2 if two else 1
-    return u, i, value, line_end(text, at, end)
+    return u, i, value, when, line_end(text, at, end)
 
 
 @kernel
-def ratings(text, one, two, columns, user, item, rating, found):  # type: ignore[no-untyped-def]
-    """Parse the columns (user, item, rating) of a table, by number; a rating of column -1 is 1. Empty lines are
-    skipped. At a line that is not ordinary, parsing stops and sets `UNUSUAL`."""
+def ratings(text, one, two, columns, user, item, rating, time, found):  # type: ignore[no-untyped-def]
+    """Parse the columns (user, item, rating, time) of a table, by number; a rating of column -1 is 1, and `time` is not
+    written without its column. Empty lines are skipped. At a line that is not ordinary, parsing stops and sets
+    `UNUSUAL`."""
     end, at, row = len(text), 0, 0
-    of_user, of_item, of_rating = columns[0], columns[1], columns[2]
-    wanted = 2 if of_rating < 0 else 3
+    of_user, of_item, of_rating, of_time = columns[0], columns[1], columns[2], columns[3]
+    wanted = 2 + (of_rating >= 0) + (of_time >= 0)
     while at < end:
         if _ends_line(text, at, end):
             at = line_end(text, at, end) + 1
             continue
-        if row >= len(user):
+        if row >= len(user) or (of_time >= 0 and row >= len(time)):
             found[OVERFLOW] = 1
             return
-        u, i, value, stop = _plain(text, at, end, one, two, of_user, of_item, of_rating, wanted)
+        u, i, value, when, stop = _plain(text, at, end, one, two, of_user, of_item, of_rating, of_time, wanted)
         if stop < 0:
             found[UNUSUAL] = 1
             return
         user[row], item[row], rating[row] = u, i, value
+        if of_time >= 0:
+            time[row] = when
         row, at = row + 1, stop + 1
     found[ROWS] = row
