@@ -1,9 +1,10 @@
 """The best items of each user out of all, and how they meet the held-out ones: what the metrics of recommenders need.
 
-The score of an item is users[u] . items[i] + offsets[i]. A block of USERS users meets a tile of items at a time, as one
-product of small matrices (`small_matmul.py`), whose scores stay in the second-level cache; nothing of size users x
-items exists. Of a tile a user takes what is above the k-th best so far. No row is sorted, and there are few branches,
-as none of them could be predicted:
+The score of an item is users[u] . items[i] + offsets[i]. A block of USERS users meets a tile of TILE items at a time, a
+few users after the other, whose scores stay in the first-level cache; nothing of size users x items exists. The tile
+lies there by columns, so that a vector holds the same number of several items, and no sum goes across a vector. Of a
+tile a user takes what is above the k-th best so far. No row is sorted, and there are few branches, as none of them
+could be predicted:
 
     a tile with a few such scores    each is inserted into the list of the best
     with more, as the first one      the list and these become k new best by their ranks, counted in vectors; before,
@@ -20,28 +21,74 @@ held-out items are computed before all others."""
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, kernel
-from hogwild.kernels.simd import WIDTH, exceeds, load, most, padded, reaches, splat, store, total, zeros_on_lines
-from hogwild.kernels.small_matmul import TILE, dots
+from hogwild.kernels.simd import (
+    NATIVE,
+    WIDTH,
+    exceeds,
+    fused,
+    least,
+    load,
+    load_native,
+    most,
+    padded,
+    reaches,
+    splat,
+    splat_native,
+    store,
+    store_native,
+    total,
+    zeros_on_lines,
+)
 
-USERS = 64  # of a block: their vectors, a tile of items and the scores of both are 96 KiB with 64 factors
+USERS = 512  # of a block, for which a tile is packed once
+FEW = 32  # users whose scores of a tile are 16 KiB
+TILE = 128
+STEP = 32  # items: two vectors of today's widest
 _INF, _0 = np.float32(np.inf), np.float32(0.0)
+_1, _2, _3 = np.uint64(1), np.uint64(2), np.uint64(3)
 
 
 def scratch_of(width: int, k: int, held: int) -> tuple[np.ndarray, ...]:
     """Return the kernel's working memory for vectors of `width` numbers, k best items and `held` held-out ones."""
-    row = padded(width) | WIDTH  # an odd number of cache lines, so that rows are not in the same places of the cache
-    tables = zeros_on_lines(USERS, row), zeros_on_lines(TILE, row), zeros_on_lines(USERS, TILE + WIDTH)
+    # An odd number of cache lines in a row, so that rows are not in the same places of the cache.
+    tables = zeros_on_lines(USERS, width), zeros_on_lines(width, TILE + WIDTH), zeros_on_lines(1, TILE)
+    scores, best = zeros_on_lines(FEW, TILE + WIDTH), np.zeros((USERS, k), np.float32)
     merged = zeros_on_lines(2, padded(k + TILE)), np.zeros((2, padded(k + TILE)), np.int32)
-    best, heights = np.zeros((USERS, k), np.float32), np.zeros(held, np.float32)
-    return (*tables, np.arange(TILE), best, *merged, heights, np.zeros((3, USERS), np.int64))
+    return (*tables, scores, best, *merged, np.zeros(held, np.float32), np.zeros((3, USERS), np.int64))
 
 
 @inlined
-def _pack(table, row, out, to):  # type: ignore[no-untyped-def]
-    """Copy a row of a table (R, f) into a row of `out`, whose further columns are zeros."""
-    a, b = np.uint64(row), np.uint64(to)
+def _put_column(table, row, X, column):  # type: ignore[no-untyped-def]
+    """Copy a row of a table (R, f) into a column of X (f, TILE)."""
+    at, to = np.uint64(row), np.uint64(column)
     for f in range(np.uint64(table.shape[1])):
-        out[b, f] = table[a, f]
+        X[f, to] = table[at, f]
+
+
+@inlined
+def _multiply(Q, first, many, X, S, count):  # type: ignore[no-untyped-def]
+    """Set S[i, j] = Q[first + i] . X[:, j] for `many` users, a multiple of 4, and `count` items, one of STEP. Eight
+    sums stay in registers, and keep both of a core's multipliers busy; their order is the same for every item."""
+    for j in range(0, count, 2 * NATIVE):
+        for i in range(0, many, 4):
+            u = np.uint64(first + i)
+            a0 = a1 = b0 = b1 = c0 = c1 = d0 = d1 = splat_native(_0)
+            for f in range(Q.shape[1]):
+                x0, x1, place = load_native(X, f, j), load_native(X, f, j + NATIVE), np.uint64(f)
+                q0, q1 = splat_native(Q[u, place]), splat_native(Q[u + _1, place])
+                q2, q3 = splat_native(Q[u + _2, place]), splat_native(Q[u + _3, place])
+                a0, a1 = fused(q0, x0, a0), fused(q0, x1, a1)
+                b0, b1 = fused(q1, x0, b0), fused(q1, x1, b1)
+                c0, c1 = fused(q2, x0, c0), fused(q2, x1, c1)
+                d0, d1 = fused(q3, x0, d0), fused(q3, x1, d1)
+            store_native(S, i, j, a0)
+            store_native(S, i, j + NATIVE, a1)
+            store_native(S, i + 1, j, b0)
+            store_native(S, i + 1, j + NATIVE, b1)
+            store_native(S, i + 2, j, c0)
+            store_native(S, i + 2, j + NATIVE, c1)
+            store_native(S, i + 3, j, d0)
+            store_native(S, i + 3, j + NATIVE, d1)
 
 
 @inlined
@@ -76,18 +123,29 @@ def keep_new(starts, items, known_starts, known, are_kept):  # type: ignore[no-u
 
 
 @inlined
-def _held_heights(size, first_user, held_starts, held, items, offsets, Q, X, S, every, heights, width):  # type: ignore[no-untyped-def]
-    """Compute the scores `heights` of the block's held-out items: by the product that all scores come from, so that
+def _held_heights(size, first_user, held_starts, held, items, offsets, Q, X, S, heights):  # type: ignore[no-untyped-def]
+    """Compute the scores `heights` of the block's held-out items, by the product that all scores come from, so that
     equal rows tie."""
     for n in range(size):
         fours, stop = n & ~3, held_starts[first_user + n + 1]
         for first in range(held_starts[first_user + n], stop, TILE):
             count = min(TILE, stop - first)
             for j in range(count):
-                _pack(items, held[first + j], X, j)
-            dots(Q[fours : fours + 4], X, every, S[fours : fours + 4], 4, count + (count & 1), width)
+                _put_column(items, held[first + j], X, j)
+            _multiply(Q, fours, 4, X, S, -(-count // STEP) * STEP)
             for j in range(count):
-                heights[first + j] = _if_finite(S[n, j] + offsets[held[first + j]])
+                heights[first + j] = _if_finite(S[n & 3, j] + offsets[held[first + j]])
+
+
+@inlined
+def _add_offsets(S, n, width, B, bound):  # type: ignore[no-untyped-def]
+    """Complete a user's scores of a tile, +inf instead of NaN; return how many exceed the bound."""
+    limit, largest, above = splat(bound), splat(_INF), splat(_0)
+    for j in range(0, width, WIDTH):
+        score = least(load(S, n, j) + load(B, 0, j), largest)
+        store(S, n, j, score)
+        above = above + exceeds(score, limit)
+    return np.int64(total(above))
 
 
 @inlined
@@ -143,28 +201,21 @@ def _rank(scores, i, count):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _take_best(S, n, first, width, best, top, u, k, merged, merged_items):  # type: ignore[no-untyped-def]
-    """Take the scores of a tile, of items `first` on, that are among the best k now."""
-    row, line, bound = np.uint64(n), np.uint64(u), best[n, k - 1]
-    limit = splat(bound)
-    above = exceeds(load(S, n, 0), limit)
-    for begin in range(WIDTH, width, WIDTH):
-        above = above + exceeds(load(S, n, begin), limit)
-    new = np.int64(total(above))
-    if not new:
-        return
+def _take_best(S, s, n, first, width, new, best, top, u, k, merged, merged_items):  # type: ignore[no-untyped-def]
+    """Take the scores in row s, of items `first` on, that are among the best k of user n now: `new` at most."""
+    row, user, line, bound = np.uint64(s), np.uint64(n), np.uint64(u), best[n, k - 1]
     is_few = new <= 4 + k // 8  # where moving the list takes as long as counting ranks
-    least = _among_largest(S, n, width, k, merged) if not is_few and k <= WIDTH else -_INF
+    lowest = _among_largest(S, s, width, k, merged) if not is_few and k <= WIDTH else -_INF
     filled = 0
     if not is_few:
-        while filled < k and best[row, np.uint64(filled)] > -_INF:
-            merged[0, np.uint64(filled)] = best[row, np.uint64(filled)]
+        while filled < k and best[user, np.uint64(filled)] > -_INF:
+            merged[0, np.uint64(filled)] = best[user, np.uint64(filled)]
             merged_items[0, np.uint64(filled)] = top[line, np.uint64(filled)]
             filled += 1
     count = np.uint64(filled)
     for j in range(np.uint64(width)):
         merged[0, count], merged_items[0, count] = S[row, j], first + np.int64(j)
-        count += np.uint64((S[row, j] > bound) & (S[row, j] >= least))
+        count += np.uint64((S[row, j] > bound) & (S[row, j] >= lowest))
     if is_few:
         for i in range(count):
             score, place = merged[0, i], k - 1
@@ -181,7 +232,7 @@ def _take_best(S, n, first, width, best, top, u, k, merged, merged_items):  # ty
         rank = np.uint64(_rank(merged, i, whole))
         merged[1, rank], merged_items[1, rank] = merged[0, np.uint64(i)], merged_items[0, np.uint64(i)]
     for i in range(np.uint64(min(k, np.int64(count)))):
-        best[row, i], top[line, i] = merged[1, i], merged_items[1, i]
+        best[user, i], top[line, i] = merged[1, i], merged_items[1, i]
 
 
 @inlined
@@ -222,40 +273,46 @@ def rank(  # type: ignore[no-untyped-def]
     NaN if there are no other items, only with `has_areas`. users (U, f), items (I, f), offsets (I,) float32.
     known_starts (U + 1,), held_starts (n + 1,) int64: where each user's items begin in known, held int32, sorted; no
     held-out item is known, or there twice."""
-    Q, X, S, every, best, merged, merged_items, heights, state = scratch
+    Q, X, B, S, best, merged, merged_items, heights, state = scratch
     at_known, at_held, others = state
-    many, k, width = len(items), top.shape[1], -(-users.shape[1] // WIDTH) * WIDTH
+    many, k = len(items), top.shape[1]
     for begin in range(0, len(numbers), USERS):
         size = min(USERS, len(numbers) - begin)
         for n in range(size):
-            _pack(users, numbers[begin + n], Q, n)
-            at_known[n], at_held[n] = known_starts[numbers[begin + n]], held_starts[begin + n]
-            others[n], areas[begin + n] = many - (held_starts[begin + n + 1] - held_starts[begin + n]), 0.0
+            number, u = np.uint64(numbers[begin + n]), begin + n
+            for f in range(np.uint64(users.shape[1])):
+                Q[np.uint64(n), f] = users[number, f]
+            at_known[n], at_held[n] = known_starts[number], held_starts[u]
+            others[n], areas[u] = many - (held_starts[u + 1] - held_starts[u]), 0.0
             for place in range(k):
-                best[n, place], top[begin + n, place] = -_INF, -1
+                best[n, place], top[u, place] = -_INF, -1
         if has_areas:
-            _held_heights(size, begin, held_starts, held, items, offsets, Q, X, S, every, heights, width)
+            _held_heights(size, begin, held_starts, held, items, offsets, Q, X, S, heights)
         for first in range(0, many, TILE):
             count = min(TILE, many - first)
-            whole = -(-count // WIDTH) * WIDTH
+            whole = -(-count // STEP) * STEP
             for j in range(count):
-                _pack(items, first + j, X, j)
-            dots(Q, X, every, S, (size + 3) & ~3, count + (count & 1), width)
-            for n in range(size):
-                u, number, row = begin + n, numbers[begin + n], np.uint64(n)
-                for j in range(np.uint64(count)):
-                    score = S[row, j] + offsets[np.uint64(first) + j]
-                    S[row, j] = score if score == score else _INF
-                for j in range(np.uint64(count), np.uint64(whole)):
-                    S[row, j] = -_INF
-                at_known[n], different = _exclude_known(
-                    S, n, first, count, known, at_known[n], known_starts[number + 1], known_starts[number]
-                )
-                others[n] -= different
-                at_held[n] = _put_held(S, n, first, count, held, at_held[n], held_starts[u + 1], heights, has_areas)
-                _take_best(S, n, first, whole, best, top, u, k, merged, merged_items)
-                if has_areas:
-                    areas[u] += _count_above(S, n, whole, heights, held_starts[u], held_starts[u + 1])
+                _put_column(items, first + j, X, j)
+                B[0, j] = offsets[first + j]
+            for j in range(count, whole):
+                B[0, j] = -_INF
+                for f in range(X.shape[0]):
+                    X[f, j] = _0
+            for part in range(0, size, FEW):
+                stop = min(size, part + FEW)
+                _multiply(Q, part, (stop - part + 3) & ~3, X, S, whole)
+                for n in range(part, stop):
+                    u, s, number = begin + n, n - part, numbers[begin + n]
+                    new = _add_offsets(S, s, whole, B, best[n, k - 1])
+                    at_known[n], different = _exclude_known(
+                        S, s, first, count, known, at_known[n], known_starts[number + 1], known_starts[number]
+                    )
+                    others[n] -= different
+                    at_held[n] = _put_held(S, s, first, count, held, at_held[n], held_starts[u + 1], heights, has_areas)
+                    if new:
+                        _take_best(S, s, n, first, whole, new, best, top, u, k, merged, merged_items)
+                    if has_areas:
+                        areas[u] += _count_above(S, s, whole, heights, held_starts[u], held_starts[u + 1])
         for n in range(size):
             u = begin + n
             start, stop = held_starts[u], held_starts[u + 1]
