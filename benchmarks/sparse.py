@@ -27,6 +27,7 @@ from benchmarks import (
     sparse_figures,
     sparse_graph,
     sparse_linear,
+    sparse_ranking,
     sparse_words,
 )
 from benchmarks.figures import Figure
@@ -56,6 +57,7 @@ SECTIONS: dict[str, tuple[Measure, tuple[Figure, ...]]] = {
     "jester": (sparse_factorisation.jester, (sparse_figures.SECOND_WORKER["jester"],)),
     "skipgram": (sparse_words.skip_gram, (sparse_figures.WORDS_OVER_GENSIM, sparse_figures.SPEARMAN_LOST)),
     "graph": (sparse_graph.graph, (sparse_figures.TRIPLES_OVER_BIG_GRAPH, sparse_figures.MRR_LOST)),
+    "ranking": (sparse_ranking.ranking, tuple(sparse_figures.RANKING_OVER_NUMPY.values())),
     "embedding": (sparse_embedding.embedding, tuple(sparse_figures.EMBEDDING.values())),
     "roofline": (roofline.rows, ()),
 }

@@ -45,6 +45,15 @@ MRR_LOST = Figure(
     "ComplEx, the same: filtered MRR, PyTorch-BigGraph's less ours after the same epochs", 0.01, "",
     smaller_is_better=True,
 )  # fmt: skip
+RANKING_OVER_NUMPY = {
+    shape: Figure(
+        f"metrics at 10 of all items, {shape[0]:,} users x {shape[1]:,} items, dim 64, 2 workers: seconds over numpy's "
+        "argpartition",
+        0.3,
+        smaller_is_better=True,
+    )
+    for shape in ((25_000, 100), (6_000, 60_000))
+}
 EMBEDDING = {
     "Adagrad": Figure("sparse nn.Embedding, batch 1024, one worker: updates/s over stock torch, Adagrad", 2.0),
     "SGD": Figure("sparse nn.Embedding, batch 1024, one worker: updates/s over stock torch, SGD", 1.3),
@@ -53,7 +62,7 @@ EMBEDDING = {
 ASKED = (
     *ROWS_OVER_SGD_CLASSIFIER.values(), IMDB_ACCURACY, TIME_TO_ACCURACY, *SECOND_WORKER.values(), TIME_TO_RMSE,
     OWN_RMSE, *RATINGS_OVER_LIB_MF.values(), WORDS_OVER_GENSIM, SPEARMAN_LOST, TRIPLES_OVER_BIG_GRAPH, MRR_LOST,
-    *EMBEDDING.values(),
+    *RANKING_OVER_NUMPY.values(), *EMBEDDING.values(),
 )  # fmt: skip
 
 # Samples a second of the peers where the targets were set, on the machine that `figures.LIKE` names: imdb's 25,000 rows

@@ -42,6 +42,8 @@ ASKED = [
     ("skip-gram, the same: wordsim353 Spearman", 0.0, True),
     ("ComplEx, CoDEx-M, dim 200, 2 workers: triples/s over PyTorch-BigGraph", 10.0, False),
     ("ComplEx, the same: filtered MRR", 0.01, True),
+    ("metrics at 10 of all items, 25,000 users x 100 items, dim 64, 2 workers: seconds over numpy", 0.3, True),
+    ("metrics at 10 of all items, 6,000 users x 60,000 items, dim 64, 2 workers: seconds over numpy", 0.3, True),
     ("sparse nn.Embedding, batch 1024, one worker: updates/s over stock torch, Adagrad", 2.0, False),
     ("sparse nn.Embedding, batch 1024, one worker: updates/s over stock torch, SGD", 1.3, False),
 ]
