@@ -16,6 +16,8 @@ from torch.utils.data import TensorDataset
 
 import hogwild
 from hogwild.cli import main
+from hogwild.errors import BuildError
+from hogwild.models import MatrixFactorization
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 
 ASKED = "evaluate.metrics=[accuracy, top3, auc, macro_f1, log_loss, perplexity, judging.gini]"
@@ -233,6 +235,18 @@ def test_metrics_that_cannot_be_are_refused_before_anything_starts(
     said = capsys.readouterr().err
     assert words in said and code in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_all_items_are_ranked_only_for_data_that_says_who_has_what() -> None:
+    pairs = torch.randint(0, 9, (64, 2), dtype=torch.int32)
+    data = TensorDataset(*pairs.T, torch.rand(64))
+    model = MatrixFactorization(9, 9, l2=0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(BuildError, match="recall@5: all items are ranked for each user, which needs data of") as error:
+        hogwild.train(
+            model, data, nn.MSELoss(), optimizer, val=data, evaluate={"metrics": ["rmse", "recall@5"]}, procs=0
+        )
+    assert error.value.code == "model/metric"
 
 
 class Odd(nn.Module):
