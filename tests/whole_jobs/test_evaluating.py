@@ -237,18 +237,6 @@ def test_metrics_that_cannot_be_are_refused_before_anything_starts(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_all_items_are_ranked_only_for_data_that_says_who_has_what() -> None:
-    pairs = torch.randint(0, 9, (64, 2), dtype=torch.int32)
-    data = TensorDataset(*pairs.T, torch.rand(64))
-    model = MatrixFactorization(9, 9, l2=0.0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(BuildError, match="recall@5: all items are ranked for each user, which needs data of") as error:
-        hogwild.train(
-            model, data, nn.MSELoss(), optimizer, val=data, evaluate={"metrics": ["rmse", "recall@5"]}, procs=0
-        )
-    assert error.value.code == "model/metric"
-
-
 class Odd(nn.Module):
     """No metric is known for it."""
 
@@ -285,3 +273,15 @@ def test_a_job_without_validation_ends_with_its_training_loss(settings: dict[str
     assert (result.best, result.metrics) == (None, {})
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert status["train_loss"] == result.train_loss
+
+
+def test_all_items_are_ranked_only_for_data_that_says_who_has_what() -> None:
+    pairs = torch.randint(0, 9, (64, 2), dtype=torch.int32)
+    data = TensorDataset(*pairs.T, torch.rand(64))
+    model = MatrixFactorization(9, 9, l2=0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(BuildError, match="recall@5: all items are ranked for each user, which needs data of") as error:
+        hogwild.train(
+            model, data, nn.MSELoss(), optimizer, val=data, evaluate={"metrics": ["rmse", "recall@5"]}, procs=0
+        )
+    assert error.value.code == "model/metric"
