@@ -151,6 +151,7 @@ FLOORS = (
     "workers.run",
     "hogwild.keywords hogwild.train_result",
     "hogwild.api",
+    "hogwild.estimator",
     "hogwild.cli",
     "hogwild hogwild.__main__",
     "workers",

@@ -13,7 +13,7 @@ from hogwild.config.rules import findings
 from hogwild.keywords import path_of
 
 HOME = Path(__file__).resolve().parents[1]
-PACKAGES = ("data", "kernels", "losses", "metrics", "models", "optimizers")
+PACKAGES = ("data", "estimator", "kernels", "losses", "metrics", "models", "optimizers")
 INTERNAL = {"architecture.md", "failures.md", "findings.md", "testing.md"}  # about the code, for those who change it
 NAME = re.compile(r"(?<![\w./@-])hogwild\.([a-z_]+|[A-Z]\w+)((?:\.\w+)*)")
 IMPORT = re.compile(r"^\s*from hogwild((?:\.\w+)*) import ([\w, ]+)", re.MULTILINE)
