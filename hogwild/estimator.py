@@ -23,7 +23,7 @@ from torch.utils.data import TensorDataset
 from hogwild.api import train
 from hogwild.errors import UsageError
 from hogwild.feeds.packed import Packed
-from hogwild.inference.recommend import number_of, recommend, scores
+from hogwild.inference.recommend import Had, ItemRanker
 from hogwild.losses import BprLoss
 from hogwild.models import BprFactorization, MatrixFactorization, Mlp
 from hogwild.optimizers import RowWiseAdagrad
@@ -221,7 +221,7 @@ class Recommender(_Trained):
         users, items = len(self.users_), len(self.items_)
         order = np.lexsort((item, user))
         user, item = user[order].astype(np.int32), item[order].astype(np.int32)
-        self._starts, self._item = np.searchsorted(user, np.arange(users + 1)), item
+        self._had = Had(np.searchsorted(user, np.arange(users + 1)), item)
         target = np.ones(len(user), np.float32) if rating is None else rating[order]
         arrays = {"user": user, "item": item, "rating": target}
         names_of = {"users": self.users_, "items": self.items_}
@@ -265,27 +265,27 @@ class Recommender(_Trained):
         for user, found in zip(
             _numbers(self.users_, names), np.split(item, np.cumsum(np.bincount(which))[:-1]), strict=True
         ):
-            had, one = found[found >= 0], None if user < 0 else int(user)
-            rated = scores(self.model_, one).detach().numpy()
+            had = found[found >= 0]
+            of_user = self.model_.item_appeal() if user < 0 else self.model_.scores(torch.tensor([user]))[0]
+            rated = of_user.detach().numpy()
             is_other = np.ones(len(rated), np.bool_)
             is_other[had] = False
-            if one is not None:
-                is_other[self._had(one)] = False
+            if user >= 0:
+                is_other[self._had.pairs(np.array([user]))[1]] = False
             if is_other.any():
                 shares.append(np.searchsorted(np.sort(rated[is_other]), rated[had]) / is_other.sum())
         return float(np.concatenate(shares).mean()) if shares else float("nan")
 
-    def recommend(self, user: Any, top: int = 10) -> list[tuple[Any, float]]:
-        """Return the `top` items with the highest score for a user, and their scores, without those that the user has;
-        for an unknown user, the most popular items."""
+    def ranker(self) -> ItemRanker:
+        """Return what recommends to many users, to somebody new, or some of the items only
+        (`hogwild.inference.recommend`)."""
         check_is_fitted(self, "model_")
-        names = {"users": self.users_.tolist(), "items": self.items_.tolist()}
-        number = number_of(names["users"], user)
-        return recommend(self.model_, names, user, top, None if number is None else self._had(number)).items
+        return ItemRanker(self.model_, self.users_.tolist(), self.items_.tolist(), self._had)
 
-    def _had(self, user: int) -> Array:
-        found: Array = self._item[self._starts[user] : self._starts[user + 1]]
-        return found
+    def recommend(self, user: Any, top: int | None = None) -> list[tuple[Any, float]]:
+        """Return the `top` items with the highest score for a user, by default 10, and their scores, without those that
+        the user has; for an unknown user, the most popular items. Raises UsageError if there are not so many items."""
+        return self.ranker().for_user(user, top).items
 
 
 def _columns(x: Any, y: Any) -> tuple[tuple[Array, Array], Array | None]:

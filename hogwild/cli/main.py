@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hogwild.cli import ask, catalog, completion, explain, export, init, jobs, predict, results, runs, serve
+from hogwild.cli import ask, catalog, completion, explain, export, init, jobs, predict, recommend, results, runs, serve
 from hogwild.cli.arguments import (
     COMMANDS,
     WITH_JOB,
@@ -307,8 +307,8 @@ app.command("retry")(jobs.retry)
 app.command("delete")(jobs.delete)
 app.command("eval")(results.eval_)
 app.command("predict")(predict.predict)
-app.command("most-similar")(results.most_similar)
-app.command("recommend")(results.recommend)
+app.command("similar")(results.similar)
+app.command("recommend")(recommend.recommend)
 app.command("sample")(results.sample)
 app.command("report")(results.report)
 app.command("completion")(completion.completion)

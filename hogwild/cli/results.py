@@ -1,4 +1,4 @@
-"""Commands for finished runs: report and eval; and those that use the trained model: most-similar, recommend,
+"""Commands for finished runs: report and eval; and those that use the trained model: similar, recommend,
 sample."""
 
 from collections.abc import Sequence
@@ -98,29 +98,23 @@ def report_answer(runs: list[Path], out: Path | None) -> tuple[dict[str, Any], l
 # ---- the trained model ----------------------------------------------------------------------------------------------
 
 
-def most_similar(
+def similar(
     source: Run,
-    word: Annotated[str, typer.Argument(metavar="WORD", help="Word of the training data.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Words or items; several are added up.")],
+    minus: Annotated[
+        list[str] | None, typer.Option(help="Subtract it; may be repeated.", metavar="NAME", show_default=False)
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="words, items, entities, users or relations, if the model has several.")
+    ] = None,
     top: Top = 10,
     which: Which = None,
     as_json: Json = False,
 ) -> None:
-    """Print the words with the nearest vectors, and their cosines."""
-    found = model_of(source, which, None).most_similar(word, top)
-    print_answer({"word": word, "similar": found}, (f"{cosine:.4f}  {name}" for name, cosine in found), as_json)
-
-
-def recommend(
-    source: Run,
-    user: Annotated[str, typer.Option(help="User, as named in the training data.")],
-    top: Top = 10,
-    which: Which = None,
-    as_json: Json = False,
-) -> None:
-    """Recommend items to a user, best first, without those already rated."""
-    found = model_of(source, which, None).recommend(user, top)
-    lines = [*found.notes, *(f"{score:.4f}  {name}" for name, score in found.items)]
-    print_answer({"user": user, "items": found.items}, lines, as_json)
+    """Print the words, items or entities with the nearest vectors, and their cosines."""
+    found = model_of(source, which, None).similar(names, minus or (), kind=kind, top=top)
+    record = {"names": names, "minus": minus or [], "similar": found}
+    print_answer(record, (f"{cosine:.4f}  {name}" for name, cosine in found), as_json)
 
 
 def sample(

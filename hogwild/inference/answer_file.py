@@ -18,13 +18,18 @@ import numpy as np
 
 from hogwild.data.locate import require
 from hogwild.errors import RunError
-from hogwild.inference.scores import Scores
+from hogwild.inference.scores import Columns, Scores
 from hogwild.storage.files import temporary
 
 ENDINGS = (".csv", ".npz", ".parquet")
 GROUP_ROWS = 1 << 17  # of a Parquet file
 
-Encode = Callable[[Scores, bool], bytes]  # (rows, whether they are the first): may be sent to another process
+
+class Tabular(Protocol):
+    def columns(self) -> Columns: ...
+
+
+Encode = Callable[[Any, bool], bytes]  # (rows, whether they are the first): may be sent to another process
 
 
 class AnswerWriter(Protocol):
@@ -32,9 +37,9 @@ class AnswerWriter(Protocol):
     def finish(self) -> None: ...
 
 
-def encode_csv(scores: Scores, is_first: bool) -> bytes:
+def encode_csv(rows: Tabular, is_first: bool) -> bytes:
     """Return lines; before the first ones the names of the columns. Numbers are as short as their type allows."""
-    columns, text = scores.columns(), io.StringIO()
+    columns, text = rows.columns(), io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     if is_first:
         lines.writerow([name for name, _ in columns])
@@ -51,12 +56,12 @@ def encode_arrays(scores: Scores, is_first: bool) -> bytes:
     return content.getvalue()
 
 
-def encode_table(scores: Scores, is_first: bool) -> bytes:
+def encode_table(rows: Tabular, is_first: bool) -> bytes:
     """Return the columns as a stream of Arrow."""
     import pyarrow
     from pyarrow import ipc
 
-    table = pyarrow.table(dict(scores.columns()))
+    table = pyarrow.table(dict(rows.columns()))
     content = io.BytesIO()
     with ipc.new_stream(content, table.schema) as stream:
         stream.write_table(table)

@@ -1,70 +1,224 @@
-"""Recommendations for a user from a model that scores every item (`hogwild.models.MatrixFactorization`,
-`BprFactorization`).
+"""Recommendations from a model that scores every item (`hogwild.models.MatrixFactorization`, `BprFactorization`).
 
-Unknown users get the most popular items (`item_appeal`: the items' biases), with a note. Items that are not in the
+    users (B,) ── model.scores ── minus what they have, minus what is not allowed ──> the best `top` of each
+    a new user's items ── the vector that fits them (`fold_in`) ── scores ──'
+
+An unknown user gets the most popular items (`item_appeal`: the items' biases), with a note. Items that are not in the
 training data are never recommended."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hogwild.errors import UsageError
+from hogwild.errors import UsageError, did_you_mean
 
 UNKNOWN = "user {user} is not in the training data: these are the most popular items"
 WITH_RATED = "the training data is not available: items that the user has rated may be included"
+TOP = 10  # items, if there are so many
+SCORES_AT_ONCE = 1 << 22
+DRAWN = 2048  # items that stand for all others in `fold_in`
+STEPS = 50
+FAINT = 0.1  # a new user's penalty where the model has none, in standard deviations of its scores, and at least LEAST
+LEAST = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """Recommended items. `items`: (name, score), best first. `notes`: caveats, one sentence each."""
+    """Items and scores, best first. `notes`: messages for the user."""
 
     items: list[tuple[Any, float]]
     notes: tuple[str, ...] = ()
 
 
-def recommend(
-    model: nn.Module, names: Mapping[str, Sequence[Any]], user: Any, top: int = 10, seen: np.ndarray | None = None
-) -> Recommendation:
-    """Return the `top` items with the highest score for `user`, without the item numbers in `seen` (n,) int, which the
-    user has rated (`items_of`); fewer if there are no more. `names`: of `users` and `items`, by number; 42 and "42" are
-    the same. Raises UsageError for a model without scores."""
-    number = number_of(names["users"], user)
-    notes = [] if number is not None else [UNKNOWN.format(user=user)]
-    if number is not None and seen is None:
-        notes.append(WITH_RATED)
-    found = scores(model, number).clone()
-    if seen is not None and len(seen):
-        found[torch.as_tensor(np.asarray(seen, np.int64))] = -torch.inf
-    best, places = found.topk(min(top, len(found)))
-    items = [(names["items"][place], score) for score, place in zip(best.tolist(), places.tolist(), strict=True)]
-    return Recommendation([one for one in items if one[1] > -torch.inf], tuple(notes))
+@dataclass(frozen=True, slots=True)
+class RecommendedRows:
+    """Recommendations for several users: a row per item, the users in their order, rank 1 is the best."""
+
+    user: np.ndarray
+    rank: np.ndarray
+    item: np.ndarray
+    score: np.ndarray
+
+    def columns(self) -> list[tuple[str, np.ndarray]]:
+        """Return the columns of a table."""
+        return [("user", self.user), ("rank", self.rank), ("item", self.item), ("score", self.score)]
 
 
-def scores(model: nn.Module, user: int | None) -> Tensor:
-    """Return (items,) float32: this user's score of each item or, for None, the item's general appeal. Raises
-    UsageError for a model without scores."""
-    if not (hasattr(model, "scores") and hasattr(model, "item_appeal")):
-        raise UsageError(
-            f"{type(model).__qualname__} cannot score items; use hogwild.models.MatrixFactorization, BprFactorization, "
-            "or a model with the methods `scores` and `item_appeal`",
-            code="usage/no-users",
-        )
-    with torch.no_grad():
-        found: Tensor = model.item_appeal() if user is None else model.scores(torch.tensor([user]))[0]  # type: ignore[operator]
-    return found
+@dataclass(frozen=True, slots=True)
+class Had:
+    """The items of each user: those of user u are `items[starts[u]:starts[u + 1]]`."""
+
+    starts: np.ndarray
+    items: np.ndarray
+
+    @classmethod
+    def of(cls, users: int, arrays: Mapping[str, np.ndarray]) -> "Had":
+        """Return what `users` users have in a data set in packed form (arrays `user` and `item`)."""
+        order = np.argsort(arrays["user"], kind="stable")
+        counts = np.bincount(arrays["user"], minlength=users)
+        return cls(np.concatenate([[0], np.cumsum(counts)]), np.asarray(arrays["item"])[order])
+
+    def pairs(self, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (places in `users`, items) of all items of `users` (B,)."""
+        counts = self.starts[users + 1] - self.starts[users]
+        begins = np.repeat(self.starts[users] - np.cumsum(counts) + counts, counts)
+        return np.repeat(np.arange(len(users)), counts), self.items[begins + np.arange(counts.sum())]
 
 
-def number_of(names: Sequence[Any], name: Any) -> int | None:
-    """Return the place of a name, or None. A command line passes only text, so 42 equals "42"."""
-    wanted = str(name)
-    return next((number for number, one in enumerate(names) if str(one) == wanted), None)
+@dataclass(slots=True)
+class ItemRanker:
+    """Recommends items of `items` to users of `users`, named as in the training data; 42 and "42" are the same. `had`:
+    what users have already; None: unknown. Raises UsageError for a model without scores."""
+
+    model: Any
+    users: Sequence[Any]
+    items: Sequence[Any]
+    had: Had | None = None
+    _allowed: Tensor | None = None  # (items,) bool; None: everything
+    _user_rows: dict[str, int] = field(init=False)
+    _item_rows: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not (hasattr(self.model, "scores") and hasattr(self.model, "item_appeal")):
+            raise UsageError(
+                f"{type(self.model).__qualname__} cannot score items; use hogwild.models.MatrixFactorization, "
+                "BprFactorization, or a model with the methods `scores` and `item_appeal`",
+                code="usage/no-users",
+            )
+        self._user_rows = {str(name): row for row, name in enumerate(self.users)}
+        self._item_rows = {str(name): row for row, name in enumerate(self.items)}
+
+    def allow(self, names: Sequence[Any]) -> None:
+        """Recommend only these items from now on. Raises UsageError for an unknown one."""
+        allowed = torch.zeros(len(self.items), dtype=torch.bool)
+        allowed[[self.row_of(name) for name in names]] = True
+        self._allowed = allowed
+
+    def for_user(self, user: Any, top: int | None = None) -> Recommendation:
+        """Return the `top` items with the highest score for `user`, by default 10; fewer if the user has most of them.
+        Raises UsageError if `top` is more than there are."""
+        row = self._user_rows.get(str(user), -1)
+        notes = [UNKNOWN.format(user=user)] if row < 0 else [] if self.had is not None else [WITH_RATED]
+        return Recommendation(self._named(self._scores(np.array([row])), top), tuple(notes))
+
+    def for_users(self, users: Sequence[Any] | None = None, top: int | None = None) -> Iterator[RecommendedRows]:
+        """Yield the recommendations for `users`, by default all, block by block, as `for_user` gives them."""
+        chosen = self.users if users is None else users
+        size, items = max(1, SCORES_AT_ONCE // len(self.items)), np.asarray(self.items)
+        for start in range(0, len(chosen), size):
+            names = chosen[start : start + size]
+            rows = np.array([self._user_rows.get(str(name), -1) for name in names])
+            places, found = self._best(self._scores(rows), top)
+            which, place = np.nonzero(np.isfinite(found))
+            yield RecommendedRows(np.asarray(names)[which], place + 1, items[places[which, place]], found[which, place])
+
+    def for_items(self, rated: Mapping[Any, float | None], top: int | None = None) -> Recommendation:
+        """Return items for somebody new who has, or rated, the items of `rated` (name -> rating or None), without any
+        training (`fold_in`). Raises UsageError for an unknown item, for a missing rating, and for one that the model
+        does not know."""
+        had = torch.tensor([self.row_of(name) for name in rated])
+        scores = fold_in(self.model, had, [*rated.values()])
+        scores[had] = -torch.inf
+        return Recommendation(self._named(scores[None], top))
+
+    def unknown(self, users: Sequence[Any]) -> int:
+        """Return how many of `users` are not in the training data."""
+        return sum(str(user) not in self._user_rows for user in users)
+
+    def knows(self, item: Any) -> bool:
+        """Return whether an item has this name."""
+        return str(item) in self._item_rows
+
+    def row_of(self, item: Any) -> int:
+        """Return the item's row. Raises UsageError with similar names for an unknown one."""
+        found = self._item_rows.get(str(item))
+        if found is None:
+            near = did_you_mean(str(item), [*self._item_rows])
+            raise UsageError(
+                f"{str(item)!r} is not one of the {len(self.items):,} items{near}", code="usage/unknown-name"
+            )
+        return found
+
+    # ---- parts
+
+    def _scores(self, rows: np.ndarray) -> Tensor:
+        """Return scores (B, items) for users by number, -1 for an unknown one; -inf for what they have."""
+        scores: Tensor = self.model.scores(torch.from_numpy(np.maximum(rows, 0))).detach().clone()
+        if (rows < 0).any():
+            scores[torch.from_numpy(rows < 0)] = self.model.item_appeal().detach()
+        if self.had is not None:
+            known = np.flatnonzero(rows >= 0)
+            users, items = self.had.pairs(rows[known])
+            scores[torch.from_numpy(known[users]), torch.from_numpy(items).long()] = -torch.inf
+        return scores
+
+    def _best(self, scores: Tensor, top: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return places and scores (B, top), -inf for those that are not to be recommended."""
+        many = len(self.items) if self._allowed is None else int(self._allowed.sum())
+        if top is not None and top > many:
+            what = "items" if self._allowed is None else "allowed items"
+            raise UsageError(f"top {top:,} is more than the {many:,} {what}", code="usage/bad-value")
+        if self._allowed is not None:
+            scores = scores.masked_fill(~self._allowed, -torch.inf)
+        found, places = scores.topk(min(TOP, many) if top is None else top)
+        return places.numpy(), found.numpy()
+
+    def _named(self, scores: Tensor, top: int | None) -> list[tuple[Any, float]]:
+        places, found = self._best(scores, top)
+        pairs = zip(places[0].tolist(), found[0].tolist(), strict=True)
+        return [(self.items[place], score) for place, score in pairs if score > -np.inf]
 
 
-def items_of(arrays: Mapping[str, np.ndarray], user: int) -> np.ndarray:
-    """Return the items (n,) that a user has in the data, sorted and unique: the `seen` of `recommend`."""
-    found: np.ndarray = np.unique(arrays["item"][arrays["user"] == user])
-    return found
+def fold_in(model: Any, items: Tensor, ratings: Sequence[float | None]) -> Tensor:
+    """Return the scores (items,) for a user with these `items` (n,) int64 and `ratings` (n,), whose vector minimises
+    the model's own loss while the items' vectors stay: least squares for ratings; for a model without them the ranking
+    loss against other items. Raises UsageError for a model without tables, and for a rating that is missing or not
+    wanted."""
+    if not hasattr(model, "score_tables"):
+        raise UsageError(f"{type(model).__qualname__} has no `score_tables`, so nobody new fits", code="usage/no-users")
+    has_ratings = hasattr(model, "mean")
+    for number, rating in enumerate(ratings):
+        if (rating is None) == has_ratings:
+            rule = "needs the rating of each item" if has_ratings else "was trained without ratings"
+            got = "has none" if has_ratings else f"has {rating:g}"
+            raise UsageError(f"{type(model).__name__} {rule}; item {number + 1} {got}", code="usage/bad-value")
+    users, vectors, constant = (table.detach().double() for table in model.score_tables())
+    l2 = model.l2 or max(LEAST, FAINT * float((users[:256] @ vectors.T).std(correction=0)))
+    if not has_ratings:
+        return _ranked(vectors, constant, items, l2).float()
+    has_bias = getattr(model, "user_bias", None) is not None
+    known = torch.cat([vectors[items], torch.full((len(items), 1), float(has_bias), dtype=torch.float64)], 1)
+    wanted = torch.tensor(ratings, dtype=torch.float64) - float(model.mean) - constant[items]
+    table = known.T @ known + l2 / 2 * len(items) * torch.eye(known.shape[1], dtype=torch.float64)
+    own = torch.linalg.solve(table, known.T @ wanted)
+    scores: Tensor = vectors @ own[:-1] + constant + float(model.mean) + own[-1]
+    return scores.float()
+
+
+def _ranked(vectors: Tensor, constant: Tensor, items: Tensor, l2: float) -> Tensor:
+    """Return scores (items,) of the vector that ranks `items` (n,) before others best."""
+    others = torch.ones(len(vectors), dtype=torch.bool)
+    others[items] = False
+    drawn = others.nonzero().squeeze(1)
+    if len(drawn) > DRAWN:  # evenly over the items
+        drawn = drawn[torch.linspace(0, len(drawn) - 1, DRAWN).long()]
+    own = nn.Parameter(torch.zeros(vectors.shape[1], dtype=vectors.dtype))
+    rule = torch.optim.LBFGS([own], max_iter=STEPS, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        rule.zero_grad()
+        scores = vectors @ own + constant
+        found = l2 / 2 * own.square().sum()
+        if len(drawn):
+            found = found + F.softplus(scores[drawn] - scores[items, None]).mean()
+        found.backward()
+        return found.detach()
+
+    with torch.enable_grad():
+        rule.step(loss)
+    return vectors @ own.detach() + constant

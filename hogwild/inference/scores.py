@@ -25,7 +25,7 @@ from hogwild.user_code import resolve
 RANKING = {
     BprLoss: "it ranks items: use recommend",
     CandidateLoss: "it ranks the answers of a knowledge graph",
-    NegativeSampling: "it learns vectors of words: use most-similar",
+    NegativeSampling: "it learns vectors of words: use similar",
 }
 Columns = list[tuple[str, np.ndarray]]  # name, (n,) values
 

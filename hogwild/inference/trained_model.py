@@ -1,4 +1,4 @@
-"""A run's trained model: predictions, similar words, recommendations, generated text.
+"""A run's trained model: predictions, similar words or items, recommendations, generated text.
 
     hogwild.load("runs/ratings-20261121-101500").recommend("42", top=10)
 
@@ -7,12 +7,11 @@ The training data is not needed."""
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,7 +22,7 @@ from hogwild.errors import CheckpointError, HogwildError, ModelError, RunError, 
 from hogwild.feeds.materialise import InTurn
 from hogwild.inference.inputs import TrainedOn, nothing_like
 from hogwild.inference.predict import Predictor
-from hogwild.inference.recommend import Recommendation, items_of, number_of, recommend
+from hogwild.inference.recommend import Had, ItemRanker, Recommendation
 from hogwild.inference.sample_text import SYMBOLS, sample
 from hogwild.inference.scores import Meaning
 from hogwild.inference.word_vectors import WordVectors
@@ -34,6 +33,7 @@ from hogwild.storage.checkpoint import load as load_checkpoint
 from hogwild.user_code import build, resolve
 
 log = logging.getLogger(__name__)
+KINDS = ("words", "items", "entities", "users", "relations")  # of vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +108,31 @@ class Trained:
             raise UsageError("one row is not enough as an example: its number may be meant", code="export/no-example")
         return block.inputs
 
-    def most_similar(self, word: str, top: int = 10) -> list[tuple[str, float]]:
-        """Return the words nearest to `word`, with their cosines. Raises UsageError for a model without words, and for
-        an unknown word."""
-        return self.vectors.most_similar([word], topn=top)
+    def similar(
+        self, names: Any | Sequence[Any], minus: Sequence[Any] = (), *, kind: str | None = None, top: int = 10
+    ) -> list[tuple[str, float]]:
+        """Return what is nearest to the sum of `names` less `minus`, with its cosine, best first: words, items,
+        entities or users; `kind` says which, if the model has several. Raises UsageError as `vectors_of`, and for an
+        unknown name."""
+        wanted = [names] if isinstance(names, str) or not isinstance(names, Sequence) else names
+        return self.vectors_of(kind).most_similar([*map(str, wanted)], [*map(str, minus)], top)
 
     @property
     def vectors(self) -> WordVectors:
         """The words and their vectors. Raises UsageError for a model without words."""
-        if "words" not in self.names or not hasattr(self.model, "vectors"):
-            raise UsageError(f"{self.checkpoint}: its model has no words", code="usage/no-words")
-        vectors: Tensor = self.model.vectors()  # type: ignore[operator]
-        return WordVectors(self.names["words"], vectors.detach().numpy())
+        return self.vectors_of("words")
+
+    def vectors_of(self, kind: str | None = None) -> WordVectors:
+        """Return the vectors of words, items, entities, users or relations, by default the first of these that the
+        model has. Raises UsageError for a model without them."""
+        known = [one for one in KINDS if one in self.names] if hasattr(self.model, "vectors") else []
+        if not known or kind not in (None, *known):
+            there = f"; it has {', '.join(known)}" if known else ""
+            words = f"{self.checkpoint}: its model has no vectors of {kind or ', '.join(KINDS)}{there}"
+            raise UsageError(words, code="usage/no-vectors")
+        chosen = kind or known[0]
+        vectors: Tensor = self.model.vectors(chosen)  # type: ignore[operator]
+        return WordVectors([*map(str, self.names[chosen])], vectors.detach().numpy(), chosen)
 
     def sample(self, prompt: str = "", length: int = 400, temperature: float = 1.0, seed: int = 1) -> str:
         """Return `length` characters that follow `prompt` (`hogwild.inference.sample_text`). Raises UsageError for a
@@ -128,20 +141,22 @@ class Trained:
             raise UsageError(f"{self.checkpoint}: its model predicts no characters", code="usage/no-symbols")
         return sample(self.model, self.names[SYMBOLS], prompt, length, temperature, seed)
 
-    def recommend(self, user: Any, top: int = 10) -> Recommendation:
-        """Return items for a user, named as in the training data, without those the user has rated, as long as that
-        data is available; otherwise a note says so. Raises UsageError for a model without users and items."""
+    def recommend(self, user: Any, top: int | None = None) -> Recommendation:
+        """Return items for a user, as `ranker` does."""
+        return self.ranker().for_user(user, top)
+
+    def ranker(self) -> ItemRanker:
+        """Return what recommends to a user, to many, or to somebody new, without those items that the user has in the
+        training data, as long as that data is available; otherwise a note says so. Raises UsageError for a model
+        without users and items."""
         if not {"users", "items"} <= self.names.keys():
             raise UsageError(f"{self.checkpoint}: its model has no users and items", code="usage/no-users")
-        return recommend(self.model, self.names, user, top, self._rated(user))
+        return ItemRanker(self.model, self.names["users"], self.names["items"], self._had())
 
     # ---- parts
 
-    def _rated(self, user: Any) -> np.ndarray | None:
-        """Return the items that a user of the training data has rated; None without that data."""
-        number = number_of(self.names["users"], user)
-        if number is None:
-            return None
+    def _had(self) -> Had | None:
+        """Return the items of the training data's users; None without that data."""
         try:
             source, on_bad_line = build(self.job.data.train), self.job.data.on_bad_line
             packed = source.pack(self._reader, "data.train", None, on_bad_line)
@@ -151,7 +166,7 @@ class Trained:
                 )  # the data has changed
         except HogwildError:  # moved or unreadable: the recommendations do not depend on it
             return None
-        return items_of(packed.arrays(), number)
+        return Had.of(len(self.names["users"]), packed.arrays())
 
     @property
     def _reader(self) -> InTurn:

@@ -44,10 +44,11 @@ class AnalogySection:
 
 class WordVectors:
     """Unique `words`, by falling frequency if known, and their vectors `matrix` (V, D), copied as float32. Similarity
-    is the cosine. Raises ValueError if the sizes do not match."""
+    is the cosine. `kind`: what messages call them; they may be items, users or entities. Raises ValueError if the sizes
+    do not match."""
 
-    def __init__(self, words: Sequence[str], matrix: np.ndarray) -> None:
-        self.words = list(words)
+    def __init__(self, words: Sequence[str], matrix: np.ndarray, kind: str = "words") -> None:
+        self.words, self.kind = list(words), kind
         self.matrix = np.array(matrix, np.float32)
         self._number = {word: number for number, word in enumerate(self.words)}
         if self.matrix.ndim != 2 or len(self.matrix) != len(self.words) or len(self._number) != len(self.words):
@@ -146,7 +147,7 @@ class WordVectors:
         if word.lower() in self._number and word.lower() not in near:
             near = [word.lower(), *near[:2]]
         hint = f"; similar: {', '.join(near)}" if near else ""
-        return UsageError(f"{word!r} is not among the {len(self.words):,} words{hint}", code="usage/unknown-word")
+        return UsageError(f"{word!r} is not among the {len(self.words):,} {self.kind}{hint}", code="usage/unknown-name")
 
     # ---- files
 

@@ -115,6 +115,11 @@ class KnowledgeGraph(nn.Module):
         found = known_answers(triples, self.entities.num_embeddings, self._relations)
         self.known = torch.from_numpy(np.union1d(self.known.numpy(), found))
 
+    def vectors(self, kind: str) -> Tensor:
+        """Return the vectors (n, dim) of `entities`, or of `relations`: with `reciprocal`, of their questions for a
+        tail."""
+        return {"entities": self.entities.weight, "relations": self.relations.weight[: self._relations]}[kind]
+
     # ---- scores
 
     def forward(self, triples: Tensor) -> Tensor:

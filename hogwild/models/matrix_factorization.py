@@ -110,6 +110,10 @@ class _Factors(nn.Module):
         offsets = self.item.weight.new_zeros(len(self.item.weight)) if bias is None else bias.weight.squeeze(-1)
         return self.user.weight, self.item.weight, offsets
 
+    def vectors(self, kind: str) -> Tensor:
+        """Return the vectors (n, factors) of `users` or `items`."""
+        return {"users": self.user, "items": self.item}[kind].weight
+
     def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
         """Check the data's arrays; called before training. Raises ModelError if they are not ratings, or name a user or
         an item without a row."""

@@ -76,8 +76,8 @@ class SkipGram(nn.Module):
             )
         self.counts.copy_(torch.from_numpy(np.array(train["counts"])))
 
-    def vectors(self) -> Tensor:
-        """Return the word vectors (words, dim)."""
+    def vectors(self, kind: str = "words") -> Tensor:
+        """Return the word vectors (words, dim), the only kind."""
         return self.input.weight
 
     def forward(self, x: Tensor) -> Pairs | Tensor:

@@ -402,7 +402,7 @@ def test_a_model_of_words_predicts_no_rows(say: Say, tmp_path: Path) -> None:
     loss = "hogwild.losses.NegativeSampling"
     run = train(say, tmp_path, "Text", {"path": str(tmp_path / "text.txt")}, loss, model)
     status, _, said = say("predict", run, tmp_path / "text.txt")
-    assert status == 2 and "usage/no-predictions" in said and "use most-similar" in said
+    assert status == 2 and "usage/no-predictions" in said and "use similar" in said
 
 
 def test_inputs_that_do_not_fit_the_model_are_told(coloured: Path) -> None:

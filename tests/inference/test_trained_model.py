@@ -1,9 +1,10 @@
-"""A run's model put to use: most-similar, recommend, by command and from Python."""
+"""A run's model put to use: similar, recommend, by command and from Python."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 import torch
 
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.processes
 
 RULE = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05}}
 USERS, ITEMS = ("ann", "bob", "cid", "dan"), ("film", "song", "book", "play", "game")
+RATED = [(user, item) for u, user in enumerate(USERS) for i, item in enumerate(ITEMS) if (u + i) % 4]
 
 
 def job(**sections: object) -> str:
@@ -34,8 +36,7 @@ def runs(jobs_folder: Path) -> Mapping[str, Ended]:
     """A model of ratings, one of sparse rows, one of words."""
     folder = jobs_folder / "files"
     folder.mkdir()
-    rated = [(u, i) for u in range(len(USERS)) for i in range(len(ITEMS)) if (u + i) % 4]
-    lines = [f"{USERS[u]},{ITEMS[i]},{1 + (3 * u + 5 * i) % 5}" for u, i in rated]
+    lines = [f"{user},{item},{1 + (3 * USERS.index(user) + 5 * ITEMS.index(item)) % 5}" for user, item in RATED]
     (folder / "ratings.csv").write_text("\n".join(["user,item,rating", *lines]) + "\n")
     (folder / "rows.svm").write_text("".join(f"{'+1' if k % 2 else '-1'} {1 + k % 2}:1 3:0.5\n" for k in range(40)))
     (folder / "text.txt").write_text("the king and the queen\nthe man and the woman\n" * 200)
@@ -117,22 +118,66 @@ def test_recommend_says_that_rated_items_may_be_among_them_where_the_data_is_gon
     assert status == 0 and "may be included" in lines[0] and len(lines) == 1 + len(ITEMS)
 
 
-def test_most_similar_names_the_nearest_words(runs: Mapping[str, Ended], say: Say) -> None:
-    status, lines, _ = say("most-similar", runs["words"].run_dir, "king", "--top", 3)
+def test_recommend_to_many(runs: Mapping[str, Ended], say: Say, tmp_path: Path) -> None:
+    run, out = runs["ratings"].run_dir, tmp_path / "items.parquet"
+    status, lines, _ = say("recommend", run, "--users", "all", "--out", out)
+    assert status == 0
+    table = pyarrow.parquet.read_table(out).to_pydict()
+    assert [*table] == ["user", "rank", "item", "score"] and lines == [f"{len(table['user'])} recommendations: {out}"]
+    own = [*zip(table["user"], table["item"], strict=True)]
+    assert len({*own}) == len(own) and {*own} == {(u, i) for u in USERS for i in ITEMS} - {*RATED}
+    (tmp_path / "some.txt").write_text("dan\n\neve\n")
+    (tmp_path / "allowed.txt").write_text("song\ngame\n")
+    some, allowed = tmp_path / "some.txt", tmp_path / "allowed.txt"
+    status, lines, said = say("recommend", run, "--users", some, "--filter", allowed, "--top", "2")
+    assert status == 0 and "1 of 2 users are not in the training data" in said
+    assert lines[0] == "user,rank,item,score"
+    assert {tuple(line.split(",")[:3:2]) for line in lines[1:]} == {("eve", "song"), ("eve", "game"), ("dan", "song")}
+
+
+def test_recommend_to_somebody_new(runs: Mapping[str, Ended], say: Say) -> None:
+    run = runs["ratings"].run_dir
+    status, lines, _ = say("recommend", run, "--rated", "film=5", "--rated", "book=1", "--json")
+    answer = json.loads(lines[0])
+    assert status == 0 and answer["rated"] == ["film=5", "book=1"]
+    assert {item for item, _ in answer["items"]} == {"song", "play", "game"}
+
+
+def test_similar_names_the_nearest_words_and_items(runs: Mapping[str, Ended], say: Say) -> None:
+    status, lines, _ = say("similar", runs["words"].run_dir, "king", "--top", 3)
     assert status == 0 and len(lines) == 3
     words = {line.split()[1] for line in lines}
     assert words < {"the", "and", "queen", "man", "woman"}
-    assert len(hogwild.load(runs["words"].run_dir).vectors) == 6
+    trained = hogwild.load(runs["words"].run_dir)
+    assert len(trained.vectors) == 6
+    status, lines, _ = say("similar", runs["words"].run_dir, "king", "woman", "--minus", "man", "--json")
+    wanted = trained.vectors.most_similar(["king", "woman"], ["man"])
+    assert json.loads(lines[0])["similar"] == [[word, pytest.approx(cosine)] for word, cosine in wanted]
+    status, lines, _ = say("similar", runs["ratings"].run_dir, "film")
+    assert {line.split()[1] for line in lines} == {*ITEMS} - {"film"}
+    status, lines, _ = say("similar", runs["ratings"].run_dir, "bob", "--kind", "users")
+    assert {line.split()[1] for line in lines} == {*USERS} - {"bob"}
 
 
 @pytest.mark.parametrize(
     ("command", "run", "arguments", "status", "said"),
     [
-        ("most-similar", "words", ["kong"], 2, "king"),
-        ("most-similar", "rows", ["king"], 2, "its model has no words"),
+        ("similar", "words", ["kong"], 2, "king"),
+        ("similar", "rows", ["king"], 2, "its model has no vectors of words"),
         ("recommend", "rows", ["--user", "1"], 2, "no users and items"),
         ("recommend", "ratings", ["--user", "bob", "--top", "0"], 2, "top"),
-        ("most-similar", "words", ["king", "--which", "newest"], 2, "--which newest"),
+        ("recommend", "ratings", ["--user", "bob", "--top", "6"], 2, "top 6 is more than the 5 items"),
+        ("recommend", "ratings", ["--user", "bob", "--users", "all"], 2, "one of the three"),
+        ("recommend", "ratings", [], 2, "one of the three"),
+        ("recommend", "ratings", ["--user", "bob", "--out", "x.csv"], 2, "--out is for --users"),
+        ("recommend", "ratings", ["--users", "missing.txt"], 1, "missing.txt: cannot be read: No such file"),
+        ("recommend", "ratings", ["--users", "all", "--out", "x.npz"], 2, "must end in .csv or .parquet"),
+        ("recommend", "ratings", ["--rated", "fim=3"], 2, "did you mean 'film'"),
+        ("recommend", "ratings", ["--rated", "film=much"], 2, "'much' is not a number"),
+        ("recommend", "ratings", ["--rated", "film"], 2, "needs the rating of each item"),
+        ("similar", "ratings", ["film", "--kind", "words"], 2, "no vectors of words; it has items, users"),
+        ("similar", "ratings", ["fim"], 2, "'fim' is not among the 5 items; similar: film"),
+        ("similar", "words", ["king", "--which", "newest"], 2, "--which newest"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(

@@ -46,7 +46,7 @@ def test_as_many_near_words_as_asked_for_are_those_of_a_full_sort() -> None:
 def test_an_unknown_word_is_refused_with_words_that_are_written_alike(vectors: WordVectors) -> None:
     with pytest.raises(UsageError, match=r"'qeen' is not among the 6 words; similar: queen") as caught:
         vectors.most_similar("qeen")
-    assert caught.value.code == "usage/unknown-word"
+    assert caught.value.code == "usage/unknown-name"
     with pytest.raises(UsageError, match="similar: king"):
         vectors["King"]
     with pytest.raises(UsageError, match=r"6 words$"):

@@ -1,4 +1,4 @@
-"""Matrix factorisation: kernels against autograd, the race, hot rows, what is drawn, what is recommended."""
+"""Matrix factorisation: kernels against autograd, the race, hot rows, what is drawn."""
 
 import copy
 from collections.abc import Callable
@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad
 
-from hogwild.errors import ModelError, UsageError
-from hogwild.inference.recommend import UNKNOWN, WITH_RATED, items_of, recommend
+from hogwild.errors import ModelError
 from hogwild.kernels.fused import Chunk, GridPlace, Swept, Tally
 from hogwild.kernels.hot_rows import HotRows
 from hogwild.losses import BprLoss
@@ -447,7 +446,7 @@ def test_what_is_drawn_for_a_user_is_never_what_the_user_has() -> None:
         model = implicit()
         update = bound(model, SGD(model.parameters(), lr=0.1), arrays)
         for at in range(0, len(data["user"]), 3):
-            had = set(items_of(arrays, int(arrays["user"][at])).tolist())
+            had = set(arrays["item"][arrays["user"] == arrays["user"][at]].tolist())
             before = model.item_bias.weight.detach().clone()
             tally = update.run(Chunk(rows(at), seed=at))
             changed = set((model.item_bias.weight != before).flatten().nonzero().flatten().tolist())
@@ -592,35 +591,3 @@ def test_l2_fits_the_training_data_unless_it_is_given() -> None:
     for loss, optimizer in ((nn.L1Loss(), RULES["adagrad"](model.parameters())), (nn.MSELoss(), decaying)):
         assert model.choose_penalty(data, loss, optimizer) is None
         assert model.l2 == 0.0
-
-
-# ---- recommending ---------------------------------------------------------------------------------------------------
-
-NAMES = {"users": [f"u{k}" for k in range(USERS - 1)] + [42], "items": [f"film {k}" for k in range(ITEMS)]}
-
-
-@pytest.mark.parametrize("model", [explicit(), explicit(bias=False), implicit()], ids=["biases", "no biases", "bpr"])
-def test_a_user_gets_the_best_items_that_are_not_rated_yet(model: Any) -> None:
-    found = recommend(model, NAMES, "u3", top=4, seen=np.array([0, 5]))
-    wanted = [int(k) for k in model.scores(torch.tensor([3]))[0].argsort(descending=True) if k not in (0, 5)][:4]
-    assert [name for name, _ in found.items] == [f"film {k}" for k in wanted]
-    assert found.notes == ()
-    if isinstance(model, MatrixFactorization):  # a score is what the model predicts
-        assert found.items[0][1] == pytest.approx(model(torch.tensor([3]), torch.tensor(wanted[:1])).item(), rel=1e-5)
-    unknown = recommend(model, NAMES, "nobody", top=3)
-    assert [name for name, _ in unknown.items] == [
-        f"film {k}" for k in model.item_appeal().argsort(descending=True)[:3]
-    ]
-    assert unknown.notes == (UNKNOWN.format(user="nobody"),)
-
-
-def test_names_are_found_as_text_and_there_are_never_more_items_than_are_left() -> None:
-    model = explicit()
-    assert recommend(model, NAMES, "42", 3) == recommend(model, NAMES, 42, 3)
-    assert recommend(model, NAMES, 42, 3).notes == (WITH_RATED,)
-    assert len(recommend(model, NAMES, 42, 100, seen=np.array([1, 2])).items) == ITEMS - 2
-
-
-def test_a_model_without_scores_is_refused() -> None:
-    with pytest.raises(UsageError, match="Linear cannot score items"):
-        recommend(nn.Linear(2, 2), NAMES, "u3")
