@@ -25,7 +25,7 @@ ENDINGS = (".csv", ".npz", ".parquet")
 GROUP_ROWS = 1 << 17  # of a Parquet file
 
 
-class Tabular(Protocol):
+class InColumns(Protocol):
     def columns(self) -> Columns: ...
 
 
@@ -37,7 +37,7 @@ class AnswerWriter(Protocol):
     def finish(self) -> None: ...
 
 
-def encode_csv(rows: Tabular, is_first: bool) -> bytes:
+def encode_csv(rows: InColumns, is_first: bool) -> bytes:
     """Return lines; before the first ones the names of the columns. Numbers are as short as their type allows."""
     columns, text = rows.columns(), io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
@@ -56,7 +56,7 @@ def encode_arrays(scores: Scores, is_first: bool) -> bytes:
     return content.getvalue()
 
 
-def encode_table(rows: Tabular, is_first: bool) -> bytes:
+def encode_table(rows: InColumns, is_first: bool) -> bytes:
     """Return the columns as a stream of Arrow."""
     import pyarrow
     from pyarrow import ipc
