@@ -15,9 +15,11 @@ import sys
 import tempfile
 import termios
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +31,7 @@ from benchmarks.commands import MNIST, ROOT, CommandFailed, job, seconds, summar
 from benchmarks.figures import MLP, Figure
 from benchmarks.results import machine, write
 from benchmarks.row import Row
-from hogwild import host
+from hogwild import estimator, host
 from tests.bad_input.table import TABLE
 from tests.helpers.jobs import read_events
 from tests.helpers.run_records import Story, write_run
@@ -39,6 +41,7 @@ COST = Figure("display, JSONL and TensorBoard together: cost on MLP throughput, 
 REPORT = Figure("`report` of 100,000 metric records and 1,000 events", 10.0, "s", True)
 CSV = Figure("CSV of 1 M rows x 30 numbers into shared memory, 2 workers, over pandas.read_csv + copy", 1.0)
 TRIED = Figure("bad inputs tried, each with code, place and rule", 120, "")
+CHECKED = Figure("scikit-learn's `check_estimator`, Classifier and Regressor: unexpected failures", 0, "", True)
 
 SHOWN = ("log.progress=true", "log.jsonl=true", "log.tensorboard=true")
 HIDDEN = ("log.progress=false", "log.jsonl=false", "log.tensorboard=false")
@@ -158,6 +161,17 @@ def _ours(file: Path, runs: Path, *, is_cached: bool = False) -> float:
     return seconds_ - read.get("hash_s", 0.0) - read.get("kept_s", 0.0)
 
 
+def checks() -> Row:
+    from sklearn.utils.estimator_checks import check_estimator
+
+    kinds = (estimator.Classifier(), estimator.Regressor())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [one["status"] for kind in kinds for one in check_estimator(kind, on_fail=None, on_skip=None)]
+    note = f"scikit-learn {version('scikit-learn')}: {found.count('passed')} passed, none is expected to fail"
+    return CHECKED.row([found.count("failed")], note=note)
+
+
 def main() -> None:
     if not os.environ.get("HOGWILD_DATA"):
         sys.exit("set HOGWILD_DATA to the folder that holds mnist/")
@@ -165,7 +179,7 @@ def main() -> None:
     parts: list[Callable[[], list[Row]]] = [cost, lambda: [report()], table]
     rows = [row for part in parts for row in part()]
     tried = "rows of the tables in tests/bad_input, run by tests/config/test_bad_input.py"
-    rows.append(TRIED.row([len(TABLE)], note=tried))
+    rows += [TRIED.row([len(TABLE)], note=tried), checks()]
     write("people", rows, described)
 
 

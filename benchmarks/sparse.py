@@ -26,6 +26,7 @@ from benchmarks import (
     sparse_factorisation,
     sparse_figures,
     sparse_graph,
+    sparse_growth,
     sparse_linear,
     sparse_ranking,
     sparse_words,
@@ -58,6 +59,10 @@ SECTIONS: dict[str, tuple[Measure, tuple[Figure, ...]]] = {
     "skipgram": (sparse_words.skip_gram, (sparse_figures.WORDS_OVER_GENSIM, sparse_figures.SPEARMAN_LOST)),
     "graph": (sparse_graph.graph, (sparse_figures.TRIPLES_OVER_BIG_GRAPH, sparse_figures.MRR_LOST)),
     "ranking": (sparse_ranking.ranking, tuple(sparse_figures.RANKING_OVER_NUMPY.values())),
+    "growth": (
+        sparse_growth.growth,
+        (*sparse_figures.GROWN_RMSE.values(), *sparse_figures.GROWN_TIME.values()),
+    ),
     "embedding": (sparse_embedding.embedding, tuple(sparse_figures.EMBEDDING.values())),
     "roofline": (roofline.rows, ()),
 }

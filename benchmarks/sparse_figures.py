@@ -54,6 +54,18 @@ RANKING_OVER_NUMPY = {
     )
     for shape in ((25_000, 100), (6_000, 60_000))
 }
+GROWN_RMSE, GROWN_TIME = (
+    {
+        name: Figure(
+            f"matrix factorisation, {name} ratings that grew by 5 % of users and items ten times: {what}", x, unit, True
+        )
+        for name in ("100,000", "a million")
+    }
+    for what, x, unit in (
+        ("RMSE with one epoch each over training anew", 1.01, ""),
+        ("seconds of training over training anew", 0.2, "x"),
+    )
+)
 EMBEDDING = {
     "Adagrad": Figure("sparse nn.Embedding, batch 1024, one worker: updates/s over stock torch, Adagrad", 2.0),
     "SGD": Figure("sparse nn.Embedding, batch 1024, one worker: updates/s over stock torch, SGD", 1.3),
@@ -62,7 +74,7 @@ EMBEDDING = {
 ASKED = (
     *ROWS_OVER_SGD_CLASSIFIER.values(), IMDB_ACCURACY, TIME_TO_ACCURACY, *SECOND_WORKER.values(), TIME_TO_RMSE,
     OWN_RMSE, *RATINGS_OVER_LIB_MF.values(), WORDS_OVER_GENSIM, SPEARMAN_LOST, TRIPLES_OVER_BIG_GRAPH, MRR_LOST,
-    *RANKING_OVER_NUMPY.values(), *EMBEDDING.values(),
+    *RANKING_OVER_NUMPY.values(), *GROWN_RMSE.values(), *GROWN_TIME.values(), *EMBEDDING.values(),
 )  # fmt: skip
 
 # Samples a second of the peers where the targets were set, on the machine that `figures.LIKE` names: imdb's 25,000 rows

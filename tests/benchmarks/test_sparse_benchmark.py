@@ -44,6 +44,10 @@ ASKED = [
     ("ComplEx, the same: filtered MRR", 0.01, True),
     ("metrics at 10 of all items, 25,000 users x 100 items, dim 64, 2 workers: seconds over numpy", 0.3, True),
     ("metrics at 10 of all items, 6,000 users x 60,000 items, dim 64, 2 workers: seconds over numpy", 0.3, True),
+    ("matrix factorisation, 100,000 ratings that grew by 5 % of users and items ten times: RMSE", 1.01, True),
+    ("matrix factorisation, a million ratings that grew by 5 % of users and items ten times: RMSE", 1.01, True),
+    ("matrix factorisation, 100,000 ratings that grew by 5 % of users and items ten times: seconds", 0.2, True),
+    ("matrix factorisation, a million ratings that grew by 5 % of users and items ten times: seconds", 0.2, True),
     ("sparse nn.Embedding, batch 1024, one worker: updates/s over stock torch, Adagrad", 2.0, False),
     ("sparse nn.Embedding, batch 1024, one worker: updates/s over stock torch, SGD", 1.3, False),
 ]

@@ -195,7 +195,7 @@ def test_a_disk_that_takes_no_more_leaves_no_half_of_a_file(
         ),
         (["RUN", "--example", "x.npz"], 2, "--example is for --format torch-export or onnx"),
         (["RUN", "--format", "torch-export"], 2, "--example FILE"),
-        (["RUN", "--format", "word2vec"], 2, "its model has no words"),
+        (["RUN", "--format", "word2vec"], 2, "its model has no vectors of words"),
         (["RUN", "--which", "first"], 2, "--which first: must be best or latest"),
         (["RUN", "--out", "no/such/file"], 3, "there is no folder"),
     ],
