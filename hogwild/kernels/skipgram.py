@@ -1,12 +1,14 @@
-"""Skip-gram with negative sampling (Mikolov et al., "Distributed Representations of Words and Phrases", 2013): SGD, the
-negatives shared by all pairs of a centre word (Ji et al., "Parallelizing Word2Vec in Shared and Distributed Memory",
-2016) or drawn for each pair.
+"""Skip-gram and CBOW with negative sampling (Mikolov et al., "Distributed Representations of Words and Phrases", 2013):
+SGD, the negatives shared by all pairs of a centre word (Ji et al., "Parallelizing Word2Vec in Shared and Distributed
+Memory", 2016) or drawn for each pair.
 
     centre word w, dropped by sub-sampling?     ──►  nothing
     b in [1, window]; up to b kept words to each side of it are its contexts (C)
     Y: the out-vectors of w and of K negatives        X: the in-vectors of the contexts         both gathered once
     Z = X Y^T  (C, 1+K)      g = rate (label - sigmoid(Z))
     in[contexts] += g Y      out[w, negatives] += g^T X                                         both written once
+
+CBOW has one row of X, the mean of the contexts' in-vectors, and each of them gets its share of that row's step.
 
 So a centre word costs three small matrix products over data in the first-level cache. X and Y are copies with rows
 padded to whole vectors and aligned to cache lines: a vector that crosses a line takes twice as long to read, and even
@@ -123,15 +125,31 @@ def copy_rows(weight, rows, first, last, local):  # type: ignore[no-untyped-def]
 @inlined
 def add_rows(weight, rows, first, last, steps):  # type: ignore[no-untyped-def]
     """Add steps[r] to weight[rows[r]] for r in [first, last); other workers' writes since the copy stay."""
+    for r in range(first, last):
+        add_row(weight, rows[r], steps, r)
+
+
+@inlined
+def add_row(weight, row, steps, r):  # type: ignore[no-untyped-def]
+    """Add steps[r] to weight[row]."""
     dim = weight.shape[1]
     whole = dim - dim % WIDTH
-    for r in range(first, last):
-        row = rows[r]
-        for d in range(0, whole, WIDTH):
-            store(weight, row, d, load(weight, row, d) + load(steps, r, d))
-        if whole < dim:
-            rest = dim - whole
-            store_part(weight, row, whole, rest, load_part(weight, row, whole, rest) + load(steps, r, whole))
+    for d in range(0, whole, WIDTH):
+        store(weight, row, d, load(weight, row, d) + load(steps, r, d))
+    if whole < dim:
+        rest = dim - whole
+        store_part(weight, row, whole, rest, load_part(weight, row, whole, rest) + load(steps, r, whole))
+
+
+@inlined
+def average(x, count):  # type: ignore[no-untyped-def]
+    """Set x[0] to the mean of the rows [0, count)."""
+    share = splat(_1 / np.float32(count))
+    for d in range(0, x.shape[1], WIDTH):
+        a = load(x, 0, d)
+        for c in range(1, count):
+            a = a + load(x, c, d)
+        store(x, 0, d, share * a)
 
 
 @inlined
@@ -214,7 +232,7 @@ def spread(x, y, g, first, last, input_rate, output_rate, dx, dy):  # type: igno
 
 @kernel
 def sgd(  # type: ignore[no-untyped-def]
-    rows, tokens, starts, keep, chance, other, inputs, outputs, window, reach, is_shared, seed, input_rate,
+    rows, tokens, starts, keep, chance, other, inputs, outputs, window, reach, is_shared, is_cbow, seed, input_rate,
     output_rate, contexts, targets, signs, x, y, dx, dy, z, likely,
 ):  # fmt: skip
     """Train on the words at the places `rows` (n,) as centres, one by one; return (loss, applied, not finite)."""
@@ -233,8 +251,13 @@ def sgd(  # type: ignore[no-untyped-def]
         state = bits + STEP
         is_applied = True
         copy_rows(inputs, contexts, 0, count, x)
-        for c in range(min(count, 1) if is_shared else count):
-            begin, end = (0, count) if is_shared else (c, c + 1)
+        rate = input_rate
+        if is_cbow and count > 0:
+            average(x, count)
+            rate = input_rate / np.float32(count)
+        at_once = is_shared or is_cbow
+        for c in range(min(count, 1) if at_once else count):
+            begin, end = (0, 1 if is_cbow else count) if at_once else (c, c + 1)
             state = draw_targets(state, centre, chance, other, targets, signs)
             copy_rows(outputs, targets, 0, len(targets), y)
             products(x, y, begin, end, z)
@@ -243,9 +266,13 @@ def sgd(  # type: ignore[no-untyped-def]
                 is_applied = False
                 continue
             loss += lost
-            spread(x, y, z, begin, end, input_rate, output_rate, dx, dy)
+            spread(x, y, z, begin, end, rate, output_rate, dx, dy)
             add_rows(outputs, targets, 0, len(targets), dy)
-            add_rows(inputs, contexts, begin, end, dx)
+            if is_cbow:
+                for k in range(count):
+                    add_row(inputs, contexts[k], dx, 0)
+            else:
+                add_rows(inputs, contexts, begin, end, dx)
         if is_applied:
             applied += 1
         else:

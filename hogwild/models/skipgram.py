@@ -1,4 +1,4 @@
-"""Skip-gram with negative sampling: learns word vectors from the words around each word.
+"""Skip-gram and CBOW with negative sampling: word vectors learnt from the words around each word.
 
 Mikolov, Sutskever, Chen, Corrado and Dean, "Distributed Representations of Words and Phrases and their
 Compositionality", 2013. As in their program: words are dropped by frequency before windows are formed, so that a window
@@ -34,7 +34,8 @@ class SkipGram(nn.Module):
         negatives: words drawn as wrong answers.
         shared: draw negatives for each word; false: for each pair of a word and a context.
         sample: words whose share of the text is above this are sometimes dropped (0: never).
-        context: no context is further away than this many words."""
+        context: no context is further away than this many words.
+        cbow: the mean of all contexts predicts the word; false: each one does (skip-gram)."""
 
     metrics = (spearman,)
 
@@ -47,6 +48,7 @@ class SkipGram(nn.Module):
         shared: bool = True,
         sample: float = 1e-3,
         context: int = 20,
+        cbow: bool = False,
     ) -> None:
         super().__init__()
         sizes = {"words": words, "dim": dim, "window": window, "negatives": negatives, "context": context}
@@ -56,6 +58,7 @@ class SkipGram(nn.Module):
         if not sample >= 0:
             raise ValueError(f"sample is {sample}; it must not be negative")
         self.window, self.negatives, self.shared, self.sample, self.context = window, negatives, shared, sample, context
+        self.cbow = cbow
         self.input = nn.Embedding(words, dim, sparse=True)
         self.output = nn.Embedding(words, dim, sparse=True)
         nn.init.uniform_(self.input.weight, -0.5 / dim, 0.5 / dim)  # as in word2vec.c
@@ -87,10 +90,15 @@ class SkipGram(nn.Module):
             return F.cosine_similarity(self.input(x[:, 0]), self.input(x[:, 1]))
         chosen = self._contexts(x)
         sample, place = chosen.nonzero(as_tuple=True)
-        centre, context = x[sample, x.shape[1] // 2].long(), x[sample, place].long()
+        context = self.input(x[sample, place].long())
+        if self.cbow:
+            sums = context.new_zeros(len(x), context.shape[1]).index_add(0, sample, context)
+            sample, counts = sample.unique(return_counts=True)
+            context = sums[sample] / counts[:, None]
+        centre = x[sample, x.shape[1] // 2].long()
         negative = self._negatives(len(x), sample)
         targets = torch.cat([centre[:, None], negative], 1)
-        scores = torch.einsum("pd,pkd->pk", self.input(context), self.output(targets))
+        scores = torch.einsum("pd,pkd->pk", context, self.output(targets))
         weights = torch.ones_like(scores)
         weights[:, 1:] = (negative != centre[:, None]).to(scores.dtype)
         return Pairs(scores, weights / len(x))
@@ -105,7 +113,7 @@ class SkipGram(nn.Module):
             for option in ("momentum", "dampening", "weight_decay", "maximize"):
                 if group[option]:
                     return f"its fused update does not support {option} of SGD"
-        return not_float32(self) or SkipGramUpdate()
+        return not_float32(self) or SkipGramUpdate(self)
 
     # ---- random draws
 
@@ -150,9 +158,11 @@ PAIRED = 6  # the kernel processes output rows three and two at a time
 class SkipGramUpdate:
     """Fused update of a SkipGram (kernels.fused.FusedUpdate). No rows are hot: sub-sampling drops frequent words."""
 
-    name = "skip-gram, SGD"
     implements = frozenset({"lr_schedule", "freeze"})
     sides: tuple[Side, ...] = ()
+
+    def __init__(self, model: SkipGram) -> None:
+        self.name = f"{'CBOW' if model.cbow else 'skip-gram'}, SGD"
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Make views of the vectors and of the text, sampling tables, and scratch memory for one word's contexts."""
@@ -163,7 +173,7 @@ class SkipGramUpdate:
         keep = keep_probabilities(torch.from_numpy(np.array(arrays["counts"])), model.sample).numpy()
         chance, other = alias_tables(arrays["counts"].astype(np.float64) ** FLATTENED)
         weights = (table.weight.detach().numpy() for table in (model.input, model.output))
-        sizes = np.int64(model.window), np.int64(model.context), bool(model.shared)
+        sizes = np.int64(model.window), np.int64(model.context), bool(model.shared), bool(model.cbow)
         self._data = (arrays["tokens"], arrays["starts"], keep, chance, other, *weights, *sizes)
         self._scratch = scratch(model.input.embedding_dim, model.window, model.negatives)
         rates = {param: float(group["lr"]) for group in optimizer.param_groups for param in group["params"]}

@@ -89,6 +89,7 @@ def families(random: np.random.Generator) -> list[tuple[Any, Any, Any, dict[str,
         (models.MatrixFactorization(users, items, k), nn.MSELoss(), RowWiseAdagrad, rated),
         (models.BprFactorization(users, items, k), BprLoss(), optim.SGD, rated),
         (models.SkipGram(words, dim=k, window=3, context=4), NegativeSampling(), optim.SGD, text),
+        (models.SkipGram(words, dim=k, window=3, context=4, cbow=True), NegativeSampling(), optim.SGD, text),
         (models.ComplEx(words, 3, dim=2 * k, negatives=5), SoftmaxLoss(), RowWiseAdagrad, graph),
         (models.RotatE(words, 3, dim=2 * k, negatives=5, n3=0.1), SoftmaxLoss(), RowWiseAdagrad, graph),
     ]

@@ -1,4 +1,4 @@
-"""Skip-gram: the compiled update against autograd, what is drawn, what is shared, what is not finite."""
+"""Skip-gram and CBOW: the compiled update against autograd, what is drawn, what is shared, what is not finite."""
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -83,28 +83,28 @@ def weights(model: SkipGram) -> list[Tensor]:
 
 # The only word that is ever drawn as a negative is the last one, so both draw the same; a window of 1 is always 1.
 @pytest.mark.slow
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("shared", "cbow"), [(True, False), (False, False), (True, True), (False, True)])
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
 @pytest.mark.parametrize("negatives", [1, 5])
 @pytest.mark.parametrize("spread", [0.3, 2.0])  # scores up to about 1, and up to about 30
 def test_loss_and_gradient_of_a_sample_are_those_of_autograd(
-    place: int, negatives: int, shared: bool, spread: float
+    place: int, negatives: int, shared: bool, cbow: bool, spread: float
 ) -> None:
     arrays = text([[0, 1, 2], [4, 3]], [0, 0, 0, 0, 7])
-    model = model_of(arrays, spread=spread, window=1, negatives=negatives, shared=shared, sample=0.0)
+    model = model_of(arrays, spread=spread, window=1, negatives=negatives, shared=shared, cbow=cbow, sample=0.0)
     before = weights(model)
     scores = model(windows_of(arrays, places(place), 20))
     loss = NegativeSampling()(scores, torch.zeros(1))
     loss.backward()
     expected = [table.weight.grad.to_dense() for table in (model.input, model.output)]  # type: ignore[union-attr]
     tally = bound(model, arrays).run(Chunk(places(place), 1, rate=0.5))
-    if not shared and len(scores.scores) > 1:  # pair after pair: the second sees what the first has learnt
+    if not (shared or cbow) and len(scores.scores) > 1:  # pair after pair: the second sees what the first has learnt
         assert tally.loss != pytest.approx(loss.item(), rel=1e-6)
         return
     # Beyond a score of -8 the loss is written as the score itself: off by 3e-4 at most.
     assert tally == Tally(pytest.approx(loss.item(), rel=1e-5, abs=1e-3 if spread > 1 else 1e-5), 1, 0)
     for now, was, gradient in zip(weights(model), before, expected, strict=True):
-        assert gradient.abs().max() > 0.001
+        assert gradient.abs().max() > (0.001 if spread < 1 else 1e-5)
         torch.testing.assert_close((was - now) / (0.5 * RATE), gradient, rtol=1e-4, atol=2e-5 * max(1, spread))
 
 
@@ -117,9 +117,34 @@ def test_a_negative_that_is_the_word_itself_does_not_count() -> None:
     assert bound(model, arrays).run(Chunk(places(0), 1)).loss == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_gradient_of_autograd_is_that_of_the_loss() -> None:
+@pytest.mark.parametrize("place", [0, 3, 7])
+def test_a_word_of_cbow_is_updated_as_the_paper_says(place: int) -> None:
+    """By plain loops: the mean of up to two words on each side predicts the word; word 6 is every negative."""
+    arrays = text([[0, 1, 2, 3, 1, 1, 4, 5]], [0, 0, 0, 0, 0, 0, 9])
+    model = model_of(arrays, cbow=True, window=1, negatives=3, sample=0.0)
+    inputs, outputs = (table.double().numpy() for table in weights(model))
+    tokens = arrays["tokens"].tolist()
+    contexts = [tokens[p] for p in (place - 1, place + 1) if 0 <= p < len(tokens)]
+    mean, error, loss = sum(inputs[word] for word in contexts) / len(contexts), np.zeros(20), 0.0
+    steps = []
+    for word, label in [(tokens[place], 1.0), *[(6, 0.0)] * 3]:
+        likely = 1 / (1 + np.exp(-mean @ outputs[word]))
+        loss -= np.log(likely if label else 1 - likely)
+        error += (label - likely) * outputs[word]
+        steps.append((word, RATE * (label - likely) * mean))
+    for word, step in steps:
+        outputs[word] += step
+    for word in contexts:
+        inputs[word] += RATE * error / len(contexts)
+    assert bound(model, arrays).run(Chunk(places(place), 1)) == Tally(pytest.approx(loss, rel=1e-5), 1, 0)
+    for now, expected in zip(weights(model), (inputs, outputs), strict=True):
+        np.testing.assert_allclose(now.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("cbow", [False, True])
+def test_the_gradient_of_autograd_is_that_of_the_loss(cbow: bool) -> None:
     arrays = random_text(1, 8, [12, 5])
-    model = model_of(arrays, dim=3, window=2, negatives=2).double()
+    model = model_of(arrays, dim=3, window=2, negatives=2, cbow=cbow).double()
     windows = windows_of(arrays, everything(arrays), 6)
     model.input.sparse = model.output.sparse = False
 
@@ -331,15 +356,16 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_kernel_and_autograd_learn_the_same(one_thread: None) -> None:
+@pytest.mark.parametrize("cbow", [False, True])
+def test_kernel_and_autograd_learn_the_same(cbow: bool, one_thread: None) -> None:
     """Losses of both models within 3 %; of 24 words in four topics each is nearer to its own than to any other."""
     arrays, losses = topics(5, 150), []
     windows = windows_of(arrays, everything(arrays), 3)
     for learn in (_learn_fused, _learn_by_autograd):
         torch.manual_seed(1)
-        model = SkipGram(24, dim=16, window=3, negatives=4, sample=0.0)
+        model = SkipGram(24, dim=16, window=3, negatives=4, sample=0.0, cbow=cbow)
         model.see(arrays, None)
-        learn(model, arrays, windows)
+        learn(model, arrays, windows, 0.1 if cbow else 0.025)
         unit = nn.functional.normalize(model.vectors().detach())
         same = torch.arange(24)[:, None] // 6 == torch.arange(24) // 6
         assert (unit @ unit.T)[same].min() > (unit @ unit.T)[~same].max()
@@ -349,15 +375,15 @@ def test_kernel_and_autograd_learn_the_same(one_thread: None) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=0.03)
 
 
-def _learn_fused(model: SkipGram, arrays: Arrays, windows: Tensor) -> None:
-    update = bound(model, arrays, rate=0.025)
+def _learn_fused(model: SkipGram, arrays: Arrays, windows: Tensor, rate: float) -> None:
+    update = bound(model, arrays, rate=rate)
     for epoch in range(20):
         update.run(Chunk(everything(arrays), epoch))
 
 
-def _learn_by_autograd(model: SkipGram, arrays: Arrays, windows: Tensor) -> None:
+def _learn_by_autograd(model: SkipGram, arrays: Arrays, windows: Tensor, rate: float) -> None:
     model.input.sparse = model.output.sparse = False  # of 24 words, dense gradients are quicker
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.025 * 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate * 8)
     for _ in range(20):
         for batch in windows.split(8):
             optimizer.zero_grad()
