@@ -59,6 +59,8 @@ class Trained:
         state = load_checkpoint(checkpoint)
         known = names_beside(checkpoint, state)
         made = _new_model(job, checkpoint, known["sizes"], is_of_objects=is_of_objects) if model is None else model
+        if callable(see_names := getattr(made, "see_names", None)):
+            see_names(known["names"])
         try:
             if "tensors" in state:  # its own state_dict is incomplete, or not what it loads
                 load_model(made, state)
@@ -119,7 +121,8 @@ class Trained:
 
     @property
     def vectors(self) -> WordVectors:
-        """The words and their vectors. Raises UsageError for a model without words."""
+        """The words and their vectors; of a model with subwords also those of unknown words. Raises UsageError for a
+        model without words."""
         return self.vectors_of("words")
 
     def vectors_of(self, kind: str | None = None) -> WordVectors:
@@ -132,7 +135,9 @@ class Trained:
             raise UsageError(words, code="usage/no-vectors")
         chosen = kind or known[0]
         vectors: Tensor = self.model.vectors(chosen)  # type: ignore[operator]
-        return WordVectors([*map(str, self.names[chosen])], vectors.detach().numpy(), chosen)
+        spelled = getattr(self.model, "spelled", None) if chosen == "words" else None
+        made = spelled and (lambda word: spelled([word])[0])
+        return WordVectors([*map(str, self.names[chosen])], vectors.detach().numpy(), chosen, made)
 
     def sample(self, prompt: str = "", length: int = 400, temperature: float = 1.0, seed: int = 1) -> str:
         """Return `length` characters that follow `prompt` (`hogwild.inference.sample_text`). Raises UsageError for a

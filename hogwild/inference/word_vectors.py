@@ -1,10 +1,10 @@
 """Word vectors: nearest words, analogies, agreement with human scores, word2vec's file formats."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -44,12 +44,19 @@ class AnalogySection:
 
 class WordVectors:
     """Unique `words`, by falling frequency if known, and their vectors `matrix` (V, D), copied as float32. Similarity
-    is the cosine. `kind`: what messages call them; they may be items, users or entities. Raises ValueError if the sizes
-    do not match."""
+    is the cosine. `kind`: what messages call them; they may be items, users or entities. `spelled`: returns the vector
+    (D,) of a word that is not among them, from its spelling, or zeros. Raises ValueError if the sizes do not match."""
 
-    def __init__(self, words: Sequence[str], matrix: np.ndarray, kind: str = "words") -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        matrix: np.ndarray,
+        kind: str = "words",
+        spelled: Callable[[str], Any] | None = None,
+    ) -> None:
         self.words, self.kind = list(words), kind
         self.matrix = np.array(matrix, np.float32)
+        self._spelled = spelled
         self._number = {word: number for number, word in enumerate(self.words)}
         if self.matrix.ndim != 2 or len(self.matrix) != len(self.words) or len(self._number) != len(self.words):
             raise ValueError(
@@ -66,7 +73,12 @@ class WordVectors:
         return word in self._number
 
     def __getitem__(self, word: str) -> np.ndarray:
-        """Return the vector (D,) float32, a view. Raises UsageError for an unknown word."""
+        """Return the vector (D,) float32, a view; of a word that is not among `words`, as `spelled` makes it. Raises
+        UsageError for an unknown word."""
+        if word not in self._number and self._spelled is not None:
+            made = np.asarray(self._spelled(word), np.float32)
+            if made.any():
+                return made
         vector: np.ndarray = self.matrix[self.number(word)]
         return vector
 
@@ -79,7 +91,7 @@ class WordVectors:
 
     def similarity(self, first: str, second: str) -> float:
         """Return the cosine of their vectors. Raises UsageError for an unknown word."""
-        return float(self._unit[self.number(first)] @ self._unit[self.number(second)])
+        return float(self._unit_of(first) @ self._unit_of(second))
 
     def most_similar(
         self, positive: str | Sequence[str], negative: str | Sequence[str] = (), topn: int = 10
@@ -89,15 +101,22 @@ class WordVectors:
         plus, minus = ([words] if isinstance(words, str) else list(words) for words in (positive, negative))
         if not plus and not minus:
             raise UsageError("most_similar needs a word", code="usage/bad-value")
-        given = [self.number(word) for word in [*plus, *minus]]
         signs = np.array([1.0] * len(plus) + [-1.0] * len(minus), np.float32)
-        query = signs @ self._unit[given]
+        query = signs @ np.stack([self._unit_of(word) for word in [*plus, *minus]])
+        given = [self._number[word] for word in [*plus, *minus] if word in self._number]
         cosines = self._unit @ (query / max(float(np.linalg.norm(query)), 1e-30))
         cosines[given] = -np.inf
         count = min(max(topn, 0), len(self.words) - len(set(given)))
         best = np.argpartition(-cosines, count - 1)[:count] if count else np.empty(0, np.int64)
         best = best[np.argsort(-cosines[best], kind="stable")]
         return [(self.words[number], float(cosines[number])) for number in best]
+
+    def _unit_of(self, word: str) -> np.ndarray:
+        if word not in self._number:
+            made = self[word].astype(np.float64)
+            return (made / np.linalg.norm(made)).astype(np.float32)
+        unit: np.ndarray = self._unit[self._number[word]]
+        return unit
 
     def spearman(self, path: str | os.PathLike[str]) -> Agreement:
         """Compare similarities with a file of human scores: two words and a score per line, as in wordsim353.tsv and

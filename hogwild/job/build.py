@@ -122,6 +122,9 @@ def from_objects(
         kept = held_back.packed if held_back else None
         with torch.no_grad():
             see(source.packed.arrays(), kept.arrays() if kept is not None else None)
+    names, see_names = names_of(train, source.packed), getattr(model, "see_names", None)
+    if names is not None and callable(see_names):
+        see_names(names["names"])
     choose_penalty = getattr(model, "choose_penalty", None)
     if source.packed is not None and callable(choose_penalty):
         notes += filter(None, [choose_penalty(source.packed.arrays(), loss, optimizer)])
@@ -130,7 +133,7 @@ def from_objects(
         check_ranked(panel, source, held_back)
     parts = Parts(model, loss, optimizer, source, held_back, panel, notes=notes)
     parts.choice = NO_KERNEL if is_on_device(job) else choose(job, model, loss, optimizer, source.packed)
-    parts.names = names_of(train, source.packed)
+    parts.names = names
     parts.identified = identified(
         parts.names, train=(source, train), val=(held_back, train if isinstance(val, Split) else val)
     )

@@ -8,7 +8,9 @@ Memory", 2016) or drawn for each pair.
     Z = X Y^T  (C, 1+K)      g = rate (label - sigmoid(Z))
     in[contexts] += g Y      out[w, negatives] += g^T X                                         both written once
 
-CBOW has one row of X, the mean of the contexts' in-vectors, and each of them gets its share of that row's step.
+CBOW has one row of X, the mean of the contexts' in-vectors, and each of them gets its share of that row's step. With
+subwords a context's row of X is the sum of its own row and those of its pieces, over the root of their number, and each
+of them gets that part of its step.
 
 So a centre word costs three small matrix products over data in the first-level cache. X and Y are copies with rows
 padded to whole vectors and aligned to cache lines: a vector that crosses a line takes twice as long to read, and even
@@ -126,19 +128,59 @@ def copy_rows(weight, rows, first, last, local):  # type: ignore[no-untyped-def]
 def add_rows(weight, rows, first, last, steps):  # type: ignore[no-untyped-def]
     """Add steps[r] to weight[rows[r]] for r in [first, last); other workers' writes since the copy stay."""
     for r in range(first, last):
-        add_row(weight, rows[r], steps, r)
+        add_row(weight, rows[r], steps, r, _1)
 
 
 @inlined
-def add_row(weight, row, steps, r):  # type: ignore[no-untyped-def]
-    """Add steps[r] to weight[row]."""
-    dim = weight.shape[1]
+def add_row(weight, row, steps, r, factor):  # type: ignore[no-untyped-def]
+    """Add factor * steps[r] to weight[row]."""
+    dim, scale = weight.shape[1], splat(factor)
     whole = dim - dim % WIDTH
     for d in range(0, whole, WIDTH):
-        store(weight, row, d, load(weight, row, d) + load(steps, r, d))
+        store(weight, row, d, fused(scale, load(steps, r, d), load(weight, row, d)))
     if whole < dim:
         rest = dim - whole
-        store_part(weight, row, whole, rest, load_part(weight, row, whole, rest) + load(steps, r, whole))
+        step = fused(scale, load(steps, r, whole), load_part(weight, row, whole, rest))
+        store_part(weight, row, whole, rest, step)
+
+
+@inlined
+def pieces_in(piece_starts, word):  # type: ignore[no-untyped-def]
+    """Return (first, last, factor) of the word's pieces: it is its own row and they, times the factor."""
+    first, last = piece_starts[np.uint64(word)], piece_starts[np.uint64(word) + np.uint64(1)]
+    return first, last, _1 / np.sqrt(np.float32(1 + last - first))
+
+
+@inlined
+def spell(inputs, subwords, piece_starts, pieces, contexts, count, x):  # type: ignore[no-untyped-def]
+    """Set x[c] to the vector of word contexts[c], for c in [0, count)."""
+    dim = inputs.shape[1]
+    whole = dim - dim % WIDTH
+    for c in range(count):
+        word = contexts[np.uint64(c)]
+        first, last, factor = pieces_in(piece_starts, word)
+        scale = splat(factor)
+        for d in range(0, whole, WIDTH):
+            a = load(inputs, word, d)
+            for p in range(first, last):
+                a = a + load(subwords, pieces[np.uint64(p)], d)
+            store(x, c, d, scale * a)
+        if whole < dim:
+            a = load_part(inputs, word, whole, dim - whole)
+            for p in range(first, last):
+                a = a + load_part(subwords, pieces[np.uint64(p)], whole, dim - whole)
+            store(x, c, whole, scale * a)
+
+
+@inlined
+def add_spelled(  # type: ignore[no-untyped-def]
+    inputs, subwords, piece_starts, pieces, word, steps, r, input_rate, subword_rate
+):
+    """Add steps[r], without a rate, to the word's row and its pieces."""
+    first, last, factor = pieces_in(piece_starts, word)
+    add_row(inputs, word, steps, r, input_rate * factor)
+    for p in range(first, last):
+        add_row(subwords, pieces[np.uint64(p)], steps, r, subword_rate * factor)
 
 
 @inlined
@@ -232,12 +274,12 @@ def spread(x, y, g, first, last, input_rate, output_rate, dx, dy):  # type: igno
 
 @kernel
 def sgd(  # type: ignore[no-untyped-def]
-    rows, tokens, starts, keep, chance, other, inputs, outputs, window, reach, is_shared, is_cbow, seed, input_rate,
-    output_rate, contexts, targets, signs, x, y, dx, dy, z, likely,
+    rows, tokens, starts, keep, chance, other, inputs, outputs, subwords, piece_starts, pieces, window, reach,
+    is_shared, is_cbow, seed, input_rate, output_rate, subword_rate, contexts, targets, signs, x, y, dx, dy, z, likely,
 ):  # fmt: skip
     """Train on the words at the places `rows` (n,) as centres, one by one; return (loss, applied, not finite)."""
     loss, applied, not_finite = 0.0, 0, 0
-    near = np.int64(0)
+    near, is_spelled = np.int64(0), len(pieces) > 0
     for n in range(len(rows)):
         place = rows[n]
         centre = tokens[np.uint64(place)]
@@ -250,11 +292,15 @@ def sgd(  # type: ignore[no-untyped-def]
             count = gather_contexts(tokens, keep, seed, place, first, last, b, contexts)
         state = bits + STEP
         is_applied = True
-        copy_rows(inputs, contexts, 0, count, x)
         rate = input_rate
+        if is_spelled:
+            spell(inputs, subwords, piece_starts, pieces, contexts, count, x)
+            rate = _1
+        else:
+            copy_rows(inputs, contexts, 0, count, x)
         if is_cbow and count > 0:
             average(x, count)
-            rate = input_rate / np.float32(count)
+            rate = rate / np.float32(count)
         at_once = is_shared or is_cbow
         for c in range(min(count, 1) if at_once else count):
             begin, end = (0, 1 if is_cbow else count) if at_once else (c, c + 1)
@@ -268,11 +314,12 @@ def sgd(  # type: ignore[no-untyped-def]
             loss += lost
             spread(x, y, z, begin, end, rate, output_rate, dx, dy)
             add_rows(outputs, targets, 0, len(targets), dy)
-            if is_cbow:
-                for k in range(count):
-                    add_row(inputs, contexts[k], dx, 0)
-            else:
-                add_rows(inputs, contexts, begin, end, dx)
+            for k in range(0 if is_cbow else begin, count if is_cbow else end):
+                r = 0 if is_cbow else k
+                if is_spelled:
+                    add_spelled(inputs, subwords, piece_starts, pieces, contexts[k], dx, r, input_rate, subword_rate)
+                else:
+                    add_row(inputs, contexts[k], dx, r, _1)
         if is_applied:
             applied += 1
         else:

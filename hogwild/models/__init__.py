@@ -30,7 +30,7 @@ CATALOG: dict[str, str] = {
     "CharRnn": "next character of a text, with a state: lstm, gru, custom (symbols, embedding, hidden, layers, cell)",
     "SequenceClassifier": "classes of sequences of any length (symbols, classes, embedding, hidden, layers, cell)",
     "SparseLinear": "sparse rows, a weight per feature: logistic, hinge, squared, softmax (features, classes, bias)",
-    "SkipGram": "word vectors, also CBOW; loss: NegativeSampling (words, dim, window, negatives, sample, cbow)",
+    "SkipGram": "word vectors, CBOW, subwords; loss: NegativeSampling (words, dim, window, negatives, cbow, buckets)",
     "FactorizationMachine": "sparse rows, with interactions of every two features (features, factors)",
     "ComplEx": "knowledge graph, complex vectors (entities, relations, dim, negatives, reciprocal, n3, dropout)",
     "DistMult": "knowledge graph, real vectors; arguments as ComplEx, losses in hogwild.losses",

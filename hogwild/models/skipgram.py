@@ -3,9 +3,18 @@
 Mikolov, Sutskever, Chen, Corrado and Dean, "Distributed Representations of Words and Phrases and their
 Compositionality", 2013. As in their program: words are dropped by frequency before windows are formed, so that a window
 reaches over them; its size is drawn for each word; the input vector of a context word predicts the word, against words
-drawn by count^0.75."""
+drawn by count^0.75. In CBOW (Mikolov, Chen, Corrado and Dean, "Efficient Estimation of Word Representations in Vector
+Space", 2013) the mean of the contexts' input vectors predicts it, once.
 
-from collections.abc import Mapping
+Their program adds the gradient of CBOW's mean to each of its vectors, whole. Here each gets its share, as the loss has
+it, which makes CBOW as good as skip-gram at a higher rate (Irsoy, Benton and Stratos, "Corrected CBOW Performs as well
+as Skip-gram", 2021).
+
+With `buckets` a word is the sum of a vector of its own and those of its character n-grams (Bojanowski, Grave, Joulin
+and Mikolov, "Enriching Word Vectors with Subword Information", 2017), over the root of their number: a step moves a
+word as far as without them, however long it is."""
+
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +27,9 @@ from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
 from hogwild.losses import NegativeSampling, Pairs
 from hogwild.metrics.ranks import spearman
 from hogwild.models.row_checks import not_float32
+from hogwild.models.subwords import pieces_of
 
+AT_ONCE = 4096  # words whose pieces are in memory at one time
 FLATTENED = 0.75  # exponent of word counts for drawing negatives
 
 
@@ -35,7 +46,10 @@ class SkipGram(nn.Module):
         shared: draw negatives for each word; false: for each pair of a word and a context.
         sample: words whose share of the text is above this are sometimes dropped (0: never).
         context: no context is further away than this many words.
-        cbow: the mean of all contexts predicts the word; false: each one does (skip-gram)."""
+        cbow: the mean of all contexts predicts the word; false: each one does (skip-gram).
+        buckets: rows for the character n-grams of words, found by a hash; 0: none. fastText has 2,000,000.
+        min_n: characters of the shortest n-gram, with < and > at a word's ends.
+        max_n: characters of the longest n-gram."""
 
     metrics = (spearman,)
 
@@ -49,6 +63,9 @@ class SkipGram(nn.Module):
         sample: float = 1e-3,
         context: int = 20,
         cbow: bool = False,
+        buckets: int = 0,
+        min_n: int = 3,
+        max_n: int = 6,
     ) -> None:
         super().__init__()
         sizes = {"words": words, "dim": dim, "window": window, "negatives": negatives, "context": context}
@@ -57,14 +74,25 @@ class SkipGram(nn.Module):
                 raise ValueError(f"{name} is {value}; it must be 1 at least")
         if not sample >= 0:
             raise ValueError(f"sample is {sample}; it must not be negative")
+        if buckets < 0 or not 1 <= min_n <= max_n:
+            raise ValueError(f"buckets is {buckets}, min_n {min_n}, max_n {max_n}; at least 0, and 1 <= min_n <= max_n")
         self.window, self.negatives, self.shared, self.sample, self.context = window, negatives, shared, sample, context
-        self.cbow = cbow
+        self.cbow, self.buckets, self.min_n, self.max_n = cbow, buckets, min_n, max_n
         self.input = nn.Embedding(words, dim, sparse=True)
         self.output = nn.Embedding(words, dim, sparse=True)
         nn.init.uniform_(self.input.weight, -0.5 / dim, 0.5 / dim)  # as in word2vec.c
         nn.init.zeros_(self.output.weight)
+        self.subwords = nn.Embedding(buckets, dim, sparse=True) if buckets else None
+        if self.subwords is not None:
+            nn.init.uniform_(self.subwords.weight, -0.5 / dim, 0.5 / dim)
         self.counts: Tensor
         self.register_buffer("counts", torch.ones(words, dtype=torch.int64))
+        self.piece_starts: Tensor
+        self.register_buffer(
+            "piece_starts", torch.zeros(words + 1 if buckets else 1, dtype=torch.int64), persistent=False
+        )
+        self.pieces: Tensor
+        self.register_buffer("pieces", torch.zeros(0, dtype=torch.int32), persistent=False)
 
     def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
         """Copy the word counts from the data's arrays; called before training. Raises ModelError if the data is not
@@ -79,18 +107,36 @@ class SkipGram(nn.Module):
             )
         self.counts.copy_(torch.from_numpy(np.array(train["counts"])))
 
+    def see_names(self, names: Mapping[str, Sequence[Any]]) -> None:
+        """Note the n-grams of `names["words"]`; called before training, and when a run is loaded."""
+        if self.buckets and "words" in names:
+            found = pieces_of([*map(str, names["words"])], self.min_n, self.max_n, self.buckets)
+            self.piece_starts, self.pieces = map(torch.from_numpy, found)
+
     def vectors(self, kind: str = "words") -> Tensor:
         """Return the word vectors (words, dim), the only kind."""
-        return self.input.weight
+        if self.subwords is None:
+            return self.input.weight
+        with torch.no_grad():
+            return torch.cat([self._vectors(words) for words in torch.arange(len(self.counts)).split(AT_ONCE)])
+
+    def spelled(self, words: Sequence[str]) -> Tensor:
+        """Return vectors (n, dim) of unknown words, from their n-grams; 0 for one without any."""
+        if self.subwords is None:
+            return self.input.weight.new_zeros(len(words), self.input.embedding_dim)
+        starts, pieces = map(torch.from_numpy, pieces_of(words, self.min_n, self.max_n, self.buckets))
+        with torch.no_grad():
+            sums = F.embedding_bag(pieces, self.subwords.weight, starts[:-1].int(), mode="sum")
+        return sums / starts.diff().clamp(min=1).sqrt()[:, None]
 
     def forward(self, x: Tensor) -> Pairs | Tensor:
         """Return Pairs for x (B, 2 c + 1) int: windows of words, -1 for none, the sample's own in the middle. Return
         cosines (B,) for x (B, 2) int, pairs of words. In evaluation no word is dropped and windows are whole."""
         if x.shape[1] == 2:
-            return F.cosine_similarity(self.input(x[:, 0]), self.input(x[:, 1]))
+            return F.cosine_similarity(self._vectors(x[:, 0]), self._vectors(x[:, 1]))
         chosen = self._contexts(x)
         sample, place = chosen.nonzero(as_tuple=True)
-        context = self.input(x[sample, place].long())
+        context = self._vectors(x[sample, place])
         if self.cbow:
             sums = context.new_zeros(len(x), context.shape[1]).index_add(0, sample, context)
             sample, counts = sample.unique(return_counts=True)
@@ -114,6 +160,18 @@ class SkipGram(nn.Module):
                 if group[option]:
                     return f"its fused update does not support {option} of SGD"
         return not_float32(self) or SkipGramUpdate(self)
+
+    def _vectors(self, words: Tensor) -> Tensor:
+        """Return the vectors (n, dim) of words (n,) int."""
+        words = words.long()
+        rows: Tensor = self.input(words)
+        if self.subwords is None:
+            return rows
+        first, counts = self.piece_starts[words], self.piece_starts[words + 1] - self.piece_starts[words]
+        owner = torch.repeat_interleave(counts)
+        places = torch.arange(len(owner)) + (first - counts.cumsum(0) + counts)[owner]
+        sums = rows.index_add(0, owner, self.subwords(self.pieces[places].long()))
+        return sums / (1 + counts).to(sums.dtype).sqrt()[:, None]
 
     # ---- random draws
 
@@ -162,7 +220,7 @@ class SkipGramUpdate:
     sides: tuple[Side, ...] = ()
 
     def __init__(self, model: SkipGram) -> None:
-        self.name = f"{'CBOW' if model.cbow else 'skip-gram'}, SGD"
+        self.name = f"{'CBOW' if model.cbow else 'skip-gram'}{' with subwords' if model.buckets else ''}, SGD"
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Make views of the vectors and of the text, sampling tables, and scratch memory for one word's contexts."""
@@ -172,12 +230,14 @@ class SkipGramUpdate:
         self._kernel = skipgram.sgd
         keep = keep_probabilities(torch.from_numpy(np.array(arrays["counts"])), model.sample).numpy()
         chance, other = alias_tables(arrays["counts"].astype(np.float64) ** FLATTENED)
-        weights = (table.weight.detach().numpy() for table in (model.input, model.output))
+        tables = (model.input, model.output, model.subwords or model.input)  # without pieces the last is not used
+        weights = (table.weight.detach().numpy() for table in tables)
+        pieces = (part.numpy() for part in (model.piece_starts, model.pieces))
         sizes = np.int64(model.window), np.int64(model.context), bool(model.shared), bool(model.cbow)
-        self._data = (arrays["tokens"], arrays["starts"], keep, chance, other, *weights, *sizes)
+        self._data = (arrays["tokens"], arrays["starts"], keep, chance, other, *weights, *pieces, *sizes)
         self._scratch = scratch(model.input.embedding_dim, model.window, model.negatives)
         rates = {param: float(group["lr"]) for group in optimizer.param_groups for param in group["params"]}
-        parts = (model.input.weight, model.output.weight)
+        parts = [table.weight for table in tables]
         self._rates = [rates.get(part, 0.0) if part.requires_grad else 0.0 for part in parts]
 
     def run(self, chunk: Chunk) -> Tally:

@@ -337,14 +337,14 @@ def test_a_job_is_traced_with_its_training_data_and_recurrent_models_from_zero_s
     torch.testing.assert_close(torch.export.load(out.strip()).module()(x), hogwild.load(run).model(x)[0])
 
 
-@pytest.mark.parametrize("ending", ["txt", "bin"])
+@pytest.mark.parametrize(("ending", "buckets"), [("txt", 0), ("bin", 0), ("txt", 50)])
 def test_vectors_of_words_are_loaded_again(
-    ending: str, tmp_path: Path, export: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+    ending: str, buckets: int, tmp_path: Path, export: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
     (tmp_path / "text.txt").write_text("the king and the queen\nthe man and the woman\n" * 200)
     data = {"class_path": "hogwild.data.Text", "init_args": {"path": str(tmp_path / "text.txt")}}
-    model = {"class_path": "hogwild.models.SkipGram", "init_args": {"dim": 8, "sample": 0}}
+    model = {"class_path": "hogwild.models.SkipGram", "init_args": {"dim": 8, "sample": 0, "buckets": buckets}}
     run = train(tmp_path, "words", model, "hogwild.losses.NegativeSampling", data)
     capsys.readouterr()
     status, out, err = export(run, "--format", "word2vec", "--out", f"words.{ending}")

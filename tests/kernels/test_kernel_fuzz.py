@@ -64,6 +64,11 @@ def text_of(random: np.random.Generator, words: int) -> dict[str, np.ndarray]:
     }
 
 
+def spelled(model: Any, words: int) -> Any:
+    model.see_names({"words": [str(7 * number) for number in range(words)]})
+    return model
+
+
 def families(random: np.random.Generator) -> list[tuple[Any, Any, Any, dict[str, np.ndarray]]]:
     """(model, loss, rule's class, arrays) with sizes down to 1."""
     from torch import nn, optim
@@ -90,6 +95,12 @@ def families(random: np.random.Generator) -> list[tuple[Any, Any, Any, dict[str,
         (models.BprFactorization(users, items, k), BprLoss(), optim.SGD, rated),
         (models.SkipGram(words, dim=k, window=3, context=4), NegativeSampling(), optim.SGD, text),
         (models.SkipGram(words, dim=k, window=3, context=4, cbow=True), NegativeSampling(), optim.SGD, text),
+        (
+            spelled(models.SkipGram(words, dim=k, window=3, context=4, buckets=50), words),
+            NegativeSampling(),
+            optim.SGD,
+            text,
+        ),
         (models.ComplEx(words, 3, dim=2 * k, negatives=5), SoftmaxLoss(), RowWiseAdagrad, graph),
         (models.RotatE(words, 3, dim=2 * k, negatives=5, n3=0.1), SoftmaxLoss(), RowWiseAdagrad, graph),
     ]

@@ -45,6 +45,7 @@ def learnt(text: Packed, rate: float, **arguments: Any) -> WordVectors:
     torch.manual_seed(1)
     model, arrays = SkipGram(text.spec.sizes["words"], dim=DIM, **arguments), text.arrays()
     model.see(arrays, None)
+    model.see_names(text.names)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     update = model.fused(NegativeSampling(), optimizer)
     assert not isinstance(update, str), update
@@ -81,5 +82,15 @@ def test_cbow_is_as_good_as_gensims(text: Packed) -> None:
     (agreement, right), (least, few) = (
         judged(learnt(text, 0.2, cbow=True)),
         judged(theirs("Word2Vec", sg=0, alpha=0.05)),
+    )
+    assert agreement > least and right > few
+
+
+def test_subwords_are_as_good_as_fasttexts(text: Packed) -> None:
+    """Here 0.50 and 1,941 after five epochs, and 0.41 and 1,569 of theirs. The questions are of the same stem: walk is
+    to walking as …"""
+    (agreement, right), (least, few) = (
+        judged(learnt(text, 0.05, buckets=100_000)),
+        judged(theirs("FastText", sg=1, alpha=0.05, bucket=100_000)),
     )
     assert agreement > least and right > few
