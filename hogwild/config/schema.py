@@ -57,7 +57,9 @@ class InitFrom(Section):
     """Initial values from a file, for the model's tensors that it contains."""
 
     path: str = Field(
-        min_length=1, description="state_dict (.pt, .pth, .bin), .safetensors file, checkpoint or run directory."
+        min_length=1,
+        description="state_dict (.pt, .pth, .bin), .safetensors file, checkpoint or run directory; or word vectors "
+        "(word2vec, GloVe), which go into an nn.Embedding by name.",
     )
     skip: list[str] = Field(
         default=[], description="Patterns of tensors that keep the constructor's values, such as a new head."

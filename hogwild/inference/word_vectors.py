@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from hogwild.data.locate import read
+from hogwild.data.vector_file import VectorFile
 from hogwild.data.word_pairs import lines_of, read_pairs
 from hogwild.errors import DataError, UsageError, nearest
 from hogwild.metrics.ranks import spearman
@@ -195,24 +195,8 @@ class WordVectors:
     @classmethod
     def load_word2vec(cls, path: str | os.PathLike[str], binary: bool = False) -> "WordVectors":
         """Read word2vec's text or binary format, from word2vec.c, gensim or `save_word2vec`. Raises DataError."""
-        content = read(Path(path))
-        header, _, body = content.partition(b"\n")
-        try:
-            count, width = map(int, header.split())
-            if count < 0 or width < 1:
-                raise ValueError(f"{count} words of {width} numbers")
-        except ValueError as error:
-            raise _wrong(path, f"line 1 must be `words dimensions`, not {header[:60]!r}: {error}") from None
-        rows = _binary_rows(path, body, count, width) if binary else _text_rows(path, body, count, width)
-        found = [*rows]
-        words, vectors = [word for word, _ in found], [row for _, row in found]
-        if len(words) != count:
-            raise _wrong(
-                path, f"the header promises {count:,} words, but the file holds {len(words):,}; perhaps it is truncated"
-            )
-        if len(set(words)) != count:
-            raise _wrong(path, "a word occurs twice")
-        return cls(words, np.stack(vectors) if vectors else np.empty((0, width), np.float32))
+        found = VectorFile.read(Path(path), binary=binary)
+        return cls(found.words, found.matrix)
 
 
 def _sections(path: Path) -> Iterator[tuple[str, list[list[str]]]]:
@@ -232,32 +216,3 @@ def _sections(path: Path) -> Iterator[tuple[str, list[list[str]]]]:
 
 def _parts(rows: np.ndarray) -> Iterator[np.ndarray]:
     return (rows[start : start + QUESTIONS_AT_ONCE] for start in range(0, len(rows), QUESTIONS_AT_ONCE))
-
-
-def _text_rows(path: object, body: bytes, count: int, width: int) -> Iterator[tuple[str, np.ndarray]]:
-    for number, line in enumerate(body.splitlines()[:count], 2):
-        word, *numbers = line.rstrip().split(b" ")
-        try:
-            if len(numbers) != width:
-                raise ValueError(f"{len(numbers)} numbers")
-            yield word.decode(), np.array([float(each) for each in numbers], np.float32)
-        except ValueError as error:
-            raise _wrong(path, f"line {number}: must have a word and {width} numbers: {error}") from None
-
-
-def _binary_rows(path: object, body: bytes, count: int, width: int) -> Iterator[tuple[str, np.ndarray]]:
-    at = 0
-    for number in range(count):
-        end = body.find(b" ", at)
-        if end < 0 or end + 1 + 4 * width > len(body):
-            return
-        try:
-            word = body[at:end].lstrip(b"\n").decode()  # word2vec.c ends a row with a new line, gensim does not
-        except UnicodeDecodeError as error:
-            raise _wrong(path, f"word {number + 1:,} is not text: {error}; perhaps the file is binary") from None
-        yield word, np.frombuffer(body, "<f4", width, end + 1)
-        at = end + 1 + 4 * width
-
-
-def _wrong(path: object, why: str) -> DataError:
-    return DataError(f"{path}: not in word2vec's format: {why}", code="data/wrong-format")

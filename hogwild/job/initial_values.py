@@ -4,7 +4,8 @@
 
 Names must match exactly: tensors missing in the file keep the constructor's values, tensors missing in the model are
 not used, and both are listed. A tensor of another shape is an error, and so is a file without any matching tensor. Rows
-that stand for users, words and the like are matched by name (`row_names.py`). A checkpoint also has the optimizer's
+that stand for users, words and the like are matched by name (`row_names.py`). Vectors of words, and a run that has no
+tensor of the model's, give one table its rows by name (`pretrained.py`). A checkpoint also has the optimizer's
 state, which follows its parameters row by row."""
 
 import fnmatch
@@ -26,10 +27,12 @@ from torch.nn.parameter import is_lazy
 from hogwild.config.field_types import Component
 from hogwild.config.schema import InitFrom
 from hogwild.data.locate import beside, folders
+from hogwild.data.vector_file import has_vectors
 from hogwild.errors import ModelError, NotFoundError
 from hogwild.job.identity import identity_of, names_beside, read_names
 from hogwild.job.parameter_groups import no_match
-from hogwild.job.row_names import FEATURES, KnownNames, Move, matched, moved, names_by_kind, rows_of
+from hogwild.job.pretrained import NamedVectors
+from hogwild.job.row_names import FEATURES, KnownNames, Move, Rows, matched, moved, names_by_kind, rows_of
 from hogwild.parameters import state_dicts
 from hogwild.parameters.state_layout import initial_state
 from hogwild.parameters.trial_step import parameters_of
@@ -39,6 +42,7 @@ from hogwild.storage.run_directory import BEST
 
 SHOWN = 12  # names in a list, before "and N more"
 WRAPPED = ("state_dict", "model", "model_state_dict")  # keys that training scripts use in their own files
+SAFETENSORS = ".safetensors"
 LFS_POINTER = b"version https://git-lfs"
 ZIP, PICKLE = b"PK\x03\x04", b"\x80"  # torch.save writes a zip archive; it wrote pickles before torch 1.6
 # Errors of torch.load for a truncated or overwritten file: anything that its reader may raise.
@@ -120,14 +124,19 @@ def load_initial(
     ModelError for a file that cannot be read or does not fit; then nothing was changed."""
     given = _as_map(spec)
     path, skip = _found(given.path), given.skip
+    ours = names_by_kind(names)
+    if path.is_file() and path.suffix != SAFETENSORS and has_vectors(path):
+        vectors = NamedVectors.of_file(path, ours)
+        return _by_name(path, model, vectors, skip, ours, rows_of(component, model, names))
     saved, theirs, state = read_tensors(path)
     recorded = state.get("data", {}).get("names")
     own = model.state_dict()
     left_out = _skipped(skip, [*own, *(name for name in saved if name not in own)])
     chosen = {name: value for name, value in saved.items() if name in own and name not in left_out}
     if not any(isinstance(value, Tensor) for value in chosen.values()):
+        if found := NamedVectors.of_run(saved, theirs):
+            return _by_name(path, model, found, skip, ours, rows_of(component, model, names))
         raise _mismatch(path, _nothing_fits(saved, own))
-    ours = names_by_kind(names)
     if not theirs and recorded == identity_of(names)["names"]:
         theirs = ours
     if FEATURES not in theirs:  # numbers, not names
@@ -161,6 +170,21 @@ def load_initial(
     )
 
 
+def _by_name(
+    path: Path,
+    model: nn.Module,
+    vectors: NamedVectors,
+    skip: Sequence[str],
+    ours: Mapping[str, Sequence[Any]],
+    rows: Rows,
+) -> InitialValues:
+    try:
+        note = vectors.put_into(model, _skipped(skip, [*model.state_dict()]), ours, rows)
+    except ModelError as error:
+        raise ModelError(f"model.init_from: {path}: {error}", code=error.code) from None
+    return InitialValues(f"model.init_from: {path}: {note}")
+
+
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Sequence[Any]], Mapping[str, Any]]:
     """Return (name -> tensor on the CPU, and modules' extra state, from a state_dict, a .safetensors file, a checkpoint
     or a run directory; names of its rows, from a names.json beside it or its run's; the checkpoint's whole state).
@@ -173,7 +197,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Sequence[Any]], 
             saved = dict(state["model"])
         else:
             _look_whether_it_came(path)
-            saved = _safetensors(path) if path.suffix == ".safetensors" else _state_dict(path)
+            saved = _safetensors(path) if path.suffix == SAFETENSORS else _state_dict(path)
         return saved, names_by_kind(names_beside(folder, state)), state
     except (OSError, EOFError, ValueError, RuntimeError, AttributeError, pickle.UnpicklingError) as error:
         raise _unreadable(path, f"cannot be read: {error}") from error

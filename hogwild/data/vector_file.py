@@ -1,0 +1,144 @@
+"""Files of word vectors: word2vec's text and binary formats (also fastText's .vec), and GloVe's; plain or .gz.
+
+word2vec   a line `words dimensions`, then rows: a word, a space and its numbers, as text or as float32
+GloVe      rows of text without that line; a word may have spaces"""
+
+import gzip
+import mmap
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hogwild.data.locate import reading
+from hogwild.errors import DataError
+
+GZIP = b"\x1f\x8b"
+PEEKED = 1 << 16  # bytes in which the first lines are looked for
+
+Content = bytes | mmap.mmap
+
+
+@dataclass(frozen=True, slots=True)
+class VectorFile:
+    """Vectors of a file: those asked for, `words` and their `matrix` (n, D) float32; and how many it has in all."""
+
+    words: list[str]
+    matrix: np.ndarray
+    total: int
+
+    @classmethod
+    def read(cls, path: Path, wanted: Container[str] | None = None, binary: bool | None = None) -> "VectorFile":
+        """Read the vectors of `wanted` words, or of all. `binary`: None to find out. Raises DataError."""
+        content = _content(path)
+        count, width, at = _header(path, content)
+        if binary and count is None:
+            raise _wrong(path, "line 1 must be `words dimensions` in the binary format")
+        if binary is None:
+            binary = count is not None and not _is_text(content[at : at + PEEKED], width)
+        rows = (_binary_rows if binary else _text_rows)(path, content, at, count, width)
+        words, vectors, total = list[str](), list[np.ndarray](), 0
+        for word, numbers in rows:
+            total += 1
+            if wanted is None or word in wanted:
+                words.append(word)
+                vectors.append(np.frombuffer(numbers, "<f4") if binary else _parsed(path, word, numbers, width))
+        if count is not None and total != count:
+            raise _wrong(
+                path, f"the header promises {count:,} words, but the file holds {total:,}; perhaps it is truncated"
+            )
+        if len(set(words)) != len(words):
+            raise _wrong(path, "a word occurs twice")
+        return cls(words, np.stack(vectors) if vectors else np.empty((0, width), np.float32), total)
+
+
+def has_vectors(path: Path) -> bool:
+    """Return whether a file begins like one of vectors: `words dimensions`, or a word and numbers."""
+    with reading(path), path.open("rb") as file:
+        first = file.read(PEEKED)
+    if first.startswith(GZIP):
+        with gzip.open(path) as unpacked:
+            first = unpacked.read(PEEKED)
+    fields = first.partition(b"\n")[0].split()
+    return _sizes(fields) is not None or (len(fields) > 2 and _are_numbers(fields[1:]))
+
+
+def _content(path: Path) -> Content:
+    with reading(path), path.open("rb") as file:
+        begins = file.read(2)
+        if begins == GZIP:
+            return gzip.decompress(begins + file.read())
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if begins else b""
+
+
+def _header(path: Path, content: Content) -> tuple[int | None, int, int]:
+    """Return (words, dimensions, place of the first row) of word2vec's first line; words is None for GloVe's files."""
+    end = content.find(b"\n")
+    first = content[: max(end, 0)]
+    fields = first.split()
+    if sizes := _sizes(fields):
+        return *sizes, end + 1
+    if len(fields) > 2 and _are_numbers(fields[1:]):
+        return None, len(fields) - 1, 0
+    raise _wrong(path, f"line 1 must be `words dimensions`, or a word and its numbers, not {first[:60]!r}")
+
+
+def _sizes(fields: list[bytes]) -> tuple[int, int] | None:
+    is_header = len(fields) == 2 and all(field.isdigit() for field in fields) and int(fields[1]) > 0
+    return (int(fields[0]), int(fields[1])) if is_header else None
+
+
+def _is_text(rows: bytes, width: int) -> bool:
+    """Return whether the first row, or what was read of it, is text."""
+    line, _, rest = rows.partition(b"\n")
+    fields = line.split(b" ")[1:]
+    return _are_numbers(fields[:width] if rest or len(rows) < PEEKED else fields[:-1])
+
+
+def _are_numbers(fields: list[bytes]) -> bool:
+    try:
+        return bool([float(field) for field in fields if field])
+    except ValueError:
+        return False
+
+
+def _text_rows(path: Path, content: Content, at: int, count: int | None, width: int) -> Iterator[tuple[str, bytes]]:
+    number = 1 if count is None else 2
+    while at < len(content):
+        end = content.find(b"\n", at)
+        end = len(content) if end < 0 else end
+        word, *numbers = content[at:end].strip(b" \r\t").rsplit(b" ", width)
+        if len(numbers) != width or not word:
+            raise _wrong(path, f"line {number}: must have a word and {width} numbers: {len(numbers)} numbers")
+        yield _decoded(path, word, f"line {number}"), b" ".join(numbers)
+        at, number = end + 1, number + 1
+
+
+def _binary_rows(path: Path, content: Content, at: int, count: int | None, width: int) -> Iterator[tuple[str, bytes]]:
+    for number in range(count or 0):
+        end = content.find(b" ", at)
+        if end < 0 or end + 1 + 4 * width > len(content):
+            return
+        # word2vec.c ends a row with a new line, gensim does not
+        word = _decoded(path, content[at:end].lstrip(b"\n"), f"word {number + 1:,}")
+        at = end + 1 + 4 * width
+        yield word, content[end + 1 : at]
+
+
+def _decoded(path: Path, word: bytes, place: str) -> str:
+    try:
+        return word.decode()
+    except UnicodeDecodeError as error:
+        raise _wrong(path, f"{place} is not text: {error}; perhaps the file is binary") from None
+
+
+def _parsed(path: Path, word: str, numbers: bytes, width: int) -> np.ndarray:
+    try:
+        return np.array([float(each) for each in numbers.split(b" ")], np.float32)
+    except ValueError as error:
+        raise _wrong(path, f"the row of {word!r} must have {width} numbers: {error}") from None
+
+
+def _wrong(path: object, why: str) -> DataError:
+    return DataError(f"{path}: not in word2vec's format: {why}", code="data/wrong-format")

@@ -1,0 +1,98 @@
+"""`model.init_from` with vectors by name: a file of word vectors, or a run whose tensors the model does not have. They
+go into the first `nn.Embedding` (or `EmbeddingBag`) whose rows stand for names of the data."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.data.vector_file import VectorFile
+from hogwild.errors import ModelError
+from hogwild.job.row_names import CLASSES, FEATURES, Names, Rows
+
+
+@dataclass(frozen=True, slots=True)
+class NamedVectors:
+    """Vectors (n, D) by name; `kind`: of the names, None if the file does not say; `total`: how many there are."""
+
+    names: Sequence[str]
+    matrix: Tensor
+    total: int
+    kind: str | None = None
+
+    @classmethod
+    def of_file(cls, path: Path, ours: Names) -> "NamedVectors":
+        """Read those vectors of a file that the data has names for. Raises DataError."""
+        wanted = {str(name) for kind in _kinds(ours) for name in ours[kind]}
+        found = VectorFile.read(path, wanted)
+        return cls(found.words, torch.from_numpy(found.matrix), found.total)
+
+    @classmethod
+    def of_run(cls, saved: Mapping[str, Any], theirs: Names) -> "NamedVectors | None":
+        """Return the first table of a run that has a row for each name of a kind; None if there is none."""
+        for value in saved.values():
+            for kind in _kinds(theirs) if isinstance(value, Tensor) and value.dim() == 2 else ():
+                if len(value) == len(theirs[kind]):
+                    return cls([*map(str, theirs[kind])], value, len(value), kind)
+        return None
+
+    def put_into(self, model: nn.Module, skipped: set[str], ours: Names, rows: Rows) -> str:
+        """Copy the vectors of known names into the model; return a note with the counts. Raises ModelError."""
+        tables = [one for one in _tables(model, ours, rows) if one[0] not in skipped and self.kind in (None, one[1])]
+        name, kind = self._first_known(tables, ours)
+        table, places = model.get_parameter(name), {each: row for row, each in enumerate(self.names)}
+        if table.shape[1] != self.matrix.shape[1]:
+            raise _mismatch(
+                f"its vectors have {self.matrix.shape[1]:,} numbers, but {name} has rows of {table.shape[1]:,}; give "
+                "the model that size"
+            )
+        pairs = [(places[str(each)], row) for row, each in enumerate(ours[kind]) if str(each) in places]
+        there, here = torch.tensor(pairs).T
+        values = self.matrix[there].to(table.dtype)
+        if not values.isfinite().all():
+            raise _mismatch("some of its vectors are NaN or infinite; training cannot start from them")
+        with torch.no_grad():
+            table[here] = values
+        others = [other for other, its in tables if other != name and its == kind]
+        return (
+            f"{len(pairs):,} of {len(table):,} {kind} have their vector from there, in {name}; "
+            f"{len(table) - len(pairs):,} begin as the constructor made them"
+            + (f"; skip {name} to fill {others[0]} instead" if others else "")
+        )
+
+    def _first_known(self, tables: Sequence[tuple[str, str]], ours: Names) -> tuple[str, str]:
+        """Return the first table with a row whose name has a vector. Raises ModelError."""
+        if not tables:
+            raise _mismatch(
+                f"it has vectors by name, but no nn.Embedding of the model has a row for each of the data's "
+                f"{self.kind or 'names'}; the data names: {', '.join(_kinds(ours)) or 'nothing'}"
+            )
+        known = {*self.names}
+        for table, kind in tables:
+            if any(str(each) in known for each in ours[kind]):
+                return table, kind
+        kinds = [kind for _, kind in tables]
+        own = f"{kinds[-1]}, as {str(ours[kinds[-1]][0])!r}" if len(ours[kinds[-1]]) else kinds[-1]
+        raise _mismatch(f"none of its {self.total:,} names is one of the data's {len(ours[kinds[-1]]):,} {own}")
+
+
+def _mismatch(why: str) -> ModelError:
+    return ModelError(why, code="model/init-mismatch")
+
+
+def _kinds(names: Names) -> list[str]:
+    return [kind for kind in names if kind not in (FEATURES, CLASSES)]
+
+
+def _tables(model: nn.Module, ours: Names, rows: Rows) -> Iterator[tuple[str, str]]:
+    """Yield (parameter, kind) of each embedding that has a row for each name of a kind of the data."""
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            name = f"{path}.weight" if path else "weight"
+            known = rows.get(name, {}).get(0, ("", 0))[0]
+            for kind in _kinds(ours):
+                if module.num_embeddings == len(ours[kind]) and known in ("", kind):
+                    yield name, kind
