@@ -18,7 +18,7 @@ COMMANDS = (
     *("train", "check", "plan", "show", "schema", "doctor", "list", "chaos", "init"),
     *("runs", "status", "logs", "attach", "stop", "ask"),
     *("serve", "submit", "ps", "cancel", "pause", "resume", "retry", "delete"),
-    *("eval", "predict", "similar", "recommend", "sample", "report", "export", "completion", "explain"),
+    *("eval", "predict", "similar", "complete", "recommend", "sample", "report", "export", "completion", "explain"),
 )
 
 

@@ -1,5 +1,5 @@
-"""Commands for finished runs: report and eval; and those that use the trained model: similar, recommend,
-sample."""
+"""Commands for finished runs: report and eval; and those that use the trained model: similar,
+complete, sample."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -115,6 +115,21 @@ def similar(
     found = model_of(source, which, None).similar(names, minus or (), kind=kind, top=top)
     record = {"names": names, "minus": minus or [], "similar": found}
     print_answer(record, (f"{cosine:.4f}  {name}" for name, cosine in found), as_json)
+
+
+def complete(
+    source: Run,
+    relation: Annotated[str, typer.Option(help="Relation, as named in the training data.")],
+    head: Annotated[str | None, typer.Option(help="Head: the best tails are printed.")] = None,
+    tail: Annotated[str | None, typer.Option(help="Tail: the best heads are printed.")] = None,
+    top: Top = 10,
+    which: Which = None,
+    as_json: Json = False,
+) -> None:
+    """Print the likeliest missing links of a knowledge graph, best first, without those of the training data."""
+    found = model_of(source, which, None).complete(head, relation, tail, top)
+    lines = [*found.notes, *(f"{score:.4f}  {name}" for name, score in found.items)]
+    print_answer({"head": head, "relation": relation, "tail": tail, "answers": found.items}, lines, as_json)
 
 
 def sample(

@@ -1,4 +1,4 @@
-"""A run's trained model: predictions, similar words or items, recommendations, generated text.
+"""A run's trained model: predictions, similar words or items, recommendations, links of a graph, generated text.
 
     hogwild.load("runs/ratings-20261121-101500").recommend("42", top=10)
 
@@ -21,6 +21,7 @@ from hogwild.data.packed_cache import load as load_kept
 from hogwild.errors import CheckpointError, HogwildError, ModelError, RunError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.inference.inputs import TrainedOn, nothing_like
+from hogwild.inference.links import complete
 from hogwild.inference.predict import Predictor
 from hogwild.inference.recommend import Had, ItemRanker, Recommendation
 from hogwild.inference.sample_text import SYMBOLS, sample
@@ -158,20 +159,35 @@ class Trained:
             raise UsageError(f"{self.checkpoint}: its model has no users and items", code="usage/no-users")
         return ItemRanker(self.model, self.names["users"], self.names["items"], self._had())
 
+    def complete(self, head: Any, relation: Any, tail: Any, top: int = 10) -> Recommendation:
+        """Return the best tails for (head, relation, None), or heads for (None, relation, tail), with their scores,
+        without those of the training data, as long as that is available; otherwise a note says so. Raises UsageError
+        for a model without a graph, for an unknown name, and unless exactly one of head and tail is None."""
+        if not {"entities", "relations"} <= self.names.keys():
+            raise UsageError(f"{self.checkpoint}: its model has no entities and relations", code="usage/no-graph")
+        data = self._training_data("entities", "relations")
+        return complete(self.model, self.names, head, relation, tail, top, None if data is None else data["triple"])
+
     # ---- parts
 
     def _had(self) -> Had | None:
         """Return the items of the training data's users; None without that data."""
+        data = self._training_data("users", "items")
+        return None if data is None else Had.of(len(self.names["users"]), data)
+
+    def _training_data(self, *kinds: str) -> Mapping[str, np.ndarray] | None:
+        """Return the arrays of the training data, with the model's numbers of these kinds of names; None without it."""
         try:
             source, on_bad_line = build(self.job.data.train), self.job.data.on_bad_line
             packed = source.pack(self._reader, "data.train", None, on_bad_line)
-            if any([*packed.names[kind]] != self.names[kind] for kind in ("users", "items")):
+            if any([*packed.names[kind]] != self.names[kind] for kind in kinds):
                 packed = source.pack(
                     self._reader, "data.train", nothing_like(self.sizes, self.names), on_bad_line
                 )  # the data has changed
-        except HogwildError:  # moved or unreadable: the recommendations do not depend on it
+        except HogwildError:  # moved or unreadable: the answers do not depend on it
             return None
-        return Had.of(len(self.names["users"]), packed.arrays())
+        arrays: Mapping[str, np.ndarray] = packed.arrays()
+        return arrays
 
     @property
     def _reader(self) -> InTurn:

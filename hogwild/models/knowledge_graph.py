@@ -115,11 +115,6 @@ class KnowledgeGraph(nn.Module):
         found = known_answers(triples, self.entities.num_embeddings, self._relations)
         self.known = torch.from_numpy(np.union1d(self.known.numpy(), found))
 
-    def vectors(self, kind: str) -> Tensor:
-        """Return the vectors (n, dim) of `entities`, or of `relations`: with `reciprocal`, of their questions for a
-        tail."""
-        return {"entities": self.entities.weight, "relations": self.relations.weight[: self._relations]}[kind]
-
     # ---- scores
 
     def forward(self, triples: Tensor) -> Tensor:
@@ -193,6 +188,16 @@ class KnowledgeGraph(nn.Module):
         return -squares.clamp_min(NEAR).sqrt()
 
     @torch.no_grad()
+    def answer_scores(self, triples: Tensor, side: int) -> Tensor:
+        """Return the scores (B, entities) of every entity as the tail (side 0) or the head (1) of triples (B, 3), whose
+        own answers do not matter."""
+        return self.score_all(self.queries(triples, side), self.entities.weight)
+
+    def vectors(self, kind: str = "entities") -> Tensor:
+        """Return the vectors of all `entities`, or of all `relations` from head to tail, (n, dim)."""
+        return self.entities.weight if kind == "entities" else self.relations.weight[: self._relations]
+
+    @torch.no_grad()
     def ranks(self, triples: Tensor) -> Tensor:
         """Return ranks (B, 2) float32 of triples (B, 3) int64, in parts: memory is a few times 16 MB."""
         part = max(1, 2**22 // self.entities.num_embeddings)
@@ -200,7 +205,7 @@ class KnowledgeGraph(nn.Module):
         for first in range(0, len(triples), part):
             some = triples[first : first + part]
             for side in (0, 1):
-                scores = self.score_all(self.queries(some, side), self.entities.weight)
+                scores = self.answer_scores(some, side)
                 found[first : first + part, side] = filtered_ranks(scores, some, side, self.known, self._relations)
         return found
 

@@ -30,6 +30,7 @@ PAGES = {
         "docs/from-mnist-hogwild.md",
         "docs/when-it-helps.md",
         "docs/sparse.md",
+        "docs/words-and-graphs.md",
         "docs/recurrent.md",
         "docs/streaming.md",
         "docs/precision-and-compilation.md",
