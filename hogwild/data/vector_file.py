@@ -5,7 +5,7 @@ GloVe      rows of text without that line; a word may have spaces"""
 
 import gzip
 import mmap
-from collections.abc import Container, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ class VectorFile:
     total: int
 
     @classmethod
-    def read(cls, path: Path, wanted: Container[str] | None = None, binary: bool | None = None) -> "VectorFile":
+    def read(cls, path: Path, wanted: Iterable[str] | None = None, binary: bool | None = None) -> "VectorFile":
         """Read the vectors of `wanted` words, or of all. `binary`: None to find out. Raises DataError."""
         content = _content(path)
         count, width, at = _header(path, content)
@@ -38,12 +38,13 @@ class VectorFile:
         if binary is None:
             binary = count is not None and not _is_text(content[at : at + PEEKED], width)
         rows = (_binary_rows if binary else _text_rows)(path, content, at, count, width)
+        chosen = None if wanted is None else {word.encode() for word in wanted}
         words, vectors, total = list[str](), list[np.ndarray](), 0
         for word, numbers in rows:
             total += 1
-            if wanted is None or word in wanted:
-                words.append(word)
-                vectors.append(np.frombuffer(numbers, "<f4") if binary else _parsed(path, word, numbers, width))
+            if chosen is None or word in chosen:
+                words.append(_decoded(path, word, total))
+                vectors.append(np.frombuffer(numbers, "<f4") if binary else _parsed(path, words[-1], numbers, width))
         if count is not None and total != count:
             raise _wrong(
                 path, f"the header promises {count:,} words, but the file holds {total:,}; perhaps it is truncated"
@@ -103,34 +104,35 @@ def _are_numbers(fields: list[bytes]) -> bool:
         return False
 
 
-def _text_rows(path: Path, content: Content, at: int, count: int | None, width: int) -> Iterator[tuple[str, bytes]]:
-    number = 1 if count is None else 2
-    while at < len(content):
+def _text_rows(path: Path, content: Content, at: int, count: int | None, width: int) -> Iterator[tuple[bytes, bytes]]:
+    number, most = (1, len(content)) if count is None else (2, count + 1)
+    while at < len(content) and number <= most:
         end = content.find(b"\n", at)
         end = len(content) if end < 0 else end
         word, *numbers = content[at:end].strip(b" \r\t").rsplit(b" ", width)
-        if len(numbers) != width or not word:
-            raise _wrong(path, f"line {number}: must have a word and {width} numbers: {len(numbers)} numbers")
-        yield _decoded(path, word, f"line {number}"), b" ".join(numbers)
         at, number = end + 1, number + 1
+        if not word and not numbers and not content[at:].strip():
+            return
+        if len(numbers) != width:
+            raise _wrong(path, f"line {number - 1}: must have a word and {width} numbers: {len(numbers)} numbers")
+        yield word, b" ".join(numbers)
 
 
-def _binary_rows(path: Path, content: Content, at: int, count: int | None, width: int) -> Iterator[tuple[str, bytes]]:
-    for number in range(count or 0):
+def _binary_rows(path: Path, content: Content, at: int, count: int | None, width: int) -> Iterator[tuple[bytes, bytes]]:
+    for _ in range(count or 0):
         end = content.find(b" ", at)
         if end < 0 or end + 1 + 4 * width > len(content):
             return
-        # word2vec.c ends a row with a new line, gensim does not
-        word = _decoded(path, content[at:end].lstrip(b"\n"), f"word {number + 1:,}")
+        word = content[at:end].lstrip(b"\n")  # word2vec.c ends a row with a new line, gensim does not
         at = end + 1 + 4 * width
         yield word, content[end + 1 : at]
 
 
-def _decoded(path: Path, word: bytes, place: str) -> str:
+def _decoded(path: Path, word: bytes, number: int) -> str:
     try:
         return word.decode()
     except UnicodeDecodeError as error:
-        raise _wrong(path, f"{place} is not text: {error}; perhaps the file is binary") from None
+        raise _wrong(path, f"word {number:,} is not text: {error}; perhaps the file is binary") from None
 
 
 def _parsed(path: Path, word: str, numbers: bytes, width: int) -> np.ndarray:

@@ -57,6 +57,9 @@ FILES = {
     "vectors.txt": lines(header=True),
     "vectors.vec": lines(header=True).replace(b"\n", b" \n"),  # as fastText ends its rows
     "glove.txt": lines(header=False, spaces=True),
+    "more than the header says.txt": lines(header=True) + b"the 9 9 9\n",
+    "windows.txt": lines(header=False).replace(b"\n", b"\r\n") + b"\r\n",
+    "not utf-8.txt": b"\xff\xfe 1 2 3\n" + lines(header=False),
     "vectors.bin": binary(),
     "vectors.txt.gz": gzip.compress(lines(header=True)),
     "vectors.bin.gz": gzip.compress(binary()),
