@@ -3,8 +3,10 @@
 word2vec   a line `words dimensions`, then rows: a word, a space and its numbers, as text or as float32
 GloVe      rows of text without that line; a word may have spaces"""
 
+import contextlib
 import gzip
 import mmap
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +61,7 @@ def has_vectors(path: Path) -> bool:
     with reading(path), path.open("rb") as file:
         first = file.read(PEEKED)
     if first.startswith(GZIP):
-        with gzip.open(path) as unpacked:
+        with _unpacked(path) as unpacked:
             first = unpacked.read(PEEKED)
     fields = first.partition(b"\n")[0].split()
     return _sizes(fields) is not None or (len(fields) > 2 and _are_numbers(fields[1:]))
@@ -67,16 +69,27 @@ def has_vectors(path: Path) -> bool:
 
 def _content(path: Path) -> Content:
     with reading(path), path.open("rb") as file:
-        begins = file.read(2)
-        if begins == GZIP:
-            return gzip.decompress(begins + file.read())
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if begins else b""
+        begins = file.read(len(GZIP))
+        if begins != GZIP:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if begins else b""
+    with _unpacked(path) as unpacked:
+        return unpacked.read()
+
+
+@contextlib.contextmanager
+def _unpacked(path: Path) -> Iterator[gzip.GzipFile]:
+    """Open a .gz file; errors inside are DataErrors."""
+    try:
+        with reading(path), gzip.open(path) as file:
+            yield file
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be unpacked: {error}", code="data/unreadable") from error
 
 
 def _header(path: Path, content: Content) -> tuple[int | None, int, int]:
     """Return (words, dimensions, place of the first row) of word2vec's first line; words is None for GloVe's files."""
     end = content.find(b"\n")
-    first = content[: max(end, 0)]
+    first = content[: end if end >= 0 else PEEKED]
     fields = first.split()
     if sizes := _sizes(fields):
         return *sizes, end + 1

@@ -58,6 +58,7 @@ FILES = {
     "vectors.vec": lines(header=True).replace(b"\n", b" \n"),  # as fastText ends its rows
     "glove.txt": lines(header=False, spaces=True),
     "more than the header says.txt": lines(header=True) + b"the 9 9 9\n",
+    "no end of line.txt": lines(header=False)[:-1],
     "windows.txt": lines(header=False).replace(b"\n", b"\r\n") + b"\r\n",
     "not utf-8.txt": b"\xff\xfe 1 2 3\n" + lines(header=False),
     "vectors.bin": binary(),
@@ -110,6 +111,7 @@ BAD: Mapping[str, tuple[bytes, dict[str, Any], str]] = {
     "not finite": (b"the 1 nan 3\n", {}, "some of its vectors are NaN or infinite"),
     "cut off": (b"3 3\nthe 1 2 3\n", {}, "promises 3 words, but the file holds 1"),
     "a row too short": (b"the 1 2 3\ncat 1 2\n", {}, "line 2: must have a word and 3 numbers"),
+    "a .gz that is cut off": (gzip.compress(lines(header=True))[:40], {}, "cannot be unpacked"),
     "a word twice": (b"the 1 2 3\nthe 1 2 3\n", {}, "a word occurs twice"),
 }
 
