@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hogwild.data.characters import Characters, Names, Speakers
+    from hogwild.data.csv.clicks import Clicks
     from hogwild.data.csv.dataset import Csv
     from hogwild.data.digits import Digits
     from hogwild.data.images import ImageFolder
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from hogwild.feeds.packed import Packed
 
 __all__ = [
-    "CATALOG", "Characters", "Csv", "Digits", "FashionMnist", "ImageFolder", "Jester", "LibSvm", "Mnist", "Names",
-    "Npz", "Packed", "Ratings", "Speakers", "Text", "Triples", "WordPairs",
+    "CATALOG", "Characters", "Clicks", "Csv", "Digits", "FashionMnist", "ImageFolder", "Jester", "LibSvm", "Mnist",
+    "Names", "Npz", "Packed", "Ratings", "Speakers", "Text", "Triples", "WordPairs",
 ]  # fmt: skip
 
 # The output of `hogwild list data`.
@@ -35,6 +36,7 @@ CATALOG: dict[str, str] = {
     "FashionMnist": "pictures of clothes, 28x28, the same four IDX files (split, root, normalize, download)",
     "Npz": "your own arrays from one .npz file (path, inputs, target, root)",
     "Csv": "your own table as text, plain or .gz (path, target, inputs, categorical, missing, target_type, …)",
+    "Clicks": "a table of clicks as sparse rows: a feature for each column (path, target, buckets, hash, min_count)",
     "ImageFolder": "your own pictures, a folder per class (path, size, split, channels, mean, deviation, classes)",
     "LibSvm": "sparse rows as text, label index:value …, plain or .gz (path, features, one_based, labels, normalise)",
     "Ratings": "ratings of items by users: u.data, ratings.dat, ratings.csv, your table (path, duplicates, holdout)",
@@ -50,6 +52,7 @@ CATALOG: dict[str, str] = {
 _HOMES = {
     "feeds.packed": ("Packed",),  # the return type of `pack` in your own data set
     "data.csv.dataset": ("Csv",),
+    "data.csv.clicks": ("Clicks",),
     "data.images": ("ImageFolder",),
     "data.digits": ("Digits",),
     "data.mnist": ("Mnist", "FashionMnist"),

@@ -98,7 +98,9 @@ def _bad_rows(packed: Packed, arrays: Mapping[str, np.ndarray]) -> str:
     samples = packed.samples
     for name, array in arrays.items():
         rows = samples + 1 if name == "indptr" else samples
-        is_by_sample = packed.spec.form == "table" or (packed.spec.form == "csr" and name in ("indptr", "target"))
+        is_by_sample = packed.spec.form == "table" or (
+            packed.spec.form == "csr" and name in ("indptr", "weight", "target")
+        )
         if is_by_sample and len(array) != rows:
             return f"{name} has {len(array):,} rows, there are {samples:,} samples"
     if packed.spec.form == "csr" and len(arrays["values"]) != len(arrays["indices"]):

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from hogwild.config.field_types import Component
+from hogwild.data.csv.clicks import Clicks
 from hogwild.data.csv.dataset import Csv
 from hogwild.data.input_rows import SAMPLE, InputRows
 from hogwild.data.libsvm import LibSvm
@@ -38,9 +39,9 @@ WHAT = "input"
 STREAM = "standard input is read by one process"
 # File name endings by the data sets that read them. Any other ending may be anything.
 ENDINGS: Mapping[str, tuple[str, str]] = {
-    ".csv": ("Csv Ratings Jester Triples", "a table as text"),
-    ".tsv": ("Csv Ratings Triples", "a table as text"),
-    ".parquet": ("Csv", "a Parquet table"),
+    ".csv": ("Csv Clicks Ratings Jester Triples", "a table as text"),
+    ".tsv": ("Csv Clicks Ratings Triples", "a table as text"),
+    ".parquet": ("Csv Clicks", "a Parquet table"),
     ".npz": ("Npz TensorDataset", "NumPy arrays"),
     ".svm": ("LibSvm", "libsvm rows"),
     ".libsvm": ("LibSvm", "libsvm rows"),
@@ -245,7 +246,7 @@ class TrainedOn:
             return Ranges(_with_ids(NpzRows(place, None, wanted=wanted), ids))
         dataset = self._built(place)
         if issubclass(kind, Csv):
-            return Ranges(_with_ids(dataset, ids))
+            return Ranges(_with_ids(self._encoding(dataset), ids))
         if issubclass(kind, LibSvm):
             return SparseLines(dataset, self.sizes, self.names, TextFile(dataset.path, may_be_zip=True))
         return self.of_dataset(dataset)
@@ -260,7 +261,13 @@ class TrainedOn:
         dataset = self._built(TextStream(Path("standard input"), 0))
         if issubclass(kind, LibSvm):
             return SparseLines(dataset, self.sizes, self.names, None, STREAM)
-        return Arriving(_with_ids(dataset, ids))
+        return Arriving(_with_ids(self._encoding(dataset), ids))
+
+    def _encoding(self, dataset: Csv) -> Csv:
+        """Return the table; one that makes sparse rows numbers them as the training data's."""
+        if isinstance(dataset, Clicks):
+            dataset.number_by(self.names["features"])
+        return dataset
 
     def _built(self, path: Any) -> Any:
         kind = resolve(self.data.class_path)

@@ -136,7 +136,8 @@ def names_of(train: Any, packed: Packed | None) -> dict[str, Any] | None:
     run's names.json; None if the data has none of these."""
     if packed is not None:
         names = {key: _all_plain(values) for key, values in packed.names.items()}
-        return {"sizes": dict(packed.spec.sizes), "names": names}
+        of_file = {"columns": names.pop("columns")} if "columns" in names else {}
+        return {"sizes": dict(packed.spec.sizes), "names": names, **of_file}
     sizes, columns = _sizes(train), getattr(train, "columns", None)
     names = {str(key): _all_plain(values) for key, values in _vocabularies(train).items()}
     of_file = {"columns": list(columns)} if hasattr(type(train), "for_inputs") and columns else {}

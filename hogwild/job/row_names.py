@@ -31,7 +31,8 @@ LIMITS = {"keep": float("inf"), "drop": 0}  # runs that a row stays without a sa
 
 
 def names_by_kind(found: Mapping[str, Any] | None) -> dict[str, Sequence[Any]]:
-    """Return the names of each kind of row. Features have only numbers, starting at a number given by the data."""
+    """Return the names of each kind of row. Features that have no names (libsvm) are numbers from the data's first
+    one on."""
     found = found or NO_NAMES
     kinds = {kind: values for kind, values in found["names"].items() if kind != "first"}
     if "first" in found["names"]:
@@ -80,7 +81,7 @@ class KnownNames:
             if isinstance(theirs, range) and theirs.start == first:
                 sizes[FEATURES] = max(sizes[FEATURES], theirs.stop - first)
         counts = packed.arrays().get("counts")  # of a text's words
-        for kind in self.names.keys() & names.keys() & sizes.keys() - {FEATURES}:
+        for kind in self.names.keys() & names.keys() & sizes.keys():
             own = {str(name) for name in names[kind]}
             lacking = [name for name in self.names[kind] if str(name) not in own]
             if (

@@ -98,7 +98,7 @@ def layout(
     """Return the layout. Raises UsageError for missing columns, columns named twice, or invalid categories."""
     if target_type not in ("float", "class"):
         raise _wrong(f"{who}: target_type must be float or class, got {target_type!r}")
-    look_up = _Names(who, tuple(names), has_header)
+    look_up = ColumnNames(who, tuple(names), has_header)
     targets = look_up.places("target", target if _is_list(target) else [target])
     absent = look_up.places("leave_out", leave_out)
     codes = {
@@ -131,7 +131,9 @@ def layout(
 
 
 @dataclass(frozen=True, slots=True)
-class _Names:
+class ColumnNames:
+    """The names of a file's columns, to look up those that an argument gives by name or number. Raises UsageError."""
+
     who: str
     names: tuple[str, ...]
     has_header: bool

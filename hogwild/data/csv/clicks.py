@@ -1,0 +1,384 @@
+"""A table of clicks, purchases or other yes and no as sparse rows: one feature of every column in each row.
+
+    site=news   a value of a category      site   all values of it that have no row of their own, and missing ones
+    user#17     a hashed category          price<2.5, price<inf   numbers below an edge;  price   missing ones
+
+These names say how a value becomes a feature: a file to validate with, to predict, or to go on with is encoded by the
+names of the training data, and by nothing else."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from hogwild.data.csv.columns import MISSING_CODE, Codes, Column, ColumnNames, layout
+from hogwild.data.csv.dataset import Csv
+from hogwild.data.csv.parse import ParsedRecords
+from hogwild.data.locate import bad_argument
+from hogwild.data.text_parsing.parsing import Parsed, Parsing, Tell
+from hogwild.errors import UsageError
+from hogwild.feeds.packed import Packed
+
+SIGNS = "=#<"  # between the name of a column and the rest of a feature's name
+MOST_SHOWN = 12  # columns of a note
+
+
+class FirstSeen(Codes):
+    """Each value gets the next number. Its dictionary counts by itself: no other thread can come between."""
+
+    def code(self, text: str) -> int | None:
+        return self.places[text] if text else MISSING_CODE
+
+
+class KnownRows(Codes):
+    """Each value gets its feature; any other, and a missing one, the feature `size`."""
+
+    def code(self, text: str) -> int | None:
+        return self.places.get(text, self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column: its place in the file that defines it; `hashed`: number of its codes; `buckets`: their number, or the
+    edges between them. A category if it has neither."""
+
+    name: str
+    hashed: int = 0
+    buckets: int | tuple[float, ...] = 0
+
+    def edges(self, numbers: np.ndarray, known: Sequence[float]) -> np.ndarray:
+        """Return the edges (E,) float32, ascending: those given, those `known`, or quantiles of `numbers` (N,)."""
+        if isinstance(self.buckets, tuple):
+            return np.array(self.buckets, np.float32)
+        there = numbers[~np.isnan(numbers)]
+        if known or not len(there):
+            return np.array(known, np.float32)
+        shares = np.arange(1, self.buckets) / self.buckets
+        cuts: np.ndarray = np.unique(np.quantile(there, shares, method="lower"))
+        return np.asarray(cuts[cuts > there.min()])
+
+
+class Clicks(Csv):
+    """A table as sparse rows: a feature for each column of a row, with value 1. The target is a number in one column:
+    0 and 1 for `BCEWithLogitsLoss`; above 0 and not for `LogisticLoss`.
+
+    Packed as `csr`: `indptr` (N+1,) int64, `indices` (nnz,) int32 in the order of the columns, `values` (nnz,) float32,
+    `target` (N,) float32. Sizes: features, fields (input columns). Names: features, `site=news`, `user#17` (hashed),
+    `price<2.5` (a bucket: numbers below it, and not below the one before); `site` or `price` alone is the feature of
+    missing values, of values rarer than `min_count`, and of those that the training data does not have. So columns with
+    =, # or < in their names are an error.
+
+    Reads what `Csv` reads. Raises NotFoundError, UsageError; `pack` raises DataError with file, line, column, value and
+    rule.
+
+    Arguments:
+        path: file, plain or .gz; or a .parquet file.
+        target: column to predict.
+        inputs: columns to predict from; null: all but the target and those in `leave_out`.
+        buckets: for columns of numbers: how many buckets with about as many rows each, or a list of the edges. All
+            other columns are categories, also if they hold numbers.
+        hash: for categories of too many values: the number of features that they share by a stable hash.
+        min_count: values of a category that occur less often share one feature.
+        leave_out: columns that are no inputs.
+        header: whether the first line has the names of the columns.
+        delimiter: one character (tab: "\\t").
+        encoding: utf-8, latin-1 or cp1252.
+        skip_lines: lines to ignore before the header, or the first row.
+        like: columns of the file that a model was trained on, to predict another file."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        target: Column,
+        inputs: Sequence[Column] | None = None,
+        buckets: Mapping[Column, Any] | None = None,
+        hash: Mapping[Column, int] | None = None,
+        min_count: int = 1,
+        leave_out: Sequence[Column] = (),
+        header: bool = True,
+        delimiter: str = ",",
+        encoding: str = "utf-8",
+        skip_lines: int = 0,
+        root: str | os.PathLike[str] | None = None,
+        like: Sequence[str] | None = None,
+    ) -> None:
+        who = f"Clicks(path={str(path)!r})"
+        buckets, hashes = dict(buckets or {}), dict(hash or {})
+        if type(min_count) is not int or min_count < 1:
+            raise bad_argument(f"{who}: min_count must be a whole number >= 1, got {min_count!r}")
+        super().__init__(
+            path, target, inputs, missing=0.0, leave_out=leave_out, header=header, delimiter=delimiter,
+            encoding=encoding, skip_lines=skip_lines, root=root, like=like,
+        )  # fmt: skip
+        self.path = self._text.path
+        self.min_count, self.known = min_count, dict[str, list[str]]()
+        self.arguments = (target, inputs, buckets, hashes, leave_out, header, delimiter, encoding, skip_lines)
+        said = tuple(self.columns if like is None else like)
+        look_up = ColumnNames(who, said, header)
+        many = {said[look_up.place("buckets", one)]: _buckets(who, one, given) for one, given in buckets.items()}
+        coded = {said[look_up.place("hash", one)]: _hash(who, one, given) for one, given in hashes.items()}
+        own = [said[place] for place in layout(who, said, header, target, inputs, leave_out, {}, "float").numbers]
+        self.fields = [Field(name, coded.get(name, 0), many.get(name, 0)) for name in own]
+        for name in (*many, *coded):
+            if name not in own or (name in many and name in coded):
+                rule = "is not an input" if name not in own else "has both buckets and hash"
+                raise UsageError(f"{who}: column {name!r} {rule}", code="data/csv-columns")
+        for name in own:
+            if any(sign in name for sign in SIGNS):
+                raise UsageError(
+                    f"{who}: column {name!r}: the name of an input must not contain =, # or <, which stand in the "
+                    "names of features; rename it or put it into leave_out",
+                    code="data/csv-columns",
+                )
+        self._place = dict(zip(own, self._layout.numbers, strict=True))
+        self._encoder: Encoder | None = None
+        self._read_as({field.name: FirstSeen(0, defaultdict(count().__next__)) for field in self._categories})
+
+    @property
+    def _categories(self) -> list[Field]:
+        return [field for field in self.fields if not field.buckets]
+
+    def _read_as(self, codes: Mapping[str, Codes]) -> None:
+        """Read categories as these codes from here on."""
+        numbers = tuple(self._place[field.name] for field in self.fields if field.buckets)
+        coded = tuple(self._place[field.name] for field in self._categories)
+        each = tuple(
+            Codes(field.hashed, is_hashed=True) if field.hashed else codes[field.name] for field in self._categories
+        )
+        self._use(replace(self._layout, numbers=numbers, coded=coded, codes=each), self._table.format)
+
+    # ---- packing
+
+    def remember(self, names: Mapping[str, Sequence[str]]) -> None:
+        """Give values whose feature is among the `features` of `names` a feature however rarely they occur, and keep
+        the edges of buckets."""
+        self.known = _by_column(names.get("features", ()))
+
+    def pack(
+        self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
+    ) -> Packed:
+        """Pack by a `feeds.materialise.Reader`: from the cache, or parsed. `like`: the training data, for validation
+        data. Raises DataError, also for a bad line if they should be skipped."""
+        packed: Packed = reader.pack(_ClicksParsing(self, what, like, on_bad_line, text=self._text)).packed
+        return packed
+
+    def number_by(self, features: Sequence[str]) -> None:
+        """Encode rows by the training data's features from here on."""
+        self._encoder = encoder = Encoder.of(self.fields, features)
+        self._read_as({name: KnownRows(encoder.others[name], rows) for name, rows in encoder.rows.items()})
+
+    def blocks(self) -> Iterator[tuple[int, ParsedRecords]]:
+        """Yield (number of the first row, parsed rows) for all rows. Raises DataError, also for a missing target."""
+        for begin, records in self._all():
+            self._refuse_missing_target(records.target, begin)
+            yield begin, records
+
+    def _finished(self, begin: int, records: ParsedRecords) -> list[np.ndarray]:
+        """Return the inputs of sparse rows, and the target."""
+        if self._encoder is None:
+            raise UsageError(
+                f"{self._text.path}: Clicks has rows only once its features are known: pack it, or give number_by the "
+                "names of features",
+                code="usage/no-input",
+            )
+        indices = self._encoder.indices(records.numbers, records.codes)
+        offsets = np.arange(0, indices.size, len(self.fields), dtype=np.int32)
+        return [indices.reshape(-1), offsets, np.ones(indices.size, np.float32), records.target]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """Features of parsed rows. `rows`: column -> value -> feature; `others`: column -> feature of all other values;
+    `edges`: column -> (edges, feature of each bucket); `first`: hashed column -> its first feature."""
+
+    fields: Sequence[Field]
+    rows: Mapping[str, Mapping[str, int]]
+    others: Mapping[str, int]
+    edges: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    first: Mapping[str, int]
+
+    @classmethod
+    def of(cls, fields: Sequence[Field], features: Sequence[str]) -> "Encoder":
+        """Return the encoder by the names of features."""
+        rows: dict[str, dict[str, int]] = {field.name: {} for field in fields if not field.buckets and not field.hashed}
+        others, first = dict[str, int](), dict[str, int]()
+        bounds: dict[str, list[tuple[float, int]]] = {field.name: [] for field in fields if field.buckets}
+        for row, name in enumerate(features):
+            column, sign, rest = _split(name)
+            if sign == "=" and column in rows:
+                rows[column][rest] = row
+            elif sign == "<" and column in bounds:
+                bounds[column].append((float(rest), row))
+            elif sign == "#" and rest == "0":
+                first[column] = row
+            elif not sign:
+                others[column] = row
+        edges = {}
+        for column, pairs in bounds.items():
+            pairs.sort()
+            edges[column] = (
+                np.array([edge for edge, _ in pairs[:-1]], np.float32), np.array([row for _, row in pairs], np.int32)
+            )  # fmt: skip
+        return cls(fields, rows, others, edges, first)
+
+    def indices(self, numbers: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """Return (n, fields) int32 of numbers (n, columns in buckets) and codes (n, other columns): a category's are
+        features already."""
+        out = np.empty((len(codes), len(self.fields)), np.int32)
+        number = code = 0
+        for place, field in enumerate(self.fields):
+            if field.buckets:
+                out[:, place] = self.bucket(field.name, numbers[:, number])
+                number += 1
+                continue
+            column = codes[:, code]
+            if field.hashed:
+                missing = Codes(field.hashed, is_hashed=True).filled("") or 0
+                column = np.where(column == MISSING_CODE, missing, column) + self.first[field.name]
+            out[:, place] = column
+            code += 1
+        return out
+
+    def bucket(self, column: str, numbers: np.ndarray) -> np.ndarray:
+        edges, rows = self.edges[column]
+        found: np.ndarray = rows[np.searchsorted(edges, numbers, side="right").clip(0, len(rows) - 1)]
+        return np.where(np.isnan(numbers), self.others[column], found)
+
+
+class _ClicksParsing(Parsing):
+    """The parsing of a table into sparse rows. A row needs 4 bytes a column meanwhile."""
+
+    source: Clicks
+    kind, options = "Clicks", ("min_count", "known", "arguments")
+
+    def parse(self, tell: Tell) -> Parsed:
+        """Parse the table. Raises DataError, MemoryShortError."""
+        if self.on_bad_line == "skip":
+            raise UsageError(
+                f"{self.what}: hogwild.data.Clicks leaves no lines out; remove data.on_bad_line",
+                code="config/bad-argument",
+            )
+        if self.like is not None:
+            features: Sequence[str] = self.like.names["features"]
+            self.source.number_by(features)
+        numbers, codes, target = self._read(tell)
+        if self.like is None:
+            features = self._features(numbers, codes)
+        encoder = Encoder.of(self.source.fields, features)
+        if self.like is None:
+            self._numbered(encoder, codes)
+        indices = encoder.indices(numbers, codes)
+        self._note(encoder, indices, features)
+        arrays = {
+            "indptr": np.arange(len(target) + 1, dtype=np.int64) * indices.shape[1],
+            "indices": indices.reshape(-1),
+            "values": np.ones(indices.size, np.float32),
+            "target": target,
+        }
+        names = {
+            "features": features,
+            "columns": self.source.columns if self.like is None else self.like.names["columns"],
+        }
+        sizes = {"features": len(features), "fields": indices.shape[1]}
+        return self.finished(Packed.of(self.region_name, "csr", arrays, sizes, names))
+
+    def _read(self, tell: Tell) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return numbers (N, columns in buckets) float32, codes (N, other columns) int32 and target (N,) float32."""
+        parts: list[tuple[np.ndarray, ...]] = []
+        nbytes = 0
+        for _, records in self.source.blocks():
+            parts.append((records.numbers, records.codes.astype(np.int32), records.target[:, 0]))
+            nbytes += sum(part.nbytes for part in parts[-1])
+            self.check_memory(nbytes)
+            tell(*self.text.progress)
+        numbers, codes, target = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return numbers, codes, target
+
+    def _features(self, numbers: np.ndarray, codes: np.ndarray) -> list[str]:
+        """Return the names of the features: column by column, a category's most frequent value first."""
+        names: list[str] = []
+        number = code = 0
+        for field in self.source.fields:
+            known = self.source.known.get(field.name, [])
+            if field.buckets:
+                edges = field.edges(numbers[:, number], sorted({float(rest) for rest in known if rest} - {np.inf}))
+                names += [field.name, *(f"{field.name}<{float(edge)!r}" for edge in edges), f"{field.name}<inf"]
+                number += 1
+                continue
+            if field.hashed:
+                names += [f"{field.name}#{each}" for each in range(field.hashed)]
+            else:
+                names += [field.name, *(f"{field.name}={value}" for value in self._values(code, codes[:, code], known))]
+            code += 1
+        return names
+
+    def _values(self, code: int, column: np.ndarray, known: Sequence[str]) -> list[str]:
+        places = self.source._layout.codes[code].places
+        counts = np.bincount(column[column >= 0], minlength=max(places.values(), default=0) + 1)
+        kept, least = {*known}, self.source.min_count
+        values = [(-int(counts[place]), value) for value, place in places.items()]
+        return [value for times, value in sorted(values) if -times >= least or (times and value in kept)]
+
+    def _numbered(self, encoder: Encoder, codes: np.ndarray) -> None:
+        """Replace the numbers of values, as they came, by their features, in place."""
+        for code, (field, given) in enumerate(zip(self.source._categories, self.source._layout.codes, strict=True)):
+            if field.hashed:
+                continue
+            rows, other = encoder.rows[field.name], encoder.others[field.name]
+            table = np.full(max(given.places.values(), default=0) + 2, other, np.int32)  # the last for missing values
+            for value, place in given.places.items():
+                table[place] = rows.get(value, other)
+            codes[:, code] = table[codes[:, code]]
+
+    def _note(self, encoder: Encoder, indices: np.ndarray, features: Sequence[str]) -> None:
+        if self.like is None:
+            kinds = [
+                f"{field.name} {field.hashed:,} (hashed)" if field.hashed
+                else f"{field.name} {len(encoder.edges[field.name][1]):,} (buckets)" if field.buckets
+                else f"{field.name} {len(encoder.rows[field.name]):,}"
+                for field in self.source.fields
+            ]  # fmt: skip
+            more = ", …" if len(kinds) > MOST_SHOWN else ""
+            shown = ", ".join(kinds[:MOST_SHOWN])
+            self.notes.append(f"{len(features):,} features of {len(kinds)} columns: {shown}{more}")
+        rare = np.isin(indices, [encoder.others[field.name] for field in self.source.fields if not field.hashed])
+        if many := int(np.count_nonzero(rare)):
+            least = self.source.min_count
+            why = f"rarer than min_count {least}" if self.like is None else "unknown to the training data"
+            self.notes.append(f"{many:,} values are missing or {why}: they share a feature of their column")
+
+
+def _split(name: str) -> tuple[str, str, str]:
+    """Return (column, sign, rest) of a feature's name."""
+    at = next((place for place, letter in enumerate(name) if letter in SIGNS), len(name))
+    return name[:at], name[at : at + 1], name[at + 1 :]
+
+
+def _by_column(features: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for column, sign, rest in map(_split, features):
+        if sign:
+            found.setdefault(column, []).append(rest)
+    return found
+
+
+def _buckets(who: str, column: Column, given: Any) -> int | tuple[float, ...]:
+    if type(given) is int and given >= 2:
+        return given
+    is_list = isinstance(given, Sequence) and not isinstance(given, str) and len(given) > 0
+    edges = [np.float32(one) for one in given if isinstance(one, int | float)] if is_list else []
+    if is_list and len(edges) == len(given) and np.isfinite(edges).all() and (np.diff(edges) > 0).all():
+        return tuple(float(edge) for edge in edges)
+    raise bad_argument(
+        f"{who}: buckets of column {column!r} must be a whole number >= 2, or a list of ascending edges, got {given!r}"
+    )
+
+
+def _hash(who: str, column: Column, given: Any) -> int:
+    if type(given) is int and given >= 2:
+        return given
+    raise bad_argument(f"{who}: hash of column {column!r} must be a whole number >= 2, got {given!r}")

@@ -1,0 +1,131 @@
+"""A table of clicks as sparse rows: which features, what their names are, how other files are encoded by them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow", reason="tables are parsed by pyarrow: pip install 'hogwild[csv]'")
+
+from hogwild.data import Clicks
+from hogwild.errors import DataError, UsageError
+from hogwild.feeds.packed import Packed
+from hogwild.job.row_names import KnownNames
+from tests.data.test_text import Here
+
+TABLE = """clicked,site,price,user
+1,news,1.5,ann
+0,news,2.5,bob
+0,shop,9,ann
+1,,,cem
+0,mail,3,ann
+"""
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(content: str, name: str = "clicks.csv") -> Path:
+        path = tmp_path / name
+        path.write_text(content)
+        return path
+
+    return write
+
+
+def packed(path: Path, like: Packed | None = None, **arguments: Any) -> Packed:
+    given: Any = {"target": "clicked"} | arguments
+    return Clicks(path, **given).pack(Here(), "data.train", like)
+
+
+def named(data: Packed) -> list[list[str]]:
+    arrays, names = data.arrays(), data.names["features"]
+    assert arrays["indptr"].tolist() == [row * data.spec.sizes["fields"] for row in range(data.samples + 1)]
+    return [[names[k] for k in row] for row in arrays["indices"].reshape(data.samples, -1).tolist()]
+
+
+def test_every_column_of_a_row_is_a_feature_with_a_name(write: Write) -> None:
+    data = packed(write(TABLE), buckets={"price": [2, 3]}, hash={"user": 5})
+    names = ["site", "site=news", "site=mail", "site=shop", "price", "price<2.0", "price<3.0", "price<inf"]
+    assert data.names["features"] == names + [f"user#{each}" for each in range(5)]
+    assert (data.spec.sizes, data.names["columns"]) == (
+        {"features": 13, "fields": 3}, ("clicked", "site", "price", "user"),
+    )  # fmt: skip
+    rows = named(data)
+    assert [row[:2] for row in rows] == [
+        ["site=news", "price<2.0"], ["site=news", "price<3.0"], ["site=shop", "price<inf"], ["site", "price"],
+        ["site=mail", "price<inf"],
+    ]  # fmt: skip
+    assert rows[0][2] == rows[2][2] == rows[4][2] and all(row[2].startswith("user#") for row in rows)
+    assert data.arrays()["target"].tolist() == [1, 0, 0, 1, 0] and set(data.arrays()["values"]) == {1.0}
+
+
+def test_rare_and_unknown_values_share_their_columns_feature_and_notes_say_so(write: Write) -> None:
+    here, path = Here(), write(TABLE)
+    train = Clicks(path, "clicked", min_count=2, buckets={"price": 2}).pack(here)
+    assert train.names["features"] == ["site", "site=news", "price", "price<2.5", "price<inf", "user", "user=ann"]
+    assert "7 features of 3 columns: site 1, price 2 (buckets), user 1" in here.parsed[0].notes[0]
+    assert "6 values are missing or rarer than min_count 2" in here.parsed[0].notes[1]
+    val = Clicks(
+        write("user,clicked,price,site\nann,1,-9,press\ndan,0,77,news\n", "val.csv"), "clicked", buckets={"price": 2}
+    )
+    found = val.pack(here, "data.val", train)
+    assert sorted(named(found)[0]) == ["price<2.5", "site", "user=ann"]
+    assert sorted(named(found)[1]) == ["price<inf", "site=news", "user"]
+    assert "2 values are missing or unknown to the training data" in here.parsed[1].notes[0]
+
+
+def test_buckets_hold_about_as_many_rows_each_and_few_values_one_each(write: Write) -> None:
+    rng = np.random.default_rng(0)
+    rows = "".join(f"{k % 2},{x},{k % 3}\n" for k, x in enumerate(rng.lognormal(size=1000)))
+    data = packed(write("clicked,x,few\n" + rows), buckets={"x": 8, "few": 8})
+    counts = np.bincount(data.arrays()["indices"].reshape(-1, 2)[:, 0])[1:]
+    assert len(counts) == 8 and (abs(counts - 125) <= 1).all()
+    assert [name for name in data.names["features"] if name.startswith("few")] == [
+        "few",
+        "few<1.0",
+        "few<2.0",
+        "few<inf",
+    ]
+
+
+def test_known_features_stay_however_rare_and_edges_as_they_were(write: Write) -> None:
+    arguments: Any = {"min_count": 2, "buckets": {"price": 2}}
+    old = packed(write(TABLE), **arguments)
+    known = KnownNames({"features": old.names["features"]})
+    grown = Clicks(write("clicked,site,price,user\n1,news,100,dan\n0,shop,200,dan\n"), "clicked", **arguments)
+    grown.remember(known.names)
+    new, unseen = known.extend(grown.pack(Here()))
+    names = ["site", "site=news", "price", "price<2.5", "price<inf", "user", "user=dan", "user=ann"]
+    assert (new.names["features"], unseen) == (names, {"features": [1]})
+    assert new.spec.sizes["features"] == len(names)
+    assert named(new) == [["site=news", "price<inf", "user=dan"], ["site", "price<inf", "user=dan"]]
+
+
+def test_a_million_values_are_a_feature_each(write: Write) -> None:
+    rows = "".join(f"{k % 2},{k * 7}\n" for k in range(1_000_000))
+    data = packed(write("clicked,id\n" + rows))
+    assert data.spec.sizes["features"] == 1_000_001
+    assert len(np.unique(data.arrays()["indices"])) == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "says"),
+    [
+        (TABLE, {"buckets": {"site": 3}}, "line 2: column 'site': 'news' must be a number"),
+        (TABLE.replace("0,shop", ",shop"), {}, "line 4: column 'clicked': the value is missing"),
+        (TABLE.replace("site", "si=te"), {}, "column 'si=te': the name of an input must not contain"),
+        (TABLE, {"buckets": {"price": 1}}, "buckets of column 'price' must be"),
+        (TABLE, {"buckets": {"price": [3, 2]}}, "buckets of column 'price' must be"),
+        (TABLE, {"hash": {"user": 1}}, "hash of column 'user' must be"),
+        (TABLE, {"hash": {"clicked": 8}}, "column 'clicked' is not an input"),
+        (TABLE, {"hash": {"price": 8}, "buckets": {"price": 8}}, "column 'price' has both"),
+        (TABLE, {"hash": {"usr": 8}}, "did you mean 'user'"),
+        (TABLE, {"min_count": 0}, "min_count must be"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_place(write: Write, content: str, arguments: Any, says: str) -> None:
+    with pytest.raises((DataError, UsageError), match=says):
+        packed(write(content), **arguments)
