@@ -74,6 +74,7 @@ TASKS: dict[str, InitTask] = {
     "libsvm-pairs": InitTask("a9a.yaml", "path, factors and lr", (), "pairs", {
         "a9a/a9a}": "samples/pairs_train.svm}", "a9a/a9a.t}": "samples/pairs_test.svm}",
         "batch_size: 1024": "batch_size: 64"}),
+    "clicks": InitTask("templates/clicks.yaml", "path, target, buckets, hash and min_count", (), "clicks"),
     "ratings": InitTask("ratings.yaml", "path, factors and lr; columns, if they are not recognised", (), "ratings", {
         JESTER: f"{RATINGS}ratings.csv, holdout", "factors: 32": "factors: 4", "batch_size: 4096": "batch_size: 256",
         "epochs: 10": "epochs: 20"}),

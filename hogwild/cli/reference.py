@@ -27,7 +27,7 @@ KINDS: Mapping[str, str] = {
     "(outputs, targets).",
 }
 OF_DATA = {
-    *("features", "classes", "outputs", "categories", "channels", "symbols"),
+    *("features", "classes", "outputs", "categories", "channels", "symbols", "fields"),
     *("words", "context", "entities", "relations", "users", "items"),
 }
 COMMON = {"root": "folder to search first; a relative one lies beside the job file, or in the current folder."}

@@ -182,6 +182,18 @@ def plays(draw: random.Random) -> Files:
     return {"plays.csv": _lines(["user,item", *found])}
 
 
+def clicks(draw: random.Random) -> Files:
+    """Return 3,000 views of 20 advertisements on 12 sites, and whether each was clicked: mostly where the site and the
+    advertisement have the same of two topics. Neither alone tells anything; users and hours are noise."""
+
+    def view() -> str:
+        site, ad = draw.randrange(12), draw.randrange(20)
+        is_click = ((site + ad) % 2 == 0) == (draw.random() < 0.95)
+        return f"{is_click:d},site-{site},ad-{ad},user-{draw.randrange(400)},{draw.random() * 24:.1f}"
+
+    return {"clicks.csv": _lines(["clicked,site,ad,user,hour", *(view() for _ in range(3000))])}
+
+
 def family(draw: random.Random) -> Files:
     """Return triples of people, cities, countries and languages. Who lives in a city is a citizen of its country and
     speaks its language; a part of these conclusions is held back."""
@@ -311,6 +323,7 @@ SAMPLES: Mapping[str, Callable[[random.Random], Files]] = {
     "ratings": ratings,
     "jokes": jokes,
     "plays": plays,
+    "clicks": clicks,
     "sentences": sentences,
     "words": words_in_a_line,
     "family": family,

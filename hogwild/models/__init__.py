@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hogwild.models.char_rnn import CharRnn, SequenceClassifier
+    from hogwild.models.click_rows import DeepFm, FieldFactorizationMachine
     from hogwild.models.convnet import ConvNet, LeNet
     from hogwild.models.knowledge_graph import ComplEx, DistMult, RotatE, TransE
     from hogwild.models.lstm_cell import CustomLstm
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
     from hogwild.models.sparse_linear import FactorizationMachine, SparseLinear
 
 __all__ = [
-    "CATALOG", "BprFactorization", "CharRnn", "ComplEx", "ConvNet", "CustomLstm", "DistMult", "FactorizationMachine",
-    "LeNet", "LogisticRegression", "MatrixFactorization", "Mlp", "RotatE", "SequenceClassifier", "SkipGram",
-    "SparseLinear", "Tabular", "TransE",
+    "CATALOG", "BprFactorization", "CharRnn", "ComplEx", "ConvNet", "CustomLstm", "DeepFm", "DistMult",
+    "FactorizationMachine", "FieldFactorizationMachine", "LeNet", "LogisticRegression", "MatrixFactorization", "Mlp",
+    "RotatE", "SequenceClassifier", "SkipGram", "SparseLinear", "Tabular", "TransE",
 ]  # fmt: skip
 
 # The output of `hogwild list models`.
@@ -32,6 +33,8 @@ CATALOG: dict[str, str] = {
     "SparseLinear": "sparse rows, a weight per feature: logistic, hinge, squared, softmax (features, classes, bias)",
     "SkipGram": "word vectors, CBOW, subwords; loss: NegativeSampling (words, dim, window, negatives, cbow, buckets)",
     "FactorizationMachine": "sparse rows, with interactions of every two features (features, factors)",
+    "FieldFactorizationMachine": "clicks: interactions by a vector for each other column (features, fields, factors)",
+    "DeepFm": "clicks: a factorisation machine and a network over its vectors (features, fields, factors, hidden)",
     "ComplEx": "knowledge graph, complex vectors (entities, relations, dim, negatives, reciprocal, n3, dropout)",
     "DistMult": "knowledge graph, real vectors; arguments as ComplEx, losses in hogwild.losses",
     "RotatE": "knowledge graph, rotations: head turned by relation is near tail; arguments as ComplEx",
@@ -44,6 +47,7 @@ _HOMES = {
     "lstm_cell": ("CustomLstm",),  # a layer, for your own models
     "char_rnn": ("CharRnn", "SequenceClassifier"),
     "sparse_linear": ("SparseLinear", "FactorizationMachine"),
+    "click_rows": ("FieldFactorizationMachine", "DeepFm"),
     "skipgram": ("SkipGram",),
     "mlp": ("LogisticRegression", "Mlp", "Tabular"),
     "convnet": ("LeNet", "ConvNet"),
@@ -52,7 +56,7 @@ _HOMES = {
 }
 
 
-_WITH_KERNELS = ("sparse_linear", "skipgram", "knowledge_graph", "matrix_factorization")
+_WITH_KERNELS = ("sparse_linear", "click_rows", "skipgram", "knowledge_graph", "matrix_factorization")
 
 
 def has_kernels(class_path: str) -> bool:

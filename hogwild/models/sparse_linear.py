@@ -30,8 +30,8 @@ SPREAD = 0.01  # initial standard deviation of the factors: at 0 they would have
 _NAMES = {SIGNS: "logistic", PROBABILITIES: "logistic", HINGE: "hinge", SQUARED: "squared", SOFTMAX: "softmax"}
 
 
-class _SparseRows(nn.Module):
-    """Base class of both models. `weight` (features, classes)."""
+class SparseRows(nn.Module):
+    """Base class of models over sparse rows. `weight` (features, classes)."""
 
     weight: nn.Parameter
 
@@ -49,7 +49,7 @@ class _SparseRows(nn.Module):
                 require_ids("features", arrays["indices"], len(self.weight))
 
 
-class SparseLinear(_SparseRows):
+class SparseLinear(SparseRows):
     """One weight per feature, or one per feature and class: logistic regression, a support vector machine, least
     squares or softmax regression, depending on the loss.
 
@@ -74,10 +74,10 @@ class SparseLinear(_SparseRows):
         """Return the compiled update, or the reason for none: of logistic, hinge, squared loss and softmax, by SGD and
         Adagrad, with one output also by FTRL."""
         known = MOST if self.weight.shape[1] > 1 else (*MOST, FTRL)
-        return _fused(LinearUpdate, self, loss, optimizer, known)
+        return fused_by(LinearUpdate, self, loss, optimizer, known)
 
 
-class FactorizationMachine(_SparseRows):
+class FactorizationMachine(SparseRows):
     """A linear model plus the interaction of every two features, as the product of their learnt vectors (Rendle 2010).
     One output: a logit, a margin or a number, depending on the loss.
 
@@ -106,7 +106,7 @@ class FactorizationMachine(_SparseRows):
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
         """Return the compiled update (logistic, hinge, squared loss; SGD, Adagrad), or the reason for none."""
-        return _fused(FactorizationMachineUpdate, self, loss, optimizer)
+        return fused_by(FactorizationMachineUpdate, self, loss, optimizer)
 
 
 def scores(
@@ -135,13 +135,14 @@ def kind_of(loss: Any, classes: int) -> int | str:
     return f"{type(loss).__name__} has no kernel"
 
 
-def _fused(
+def fused_by(
     update: Callable[[int, str], FusedUpdate],
-    model: _SparseRows,
+    model: SparseRows,
     loss: Any,
     optimizer: torch.optim.Optimizer,
     known: Sequence[str] = MOST,
 ) -> FusedUpdate | str:
+    """Return the model's compiled update for this loss and optimizer, or the reason for none."""
     kind = kind_of(loss, model.weight.shape[1])
     if isinstance(kind, str):
         return kind

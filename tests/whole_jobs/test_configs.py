@@ -141,7 +141,7 @@ def make_data(folder: Path) -> None:
             idx(folder / own, f"{stem}-labels", draw.integers(0, 10, count, np.uint8))
     make_sparse_data(folder, draw)
     make_texts(folder, draw)
-    for file, content in (sample_files("arrays") | sample_files("pictures")).items():
+    for file, content in (sample_files("arrays") | sample_files("pictures") | sample_files("clicks")).items():
         (folder / "samples" / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / "samples" / file).write_bytes(content)
 
