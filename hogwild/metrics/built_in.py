@@ -1,5 +1,6 @@
 """The built-in metrics. Most are sums over samples: the totals and counts of all batches are added up and divided once.
-AUC and macro-F1 are no sums: they are computed once from the outputs and targets of all samples."""
+AUC, macro-F1 and the calibration error are no sums: they are computed once from the outputs and targets of all
+samples."""
 
 import math
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from hogwild.metrics.catalog import TOP
 from hogwild.metrics.loss_sums import Loss
 from hogwild.metrics.predictions import Answers, UnsuitableError, difference, judged, log_probabilities
 from hogwild.metrics.ranks import mean_ranks
+
+GROUPS = 10  # of samples, for the calibration error
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,35 @@ def macro_f1(outputs: Any, targets: Tensor, loss: Loss) -> float:
     return _mean_f1(*(torch.bincount(each, minlength=classes) for each in (hits, chosen, wanted)))
 
 
-WHOLE: dict[str, Callable[[Any, Tensor, Loss], float]] = {"auc": auc, "macro_f1": macro_f1}
+def calibration_error(outputs: Any, targets: Tensor, loss: Loss) -> float:
+    """Return the mean distance of a probability from the share that comes true, in GROUPS groups of about as many
+    samples each, by rising probability; samples of one probability share a group (Nguyen and O'Connor 2015; equal
+    widths would put all of a rare click into one). For several classes the probability of the predicted one, for
+    several answers the mean over them."""
+    given = judged(outputs, targets, loss)
+    if isinstance(given, Answers):
+        found = given.outputs.double().sigmoid() if given.are_logits else given.outputs.double()
+        pairs = zip(found.unbind(1), given.wanted.unbind(1), strict=True)
+    else:
+        found = log_probabilities(given).exp()
+        pairs = zip((found.amax(1),), (given.predicted == given.wanted,), strict=True)
+    return _mean([_distance(probabilities, is_true) for probabilities, is_true in pairs])
+
+
+def _distance(probabilities: Tensor, is_true: Tensor) -> float:
+    count = len(probabilities)
+    if not count or bool(probabilities.isnan().any()):
+        return math.nan
+    group = ((mean_ranks(probabilities) - 0.5) * GROUPS / count).long()
+    apart = torch.zeros(GROUPS, dtype=torch.float64).index_add(0, group, probabilities - is_true.double())
+    return float(apart.abs().sum()) / count
+
+
+WHOLE: dict[str, Callable[[Any, Tensor, Loss], float]] = {
+    "auc": auc,
+    "calibration_error": calibration_error,
+    "macro_f1": macro_f1,
+}
 
 
 def _mean_f1(hits: Tensor, predicted: Tensor, wanted: Tensor) -> float:

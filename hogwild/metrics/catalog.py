@@ -27,6 +27,7 @@ CATALOG: Mapping[str, Known] = {
     "top5": Known("share of targets among the k largest outputs; any k: top3, top10", True),
     "auc": Known("area under the ROC curve; several classes: one against the rest; recommenders: of each user", True),
     "log_loss": Known("mean negative logarithm of the probability of the target, unweighted", False),
+    "calibration_error": Known("mean distance of a probability from the share that comes true, in ten groups", False),
     "perplexity": Known("exp of log_loss: the effective number of classes the model chooses between", False),
     "macro_f1": Known("mean of the F1 of all classes: rare classes count equally", True),
     "rmse": Known("root of the mean squared difference between output and target", False),

@@ -325,6 +325,23 @@ def f1_by_definition(predicted: list[int], wanted: list[int]) -> float:
     return sum(scores) / len(scores)
 
 
+def test_the_calibration_error_compares_ten_groups_of_probabilities_with_what_came_true() -> None:
+    draw = np.random.default_rng(0)
+    chance = draw.random(1000).round(3)
+    came_true = draw.random(1000) < chance**2
+    logits = torch.from_numpy(np.log((chance + 1e-6) / (1 - chance + 1e-6))).float()
+    wanted = torch.from_numpy(came_true).float()
+    found = values_over((nn.BCEWithLogitsLoss(), logits, wanted), metrics=["calibration_error"])["calibration_error"]
+    order = np.argsort(chance)
+    parts = [abs((chance[part] - came_true[part]).sum()) for part in np.array_split(order, 10)]
+    assert found == pytest.approx(sum(parts) / 1000, rel=0.02) and 0.1 < found < 0.3  # ties may cross a border
+    constant = torch.zeros(1000), torch.tensor([0.0, 1.0]).repeat_interleave(500)  # one group, whatever their order
+    assert values_over((nn.BCEWithLogitsLoss(), *constant), metrics=["calibration_error"])["calibration_error"] == 0.0
+    sure = torch.tensor([[9.0, -9.0, -9.0]]).repeat(4, 1)
+    found = values_over((nn.CrossEntropyLoss(), sure, torch.tensor([0, 0, 0, 2])), metrics=["calibration_error"])
+    assert found["calibration_error"] == pytest.approx(0.25, abs=1e-6)
+
+
 def test_macro_f1_is_the_mean_over_the_classes_that_occur() -> None:
     expected = f1_by_definition(LOGITS.argmax(1).tolist(), CLASSES.tolist())
     assert values_over((nn.NLLLoss(), LOGITS, CLASSES), metrics=["macro_f1"])["macro_f1"] == pytest.approx(expected)
