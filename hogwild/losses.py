@@ -24,11 +24,23 @@ __all__ = [
 
 
 class LogisticLoss(nn.Module):
-    """Logistic loss, log(1 + exp(-y z)), the mean over the batch: `BCEWithLogitsLoss` for labels of either kind."""
+    """Logistic loss, log(1 + exp(-y z)), the mean over the batch: `BCEWithLogitsLoss` for labels of either kind.
+
+    Arguments:
+        positive_weight: how many times a sample of the class above 0 counts. With 1 the outputs' probabilities are
+            those of the data; with more, rare positives are found more often, and their probabilities are too high."""
+
+    def __init__(self, positive_weight: float = 1.0) -> None:
+        super().__init__()
+        if not 0 < positive_weight < float("inf"):
+            raise ValueError(f"positive_weight must be a finite number above 0, got {positive_weight}")
+        self.positive_weight = positive_weight
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the mean loss of output (B,); in target (B,), above 0 is one class, anything else the other."""
-        return F.binary_cross_entropy_with_logits(output, (target > 0).to(output.dtype))
+        wanted = (target > 0).to(output.dtype)
+        weight = None if self.positive_weight == 1 else 1 + (self.positive_weight - 1) * wanted
+        return F.binary_cross_entropy_with_logits(output, wanted, weight)
 
 
 class HingeLoss(nn.Module):

@@ -29,7 +29,7 @@ from hogwild.kernels.compiling import inlined, is_finite, kernel
 from hogwild.kernels.ftrl import ftrl_step
 from hogwild.kernels.prefetch import ask_ahead
 
-SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # kinds of loss
+SIGNS, PROBABILITIES, HINGE, SQUARED, WEIGHTED_SIGNS = 0, 1, 2, 3, 4  # kinds of loss
 BLOCK = np.uint64(256)  # features: their work arrays stay in the first-level cache
 
 _0, _1, _2 = np.float32(0.0), np.float32(1.0), np.float32(2.0)
@@ -38,18 +38,20 @@ _1U, _2U, _3U, _4U = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 
 @inlined
 def loss_and_slope(kind, z, wanted):  # type: ignore[no-untyped-def]
-    """Return (loss, its derivative by z) of one output, float32. `wanted`: a sign, a probability or a number."""
+    """Return (loss, its derivative by z) of one output, float32. `wanted`: a sign, a probability, a number, or a sign
+    times the sample's weight."""
     if kind == SQUARED:
         return (z - wanted) * (z - wanted), _2 * (z - wanted)
     if kind == HINGE:
         side = _1 if wanted > _0 else -_1
         short = _1 - side * z
         return (short, -side) if short > _0 else (_0, _0)
-    if kind == SIGNS:
+    weight = abs(wanted) if kind == WEIGHTED_SIGNS else _1
+    if kind != PROBABILITIES:
         wanted = _1 if wanted > _0 else _0
     small = np.exp(-abs(z))  # never overflows
     loss = np.log(_1 + small) + max(z, _0) - wanted * z
-    return loss, (_1 if z >= _0 else small) / (_1 + small) - wanted
+    return weight * loss, weight * ((_1 if z >= _0 else small) / (_1 + small) - wanted)
 
 
 @inlined

@@ -117,15 +117,16 @@ class FieldMachineUpdate:
     implements: frozenset[str] = frozenset({"lr_schedule"})
     sides: tuple[Side, ...] = ()
 
-    def __init__(self, kind: int, rule: str) -> None:
+    def __init__(self, kind: int, rule: str, positive: float = 1.0) -> None:
+        """`positive`: how many times a sample above 0 counts, for WEIGHTED_SIGNS."""
         self.name = f"field-aware factorisation machine, {rule}"
-        self._kind, self._rule = kind, rule
+        self._kind, self._rule, self._positive = kind, rule, positive
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind the model, the optimizer and the data."""
         assert isinstance(model, FieldFactorizationMachine)
         self._optimizer, self._params = optimizer, (model.weight, model.factors, model.bias)
-        self._data, self._fields = csr_views(arrays, np.float32), model.fields
+        self._data, self._fields = csr_views(arrays, np.float32, self._positive), model.fields
         views: list[np.ndarray] = []
         for param in self._params:
             sums = sums_of(optimizer, param)

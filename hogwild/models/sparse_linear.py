@@ -24,10 +24,17 @@ from hogwild.kernels.optimizer_rules import (
 from hogwild.losses import HingeLoss, LogisticLoss
 from hogwild.models.row_checks import require_ids
 
-SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # as in kernels/linear.py, which needs numba
+SIGNS, PROBABILITIES, HINGE, SQUARED, WEIGHTED_SIGNS = 0, 1, 2, 3, 4  # as in kernels/linear.py, which needs numba
 SOFTMAX = -1
 SPREAD = 0.01  # initial standard deviation of the factors: at 0 they would have no gradient
-_NAMES = {SIGNS: "logistic", PROBABILITIES: "logistic", HINGE: "hinge", SQUARED: "squared", SOFTMAX: "softmax"}
+_NAMES = {
+    WEIGHTED_SIGNS: "logistic, weighted classes",
+    SIGNS: "logistic",
+    PROBABILITIES: "logistic",
+    HINGE: "hinge",
+    SQUARED: "squared",
+    SOFTMAX: "softmax",
+}
 
 
 class SparseRows(nn.Module):
@@ -127,6 +134,8 @@ def kind_of(loss: Any, classes: int) -> int | str:
         return SOFTMAX if plain else "CrossEntropyLoss with weight, label_smoothing or an ignored class has no kernel"
     if classes > 1:
         return f"{type(loss).__name__} of {classes} outputs has no kernel"
+    if type(loss) is LogisticLoss and loss.positive_weight != 1:
+        return WEIGHTED_SIGNS
     if type(loss) in (LogisticLoss, HingeLoss, nn.MSELoss):
         return {LogisticLoss: SIGNS, HingeLoss: HINGE, nn.MSELoss: SQUARED}[type(loss)]
     if type(loss) is nn.BCEWithLogitsLoss:
@@ -136,7 +145,7 @@ def kind_of(loss: Any, classes: int) -> int | str:
 
 
 def fused_by(
-    update: Callable[[int, str], FusedUpdate],
+    update: Callable[[int, str, float], FusedUpdate],
     model: SparseRows,
     loss: Any,
     optimizer: torch.optim.Optimizer,
@@ -146,7 +155,8 @@ def fused_by(
     kind = kind_of(loss, model.weight.shape[1])
     if isinstance(kind, str):
         return kind
-    return why_not(optimizer, known) or unsuitable(model) or update(kind, rule_of(optimizer))
+    positive = float(getattr(loss, "positive_weight", 1.0))
+    return why_not(optimizer, known) or unsuitable(model) or update(kind, rule_of(optimizer), positive)
 
 
 def unsuitable(model: nn.Module) -> str:
@@ -169,9 +179,10 @@ class LinearUpdate:
     implements: frozenset[str] = frozenset({"lr_schedule"})
     sides: tuple[Side, ...] = (Side("indices", ("weight",)),)
 
-    def __init__(self, kind: int, rule: str) -> None:
+    def __init__(self, kind: int, rule: str, positive: float = 1.0) -> None:
+        """`positive`: how many times a sample above 0 counts, for WEIGHTED_SIGNS."""
         self.name = f"{_NAMES[kind]}, {rule}"
-        self._kind, self._rule = kind, rule
+        self._kind, self._rule, self._positive = kind, rule, positive
         if rule == FTRL:
             self.sides = ()
 
@@ -182,7 +193,7 @@ class LinearUpdate:
         assert isinstance(model, SparseLinear)
         self._optimizer, self._weight, self._bias = optimizer, model.weight, model.bias
         is_softmax = self._kind == SOFTMAX
-        self._data = csr_views(arrays, np.int64 if is_softmax else np.float32)
+        self._data = csr_views(arrays, np.int64 if is_softmax else np.float32, self._positive)
         weight, bias, classes = parameter_view(model.weight), parameter_view(model.bias), model.weight.shape[1]
         sums, bias_sums = sums_of(optimizer, model.weight), sums_of(optimizer, model.bias)
         mine, my_sums = hot_copies(hot, "weight", self._rule, weight, sums)
@@ -237,15 +248,16 @@ class FactorizationMachineUpdate:
     implements: frozenset[str] = frozenset({"lr_schedule"})
     sides: tuple[Side, ...] = (Side("indices", ("weight", "factors")),)
 
-    def __init__(self, kind: int, rule: str) -> None:
+    def __init__(self, kind: int, rule: str, positive: float = 1.0) -> None:
+        """`positive`: how many times a sample above 0 counts, for WEIGHTED_SIGNS."""
         self.name = f"factorisation machine, {rule}"
-        self._kind, self._rule = kind, rule
+        self._kind, self._rule, self._positive = kind, rule, positive
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind the model, the optimizer and the data. Raises ValueError if the arrays of a hot row are not all hot."""
         assert isinstance(model, FactorizationMachine)
         self._optimizer, self._params = optimizer, (model.weight, model.factors, model.bias)
-        self._data = csr_views(arrays, np.float32)
+        self._data = csr_views(arrays, np.float32, self._positive)
         weight, factors, bias = map(parameter_view, self._params)
         sums, factor_sums, bias_sums = (sums_of(optimizer, param) for param in self._params)
         factor_sums = factor_sums if factor_sums.ndim == 2 else np.zeros((1, 1), np.float32)
@@ -272,11 +284,15 @@ class FactorizationMachineUpdate:
         return Tally(loss, applied, len(chunk.rows) - applied)
 
 
-def csr_views(arrays: Mapping[str, np.ndarray], target: type) -> tuple[np.ndarray, ...]:
+def csr_views(arrays: Mapping[str, np.ndarray], kind: type, positive: float = 1.0) -> tuple[np.ndarray, ...]:
     """Return indptr (N+1,) uint64, indices (nnz,) uint32, values (nnz,), target (N,), as views; only a target of
-    another type is copied. Unsigned, because numba checks every signed index for counting from the end."""
+    another type is copied, and one whose samples above 0 count `positive` times: it is their signs times weights.
+    Unsigned, because numba checks every signed index for counting from the end."""
     indptr, indices = arrays["indptr"].view(np.uint64), arrays["indices"].view(np.uint32)
-    return indptr, indices, arrays["values"], arrays["target"].astype(target, copy=False)
+    target: np.ndarray = arrays["target"].astype(kind, copy=False)
+    if positive != 1:
+        target = np.where(target > 0, np.float32(positive), np.float32(-1.0))
+    return indptr, indices, arrays["values"], target
 
 
 def hot_copies(

@@ -17,7 +17,12 @@ from hogwild.models import DeepFm, FieldFactorizationMachine
 
 FIELDS, VALUES, FACTORS, SAMPLES = 4, 5, 3, 24
 FEATURES = FIELDS * VALUES
-LOSSES: dict[str, nn.Module] = {"logistic": LogisticLoss(), "hinge": HingeLoss(), "squared": nn.MSELoss()}
+LOSSES: dict[str, nn.Module] = {
+    "logistic": LogisticLoss(),
+    "weighted": LogisticLoss(positive_weight=3.0),
+    "hinge": HingeLoss(),
+    "squared": nn.MSELoss(),
+}
 RULES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda params: torch.optim.SGD(params, lr=0.02),
     "Adagrad": lambda params: torch.optim.Adagrad(params, lr=0.05),

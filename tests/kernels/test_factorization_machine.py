@@ -18,7 +18,12 @@ from hogwild.models.sparse_linear import FactorizationMachine, FactorizationMach
 from tests.helpers.reverted import reverted
 
 FEATURES, FACTORS, SAMPLES = 20, 5, 24
-LOSSES: dict[str, nn.Module] = {"logistic": LogisticLoss(), "hinge": HingeLoss(), "squared": nn.MSELoss()}
+LOSSES: dict[str, nn.Module] = {
+    "logistic": LogisticLoss(),
+    "weighted": LogisticLoss(positive_weight=3.0),
+    "hinge": HingeLoss(),
+    "squared": nn.MSELoss(),
+}
 RULES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda params: torch.optim.SGD(params, lr=0.02),
     "Adagrad": lambda params: torch.optim.Adagrad(params, lr=0.05),

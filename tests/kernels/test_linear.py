@@ -27,6 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # tor
 
 LOSSES: dict[str, tuple[nn.Module, int]] = {
     "logistic, signs": (LogisticLoss(), 1),
+    "logistic, weighted classes": (LogisticLoss(positive_weight=3.0), 1),
     "logistic, 0 and 1": (nn.BCEWithLogitsLoss(), 1),
     "hinge": (HingeLoss(), 1),
     "squared": (nn.MSELoss(), 1),
@@ -373,3 +374,12 @@ def test_what_has_no_kernel_says_why() -> None:
     ]
     for model, loss, optimizer, words in refused:
         assert words in str(model.fused(loss, optimizer))
+
+
+def test_a_positive_weight_is_torchs_pos_weight_and_a_finite_number_above_0() -> None:
+    output, target = torch.linspace(-3, 3, 12), torch.tensor([0.0, 1.0, 1.0]).repeat(4)
+    expected = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(5.0))(output, target)
+    torch.testing.assert_close(LogisticLoss(positive_weight=5.0)(output, target), expected)
+    for wrong in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="positive_weight must be"):
+            LogisticLoss(positive_weight=wrong)
