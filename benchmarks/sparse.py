@@ -1,4 +1,4 @@
-"""The figures of the sparse models: `make bench-sparse`, about 45 minutes on 2 cores. Needs the data files
+"""The figures of the sparse models: `make bench-sparse`, about 50 minutes on 2 cores. Needs the data files
 (`HOGWILD_DATA`). Run nothing else meanwhile.
 
     python -m benchmarks.sparse                       everything
@@ -21,6 +21,7 @@ from pathlib import Path
 from benchmarks import (
     results,
     roofline,
+    sparse_clicks,
     sparse_curves,
     sparse_embedding,
     sparse_factorisation,
@@ -63,6 +64,10 @@ SECTIONS: dict[str, tuple[Measure, tuple[Figure, ...]]] = {
         sparse_growth.growth,
         (*sparse_figures.GROWN_RMSE.values(), *sparse_figures.GROWN_TIME.values()),
     ),
+    "clicks": (
+        sparse_clicks.clicks,
+        (*sparse_figures.ROWS_OVER_VOWPAL.values(), *sparse_figures.LOG_LOSS_LOST.values()),
+    ),
     "embedding": (sparse_embedding.embedding, tuple(sparse_figures.EMBEDDING.values())),
     "roofline": (roofline.rows, ()),
 }
@@ -71,7 +76,7 @@ SECTIONS: dict[str, tuple[Measure, tuple[Figure, ...]]] = {
 def main(argv: Sequence[str] | None = None) -> None:
     asked = parsed(argv)
     if not os.environ.get("HOGWILD_DATA"):
-        sys.exit("set HOGWILD_DATA to the folder that holds imdb/, jester/, codex-m/ and word-similarity/")
+        sys.exit("set HOGWILD_DATA to the folder that holds a9a/, imdb/, jester/, codex-m/ and word-similarity/")
     effort = QUICK if asked.quick else FULL
     with tempfile.TemporaryDirectory(dir=asked.folder) as scratch:
         folder = Path(scratch) if asked.folder is None else asked.folder

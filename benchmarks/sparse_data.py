@@ -3,7 +3,8 @@ we do, and no peer's clock runs while a text file is read (`load_s` of each says
 
     bag_of_words   imdb: train.npz and test.npz with indptr, indices, values, target
     ratings        a table of users, items and ratings in two parts: npz for peers, `ratings.csv` for us
-    words          imdb_text.txt, unpacked"""
+    words          imdb_text.txt, unpacked
+    census         a9a as a table of categories: CSV, for peers and for us"""
 
 import gzip
 import itertools
@@ -18,6 +19,8 @@ from benchmarks.synthetic_ratings import Shape, tables
 
 IMDB_FEATURES = 89_527
 RATING_COLUMNS = ("user", "item", "rating")
+# a9a's features belong to these many columns of the census, in this order: age, workclass, …, native country.
+CENSUS = (5, 8, 5, 16, 5, 7, 14, 6, 5, 2, 2, 2, 5, 41)
 PREPARATIONS = ("counts", "l2")
 ROWS_AT_ONCE = 1 << 20
 
@@ -40,6 +43,23 @@ def bag_of_words(folder: Path) -> Parts:
     for part, name in ((parts.train, "train"), (parts.test, "test")):
         if not part.exists():
             np.savez(part, **_libsvm(data_folder() / "imdb" / f"imdb_bow_{name}.svm.gz"))
+    return parts
+
+
+def census(folder: Path) -> Parts:
+    """Return a9a as CSV: `income`, 1 for above 50,000 dollars, and for each column the number of its feature, or
+    nothing where the row has none."""
+    parts = Parts(folder / "a9a-train.csv", folder / "a9a-test.csv")
+    ends = np.cumsum(CENSUS)
+    for part, name in ((parts.train, "a9a"), (parts.test, "a9a.t")):
+        with open(data_folder() / "a9a" / name) as rows, open(part, "w") as table:
+            table.write(",".join(["income", *(f"c{number}" for number in range(len(CENSUS)))]) + "\n")
+            for row in rows:
+                label, *features = row.split()
+                values = [""] * len(CENSUS)
+                for feature in (int(one.partition(":")[0]) for one in features):
+                    values[int(np.searchsorted(ends, feature))] = str(feature)
+                table.write(",".join([str(int(int(label) > 0)), *values]) + "\n")
     return parts
 
 

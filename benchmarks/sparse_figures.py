@@ -66,6 +66,16 @@ GROWN_RMSE, GROWN_TIME = (
         ("seconds of training over training anew", 0.2, "x"),
     )
 )
+_MACHINES = {"ftrl": "FTRL-proximal, a linear model", "ffm": "field-aware factorisation machine, 4 factors"}
+ROWS_OVER_VOWPAL = {
+    model: Figure(f"{words}, a9a, 1 worker: rows/s over Vowpal Wabbit", 2.0) for model, words in _MACHINES.items()
+}
+LOG_LOSS_LOST = {
+    model: Figure(
+        f"{words}, a9a: test log loss, ours less Vowpal Wabbit's, means of 3 seeds", 0.0, "", smaller_is_better=True
+    )
+    for model, words in _MACHINES.items()
+}
 EMBEDDING = {
     "Adagrad": Figure("sparse nn.Embedding, batch 1024, one worker: updates/s over stock torch, Adagrad", 2.0),
     "SGD": Figure("sparse nn.Embedding, batch 1024, one worker: updates/s over stock torch, SGD", 1.3),
@@ -74,7 +84,8 @@ EMBEDDING = {
 ASKED = (
     *ROWS_OVER_SGD_CLASSIFIER.values(), IMDB_ACCURACY, TIME_TO_ACCURACY, *SECOND_WORKER.values(), TIME_TO_RMSE,
     OWN_RMSE, *RATINGS_OVER_LIB_MF.values(), WORDS_OVER_GENSIM, SPEARMAN_LOST, TRIPLES_OVER_BIG_GRAPH, MRR_LOST,
-    *RANKING_OVER_NUMPY.values(), *GROWN_RMSE.values(), *GROWN_TIME.values(), *EMBEDDING.values(),
+    *RANKING_OVER_NUMPY.values(), *GROWN_RMSE.values(), *GROWN_TIME.values(), *ROWS_OVER_VOWPAL.values(),
+    *LOG_LOSS_LOST.values(), *EMBEDDING.values(),
 )  # fmt: skip
 
 # Samples a second of the peers where the targets were set, on the machine that `figures.LIKE` names: imdb's 25,000 rows

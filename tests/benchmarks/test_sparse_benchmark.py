@@ -48,6 +48,10 @@ ASKED = [
     ("matrix factorisation, a million ratings that grew by 5 % of users and items ten times: RMSE", 1.01, True),
     ("matrix factorisation, 100,000 ratings that grew by 5 % of users and items ten times: seconds", 0.2, True),
     ("matrix factorisation, a million ratings that grew by 5 % of users and items ten times: seconds", 0.2, True),
+    ("FTRL-proximal, a linear model, a9a, 1 worker: rows/s over Vowpal Wabbit", 2.0, False),
+    ("field-aware factorisation machine, 4 factors, a9a, 1 worker: rows/s over Vowpal Wabbit", 2.0, False),
+    ("FTRL-proximal, a linear model, a9a: test log loss, ours less Vowpal Wabbit's", 0.0, True),
+    ("field-aware factorisation machine, 4 factors, a9a: test log loss, ours less Vowpal Wabbit's", 0.0, True),
     ("sparse nn.Embedding, batch 1024, one worker: updates/s over stock torch, Adagrad", 2.0, False),
     ("sparse nn.Embedding, batch 1024, one worker: updates/s over stock torch, SGD", 1.3, False),
 ]
