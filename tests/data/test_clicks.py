@@ -104,6 +104,16 @@ def test_known_features_stay_however_rare_and_edges_as_they_were(write: Write) -
     assert named(new) == [["site=news", "price<inf", "user=dan"], ["site", "price<inf", "user=dan"]]
 
 
+def test_kept_edges_of_earlier_data_encode_nothing_and_a_table_may_be_packed_again(write: Write) -> None:
+    old = packed(write(TABLE), buckets={"price": [2]})
+    table = Clicks(write(TABLE), "clicked", buckets={"price": [3]})
+    alone = table.pack(Here())
+    new, unseen = KnownNames({"features": old.names["features"]}).extend(alone)
+    assert new.names["features"][-1] == "price<2.0" and unseen == {"features": [1]}
+    assert named(table.pack(Here(), "data.val", new)) == named(alone) == named(table.pack(Here()))
+    assert named(alone)[0][1] == "price<3.0"
+
+
 def test_a_million_values_are_a_feature_each(write: Write) -> None:
     rows = "".join(f"{k % 2},{k * 7}\n" for k in range(1_000_000))
     data = packed(write("clicked,id\n" + rows))

@@ -136,7 +136,7 @@ class Clicks(Csv):
                 )
         self._place = dict(zip(own, self._layout.numbers, strict=True))
         self._encoder: Encoder | None = None
-        self._read_as({field.name: FirstSeen(0, defaultdict(count().__next__)) for field in self._categories})
+        self.number_anew()
 
     @property
     def _categories(self) -> list[Field]:
@@ -165,6 +165,10 @@ class Clicks(Csv):
         data. Raises DataError, also for a bad line if they should be skipped."""
         packed: Packed = reader.pack(_ClicksParsing(self, what, like, on_bad_line, text=self._text)).packed
         return packed
+
+    def number_anew(self) -> None:
+        """Give values numbers as they come from here on."""
+        self._read_as({field.name: FirstSeen(0, defaultdict(count().__next__)) for field in self._categories})
 
     def number_by(self, features: Sequence[str]) -> None:
         """Encode rows by the training data's features from here on."""
@@ -212,14 +216,15 @@ class Encoder:
             if sign == "=" and column in rows:
                 rows[column][rest] = row
             elif sign == "<" and column in bounds:
-                bounds[column].append((float(rest), row))
+                pairs = bounds[column]
+                if not pairs or pairs[-1][0] < np.inf:  # behind it are kept ones of earlier data, of other edges
+                    pairs.append((float(rest), row))
             elif sign == "#" and rest == "0":
                 first[column] = row
             elif not sign:
                 others[column] = row
         edges = {}
         for column, pairs in bounds.items():
-            pairs.sort()
             edges[column] = (
                 np.array([edge for edge, _ in pairs[:-1]], np.float32), np.array([row for _, row in pairs], np.int32)
             )  # fmt: skip
@@ -265,6 +270,8 @@ class _ClicksParsing(Parsing):
         if self.like is not None:
             features: Sequence[str] = self.like.names["features"]
             self.source.number_by(features)
+        else:
+            self.source.number_anew()
         numbers, codes, target = self._read(tell)
         if self.like is None:
             features = self._features(numbers, codes)
