@@ -105,13 +105,16 @@ def test_known_features_stay_however_rare_and_edges_as_they_were(write: Write) -
 
 
 def test_kept_edges_of_earlier_data_encode_nothing_and_a_table_may_be_packed_again(write: Write) -> None:
-    old = packed(write(TABLE), buckets={"price": [2]})
+    old = packed(write(TABLE), buckets={"price": [1, 2, 2.2, 2.4, 2.6, 2.8]})
     table = Clicks(write(TABLE), "clicked", buckets={"price": [3]})
     alone = table.pack(Here())
     new, unseen = KnownNames({"features": old.names["features"]}).extend(alone)
-    assert new.names["features"][-1] == "price<2.0" and unseen == {"features": [1]}
-    assert named(table.pack(Here(), "data.val", new)) == named(alone) == named(table.pack(Here()))
-    assert named(alone)[0][1] == "price<3.0"
+    assert new.names["features"][-1].startswith("price<2.") and unseen == {"features": [1] * 6}
+    assert named(table.pack(Here(), "data.val", new)) == named(alone)
+    assert [row[1] for row in named(alone)] == ["price<3.0", "price<3.0", "price<inf", "price", "price<inf"]
+    other = packed(write("clicked,site,price,user\n1,x,1,y\n", "other.csv"), buckets={"price": [3]})
+    assert named(table.pack(Here(), "data.val", other))[0] == ["site", "price<3.0", "user"]
+    assert named(table.pack(Here())) == named(alone)
 
 
 def test_a_million_values_are_a_feature_each(write: Write) -> None:
