@@ -137,7 +137,18 @@ class CommunicateTask(Task):
     lives: tuple[str, ...] = ()  # address:port of each node's supervisor, which answers as long as it lives
 
 
-TASKS: Mapping[str, Any] = {kind.__name__: kind for kind in (Setup, TrialTask, LoadTask, HoldTask, CommunicateTask)}
+@dataclass(frozen=True, slots=True)
+class PredictTask(Task):
+    """A task that makes a waiting process the predictor of a run (`predictor.py`); it writes its region `beats` alone.
+    `rows`: of the scoreboard."""
+
+    run: str
+    rows: int
+    structure_nbytes: int
+
+
+KINDS = (Setup, TrialTask, LoadTask, HoldTask, CommunicateTask, PredictTask)
+TASKS: Mapping[str, Any] = {kind.__name__: kind for kind in KINDS}
 
 
 def send_parcel(channel: socket.socket, content: Mapping[str, Any], attached: int | None = None) -> None:

@@ -12,11 +12,20 @@ if TYPE_CHECKING:
     from hogwild.host.processes import *  # noqa: F403
     from hogwild.host.resource_tracker import *  # noqa: F403
     from hogwild.host.signals import *  # noqa: F403
+    from hogwild.host.sockets import *  # noqa: F403
     from hogwild.host.topology import *  # noqa: F403
 
 from hogwild.errors import UsageError
 
-_MODULES = ("signals", "topology", "resource_tracker", "cgroups", "kernel_stacks", "processes")  # the light ones first
+_MODULES = (
+    "signals",
+    "sockets",
+    "topology",
+    "resource_tracker",
+    "cgroups",
+    "kernel_stacks",
+    "processes",
+)  # the light ones first
 
 
 def require_linux(system: str = sys.platform) -> None:

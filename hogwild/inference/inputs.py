@@ -237,7 +237,7 @@ class TrainedOn:
         if ids is not None and not issubclass(kind, Csv | Npz | TensorDataset):
             raise UsageError(f"--id {ids}: {self.data.class_path} has no columns of ids", code="usage/no-ids")
         if path == STANDARD_INPUT:
-            return self._of_stream(kind, ids)
+            return self.of_stream(TextStream(Path("standard input"), 0), ids)
         place = str(Path(path).absolute())
         if issubclass(kind, Npz):
             return Ranges(_with_ids(NpzRows(place, self.data.init_args.get("inputs", "x")), ids))
@@ -251,14 +251,17 @@ class TrainedOn:
             return SparseLines(dataset, self.sizes, self.names, TextFile(dataset.path, may_be_zip=True))
         return self.of_dataset(dataset)
 
-    def _of_stream(self, kind: type, ids: str | None) -> Inputs:
+    def of_stream(self, stream: TextStream, ids: str | None) -> Inputs:
+        """Return the inputs in text that is read once. Raises DataError, UsageError."""
+        kind = resolve(self.data.class_path)
+        kind = kind if isinstance(kind, type) else object
         if not issubclass(kind, Csv | LibSvm):
             raise UsageError(
-                f"-: {self.data.class_path} cannot be read from standard input, only tables and libsvm rows can: give "
-                "a file",
+                f"{stream.path}: {self.data.class_path} cannot be read from a stream, only tables and libsvm rows "
+                "can: give a file",
                 code="usage/no-input",
             )
-        dataset = self._built(TextStream(Path("standard input"), 0))
+        dataset = self._built(stream)
         if issubclass(kind, LibSvm):
             return SparseLines(dataset, self.sizes, self.names, None, STREAM)
         return Arriving(_with_ids(self._encoding(dataset), ids))

@@ -10,7 +10,7 @@ from hogwild.data.input_rows import InputRows
 from hogwild.errors import HogwildError, ModelError, UsageError
 from hogwild.inference.answer_file import Encode
 from hogwild.inference.inputs import Cut, Inputs
-from hogwild.inference.scores import Meaning
+from hogwild.inference.scores import Meaning, Scores
 from hogwild.training.evaluator import evaluating
 from hogwild.training.recurrent_state import forward_of
 from hogwild.user_code import raised_text
@@ -30,6 +30,11 @@ class Predictor:
         """Yield the answers of all blocks, in the order of the rows."""
         for number, block in enumerate(self.inputs.blocks()):
             yield self._part(encode, block, number == 0)
+
+    def scores(self) -> Iterator[Scores]:
+        """Yield the answers of all blocks as scores."""
+        for block in self.inputs.blocks():
+            yield self.meaning.scores(block, outputs_of(self.model, block.inputs))
 
     def part(self, encode: Encode, cut: Cut, is_first: bool) -> Part:
         """Return the answer for one block, which `inputs.cuts` names."""

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.config.load import Job
+from hogwild.config.of_run import recorded
 from hogwild.data.cache import DatasetCache
 from hogwild.data.packed_cache import load as load_kept
+from hogwild.data.text_file import TextStream
 from hogwild.errors import CheckpointError, HogwildError, ModelError, RunError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.inference.inputs import TrainedOn, nothing_like
@@ -28,7 +30,7 @@ from hogwild.inference.recommend import Had, ItemRanker, Recommendation
 from hogwild.inference.sample_text import SYMBOLS, sample
 from hogwild.inference.scores import Meaning
 from hogwild.inference.word_vectors import WordVectors
-from hogwild.job.identity import names_beside
+from hogwild.job.identity import names_beside, read_names
 from hogwild.job.packed_data import sizes_for
 from hogwild.parameters.state_dicts import load_model
 from hogwild.storage.checkpoint import load as load_checkpoint
@@ -77,6 +79,14 @@ class Trained:
             _warn_of_defaults(job, checkpoint, known["sizes"])
         return cls(job, checkpoint, made.eval(), dict(known["names"]), dict(known["sizes"]), known["columns"])
 
+    @classmethod
+    def live(cls, run: Path, model: nn.Module) -> "Trained":
+        """Return the model of a running job, with the names in its run directory. Raises NotFoundError, RunError."""
+        job, _, _ = recorded(run)
+        found = read_names(run)
+        names, sizes = dict(found["names"]), dict(found["sizes"])
+        return cls(job, run / "checkpoints" / "live", model, names, sizes, found.get("columns"))
+
     def predict(self, source: Any, *, raw: bool = False) -> Tensor:
         """Return the answers (N, …) for the samples of `source`: a path to a file like the training data's, or a data
         set. They are probabilities, if the job's loss says that the model classifies; else, or with `raw`, the model's
@@ -84,14 +94,21 @@ class Trained:
         DataError, UsageError, ModelError."""
         if isinstance(source, str | Path):
             return torch.cat([*self.predictor(str(source), raw=raw).tensors()])
-        meaning = Meaning.of(self.job, self.names, raw=raw)
-        return torch.cat([*Predictor(self.model, self._trained_on.of_dataset(source), meaning).tensors()])
+        return torch.cat([*Predictor(self.model, self._trained_on.of_dataset(source), self.meaning(raw=raw)).tensors()])
 
     def predictor(self, path: str, *, ids: str | None = None, raw: bool = False) -> Predictor:
         """Return the predictor for a file, or for standard input ("-"). `ids`: its column of ids. Raises as
         `predict`."""
-        meaning = Meaning.of(self.job, self.names, raw=raw)
+        meaning = self.meaning(raw=raw)
         return Predictor(self.model, self._trained_on.of_file(path, ids, self.model), meaning)
+
+    def stream_predictor(self, stream: TextStream, *, raw: bool = False) -> Predictor:
+        """Return the predictor for a table or libsvm rows that are read once. Raises as `predict`."""
+        return Predictor(self.model, self._trained_on.of_stream(stream, None), self.meaning(raw=raw))
+
+    def meaning(self, *, raw: bool = False) -> Meaning:
+        """Return the meaning of the model's outputs. Raises UsageError if they have none for a row."""
+        return Meaning.of(self.job, self.names, raw=raw)
 
     def example(self, path: str | None = None) -> tuple[Tensor, ...]:
         """Return a block of inputs: of a file as `predict` reads it, or of the training data. Raises UsageError if it

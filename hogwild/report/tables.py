@@ -23,6 +23,7 @@ MOST_WORKERS = 16  # shown at first
 ORDINARY = (
     *("spawn", "ready", "restart", "evaluation", "checkpoint", "pause", "spare", "exchange"),
     *("loader-spawn", "loader-ready", "communicator-spawn", "communicator-ready"),
+    *("predictor-spawn", "predictor-ready"),
 )
 QUIET_S = 60.0  # without a record for so long, and for longer than ten intervals, a "running" job may be dead
 ENDS = ("succeeded", "stopped", "cancelled", "failed")

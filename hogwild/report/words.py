@@ -118,6 +118,8 @@ EVENTS = {
     "communicator-exit left": "communicator left",
     "communicator-restart": "communicator restarted",
     "communicator-stall": "communicator stalled",
+    "predictor-exit": "predictor died",
+    "predictor-stall": "predictor stalled",
     "round-refused": "parameters were not finite: batches since the last round are skipped",
     "lane-restarts": "lanes restarted",
     "holder": "process that owns the GPU",
@@ -128,10 +130,10 @@ PLAIN = ("how", "why", "reason", "error", "name", "checkpoint", "plan", "what", 
 # In the title, or technical.
 WITHIN = (
     *("time", "event", "worker", "loader", "incarnation", "pid", "loop_longest_ms"),
-    *("communicator", "generation", "disk"),
+    *("communicator", "predictor", "generation", "disk"),
 )
 TECHNICAL = {  # said by the title and by `how`
-    **dict.fromkeys(("exit", "loader-exit", "communicator-exit"), "kind"),
+    **dict.fromkeys(("exit", "loader-exit", "communicator-exit", "predictor-exit"), "kind"),
     "node-lost": "nodes",
 }
 

@@ -9,6 +9,7 @@ torch is imported with the first region, not with this module: the workers' prot
 
 import mmap
 import os
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ def aligned(nbytes: int) -> int:
 class Region:
     """A piece of shared memory. Views made from it keep it mapped; `descriptor` stays valid while the region lives."""
 
-    def __init__(self, descriptor: int, nbytes: int) -> None:
+    def __init__(self, descriptor: int, nbytes: int, *, writable: bool = True) -> None:
         """Take ownership of `descriptor`; negative: zeros of this process only. Use `allocate`, `attach` or `private`
         instead."""
         import torch
@@ -43,6 +44,12 @@ class Region:
         self._storage: torch.UntypedStorage
         if descriptor < 0:
             self._storage = torch.zeros(nbytes, dtype=torch.uint8).untyped_storage()
+            return
+        if not writable:
+            mapped = mmap.mmap(descriptor, nbytes, prot=mmap.PROT_READ)
+            with warnings.catch_warnings():  # torch has no tensors that cannot be written: a store is a SIGSEGV
+                warnings.simplefilter("ignore", UserWarning)
+                self._storage = torch.frombuffer(mapped, dtype=torch.uint8).untyped_storage()
             return
         # torch duplicates the descriptor and closes its copy with the storage; ours stays open for replacement workers.
         self._storage = torch.UntypedStorage._new_shared_fd_cpu(  # type: ignore[attr-defined]
@@ -87,9 +94,10 @@ class Region:
         return region
 
     @classmethod
-    def attach(cls, descriptor: int, nbytes: int) -> "Region":
-        """Map a region that another process allocated; take ownership of the descriptor."""
-        return cls(descriptor, nbytes)
+    def attach(cls, descriptor: int, nbytes: int, *, writable: bool = True) -> "Region":
+        """Map a region that another process allocated; take ownership of the descriptor. Not `writable`: a store into
+        it kills this process (SIGSEGV)."""
+        return cls(descriptor, nbytes, writable=writable)
 
     def tensor(
         self, dtype: "torch.dtype", shape: Sequence[int], offset: int = 0, strides: Sequence[int] | None = None

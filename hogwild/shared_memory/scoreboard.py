@@ -100,6 +100,7 @@ class Control(IntEnum):
     COMPILER = auto()  # the worker that compiles for all
     FIRST_ITEM = auto()  # items with a lower id were leased before the last rollback and are void
     ELSEWHERE = auto()  # updates of the other nodes of a cluster: for the schedule, not for the staleness
+    STILL = auto()  # number of the pause in which nobody writes parameters now; 0: somebody may
 
 
 TABLE_ROWS = 2 * ITEM_ROWS  # training items, then evaluation items

@@ -39,6 +39,7 @@ from tests.helpers.processes import PATIENCE_S
 ROOT = Path(__file__).resolve().parents[2]
 AREAS = (
     "usage",
+    "predict",
     "config",
     "data",
     "device",

@@ -230,3 +230,12 @@ def test_private_memory_has_no_descriptor_and_asks_nobody(monkeypatch: pytest.Mo
     region = Region.private(100)
     assert descriptor_count() == before
     assert region.array("i8", (12,)).tolist() == [0] * 12 and not region.tensor(torch.uint8, (8,)).is_shared()
+
+
+def test_a_region_mapped_to_be_read_shows_what_is_written_and_cannot_be_written() -> None:
+    written = Region.allocate("only-read", 4096)
+    read = Region.attach(os.dup(written.descriptor), 4096, writable=False)
+    written.array("i8", (2,))[:] = 3, 4
+    assert read.array("i8", (2,)).tolist() == [3, 4] and read.tensor(torch.int64, (2,)).tolist() == [3, 4]
+    maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if "hogwild-only-read" in line]
+    assert sorted(permissions for _, permissions, *_ in maps) == ["r--s", "rw-s"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hogwild.shared_memory.scoreboard import Command
+from hogwild.shared_memory.scoreboard import Command, Control
 from workers.session.outcome import Due, Outcome
 from workers.supervision.pauses import Pauses, PauseStage
 
@@ -25,7 +25,7 @@ class Story:
         self.attached = list(workers)
         self.saving = SimpleNamespace(is_busy=False, is_copying=False, is_read_in_place=False)
         self.pause_task = SimpleNamespace(is_busy=False)
-        board = SimpleNamespace(send=self._say)
+        board = SimpleNamespace(send=self._say, control={})
         supervise = SimpleNamespace(grace_s=GRACE_S)
         self.session = SimpleNamespace(
             board=board,
@@ -133,6 +133,22 @@ def test_a_stop_that_comes_while_a_checkpoint_is_copied_ends_the_job_with_it() -
     story.copied()
     assert story.at(0.2) is STOP
     assert "go on" not in story.told
+
+
+def test_a_pause_is_still_from_the_merge_until_before_workers_are_told_to_go_on() -> None:
+    story = Story(Due(checkpoint=True))
+    board, said = story.session.board, list[tuple[Command, int]]()
+    board.send = lambda command, number=0: said.append((command, board.control.get(Control.STILL, 0)))
+    story.at(0.0)
+    story.parked, story.pause_task.is_busy = {0, 1}, True
+    story.at(0.1)
+    assert not board.control.get(Control.STILL), "buffers are being merged"
+    story.pause_task.is_busy = False
+    story.at(0.2)
+    assert (story.stage, board.control[Control.STILL]) == (PauseStage.COPYING, 1)
+    story.copied()
+    story.at(0.3)
+    assert said == [(Command.PAUSE, 0), (Command.RUN, 0)]
 
 
 @pytest.mark.parametrize("what", ["somebody trains", "somebody dies"])

@@ -3,6 +3,7 @@ shared memory of its task."""
 
 import os
 import sys
+from collections.abc import Collection
 
 import torch
 
@@ -11,9 +12,11 @@ from hogwild.training import torch_settings
 from workers.messages import Start, Task
 
 
-def adopt(start: Start, task: Task, descriptors: list[int]) -> dict[str, Region]:
+def adopt(
+    start: Start, task: Task, descriptors: list[int], *, written: Collection[str] | None = None
+) -> dict[str, Region]:
     """Adopt the parent's current folder, sys.path, environment and torch settings, as a process started now would.
-    Return the task's regions, mapped."""
+    Return the task's regions, mapped; only those `written` can be written, None: all."""
     # The user's folders come first on sys.path, but our modules are all imported by now, so a user's own `workers/` or
     # `hogwild/` shadows nothing.
     sys.path[:] = task.sys_path
@@ -28,7 +31,7 @@ def adopt(start: Start, task: Task, descriptors: list[int]) -> dict[str, Region]
             os.environ[name] = value
     torch_settings.apply(task.torch_settings)
     return {
-        name: Region.attach(descriptor, nbytes)
+        name: Region.attach(descriptor, nbytes, writable=written is None or name in written)
         for (name, nbytes), descriptor in zip(task.regions, descriptors, strict=True)
     }
 

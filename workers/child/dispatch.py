@@ -1,5 +1,5 @@
-"""The role of a child process: its first task makes it a trainer, a loader, a reader, the owner of a GPU, or
-a cluster's communicator."""
+"""The role of a child process: its first task makes it a trainer, a loader, a reader, the owner of a GPU, a
+cluster's communicator, or a predictor."""
 
 import socket
 
@@ -14,6 +14,7 @@ from workers.messages import (
     Leaving,
     LoadTask,
     ParentGone,
+    PredictTask,
     Setup,
     Start,
     TrialTask,
@@ -48,6 +49,13 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
                 regions = adopt(start, task, descriptors)
                 limit_threads(1)
                 return Communicator(start, channel, leaving, task, regions)
+            if isinstance(task, PredictTask):
+                from workers.child.predictor import PredictorLoop  # on request, in few jobs
+
+                redirect_to_files(task.log, task.stacks)
+                regions = adopt(start, task, descriptors, written=("beats",))
+                limit_threads(1)
+                return PredictorLoop(start, channel, leaving, task, regions)
             assert isinstance(task, TrialTask)
             from workers.child.trial import try_out  # in one worker
 

@@ -6,6 +6,7 @@
     loader    fills slots of a stream
     owner     holds the parameters on a GPU
     communicator  exchanges parameters with the other nodes of a cluster
+    predictor  answers calls with the model while it trains, on request
 
 Every process has the same life (`roster.py`, `group.py`); a role is only told another task."""
 
@@ -30,6 +31,7 @@ class Role(StrEnum):
     LOADER = "loader"
     OWNER = "owner"
     COMMUNICATOR = "communicator"
+    PREDICTOR = "predictor"
 
 
 class Supervision(Protocol):
@@ -90,6 +92,16 @@ def limits_of(role: Role, supervise: Supervision, *, needed: int = 1) -> RoleLim
             window_s=supervise.window_s,
             failed_starts=3,
             leave_s=COMMUNICATOR_LEAVE_S,
+        )
+    if role is Role.PREDICTOR:  # nobody needs it
+        return RoleLimits(
+            needed=0,
+            rule="",
+            start_timeout_s=supervise.start_timeout_s,
+            stall_timeout_s=supervise.stall_timeout_s,
+            max_restarts=supervise.max_restarts,
+            window_s=supervise.window_s,
+            failed_starts=3,
         )
     rules = {
         Role.WORKER: f"supervise.min_workers is {supervise.min_workers}",

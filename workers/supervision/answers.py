@@ -1,5 +1,5 @@
 """Answers to requests that come while the job runs: a checkpoint now, the stacks of all processes, other numbers of
-workers and other cores. Each gets one event `request`, some at once, some when the work is done."""
+workers and other cores, a predictor. Each gets one event `request`, some at once, some when the work is done."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from workers.session.requests import Requests
 from workers.session.session import Session
 
 DONE = "done"
-KNOWN = ("checkpoint", "stacks", "resize")
+KNOWN = ("checkpoint", "stacks", "resize", "predictor")
 _CHECKPOINT = {"ask": "checkpoint"}
 
 
@@ -30,10 +30,13 @@ class RequestAnswers:
     def __post_init__(self) -> None:
         self._requests = Requests(self.session.rundir.requests)
 
-    def answer(self, now: float, handles: Iterable[Handle], resize: Callable[[Any], str]) -> None:
+    def answer(
+        self, now: float, handles: Iterable[Handle], resize: Callable[[Any], str], predict: Callable[[], str]
+    ) -> None:
         """Take up new requests, and answer those whose work is done. `handles`: the processes whose stacks can be asked
-        for; `resize`: takes the wanted number of workers and returns why that cannot be, or "". Neither is kept: the
-        reference cycle would keep shared memory alive until garbage collection."""
+        for; `resize`: takes the wanted number of workers and returns why that cannot be, or "";
+        `predict`: starts a predictor, or returns why not. None is kept: the reference cycle would keep shared memory
+        alive until garbage collection."""
         for name, request in self._requests.look(now):
             match request.get("ask"):
                 case "checkpoint":
@@ -42,6 +45,8 @@ class RequestAnswers:
                     self._look(name, request, [handle for handle in handles if handle.log is not None])
                 case "resize":
                     self._resize(name, request, resize)
+                case "predictor":
+                    self._tell(name, request, predict() or DONE)
                 case _:
                     self._tell(name, request, f"it asks for nothing known; known are {', '.join(KNOWN)}")
         self._tell_saved()

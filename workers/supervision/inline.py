@@ -124,7 +124,9 @@ class Inline:
         session.observe([WORKER])
         self._sees_signal()
         session.finish_threads()
-        self._answers.answer(now, (), lambda _: "train.procs: 0 has no workers")
+        self._answers.answer(
+            now, (), lambda _: "train.procs: 0 has no workers", lambda: "train.procs: 0 has no further processes"
+        )
         self._stacks.advance(now)
         due = session.due(now)
         if due:

@@ -25,7 +25,7 @@ from hogwild import host
 from hogwild.errors import RunDirError
 from hogwild.parameters.exchange import copied_bytes
 from hogwild.scheduling.work_queue import WorkQueue
-from hogwild.shared_memory.scoreboard import Command
+from hogwild.shared_memory.scoreboard import Command, Control
 from workers.processes.roster import GAP_S
 from workers.session import rollback
 from workers.session.checkpointing import MEMORY_MARGIN
@@ -147,6 +147,10 @@ class Pauses:
         pause.stage = PauseStage.MERGING
         return self._merged(pause, now)
 
+    def _note_still(self, number: int) -> None:
+        """Note, for a predictor, that nobody writes parameters until this pause is over; 0: that somebody may."""
+        self._session.board.control[Control.STILL] = number
+
     def _fence_late(self, pause: Pause, missing: list[int], now: float) -> None:
         """Fence workers that do not park: a stop is bounded. Its clock adds up time between turns, as in the roster."""
         gap, pause.looked_s = max(0.0, now - pause.looked_s), now
@@ -171,6 +175,7 @@ class Pauses:
             return None
         if session.due(now).rollback:
             return self._go_back(pause, now)
+        self._note_still(pause.number)
         # Check again: workers may have finished the epoch, or the job, while parking.
         if session.due(now).evaluate:
             session.evaluating.start()
@@ -216,6 +221,7 @@ class Pauses:
 
     def _go_back(self, pause: Pause, now: float) -> Outcome | None:
         session = self._session
+        self._note_still(0)
         pause.stage = PauseStage.GOING_BACK
         if session.is_waited_for:  # wait: a checkpoint in flight may be the one to restore
             return None
@@ -229,9 +235,11 @@ class Pauses:
         if (finish := self._session.due(now).finish) is not None:
             if self.current is None or not self._must_take(self._session.due(now)):
                 return finish
+            self._note_still(0)
             self.current.stage = PauseStage.CUTTING  # what is held is not the last committed round
             return None
         if self._rounds is not None and self._rounds.is_held and self.current is not None:
+            self._note_still(0)
             self.current.stage = PauseStage.RELEASING
             return None
         self._resume(time.monotonic())  # a fresh time: the pause may have taken long
@@ -294,6 +302,7 @@ class Pauses:
         sync_every = self._trial.start_slice(now) if self._trial is not None else None
         if sync_every is not None:
             self._session.queue.limits.sync_every = sync_every
+        self._note_still(0)
         self.current = None
         self._session.go_on(now)
         self._session.board.send(Command.RUN, self._count)

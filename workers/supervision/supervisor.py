@@ -23,6 +23,7 @@ from workers.child.recipes import StreamRecipe
 from workers.loading.loaders import Loaders
 from workers.messages import Setup
 from workers.processes.group import ProcessGroup
+from workers.processes.predictor import Predictors
 from workers.processes.roles import Role, is_patient, limits_of
 from workers.processes.roster import Moment, Roster, State
 from workers.processes.team import Team
@@ -63,7 +64,9 @@ class Supervisor:
         self._group = group
         self._workers = Workers(group, session, make_setup)
         self._loaders = _loaders_of(group, session)
+        self._predictors = Predictors(group, session.rundir, make_setup)
         self._teams: list[Team] = [self._loaders, self._workers] if self._loaders is not None else [self._workers]
+        self._teams.append(self._predictors)
         self._rounds = rounds
         group.teams += self._teams
         if rounds is not None:
@@ -111,6 +114,7 @@ class Supervisor:
             leaving = [*self._teams, self._group.pool]
             for handle in self._group.dismiss(leaving, in_order=in_order, is_hurried=self._is_hurried):
                 session.journal.show_message(f"warning: {handle.title} {handle.describe_undead()}; it is left behind")
+            self._predictors.remove_socket()
             self._memory.wait(MEMORY_WAIT_S)
             self._memory.close()
             if self._rounds is not None:
@@ -134,7 +138,7 @@ class Supervisor:
         if self._outcome is not None:
             return
         self._let_others_start(now)
-        self._answers.answer(now, self._group, self._resize)
+        self._answers.answer(now, self._group, self._resize, self._predictors.wish)
         if self._rounds is not None:
             self._rounds.advance(now)
         self._outcome = self._pauses.advance(now) if self._outcome is None else self._outcome
@@ -177,6 +181,7 @@ class Supervisor:
             Role.WORKER: of_workers,
             Role.SPARE: Moment(may_start=disturbs_nobody),
             Role.COMMUNICATOR: Moment(spares=self._group.pool.ready),
+            Role.PREDICTOR: Moment(may_start=session.stop is None),
         }
 
     def _let_others_start(self, now: float) -> None:

@@ -1,0 +1,224 @@
+"""The predictor: answers calls with the model that is being trained, over parameters that it may only read.
+
+    flats, buffers, scoreboard   mapped with PROT_READ: a store would kill this process, never change a parameter
+    own buffers                  private copies, read again before each call from the worker that has trained most
+
+Nobody waits for it, and it waits for nobody. What it reads while workers write is what evaluations of no pause would
+see: each parameter is whole (aligned words), but neighbouring ones, in a row, too, may come from before and after an
+update. A call that asks for `consistent` is computed inside a pause, and again in the next one if that ended first."""
+
+import inspect
+import json
+import math
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hogwild.data.input_rows import InputRows
+from hogwild.data.text_file import TextStream
+from hogwild.errors import HogwildError, ModelError, UsageError
+from hogwild.inference.predict import outputs_of
+from hogwild.inference.scores import Scores
+from hogwild.inference.trained_model import Trained
+from hogwild.parameters import buffers
+from hogwild.parameters.structure_file import load_structure
+from hogwild.scheduling.leases import WorkItem
+from hogwild.shared_memory.region import Region
+from hogwild.shared_memory.scoreboard import Control, Scoreboard
+from hogwild.user_code import raised_text
+from workers.child.call_server import Caller, CallServer
+from workers.messages import Leaving, ParentGone, PredictTask, Start
+
+WAIT_S = 0.2  # between two beats
+STILL_S = 0.001  # between two looks for a pause, while a call waits for one
+OWN = 0  # its place among the buffers' copies in its private memory
+BEAT, CALLS = 0, 1  # words that the supervisor reads
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+
+
+class PredictorLoop:
+    """The work of a predictor. Its first regions are writable: `beats` alone is shared and written."""
+
+    path = ""
+    task = 0
+    item: WorkItem | None = None
+
+    def __init__(
+        self, start: Start, channel: socket.socket, leaving: Leaving, task: PredictTask, regions: dict[str, Region]
+    ) -> None:
+        self._leaving = leaving
+        self._words = regions["beats"].array("i8", (2,))
+        self._board = Scoreboard(regions["scoreboard"], task.rows)
+        self._theirs = regions.get(buffers.REGION)
+        if self._theirs is not None:
+            regions[buffers.REGION] = Region.private(self._theirs.nbytes)
+        structure = regions["structure"].array("u1", (task.structure_nbytes,)).data
+        self._layout, (model, _, _), _ = load_structure(structure, regions, OWN)
+        self._own = regions.get(buffers.REGION)
+        self._model = model.eval()
+        self._trained = Trained.live(Path(task.run), self._model)
+        self._waiting: list[tuple[Caller, dict[str, Any], bytearray]] = []
+        self._ends = channel.fileno(), start.lifeline
+        self._server = CallServer(Path(task.run), *self._ends)
+
+    def run(self) -> None:
+        """Answer calls until told to leave, by SIGTERM or the end of the supervisor."""
+        while not self._leaving.asked:
+            self._words[BEAT] += 1
+            for call in self._server.calls(STILL_S if self._waiting else WAIT_S):
+                if isinstance(call, int):
+                    raise ParentGone("the supervisor is gone")
+                if call[1].get("consistent"):
+                    self._waiting.append(call)
+                else:
+                    self._answer(*call)
+            self._waiting = [call for call in self._waiting if call[0] in self._server.clients and not self._held(call)]
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _held(self, call: tuple[Caller, dict[str, Any], bytearray]) -> bool:
+        """Answer a call if everything it reads was read inside one pause."""
+        number = self._still()
+        return number > 0 and self._answer(*call, is_valid=lambda: self._still() == number)
+
+    def _still(self) -> int:
+        """Return the number of the present pause in which nobody writes; 0 outside one."""
+        return int(self._board.control_words[Control.STILL])
+
+    def _answer(
+        self, client: Caller, header: Mapping[str, Any], content: bytearray, is_valid: Callable[[], bool] = lambda: True
+    ) -> bool:
+        """Answer a call; return False if it must be computed again."""
+        updates = self._board.updates()
+        try:
+            answer, payload = self._computed(header, content)
+        except HogwildError as error:
+            answer, payload = {"error": str(error), "kind": type(error).__name__, "code": error.code}, b""
+        except Exception as error:  # of user code that reads the rows
+            said = ModelError(f"the rows cannot be predicted: {raised_text(error)}", code="model/forward-failed")
+            answer, payload = {"error": str(said), "kind": "ModelError", "code": said.code}, b""
+        if not is_valid():
+            return False
+        self._words[CALLS] += 1
+        self._server.reply(client, {"updates": updates, **answer}, payload)
+        return True
+
+    def _computed(self, header: Mapping[str, Any], content: bytearray) -> tuple[dict[str, Any], bytes]:
+        self._refresh_buffers()
+        match header.get("do"), header.get("form"):
+            case "describe", _:
+                return {"inputs": input_names(self._model)}, b""
+            case "predict", "tensors":
+                output = outputs_of(self._model, tensors_of(header.get("inputs"), content)).contiguous()
+                described = [str(output.dtype).removeprefix("torch."), list(output.shape)]
+                return {"output": described}, bytes_of(output)
+            case "predict", "json":
+                return {}, json.dumps(self._columns(json_of(content))).encode()
+        raise UsageError(f"a call must do describe or predict, got {header!r:.200}", code="predict/bad-message")
+
+    def _refresh_buffers(self) -> None:
+        if self._theirs is None or self._own is None:
+            return
+        batches = self._board.batches()
+        block = buffers.block_of(max(range(len(batches)), key=batches.__getitem__)) if any(batches) else buffers.MASTER
+        layout = self._layout.buffers
+        layout.block(self._own, buffers.block_of(OWN)).copy_(layout.block(self._theirs, block))
+
+    # ---- rows as JSON
+
+    def _columns(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer's columns, by name. Raises UsageError, DataError, ModelError."""
+        raw = given.get("raw") is True
+        if isinstance(text := given.get("text"), str):
+            found: dict[str, list[Any]] = {}
+            for scores in self._of_text(text, raw):
+                for name, values in scores.columns():
+                    found.setdefault(name, []).extend(values.tolist())
+        else:
+            inputs = listed(given.get("inputs"), given.get("dtypes"))
+            meaning = self._trained.meaning(raw=raw)
+            columns = meaning.scores(InputRows({}, inputs), outputs_of(self._model, inputs)).columns()
+            found = {name: values.tolist() for name, values in columns}
+        return {name: [_finite(value) for value in values] for name, values in found.items()}
+
+    def _of_text(self, text: str, raw: bool) -> Iterator[Scores]:
+        descriptor = os.memfd_create("hogwild-rows", os.MFD_CLOEXEC)
+        try:
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(text.encode())
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            stream = TextStream(Path("the call's text"), descriptor)
+            yield from self._trained.stream_predictor(stream, raw=raw).scores()
+        finally:
+            os.close(descriptor)
+
+
+def input_names(model: torch.nn.Module) -> list[str]:
+    """Return the names of the model's inputs; [] if it does not tell."""
+    with suppress(TypeError, ValueError):
+        return [name for name in inspect.signature(model.forward).parameters if name != "state"]
+    return []
+
+
+def tensors_of(described: Any, content: bytearray) -> tuple[Tensor, ...]:
+    """Return the tensors in the bytes of a call. Raises UsageError if they are not as described."""
+    made, at = [], 0
+    try:
+        for name, shape in described:
+            if name not in DTYPES or not all(type(one) is int and one >= 0 for one in shape):
+                raise ValueError(f"{name} {shape}")
+            dtype = getattr(torch, name)
+            nbytes = math.prod(shape) * dtype.itemsize
+            if at + nbytes > len(content):
+                raise ValueError(f"{name} {shape} is more than came")
+            whole = torch.empty(tuple(shape), dtype=dtype)  # aligned, unlike what came
+            if nbytes:
+                flat = torch.from_numpy(np.frombuffer(content, np.uint8, nbytes, at))
+                whole.view(-1).view(torch.uint8).copy_(flat)
+            made.append(whole)
+            at += nbytes
+        if not made or at != len(content):
+            raise ValueError(f"{len(content)} bytes came, {at} are described")
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the call's inputs are not as it says: {error}", code="predict/bad-message") from error
+    return tuple(made)
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    return tensor.view(-1).view(torch.uint8).numpy().tobytes() if tensor.nbytes else b""
+
+
+def json_of(content: bytearray) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(content), dict):
+            return found
+    raise UsageError("the call's content is no JSON object", code="predict/bad-message")
+
+
+def listed(inputs: Any, dtypes: Any) -> tuple[Tensor, ...]:
+    """Return the model's inputs from nested lists. Raises UsageError."""
+    if not isinstance(inputs, list) or not inputs:
+        raise UsageError("a call needs `text`, or `inputs`: a list for each input of the model", code="usage/no-input")
+    given: Sequence[Any] = dtypes if dtypes is not None else [None] * len(inputs)
+    try:
+        if len(given) != len(inputs) or not set(given) <= {*DTYPES, None}:
+            raise ValueError(f"dtypes must name one of {', '.join(DTYPES)} for each input")
+        pairs = zip(inputs, given, strict=True)
+        made = [torch.tensor(one, dtype=None if name is None else getattr(torch, name)) for one, name in pairs]
+        if any(not one.dim() or len(one) != len(made[0]) for one in made):
+            raise ValueError("each must have the same number of rows")
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise UsageError(f"inputs: {raised_text(error)}", code="usage/bad-value") from error
+    return tuple(made)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
