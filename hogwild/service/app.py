@@ -23,10 +23,13 @@ from hogwild.config.locate import shipped
 from hogwild.errors import (
     CheckpointError,
     ConflictError,
+    DataError,
     HogwildError,
+    ModelError,
     NotFoundError,
     RunDirError,
     RunEndedError,
+    RunError,
     ServiceError,
     StorageFullError,
     UsageError,
@@ -52,7 +55,8 @@ STATUS = {
     **dict.fromkeys((ConflictError, CheckpointError, RunEndedError), 409),
     **dict.fromkeys((StorageFullError, RunDirError), 507),
     NotFoundError: 404,
-    UsageError: 422,
+    **dict.fromkeys((UsageError, DataError, ModelError), 422),
+    RunError: 503,
     ServiceError: 503,
 }
 PAGE = Path(__file__).parent / "page"

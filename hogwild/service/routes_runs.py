@@ -23,6 +23,7 @@ from hogwild.service.continuation import copy_checkpoint, files_of
 from hogwild.service.folders import ID
 from hogwild.service.follow import Followed
 from hogwild.service.loop import ServiceLoop
+from hogwild.service.predicting import PassedCalls
 from hogwild.service.routes_jobs import Text
 from hogwild.service.states import JobOrder
 from hogwild.service.views import Row
@@ -61,9 +62,32 @@ class LiveRequest(BaseModel):
     )
 
 
+class Rows(BaseModel):
+    """Rows to predict: `text` as in a file like that of the training data, or the `inputs` of the model."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str | None = Field(None, description="A table with its header, or libsvm rows; targets may be missing.")
+    inputs: list[Any] | None = Field(
+        None, min_length=1, max_length=64, description="For each input of the model, its rows as nested lists."
+    )
+    dtypes: list[Literal["float32", "float64", "int64", "int32", "bool"]] | None = Field(
+        None, description="Of the inputs; default: float32 for numbers with a point, int64 for others."
+    )
+    raw: bool = Field(False, description="The model's outputs as they are, also of one that classifies.")
+    consistent: bool = Field(False, description="Wait for a pause of the training, when no parameter changes.")
+
+
+class Predictions(BaseModel):
+    """Answers for rows. `updates`: those that the model had; `columns`: a value per row, by name."""
+
+    updates: int
+    columns: dict[str, list[Any]]
+
+
 def runs_router(loop: ServiceLoop, followed: Followed) -> APIRouter:
     """Return the routes below /api/v1/jobs/ID."""
-    routes = APIRouter(prefix="/api/v1/jobs/{name}", tags=["runs"])
+    routes, passed = APIRouter(prefix="/api/v1/jobs/{name}", tags=["runs"]), PassedCalls()
 
     async def row_of(name: str) -> Row:
         return await asyncio.wrap_future(loop.call(lambda: loop.row(name)))
@@ -130,6 +154,16 @@ def runs_router(loop: ServiceLoop, followed: Followed) -> APIRouter:
         order, aside = await asyncio.to_thread(_continued, loop, row["id"], checkpoint, given)
         return await asyncio.wrap_future(loop.call(lambda: loop.submit(order, aside)))
 
+    @routes.post("/predict")
+    async def predict(name: Name, given: Rows) -> Predictions:
+        """Predict rows with the model of a running job as it is now. The first call starts its predictor and waits
+        at most 30 s for it; so long, too, for a pause."""
+        row = await row_of(name)
+        check_rows(given, row)
+        wanted = given.model_dump(exclude_none=True, exclude={"consistent"})
+        answer = await passed.pass_on(FilePath(row["run_dir"]), wanted, consistent=given.consistent)
+        return Predictions(**answer)
+
     @routes.post("/requests")
     async def request(name: Name, given: LiveRequest) -> dict[str, Any]:
         """Ask a running job for a checkpoint, for the stacks of its processes, or for other workers and cores; wait for
@@ -175,6 +209,17 @@ def _continued(loop: ServiceLoop, old_id: str, checkpoint: str, given: Continuat
     own: dict[str, Any] = {"id": given.id, "number": 0, "submitted": time.time(), "digest": digest}
     changed = {"changes": tuple(changes), "sweep": None, "sweep_values": {}, **wishes_of(job, loop.machine)}
     return replace(order, mark=secrets.token_hex(16), **own, **changed), aside
+
+
+def check_rows(given: Rows, row: Row) -> None:
+    """Raise UsageError unless there is one kind of rows, ConflictError if the job does not run."""
+    if (given.text is None) == (given.inputs is None):
+        raise UsageError("give text or inputs, one of them", code="usage/contradiction")
+    if row["state"] != "running":
+        raise ConflictError(
+            f"job {row['number']} is {row['state']}: only a running job has a live predictor",
+            code="service/wrong-state",
+        )
 
 
 def check_request(given: LiveRequest, row: Row) -> None:

@@ -120,6 +120,31 @@ def test_a_running_job_answers_requests_and_another_does_not(service: Service, d
     service.client.cancel(live["id"], now=True)
 
 
+def test_rows_are_predicted_by_a_running_job_and_by_no_other(service: Service, done: dict[str, Any]) -> None:
+    live = service.submit("train.procs=1", "train.epochs=100000", "data.val=null", "checkpoint.every_updates=100")
+    service.wait_for_state(live["id"], "running")
+    path, rows = f"{API}/jobs/{live['id']}/predict", [[[0.5] * 64, [0.25] * 64]]
+    status, answer = ask(service, "POST", path, {"inputs": rows})
+    assert status == 200, answer
+    assert len(answer["columns"]["predicted"]) == 2 and len(answer["columns"]) == 11
+    status, later = ask(service, "POST", path, {"inputs": rows, "raw": True, "consistent": True})
+    assert status == 200, later
+    assert {*later["columns"]} == {f"output_{k}" for k in range(10)} and later["updates"] >= answer["updates"]
+    for given, code in [
+        ({}, "usage/contradiction"),
+        ({"inputs": rows, "text": "a"}, "usage/contradiction"),
+        ({"inputs": [[[1.0, 2.0]]]}, "model/forward-failed"),
+        ({"inputs": rows, "dtypes": ["float32", "int64"]}, "usage/bad-value"),
+        ({"text": "a,b\n1,2\n"}, "usage/no-input"),
+        ({"inputs": rows, "unknown": 1}, "service/bad-request"),
+    ]:
+        status, problem = ask(service, "POST", path, given)
+        assert (status, problem["error_code"]) == (422, code), problem
+    status, problem = ask(service, "POST", f"{API}/jobs/{done['id']}/predict", {"inputs": rows})
+    assert (status, problem["error_code"]) == (409, "service/wrong-state")
+    service.client.cancel(live["id"], now=True)
+
+
 def test_the_page_submits_a_text_and_its_files_alone(service: Service) -> None:
     _, templates = ask(service, "GET", f"{API}/templates")
     chosen = next(one for one in templates if one["name"] == "csv-classification")
