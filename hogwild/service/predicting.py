@@ -1,12 +1,13 @@
 """Calls to the predictors of running jobs, passed on by the service, which computes nothing: no torch."""
 
 import asyncio
+import contextlib
 import json
 import threading
 from pathlib import Path
 from typing import Any
 
-from hogwild.errors import ConflictError, HogwildError
+from hogwild.errors import ConflictError
 from hogwild.monitoring.live_calls import LiveCalls
 
 LIMIT_S = 30.0  # for a predictor to start, and for an answer
@@ -40,9 +41,10 @@ class PassedCalls:
             answer: dict[str, Any] | BaseException
             try:
                 answer = _called(run, rows, consistent)
-            except (HogwildError, OSError, ValueError) as error:
+            except Exception as error:  # raised where the call was made
                 answer = error
-            events.call_soon_threadsafe(finish, answer)
+            with contextlib.suppress(RuntimeError):  # the service has ended
+                events.call_soon_threadsafe(finish, answer)
 
         self._count += 1
         threading.Thread(target=work, name="predict", daemon=True).start()

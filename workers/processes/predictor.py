@@ -2,6 +2,7 @@
 (`child/predictor.py`). It starts with the first request for it, and is replaced when it dies. It holds nothing and
 writes no parameter, so its end, even for good, is none of the job's business."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -44,14 +45,18 @@ class Predictors(Team):
         if any(slot.state is State.RETIRED for slot in self.roster.slots):
             return f"it ended too often: {self._why_lost}"
         if not self.roster.count:
-            self._beats = Region.allocate(BEATS, 16)
+            try:
+                self._beats = Region.allocate(BEATS, 16)
+            except (OSError, HogwildError) as error:  # no memory or descriptor: no reason to end the job
+                return str(error)
             self.roster.expect(1)
         return ""
 
     def remove_socket(self) -> None:
         """Remove its socket's file, after its end."""
         if self._beats is not None:
-            (self._rundir.path / SOCKET).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # user code may have made a folder of it
+                (self._rundir.path / SOCKET).unlink()
 
     def prepare(self, number: int) -> tuple[PredictTask, Mapping[str, Region]]:
         setup, regions = self._make_setup(0)
