@@ -137,6 +137,7 @@ def share_data(
         precision=job.train.precision,
         panel=parts.panel,
         inference=parts.infers,
+        progressive=job.evaluate.progressive,
         fused=dict(parts.meetings.hot) if parts.choice.update is not None else None,
         compile=job.model.compile,
         compile_key=compile_key,

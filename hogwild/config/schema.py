@@ -256,6 +256,10 @@ class Evaluate(Section):
     metrics: Metrics = Field(
         default="auto", description="auto: those that suit the loss, or the model's attribute `metrics`."
     )
+    progressive: bool = Field(
+        default=False,
+        description="Score each training batch before it is learnt; records have the metrics of each log.every_s.",
+    )
     monitor: MetricName = Field(default="loss", description="Metric that decides the best checkpoint.")
     mode: Literal["auto", "min", "max"] = Field(
         default="auto", description="Best value of `monitor`; auto: known for built-in metrics."

@@ -14,7 +14,7 @@ from hogwild.feeds.materialise import Reader, division, place_of
 from hogwild.job.trial import Trial, laid, transformed_copy
 from hogwild.metrics.panel import Panel
 from hogwild.training.autocast import check_precision
-from hogwild.training.model_steps import has_evaluation_step, has_training_step
+from hogwild.training.model_steps import MOST_NAMES, has_evaluation_step, has_training_step
 
 if TYPE_CHECKING:
     from hogwild.job.parts import Parts
@@ -56,6 +56,12 @@ def inspect(job: Job, parts: "Parts", reader: Reader) -> None:
             source.lay_contiguous()
     parts.notes += found.notes
     parts.output, parts.loss_names = found.output, found.loss_names
+    if job.evaluate.progressive and len(parts.loss_names) + len(parts.panel.progressive) > MOST_NAMES:
+        raise BuildError(
+            f"evaluate.progressive: {len(parts.panel.progressive)} metrics with the loss, and {len(parts.loss_names)} "
+            f"further losses of the training_step, are more than {MOST_NAMES}: name fewer in evaluate.metrics",
+            code="model/metric",
+        )
     parts.writes_inputs, parts.infers = found.writes_inputs, found.infers
     if parts.val is not None:
         directions(job.evaluate, parts.panel)

@@ -82,6 +82,7 @@ class Trial:
     def of(cls, job: "Job", parts: "Parts") -> "Trial":
         plan, val = parts.train.plan, parts.val
         first, last = plan.positions(plan.batches - 1)
+        scored = parts.train if val is None and job.evaluate.progressive else val
         is_single = plan.merge_single and last - first == 1 and not has_training_step(parts.model)
         return cls(
             memory_format=job.model.memory_format,
@@ -93,8 +94,8 @@ class Trial:
             transform=parts.transform,
             train=_copied(parts.train.head(SAMPLES)),
             single=_copied(parts.train.head(1)) if is_single else None,
-            val=_copied(val.head(SAMPLES)) if val is not None else None,
-            spread=_copied(val.spread()) if val is not None else None,
+            val=_copied(scored.head(SAMPLES)) if scored is not None else None,
+            spread=_copied(val.spread() if val is not None else scored.head(SAMPLES)) if scored is not None else None,
         )
 
     @property
@@ -267,7 +268,7 @@ class _Pass:
         *inputs, target = self.trial.spread
         name = type(self.model).__name__
         with (
-            _failing(lambda: f"{name} cannot be evaluated on {len(target)} samples of data.val"),
+            _failing(lambda: f"{name} cannot be evaluated on {len(target)} samples"),
             evaluating(self.model),
             self._autocast(),
         ):

@@ -110,6 +110,7 @@ def options_set(job: Job) -> list[tuple[str, str]]:
         ("grad_clip", "train.grad_clip", train.grad_clip is not None),
         ("max_staleness", "train.max_staleness", train.max_staleness is not None),
         ("accumulate", "train.accumulate", train.accumulate > 1),
+        ("progressive", "evaluate.progressive", job.evaluate.progressive),
         ("compile", f"model.compile: {job.model.compile}", job.model.compile != "none"),
         ("precision", f"train.precision: {train.precision}", train.precision != "fp32"),
     ]

@@ -98,6 +98,11 @@ class Panel:
         found = known(name)
         return None if found is None else found.higher_is_better
 
+    @property
+    def progressive(self) -> tuple[str, ...]:
+        """The names of the metrics of training batches that are scored before they are learnt: those that are sums."""
+        return tuple(f"progressive_{name}" for name in (LOSS, *(name for name, _ in self._sums())))
+
     # ---- in a worker
 
     @torch.no_grad()
@@ -143,6 +148,13 @@ class Panel:
                 found[name] = value(total / count)
         found |= dict(zip(self.whole, scores, strict=False))
         return {name: found[name] for name in self.reported if name in found}
+
+    def progressive_values(self, totals: Sequence[float], counts: Sequence[float]) -> dict[str, float]:
+        """Return the values of `progressive` from their totals and counts; {} without samples."""
+        if not counts[0]:
+            return {}
+        found = self.values(EvalSums.of([word for pair in zip(totals, counts, strict=True) for word in pair]))
+        return {f"progressive_{name}": value for name, value in found.items()}
 
     def select_metrics(self, output: Any, target: Tensor, loss: Loss) -> "Panel":
         """Try the metrics on some outputs and targets, and leave out default ones that do not suit. Raises BuildError

@@ -391,7 +391,7 @@ class Row:
         """Count batches that began from zero state. Call it after the commit."""
         self.words[Word.LANE_RESTARTS] += batches
 
-    def count_further(self, sums: Sequence[float], counts: Sequence[int]) -> None:
+    def count_further(self, sums: Sequence[float], counts: Sequence[float]) -> None:
         """Add the further losses of the exchange, in the order of their names. Call it after the commit."""
         for first, values in ((Word.FURTHER, sums), (Word.FURTHER + FURTHER_LOSSES, counts)):
             self.floats[first : first + len(values)] += values

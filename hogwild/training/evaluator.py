@@ -41,6 +41,22 @@ def _eval_mode(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+class Scorer:
+    """Scores training batches before they are learnt, with the model in eval mode; it keeps nothing of them."""
+
+    def __init__(self, model: nn.Module, loss: Loss, panel: Panel, precision: str) -> None:
+        self._model, self._loss, self._panel = model, loss, panel
+        self._predict = predictor(model, loss)
+        self._cast = autocast(precision, device_type_of([*model.parameters()]))
+        self._words = 2 * len(panel.progressive)
+
+    def words(self, inputs: tuple[Tensor, ...], target: Tensor) -> list[float]:
+        """Return a total and a count for each of the panel's `progressive` metrics."""
+        with _eval_mode(self._model), torch.no_grad(), self._cast:
+            output, judged = self._predict(inputs, target)
+            return [*self._panel.add(widened(output), judged, self._loss).words[: self._words]]
+
+
 class Evaluator:
     """Owns the buffers of `feed`; the model is the process's own, and gets its former mode back. `outputs` (N, …) and
     `targets` (N, …) are shared, if a metric needs them: rows are written by the owner of their slice. `ranking`: the

@@ -21,7 +21,7 @@ from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Control, Row, Scoreboard
 from hogwild.training import torch_settings
 from hogwild.training.compiled_model import make as make_runs
-from hogwild.training.evaluator import Evaluator
+from hogwild.training.evaluator import Evaluator, Scorer
 from hogwild.training.loss_scaler import scaler_for
 from hogwild.training.place import CpuPlace, open_place
 from hogwild.training.recurrent_state import LaneState
@@ -117,7 +117,10 @@ def _numerics(
             print(make_model_ready(worker_spec, model, update, feed, evaluator, row, lifeline), flush=True)
         add_ranking(evaluator, worker_spec, model, regions, row, lifeline)
         broken_off.pop_all()
-        return Numerics(model, update, feed, evaluator, place, rollbacks, lanes=lanes or NO_LANES)
+        scorer = None
+        if compute.progressive and compute.panel is not None:
+            scorer = Scorer(model.runs, model.loss, compute.panel, compute.precision)
+        return Numerics(model, update, feed, evaluator, place, rollbacks, lanes=lanes or NO_LANES, scorer=scorer)
 
 
 def add_ranking(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hogwild.metrics.panel import Panel
     from hogwild.parameters.worker_model import WorkerModel
     from hogwild.training.autograd_update import AutogradUpdate
-    from hogwild.training.evaluator import Evaluator
+    from hogwild.training.evaluator import Evaluator, Scorer
     from hogwild.training.place import CpuPlace
     from hogwild.training.recurrent_state import LaneState
 
@@ -46,6 +46,7 @@ class Compute:
     precision: str = "fp32"  # of the forward pass and the loss
     panel: "Panel | None" = None  # of an evaluation
     inference: bool = False  # evaluations run under torch.inference_mode
+    progressive: bool = False  # score training batches before they are learnt
     fused: "Mapping[str, np.ndarray] | None" = None  # if a kernel trains the model: array of the data -> its hot rows
     compile: str = "none"  # the model: script, inductor
     compile_key: str = ""  # key of inductor's code in the cache
@@ -136,6 +137,7 @@ class Numerics:
     rollbacks: int = 0
     fused: Fused | None = None
     lanes: "LaneState | NoLanes" = NO_LANES  # for a recurrent model with data.lanes
+    scorer: "Scorer | None" = None  # of training batches before they are learnt
 
     @property
     def path(self) -> str:

@@ -48,7 +48,9 @@ class Unflushed:
     sample_loss: float = 0.0  # sum of their losses
     not_finite: int = 0  # updates skipped for a NaN or infinite loss or gradient
     lane_restarts: int = 0  # batches inside a lane that began from zero state
-    further: list[tuple[list[float], list[int]]] = field(default_factory=list)  # (sums, counts) of further losses
+    further: list[tuple[Sequence[float], Sequence[float]]] = field(
+        default_factory=list
+    )  # (sums, counts) of losses, scores
 
 
 class Trainer:
@@ -94,6 +96,7 @@ class Trainer:
         self._evaluator = numerics.evaluator
         self._place = numerics.place
         self._lanes = numerics.lanes
+        self._scorer, self._scores = numerics.scorer, list[list[float]]()
         self._rollbacks = numerics.rollbacks
 
     def catch_up(self) -> None:
@@ -234,6 +237,7 @@ class Trainer:
         self.profile.enter("check")
         self._done += len(batches)
         self._open.batches += len(batches)
+        self._keep_scores()
         if not (math.isfinite(loss) and self.update.is_finite()):
             self._skip(item, batches)
         else:
@@ -290,12 +294,15 @@ class Trainer:
         return self._staleness > self._most_stale
 
     def _gradient(self, item: WorkItem, batches: Sequence[int]) -> float:
+        self._scores = []
         told = sum(self._backward(item, batch, 1 / len(batches)) for batch in batches)
         return self._place.losses(self.update, told)
 
     def _backward(self, item: WorkItem, number: int, scale: float) -> float:
         self.profile.enter("gather")
         batch = self.train_feed.gather(item.epoch, number)
+        if self._scorer is not None:
+            self._scores.append(self._scorer.words(batch.inputs, batch.target))
         self._place.seed(batch_seed(self._rules.seed, item.epoch, batch.first_position))
         if self._lanes.start_batch(item.epoch, number):
             self._open.lane_restarts += 1
@@ -303,6 +310,13 @@ class Trainer:
         if number + 1 < item.stop:
             self._place.announce(self.train_feed, item.epoch, number + 1)
         return loss
+
+    def _keep_scores(self) -> None:
+        """Count the scores of the update's batches, learnt or not; behind the further losses, which they resemble."""
+        before = [0.0] * len(self.worker_spec.compute.loss_names)
+        for words in self._scores:
+            if all(map(math.isfinite, words)):
+                self._open.further.append(([*before, *words[::2]], [*before, *words[1::2]]))
 
     def _skip(self, item: WorkItem, batches: Sequence[int]) -> None:
         self.update.discard()

@@ -88,11 +88,17 @@ class _Meter:
         )
 
     def _further_since(self) -> dict[str, float]:
-        """Return the means of the further losses of a training_step since the last call."""
+        """Return the means of the further losses of a training_step since the last call, and the metrics of batches
+        scored before they were learnt."""
         sums, counts = (found := self._session.board.further()) - self._further
         self._further = found
-        names = self._session.parts.loss_names
-        return {name: float(sums[k] / counts[k]) for k, name in enumerate(names) if counts[k] > 0}
+        parts = self._session.parts
+        names = parts.loss_names
+        means = {name: float(sums[k] / counts[k]) for k, name in enumerate(names) if counts[k] > 0}
+        if not self._session.job.evaluate.progressive:
+            return means
+        scored = slice(len(names), len(names) + len(parts.panel.progressive))
+        return means | parts.panel.progressive_values(sums[scored].tolist(), counts[scored].tolist())
 
     def _cpu(self, pids: Sequence[int], elapsed_s: float) -> dict[int, float]:
         before = self._cpu_s
