@@ -59,8 +59,8 @@ def test_vectors_of_relations_are_those_from_head_to_tail() -> None:
         (("e1", "likes", "e2"), "either a head or a tail"),
         ((None, "likes", None), "either a head or a tail"),
         (("e1", None, None), "a question has a relation"),
-        (("e77", "likes", None), r"'e77' is not among the 9 entities; similar: e7"),
-        ((None, "like", "e1"), r"'like' is not among the 2 relations; similar: likes"),
+        (("e77", "likes", None), r"'e77' is not among the 9 entities; did you mean 'e7'"),
+        ((None, "like", "e1"), r"'like' is not among the 2 relations; did you mean 'likes'"),
     ],
 )
 def test_a_question_that_cannot_be_answered_is_refused(question: tuple[Any, ...], words: str) -> None:

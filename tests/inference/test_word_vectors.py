@@ -57,7 +57,7 @@ def test_an_unknown_word_is_refused_with_words_that_are_written_alike(vectors: W
 
 def test_a_word_that_is_not_among_them_has_the_vector_of_its_spelling(vectors: WordVectors) -> None:
     royal, male = np.eye(5, dtype=np.float32)[:2]
-    spelled = WordVectors(WORDS, vectors.matrix, lambda word: 2 * male if "m" in word else 0 * royal)
+    spelled = WordVectors(WORDS, vectors.matrix, spelled=lambda word: 2 * male if "m" in word else 0 * royal)
     assert (spelled["mankind"] == 2 * male).all() and "mankind" not in spelled and len(spelled) == 6
     assert spelled.similarity("mankind", "man") == 1 and spelled.similarity("man", "men") == 1
     assert [word for word, _ in spelled.most_similar("mankind", topn=2)] == ["man", "king"]
