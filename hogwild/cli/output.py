@@ -50,6 +50,23 @@ def print_part(text: str) -> None:
         raise RunError(f"cannot write the result to standard output: {error.strerror}", code="run/stdout") from error
 
 
+def put_parts(parts: Iterable[tuple[int, bytes]], out: Path | None, what: str) -> None:
+    """Print encoded rows, (their number, text); or write them to a file, and print how many `what` it has. Raises
+    as `print_part` and `writing`."""
+    if out is None:
+        for _, content in parts:
+            print_part(content.decode().removesuffix("\n"))
+        return
+    from hogwild.inference.answer_file import writing
+
+    count = 0
+    with writing(out) as writer:
+        for rows, content in parts:
+            writer.append(content)
+            count += rows
+    print_result(f"{count:,} {what}: {out}")
+
+
 def print_message(message: str) -> None:
     """Print a message on standard error; ignore errors, as the exit status remains."""
     with contextlib.suppress(OSError):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hogwild.cli.arguments import DataDir, Run, Which
-from hogwild.cli.output import print_message, print_part, print_result, reading
+from hogwild.cli.output import print_message, put_parts, reading
 from hogwild.cli.results import check_file, model_of
 from hogwild.errors import UsageError
 from hogwild.host import raising_on_signals
@@ -60,23 +60,14 @@ def predict(
             model = _live(opened, source, data_dir, consistent=consistent)
         else:
             model = model_of(source, which, data_dir)
-        from hogwild.inference.answer_file import encoder_for, writing
+        from hogwild.inference.answer_file import encoder_for
 
         opened.enter_context(raising_on_signals())
         predictor, encode = model.predictor(input_, ids=ids, raw=raw), encoder_for(out)
         parts = predictor.parts(encode)
         if procs > 1:
             parts = _parts_of(procs, predictor, encode, model.job.supervise, out)
-        if out is None:
-            for _, content in parts:
-                print_part(content.decode().removesuffix("\n"))
-            return
-        count = 0
-        with writing(out) as writer:
-            for rows, content in parts:
-                writer.append(content)
-                count += rows
-    print_result(f"{count:,} predictions: {out}")
+        put_parts(parts, out, "predictions")
 
 
 def _check_live(is_live: bool, consistent: bool, procs: int, which: str | None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hogwild.cli.arguments import Json, Run, Which
-from hogwild.cli.output import print_answer, print_message, print_part, print_result, reading
+from hogwild.cli.output import print_answer, print_message, put_parts, reading
 from hogwild.cli.results import check_file, model_of
 from hogwild.errors import DataError, UsageError
 from hogwild.host import raising_on_signals
@@ -70,7 +70,7 @@ def recommend(
 
 def _for_users(ranker: "ItemRanker", chosen: Sequence[str] | None, top: int | None, out: Path | None) -> None:
     """Write or print a row for each user and item."""
-    from hogwild.inference.answer_file import encoder_for, writing
+    from hogwild.inference.answer_file import encoder_for
     from hogwild.inference.recommend import WITH_RATED
 
     if ranker.had is None:
@@ -80,17 +80,8 @@ def _for_users(ranker: "ItemRanker", chosen: Sequence[str] | None, top: int | No
             f"{unknown:,} of {len(chosen):,} users are not in the training data: they get the most popular items"
         )
     encode = encoder_for(out)
-    parts = ((block, encode(block, number == 0)) for number, block in enumerate(ranker.for_users(chosen, top)))
-    if out is None:
-        for _, content in parts:
-            print_part(content.decode().removesuffix("\n"))
-        return
-    count = 0
-    with writing(out) as writer:
-        for block, content in parts:
-            writer.append(content)
-            count += len(block.user)
-    print_result(f"{count:,} recommendations: {out}")
+    blocks = enumerate(ranker.for_users(chosen, top))
+    put_parts(((len(block.user), encode(block, number == 0)) for number, block in blocks), out, "recommendations")
 
 
 def _ratings(ranker: "ItemRanker", rated: Sequence[str]) -> dict[str, float | None]:
