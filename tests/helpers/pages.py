@@ -180,6 +180,7 @@ def _run(words: list[str]) -> int:
         return main.run(words[2 if words[0] == "python" else 1 :])
     if words[0] == "python":
         sys.path.insert(0, str(Path.cwd()))
+        sys.argv[:] = words[1:]
         runpy.run_path(words[1], run_name="__main__")
         return 0
     return subprocess.run(words, check=False).returncode

@@ -38,9 +38,11 @@ PAGES = {
         "docs/reading-a-report.md",
         "docs/running-jobs.md",
         "docs/predicting.md",
+        "docs/recommending.md",
         "docs/service.md",
     )
 }
+pytestmark = pytest.mark.timeout(900)  # the first test waits for the commands of all pages: a minute or two, if idle
 LANGUAGES = {"console", "python", "yaml", "text", ""}
 DATA = os.environ.get("HOGWILD_DATA")
 
@@ -76,7 +78,7 @@ def results(jobs_folder: Path) -> list[tuple[Step, dict[str, Any]]]:
     (jobs_folder / "STEPS.json").write_text(as_json(given))
     runner = start(jobs_folder, str(jobs_folder / "STEPS.json"), python=("-m", "tests.helpers.pages"))
     try:
-        ended = runner.wait()
+        ended = runner.wait(850)
         assert ended.status == 0, ended.stderr + ended.stdout
         assert not ended.left_behind
         found = json.loads((jobs_folder / "RESULTS.json").read_text())
