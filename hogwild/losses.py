@@ -20,6 +20,8 @@ __all__ = [
     "NegativeSampling",
     "Pairs",
     "SoftmaxLoss",
+    "Violations",
+    "WarpLoss",
 ]
 
 
@@ -75,13 +77,51 @@ class NegativeSampling(nn.Module):
         return -(output.weights * F.logsigmoid(signs * output.scores)).sum()
 
 
-class BprLoss(nn.Module):
-    """Bayesian personalised ranking: the mean of log(1 + exp(-margin)). Every sample is a positive observation, so no
-    target is used."""
+class _ConfidentLoss(nn.Module):
+    """Base class: a loss of pairs in which a rating, or a count, is a weight."""
+
+    def __init__(self, alpha: float = 0.0) -> None:
+        super().__init__()
+        if not alpha >= 0:
+            raise ValueError(f"alpha is {alpha}; it must not be negative")
+        self.alpha = alpha
+
+    def _mean(self, losses: Tensor, target: Tensor) -> Tensor:
+        """Return the mean of losses (B,), weighted if there is an alpha."""
+        return (losses * (1 + self.alpha * target.clamp_min(0))).mean() if self.alpha else losses.mean()
+
+
+class BprLoss(_ConfidentLoss):
+    """Bayesian personalised ranking: the mean of log(1 + exp(-margin)). Every sample is a positive observation.
+
+    Arguments:
+        alpha: a sample has the weight 1 + alpha * count, or rating (Hu, Koren and Volinsky 2008), negative ones as 0;
+            0: all weigh the same. The larger the weights, the smaller the learning rate."""
 
     def forward(self, margins: Tensor, target: Tensor) -> Tensor:
-        """Return the scalar loss of margins (B,); target (B,) is not used."""
-        return nn.functional.softplus(-margins).mean()
+        """Return the scalar loss of margins (B,); target (B,): counts or ratings."""
+        return self._mean(F.softplus(-margins), target)
+
+
+class Violations(NamedTuple):
+    """Pairs in which an item that the user does not have scores too high. `margins` (B,): how much higher the user's
+    own item scores; `weights` (B,): H(its estimated rank), H(r) = 1 + 1/2 + ... + 1/r; 0 where none was found."""
+
+    margins: Tensor
+    weights: Tensor
+
+
+class WarpLoss(_ConfidentLoss):
+    """WARP, weighted approximate-rank pairwise (Weston, Bengio and Usunier 2011): the mean of weight * max(0, 1 -
+    margin); in evaluation all weights are 1.
+
+    Arguments:
+        alpha: as BprLoss's."""
+
+    def forward(self, output: Violations | Tensor, target: Tensor) -> Tensor:
+        """Return the scalar loss of violations, or of margins (B,); target (B,): counts or ratings."""
+        margins, weights = (output, 1.0) if isinstance(output, Tensor) else output
+        return self._mean(weights * F.relu(1 - margins), target)
 
 
 class CandidateLoss(nn.Module):

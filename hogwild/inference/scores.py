@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from hogwild.config.load import Job
 from hogwild.data.input_rows import InputRows
 from hogwild.errors import HogwildError, UsageError
-from hogwild.losses import BprLoss, CandidateLoss, HingeLoss, NegativeSampling
+from hogwild.losses import BprLoss, CandidateLoss, HingeLoss, NegativeSampling, WarpLoss
 from hogwild.metrics.loss_sums import BY_CLASS, BY_SIGN, as_module
 from hogwild.user_code import resolve
 
 RANKING = {
     BprLoss: "it ranks items: use recommend",
+    WarpLoss: "it ranks items: use recommend",
     CandidateLoss: "it ranks the answers of a knowledge graph",
     NegativeSampling: "it learns vectors of words: use similar",
 }

@@ -1,13 +1,19 @@
-"""Bayesian personalised ranking (Rendle, Freudenthaler, Gantner and Schmidt-Thieme 2009): an item that a user has
-should score higher than a random item that it does not have.
+"""Pairwise ranking: an item i that a user has should score higher than an item j that it does not have.
 
-    x = item_bias[i] - item_bias[j] + users[u] . (items[i] - items[j]);   loss = log(1 + exp(-x))
+    x = item_bias[i] - item_bias[j] + users[u] . (items[i] - items[j])
+    BPR: loss = log(1 + exp(-x)), j is random (Rendle, Freudenthaler, Gantner and Schmidt-Thieme 2009)
+    WARP: loss = H(rank) max(0, 1 - x), j is the first of at most `tries` random ones with x < 1, the n-th; the rank is
+    estimated as (items that the user does not have) / n (Weston, Bengio and Usunier, "WSABIE", 2011); H(r) = 1 + 1/2 +
+    ... + 1/r. Without such a j nothing changes.
 
-j is drawn uniformly, again if the user has it. SGD and Adagrad; the race, the order in a chunk, `rates` and similar
-arguments are as in `matrix_factorization.py`. A grid keeps workers out of each other's users. It
-cannot keep them out of each other's items: j is any of all items, so two workers seldom write the same one.
+j is drawn uniformly from the items of the training data, again if the user has it. With `alpha`, a pair has the weight
+1 + alpha * rating (Hu, Koren and Volinsky 2008). SGD and Adagrad; the race, the order in a chunk, `rates` and similar
+arguments are as in `matrix_factorization.py`. A grid keeps workers out of each other's users. It cannot keep them out
+of each other's items: j is any of all items, so two workers seldom write the same one.
 
-    bounds (U+1,) int64, had (N,) int32: the items of user u are had[bounds[u]:bounds[u+1]], in ascending order"""
+    bounds (U+1,) int64, had (N,) int32: the items of user u are had[bounds[u]:bounds[u+1]], in ascending order
+    drawable (D,) int32: the items of the training data
+    tries: 0 for BPR"""
 
 import numpy as np
 
@@ -16,6 +22,7 @@ from hogwild.kernels.matrix_factorization import adagrad_bias, adagrad_number, i
 from hogwild.kernels.rng import STEP, below, mixed
 
 TRIES = 16  # after so many draws the user has (nearly) every item: nothing can be learnt from it
+HALF, EULER = np.float32(0.5), np.float32(0.57722)
 
 _0, _1 = np.float32(0.0), np.float32(1.0)
 _one = np.uint64(1)
@@ -24,22 +31,23 @@ _one = np.uint64(1)
 @inlined
 def has(had, first, last, j):  # type: ignore[no-untyped-def]
     """Return whether j is in had[first:last]."""
+    stop = last
     while first < last:
         middle = (first + last) >> _one
         if had[middle] < j:
             first = middle + _one
         else:
             last = middle
-    return first < np.uint64(len(had)) and had[first] == j
+    return first < stop and had[first] == j
 
 
 @inlined
-def not_had(bounds, had, u, items, state):  # type: ignore[no-untyped-def]
-    """Return one of `items` items that user u does not have, or -1 if TRIES draws found none: int64."""
+def not_had(bounds, had, drawable, u, state):  # type: ignore[no-untyped-def]
+    """Return an item that user u does not have, or -1 if TRIES draws found none: int64."""
     first, last = np.uint64(bounds[u]), np.uint64(bounds[u + _one])
     for _ in range(TRIES):
         state += STEP
-        j = below(mixed(state), items)
+        j = np.int64(drawable[np.uint64(below(mixed(state), len(drawable)))])
         if not has(had, first, last, j):
             return j
     return np.int64(-1)
@@ -61,8 +69,35 @@ def margin(users, items, item_bias, u, i, j):  # type: ignore[no-untyped-def]
     return x + (item_bias[i] - item_bias[j])
 
 
+@inlined
+def pair(bounds, had, drawable, tries, u, i, state, users, items, item_bias):  # type: ignore[no-untyped-def]
+    """Return (j, margin, loss, slope): j is -1 if user u has (nearly) everything; the slope is 0 if nothing is to be
+    learnt."""
+    j = not_had(bounds, had, drawable, u, state)
+    if j < 0:
+        return j, _0, _0, _0
+    x = margin(users, items, item_bias, u, i, np.uint64(j))
+    if tries == 0:
+        lost, slope = loss_and_slope(x)
+        return j, x, lost, slope
+    draws = 1
+    while x >= _1 and draws < tries:
+        other = not_had(bounds, had, drawable, u, state + np.uint64(draws * TRIES) * STEP)
+        if other >= 0:
+            j = other
+            x = margin(users, items, item_bias, u, i, np.uint64(j))
+        draws += 1
+    if x >= _1:
+        return j, x, _0, _0
+    rank = max(1, (len(drawable) - (bounds[u + _one] - bounds[u])) // draws)
+    weight = np.log(np.float32(rank) + HALF) + EULER  # H(rank), at most 2 % less
+    return j, x, weight * (_1 - x), -weight
+
+
 @kernel
-def sgd(rows, user, item, bounds, had, seed, users, items, item_bias, rates, decays):  # type: ignore[no-untyped-def]
+def sgd(  # type: ignore[no-untyped-def]
+    rows, user, item, rating, bounds, had, drawable, seed, tries, alpha, users, items, item_bias, rates, decays
+):  # fmt: skip
     """Train on samples `rows` (n,) int64; return (sum of losses, samples applied, samples without a pair: users who
     have everything). users (U, k), items (I, k), item_bias (I,), float32. The draws depend only on `seed`, uint64, and
     the sample."""
@@ -72,17 +107,19 @@ def sgd(rows, user, item, bounds, had, seed, users, items, item_bias, rates, dec
     for n in range(len(rows)):
         at = np.uint64(rows[in_turns(n, half)])
         u, i = np.uint64(user[at]), np.uint64(item[at])
-        drawn = not_had(bounds, had, u, len(items), mixed(seed ^ (at * STEP)))
+        state = mixed(seed ^ (at * STEP))
+        drawn, x, lost, slope = pair(bounds, had, drawable, tries, u, i, state, users, items, item_bias)
         if drawn < 0:
             alone += 1
             continue
-        j = np.uint64(drawn)
-        x = margin(users, items, item_bias, u, i, j)
-        lost, slope = loss_and_slope(x)
-        if not is_finite(x):
+        weight = _1 + alpha * max(rating[at], _0)
+        if not is_finite(x * weight):
             continue
-        loss += lost
+        loss += weight * lost
         applied += 1
+        if tries and slope == _0:
+            continue
+        j, slope = np.uint64(drawn), weight * slope
         item_bias[i] = bias_keep * item_bias[i] - bias_rate * slope
         item_bias[j] = bias_keep * item_bias[j] + bias_rate * slope
         step, other_step = -rate * slope, -other_rate * slope
@@ -96,8 +133,8 @@ def sgd(rows, user, item, bounds, had, seed, users, items, item_bias, rates, dec
 
 @kernel
 def adagrad(  # type: ignore[no-untyped-def]
-    rows, user, item, bounds, had, seed, users, items, item_bias, user_sums, item_sums, item_bias_sums,
-    rates, decays, epsilons,
+    rows, user, item, rating, bounds, had, drawable, seed, tries, alpha, users, items, item_bias,
+    user_sums, item_sums, item_bias_sums, rates, decays, epsilons,
 ):  # fmt: skip
     """Train as `sgd`, with a separate rate for each number."""
     rate, other_rate, decay, other_decay = rates[0], rates[1], decays[0], decays[1]
@@ -106,17 +143,19 @@ def adagrad(  # type: ignore[no-untyped-def]
     for n in range(len(rows)):
         at = np.uint64(rows[in_turns(n, half)])
         u, i = np.uint64(user[at]), np.uint64(item[at])
-        drawn = not_had(bounds, had, u, len(items), mixed(seed ^ (at * STEP)))
+        state = mixed(seed ^ (at * STEP))
+        drawn, x, lost, slope = pair(bounds, had, drawable, tries, u, i, state, users, items, item_bias)
         if drawn < 0:
             alone += 1
             continue
-        j = np.uint64(drawn)
-        x = margin(users, items, item_bias, u, i, j)
-        lost, slope = loss_and_slope(x)
-        if not is_finite(x):
+        weight = _1 + alpha * max(rating[at], _0)
+        if not is_finite(x * weight):
             continue
-        loss += lost
+        loss += weight * lost
         applied += 1
+        if tries and slope == _0:
+            continue
+        j, slope = np.uint64(drawn), weight * slope
         adagrad_bias(item_bias, item_bias_sums, i, slope, rates[3], decays[3], epsilons[3])
         adagrad_bias(item_bias, item_bias_sums, j, -slope, rates[3], decays[3], epsilons[3])
         for f in range(np.uint64(users.shape[1])):

@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     from hogwild.models.char_rnn import CharRnn, SequenceClassifier
     from hogwild.models.click_rows import DeepFm, FieldFactorizationMachine
     from hogwild.models.convnet import ConvNet, LeNet
+    from hogwild.models.implicit_factorization import BprFactorization, WarpFactorization
     from hogwild.models.knowledge_graph import ComplEx, DistMult, RotatE, TransE
     from hogwild.models.lstm_cell import CustomLstm
-    from hogwild.models.matrix_factorization import BprFactorization, MatrixFactorization
+    from hogwild.models.matrix_factorization import MatrixFactorization
     from hogwild.models.mlp import LogisticRegression, Mlp, Tabular
     from hogwild.models.skipgram import SkipGram
     from hogwild.models.sparse_linear import FactorizationMachine, SparseLinear
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CATALOG", "BprFactorization", "CharRnn", "ComplEx", "ConvNet", "CustomLstm", "DeepFm", "DistMult",
     "FactorizationMachine", "FieldFactorizationMachine", "LeNet", "LogisticRegression", "MatrixFactorization", "Mlp",
-    "RotatE", "SequenceClassifier", "SkipGram", "SparseLinear", "Tabular", "TransE",
+    "RotatE", "SequenceClassifier", "SkipGram", "SparseLinear", "Tabular", "TransE", "WarpFactorization",
 ]  # fmt: skip
 
 # The output of `hogwild list models`.
@@ -40,6 +41,7 @@ CATALOG: dict[str, str] = {
     "RotatE": "knowledge graph, rotations: head turned by relation is near tail; arguments as ComplEx",
     "TransE": "knowledge graph, translations: head + relation is near tail; arguments as ComplEx",
     "BprFactorization": "ranking of items per user (BPR), from purchases or views (users, items, factors, l2)",
+    "WarpFactorization": "as BprFactorization, for the top of the list (WARP) (users, items, factors, l2, tries)",
     "MatrixFactorization": "users and items, biases and products, for ratings (users, items, factors, bias, mean, l2)",
 }
 
@@ -52,11 +54,15 @@ _HOMES = {
     "mlp": ("LogisticRegression", "Mlp", "Tabular"),
     "convnet": ("LeNet", "ConvNet"),
     "knowledge_graph": ("ComplEx", "DistMult", "RotatE", "TransE"),
-    "matrix_factorization": ("BprFactorization", "MatrixFactorization"),
+    "matrix_factorization": ("MatrixFactorization",),
+    "implicit_factorization": ("BprFactorization", "WarpFactorization"),
 }
 
 
-_WITH_KERNELS = ("sparse_linear", "click_rows", "skipgram", "knowledge_graph", "matrix_factorization")
+_WITH_KERNELS = (
+    *("sparse_linear", "click_rows", "skipgram", "knowledge_graph"),
+    *("matrix_factorization", "implicit_factorization"),
+)
 
 
 def has_kernels(class_path: str) -> bool:

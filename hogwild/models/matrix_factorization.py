@@ -1,10 +1,8 @@
-"""Matrix factorisation: a user's rating of an item as the product of two short learnt vectors.
+"""Matrix factorisation: a user's rating of an item as the product of two short learnt vectors; and what it shares with
+`implicit_factorization.py`, for what users have, without ratings.
 
-MatrixFactorization   explicit ratings, squared loss
-BprFactorization      what users have, and no ratings: pairs of items, `BprLoss`
-
-Both take samples (user (B,), item (B,)) from hogwild.data.Ratings, and have compiled updates. Their tables have sparse
-gradients: a batch touches few rows."""
+All models take samples (user (B,), item (B,)) from hogwild.data.Ratings, and have compiled updates. Their tables have
+sparse gradients: a batch touches few rows."""
 
 import math
 from collections.abc import Mapping
@@ -20,13 +18,10 @@ from hogwild.errors import ModelError
 from hogwild.formatting import counted
 from hogwild.kernels import optimizer_rules
 from hogwild.kernels.fused import Arrays, Chunk, GridPlace, Hot, Side, Swept, Tally
-from hogwild.losses import BprLoss
 from hogwild.models.row_checks import not_float32, require_ids
 from hogwild.optimizers import RowWiseAdagrad
 
 SPREAD = 0.1  # initial standard deviation of a row's numbers
-PAIRS = 1 << 24  # users times items, one byte each: up to this size the model stores who has what
-DRAWS = 8
 NOISE = 0.7  # of a rating's standard deviation, what no model explains; see `fitting_l2`
 LOOKED_AT = 1 << 20  # ratings whose standard deviation is taken
 _NONE, _ONE, _NOWHERE, _NOBODY = (
@@ -36,7 +31,6 @@ _NONE, _ONE, _NOWHERE, _NOBODY = (
     np.zeros(2, np.int64),
 )
 _ALONE = np.zeros((2, 2), np.int64)[:, 0]  # not contiguous, as a scoreboard's words: kernels are compiled once
-TRAINED, HELD_BACK = 1, 2
 
 
 def embedding(rows: int, width: int, spread: float, sparse: bool) -> nn.Embedding:
@@ -72,22 +66,22 @@ def _is_mean_square(loss: Any) -> bool:
 
 class _Penalty(torch.autograd.Function):
     """Identity on looked-up rows (B, k); the backward pass adds each row's share of l2/2 |row|^2, as a mean over the
-    batch. So L2 needs no pass over the tables, and works with every optimizer."""
+    batch, for rows with 1 in `paid` (B, 1) only. So L2 needs no pass over the tables, and every optimizer can do it."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, l2: float) -> Tensor:
-        ctx.save_for_backward(rows)
+    def forward(ctx: Any, rows: Tensor, l2: float, paid: Tensor | None) -> Tensor:
+        ctx.save_for_backward(rows if paid is None else rows * paid)
         ctx.l2 = l2
         return rows.view_as(rows)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (rows,) = ctx.saved_tensors
-        return grads[0].add(rows, alpha=ctx.l2 / max(1, len(rows))), None
+        return grads[0].add(rows, alpha=ctx.l2 / max(1, len(rows))), None, None
 
 
-class _Factors(nn.Module):
-    """Base class: two tables, and the methods of both models. A held-out rating counts in the metrics of all items from
+class Factors(nn.Module):
+    """Base class: two tables, and the methods of all models. A held-out rating counts in the metrics of all items from
     `least_relevant` on."""
 
     least_relevant = -math.inf
@@ -125,12 +119,13 @@ class _Factors(nn.Module):
         """For a comparison of gradients with the loss, which lacks the penalty: only the backward pass pays it."""
         self.l2 = 0.0
 
-    def _row(self, table: nn.Embedding, index: Tensor) -> Tensor:
+    def _row(self, table: nn.Embedding, index: Tensor, paid: Tensor | None = None) -> Tensor:
+        """Return rows (B, k); `paid` (B, 1), 0 or 1: the rows whose penalty is paid."""
         rows: Tensor = table(index)
-        return _Penalty.apply(rows, self.l2) if self.l2 and rows.requires_grad else rows
+        return _Penalty.apply(rows, self.l2, paid) if self.l2 and rows.requires_grad else rows
 
 
-class MatrixFactorization(_Factors):
+class MatrixFactorization(Factors):
     """Ratings as mean + user_bias[u] + item_bias[i] + user[u] . item[i] (Koren, Bell and Volinsky 2009), for
     `torch.nn.MSELoss`.
 
@@ -219,88 +214,8 @@ class MatrixFactorization(_Factors):
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
         """Return the compiled update (mean squared error; SGD, Adagrad, RowWiseAdagrad), or the reason for none."""
         if not _is_mean_square(loss):
-            return f"its fused update is for torch.nn.MSELoss, not for {_name(loss)}"
+            return f"its fused update is for torch.nn.MSELoss, not for {loss_name(loss)}"
         return why_not(self, optimizer, [*RULES]) or RatingsUpdate(type(optimizer), self.user.embedding_dim)
-
-
-class BprFactorization(_Factors):
-    """Bayesian personalised ranking (Rendle et al. 2009): item_bias[i] + user[u] . item[i] should be higher for an item
-    that a user has than for one it does not have. For `BprLoss`.
-
-    Its output is the margin between the item of the sample and a drawn one: random in training, always the same in
-    evaluation, so that evaluations can be compared. An item that the user has is drawn again, as in the fused update
-    (in an evaluation, an item that it has in either part of the data), if users times items are at most 16 million;
-    beyond that a user has few of the items, and this is not checked. Raises ValueError for a size below 1.
-
-    Arguments:
-        users: different users.
-        items: different items.
-        factors: numbers of a user's or an item's vector.
-        l2: penalty on the three rows that a pair touches, as in MatrixFactorization.
-        sparse: gradients hold only the touched rows; false for optimizers that need dense ones."""
-
-    had: Tensor
-
-    def __init__(self, users: int, items: int, factors: int = 32, l2: float = 0.0, sparse: bool = True) -> None:
-        super().__init__(users, items, factors, l2, sparse)
-        if items < 2:
-            raise ValueError("items is 1; a pair needs two")
-        self.item_bias = embedding(items, 1, 0.0, sparse)
-        self.register_buffer("had", torch.zeros(0, 0, dtype=torch.uint8), persistent=False)
-
-    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
-        """Check the data as every factorisation does; store who has what."""
-        super().see(train, val)
-        if self.user.num_embeddings * self.item.num_embeddings > PAIRS:
-            return
-        had = np.zeros((self.user.num_embeddings, self.item.num_embeddings), np.uint8)
-        for part, mark in ((train, TRAINED), (val, HELD_BACK)):
-            if part is not None:
-                had[part["user"], part["item"]] |= mark
-        self.had = torch.from_numpy(had)
-
-    def forward(self, user: Tensor, item: Tensor) -> Tensor:
-        """Return margins (B,) for user (B,), item (B,) int."""
-        other = self.drawn(user, item)
-        own = self._row(self.item, item) - self._row(self.item, other)
-        bias = self._row(self.item_bias, item) - self._row(self.item_bias, other)
-        margins: Tensor = (self._row(self.user, user) * own).sum(-1) + bias.squeeze(-1)
-        return margins
-
-    def drawn(self, user: Tensor, item: Tensor) -> Tensor:
-        """Return (B,) int64: another item for each sample, in training from torch's generator. If a user has (nearly)
-        every item, it may be one that the user has."""
-        found = self._draw(user, item, 0)
-        marks = TRAINED if self.training else TRAINED | HELD_BACK  # training must not know the validation data
-        for number in range(1, DRAWS if len(self.had) else 0):
-            again = (self.had[user.long(), found] & marks) != 0
-            found = torch.where(again, self._draw(user, item, number), found)
-        return found
-
-    def _draw(self, user: Tensor, item: Tensor, number: int) -> Tensor:
-        others = self.item.num_embeddings - 1
-        if self.training:
-            place = torch.randint(others, item.shape, device=item.device)
-        else:
-            mixed = user.long() * 2_654_435_761 + item.long() * 40_503 + number * 7_919 + 12_345
-            place = (mixed % 2_147_483_647 * 48_271) % 2_147_483_647 % others
-        return place + (place >= item)
-
-    @torch.no_grad()
-    def scores(self, users: Tensor) -> Tensor:
-        """Return (B, items) scores for `users` (B,): higher is better; they are not ratings. No gradient."""
-        return self.user.weight[users] @ self.item.weight.T + self.item_bias.weight.T
-
-    @torch.no_grad()
-    def item_appeal(self) -> Tensor:
-        """Return (items,), the scores for an unknown user: the item's bias, which grows with its popularity."""
-        return self.item_bias.weight.squeeze(-1)
-
-    def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
-        """Return the compiled update for `BprLoss` with SGD or Adagrad, or the reason for none."""
-        if type(loss) is not BprLoss:
-            return f"its fused update is for hogwild.losses.BprLoss, not for {_name(loss)}"
-        return why_not(self, optimizer, [SGD, Adagrad]) or RankingUpdate(type(optimizer))
 
 
 def check_arrays(arrays: Mapping[str, np.ndarray], users: int, items: int) -> None:
@@ -339,12 +254,13 @@ def why_not(model: nn.Module, optimizer: torch.optim.Optimizer, known: list[Any]
     return not_float32(model)
 
 
-def _name(loss: Any) -> str:
+def loss_name(loss: Any) -> str:
+    """Return the name of a loss, a class's or a function's."""
     return getattr(loss, "__qualname__", type(loss).__qualname__)
 
 
 class FactorizationUpdate:
-    """Base class of both updates: views of the tables and of the optimizer's sums; a rate, a decay and an epsilon per
+    """Base class of all updates: views of the tables and of the optimizer's sums; a rate, a decay and an epsilon per
     table.
 
     `hot`: if all rows of a table are hot, the kernel uses its private copy, and that of its sums; otherwise it writes
@@ -360,7 +276,7 @@ class FactorizationUpdate:
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
-        assert isinstance(model, MatrixFactorization | BprFactorization)
+        assert isinstance(model, Factors)
         check_arrays(arrays, model.user.num_embeddings, model.item.num_embeddings)
         self._arrays = arrays
         groups = {param: group for group in optimizer.param_groups for param in group["params"]}
@@ -434,33 +350,3 @@ class RatingsUpdate(FactorizationUpdate):
         """Update as `run` does, batch after batch."""
         meeting = (columns, place.words, place.ignored, place.own, place.stamp, insist)
         return Swept(*self._call((_NONE, borders, rates, *meeting, *self._data), self._constants))
-
-
-class RankingUpdate(FactorizationUpdate):
-    """Fused update of a BprFactorization, pair by pair. A sample of a user who has every item makes no pair: it is
-    neither applied nor counted as not finite.
-
-    Each worker stores which items a user has: 8 bytes per user, and the data itself if it is sorted by user and item,
-    as hogwild.data.Ratings is; otherwise also a sorted copy, 4 bytes per sample."""
-
-    sides = (Side("user", (TABLES[0],)), Side("item", (TABLES[1], TABLES[3])))
-
-    def __init__(self, rule: type) -> None:
-        super().__init__(rule)
-        self.name = f"Bayesian personalised ranking, {RULES[rule]}"
-
-    def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
-        """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
-        from hogwild.kernels.bpr import adagrad, sgd
-        from hogwild.kernels.parsing.ordering import items_by_user
-
-        super().bind(model, optimizer, arrays, hot)
-        self._kernel = sgd if self._rule is SGD else adagrad
-        self._bounds, self._had, _ = items_by_user(arrays["user"], arrays["item"], len(self._tables[0]))
-        del self._tables[2], self._sums[2]  # users have no bias: it is the same for both items of a pair
-
-    def run(self, chunk: Chunk) -> Tally:
-        """Update the pairs; those with a NaN or infinite margin are counted and not applied."""
-        data = (chunk.rows, self._arrays["user"], self._arrays["item"], self._bounds, self._had, np.uint64(chunk.seed))
-        loss, applied, alone = self._call(data, rate=chunk.rate)
-        return Tally(loss, applied, len(chunk.rows) - applied - alone)

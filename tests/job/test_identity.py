@@ -236,6 +236,10 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, tuple[str, ...]]]] = {
         {"factors": 4},
         {"user.weight": ("users",), "item.weight": ("items",), "item_bias.weight": ("items",)},
     ),
+    f"{HOME}WarpFactorization": (
+        {"factors": 4},
+        {"user.weight": ("users",), "item.weight": ("items",), "item_bias.weight": ("items",)},
+    ),
     f"{HOME}SkipGram": ({"dim": 4}, {"input.weight": ("words",), "output.weight": ("words",)}),
     f"{HOME}ComplEx": ({"dim": 4}, {"entities.weight": ("entities",), "relations.weight": ("relations*2",)}),
     f"{HOME}TransE": (

@@ -74,7 +74,7 @@ def families(random: np.random.Generator) -> list[tuple[Any, Any, Any, dict[str,
     from torch import nn, optim
 
     from hogwild import models
-    from hogwild.losses import BprLoss, LogisticLoss, NegativeSampling, SoftmaxLoss
+    from hogwild.losses import BprLoss, LogisticLoss, NegativeSampling, SoftmaxLoss, WarpLoss
     from hogwild.optimizers import FTRL, RowWiseAdagrad
 
     features, users, items, words = (int(n) for n in random.integers(2, 30, 4))
@@ -93,6 +93,7 @@ def families(random: np.random.Generator) -> list[tuple[Any, Any, Any, dict[str,
         (models.MatrixFactorization(users, items, k), nn.MSELoss(), optim.SGD, rated),
         (models.MatrixFactorization(users, items, k), nn.MSELoss(), RowWiseAdagrad, rated),
         (models.BprFactorization(users, items, k), BprLoss(), optim.SGD, rated),
+        (models.WarpFactorization(users, items, k), WarpLoss(0.5), optim.Adagrad, rated),
         (models.SkipGram(words, dim=k, window=3, context=4), NegativeSampling(), optim.SGD, text),
         (models.SkipGram(words, dim=k, window=3, context=4, cbow=True), NegativeSampling(), optim.SGD, text),
         (

@@ -13,8 +13,8 @@ from torch.optim import SGD, Adagrad
 from hogwild.errors import ModelError
 from hogwild.kernels.fused import Chunk, GridPlace, Swept, Tally
 from hogwild.kernels.hot_rows import HotRows
-from hogwild.losses import BprLoss
-from hogwild.models import BprFactorization, MatrixFactorization
+from hogwild.losses import BprLoss, WarpLoss
+from hogwild.models import BprFactorization, MatrixFactorization, WarpFactorization
 from hogwild.optimizers import RowWiseAdagrad
 
 pytest.importorskip("numba")
@@ -47,19 +47,26 @@ def explicit(factors: int = FACTORS, **options: Any) -> MatrixFactorization:
     return model
 
 
-def implicit(**options: Any) -> BprFactorization:
+def implicit(kind: type[BprFactorization] = BprFactorization, **options: Any) -> BprFactorization:
     torch.manual_seed(1)
-    model = BprFactorization(USERS, ITEMS, FACTORS, **options)
+    model = kind(USERS, ITEMS, FACTORS, **options)
     with torch.no_grad():
         model.item_bias.weight.normal_(std=0.4)
     return model
 
 
+def loss_of(model: Any, alpha: float = 0.0) -> Any:
+    return model.loss(alpha) if isinstance(model, BprFactorization) else nn.MSELoss()
+
+
 def bound(
-    model: Any, optimizer: torch.optim.Optimizer, data: dict[str, np.ndarray], hot: dict[str, HotRows] | None = None
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    data: dict[str, np.ndarray],
+    hot: dict[str, HotRows] | None = None,
+    alpha: float = 0.0,
 ) -> Any:
-    loss = BprLoss() if isinstance(model, BprFactorization) else nn.MSELoss()
-    update = model.fused(loss, optimizer)
+    update = model.fused(loss_of(model, alpha), optimizer)
     assert not isinstance(update, str), update
     update.bind(model, optimizer, data, hot or {})
     return update
@@ -69,9 +76,11 @@ def rows(*places: int) -> np.ndarray:
     return np.array(places, np.int64)
 
 
-def autograd_step(model: nn.Module, optimizer: torch.optim.Optimizer, data: dict[str, np.ndarray], at: int) -> float:
+def autograd_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, data: dict[str, np.ndarray], at: int, alpha: float = 0.0
+) -> float:
     user, item, rating = (torch.from_numpy(data[name][at : at + 1]) for name in ("user", "item", "rating"))
-    loss: Tensor = (BprLoss() if isinstance(model, BprFactorization) else nn.MSELoss())(model(user, item), rating)
+    loss: Tensor = loss_of(model, alpha)(model(user, item), rating)
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
@@ -111,22 +120,77 @@ class Told(BprFactorization):
         return torch.full(item.shape, self.other)
 
 
+class ToldWarp(WarpFactorization):
+    """Draws what it is told."""
+
+    others: tuple[int, ...] = ()
+
+    def _draw(self, user: Tensor, item: Tensor, number: int) -> Tensor:
+        return torch.full(item.shape, self.others[number])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"l2": 0.3}], ids=str)
+@pytest.mark.parametrize("alpha", [0.0, 0.7])
 @pytest.mark.parametrize("rule", ["sgd", "adagrad"])
-def test_a_pair_moves_the_rows_as_autograd_does(rule: str, options: dict[str, Any]) -> None:
+def test_a_pair_moves_the_rows_as_autograd_does(rule: str, alpha: float, options: dict[str, Any]) -> None:
     model, data = implicit(**options), ratings()
+    data["rating"][20] = -3.0  # its weight is 1
     twin = Told(USERS, ITEMS, FACTORS, **options)
     twin.load_state_dict(model.state_dict())
     optimizer, other = RULES[rule](model.parameters()), RULES[rule](twin.parameters())
-    update = bound(model, optimizer, data)
+    update = bound(model, optimizer, data, alpha=alpha)
     for at in (3, 20, 3):
         before = model.item_bias.weight.detach().clone()
         tally = update.run(Chunk(rows(at), seed=at))
         changed = (model.item_bias.weight != before).flatten().nonzero().flatten().tolist()
         (twin.other,) = set(changed) - {int(data["item"][at])}
-        assert tally == Tally(pytest.approx(autograd_step(twin, other, data, at), rel=1e-5), 1)
+        assert tally == Tally(pytest.approx(autograd_step(twin, other, data, at, alpha), rel=1e-5), 1)
         same(model, twin)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"l2": 0.3}], ids=str)
+@pytest.mark.parametrize("alpha", [0.0, 0.7])
+@pytest.mark.parametrize("rule", ["sgd", "adagrad"])
+def test_a_violation_moves_the_rows_as_autograd_does(rule: str, alpha: float, options: dict[str, Any]) -> None:
+    """Nearly all margins are above 1, so that several items are drawn; the numbers of draws tell the weights."""
+    model, data = implicit(WarpFactorization, **options), ratings(density=0.4)
+    with torch.no_grad():
+        model.item_bias.weight.normal_(std=3.0)
+    twin = ToldWarp(USERS, ITEMS, FACTORS, **options)
+    twin.load_state_dict(model.state_dict())
+    twin.see(data, None)
+    optimizer, other = RULES[rule](model.parameters()), RULES[rule](twin.parameters())
+    update, found = bound(model, optimizer, data, alpha=alpha), set()
+    for at in range(len(data["user"])):
+        twin.others = kernels_draws(data, at, at, twin.tries)
+        user, item = (torch.from_numpy(data[name][at : at + 1]) for name in ("user", "item"))
+        weight = twin.violating(user, item)[1].item()
+        found.add(round(weight, 3))
+        tally = update.run(Chunk(rows(at), seed=at))
+        assert tally == Tally(pytest.approx(autograd_step(twin, other, data, at, alpha), rel=1e-4), 1)
+        same(model, twin)
+    assert 0.0 in found
+    assert len(found) > 3, "several ranks were met"
+
+
+def kernels_draws(data: dict[str, np.ndarray], at: int, seed: int, tries: int) -> tuple[int, ...]:
+    """Return what the kernel draws for a sample: Python's own big numbers, and splitmix64 as it is published."""
+    step, most = 0x9E3779B97F4A7C15, (1 << 64) - 1
+
+    def mixed(state: int) -> int:
+        z = state & most
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & most
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & most
+        return z ^ (z >> 31)
+
+    had = set(data["item"][data["user"] == data["user"][at]].tolist())
+    state, found = mixed(seed ^ (at * step)), []
+    for number in range(tries):
+        draws = (mixed(state + (number * 16 + k + 1) * step) for k in range(16))
+        found.append(next(item for bits in draws if (item := ((bits >> 32) * ITEMS) >> 32) not in had))
+    return tuple(found)
 
 
 def test_the_gradients_of_forward_are_right_to_the_last_digit_of_float64() -> None:
@@ -472,14 +536,15 @@ def test_what_is_drawn_follows_from_the_chunks_seed() -> None:
     assert not torch.equal(trained(7), trained(8))
 
 
+@pytest.mark.parametrize("kind", [BprFactorization, WarpFactorization])
 @pytest.mark.parametrize("rule", ["sgd", "adagrad"])
-def test_pairs_teach_who_likes_what(rule: str) -> None:
+def test_pairs_teach_who_likes_what(rule: str, kind: type[BprFactorization]) -> None:
     """Even users have even items, odd ones odd items."""
     user, item = (
         part.astype(np.int32) for part in np.nonzero(np.add.outer(np.arange(USERS), np.arange(ITEMS)) % 2 == 0)
     )
     data = {"user": user, "item": item, "rating": np.ones(len(user), np.float32)}
-    model = BprFactorization(USERS, ITEMS, 4)
+    model = kind(USERS, ITEMS, 4)
     update = bound(model, RULES[rule](model.parameters()), data)
     for epoch in range(120):
         update.run(Chunk(np.random.default_rng(epoch).permutation(len(user)), seed=epoch))
@@ -488,6 +553,51 @@ def test_pairs_teach_who_likes_what(rule: str) -> None:
     has[user, item] = True
     better = [(scores[u][has[u]][:, None] > scores[u][~has[u]]).mean() for u in range(USERS)]
     assert np.mean(better) > 0.95
+
+
+@pytest.mark.parametrize("kind", [BprFactorization, WarpFactorization])
+def test_an_item_that_the_training_data_lacks_is_nobodys_wrong_answer(kind: type[BprFactorization]) -> None:
+    """A run that continues may keep such rows."""
+    data, gone = ratings(), ITEMS - 2
+    data = {name: array[data["item"] != gone] for name, array in data.items()}
+    model = implicit(kind)
+    before = model.item.weight[gone].clone()
+    update = bound(model, SGD(model.parameters(), lr=0.1), data)
+    for seed in range(20):
+        update.run(Chunk(np.arange(len(data["user"])), seed=seed))
+    assert torch.equal(model.item.weight[gone], before)
+    model.see(data, None)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for at in range(len(data["user"])):
+        autograd_step(model, optimizer, data, at)
+    assert torch.equal(model.item.weight[gone], before)
+    model.eval()
+    user, item = torch.arange(USERS).repeat(50), torch.arange(USERS).repeat(50) % ITEMS
+    drawn = set(model.drawn(user, item).tolist())
+    assert len(drawn) > 4
+    assert gone not in drawn
+
+
+def test_warp_in_autograd_draws_until_a_margin_is_below_1_and_weighs_by_the_rank() -> None:
+    model = ToldWarp(4, 101, 2, tries=3)
+    with torch.no_grad():
+        model.user.weight.zero_()
+        model.item_bias.weight[:] = torch.tensor([[5.0], [4.5], *[[0.0]] * 99])
+    model.others = (7, 1, 1)
+    user, item = torch.tensor([0, 1]), torch.tensor([0, 1])
+    other, weights = model.violating(user, item[:1].repeat(2))
+    assert other.tolist() == [1, 1]  # the second draw: rank 100 / 2
+    torch.testing.assert_close(weights, torch.full((2,), sum(1 / k for k in range(1, 51))), rtol=1e-3, atol=0)
+    model.others = (7, 8, 9)
+    assert model.violating(user, item)[1].tolist() == [0.0, 0.0]
+    margins, weights = model(user, item)
+    assert WarpLoss()(margins * 0, torch.zeros(2)) == 1.0, "margins alone are a hinge loss"
+    model.others = (1, 1, 1)
+    data = {"user": np.zeros(3, np.int32), "item": np.array([0, 1, 2], np.int32), "rating": np.ones(3, np.float32)}
+    data = {name: np.append(array, np.arange(101, dtype=array.dtype)) for name, array in data.items()}
+    data["user"][3:] = 1
+    model.see(data, None)
+    assert model.violating(user[:1], item[:1])[1].tolist() == [0.0], "user 0 has item 1"
 
 
 def test_autograd_draws_another_item_at_random_in_training_and_always_the_same_in_evaluation() -> None:
@@ -507,6 +617,10 @@ def test_autograd_draws_another_item_at_random_in_training_and_always_the_same_i
 def test_autograd_too_draws_what_the_user_has_not_and_training_does_not_know_what_is_held_back() -> None:
     model, every = implicit(), np.arange(ITEMS, dtype=np.int32)
     parts = [{"user": np.zeros(len(items), np.int32), "item": items} for items in (every[:4], every[4:7])]
+    parts[0] = {
+        "user": np.repeat(np.array([0, 1], np.int32), [4, ITEMS]),
+        "item": np.append(every[:4], every),  # user 1 has everything, so all of it may be drawn
+    }
     train, val = ({**part, "rating": np.ones(len(part["user"]), np.float32)} for part in parts)
     model.see(train, val)
     user, item = torch.zeros(400, dtype=torch.int32), torch.arange(400) % 4
@@ -540,6 +654,10 @@ def test_ranking_has_no_row_wise_rule_and_no_other_loss_and_float64_no_kernel() 
     model = implicit()
     assert "not RowWiseAdagrad" in model.fused(BprLoss(), RowWiseAdagrad(model.parameters()))
     assert "hogwild.losses.BprLoss" in model.fused(nn.MSELoss(), SGD(model.parameters(), lr=0.1))
+    assert "hogwild.losses.WarpLoss" in implicit(WarpFactorization).fused(BprLoss(), SGD(model.parameters(), lr=0.1))
+    for make in (lambda: BprLoss(-1.0), lambda: WarpFactorization(2, 2, tries=0)):
+        with pytest.raises(ValueError, match=r"is -1\.0|is 0"):
+            make()
     wide = explicit().double()
     assert "float64" in wide.fused(nn.MSELoss(), SGD(wide.parameters(), lr=0.1))
 
