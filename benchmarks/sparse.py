@@ -28,6 +28,7 @@ from benchmarks import (
     sparse_figures,
     sparse_graph,
     sparse_growth,
+    sparse_implicit,
     sparse_linear,
     sparse_ranking,
     sparse_words,
@@ -68,6 +69,7 @@ SECTIONS: dict[str, tuple[Measure, tuple[Figure, ...]]] = {
         sparse_clicks.clicks,
         (*sparse_figures.ROWS_OVER_VOWPAL.values(), *sparse_figures.LOG_LOSS_LOST.values()),
     ),
+    "implicit": (sparse_implicit.implicit, (sparse_figures.IMPLICIT_NDCG, sparse_figures.TIME_TO_NDCG)),
     "embedding": (sparse_embedding.embedding, tuple(sparse_figures.EMBEDDING.values())),
     "roofline": (roofline.rows, ()),
 }

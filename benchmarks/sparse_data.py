@@ -7,11 +7,14 @@ we do, and no peer's clock runs while a text file is read (`load_s` of each says
     census         a9a as a table of categories: CSV, for peers and for us"""
 
 import gzip
+import io
 import itertools
 import os
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +26,7 @@ RATING_COLUMNS = ("user", "item", "rating")
 CENSUS = (5, 8, 5, 16, 5, 7, 14, 6, 5, 2, 2, 2, 5, 41)
 PREPARATIONS = ("counts", "l2")
 ROWS_AT_ONCE = 1 << 20
+NO_RATING, HELD_OUT = 99.0, 0.1  # Jester's sign for none; the share of `liked`
 
 
 def data_folder() -> Path:
@@ -136,3 +140,30 @@ def rmse(
         products = np.einsum("nk,nk->n", users[table["user"][here]], items[table["item"][here]])
         errors[here] += np.nan_to_num(products)
     return float(np.sqrt(np.mean(errors**2)))
+
+
+def liked(folder: Path) -> Parts:
+    """Pairs of Jester's people and jokes with a rating above 0, a tenth of them held out: user (N,) int32, item (N,)
+    int32; the same as `.csv`. People without a pair to train on are left out."""
+    parts = Parts(folder / "liked-train.npz", folder / "liked-test.npz")
+    if parts.test.exists():
+        return parts
+    with zipfile.ZipFile(data_folder() / "jester" / "jester-data-1.zip") as packed:
+        table = np.loadtxt(io.BytesIO(packed.read("jester-data-1.csv")), np.float32, delimiter=",")[:, 1:]
+    is_held = np.random.default_rng(1).random(table.shape) < HELD_OUT
+    is_liked = (table > 0) & (table != NO_RATING)
+    is_known = (is_liked & ~is_held).any(1)
+    is_liked, is_held = is_liked[is_known], is_held[is_known]
+    for path, part in ((parts.train, is_liked & ~is_held), (parts.test, is_liked & is_held)):
+        user, item = (index.astype(np.int32) for index in np.nonzero(part))
+        np.savetxt(path.with_suffix(".csv"), np.stack([user, item], 1), "%d", ",", header="user,item", comments="")
+        np.savez(path, user=user, item=item)
+    return parts
+
+
+def liked_matrix(path: str) -> Any:
+    """Return a part of `liked` as scipy's matrix of ones, users x items."""
+    from scipy.sparse import coo_matrix
+
+    table = np.load(path)
+    return coo_matrix((np.ones(len(table["user"]), np.float32), (table["user"], table["item"])))

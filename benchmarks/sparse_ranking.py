@@ -14,6 +14,7 @@ from benchmarks import sparse_figures as asked
 from benchmarks.baselines.race import Line, race
 from benchmarks.bench import in_turn, say
 from benchmarks.row import Row
+from benchmarks.sparse_data import Parts
 from benchmarks.sparse_suite import Suite
 
 FACTORS, K, WORKERS, WINDOW_S = 64, 10, 2, 1.0
@@ -134,3 +135,10 @@ def by_argpartition(data: Data) -> list[float]:
         hits.any(1) / (1 + hits.argmax(1)),
     )
     return [float(one.mean()) for one in values]
+
+
+def ndcg(users: np.ndarray, items: np.ndarray, offsets: np.ndarray, parts: Parts) -> float:
+    """Return NDCG@10 of the scores users (U, k) @ items (I, k).T + offsets (I,), over `sparse_data.liked`."""
+    known, held = (dict(np.load(path)) for path in (parts.train, parts.test))
+    users, items, offsets = (np.ascontiguousarray(table, np.float32) for table in (users, items, offsets))
+    return by_argpartition(Data(users, items, offsets, known, held))[NAMES.index(f"ndcg@{K}")]

@@ -27,11 +27,12 @@ class Effort:
     mf_epochs: int = 15
     word_epochs: int = 3
     graph_epochs: int = 6
+    implicit_epochs: int = 20
     cut: tuple[str, ...] = ()
 
 
 FULL = Effort()
-QUICK = Effort(1, 0.02, 500, 2, 2, 1, 1, ("train.max_updates=20",))
+QUICK = Effort(1, 0.02, 500, 2, 2, 1, 1, 1, ("train.max_updates=20",))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from benchmarks.commands import CommandFailed
 from benchmarks.row import Row
 from benchmarks.sections import Sheet
 from benchmarks.sparse_factorisation import own_rmse, to_their_rmse
+from benchmarks.sparse_implicit import over_peers
 from benchmarks.sparse_linear import time_to_accuracy
 from benchmarks.sparse_ours import Trained
 from benchmarks.sparse_peers import Found
@@ -52,6 +53,8 @@ ASKED = [
     ("field-aware factorisation machine, 4 factors, a9a, 1 worker: rows/s over Vowpal Wabbit", 2.0, False),
     ("FTRL-proximal, a linear model, a9a: test log loss, ours less Vowpal Wabbit's", 0.0, True),
     ("field-aware factorisation machine, 4 factors, a9a: test log loss, ours less Vowpal Wabbit's", 0.0, True),
+    ("implicit ratings, Jester's above 0, k = 16, 2 workers: best NDCG@10 over the best of implicit's BPR", 1.0, False),
+    ("implicit ratings, the same: time to that peer's best, over its own", 2.0, False),
     ("sparse nn.Embedding, batch 1024, one worker: updates/s over stock torch, Adagrad", 2.0, False),
     ("sparse nn.Embedding, batch 1024, one worker: updates/s over stock torch, SGD", 1.3, False),
 ]
@@ -129,6 +132,17 @@ def test_the_grid_is_in_the_time_to_an_rmse() -> None:
     assert to_their_rmse(ours, peers, goal=0.8).runs == [8.0 / 2.0, 6.0 / 2.0]
     own = own_rmse(ours, peers, goal=0.8)
     assert own.runs == pytest.approx([0.79 / 0.8, 1.0]) and own.met is True
+
+
+def test_the_better_of_ours_meets_the_better_peer_run_by_run() -> None:
+    ours = {"Bpr": [trained([(1.0, 0.3)])] * 2, "Warp": [trained([(1.0, 0.4), (2.0, 0.5)]), trained([(4.0, 0.45)])]}
+    peers = {
+        "a": [found(curve=[(1.0, 0.2)])] * 2,
+        "b": [found(curve=[(8.0, 0.4), (9.0, 0.3)]), found(curve=[(8.0, 0.4)])],
+    }
+    best, time = over_peers(ours, peers, popular=0.1)
+    assert best.runs == pytest.approx([0.5 / 0.4, 0.45 / 0.4]) and best.baseline == pytest.approx(0.4)
+    assert time.runs == [8.0 / 1.0, 8.0 / 4.0]
 
 
 def test_what_is_lost_is_of_the_means() -> None:
