@@ -64,7 +64,8 @@ def knowing_nothing(job_file: Path, empty: Path) -> tuple[str, float, float]:
     """(metric, its value for the best constant answer, its best value), from the targets of the validation data."""
     with a_new_process():
         user_code.user_path(job_file)
-        parts = build(load_job(job_file), empty)
+        job = load_job(job_file)
+        parts = build(job, empty)
     assert parts.val is not None
     target = torch.as_tensor(parts.val.target)
     if isinstance(parts.loss, BprLoss):
@@ -74,6 +75,8 @@ def knowing_nothing(job_file: Path, empty: Path) -> tuple[str, float, float]:
         return "mrr", sum(1 / rank for rank in range(1, entities + 1)) / entities, 1.0
     if isinstance(parts.loss, NegativeSampling):
         return "spearman", 0.0, 1.0
+    if "auc" in job.evaluate.metrics:
+        return "auc", 0.5, 1.0
     if isinstance(parts.loss, LogisticLoss):
         target = (target > 0).long()
     if target.dtype == torch.int64:
