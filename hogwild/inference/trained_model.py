@@ -166,7 +166,7 @@ class Trained:
         return sample(self.model, self.names[SYMBOLS], prompt, length, temperature, seed)
 
     def recommend(self, user: Any, top: int | None = None) -> Recommendation:
-        """Return items for a user, as `ranker` does."""
+        """Return items for a user, as `ranker` does, which should be kept for more than one user."""
         return self.ranker().for_user(user, top)
 
     def ranker(self) -> ItemRanker:

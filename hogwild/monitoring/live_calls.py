@@ -97,7 +97,7 @@ class LiveCalls:
 
     def call(
         self, header: Mapping[str, Any], content: bytes = b"", *, limit_s: float | None = ANSWER_S
-    ) -> tuple[dict[str, Any], bytes]:
+    ) -> tuple[dict[str, Any], bytearray]:
         """Return the answer (header, content), within `limit_s` of the call (None: any time). Raises RunEndedError if
         the run does not run, or ends before the answer, RunError without a predictor, and the predictor's errors."""
         message = frame(header, content)
@@ -130,9 +130,9 @@ class LiveCalls:
             code="predict/died",
         )
 
-    def _received(self, connected: socket.socket) -> tuple[dict[str, Any], bytes]:
+    def _received(self, connected: socket.socket) -> tuple[dict[str, Any], bytearray]:
         header, content = lengths(_exactly(connected, HEAD.size))
-        return header_of(_exactly(connected, header)), bytes(_exactly(connected, content))
+        return header_of(_exactly(connected, header)), _exactly(connected, content)
 
     def _connected(self) -> socket.socket:
         """Connect, and have a predictor started if there is none."""

@@ -1,6 +1,8 @@
-"""The model of a running job, for `hogwild predict --live`: a module whose forward is a call to the job's predictor."""
+"""The model of a running job, for `hogwild predict --live`: a module whose forward is a call to the job's predictor;
+and tensors as both sides of a call write and read them."""
 
 import inspect
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +39,32 @@ class LiveModel(nn.Module):
         header = {
             "do": "predict",
             "form": "tensors",
-            "inputs": [[str(one.dtype).removeprefix("torch."), list(one.shape)] for one in whole],
+            "inputs": [described(one) for one in whole],
             "consistent": self._consistent,
         }
-        content = b"".join(one.view(-1).view(torch.uint8).numpy().tobytes() for one in whole if one.numel())
+        content = b"".join(map(bytes_of, whole))
         limit = {"limit_s": None} if self._consistent else {}
         answer, payload = self._calls.call(header, content, **limit)
         dtype, shape = answer["output"]
-        made = torch.empty(tuple(shape), dtype=getattr(torch, dtype))
-        if payload:
-            made.view(-1).view(torch.uint8).copy_(torch.from_numpy(np.frombuffer(bytearray(payload), np.uint8)))
-        return made
+        return tensor_of(getattr(torch, dtype), shape, payload)
+
+
+def described(tensor: Tensor) -> list[Any]:
+    """Return [dtype, shape], for a header."""
+    return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """Return the bytes of a contiguous tensor."""
+    return tensor.view(-1).view(torch.uint8).numpy().tobytes() if tensor.nbytes else b""
+
+
+def tensor_of(dtype: torch.dtype, shape: Sequence[int], content: bytearray | memoryview) -> Tensor:
+    """Return a tensor of its own memory, aligned, from its bytes."""
+    made = torch.empty(tuple(shape), dtype=dtype)
+    if made.nbytes:
+        made.view(-1).view(torch.uint8).copy_(torch.from_numpy(np.frombuffer(content, np.uint8)))
+    return made
 
 
 def live_model(run: Path, calls: LiveCalls, *, consistent: bool) -> Trained:

@@ -17,7 +17,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,6 +26,7 @@ from hogwild.errors import HogwildError, ModelError, UsageError
 from hogwild.inference.predict import outputs_of
 from hogwild.inference.scores import Scores
 from hogwild.inference.trained_model import Trained
+from hogwild.monitoring.live_model import bytes_of, described, tensor_of
 from hogwild.parameters import buffers
 from hogwild.parameters.structure_file import load_structure
 from hogwild.scheduling.leases import WorkItem
@@ -118,8 +118,7 @@ class PredictorLoop:
                 return {"inputs": input_names(self._model)}, b""
             case "predict", "tensors":
                 output = outputs_of(self._model, tensors_of(header.get("inputs"), content)).contiguous()
-                described = [str(output.dtype).removeprefix("torch."), list(output.shape)]
-                return {"output": described}, bytes_of(output)
+                return {"output": described(output)}, bytes_of(output)
             case "predict", "json":
                 return {}, json.dumps(self._columns(json_of(content))).encode()
         raise UsageError(f"a call must do describe or predict, got {header!r:.200}", code="predict/bad-message")
@@ -168,32 +167,24 @@ def input_names(model: torch.nn.Module) -> list[str]:
     return []
 
 
-def tensors_of(described: Any, content: bytearray) -> tuple[Tensor, ...]:
+def tensors_of(given: Any, content: bytearray) -> tuple[Tensor, ...]:
     """Return the tensors in the bytes of a call. Raises UsageError if they are not as described."""
     made, at = [], 0
     try:
-        for name, shape in described:
+        for name, shape in given:
             if name not in DTYPES or not all(type(one) is int and one >= 0 for one in shape):
                 raise ValueError(f"{name} {shape}")
             dtype = getattr(torch, name)
             nbytes = math.prod(shape) * dtype.itemsize
             if at + nbytes > len(content):
                 raise ValueError(f"{name} {shape} is more than came")
-            whole = torch.empty(tuple(shape), dtype=dtype)  # aligned, unlike what came
-            if nbytes:
-                flat = torch.from_numpy(np.frombuffer(content, np.uint8, nbytes, at))
-                whole.view(-1).view(torch.uint8).copy_(flat)
-            made.append(whole)
+            made.append(tensor_of(dtype, shape, memoryview(content)[at : at + nbytes]))
             at += nbytes
         if not made or at != len(content):
             raise ValueError(f"{len(content)} bytes came, {at} are described")
     except (TypeError, ValueError) as error:
         raise UsageError(f"the call's inputs are not as it says: {error}", code="predict/bad-message") from error
     return tuple(made)
-
-
-def bytes_of(tensor: Tensor) -> bytes:
-    return tensor.view(-1).view(torch.uint8).numpy().tobytes() if tensor.nbytes else b""
 
 
 def json_of(content: bytearray) -> dict[str, Any]:

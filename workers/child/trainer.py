@@ -48,9 +48,8 @@ class Unflushed:
     sample_loss: float = 0.0  # sum of their losses
     not_finite: int = 0  # updates skipped for a NaN or infinite loss or gradient
     lane_restarts: int = 0  # batches inside a lane that began from zero state
-    further: list[tuple[Sequence[float], Sequence[float]]] = field(
-        default_factory=list
-    )  # (sums, counts) of losses, scores
+    # (sums, counts) of further losses, and of scores before learning
+    further: list[tuple[Sequence[float], Sequence[float]]] = field(default_factory=list)
 
 
 class Trainer:
