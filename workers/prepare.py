@@ -113,16 +113,21 @@ def share_data(
     compile_key = _compile_key(job, parts, typical, channels_last) if compiles else ""  # now, before data moves below
     regions: dict[str, Region] = {}
     splits: dict[str, DataSpec] = {}
+    rollouts: list[tuple[str, Any]] = []
     for name, source in (("train", parts.train), ("val", parts.val)):
         if source is not None and (ring := _ring_of(job, source, procs)) is not None:
             regions[f"data-{name}"] = ring.region
             splits[name] = DataSpec(ring.spec, source.plan, "none")
+        elif source is not None and source.rollout is not None:
+            splits[name] = DataSpec(source.rollout, source.plan, "none")
+            rollouts.append((f"data.{name}", source.rollout))
         elif source is not None:
             regions[f"data-{name}"], spec = _shared(source, f"data-{name}", channels_last)
             is_ordered = name == "val" or parts.meetings.grid is not None
             splits[name] = DataSpec(spec, source.plan, "none" if is_ordered else job.data.shuffle)
             source.tensors, source.resident, source.packed = (), None, None  # the shared copy is the only one
-    for what, thing in (("evaluate.metrics", parts.panel), ("data.transform", parts.transform)) if procs else ():
+    sent = [("evaluate.metrics", parts.panel), ("data.transform", parts.transform), *rollouts]
+    for what, thing in sent if procs else ():
         check_apart(parts.model, what, thing)
     outputs = None
     if parts.output is not None and parts.outputs_shape:

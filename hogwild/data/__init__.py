@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hogwild.data.mnist import FashionMnist, Mnist
     from hogwild.data.npz import Npz
     from hogwild.data.ratings import Jester, Ratings
+    from hogwild.data.rollout import Rollout
     from hogwild.data.text import Text
     from hogwild.data.triples import Triples
     from hogwild.data.word_pairs import WordPairs
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CATALOG", "Characters", "Clicks", "Csv", "Digits", "FashionMnist", "ImageFolder", "Jester", "LibSvm", "Mnist",
-    "Names", "Npz", "Packed", "Ratings", "Speakers", "Text", "Triples", "WordPairs",
+    "Names", "Npz", "Packed", "Ratings", "Rollout", "Speakers", "Text", "Triples", "WordPairs",
 ]  # fmt: skip
 
 # The output of `hogwild list data`.
@@ -59,6 +60,7 @@ _HOMES = {
     "data.npz": ("Npz",),
     "data.libsvm": ("LibSvm",),
     "data.ratings": ("Ratings", "Jester"),
+    "data.rollout": ("Rollout",),  # base class of data made from the model
     "data.triples": ("Triples",),
     "data.text": ("Text",),
     "data.word_pairs": ("WordPairs",),

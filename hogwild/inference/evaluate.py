@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hogwild.config.load import Job
+from hogwild.data.rollout import RolloutFeed
 from hogwild.errors import RunError, UsageError
 from hogwild.feeds.batch import Feed
 from hogwild.feeds.resident import ResidentData
@@ -64,13 +65,15 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
     updates = update_of(checkpoint.name)
     parts = build(job, data_dir, run=checkpoint.parent.parent)
     require_same(state, checkpoint.parent.parent, parts.names, {"names": parts.identity["names"]})
+    if keep_outputs and parts.val is not None and parts.val.rollout is not None:
+        raise UsageError("--predictions: data.val is a Rollout, which has no rows", code="usage/no-predictions")
     if keep_outputs and parts.output is None:
         raise UsageError("--predictions: the model does not return one tensor per batch", code="usage/no-predictions")
     with _loaded(job, parts, state) as feed:
         values, outputs, targets = _evaluated(job, parts, feed, keep_outputs)
     is_same = state["evaluated_at"] == updates
     recorded = {str(name): float(value) for name, value in state["metrics"].items()} if is_same else None
-    samples = len(targets)
+    samples = parts.val.plan.samples if parts.val is not None else len(targets)
     return Reevaluation(checkpoint, updates, samples, values, recorded, outputs, targets if keep_outputs else None)
 
 
@@ -86,6 +89,8 @@ def _loaded(job: Job, parts: Parts, state: dict[str, Any]) -> Iterator[Feed]:
         assert source is not None
         if source.held is not None:
             yield RingFeed(source.held.ring, source.plan.batch_size)
+        elif source.rollout is not None:
+            yield RolloutFeed(source.rollout, parts.model, job.seed, is_val=True)
         else:
             layout = shared.uses_channels_last
             data = source.packed or ResidentData.from_tensors("data-val", source.tensors, channels_last=layout)

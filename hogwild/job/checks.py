@@ -40,6 +40,12 @@ def inspect(job: Job, parts: "Parts", reader: Reader) -> None:
     _check_alike(parts)
     check_precision(job.train.precision, parts.model)
     _check_steps(job, parts.model)
+    if parts.val is not None and parts.val.rollout is not None and (whole := parts.panel.whole):
+        raise BuildError(
+            f"evaluate.metrics: {', '.join(whole)}: needs all outputs at once, but data.val is a Rollout, whose "
+            "batches have any size; use metrics that are sums (episode_return, accuracy)",
+            code="model/metric",
+        )
     found = reader.try_out(Trial.of(job, parts))
     # A wrong label may be what the loss failed on; its error names the sample.
     parts.output_shape = found.output_shape

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, Dataset
 from hogwild import host
 from hogwild.config.field_types import Component
 from hogwild.config.load import Job
-from hogwild.config.schema import Split, loaders_for
+from hogwild.config.schema import Data, Split, loaders_for
+from hogwild.data.rollout import Rollout, try_rollout
 from hogwild.errors import DataError, ModelError
 from hogwild.feeds.collate import NUMBERS
 from hogwild.feeds.materialise import Held, Part, Reader, division, ready_tensors
@@ -29,6 +30,7 @@ from hogwild.job.stream_setup import is_iterable, prepare, read_into_memory, slo
 from hogwild.job.trial import NORMS
 from hogwild.parameters.shared_model import wants_channels_last
 from hogwild.planning.cpu_plan import plan_here
+from hogwild.planning.device_placement import is_on_device
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.training.lr_schedule import NAMED
 from hogwild.training.recurrent_state import takes_state
@@ -94,6 +96,8 @@ def sources_of(
                 "fields of the job",
                 code="data/loader",
             )
+    if isinstance(train, Rollout) or isinstance(val, Rollout):
+        return _rollouts(job, model, train, val)
     per_batch = max(job.data.batch_size, EVALUATION_BATCH)
     is_packed = packs(train) or isinstance(train, Packed)
     why, note = ("", "") if is_packed else why_streamed(job, train, "data.train")
@@ -136,6 +140,41 @@ def sources_of(
         return source, Source(alike.tensors, BatchPlan(alike.samples, per_batch), alike.resident), notes
     spec = job.data.val if generator is not None and isinstance(job.data.val, Component) else None
     return source, _held_of(job, val, per_batch, options, spec, streamed.form), notes
+
+
+def _rollouts(job: Job, model: nn.Module, train: Any, val: Any) -> tuple[Source, Source | None, list[str]]:
+    """Return what `sources_of` returns, for data that workers make from the model."""
+    for what, given in (("data.train", train), ("data.val", val)):
+        if given is not None and not isinstance(given, Rollout):
+            named = "data.val.fraction is set" if isinstance(given, Split) else f"{what} is a {type(given).__name__}"
+            raise DataError(
+                f"{named}, but the other of data.train and data.val is a Rollout; both must be Rollouts, or data.val "
+                "left out",
+                code="data/rollout",
+            )
+    wrong = [
+        f"data.{name}"
+        for name in ("batch_size", "collate", "drop_last", "feed", "lanes", "padding", "shuffle")
+        if getattr(job.data, name) != Data.model_fields[name].default
+    ]
+    wrong += ["train.device"] if is_on_device(job) else []
+    wrong += ["model.compile"] if job.model.compile == "inductor" else []
+    if wrong:
+        raise DataError(
+            f"data.train is a Rollout, which makes whole batches of any size on the CPU: leave out {', '.join(wrong)}",
+            code="data/rollout",
+        )
+    played = [
+        Source(
+            try_rollout(one, model, job.seed, is_val=one is val),
+            BatchPlan(one.updates_per_epoch, 1),
+            rollout=one,
+            dataset=one,
+        )
+        for one in (train, val)
+        if one is not None
+    ]
+    return played[0], played[1] if val is not None else None, []
 
 
 def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:

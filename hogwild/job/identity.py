@@ -53,6 +53,8 @@ def _fields(source: Any, dataset: Any) -> Iterator[tuple[str, str]]:
     fields = {f"field {number}": tensor for number, tensor in enumerate(source.tensors)}
     if source.packed is not None:
         fields = {name: torch.from_numpy(array) for name, array in source.packed.arrays().items()}
+    if source.rollout is not None:
+        fields = {}  # they follow from the model
     if not isinstance(source.plan, StreamPlan):
         yield "samples", f"{source.plan.samples:,}"
     read = getattr(type(dataset), "__getitem__", None)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from hogwild.data.rollout import Rollout
 from hogwild.feeds.batch import Batch
 from hogwild.feeds.packed import Packed
 from hogwild.feeds.resident import ResidentData
@@ -20,7 +21,8 @@ METRIC_SAMPLES = 64  # spread over the validation data, so that a metric sees mo
 @dataclass(slots=True)
 class Source:
     """One data set: its fields as tensors (N, …), inputs first and target last, and its batches. For a stream only the
-    first records are here (`streamed`), for validation data in a ring all batches (`held`)."""
+    first records are here (`streamed`), for validation data in a ring all batches (`held`), for a `rollout` the
+    position that was played before the start."""
 
     tensors: tuple[Tensor, ...]  # () for packed or streamed data
     plan: EpochPlan
@@ -28,6 +30,7 @@ class Source:
     packed: Packed | None = None
     streamed: Streamed | None = None
     held: HeldRing | None = None
+    rollout: Rollout | None = None
     dataset: Any = None  # what the user gave, before a part of it was held out
 
     @property
@@ -37,6 +40,8 @@ class Source:
             return self.packed.nbytes
         if self.held is not None:
             return self.held.ring.spec.nbytes
+        if self.rollout is not None:
+            return 0
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
     @property
@@ -71,11 +76,12 @@ class Source:
             return self.streamed.head(samples)
         if self.held is not None:
             return self.held.batch(0)
-        return self.pick(torch.arange(min(samples, self.plan.samples)))
+        many = self.plan.samples if self.rollout is None else len(self.tensors[-1])
+        return self.pick(torch.arange(min(samples, many)))
 
     def spread(self) -> list[Any]:
         """Return samples spread over all of it, as a batch."""
-        if self.streamed is not None or self.held is not None:
+        if self.streamed is not None or self.held is not None or self.rollout is not None:
             return self.head(METRIC_SAMPLES)
         samples = self.plan.samples
         chosen = torch.linspace(0, samples - 1, min(METRIC_SAMPLES, samples), dtype=torch.float64)
@@ -94,6 +100,8 @@ class Source:
         if self.streamed is not None:
             leaves = self.streamed.form.leaves
             return {f"field {k}": f"streamed {str(leaf.dtype).removeprefix('torch.')}" for k, leaf in enumerate(leaves)}
+        if self.rollout is not None:
+            return {f"field {k}": f"played {type_name(one)}" for k, one in enumerate(self.tensors)}
         return {f"field {k}": f"{tuple(one.shape)} {type_name(one)}" for k, one in enumerate(self.tensors)}
 
     def row_kinds(self, with_shapes: bool = True) -> list[str]:

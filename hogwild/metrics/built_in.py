@@ -71,6 +71,18 @@ def _absolute(output: Any, target: Tensor, _: Loss) -> tuple[float, float]:
     return float(apart.abs().sum()), float(apart.numel())
 
 
+def _episodes(_: Any, target: Tensor, __: Loss) -> tuple[float, float]:
+    """Return total reward and number of the episodes that end in this batch: the last column, NaN in other steps."""
+    if target.dim() != 2 or not target.is_floating_point():
+        raise UnsuitableError(
+            f"the target {tuple(target.shape)} {target.dtype} must be (B, K) float; its last column holds the total "
+            "reward of an episode in its last step, and NaN in the others"
+        )
+    returns = target[:, -1].double()
+    ended = ~returns.isnan()
+    return float(returns[ended].sum()), float(ended.sum())
+
+
 def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
 
@@ -81,6 +93,7 @@ _BY_NAME = {
     "perplexity": SumMetric(_surprise, _exp),
     "rmse": SumMetric(_squared, math.sqrt),
     "mae": SumMetric(_absolute),
+    "episode_return": SumMetric(_episodes),
 }
 
 

@@ -32,6 +32,7 @@ CATALOG: Mapping[str, Known] = {
     "macro_f1": Known("mean of the F1 of all classes: rare classes count equally", True),
     "rmse": Known("root of the mean squared difference between output and target", False),
     "mae": Known("mean absolute difference between output and target", False),
+    "episode_return": Known("rollouts: mean total reward of episodes, the target's last column where they end", True),
     "precision@10": Known("recommenders: share of held-out items among a user's best k of all items", True),
     "recall@10": Known("recommenders: share of a user's held-out items that are among the best k", True),
     "ndcg@10": Known("recommenders: normalised discounted cumulative gain of a user's best k", True),

@@ -30,6 +30,11 @@ def transform_seed(seed: int, epoch: int, first_position: int) -> int:
     return mix(seed, epoch, first_position, -4)
 
 
+def rollout_seed(seed: int, epoch: int, position: int) -> int:
+    """Return the seed of the generator that a rollout draws from: a position that is played again draws the same."""
+    return mix(seed, epoch, position, -5)
+
+
 def batch_seed(seed: int, epoch: int, first_position: int) -> int:
     """Return the seed of the default generator for a batch: dropout does not depend on worker or incarnation."""
     return mix(seed, epoch, first_position)

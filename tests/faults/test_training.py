@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.faults.campaigns.training import Kind, bout, counting, lenet
+from tests.faults.campaigns.training import Kind, bout, counting, lenet, rollouts
 from tests.faults.invariants import Counted, Miscount, miscount
 from tests.faults.schedule import Lives, moments
 
@@ -15,7 +15,7 @@ KILLS = 10
 LEDGER = {"skipped": 0, "quarantined": 0, "redone": 0}
 
 
-@pytest.mark.parametrize("kind", [lenet("direct"), counting("direct", "redo")], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [lenet("direct"), counting("direct", "redo"), rollouts()], ids=lambda kind: kind.name)
 def test_workers_are_killed_at_random_and_nothing_is_lost(kind: Kind, tmp_path: Path) -> None:
     tally = bout(kind, Lives("make test", SEED, life_s=0.4), KILLS, tmp_path)
     assert tally.violations == []

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hogwild import host
+from hogwild.data.rollout import Rollout, RolloutFeed
 from hogwild.feeds.batch import Feed
 from hogwild.feeds.packed import attach
 from hogwild.feeds.ring import Ring, RingFeed, RingSpec
@@ -109,7 +110,7 @@ def _numerics(
             from workers.child.compile_once import make_ready  # numba takes half a second
 
             print(make_ready(rows.name, rows.warm_up, row, lifeline), flush=True)
-        host_feed = _feed(data.train, regions["data-train"], seed, copies=data.copies_slots)
+        host_feed = _feed("train", data.train, regions, model, seed, copies=data.copies_slots)
         feed = place.feed(model, host_feed, data.transform, seed)
         if compute.compile == "inductor":
             from workers.child.warm_up_model import make_model_ready  # with torch's compiler: another second
@@ -153,7 +154,7 @@ def make_evaluator(
     compute, data, seed = worker_spec.compute, worker_spec.data, worker_spec.rules.seed
     if data.val is None or compute.panel is None:
         return None
-    feed = place.feed(model, _feed(data.val, regions["data-val"], seed))
+    feed = place.feed(model, _feed("val", data.val, regions, model, seed))
     outputs = wanted = None
     if data.outputs is not None:
         wanted = _targets(data.val, regions["data-val"])
@@ -165,10 +166,16 @@ def _targets(split: DataSpec, region: Region) -> Tensor:
     """Return the targets (N, …) of a data set."""
     if isinstance(split.data, RingSpec):
         return Ring(region, split.data).targets()
+    assert not isinstance(split.data, Rollout)  # metrics of all outputs are refused before the start
     return attach(split.data, region).targets()
 
 
-def _feed(split: DataSpec, region: Region, seed: int, *, copies: bool = False) -> Feed:
+def _feed(
+    name: str, split: DataSpec, regions: Mapping[str, Region], model: WorkerModel, seed: int, *, copies: bool = False
+) -> Feed:
+    if isinstance(split.data, Rollout):
+        return RolloutFeed(split.data, model.model, seed, is_val=name == "val")
+    region = regions[f"data-{name}"]
     if isinstance(split.data, RingSpec):
         return RingFeed(Ring(region, split.data), split.plan.batch_size, copies=copies)
     return attach(split.data, region).feed(split.plan, seed=seed, order=split.order)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from hogwild.data.rollout import Rollout
     from hogwild.feeds.batch import Feed
     from hogwild.feeds.packed import Spec
     from hogwild.feeds.resident import FieldSpec
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """One data set as a worker sees it: the layout of its region, and its division into batches."""
+    """One data set as a worker sees it: the layout of its region, or what plays it, and its division into batches."""
 
-    data: "Spec | RingSpec"
+    data: "Spec | RingSpec | Rollout"
     plan: EpochPlan
     order: str
 

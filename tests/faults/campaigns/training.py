@@ -28,6 +28,7 @@ NAME = "training"
 LOOK_MS = 10
 BATCH = 8
 SAMPLES = 20_000
+POSITIONS = 2_000  # of an epoch of rollouts
 FOR_EVER = 1_000_000
 PROFILED = "100:200"  # updates of each worker
 
@@ -71,6 +72,20 @@ def counting(exchange: str, policy: str) -> Kind:
         f"train.procs={2 if exchange == 'direct' else 1}",
     ]
     return Kind(f"counting {exchange} {policy}", arguments, BATCH)
+
+
+def rollouts() -> Kind:
+    """A counting job whose positions are played by the workers (jobs/playing.py)."""
+    played = "{class_path: playing.Positions, init_args: {updates_per_epoch: %d}}"
+    arguments = [
+        str(JOBS / "counting.yaml"),
+        f"model.init_args.samples={POSITIONS}",
+        f"data.train={played % POSITIONS}",
+        f"data.val={played % 50}",
+        "data.batch_size=64",
+        "train.procs=2",
+    ]
+    return Kind("rollouts", arguments, batch=1)
 
 
 def kind_of(seed: int) -> Kind:
