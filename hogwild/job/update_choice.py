@@ -128,6 +128,12 @@ def meetings(
     return _one_sided(model, packed, sides[0]) if sides and may_copy else Meetings()
 
 
+def order_of(job: Job, update: FusedUpdate | None) -> str:
+    """Return the order of an epoch outside of a grid: `data.shuffle`, or for its auto what is better for the update."""
+    is_drawn = update is not None and any(side.is_drawn for side in update.sides)
+    return "full" if is_drawn and job.data.shuffle == "auto" else job.data.shuffle
+
+
 def _one_sided(model: nn.Module, packed: "Packed", side: Side) -> Meetings:
     rows, width = _extent(model, side)
     counts = np.bincount(packed.arrays()[side.array].reshape(-1), minlength=rows)
@@ -142,11 +148,12 @@ def _two_sided(
     extents = {side.array: _extent(model, side) for side in sides}
     smaller = min(sides, key=lambda side: extents[side.array][0] * extents[side.array][1])
     rows, width = extents[smaller.array]
-    is_ungridded = shape == NO_GRID or (shape is None and rows < COLUMNS_PER_WORKER * procs)
+    is_drawn = any(side.is_drawn for side in sides)
+    is_ungridded = shape == NO_GRID or (shape is None and (is_drawn or rows < COLUMNS_PER_WORKER * procs))
     if may_copy and is_ungridded and rows * width <= HOT_BYTES:
         words = f"{smaller.array}: each worker has private copies of all {rows:,} rows ({size(rows * width)})"
         return Meetings({smaller.array: np.arange(rows, dtype=np.int32)}, None, (words,))
-    if shape == NO_GRID:
+    if shape == NO_GRID or (shape is None and is_drawn):
         return Meetings()
     shape = shape or grid_shape(packed.samples, procs, *extents[sides[1].array])
     return _grid(model, packed, sides, shape, procs)

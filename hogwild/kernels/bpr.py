@@ -8,8 +8,9 @@
 
 j is drawn uniformly from the items of the training data, again if the user has it. With `alpha`, a pair has the weight
 1 + alpha * rating (Hu, Koren and Volinsky 2008). SGD and Adagrad; the race, the order in a chunk, `rates` and similar
-arguments are as in `matrix_factorization.py`. A grid keeps workers out of each other's users. It cannot keep them out
-of each other's items: j is any of all items, so two workers seldom write the same one.
+arguments are as in `matrix_factorization.py`. Pairs come in random order, and there is no grid, which could not keep
+workers out of each other's items: j is any of all items. Of few items each worker has private copies; of many, two
+workers seldom write the same one.
 
     bounds (U+1,) int64, had (N,) int32: the items of user u are had[bounds[u]:bounds[u+1]], in ascending order
     drawable (D,) int32: the items of the training data

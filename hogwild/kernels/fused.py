@@ -77,10 +77,12 @@ class Swept(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Side:
     """Parameter rows that samples write, numbered by an array of the data: `array` (N,) or (nnz,) holds row numbers of
-    each of `params`. Grids and hot rows are derived from it."""
+    each of `params`. Grids and hot rows are derived from it. `is_drawn`: samples also write rows of this side that they
+    draw, so that no grid keeps workers apart; and its order is a worse teacher of pairs than a random one."""
 
     array: str
     params: tuple[str, ...]
+    is_drawn: bool = False
 
 
 class FusedUpdate(Protocol):

@@ -50,6 +50,7 @@ class BprFactorization(Factors):
 
     had: Tensor
     drawable: Tensor
+    spread = 0.02  # margins are differences: more of it takes epochs to forget
     tries = 0  # of kernels/bpr.py
     loss: type[BprLoss | WarpLoss] = BprLoss
 
@@ -188,7 +189,7 @@ class RankingUpdate(FactorizationUpdate):
     Each worker stores which items a user has: 8 bytes per user, and the data itself if it is sorted by user and item,
     as hogwild.data.Ratings is; otherwise also a sorted copy, 4 bytes per sample."""
 
-    sides = (Side("user", (TABLES[0],)), Side("item", (TABLES[1], TABLES[3])))
+    sides = (Side("user", (TABLES[0],)), Side("item", (TABLES[1], TABLES[3]), is_drawn=True))
 
     def __init__(self, rule: type, tries: int, alpha: float) -> None:
         super().__init__(rule)

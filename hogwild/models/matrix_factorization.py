@@ -21,7 +21,6 @@ from hogwild.kernels.fused import Arrays, Chunk, GridPlace, Hot, Side, Swept, Ta
 from hogwild.models.row_checks import not_float32, require_ids
 from hogwild.optimizers import RowWiseAdagrad
 
-SPREAD = 0.1  # initial standard deviation of a row's numbers
 NOISE = 0.7  # of a rating's standard deviation, what no model explains; see `fitting_l2`
 LOOKED_AT = 1 << 20  # ratings whose standard deviation is taken
 _NONE, _ONE, _NOWHERE, _NOBODY = (
@@ -85,6 +84,7 @@ class Factors(nn.Module):
     `least_relevant` on."""
 
     least_relevant = -math.inf
+    spread = 0.1  # initial standard deviation of a row's numbers
 
     def __init__(self, users: int, items: int, factors: int, l2: float, sparse: bool) -> None:
         super().__init__()
@@ -94,8 +94,8 @@ class Factors(nn.Module):
         if not l2 >= 0:
             raise ValueError(f"l2 is {l2}; it must not be negative")
         self.l2 = l2
-        self.user = embedding(users, factors, SPREAD, sparse)
-        self.item = embedding(items, factors, SPREAD, sparse)
+        self.user = embedding(users, factors, self.spread, sparse)
+        self.item = embedding(items, factors, self.spread, sparse)
 
     def score_tables(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return users (U, k), items (I, k), offsets (I,): users @ items.T + offsets are the scores of all items, up to
