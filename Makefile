@@ -14,7 +14,7 @@ endef
 # With it every process of every job would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run shell serve test test-quick lint format stress bench-spine bench-dense bench-sparse bench-speedup bench-start bench-scaling bench-devices bench-gpu bench-people bench-service bench-cluster bench-convergence bench-quality bench-faults bench-live soak clean
+.PHONY: help run shell serve test test-quick lint format stress bench-spine bench-dense bench-sparse bench-speedup bench-start bench-scaling bench-devices bench-gpu bench-people bench-service bench-cluster bench-convergence bench-quality bench-faults bench-live bench-rollouts soak clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -122,6 +122,9 @@ bench-faults: $(VENV)/.bench ## measure how fast a death, a stall, a replacement
 
 bench-live: $(VENV)/.bench ## measure what live predictions cost the training, and how fast they are (10 minutes)
 	$(BIN)/python -m benchmarks.live
+
+bench-rollouts: $(VENV)/.bench ## measure reinforcement learning by two workers beside one plain process (6 minutes)
+	$(BIN)/python -m benchmarks.rollouts
 
 MINUTES ?= 10
 soak: $(VENV)/.bench ## train for MINUTES=10 with a kill every 10 s: memory, open files, throughput
