@@ -27,7 +27,7 @@ RATE = 0.002  # the example's: of a few tried, the one that took the plain loop 
 FRESH = 100  # other episodes, for the models of both
 RETURN = Figure(f"A3C CartPole, 2 workers: mean return of {FRESH} other episodes, the worst of 3 seeds", GOAL, "")
 TIME = Figure(
-    f"A3C CartPole, 2 workers: seconds to a mean return of {GOAL:g}, sum of {SEEDS} seeds, over a plain one-process A2C",
+    f"A3C CartPole, 2 workers: seconds to a mean return of {GOAL:g}, sum of {SEEDS} seeds, over a plain A2C",
     0.6, smaller_is_better=True,
 )  # fmt: skip
 
