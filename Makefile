@@ -123,7 +123,7 @@ bench-faults: $(VENV)/.bench ## measure how fast a death, a stall, a replacement
 bench-live: $(VENV)/.bench ## measure what live predictions cost the training, and how fast they are (10 minutes)
 	$(BIN)/python -m benchmarks.live
 
-bench-rollouts: $(VENV)/.bench ## measure reinforcement learning by two workers beside one plain process (6 minutes)
+bench-rollouts: $(VENV)/.bench ## measure reinforcement learning by two workers beside one plain process (10 minutes)
 	$(BIN)/python -m benchmarks.rollouts
 
 MINUTES ?= 10

@@ -33,7 +33,7 @@ from hogwild.monitoring.tensorboard import check_wanted
 from hogwild.parameters.anchor import Anchor
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
-from hogwild.planning.device_placement import with_devices
+from hogwild.planning.device_placement import on_cpu, with_devices
 from hogwild.scheduling.work_queue import Limits, WorkQueue
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Scoreboard
@@ -101,6 +101,7 @@ def dry(request: Request, planned: Plan, startup: StartUp) -> dict[str, Any]:
     startup.phase("building model and data")
     with host.raising_on_signals():
         parts = request.make_parts(InTurn(request.job.seed))
+    planned = on_cpu(planned, parts.keeps_to_cpu)
     needed = check_memory(request.job, parts, planned)
     answer = {
         "state": "dry-run",
@@ -132,6 +133,7 @@ def run(request: Request, planned: Plan, group: ProcessGroup, startup: StartUp) 
                 check_changes(rundir, request.job)
             loading = Loading(group, request.job, rundir.path.parent, startup)
             parts = request.make_parts(loading)
+            planned = on_cpu(planned, parts.keeps_to_cpu)
             check_memory(request.job, parts, planned)
             if request.launch is not None:
                 check_cluster(parts, request.launch.world)

@@ -35,7 +35,7 @@ from hogwild.metrics.panel import Panel
 from hogwild.optimizers import FTRL
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.planning.cpu_plan import Plan, plan_here
-from hogwild.planning.device_placement import CPU, is_on_device, with_devices
+from hogwild.planning.device_placement import CPU, is_on_device, is_open, on_cpu, with_devices
 from hogwild.scheduling.batch_plan import EpochPlan, updates_planned
 from hogwild.scheduling.grid_plan import GridPlan, Shape
 from hogwild.training import lr_schedule
@@ -132,7 +132,8 @@ def from_objects(
     if held_back is not None:
         check_ranked(panel, source, held_back)
     parts = Parts(model, loss, optimizer, source, held_back, panel, notes=notes)
-    parts.choice = NO_KERNEL if is_on_device(job) else choose(job, model, loss, optimizer, source.packed)
+    is_bound = is_on_device(job) and not is_open(job)
+    parts.choice = NO_KERNEL if is_bound else choose(job, model, loss, optimizer, source.packed)
     parts.names = names
     parts.identified = identified(
         parts.names, train=(source, train), val=(held_back, train if isinstance(val, Split) else val)
@@ -195,6 +196,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
     parameters = sum(parameter.numel() for parameter in parts.model.parameters())
     trained = sum(parameter.numel() for parameter in parts.model.parameters() if parameter.requires_grad)
     planned = with_devices(plan_here(job.train.procs, job.train.threads, pin=job.train.pin), job)
+    planned = on_cpu(planned, parts.keeps_to_cpu)
     needed = bytes_needed(job, parts, planned)
     return {
         "job": job.name,

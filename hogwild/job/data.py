@@ -30,7 +30,7 @@ from hogwild.job.stream_setup import is_iterable, prepare, read_into_memory, slo
 from hogwild.job.trial import NORMS
 from hogwild.parameters.shared_model import wants_channels_last
 from hogwild.planning.cpu_plan import plan_here
-from hogwild.planning.device_placement import is_on_device
+from hogwild.planning.device_placement import is_on_device, is_open
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.training.lr_schedule import NAMED
 from hogwild.training.recurrent_state import takes_state
@@ -157,7 +157,7 @@ def _rollouts(job: Job, model: nn.Module, train: Any, val: Any) -> tuple[Source,
         for name in ("batch_size", "collate", "drop_last", "feed", "lanes", "padding", "shuffle")
         if getattr(job.data, name) != Data.model_fields[name].default
     ]
-    wrong += ["train.device"] if is_on_device(job) else []
+    wrong += ["train.device"] if is_on_device(job) and not is_open(job) else []
     wrong += ["model.compile"] if job.model.compile == "inductor" else []
     if wrong:
         raise DataError(

@@ -59,6 +59,13 @@ class Parts:
             self.identified.result()
 
     @property
+    def keeps_to_cpu(self) -> str:
+        """Why a job that leaves its device open trains on the CPU, though there is a GPU; "" if it does not."""
+        if self.choice.update is not None:
+            return f"{self.choice.update.name} is compiled for the CPU"
+        return "workers play a Rollout on the CPU" if self.train.rollout is not None else ""
+
+    @property
     def outputs_shape(self) -> tuple[int, ...]:
         """Shape (N, …) of the outputs of an evaluation, if a metric needs all of them; else ()."""
         if self.val is None or self.output is None or not self.panel.whole:

@@ -54,14 +54,27 @@ def _check_sharing(devices: Sequence[str], environ: Mapping[str, str]) -> None:
             )
 
 
+def is_open(job: Job) -> bool:
+    """Return whether the job leaves it to us where it computes."""
+    return job.train.device == "auto" and job.train.placement == "auto"
+
+
+def on_cpu(planned: Plan, why: str) -> Plan:
+    """Return the plan without the devices found for a job that is better off without them: `why`, "" if it is not."""
+    if not (why and planned.devices):
+        return planned
+    return replace(planned, devices=(), placement=CPU, reason=f"{planned.reason}, but the GPU is not used: {why}")
+
+
 def is_on_device(job: Job) -> bool:
-    """Return whether this job computes on a device other than the CPU. Raises UsageError for a missing device."""
+    """Return whether this job computes on a device other than the CPU. Raises UsageError for a missing device. What it
+    is made of may still keep a job on the CPU that leaves this open (`Parts.keeps_to_cpu`)."""
     kind = discovery.resolve(job.train.device)
     if kind == CPU and job.train.placement in (REPLICA, SHARED):
         discovery.resolve(CUDA)  # raises UsageError
     if kind == CPU or job.train.placement == CPU:
         return False
-    return job.train.device != "auto" or job.train.placement != "auto" or not _obstacle(job)
+    return not is_open(job) or not _obstacle(job)
 
 
 def _obstacle(job: Job) -> str:

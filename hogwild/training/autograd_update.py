@@ -75,6 +75,8 @@ class AutogradUpdate:
         self._dense = [worker_model.params[i] for span in spans if span.is_dense for i in span.params]
         has_sparse = any(span.sparse for span in spans)
         no_rows = why_no_rows(self._optimizer, worker_model.layout.flats) if has_sparse else None
+        if has_sparse and isinstance(worker_model.replica, Replica):
+            no_rows = "a parameter has sparse gradients, and compiled rules for rows are for the CPU"
         self._rows = CompiledRows(worker_model) if has_sparse and not no_rows else NoRows()
         reason = no_rows or why_no_flat_rule(self._optimizer, worker_model.layout.flats)
         self._rule = None if reason else FlatRule(worker_model, self._gradients)

@@ -67,15 +67,37 @@ def batches(device: str, folder: Path) -> Found:
     return {"changed": changed, "places": len(places)}
 
 
-def plain_loop(rule: str, device: str, folder: Path) -> Found:
+class Rows(nn.Module):
+    """Its gradients are sparse: compiled rules for rows are for the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(50, 3, sparse=True)
+
+    def forward(self, row: Tensor) -> Tensor:
+        found: Tensor = self.rows(row)
+        return found
+
+
+def some_rows() -> list[tuple[Tensor, Tensor]]:
+    return [(torch.randint(50, (8,)), torch.randint(3, (8,))) for _ in range(10)]
+
+
+def plain_loop(
+    rule: str,
+    device: str,
+    folder: Path,
+    kind: type[nn.Module] = ConvNet,
+    some: Callable[[], list[tuple[Tensor, Tensor]]] = lambda: images(10),
+) -> Found:
     """Parameters in which one worker and the plain loop on the same device differ."""
     torch.manual_seed(0)
-    model, accelerator = ConvNet(), opened(device)
+    model, accelerator = kind(), opened(device)
     plain = copy.deepcopy(model).to(accelerator.torch_device)
     shared = build(model, RULES[rule](model.parameters(), lr=0.01))
     worker = WorkerModel.attach(shared.structure, shared.regions, 0, replica=Replica.on(accelerator))
     update = DeviceUpdate(worker, grad_clip=None)
-    given = [(x.to(accelerator.torch_device), y.to(accelerator.torch_device)) for x, y in images(10)]
+    given = [(x.to(accelerator.torch_device), y.to(accelerator.torch_device)) for x, y in some()]
     finite = []
     for x, y in given:
         update.backward((x,), y)
@@ -181,6 +203,7 @@ def recurrent(device: str, folder: Path) -> Found:
 CASES: dict[str, Callable[[str, Path], Found]] = {
     "batches": batches,
     **{f"plain-{rule}": partial(plain_loop, rule) for rule in RULES},
+    "plain-sparse": partial(plain_loop, "Adagrad", kind=Rows, some=some_rows),
     "allocations": allocations,
     "refused": refused,
     "job": job,

@@ -10,13 +10,15 @@ import pytest
 import torch
 
 from hogwild.config.load import load_job
-from hogwild.errors import DeviceSharingError
+from hogwild.devices import discovery
+from hogwild.errors import DataError, DeviceSharingError
+from hogwild.job.build import build
 from hogwild.parameters.device_replica import Replica
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.planning.cpu_plan import Plan
-from hogwild.planning.device_placement import with_devices
+from hogwild.planning.device_placement import on_cpu, with_devices
 from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
-from tests.helpers.jobs import JOBS, Ended, Job, in_turn
+from tests.helpers.jobs import HOME, JOBS, Ended, Job, in_turn
 from tests.helpers.simulated_gpu import Simulated
 from tests.shared_model import (
     ConvNet,
@@ -120,6 +122,32 @@ def test_a_process_alone_has_nothing_to_share(monkeypatch: pytest.MonkeyPatch) -
     plan = planned(monkeypatch, procs=0)
     assert plan.placement == "cuda-replica" and "nothing to share" in plan.reason
     assert planned(monkeypatch).placement == "cuda-shared"
+
+
+@pytest.mark.parametrize("kind", ["ratings", "rollouts"])
+def test_what_is_compiled_or_played_leaves_a_gpu_that_is_there_to_others(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With device: auto; a job that asks for the GPU gets it."""
+    monkeypatch.setattr(discovery, "visible_gpus", lambda: 1)
+    monkeypatch.syspath_prepend(str(JOBS))
+    (tmp_path / "ratings.csv").write_text("user,item,rating\n" + "".join(f"{n % 7},{n},{n % 5}\n" for n in range(40)))
+    ratings = f"data.train={{class_path: hogwild.data.Ratings, init_args: {{path: {tmp_path / 'ratings.csv'}}}}}"
+    file, reason, *settings = {
+        "ratings": (HOME / "configs" / "ratings.yaml", "is compiled for the CPU", ratings, "data.val=null"),
+        "rollouts": (JOBS / "bandit.yaml", "workers play a Rollout on the CPU"),
+    }[kind]
+    job = load_job(file, settings)
+    plan = with_devices(Plan(2, 1, "as given"), job)
+    assert plan.placement == "cuda-replica"
+    kept = on_cpu(plan, build(job, None).keeps_to_cpu)
+    assert (kept.placement, kept.devices) == ("cpu", ()) and reason in kept.reason
+    bound = load_job(file, [*settings, "train.device=cuda"])
+    if kind == "rollouts":
+        with pytest.raises(DataError, match=r"leave out train\.device"):
+            build(bound, None)
+    else:
+        assert build(bound, None).keeps_to_cpu == ""
 
 
 # ---- jobs -----------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def test_batches_arrive_whole_and_the_slots_stay(tmp_path: Path) -> None:
 
 
 @needs_gpu
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [*RULES, "sparse"])
 def test_one_worker_trains_as_the_plain_loop_does(rule: str, tmp_path: Path) -> None:
     case = f"plain-{rule}"
     assert found_on("cuda", tmp_path, case) == {case: {"differ": [], "finite": True}}
@@ -80,7 +80,7 @@ def test_every_case_runs_on_a_device_that_is_simulated(tmp_path: Path) -> None:
     """So that the lines for a GPU are not first tried where there is one."""
     found = found_on("simulated", tmp_path, *CASES)
     assert found["batches"] == {"changed": [], "places": 1}
-    assert all(found[f"plain-{rule}"] == {"differ": [], "finite": True} for rule in RULES)
+    assert all(found[f"plain-{rule}"] == {"differ": [], "finite": True} for rule in [*RULES, "sparse"])
     assert found["allocations"]["taken"][3:] == [0, 0, 0]
     assert found["refused"]["code"] == "model/device"
     assert found["job"]["leases"]["done"] == found["job"]["leases"]["total"]
