@@ -109,7 +109,9 @@ def share_data(
 ) -> tuple[dict[str, Region], WorkerSpec]:
     """Put the data into shared memory; return the regions and the worker spec."""
     compiles = job.model.compile == "inductor"
-    typical = parts.train.streamed.typical() if compiles and parts.train.streamed is not None else []
+    is_fused, streamed, typical = parts.choice.update is not None, parts.train.streamed, list[list[Any]]()
+    if streamed is not None and (compiles or is_fused):
+        typical = [streamed.head()] if is_fused else streamed.typical()
     compile_key = _compile_key(job, parts, typical, channels_last) if compiles else ""  # now, before data moves below
     regions: dict[str, Region] = {}
     splits: dict[str, DataSpec] = {}
@@ -143,7 +145,7 @@ def share_data(
         panel=parts.panel,
         inference=parts.infers,
         progressive=job.evaluate.progressive,
-        fused=dict(parts.meetings.hot) if parts.choice.update is not None else None,
+        fused=dict(parts.meetings.hot) if is_fused else None,
         compile=job.model.compile,
         compile_key=compile_key,
         compile_scratch=new_scratch() if compiles else None,

@@ -132,8 +132,10 @@ def from_objects(
     if held_back is not None:
         check_ranked(panel, source, held_back)
     parts = Parts(model, loss, optimizer, source, held_back, panel, notes=notes)
-    is_bound = is_on_device(job) and not is_open(job)
-    parts.choice = NO_KERNEL if is_bound else choose(job, model, loss, optimizer, source.packed)
+    if is_on_device(job) and not is_open(job):
+        parts.choice = NO_KERNEL
+    else:
+        parts.choice = choose(job, model, loss, optimizer, source.packed, source.streamed)
     parts.names = names
     parts.identified = identified(
         parts.names, train=(source, train), val=(held_back, train if isinstance(val, Split) else val)

@@ -90,7 +90,7 @@ class Streamed:
             batches += [as_batch(collator, [record] * sizes[0]) for record in records]
         return batches
 
-    def head(self, records: int) -> list[Any]:
+    def head(self, records: int = TRIAL_RECORDS) -> list[Any]:
         """Return the first records as a batch: the inputs, and the target; in private memory."""
         return as_batch(self.stream.collator, list(self.trial[:records]))
 

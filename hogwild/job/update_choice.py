@@ -16,13 +16,14 @@ from torch import nn
 from hogwild.config.load import Job
 from hogwild.errors import UsageError
 from hogwild.formatting import counted, size
-from hogwild.kernels.fused import FusedUpdate, Side, has_numba
+from hogwild.kernels.fused import FusedUpdate, Side, Streaming, has_numba
 from hogwild.kernels.profile import HOT_BYTES, choose_hot
 from hogwild.scheduling.grid_plan import MOST_SIDE, Grid, Shape
 from hogwild.training.model_steps import has_training_step
 
 if TYPE_CHECKING:
     from hogwild.feeds.packed import Packed
+    from hogwild.job.stream_setup import Streamed
 
 # Row blocks: one for each worker at least, up to ROWS_PER_WORKER of LEAST_ROW_BLOCK samples (about 3 ms), so that the
 # fastest worker can have more, and none of much more than ROW_BLOCK samples (some 20 ms).
@@ -62,10 +63,15 @@ class Meetings:
 
 
 def choose(
-    job: Job, model: nn.Module, loss: Any, optimizer: torch.optim.Optimizer, packed: "Packed | None"
+    job: Job,
+    model: nn.Module,
+    loss: Any,
+    optimizer: torch.optim.Optimizer,
+    packed: "Packed | None",
+    streamed: "Streamed | None" = None,
 ) -> UpdateChoice:
     """Choose the update. Raises UsageError if the job says `update: fused` and that is impossible."""
-    choice = _choose(job, model, loss, optimizer, packed)
+    choice = _choose(job, model, loss, optimizer, packed, streamed)
     if job.train.update == "fused" and choice.update is None:
         raise UsageError(
             f"train.update: fused: {choice.why.removeprefix('autograd: ')}; remove this field to train with autograd",
@@ -75,7 +81,12 @@ def choose(
 
 
 def _choose(
-    job: Job, model: nn.Module, loss: Any, optimizer: torch.optim.Optimizer, packed: "Packed | None"
+    job: Job,
+    model: nn.Module,
+    loss: Any,
+    optimizer: torch.optim.Optimizer,
+    packed: "Packed | None",
+    streamed: "Streamed | None",
 ) -> UpdateChoice:
     if job.train.update == "autograd":
         return UpdateChoice(None, "autograd: set by train.update")
@@ -84,8 +95,9 @@ def _choose(
         return UpdateChoice(None, "autograd: no compiled kernel for this model", is_worth_saying=False)
     if has_training_step(model):
         return UpdateChoice(None, "autograd: the model has a training_step of its own")
-    if packed is None:
-        return UpdateChoice(None, "autograd: the model's kernel needs packed data (such as hogwild.data.LibSvm)")
+    if packed is None and streamed is None:
+        why = "the model's kernel needs packed data (such as hogwild.data.LibSvm), or a stream (data.feed)"
+        return UpdateChoice(None, f"autograd: {why}")
     if not has_numba():
         return UpdateChoice(None, f"autograd: {EXTRA}")
     update = offer(loss, optimizer)
@@ -94,7 +106,25 @@ def _choose(
     missing = [option for name, option in options_set(job) if name not in update.implements]
     if missing:
         return UpdateChoice(None, f"autograd: {update.name} does not implement {', '.join(missing)}")
+    if streamed is not None and (misfit := _misfit(update, model, streamed)):
+        return UpdateChoice(None, f"autograd: {update.name}: {misfit}")
     return UpdateChoice(update, f"fused: {update.name}")
+
+
+def _misfit(update: FusedUpdate, model: nn.Module, streamed: "Streamed") -> str:
+    """Return why the kernel cannot train on the batches of a stream, by its first records, or ""."""
+    if not isinstance(update, Streaming):
+        return "its kernel needs packed data, not a stream"
+    if streamed.form.is_nested:
+        return f"the batches of the stream are nested: {streamed.form.describe()}"
+    *inputs, target = streamed.head()
+    try:
+        update.arrays_of(model, inputs, target)
+    except ValueError as error:
+        return str(error)
+    except IndexError:
+        return ""  # the trial of the model says more
+    return ""
 
 
 def options_set(job: Job) -> list[tuple[str, str]]:
@@ -110,7 +140,6 @@ def options_set(job: Job) -> list[tuple[str, str]]:
         ("grad_clip", "train.grad_clip", train.grad_clip is not None),
         ("max_staleness", "train.max_staleness", train.max_staleness is not None),
         ("accumulate", "train.accumulate", train.accumulate > 1),
-        ("progressive", "evaluate.progressive", job.evaluate.progressive),
         ("compile", f"model.compile: {job.model.compile}", job.model.compile != "none"),
         ("precision", f"train.precision: {train.precision}", train.precision != "fp32"),
     ]

@@ -4,6 +4,8 @@
     update.bind(model, optimizer, arrays, hot)                                  numpy views of shared memory, once
     update.run(chunk) -> Tally                                                  many samples, one after the other
 
+    update.arrays_of(model, inputs, target) -> arrays                           of a stream's batch, which is then bound
+
 It reads each sample from the job's arrays, computes its gradient and writes it directly into the shared parameters,
 without locks and without autograd: the algorithm of the Hogwild paper itself (Niu, Recht, Ré and Wright, 2011). A chunk
 is some batches of an item. The loop over chunks is in Python (`workers/child/fused_trainer.py`), so that signals,
@@ -12,7 +14,7 @@ pauses and beats are handled in between, and a kill leaves at most one chunk in 
 No numba here: without it we still know which models have kernels."""
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -122,6 +124,18 @@ class Sweeping(Protocol):
         """Apply the samples [borders[b], borders[b + 1]) of each batch b, with its factor of the learning rates, as
         soon as nobody else is in its column. `borders` (n + 1,) int64, `rates` (n,) float32, `columns` (n,) int64;
         `insist`: enter columns in any case, until one is free. Samples that are not finite are not applied."""
+        ...
+
+
+@runtime_checkable
+class Streaming(Protocol):
+    """A fused update that can train on the batches of a stream."""
+
+    def arrays_of(self, model: "nn.Module", inputs: "Sequence[torch.Tensor]", target: "torch.Tensor") -> Arrays:
+        """Return a batch, in the form that the model and its loss take, as arrays to bind. What a kernel uses as an
+        index is copied and then checked: nothing that changes a slot later can make it write elsewhere. Raises
+        ValueError for a batch of another form, IndexError for row numbers or labels that the model lacks: as errors of
+        the user's data they cost a batch its attempts, where a HogwildError would end the job."""
         ...
 
 

@@ -12,7 +12,7 @@ from hogwild.errors import ModelError
 from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
 from hogwild.kernels.optimizer_rules import ADAGRAD, Numbers, parameter_view, sums_of
 from hogwild.models.mlp import Mlp
-from hogwild.models.sparse_linear import SPREAD, SparseRows, csr_views, fused_by, scores
+from hogwild.models.sparse_linear import SPREAD, RowsUpdate, SparseRows, bags, csr_views, fused_by, scores
 
 
 class _FieldRows(SparseRows):
@@ -62,9 +62,9 @@ class FieldFactorizationMachine(_FieldRows):
         # As in LIBFFM, from 0 on: Adagrad's first steps are as large as its rate whatever the gradient.
         self.factors = nn.Parameter(torch.rand(features, fields * factors) / factors**0.5)
 
-    def forward(self, indices: Tensor, offsets: Tensor, values: Tensor) -> Tensor:
-        """Return (B,) outputs of sparse rows in the form of `nn.EmbeddingBag`: indices (B fields,) and offsets (B,) of
-        one integer type, values (B fields,) of the weights' type."""
+    def forward(self, indices: Tensor, offsets: Tensor | None = None, values: Tensor | None = None) -> Tensor:
+        """Return (B,) outputs of sparse rows as `bags` takes them, with `fields` features each."""
+        indices, offsets, values = bags(indices, offsets, values)
         met = self._vectors(self.factors, indices, values).unflatten(2, (self.fields, -1))  # (B, own, other field, K)
         products = (met * met.transpose(1, 2)).sum(3)
         output: Tensor = self._linear(indices, offsets, values) + products.triu(1).sum((1, 2))
@@ -101,16 +101,16 @@ class DeepFm(_FieldRows):
         self.factors = nn.Parameter(torch.randn(features, factors) * SPREAD)
         self.layers = Mlp(fields * factors, hidden, 1, dropout)
 
-    def forward(self, indices: Tensor, offsets: Tensor, values: Tensor) -> Tensor:
-        """Return (B,) outputs of sparse rows in the form of `nn.EmbeddingBag`: indices (B fields,) and offsets (B,) of
-        one integer type, values (B fields,) of the weights' type."""
+    def forward(self, indices: Tensor, offsets: Tensor | None = None, values: Tensor | None = None) -> Tensor:
+        """Return (B,) outputs of sparse rows as `bags` takes them, with `fields` features each."""
+        indices, offsets, values = bags(indices, offsets, values)
         vectors = self._vectors(self.factors, indices, values)
         pairs = 0.5 * (vectors.sum(1).square() - vectors.square().sum(1)).sum(1)
         deep: Tensor = self.layers(vectors)
         return self._linear(indices, offsets, values) + pairs + deep.squeeze(1)
 
 
-class FieldMachineUpdate:
+class FieldMachineUpdate(RowsUpdate):
     """Fused update, sample by sample, as if the batch size were 1. Weight decay is lazy: only for the numbers that a
     sample uses. Nothing is private to a worker."""
 

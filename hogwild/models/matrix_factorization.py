@@ -5,7 +5,7 @@ All models take samples (user (B,), item (B,)) from hogwild.data.Ratings, and ha
 sparse gradients: a batch touches few rows."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from hogwild.errors import ModelError
 from hogwild.formatting import counted
 from hogwild.kernels import optimizer_rules
 from hogwild.kernels.fused import Arrays, Chunk, GridPlace, Hot, Side, Swept, Tally
-from hogwild.models.row_checks import not_float32, require_ids
+from hogwild.models.row_checks import ids_of, not_float32, require_ids
 from hogwild.optimizers import RowWiseAdagrad
 
 NOISE = 0.7  # of a rating's standard deviation, what no model explains; see `fitting_l2`
@@ -337,6 +337,15 @@ class RatingsUpdate(FactorizationUpdate):
         self._kernel = {SGD: sgd, Adagrad: adagrad, RowWiseAdagrad: row_adagrad}[self._rule]
         self._constants = (np.float32(model.mean.item()),)  # type: ignore[operator]
         self._data = (width_of(self._tables[0]), arrays["user"], arrays["item"], arrays["rating"])
+
+    def arrays_of(self, model: nn.Module, inputs: Sequence[Tensor], target: Tensor) -> Arrays:
+        """Return the ratings of a batch (user (B,), item (B,)), rating (B,)."""
+        assert isinstance(model, Factors)
+        if len(inputs) != 2 or not inputs[0].shape == inputs[1].shape == target.shape or target.is_complex():
+            raise ValueError("a batch must be (user, item), rating, all (B,)")
+        user = ids_of("users", inputs[0], model.user.num_embeddings)
+        item = ids_of("items", inputs[1], model.item.num_embeddings)
+        return {"user": user, "item": item, "rating": target.float().numpy()}
 
     def run(self, chunk: Chunk) -> Tally:
         """Update the ratings; those with a NaN or infinite slope are counted and not applied."""

@@ -22,7 +22,7 @@ from hogwild.kernels.optimizer_rules import (
     why_not,
 )
 from hogwild.losses import HingeLoss, LogisticLoss
-from hogwild.models.row_checks import require_ids
+from hogwild.models.row_checks import ids_of, require_ids
 
 SIGNS, PROBABILITIES, HINGE, SQUARED, WEIGHTED_SIGNS = 0, 1, 2, 3, 4  # as in kernels/linear.py, which needs numba
 SOFTMAX = -1
@@ -72,9 +72,9 @@ class SparseLinear(SparseRows):
         self.bias = nn.Parameter(torch.zeros(classes)) if bias else None
         self.sparse = sparse
 
-    def forward(self, indices: Tensor, offsets: Tensor, values: Tensor) -> Tensor:
-        """Return (B,) or (B, classes) for sparse rows in the form of `nn.EmbeddingBag`: indices (nnz,) and offsets (B,)
-        of one integer type, values (nnz,) of the weights' type."""
+    def forward(self, indices: Tensor, offsets: Tensor | None = None, values: Tensor | None = None) -> Tensor:
+        """Return (B,) or (B, classes) for sparse rows as `bags` takes them."""
+        indices, offsets, values = bags(indices, offsets, values)
         return scores(self.weight, self.bias, indices, offsets, values, self.sparse)
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
@@ -100,9 +100,9 @@ class FactorizationMachine(SparseRows):
         self.factors = nn.Parameter(torch.randn(features, factors) * SPREAD)
         self.sparse = sparse
 
-    def forward(self, indices: Tensor, offsets: Tensor, values: Tensor) -> Tensor:
-        """Return (B,) outputs of sparse rows in the form of `nn.EmbeddingBag`: indices (nnz,) and offsets (B,) of one
-        integer type, values (nnz,) of the weights' type."""
+    def forward(self, indices: Tensor, offsets: Tensor | None = None, values: Tensor | None = None) -> Tensor:
+        """Return (B,) outputs of sparse rows as `bags` takes them."""
+        indices, offsets, values = bags(indices, offsets, values)
         linear = scores(self.weight, self.bias, indices, offsets, values, self.sparse)
         ends = torch.cat([offsets[1:], offsets.new_tensor([len(indices)])])
         row = torch.repeat_interleave(torch.arange(len(offsets)), (ends - offsets).long())
@@ -114,6 +114,18 @@ class FactorizationMachine(SparseRows):
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
         """Return the compiled update (logistic, hinge, squared loss; SGD, Adagrad), or the reason for none."""
         return fused_by(FactorizationMachineUpdate, self, loss, optimizer)
+
+
+def bags(indices: Tensor, offsets: Tensor | None, values: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return sparse rows in the form of `nn.EmbeddingBag`: indices (nnz,) and offsets (B,) of one integer type, values
+    (nnz,) of the weights' type. Given like that, or as indices (B, F) alone: F features of value 1 in each row."""
+    if offsets is not None and values is not None:
+        return indices, offsets, values
+    if offsets is not None or values is not None or indices.dim() != 2:
+        raise ValueError(f"rows are indices (nnz,), offsets and values, or indices (B, F) alone, not {indices.shape}")
+    rows, width = indices.shape
+    offsets = width * torch.arange(rows, dtype=indices.dtype)
+    return indices.reshape(-1), offsets, torch.ones(rows * width)
 
 
 def scores(
@@ -169,7 +181,37 @@ def unsuitable(model: nn.Module) -> str:
     return ""
 
 
-class LinearUpdate:
+class RowsUpdate:
+    """Base class of updates of a `SparseRows`: what a batch of a stream is to a kernel."""
+
+    _kind: int
+
+    def arrays_of(self, model: nn.Module, inputs: Sequence[Tensor], target: Tensor) -> Arrays:
+        """Return the CSR arrays of a batch: inputs as `bags` takes them, target (B,)."""
+        assert isinstance(model, SparseRows)
+        if len(inputs) > 3:
+            raise ValueError(f"a batch must be (indices, offsets, values), target, and has {len(inputs)} inputs")
+        indices, offsets, values = bags(*inputs, *[None] * (3 - len(inputs)))
+        if values.dtype != torch.float32 or values.shape != indices.shape or not values.is_contiguous():
+            raise ValueError(f"values must be {tuple(indices.shape)} float32, not {tuple(values.shape)} {values.dtype}")
+        if target.shape != offsets.shape or target.is_complex():
+            raise ValueError(f"the target must be {tuple(offsets.shape)}, not {tuple(target.shape)} {target.dtype}")
+        features = ids_of("features", indices, len(model.weight))
+        indptr = np.empty(len(offsets) + 1, np.int64)
+        indptr[:-1], indptr[-1] = ids_of("offsets", offsets, len(features) + 1), len(features)
+        lengths = np.diff(indptr)
+        if len(lengths) and (indptr[0] != 0 or (lengths < 0).any()):
+            raise IndexError("a batch has offsets that do not begin with 0 and ascend")
+        if (fields := getattr(model, "fields", None)) is not None and (lengths != fields).any():
+            raise IndexError(
+                f"a batch has rows of {lengths.min()} to {lengths.max()} features, but the model has {fields} fields"
+            )
+        is_softmax = self._kind == SOFTMAX
+        wanted = ids_of("labels", target, model.weight.shape[1]) if is_softmax else target.float().numpy()
+        return {"indptr": indptr, "indices": features, "values": values.numpy(), "target": wanted}
+
+
+class LinearUpdate(RowsUpdate):
     """Fused update, sample by sample, as if the batch size were 1: `data.batch_size` has no effect. Weight decay is
     lazy: a feature decays by rate x weight_decay in each sample that has it, the bias in every sample.
 
@@ -238,7 +280,7 @@ class LinearUpdate:
         return Tally(loss, applied, len(chunk.rows) - applied)
 
 
-class FactorizationMachineUpdate:
+class FactorizationMachineUpdate(RowsUpdate):
     """Fused update, sample by sample, as if the batch size were 1. Weight decay is lazy: only for the features in a
     sample.
 

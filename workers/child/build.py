@@ -87,9 +87,11 @@ def _numerics(
         model = place.attach(structure, model_regions, row, updates)
         broken_off.callback(model.close)
         model.runs = make_runs(compute.compile, model.model)
-        evaluator = make_evaluator(worker_spec, model, regions, place)
+        evaluator, scorer = make_evaluator(worker_spec, model, regions, place), None
+        if compute.progressive and compute.panel is not None:
+            scorer = Scorer(model.runs, model.loss, compute.panel, compute.precision)
         if compute.fused is not None:
-            fused, sentence = make_fused(worker_spec, model, regions["data-train"], row, lifeline)
+            fused, sentence = make_fused(worker_spec, model, regions["data-train"], row, lifeline, scorer)
             print(sentence, flush=True)
             add_ranking(evaluator, worker_spec, model, regions, row, lifeline)
             broken_off.pop_all()
@@ -118,9 +120,6 @@ def _numerics(
             print(make_model_ready(worker_spec, model, update, feed, evaluator, row, lifeline), flush=True)
         add_ranking(evaluator, worker_spec, model, regions, row, lifeline)
         broken_off.pop_all()
-        scorer = None
-        if compute.progressive and compute.panel is not None:
-            scorer = Scorer(model.runs, model.loss, compute.panel, compute.precision)
         return Numerics(model, update, feed, evaluator, place, rollbacks, lanes=lanes or NO_LANES, scorer=scorer)
 
 

@@ -7,15 +7,16 @@ The unit of commit is a chunk: as many batches as fit into TARGET_S at the recen
 are hot. The learning rate and the seed belong to a batch, so one worker computes the same result for any division into
 chunks. A kill leaves one chunk in doubt."""
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from hogwild.errors import ModelError
-from hogwild.kernels.fused import STAMP_BITS, Chunk, Fusable, FusedUpdate, GridPlace, Sweeping
+from hogwild.kernels.fused import STAMP_BITS, Chunk, Fusable, FusedUpdate, GridPlace, Streaming, Sweeping
 from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
@@ -24,10 +25,13 @@ from workers.child.profiler import Profile
 from workers.child.spec import Fused
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from hogwild.kernels.hot_rows import HotRows
     from hogwild.parameters.worker_model import WorkerModel
     from hogwild.scheduling.grid_plan import GridPlan
-    from workers.child.spec import WorkerSpec
+    from hogwild.training.evaluator import Scorer
+    from workers.child.spec import DataSide, WorkerSpec
 
 
 TARGET_S = 0.02
@@ -55,12 +59,13 @@ class Chunks:
 
     def __init__(self, fused: Fused, row: Row, profile: Profile, seed: int, sync_every: int) -> None:
         self._fused, self._row, self._profile, self._seed = fused, row, profile, seed
-        self._most = sync_every if fused.hot else 1 << 16
+        self._most = 1 if fused.feed is not None else sync_every if fused.hot else 1 << 16
         self._batch_s = 0.0  # pace; 0: not known yet
         self._made = 0
         words = row.board.words[:, Word.COLUMN]  # and that of the control row, which is 0
         self._place = GridPlace(words, np.zeros(len(words), np.int64), row.worker)
-        is_swept = isinstance(fused.update, Sweeping) and fused.plan.grid is not None
+        self._rows = np.empty(0, np.int64)  # of the batch of a stream
+        is_swept = isinstance(fused.update, Sweeping) and fused.plan.grid is not None and fused.feed is None
         self._sweeps = cast(Sweeping, fused.update) if is_swept else None
 
     def train(
@@ -85,9 +90,10 @@ class Chunks:
         began_ns = time.monotonic_ns()
         count = min(item.stop - item.start - done, self._batches())
         self._profile.start_update(self._made)
+        sums, first = Sums(), item.start + done
+        scores = self._open(item.epoch, first)  # before the intent: a batch that raises leaves nothing in doubt
         row.intend(item.id, done + count)
         self._profile.enter("apply")
-        sums, first = Sums(), item.start + done
         made = row.board.job_updates()
         rates = [1.0 if schedule is None else schedule(made + number) for number in range(count)]
         if self._sweeps is not None and self._batch_s <= LONGEST_S:
@@ -106,6 +112,8 @@ class Chunks:
             row.count_updates(applied, staleness)
         row.count_batches(count, sums.losses, sums.loss)
         row.count_epoch(item.epoch, sums.samples, sums.sample_loss)
+        if scores and all(map(math.isfinite, scores)):
+            row.count_further(scores[::2], scores[1::2])
         if sums.not_finite:
             row.count_not_finite(max(1, sums.skipped))
         self._made += applied
@@ -113,6 +121,17 @@ class Chunks:
         pace_s = (time.monotonic_ns() - began_ns - sums.waited_ns) / 1e9 / count
         self._batch_s = pace_s if not self._batch_s else self._batch_s + SMOOTHING * (pace_s - self._batch_s)
         return sums, count
+
+    def _open(self, epoch: int, number: int) -> list[float]:
+        """Bind a batch of a stream, and return its scores before it is learnt, if they are asked for."""
+        fused = self._fused
+        if fused.feed is None:
+            return []
+        self._profile.enter("gather")
+        batch = fused.feed.gather(epoch, number)
+        if fused.bind is not None:
+            self._rows = fused.bind(batch.inputs, batch.target)
+        return fused.scorer.words(batch.inputs, batch.target) if fused.scorer is not None else []
 
     def _sweep(self, update: Sweeping, item: int, start: int, rates: list[float], sums: Sums) -> None:
         """Train all batches from `start` on, column by column. Who meets a slower worker in two columns in a row passes
@@ -159,7 +178,7 @@ class Chunks:
     def _batch(self, epoch: int, number: int, rate: float, sums: Sums) -> None:
         fused = self._fused
         first, last = fused.plan.positions(number)
-        rows = fused.order.indices(epoch, first, last)
+        rows = self._rows if fused.order is None else fused.order.indices(epoch, first, last)
         seed = batch_seed(self._seed, epoch, first)
         loss, applied, size = 0.0, 0, self._at_once(len(rows))
         for start in range(0, len(rows), size):
@@ -190,10 +209,16 @@ class Chunks:
 
 
 def make_fused(
-    worker_spec: "WorkerSpec", model: "WorkerModel", region: Region, row: Row, lifeline: int | None
+    worker_spec: "WorkerSpec",
+    model: "WorkerModel",
+    region: Region,
+    row: Row,
+    lifeline: int | None,
+    scorer: "Scorer | None" = None,
 ) -> tuple[Fused, str]:
     """Build the fused update; return it with a log message on its kernels. Imports numba here: few jobs need it."""
     from hogwild.feeds.packed import PackedSpec
+    from hogwild.feeds.ring import RingSpec
     from workers.child.compile_once import make_ready
 
     update = cast(Fusable, model.model).fused(model.loss, model.optimizer)
@@ -203,17 +228,17 @@ def make_fused(
             code="model/fused",
         )
     split = worker_spec.data.train
-    assert isinstance(split.data, PackedSpec), "a fused update reads packed data"
-    data = split.data.attach(region)
-    hot = hot_rows(model, update, worker_spec.compute.fused or {})
-    update.bind(model.model, model.optimizer, data.arrays(), hot)
-    fused = Fused(
-        update,
-        split.plan,
-        data.order(split.order, worker_spec.rules.seed),
-        [*hot.values()],
-        model.state.count,
-    )
+    if isinstance(split.data, RingSpec):
+        fused = _of_stream(update, model, worker_spec.data, region)
+    else:
+        assert isinstance(split.data, PackedSpec), "a fused update reads packed data, or a stream"
+        data, seed = split.data.attach(region), worker_spec.rules.seed
+        hot = hot_rows(model, update, worker_spec.compute.fused or {})
+        update.bind(model.model, model.optimizer, data.arrays(), hot)
+        fused = Fused(update, split.plan, data.order(split.order, seed), [*hot.values()], model.state.count)
+        if scorer is not None:
+            fused.feed = data.feed(split.plan, seed=seed, order=split.order)
+    fused.scorer = scorer
     nothing = Chunk(np.empty(0, np.int64), 0)
 
     def run() -> None:
@@ -222,6 +247,23 @@ def make_fused(
         fused.flush()
 
     return fused, make_ready(update.name, run, row, lifeline)
+
+
+def _of_stream(update: FusedUpdate, model: "WorkerModel", data: "DataSide", region: Region) -> Fused:
+    """Return the update of a stream, bound to a typical batch, to be compiled."""
+    from hogwild.feeds.ring import Ring, RingFeed, RingSpec
+
+    spec, plan, streaming = data.train.data, data.train.plan, update
+    assert isinstance(streaming, Streaming) and isinstance(spec, RingSpec)
+
+    def bind(inputs: Sequence["Tensor"], target: "Tensor") -> np.ndarray:
+        update.bind(model.model, model.optimizer, streaming.arrays_of(model.model, inputs, target), {})
+        return np.arange(len(target))
+
+    *inputs, target = data.typical[0]
+    bind(inputs, target)
+    feed = RingFeed(Ring(region, spec), plan.batch_size)
+    return Fused(update, plan, None, (), model.state.count, feed, bind)
 
 
 def hot_rows(model: "WorkerModel", update: FusedUpdate, chosen: Mapping[str, np.ndarray]) -> "dict[str, HotRows]":

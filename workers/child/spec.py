@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
+    from torch import Tensor
 
     from hogwild.data.rollout import Rollout
     from hogwild.feeds.batch import Feed
@@ -69,7 +70,7 @@ class DataSide:
     copies_slots: bool = False  # copy each batch out of its slot, because it will be modified
     outputs: "FieldSpec | None" = None  # layout of `data-outputs`, if a metric needs all outputs
     covered: tuple[int, int] = (0, 0)  # shape of `data-covered`, bytes that mark items; if a metric is their coverage
-    typical: Sequence[list[Any]] = ()  # example batches to compile for, if data is streamed
+    typical: Sequence[list[Any]] = ()  # example batches to compile for (inductor, kernels), if data is streamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +101,12 @@ class Fused:
 
     update: FusedUpdate
     plan: EpochPlan
-    order: "Order"
+    order: "Order | None"  # of packed data; None for a stream
     hot: "Sequence[HotRows]" = ()
     count: Callable[[int], None] = lambda updates: None  # adds to the optimizer's step count
+    feed: "Feed | None" = None  # of batches to bind or to score: each is an exchange of its own
+    bind: "Callable[[Sequence[Tensor], Tensor], np.ndarray] | None" = None  # a stream's batch; returns its rows (n,)
+    scorer: "Scorer | None" = None
 
     def refresh(self) -> None:
         """Read the private copies from the flats again."""
