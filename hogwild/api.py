@@ -161,20 +161,34 @@ def load(
     model: nn.Module | None = None,
     which: str | None = None,
     data_dir: str | Path | None = None,
+    live: bool = False,
 ) -> "Trained":
     """Load a run's model, ready to use. `source` is a run directory (its best checkpoint, or `which="latest"`) or a
     checkpoint. `model` gets the weights, in place, and is used instead of a new object of the run's class: a run of
-    `train` records no arguments of classes, so it needs one unless the class can be built without. See
+    `train` records no arguments of classes, so it needs one unless the class can be built without. With `live`
+    the model is that of the running job at each call, as `hogwild predict --live` has it; only `predict` is of use. See
     `hogwild.inference.trained_model`. Raises NotFoundError, UsageError, ModelError, CheckpointError, RunError."""
-    from hogwild.config.of_run import checkpoint_of, data_folder, is_of_library, recorded
+    from hogwild.config.of_run import checkpoint_of, data_folder, is_of_library, recorded, require_run
     from hogwild.data.locate import set_data_dir
     from hogwild.inference.trained_model import Trained
 
-    path = checkpoint_of(Path(source), which)
-    run = path.parent.parent
+    if live and (model is not None or which is not None):
+        raise UsageError(
+            "live=True: the job's own model answers; leave model and which out", code="usage/contradiction"
+        )
+    if live:
+        run = require_run(Path(source)).parent
+    else:
+        path = checkpoint_of(Path(source), which)
+        run = path.parent.parent
     job, users_file, _ = recorded(run)
     folder = data_folder(Path(data_dir) if data_dir is not None else None, run)
     user_path(users_file)
     if folder is not None:
         set_data_dir(folder)
+    if live:
+        from hogwild.monitoring.live_calls import LiveCalls
+        from hogwild.monitoring.live_model import live_model
+
+        return live_model(run, LiveCalls(run), consistent=False)
     return Trained.of(job, path, model, is_of_objects=is_of_library(run))

@@ -14,14 +14,14 @@ import json
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from hogwild import errors, host
 from hogwild.errors import HogwildError, RunEndedError, RunError, UsageError
 from hogwild.formatting import size
-from hogwild.monitoring.run_status import read_status
+from hogwild.monitoring.run_status import ALIVE, read_status
 from hogwild.storage.run_requests import answer_to, size_of_events, withdraw, write_request
 
 SOCKET = "predictor.sock"
@@ -34,6 +34,7 @@ ANSWER_S = 120.0  # for an answer that waits for no pause
 LOOK_S = 0.05
 ASK_S = 5.0  # between two requests for a predictor that does not come
 ATTEMPTS = 3  # of a call under which predictors die
+STARTS = ("building", "running")  # states in which a predictor starts; one that was there may answer to the end
 KINDS = ("UsageError", "DataError", "ModelError", "RunError", "NotFoundError")  # errors that travel
 
 
@@ -141,7 +142,7 @@ class LiveCalls:
             while True:
                 with contextlib.suppress(OSError):
                     return self._connect()
-                self._check_alive("does not run any more" if name else "does not run")
+                self._check_alive("does not run any more" if name else "does not run", STARTS)
                 if name and (answer := answer_to(self.run, name, begin)) is not None:
                     if answer["answer"] != "done":
                         raise RunError(
@@ -174,9 +175,9 @@ class LiveCalls:
             raise
         return made
 
-    def _check_alive(self, what: str) -> None:
+    def _check_alive(self, what: str, states: Collection[str] = ALIVE) -> None:
         status = read_status(self.run)
-        if not status.is_alive:
+        if status.state not in states:
             raise RunEndedError(
                 f"{self.run} {what} ({status.ending}): only a running job has a live predictor; its last checkpoint "
                 "answers without --live",

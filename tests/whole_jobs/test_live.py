@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild.errors import HogwildError, RunEndedError, RunError, UsageError
+from hogwild.errors import HogwildError, NotFoundError, RunEndedError, RunError, UsageError
 from hogwild.monitoring.live_calls import SOCKET, LiveCalls
 from tests.helpers.jobs import JOBS, Job, read_events
 from tests.helpers.predicting import Say, linear
@@ -175,6 +176,45 @@ def test_a_predictor_that_always_dies_is_given_up_and_the_job_trains_on(start_jo
     job.wait_for_updates(int(job.status()["updates"]) + 100)
     job.send(signal.SIGTERM)
     assert job.wait().reason == ("stopped", "SIGTERM")
+
+
+def test_a_running_job_is_loaded_from_python_and_answers_until_it_ends(job: Job) -> None:
+    trained = hogwild.load(job.run_dir, live=True)
+    first = trained.predict(TensorDataset(ROWS))
+    assert first.shape == (5, 10) and torch.allclose(first.sum(1), torch.ones(5))
+    job.wait_for_updates(int(job.status()["updates"]) + 100)
+    assert not torch.equal(trained.predict(TensorDataset(ROWS)), first), "the model trains"
+    job.send(signal.SIGTERM)
+    job.wait()
+    with pytest.raises(RunEndedError, match=r"ended|does not run"):
+        trained.predict(TensorDataset(ROWS))
+    for more in ({"which": "latest"}, {"model": torch.nn.Linear(2, 2)}):
+        with pytest.raises(UsageError, match="leave model and which out"):
+            hogwild.load(job.run_dir, live=True, **more)
+    with pytest.raises(NotFoundError):
+        hogwild.load(job.run_dir / "no", live=True)
+
+
+def test_a_callback_that_asks_after_the_workers_have_left_is_told_at_once(tmp_path: Path) -> None:
+    class Asking:
+        error: HogwildError | None = None
+
+        def on_start(self, event: Any) -> None:
+            self.live = hogwild.load(event.run_dir, live=True)
+            self.live.predict(TensorDataset(torch.randn(3, 4)))
+            event.stop()
+
+        def on_end(self, event: Any) -> None:
+            try:
+                self.live.predict(TensorDataset(torch.randn(3, 4)))
+            except HogwildError as error:
+                self.error = error
+
+    model, asking, x = torch.nn.Linear(4, 1), Asking(), torch.randn(64, 4)
+    rule = torch.optim.SGD(model.parameters(), lr=0.01)
+    data, options = TensorDataset(x, x[:, :1]), {"procs": 1, "epochs": 1000000, "run_dir": tmp_path / "run"}
+    hogwild.train(model, data, torch.nn.MSELoss(), rule, callbacks=[asking], **options)
+    assert isinstance(asking.error, RunEndedError) and "does not run (stopping" in str(asking.error)
 
 
 def test_a_job_without_processes_says_that_it_has_no_predictor(start_job: StartJob, tmp_path: Path) -> None:
