@@ -5,14 +5,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from hogwild.data.row_features import read_features, with_features
 from hogwild.data.text_parsing.parsing import Parsed, Parsing
 from hogwild.data.text_parsing.word_columns import in_order
 from hogwild.data.triples import in_numbers_of
 from hogwild.errors import DataError
-from hogwild.feeds.packed import Packed
+from hogwild.feeds.packed import MEMBERSHIPS, Packed
 from hogwild.formatting import counted as number_of
 
 DELIMITERS = ("::", "\t", ",", ";", "|", " ")  # tried in this order
@@ -152,7 +154,7 @@ class RatedParsing(Parsing):
     def table(self, rated: Rated, duplicates: str) -> Parsed:
         """Return the table, sorted by user and item. Raises DataError for duplicate pairs, if they fail."""
         self.compile("ids")
-        names = {"users": _dense(rated.user, rated.words and rated.words[0])}
+        names: dict[str, Any] = {"users": _dense(rated.user, rated.words and rated.words[0])}
         names["items"] = _dense(rated.item, rated.words and rated.words[1])
         if self.source.holdout is not None:
             rated = self._part(rated, names)
@@ -164,13 +166,30 @@ class RatedParsing(Parsing):
                 "users": names["users"][_dense(rated.user, None)],
                 "items": names["items"][_dense(rated.item, None)],
             }
+        entries = self._add_features(names) if self.like is None else {}
         sizes = {kind: len(values) for kind, values in names.items()}
+        names |= entries
         arrays = {"user": rated.user, "item": rated.item, "rating": rated.rating}
         return self.finished(Packed.of(self.region_name, "table", arrays, sizes, names))
 
     def places(self, user: str, item: str) -> list[str]:
         """Return the lines of one pair in the file, for an error."""
         return []
+
+    def _add_features(self, names: dict[str, Any]) -> dict[str, list[str]]:
+        """Add users and items that only have features, and the features, to `names`; return who has which."""
+        found = {}
+        for kind, path in getattr(self.source, "feature_files", {}).items():
+            side, before = kind.removesuffix("s"), len(names[kind])
+            given = read_features(path)
+            if not given:
+                raise DataError(f"{path}: the file has no features", code="data/empty")
+            names[kind], names[f"{side}_features"], found[MEMBERSHIPS[side]] = with_features(names[kind], given)
+            if more := len(names[kind]) - before:
+                self.notes.append(
+                    f"{number_of(more, side)} with features and without ratings: their features stand for them"
+                )
+        return found
 
     def _in_order(self, rated: Rated, names: dict[str, np.ndarray], duplicates: str) -> Rated:
         """Return the ratings sorted by user and item, each pair once unless duplicates are kept."""

@@ -1,6 +1,7 @@
 """Ratings: MovieLens' own files, any table with columns of users, items and ratings, and the Jester jokes."""
 
 import contextlib
+import hashlib
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -10,8 +11,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from hogwild.data.locate import bad_argument, choice, require
+from hogwild.data.locate import bad_argument, choice, find_file, require
 from hogwild.data.rating_table import DELIMITERS, ORDER, Columns, Holdout, Rated, RatedParsing, form_of
+from hogwild.data.text_file import TextFile
 from hogwild.data.text_parsing.line_by_line import BadLine, fields_of, number_in, parsed_lines
 from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Piece, Tell, find_text
 from hogwild.data.text_parsing.word_columns import WordColumns, numbered
@@ -20,6 +22,7 @@ from hogwild.feeds.packed import Packed
 from hogwild.kernels.parsing.found import FIELDS, FOUND, LINES, ROWS, UNUSUAL
 
 LONGEST_HEADER = 1 << 16
+FEATURES = "It is your own file: lines of a user or an item, a feature and perhaps a weight, separated by tabs."
 ADVICE = "It is your own file, one line per rating: user, item, rating; for example MovieLens (grouplens.org/datasets)."
 
 
@@ -46,7 +49,10 @@ class Ratings(PackedFile):
             sum without a column of ratings, so that repeats of a purchase are a count, else fail.
         holdout: {fraction, seed, part: train | test}: a hash of the pair and the seed (0) decides its part, so the same
             file, given once for each part, is split. {fraction, by: time, part}: the newest are the test part.
-            {last: 1, part}: each user's newest one is, or the newest N; a user without others is only trained on."""
+            {last: 1, part}: each user's newest one is, or the newest N; a user without others is only trained on.
+        user_features: file of lines `user<TAB>feature` or `user<TAB>feature<TAB>weight`, or with commas, for models
+            that take features. A user without ratings, too, then has a row. Only read for training data.
+        item_features: the same of items."""
 
     def __init__(
         self,
@@ -57,6 +63,8 @@ class Ratings(PackedFile):
         duplicates: Literal["auto", "fail", "last", "sum", "keep"] = "auto",
         holdout: Mapping[str, Any] | None = None,
         root: str | os.PathLike[str] | None = None,
+        user_features: str | os.PathLike[str] | None = None,
+        item_features: str | os.PathLike[str] | None = None,
     ) -> None:
         who = f"{type(self).__name__}(path={str(path)!r})"
         choice(who, "delimiter", delimiter, ("auto", *DELIMITERS))
@@ -66,12 +74,15 @@ class Ratings(PackedFile):
         self.holdout = holdout_of(who, holdout)
         self.path = find_text(who, path, root, ADVICE)
         self.columns, self.delimiter, self.header, self.duplicates = columns, delimiter, header, duplicates
+        given = {"users": user_features, "items": item_features}
+        self.feature_files = {kind: find_file(who, one, root, FEATURES) for kind, one in given.items() if one}
 
     @staticmethod
     def for_inputs(arguments: Mapping[str, Any], _: Sequence[str] | None) -> dict[str, Any]:
         """Return the arguments for a file to predict."""
         columns = arguments.get("columns") or {}
         given = {key: columns[key] for key in ("user", "item") if key in columns} or None
+        arguments = {key: value for key, value in arguments.items() if key not in ("user_features", "item_features")}
         is_counted = arguments.get("duplicates", "auto") in ("auto", "sum")  # of each line there is a prediction
         return {**arguments, "columns": given, **({"duplicates": "keep"} if is_counted else {})}
 
@@ -125,6 +136,14 @@ class _RatingsParsing(RatedParsing):
         8: "a user, an item or a time is empty",
         9: "a quotation mark is not closed, or something stands behind it",
     }
+
+    def key(self) -> str:
+        """Return the hash of the ratings and, for training data, of the files of features."""
+        digest = hashlib.sha256(super().key().encode())
+        for kind, path in self.source.feature_files.items() if self.like is None else ():
+            digest.update(f"{kind} {len(kind)}".encode())
+            TextFile(path).hash_into(digest)
+        return digest.hexdigest() if self.like is None and self.source.feature_files else super().key()
 
     def parse(self, tell: Tell) -> Parsed:
         source, begin = self.source, self.begin()

@@ -23,6 +23,8 @@ from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
 from hogwild.shared_memory.region import Region, aligned
 
 Names = Mapping[str, Any]  # of users, items, words, …: a sequence by number, as the user wrote them
+# Among the names, but not names of rows: which features a row has, as entries "row feature weight" of numbers.
+MEMBERSHIPS = {"user": "features_of_users", "item": "features_of_items"}
 Arrays = Mapping[str, np.ndarray]
 Sizes = Mapping[str, int]
 

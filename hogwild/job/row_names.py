@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from hogwild.config.field_types import Component
 from hogwild.errors import DataError, HogwildError, ModelError
-from hogwild.feeds.packed import Packed
+from hogwild.feeds.packed import MEMBERSHIPS, Packed
 from hogwild.job.identity import NO_NAMES
 from hogwild.storage.run_directory import NAMES
 from hogwild.user_code import build, resolve
@@ -34,7 +34,7 @@ def names_by_kind(found: Mapping[str, Any] | None) -> dict[str, Sequence[Any]]:
     """Return the names of each kind of row. Features that have no names (libsvm) are numbers from the data's first
     one on."""
     found = found or NO_NAMES
-    kinds = {kind: values for kind, values in found["names"].items() if kind != "first"}
+    kinds = {kind: values for kind, values in found["names"].items() if kind not in ("first", *MEMBERSHIPS.values())}
     if "first" in found["names"]:
         first = int(found["names"]["first"][0])
         kinds[FEATURES] = range(first, first + found["sizes"][FEATURES])

@@ -46,7 +46,9 @@ class BprFactorization(Factors):
         items: different items.
         factors: numbers of a user's or an item's vector.
         l2: penalty on the three rows that a pair touches, as in MatrixFactorization.
-        sparse: gradients hold only the touched rows; false for optimizers that need dense ones."""
+        sparse: gradients hold only the touched rows; false for optimizers that need dense ones.
+        user_features: different features of users, from the data; a user is the sum of their rows and its own.
+        item_features: the same of items."""
 
     had: Tensor
     drawable: Tensor
@@ -54,11 +56,21 @@ class BprFactorization(Factors):
     tries = 0  # of kernels/bpr.py
     loss: type[BprLoss | WarpLoss] = BprLoss
 
-    def __init__(self, users: int, items: int, factors: int = 32, l2: float = 0.0, sparse: bool = True) -> None:
+    def __init__(
+        self,
+        users: int,
+        items: int,
+        factors: int = 32,
+        l2: float = 0.0,
+        sparse: bool = True,
+        user_features: int = 0,
+        item_features: int = 0,
+    ) -> None:
         super().__init__(users, items, factors, l2, sparse)
         if items < 2:
             raise ValueError("items is 1; a pair needs two")
         self.item_bias = embedding(items, 1, 0.0, sparse)
+        self.add_features(user_features, item_features, sparse)
         self.register_buffer("had", torch.zeros(0, 0, dtype=torch.uint8), persistent=False)
         self.register_buffer("drawable", torch.arange(items), persistent=False)
 
@@ -81,9 +93,9 @@ class BprFactorization(Factors):
 
     def _margins(self, user: Tensor, item: Tensor, other: Tensor, paid: Tensor | None = None) -> Tensor:
         """Return margins (B,); the penalty is only that of samples in `paid` (B, 1), 0 or 1."""
-        own = self._row(self.item, item, paid) - self._row(self.item, other, paid)
-        bias = self._row(self.item_bias, item, paid) - self._row(self.item_bias, other, paid)
-        margins: Tensor = (self._row(self.user, user, paid) * own).sum(-1) + bias.squeeze(-1)
+        own = self.summed("item", item, paid) - self.summed("item", other, paid)
+        bias = self.summed("item_bias", item, paid) - self.summed("item_bias", other, paid)
+        margins: Tensor = (self.summed("user", user, paid) * own).sum(-1) + bias.squeeze(-1)
         return margins
 
     def drawn(self, user: Tensor, item: Tensor) -> Tensor:
@@ -108,18 +120,20 @@ class BprFactorization(Factors):
     @torch.no_grad()
     def scores(self, users: Tensor) -> Tensor:
         """Return (B, items) scores for `users` (B,): higher is better; they are not ratings. No gradient."""
-        return self.user.weight[users] @ self.item.weight.T + self.item_bias.weight.T
+        every, items, offsets = self.score_tables()
+        return every[users] @ items.T + offsets
 
     @torch.no_grad()
     def item_appeal(self) -> Tensor:
         """Return (items,), the scores for an unknown user: the item's bias, which grows with its popularity."""
-        return self.item_bias.weight.squeeze(-1)
+        return self.whole("item_bias").squeeze(-1)
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
         """Return the compiled update for the model's own loss with SGD or Adagrad, or the reason for none."""
         if type(loss) is not self.loss:
             return f"its fused update is for hogwild.losses.{self.loss.__name__}, not for {loss_name(loss)}"
-        return why_not(self, optimizer, [SGD, Adagrad]) or RankingUpdate(type(optimizer), self.tries, loss.alpha)
+        update = HybridUpdate if self.features else RankingUpdate
+        return why_not(self, optimizer, [SGD, Adagrad]) or update(type(optimizer), self.tries, loss.alpha)
 
 
 class WarpFactorization(BprFactorization):
@@ -136,14 +150,24 @@ class WarpFactorization(BprFactorization):
         factors: numbers of a user's or an item's vector.
         l2: penalty on the three rows that a pair touches, as in MatrixFactorization.
         sparse: gradients hold only the touched rows; false for optimizers that need dense ones.
-        tries: items that are drawn for a sample at most."""
+        tries: items that are drawn for a sample at most.
+        user_features: different features of users, from the data; a user is the sum of their rows and its own.
+        item_features: the same of items."""
 
     loss = WarpLoss
 
     def __init__(
-        self, users: int, items: int, factors: int = 32, l2: float = 0.0, sparse: bool = True, tries: int = 16
+        self,
+        users: int,
+        items: int,
+        factors: int = 32,
+        l2: float = 0.0,
+        sparse: bool = True,
+        tries: int = 16,
+        user_features: int = 0,
+        item_features: int = 0,
     ) -> None:
-        super().__init__(users, items, factors, l2, sparse)
+        super().__init__(users, items, factors, l2, sparse, user_features, item_features)
         if tries < 1:
             raise ValueError(f"tries is {tries}; there must be one at least")
         self.tries = tries
@@ -212,4 +236,38 @@ class RankingUpdate(FactorizationUpdate):
         samples = (self._arrays[name] for name in ("user", "item", "rating"))
         data = (chunk.rows, *samples, *self._had, np.uint64(chunk.seed), *self._choice)
         loss, applied, alone = self._call(data, rate=chunk.rate)
+        return Tally(loss, applied, len(chunk.rows) - applied - alone)
+
+
+class HybridUpdate(RankingUpdate):
+    """Fused update of a model whose users or items have features."""
+
+    tables = (*TABLES, "user_feature.weight", "item_feature.weight", "item_feature_bias.weight")
+
+    def __init__(self, rule: type, tries: int, alpha: float) -> None:
+        super().__init__(rule, tries, alpha)
+        self.name += ", rows as sums of features"
+
+    def bind(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
+        """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
+        from hogwild.kernels.hybrid import train
+
+        super().bind(model, optimizer, arrays, hot)
+        assert isinstance(model, Factors)
+        self._kernel = train
+        self._members: list[np.ndarray] = []
+        for side, rows in zip(("user", "item"), self._tables, strict=False):
+            none = np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
+            has = side in model.features
+            self._members += [part.numpy() for part in model.members(side)] if has else none
+
+    def run(self, chunk: Chunk) -> Tally:
+        """Update the pairs; those with a NaN or infinite margin are counted and not applied."""
+        samples = (self._arrays[name] for name in ("user", "item", "rating"))
+        sums = self._tables if self._rule is SGD else self._sums
+        loss, applied, alone = self._kernel(
+            *(chunk.rows, *samples, *self._had, np.uint64(chunk.seed), *self._choice, *self._members),
+            *(*self._tables, *sums, self._rates * np.float32(chunk.rate), self._decays, self._epsilons),
+            self._rule is not SGD,
+        )
         return Tally(loss, applied, len(chunk.rows) - applied - alone)

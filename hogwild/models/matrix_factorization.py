@@ -6,7 +6,7 @@ sparse gradients: a batch touches few rows."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad
 
 from hogwild.errors import ModelError
+from hogwild.feeds.packed import MEMBERSHIPS
 from hogwild.formatting import counted
 from hogwild.kernels import optimizer_rules
 from hogwild.kernels.fused import Arrays, Chunk, GridPlace, Hot, Side, Swept, Tally
@@ -64,27 +65,31 @@ def _is_mean_square(loss: Any) -> bool:
 
 
 class _Penalty(torch.autograd.Function):
-    """Identity on looked-up rows (B, k); the backward pass adds each row's share of l2/2 |row|^2, as a mean over the
-    batch, for rows with 1 in `paid` (B, 1) only. So L2 needs no pass over the tables, and every optimizer can do it."""
+    """Identity on looked-up rows (B, k); the backward pass adds `share` of each row, l2 over the batch's samples, for
+    rows with 1 in `paid` (B, 1) only. So L2 needs no pass over the tables, and every optimizer can do it."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, l2: float, paid: Tensor | None) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, share: float, paid: Tensor | None) -> Tensor:
         ctx.save_for_backward(rows if paid is None else rows * paid)
-        ctx.l2 = l2
+        ctx.share = share
         return rows.view_as(rows)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (rows,) = ctx.saved_tensors
-        return grads[0].add(rows, alpha=ctx.l2 / max(1, len(rows))), None, None
+        return grads[0].add(rows, alpha=ctx.share), None, None
 
 
 class Factors(nn.Module):
     """Base class: two tables, and the methods of all models. A held-out rating counts in the metrics of all items from
-    `least_relevant` on."""
+    `least_relevant` on.
+
+    With `user_features` or `item_features` the vector of each user or item is its own row plus the sum of its features'
+    rows, each times a weight. Its own row then begins at 0, so one without samples is the sum of its features."""
 
     least_relevant = -math.inf
     spread = 0.1  # initial standard deviation of a row's numbers
+    features: Mapping[str, int] = {}  # number of each side's, user or item, that has some
 
     def __init__(self, users: int, items: int, factors: int, l2: float, sparse: bool) -> None:
         super().__init__()
@@ -100,13 +105,81 @@ class Factors(nn.Module):
     def score_tables(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return users (U, k), items (I, k), offsets (I,): users @ items.T + offsets are the scores of all items, up to
         a constant per user; metrics of all items are computed from them."""
-        bias: nn.Embedding | None = self.item_bias  # type: ignore[assignment]
-        offsets = self.item.weight.new_zeros(len(self.item.weight)) if bias is None else bias.weight.squeeze(-1)
-        return self.user.weight, self.item.weight, offsets
+        has_bias = self.item_bias is not None
+        offsets = self.whole("item_bias").squeeze(-1) if has_bias else self.item.weight.new_zeros(len(self.item.weight))
+        return self.whole("user"), self.whole("item"), offsets
 
     def vectors(self, kind: str) -> Tensor:
         """Return the vectors (n, factors) of `users` or `items`."""
-        return {"users": self.user, "items": self.item}[kind].weight
+        return self.whole(kind.removesuffix("s"))
+
+    def add_features(self, user_features: int, item_features: int, sparse: bool) -> None:
+        """Make tables of the features, which `see_names` then gives to users and items."""
+        self.features = {side: n for side, n in (("user", user_features), ("item", item_features)) if n}
+        for side, count in self.features.items():
+            own: nn.Embedding = getattr(self, side)
+            nn.init.zeros_(own.weight)
+            setattr(self, f"{side}_feature", embedding(count, own.embedding_dim, self.spread, sparse))
+            self._give(side, [])
+        self.item_feature_bias = embedding(item_features, 1, 0.0, sparse) if item_features else None
+
+    def see_names(self, names: Mapping[str, Sequence[Any]]) -> None:
+        """Read which features each user and item has. Raises ModelError if the model has no rows for them."""
+        for side, key in MEMBERSHIPS.items():
+            wanted = len(names.get(f"{side}_features", ()))
+            if wanted != self.features.get(side, 0):
+                raise ModelError(
+                    f"the data has {wanted:,} {side}_features, {type(self).__name__} rows for "
+                    f"{self.features.get(side, 0):,}; BprFactorization and WarpFactorization have them, as many as the "
+                    f"data if model.init_args does not set {side}_features",
+                    code="model/unlike-data",
+                )
+            if wanted:
+                self._give(side, names[key])
+
+    def _give(self, side: str, entries: Sequence[str]) -> None:
+        """Store `entries` as starts (n + 1,), ids (m,) int64, weights (m,) float32 by row, derived buffers."""
+        parts = [entry.split() for entry in entries]
+        rows = np.array([part[0] for part in parts]).astype(np.int64)
+        counts = np.bincount(rows, minlength=getattr(self, side).num_embeddings)
+        found = {
+            "starts": np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            "ids": np.array([part[1] for part in parts]).astype(np.int64),
+            "weights": np.array([part[2] for part in parts]).astype(np.float32),
+        }
+        for name, array in found.items():
+            self.register_buffer(f"{side}_{name}", torch.from_numpy(array), persistent=False)
+
+    def members(self, side: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Return starts, ids and weights of the features of a side."""
+        return tuple(getattr(self, f"{side}_{name}") for name in ("starts", "ids", "weights"))
+
+    def whole(self, table: str) -> Tensor:
+        """Return the whole `user`, `item` or `item_bias` (n, k): each row plus those of its features."""
+        own: Tensor = getattr(self, table).weight
+        side, _, rest = table.partition("_")
+        if side not in self.features:
+            return own
+        starts, ids, weights = self.members(side)
+        features: Tensor = getattr(self, f"{side}_feature{rest and '_'}{rest}").weight
+        owners = torch.repeat_interleave(torch.arange(len(own), device=own.device), starts.diff())
+        return own.index_add(0, owners, features[ids] * weights[:, None])
+
+    def summed(self, table: str, index: Tensor, paid: Tensor | None = None) -> Tensor:
+        """Return rows (B, k) of `whole(table)`, with the penalty of every row that they are the sum of; `paid` as in
+        `_row`."""
+        own = self._row(getattr(self, table), index, paid)
+        side, _, rest = table.partition("_")
+        if side not in self.features:
+            return own
+        starts, ids, weights = self.members(side)
+        begins = starts[index.long()]
+        counts = starts[index.long() + 1] - begins
+        owners = torch.repeat_interleave(torch.arange(len(index), device=index.device), counts)
+        places = torch.arange(len(owners), device=index.device) + (begins - counts.cumsum(0) + counts)[owners]
+        features = getattr(self, f"{side}_feature{rest and '_'}{rest}")
+        rows = self._row(features, ids[places], None if paid is None else paid[owners], batch=len(index))
+        return own.index_add(0, owners, rows * weights[places, None])
 
     def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
         """Check the data's arrays; called before training. Raises ModelError if they are not ratings, or name a user or
@@ -119,10 +192,12 @@ class Factors(nn.Module):
         """For a comparison of gradients with the loss, which lacks the penalty: only the backward pass pays it."""
         self.l2 = 0.0
 
-    def _row(self, table: nn.Embedding, index: Tensor, paid: Tensor | None = None) -> Tensor:
-        """Return rows (B, k); `paid` (B, 1), 0 or 1: the rows whose penalty is paid."""
+    def _row(self, table: nn.Embedding, index: Tensor, paid: Tensor | None = None, batch: int = 0) -> Tensor:
+        """Return rows (B, k); `paid` (B, 1), 0 or 1: the rows whose penalty is paid, as a mean over `batch` samples, by
+        default B."""
         rows: Tensor = table(index)
-        return _Penalty.apply(rows, self.l2, paid) if self.l2 and rows.requires_grad else rows
+        share = self.l2 / max(1, batch or len(index))
+        return _Penalty.apply(rows, share, paid) if self.l2 and rows.requires_grad else rows
 
 
 class MatrixFactorization(Factors):
@@ -267,6 +342,7 @@ class FactorizationUpdate:
     all rows directly, as if none were hot (two-sided data has one small side, or a grid). A frozen table has rate 0."""
 
     implements = frozenset({"lr_schedule", "freeze"})
+    tables: tuple[str, ...] = TABLES
     name = ""
     sides: tuple[Side, ...] = ()
     _kernel: Any  # of the rule
@@ -281,16 +357,17 @@ class FactorizationUpdate:
         self._arrays = arrays
         groups = {param: group for group in optimizer.param_groups for param in group["params"]}
         params = dict(model.named_parameters())
-        self._rates, self._decays = np.zeros(len(TABLES), np.float32), np.zeros(len(TABLES), np.float32)
-        self._epsilons = np.ones(len(TABLES), np.float32)  # for a table that stays unchanged: 0 / 1, not 0 / 0
+        self._rates, self._decays = np.zeros(len(self.tables), np.float32), np.zeros(len(self.tables), np.float32)
+        self._epsilons = np.ones(len(self.tables), np.float32)  # for a table that stays unchanged: 0 / 1, not 0 / 0
         self._tables: list[np.ndarray] = []
         self._sums: list[np.ndarray] = []
-        for place, name in enumerate(TABLES):
-            param = params.get(name)
+        for place, name in enumerate(self.tables):
+            param, shape = params.get(name), cast(Any, 0)
             if param is None:  # a bias that the model lacks: zeros, which a rate of 0 leaves unchanged
                 rows = len(self._tables[place % 2])
-                self._tables.append(np.zeros(rows, np.float32))
-                self._sums.append(np.zeros(rows, np.float32))
+                shape = rows if name.endswith("bias.weight") else (1, model.user.embedding_dim)  # of no features
+                self._tables.append(np.zeros(shape, np.float32))
+                self._sums.append(np.zeros(shape, np.float32))
                 continue
             group = groups.get(param, {})
             if group and param.requires_grad:
@@ -298,10 +375,11 @@ class FactorizationUpdate:
                 self._decays[place] = model.l2 + float(group["weight_decay"])
                 self._epsilons[place] = float(group.get("eps", 1.0))
             state = optimizer.state.get(param, {}).get("sum")
-            shape: Any = 0 if self._rule is SGD else len(param) if self._rule is RowWiseAdagrad else param.shape
+            shape = 0 if self._rule is SGD else len(param) if self._rule is RowWiseAdagrad else param.shape
             own = np.ones(shape, np.float32) if state is None else state.numpy()  # SGD has none; frozen: its rate is 0
             found = _private(hot, name, param.detach().numpy()), _private(hot, f"{name}.sum", own)
-            table, sums = found if place < 2 else (array.reshape(-1) for array in found)  # a bias as a view (rows,)
+            is_bias = name.endswith("bias.weight")
+            table, sums = (array.reshape(-1) for array in found) if is_bias else found  # a bias as a view (rows,)
             self._tables.append(table)
             self._sums.append(sums)
 

@@ -1,0 +1,67 @@
+"""Features of users and items, in a file of their own: what a row of a hybrid model is the sum of."""
+
+import csv
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hogwild.data.text_file import MARK, TextFile
+from hogwild.errors import DataError
+
+RULE = "a line must be NAME, FEATURE and perhaps a WEIGHT, a number, separated by tabs, or by commas in all lines"
+
+
+def read_features(path: Path) -> dict[tuple[str, str], float]:
+    """Return the weights of (name, feature) pairs, in the file's order; those of a repeated pair are added up. A first
+    line whose second field is `feature` is a header. Raises DataError with file and line."""
+    content = b"".join(TextFile(path).lines()).removeprefix(MARK)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        line = 1 + content.count(b"\n", 0, error.start)
+        raise DataError(f"{path}:{line}: this is not UTF-8", code="data/bad-value") from error
+    found: dict[tuple[str, str], float] = {}
+    has_tabs = "\t" in text.partition("\n")[0]
+    form = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if has_tabs else {"delimiter": ","}
+    lines = csv.reader(io.StringIO(text), **form)
+    for fields in lines:
+        fields = [field.strip() for field in fields]
+        if not any(fields) or (lines.line_num == 1 and [field.lower() for field in fields[1:2]] == ["feature"]):
+            continue
+        if len(fields) not in (2, 3) or not (fields[0] and fields[1]):
+            raise DataError(f"{path}:{lines.line_num}: {fields}: {RULE}", code="data/bad-value")
+        pair = fields[0], fields[1]
+        found[pair] = found.get(pair, 0.0) + _weight(fields[2] if len(fields) > 2 else "1", path, lines.line_num)
+    return found
+
+
+def _weight(text: str, path: Path, line: int) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not math.isfinite(weight):
+        raise DataError(f"{path}:{line}: the weight {text!r} must be a finite number", code="data/bad-value")
+    return weight
+
+
+def with_features(names: Any, given: dict[tuple[str, str], float]) -> tuple[Any, list[str], list[str]]:
+    """Return `names` with those that only the features know behind them; the features' names, in alphabetical order;
+    and the entries "row feature weight", numbers, in order of row and feature."""
+    rows = {str(name): row for row, name in enumerate(names)}
+    more = [name for name in dict.fromkeys(name for name, _ in given) if name not in rows]
+    rows |= {name: len(names) + number for number, name in enumerate(more)}
+    features = sorted({feature for _, feature in given})
+    numbers = {feature: number for number, feature in enumerate(features)}
+    entries = sorted((rows[name], numbers[feature], weight) for (name, feature), weight in given.items())
+    if more:
+        is_numbers = isinstance(names, np.ndarray) and names.dtype.kind == "i" and all(map(_is_number, more))
+        names = np.append(names, np.array(more, np.int64)) if is_numbers else [*map(str, names), *more]
+    return names, features, [f"{row} {number} {weight!r}" for row, number, weight in entries]
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and str(int(name)) == name and int(name) < 1 << 63
