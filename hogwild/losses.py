@@ -40,9 +40,13 @@ class LogisticLoss(nn.Module):
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the mean loss of output (B,); in target (B,), above 0 is one class, anything else the other."""
+        return self.by_sample(output, target).mean()
+
+    def by_sample(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the losses (B,)."""
         wanted = (target > 0).to(output.dtype)
         weight = None if self.positive_weight == 1 else 1 + (self.positive_weight - 1) * wanted
-        return F.binary_cross_entropy_with_logits(output, wanted, weight)
+        return F.binary_cross_entropy_with_logits(output, wanted, weight, reduction="none")
 
 
 class HingeLoss(nn.Module):
@@ -51,8 +55,12 @@ class HingeLoss(nn.Module):
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the mean loss of output (B,); in target (B,), above 0 is one class, anything else the other."""
+        return self.by_sample(output, target).mean()
+
+    def by_sample(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the losses (B,)."""
         side = (target > 0).to(output.dtype) * 2 - 1
-        return F.relu(1 - side * output).mean()
+        return F.relu(1 - side * output)
 
 
 class Pairs(NamedTuple):

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+BALANCED = "balanced"  # weights of classes, from the training data
 Check: TypeAlias = Callable[[Any], str | None]
 """A value -> the rule it breaks, or None."""
 
@@ -58,6 +59,20 @@ def several(*checks: Check) -> Check:
         if not isinstance(value, list | tuple) or len(value) != len(checks):
             return f"must be a list of {len(checks)} numbers"
         broken = [rule for each, item in zip(checks, value, strict=True) if (rule := each(item))]
+        return f"{broken[0]} in each entry" if broken else None
+
+    return check
+
+
+def entries(check_one: Check, *words: str) -> Check:
+    """Check a list of any length, or one of some words."""
+
+    def check(value: Any) -> str | None:
+        if isinstance(value, str) and value in words:
+            return None
+        if not isinstance(value, list | tuple) or not value:
+            return " or ".join(["must be a list of numbers, one for each class", *words])
+        broken = [rule for item in value if (rule := check_one(item))]
         return f"{broken[0]} in each entry" if broken else None
 
     return check
@@ -132,14 +147,14 @@ FILLED_IN = {"params": "is filled in with the model's parameters; remove it"}
 
 _OLD = {name: nothing("is deprecated in torch; use 'reduction'") for name in ("size_average", "reduce")}
 _REDUCTION = {"reduction": choice("mean", "sum")}  # none gives a tensor, which backward cannot use
-_TENSOR = nothing("is a tensor, which a job file cannot hold; set it in your own loss class")
+_WEIGHTS = or_null(entries(number(0)))  # a tensor, once it is built
 _BASIC = {**_OLD, **_REDUCTION}
 _MARGIN = {**_BASIC, "margin": _ANY}
-_CLASSES = {**_BASIC, "weight": _TENSOR, "ignore_index": whole()}
+_CLASSES = {**_BASIC, "weight": or_null(entries(number(0), BALANCED)), "ignore_index": whole()}
 
 LOSSES: Mapping[str, Mapping[str, Check]] = {
-    "BCELoss": {**_BASIC, "weight": _TENSOR},
-    "BCEWithLogitsLoss": {**_BASIC, "weight": _TENSOR, "pos_weight": _TENSOR},
+    "BCELoss": {**_BASIC, "weight": _WEIGHTS},
+    "BCEWithLogitsLoss": {**_BASIC, "weight": _WEIGHTS, "pos_weight": _WEIGHTS},
     "CTCLoss": {**_REDUCTION, "blank": whole(), "zero_infinity": flag},
     "CosineEmbeddingLoss": _MARGIN,
     "CrossEntropyLoss": {**_CLASSES, "label_smoothing": number(0, 1, ends="[]")},
@@ -151,8 +166,8 @@ LOSSES: Mapping[str, Mapping[str, Check]] = {
     "MSELoss": _BASIC,
     "MarginRankingLoss": _MARGIN,
     "MultiLabelMarginLoss": _BASIC,
-    "MultiLabelSoftMarginLoss": {**_BASIC, "weight": _TENSOR},
-    "MultiMarginLoss": {**_MARGIN, "p": whole(1), "weight": _TENSOR},
+    "MultiLabelSoftMarginLoss": {**_BASIC, "weight": _WEIGHTS},
+    "MultiMarginLoss": {**_MARGIN, "p": whole(1), "weight": _WEIGHTS},
     "NLLLoss": _CLASSES,
     "PoissonNLLLoss": {**_BASIC, "log_input": flag, "full": flag, "eps": number(0, ends="()")},
     "SmoothL1Loss": {**_BASIC, "beta": number(0)},

@@ -2,7 +2,8 @@
 read the arrays; autograd and evaluations read batches of them.
 
     table    one value, or a row of a fixed length, per sample in each array; the last array is the target
-    csr      sparse rows: `indptr` (N+1,), `indices` (nnz,), `values` (nnz,), and `target` (N,)
+    csr      sparse rows: `indptr` (N+1,), `indices` (nnz,), `values` (nnz,), and `target` (N,); before it perhaps
+             `weight` (N,) float32
     tokens   a text: `tokens` (T,), and where its sentences begin, `starts` (S+1,); a sample is the place of a word
 
 The parser has checked every index: none is out of range. The memory is a region or a memory-mapped cache file:
@@ -22,6 +23,7 @@ from hogwild.feeds.sample_order import Order, make_order
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
 from hogwild.shared_memory.region import Region, aligned
 
+WEIGHT = "weight"  # of samples
 Names = Mapping[str, Any]  # of users, items, words, …: a sequence by number, as the user wrote them
 # Among the names, but not names of rows: which features a row has, as entries "row feature weight" of numbers.
 MEMBERSHIPS = {"user": "features_of_users", "item": "features_of_items"}
@@ -113,6 +115,15 @@ class Packed:
         """Return the targets (N,): the last array."""
         return torch.from_numpy([*self.arrays().values()][-1])
 
+    def weights(self) -> Tensor:
+        """Return the weights (N,) of weighted data."""
+        return torch.from_numpy(self.arrays()[WEIGHT])
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the last input of a batch is the weight of each sample."""
+        return any(spec.name == WEIGHT for spec in self.spec.arrays)
+
     def feed(self, plan: EpochPlan, *, seed: int, order: str) -> Feed:
         """Return a feed for autograd and evaluations. `order`: value of `data.shuffle`; auto is chunked here."""
         return FEEDS[self.spec.form](self, plan, self.order(order, seed))
@@ -185,7 +196,7 @@ class TableFeed:
 
 class CsrFeed:
     """Batches of sparse rows as `torch.nn.EmbeddingBag` takes them: (indices (nnz,), offsets (B,), values (nnz,)),
-    target (B,). Lengths vary, so each batch allocates new tensors."""
+    then their weights (B,), if there are any; target (B,). Lengths vary, so each batch allocates new tensors."""
 
     def __init__(self, packed: Packed, plan: EpochPlan, order: Order) -> None:
         self._plan, self._order = plan, order
@@ -196,7 +207,7 @@ class CsrFeed:
         first, last = self._plan.positions(batch)
         taken = csr_rows(self._arrays, self._order.indices(epoch, first, last))
         offsets = taken["indptr"][:-1].astype(taken["indices"].dtype)
-        inputs = (taken["indices"], offsets, taken["values"])
+        inputs = (taken["indices"], offsets, taken["values"], *([taken[WEIGHT]] if WEIGHT in taken else []))
         return Batch(tuple(map(torch.from_numpy, inputs)), torch.from_numpy(taken["target"]), first, last - first)
 
 

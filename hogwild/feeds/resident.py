@@ -98,6 +98,10 @@ class ResidentData:
         """Return the targets (N, …): the last field."""
         return self.views()[-1]
 
+    def weights(self) -> Tensor:
+        """Return the weights (N,) of weighted data: the field before the target."""
+        return self.views()[-2]
+
     def feed(self, plan: EpochPlan, *, seed: int, order: str) -> "ResidentFeed":
         """Return a feed of its batches. `order`: the value of `data.shuffle`."""
         return ResidentFeed(self, plan, seed=seed, order=order)

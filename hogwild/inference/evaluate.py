@@ -25,6 +25,7 @@ from hogwild.feeds.ring import RingFeed
 from hogwild.job.build import build
 from hogwild.job.identity import require_same
 from hogwild.job.parts import Parts
+from hogwild.metrics.loss_sums import WeightedLoss
 from hogwild.metrics.result_row import EvalSums
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.storage.checkpoint import load
@@ -109,7 +110,9 @@ def _evaluated(
         outputs = torch.empty((len(targets), *parts.output.shape[1:]), dtype=parts.output.dtype)
     precision = job.train.precision
     marks = np.zeros(parts.covered, np.uint8)
-    evaluator = Evaluator(parts.model, parts.loss, feed, job.seed, parts.panel, outputs, targets, precision)
+    weights = parts.val.weights if isinstance(parts.loss, WeightedLoss) else None
+    options: Any = {"outputs": outputs, "targets": targets, "precision": precision, "weights": weights}
+    evaluator = Evaluator(parts.model, parts.loss, feed, job.seed, parts.panel, **options)
     if parts.panel.ranked:
         evaluator.ranking = _ranking(parts, marks)
     # There is no supervisor that waits for a beat.

@@ -30,6 +30,7 @@ from hogwild.feeds.materialise import Reader, ready_tensors
 from hogwild.feeds.packed import Packed
 from hogwild.feeds.row_reader import RowSource, first_non_finite, not_finite
 from hogwild.job.packed_data import packs
+from hogwild.job.weights import is_weighted
 from hogwild.user_code import build, resolve
 
 STANDARD_INPUT = "-"
@@ -177,7 +178,8 @@ class _Items:
         return self.source.count
 
     def inputs_of(self, start: int, stop: int) -> InputRows:
-        return InputRows({SAMPLE: range(start, stop)}, self.source.read_here(start, stop)[:-1])
+        fields = self.source.read_here(start, stop)
+        return InputRows({SAMPLE: range(start, stop)}, fields[: -2 if is_weighted(self.source.dataset) else -1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,8 @@ class _PackedRows:
         if self.packed.spec.form == "table" and {"user", "item"} <= arrays.keys():  # sorted by these: not as in a file
             kinds = {"user": self.packed.names["users"], "item": self.packed.names["items"]}
             names = {key: [known[number] for number in arrays[key][rows]] for key, known in kinds.items()}
-        return InputRows(names, self.packed.pick(rows).inputs)
+        inputs = self.packed.pick(rows).inputs
+        return InputRows(names, inputs[: len(inputs) - self.packed.weighted])
 
 
 # ---- where they come from -------------------------------------------------------------------------------------------
@@ -225,7 +228,7 @@ class TrainedOn:
             return Ranges(_Tensors(dataset.tensors))
         tensors = ready_tensors(dataset, WHAT)
         if tensors is not None:
-            return Ranges(_Tensors(tensors[:-1]))
+            return Ranges(_Tensors(tensors[: -2 if is_weighted(dataset) else -1]))
         return Ranges(_Items(RowSource.of(dataset, WHAT, self.seed)))
 
     def of_file(self, path: str, ids: str | None, model: nn.Module) -> Inputs:

@@ -31,6 +31,7 @@ from hogwild.job.parameter_groups import freeze_parameters, late_parameters, par
 from hogwild.job.parts import Functions, Parts
 from hogwild.job.row_names import NOTHING_KNOWN, KnownNames
 from hogwild.job.update_choice import UpdateChoice, choose, meetings
+from hogwild.job.weights import balance, build_loss, is_balanced, weighted_loss
 from hogwild.metrics.panel import Panel
 from hogwild.optimizers import FTRL
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
@@ -42,7 +43,6 @@ from hogwild.training import lr_schedule
 from hogwild.training.autograd_update import AutogradUpdate
 from hogwild.training.without_dynamo import sparing_the_compiler
 from hogwild.user_code import build as build_component
-from hogwild.user_code import build_callable
 
 NO_KERNEL = UpdateChoice(None, "autograd: compiled kernels run on the CPU only", is_worth_saying=False)
 
@@ -67,7 +67,7 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, run:
             f"model.class_path {job.model.class_path} returned a {type(model).__name__}, not an nn.Module",
             code="model/not-a-module",
         )
-    loss = build_callable(job.loss)
+    loss = build_loss(job.loss)
     started = None
     if run is None and job.model.init_from is not None:
         names = names_of(data.made, data.train)
@@ -128,6 +128,9 @@ def from_objects(
     choose_penalty = getattr(model, "choose_penalty", None)
     if source.packed is not None and callable(choose_penalty):
         notes += filter(None, [choose_penalty(source.packed.arrays(), loss, optimizer)])
+    loss = weighted_loss(loss, source, held_back, notes, is_split=isinstance(val, Split))
+    if is_balanced(job.loss):
+        balance(loss, source, notes)
     panel = Panel.of(functions.metrics, model, loss)
     if held_back is not None:
         check_ranked(panel, source, held_back)

@@ -12,6 +12,7 @@ from hogwild.errors import BuildError, DataError, ModelError, UsageError
 from hogwild.feeds.collate import Labels
 from hogwild.feeds.materialise import Reader, division, place_of
 from hogwild.job.trial import Trial, laid, transformed_copy
+from hogwild.metrics.loss_sums import BY_CLASS, as_module
 from hogwild.metrics.panel import Panel
 from hogwild.training.autocast import check_precision
 from hogwild.training.model_steps import MOST_NAMES, has_evaluation_step, has_training_step
@@ -19,8 +20,6 @@ from hogwild.training.model_steps import MOST_NAMES, has_evaluation_step, has_tr
 if TYPE_CHECKING:
     from hogwild.job.parts import Parts
     from hogwild.job.source import Source
-
-UNLABELLED = -100  # the default of torch's classification losses
 
 
 def inspect(job: Job, parts: "Parts", reader: Reader) -> None:
@@ -146,13 +145,13 @@ def batch_of(parts: "Parts", samples: int) -> list[Tensor]:
 def _check_labels(job: Job, parts: "Parts", source: "Source", what: str) -> None:
     """Check that class indices are in [0, classes): on a CPU a wrong one is an index error in the middle of the job.
     Labels of a stream are checked batch by batch, by its reader."""
-    is_plain = parts.loss in (nn.functional.cross_entropy, nn.functional.nll_loss)
-    if not (is_plain or isinstance(parts.loss, (nn.CrossEntropyLoss, nn.NLLLoss))) or len(parts.output_shape) < 2:
+    loss = as_module(parts.loss)
+    if not isinstance(loss, BY_CLASS) or len(parts.output_shape) < 2:
         return
     target = source.target
     if not isinstance(target, Tensor) or target.is_floating_point():
         return  # class probabilities
-    labels = Labels(parts.output_shape[1], getattr(parts.loss, "ignore_index", UNLABELLED))
+    labels = Labels(parts.output_shape[1], loss.ignore_index)
     if (wrong := labels.wrong(target)) is not None:
         what, row = _place_of(job, parts, source, what, wrong[0])
         where = place_of((parts.train if what == "data.train" else source).dataset, row)

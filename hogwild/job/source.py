@@ -54,6 +54,11 @@ class Source:
         return self.tensors[-1] if self.packed is None else self.packed.targets()
 
     @property
+    def weights(self) -> Tensor:
+        """The weights (N,) of weighted data."""
+        return self.tensors[-2] if self.packed is None else self.packed.weights()
+
+    @property
     def is_there_already(self) -> bool:
         """True if the data is in the shared memory it will be trained from."""
         return self.resident is not None or self.packed is not None or self.held is not None

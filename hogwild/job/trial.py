@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from hogwild.errors import BuildError, DataError, HogwildError, ModelError
 from hogwild.feeds.transform import Transform, tried
+from hogwild.metrics.loss_sums import as_module, parted
 from hogwild.metrics.panel import Panel
 from hogwild.parameters.shared_model import OWN, converted, wants_channels_last
 from hogwild.training.autocast import autocast, device_type_of, widened
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from hogwild.job.parts import Parts
 
 NORMS = (nn.modules.batchnorm._BatchNorm,)
-OURS = ("hogwild.models.", "hogwild.losses", "torch.nn.modules.")
+OURS = ("hogwild.models.", "hogwild.losses", "hogwild.metrics.loss_sums", "torch.nn.modules.")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 EVERYWHERE = ("_global_forward_hooks", "_global_forward_pre_hooks")  # hooks of all modules
 SAMPLES = 3  # more than two: a loss that wrongly broadcasts (2, 2) over 2 labels fails with any other number
@@ -108,7 +109,8 @@ class Trial:
             return False
         if any(getattr(nn.modules.module, name) for name in EVERYWHERE):
             return False
-        return all(map(_is_plain, [*self.model.modules(), self.loss]))
+        losses = self.loss.modules() if isinstance(self.loss, nn.Module) else [self.loss]
+        return all(map(_is_plain, [*self.model.modules(), *losses]))
 
     def run(self) -> Findings:
         """Try the job in its final memory format, which is decided here: channels_last if it is wanted and all of the
@@ -184,7 +186,7 @@ class _Pass:
         def described() -> str:
             *inputs, target = (", ".join(map(_described, tree_leaves(field))) for field in sample)
             return (
-                f"{_name(loss_of)} cannot compute a loss on the first samples (inputs {', '.join(inputs)}; "
+                f"{_name(as_module(loss_of))} cannot compute a loss on the first samples (inputs {', '.join(inputs)}; "
                 f"target {target})"
             )
 
@@ -196,9 +198,10 @@ class _Pass:
             written = [tensor._version for tensor in tree_leaves(sample)]
             if is_judged_so or not has_training_step(model):
                 with evaluating(model), self._autocast():
-                    output = forward_of(model)(*sample[:-1])
+                    inputs, weight = parted(loss_of, tuple(sample[:-1]))
+                    output = forward_of(model)(*inputs)
                     self.found.output_shape = tuple(output.shape) if isinstance(output, Tensor) else ()
-                    loss = loss_of(output, sample[-1])
+                    loss = loss_of(output, sample[-1], *weight)
             self.found.writes_inputs = written != [tensor._version for tensor in tree_leaves(sample)]
         made = [name for name, param in model.named_parameters() if id(param) not in constructed]
         if made:
@@ -226,7 +229,7 @@ class _Pass:
         script = scripted(self.model)
         try:
             with evaluating(script), self._autocast():
-                script(*self._laid(self.trial.train)[:-1])
+                script(*self._inputs(self._laid(self.trial.train)))
         except Exception as error:
             raise ModelError(
                 f"{type(self.model).__name__} fails on the first samples as TorchScript (model.compile: script), but "
@@ -243,7 +246,7 @@ class _Pass:
                 starved.append(module)
 
         hooks = [m.register_forward_pre_hook(look) for m in self.model.modules() if isinstance(m, NORMS)]
-        inputs = transformed_copy(self._laid(sample), self.trial.transform)[:-1]
+        inputs = self._inputs(transformed_copy(self._laid(sample), self.trial.transform))
         name = type(self.model).__name__
         try:
             with (
@@ -313,6 +316,9 @@ class _Pass:
                 torch.autograd.grad(losses.of(tuple(inputs), target), trained, allow_unused=True)
         except (Exception, SystemExit) as error:
             raise ModelError(raised_text(error), code="model/forward-failed") from error
+
+    def _inputs(self, batch: list[Any]) -> tuple[Any, ...]:
+        return parted(self.loss, tuple(batch[:-1]))[0]
 
     def _laid(self, batch: list[Any]) -> list[Any]:
         return laid(batch, self.model, self.found.memory_format)

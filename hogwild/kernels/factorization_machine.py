@@ -15,7 +15,7 @@ from hogwild.kernels.compiling import inlined, is_finite, kernel
 from hogwild.kernels.linear import adagrad_step, loss_and_slope
 from hogwild.kernels.prefetch import ask_ahead
 
-_0 = np.float32(0.0)
+_0, _1 = np.float32(0.0), np.float32(1.0)
 _HALF = np.float32(0.5)
 
 
@@ -56,13 +56,14 @@ def learn(  # type: ignore[no-untyped-def]
 
 @kernel
 def factorization_machine(  # type: ignore[no-untyped-def]
-    rows, indptr, indices, values, target, kind, weight, sums, mine, my_sums, factors, factor_sums, slot, local,
-    local_sums, bias, bias_sums, work, is_adagrad, rate, decay, eps, factor_rate, factor_decay, factor_eps,
+    rows, indptr, indices, values, target, weights, kind, weight, sums, mine, my_sums, factors, factor_sums, slot,
+    local, local_sums, bias, bias_sums, work, is_adagrad, rate, decay, eps, factor_rate, factor_decay, factor_eps,
     bias_rate, bias_decay, bias_eps,
 ):  # fmt: skip
-    """Train on rows `rows` (n,) of the data; return (loss, rows applied). weight (F,) and factors (F, K). With H hot
-    features (possibly 0): slot (F,), mine (F,), NaN for features that are not hot, and local (H, K). bias (1,). Sums
-    have the shape of their parameters; SGD does not read them. `work` (K,)."""
+    """Train on rows `rows` (n,) of the data; return (loss, rows applied). weights (N,) of the rows, or (0,): 1 each.
+    weight (F,) and factors (F, K). With H hot features (possibly 0): slot (F,), mine (F,), NaN for features that are
+    not hot, and local (H, K). bias (1,). Sums have the shape of their parameters; SGD does not read them. `work`
+    (K,)."""
     loss, applied = 0.0, 0
     hot, width = len(local), factors.shape[1]
     b = began = bias[0]
@@ -86,7 +87,8 @@ def factorization_machine(  # type: ignore[no-untyped-def]
         for f in range(width):
             pairs += work[f] * work[f]
         z += _HALF * pairs
-        lost, slope = loss_and_slope(kind, z, target[rows[n]])
+        counts = weights[rows[n]] if len(weights) else _1
+        lost, slope = loss_and_slope(kind, z, target[rows[n]], counts)
         if not (is_finite(z) and is_finite(slope)):
             continue
         loss += lost

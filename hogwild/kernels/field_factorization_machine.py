@@ -15,7 +15,7 @@ from hogwild.kernels.compiling import inlined, is_finite, kernel
 from hogwild.kernels.linear import adagrad_step, loss_and_slope
 from hogwild.kernels.prefetch import ask_ahead
 
-_0 = np.float32(0.0)
+_0, _1 = np.float32(0.0), np.float32(1.0)
 
 
 @inlined
@@ -31,11 +31,12 @@ def learn(param, sums, row, k, gradient, old, is_adagrad, rate, eps):  # type: i
 
 @kernel
 def field_factorization_machine(  # type: ignore[no-untyped-def]
-    rows, indptr, indices, values, target, kind, fields, weight, sums, factors, factor_sums, bias, bias_sums,
+    rows, indptr, indices, values, target, weights, kind, fields, weight, sums, factors, factor_sums, bias, bias_sums,
     is_adagrad, rate, decay, eps, factor_rate, factor_decay, factor_eps, bias_rate, bias_decay, bias_eps,
 ):  # fmt: skip
-    """Train on rows `rows` (n,) of the data; return (loss, rows applied). weight (F, 1), factors (F, C K), bias (1,);
-    `fields` is C, and each row has C features. Sums have the shape of their parameters; SGD does not read them."""
+    """Train on rows `rows` (n,) of the data; return (loss, rows applied). weights (N,) of the rows, or (0,): 1 each.
+    weight (F, 1), factors (F, C K), bias (1,); `fields` is C, and each row has C features. Sums have the shape of their
+    parameters; SGD does not read them."""
     loss, applied = 0.0, 0
     width = np.uint64(factors.shape[1] // fields)
     count = np.uint64(fields)
@@ -55,7 +56,8 @@ def field_factorization_machine(  # type: ignore[no-untyped-def]
                 for k in range(width):
                     product += factors[i, c * width + k] * factors[j, a * width + k]
                 z += product * x * values[first + c]
-        lost, slope = loss_and_slope(kind, z, target[rows[n]])
+        counts = weights[rows[n]] if len(weights) else _1
+        lost, slope = loss_and_slope(kind, z, target[rows[n]], counts)
         if not (is_finite(z) and is_finite(slope)):
             continue
         loss += lost

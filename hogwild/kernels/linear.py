@@ -29,7 +29,7 @@ from hogwild.kernels.compiling import inlined, is_finite, kernel
 from hogwild.kernels.ftrl import ftrl_step
 from hogwild.kernels.prefetch import ask_ahead
 
-SIGNS, PROBABILITIES, HINGE, SQUARED, WEIGHTED_SIGNS = 0, 1, 2, 3, 4  # kinds of loss
+SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # kinds of loss
 BLOCK = np.uint64(256)  # features: their work arrays stay in the first-level cache
 
 _0, _1, _2 = np.float32(0.0), np.float32(1.0), np.float32(2.0)
@@ -37,21 +37,20 @@ _1U, _2U, _3U, _4U = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 
 
 @inlined
-def loss_and_slope(kind, z, wanted):  # type: ignore[no-untyped-def]
-    """Return (loss, its derivative by z) of one output, float32. `wanted`: a sign, a probability, a number, or a sign
-    times the sample's weight."""
+def loss_and_slope(kind, z, wanted, counts):  # type: ignore[no-untyped-def]
+    """Return (loss, its derivative by z) of one output, float32. `wanted`: a sign, a probability or a number; `counts`:
+    the sample's weight."""
     if kind == SQUARED:
-        return (z - wanted) * (z - wanted), _2 * (z - wanted)
+        return counts * (z - wanted) * (z - wanted), counts * _2 * (z - wanted)
     if kind == HINGE:
         side = _1 if wanted > _0 else -_1
         short = _1 - side * z
-        return (short, -side) if short > _0 else (_0, _0)
-    weight = abs(wanted) if kind == WEIGHTED_SIGNS else _1
+        return (counts * short, counts * -side) if short > _0 else (_0, _0)
     if kind != PROBABILITIES:
         wanted = _1 if wanted > _0 else _0
     small = np.exp(-abs(z))  # never overflows
     loss = np.log(_1 + small) + max(z, _0) - wanted * z
-    return weight * loss, weight * ((_1 if z >= _0 else small) / (_1 + small) - wanted)
+    return counts * loss, counts * ((_1 if z >= _0 else small) / (_1 + small) - wanted)
 
 
 @inlined
@@ -82,9 +81,9 @@ def output(b, first, last, indices, values, mine, weight):  # type: ignore[no-un
 
 
 @kernel
-def sgd(rows, indptr, indices, values, target, kind, weight, mine, bias, rate, decay, bias_rate, bias_decay):  # type: ignore[no-untyped-def]
-    """Train on rows `rows` (n,) of the data, one after the other; return (loss, rows applied). weight (F,), mine (F,),
-    bias (1,). `decay` is the weight decay of the features in a row."""
+def sgd(rows, indptr, indices, values, target, weights, kind, weight, mine, bias, rate, decay, bias_rate, bias_decay):  # type: ignore[no-untyped-def]
+    """Train on rows `rows` (n,) of the data, one after the other; return (loss, rows applied). weights (N,) of the
+    rows, or (0,): 1 each. weight (F,), mine (F,), bias (1,). `decay` is the weight decay of the features in a row."""
     loss, applied = 0.0, 0
     b = began = bias[0]
     keep, bias_keep = _1 - rate * decay, _1 - bias_rate * bias_decay
@@ -92,7 +91,8 @@ def sgd(rows, indptr, indices, values, target, kind, weight, mine, bias, rate, d
         ask_ahead(rows, n, indptr, indices, values)
         first, last = indptr[rows[n]], indptr[rows[n] + 1]
         z, split = output(b, first, last, indices, values, mine, weight)
-        lost, slope = loss_and_slope(kind, z, target[rows[n]])
+        counts = weights[rows[n]] if len(weights) else _1
+        lost, slope = loss_and_slope(kind, z, target[rows[n]], counts)
         if not (is_finite(z) and is_finite(slope)):
             continue
         loss += lost
@@ -117,7 +117,7 @@ def sgd(rows, indptr, indices, values, target, kind, weight, mine, bias, rate, d
 
 @kernel
 def adagrad(  # type: ignore[no-untyped-def]
-    rows, indptr, indices, values, target, kind, weight, sums, mine, my_sums, bias, bias_sums,
+    rows, indptr, indices, values, target, weights, kind, weight, sums, mine, my_sums, bias, bias_sums,
     work, rate, decay, eps, bias_rate, bias_decay, bias_eps,
 ):  # fmt: skip
     """Train as `sgd`, with a separate rate for each feature (Duchi, Hazan and Singer 2011). sums (F,), my_sums (F,) of
@@ -129,7 +129,8 @@ def adagrad(  # type: ignore[no-untyped-def]
         ask_ahead(rows, n, indptr, indices, values)
         first, last = indptr[rows[n]], indptr[rows[n] + 1]
         z, split = output(b, first, last, indices, values, mine, weight)
-        lost, slope = loss_and_slope(kind, z, target[rows[n]])
+        counts = weights[rows[n]] if len(weights) else _1
+        lost, slope = loss_and_slope(kind, z, target[rows[n]], counts)
         if not (is_finite(z) and is_finite(slope)):
             continue
         loss += lost
@@ -174,7 +175,7 @@ def adagrad(  # type: ignore[no-untyped-def]
 
 @kernel
 def ftrl(  # type: ignore[no-untyped-def]
-    rows, indptr, indices, values, target, kind, weight, sums, far, bias, bias_sums, bias_far,
+    rows, indptr, indices, values, target, weights, kind, weight, sums, far, bias, bias_sums, bias_far,
     rate, more, l1, bias_rate, bias_more, bias_l1,
 ):  # fmt: skip
     """Train as `adagrad`, by FTRL-proximal (`ftrl.py`). far (F,), bias_far (1,): its z. Nothing is private: two workers
@@ -187,7 +188,8 @@ def ftrl(  # type: ignore[no-untyped-def]
         ask_ahead(rows, n, indptr, indices, values)
         first, last = indptr[rows[n]], indptr[rows[n] + 1]
         z, _ = output(b, first, last, indices, values, weight, weight)
-        lost, slope = loss_and_slope(kind, z, target[rows[n]])
+        counts = weights[rows[n]] if len(weights) else _1
+        lost, slope = loss_and_slope(kind, z, target[rows[n]], counts)
         if not (is_finite(z) and is_finite(slope)):
             continue
         loss += lost
@@ -209,7 +211,7 @@ def ftrl(  # type: ignore[no-untyped-def]
 
 @kernel
 def softmax(  # type: ignore[no-untyped-def]
-    rows, indptr, indices, values, target, weight, sums, slot, local, local_sums, bias, bias_sums, work,
+    rows, indptr, indices, values, target, weights, weight, sums, slot, local, local_sums, bias, bias_sums, work,
     is_adagrad, rate, decay, eps, bias_rate, bias_decay, bias_eps,
 ):  # fmt: skip
     """Train with one output per class: weight (F, C), slot (F,) and local (H, C) of its hot features (H may be 0), bias
@@ -246,11 +248,12 @@ def softmax(  # type: ignore[no-untyped-def]
         lost = np.log(whole) + largest - own
         if not (is_finite(lost) and is_finite(whole)):
             continue
-        loss += lost
+        counts = weights[rows[n]] if len(weights) else _1
+        loss += counts * lost
         applied += 1
         for c in range(classes):
-            scores[c] /= whole  # now the loss's derivative by the score
-        scores[wanted] -= _1
+            scores[c] *= counts / whole  # now the loss's derivative by the score
+        scores[wanted] -= counts
         for c in range(classes):
             gradient = scores[c] + bias_decay * b[c]
             if is_adagrad:

@@ -14,17 +14,24 @@ from torch import Tensor
 
 from hogwild.metrics.catalog import TOP
 from hogwild.metrics.loss_sums import Loss
-from hogwild.metrics.predictions import Answers, UnsuitableError, difference, judged, log_probabilities
-from hogwild.metrics.ranks import mean_ranks
+from hogwild.metrics.predictions import (
+    Answers,
+    UnsuitableError,
+    difference,
+    judged,
+    log_probabilities,
+    weights_of,
+)
 
 GROUPS = 10  # of samples, for the calibration error
 
 
 @dataclass(frozen=True, slots=True)
 class SumMetric:
-    """A metric from sums: `add(output, target, loss)` is (total, count) of a batch; `value` maps total / count."""
+    """A metric from sums: `add(output, target, loss, weight)` is (total, count) of a batch; `value` maps total / count.
+    weight (B,): of the samples; None: 1 each."""
 
-    add: Callable[[Any, Tensor, Loss], tuple[float, float]]
+    add: Callable[[Any, Tensor, Loss, Tensor | None], tuple[float, float]]
     value: Callable[[float], float] = float
 
 
@@ -35,43 +42,45 @@ def sum_metric(name: str) -> SumMetric | None:
     return _BY_NAME.get(name)
 
 
-def _right(output: Any, target: Tensor, loss: Loss) -> tuple[float, float]:
-    given = judged(output, target, loss)
-    return float((given.predicted == given.wanted).sum()), float(given.wanted.numel())
+def _weighted(values: Tensor, weight: Tensor) -> tuple[float, float]:
+    """Return total and count of the values (M, …) with weights (M,)."""
+    rows = values.double().reshape(len(weight), values[:1].numel())
+    return float((rows.sum(1) * weight).sum()), float(weight.sum()) * rows.shape[1]
 
 
-def _among_the_largest(k: int, output: Any, target: Tensor, loss: Loss) -> tuple[float, float]:
-    given = judged(output, target, loss)
+def _right(output: Any, target: Tensor, loss: Loss, weight: Tensor | None) -> tuple[float, float]:
+    given = judged(output, target, loss, weight)
+    return _weighted(given.predicted == given.wanted, given.weight)
+
+
+def _among_the_largest(k: int, output: Any, target: Tensor, loss: Loss, weight: Tensor | None) -> tuple[float, float]:
+    given = judged(output, target, loss, weight)
     if isinstance(given, Answers):
         raise UnsuitableError("the problem is binary: there are no classes to rank")
     if k > given.logits.shape[1]:
         raise UnsuitableError(f"there are only {given.logits.shape[1]} classes")
     hits = given.logits.topk(k, 1).indices == given.wanted[:, None]
-    return float(hits.any(1).sum()), float(len(given.wanted))
+    return _weighted(hits.any(1), given.weight)
 
 
-def _surprise(output: Any, target: Tensor, loss: Loss) -> tuple[float, float]:
-    """Return the log loss in nats; unweighted, without label smoothing."""
-    given = judged(output, target, loss)
+def _surprise(output: Any, target: Tensor, loss: Loss, weight: Tensor | None) -> tuple[float, float]:
+    """Return the log loss in nats; without class weights and label smoothing."""
+    given = judged(output, target, loss, weight)
     if isinstance(given, Answers):
         criterion = F.binary_cross_entropy_with_logits if given.are_logits else F.binary_cross_entropy
-        total = criterion(given.outputs.double(), given.wanted.double(), reduction="sum")
-    else:
-        total = F.nll_loss(log_probabilities(given), given.wanted, reduction="sum")
-    return float(total), float(given.wanted.numel())
+        return _weighted(criterion(given.outputs.double(), given.wanted.double(), reduction="none"), given.weight)
+    return _weighted(F.nll_loss(log_probabilities(given), given.wanted, reduction="none"), given.weight)
 
 
-def _squared(output: Any, target: Tensor, _: Loss) -> tuple[float, float]:
-    apart = difference(output, target)
-    return float(apart.square().sum()), float(apart.numel())
+def _squared(output: Any, target: Tensor, _: Loss, weight: Tensor | None) -> tuple[float, float]:
+    return _weighted(difference(output, target).square(), weights_of(target, weight))
 
 
-def _absolute(output: Any, target: Tensor, _: Loss) -> tuple[float, float]:
-    apart = difference(output, target)
-    return float(apart.abs().sum()), float(apart.numel())
+def _absolute(output: Any, target: Tensor, _: Loss, weight: Tensor | None) -> tuple[float, float]:
+    return _weighted(difference(output, target).abs(), weights_of(target, weight))
 
 
-def _episodes(_: Any, target: Tensor, __: Loss) -> tuple[float, float]:
+def _episodes(_: Any, target: Tensor, __: Loss, ___: Tensor | None) -> tuple[float, float]:
     """Return total reward and number of the episodes that end in this batch: the last column, NaN in other steps."""
     if target.dim() != 2 or not target.is_floating_point():
         raise UnsuitableError(
@@ -100,11 +109,11 @@ _BY_NAME = {
 # ---- of the whole set -----------------------------------------------------------------------------------------------
 
 
-def auc(outputs: Any, targets: Tensor, loss: Loss) -> float:
+def auc(outputs: Any, targets: Tensor, loss: Loss, weights: Tensor | None = None) -> float:
     """Return the area under the ROC curve: the share of pairs with the positive ranked above the negative, ties
-    counting half (Fawcett 2006). For more than two classes, or several answers, the mean of each against the rest, over
-    those that have both. NaN if none has."""
-    given = judged(outputs, targets, loss)
+    counting half (Fawcett 2006); a pair counts as the product of its weights. For more than two classes, or several
+    answers, the mean of each against the rest, over those that have both. NaN if none has."""
+    given = judged(outputs, targets, loss, weights)
     if isinstance(given, Answers):
         pairs = zip(given.outputs.double().unbind(1), given.wanted.unbind(1), strict=True)
     elif given.logits.shape[1] == 2:
@@ -113,50 +122,56 @@ def auc(outputs: Any, targets: Tensor, loss: Loss) -> float:
     else:
         scores = log_probabilities(given).unbind(1)
         pairs = zip(scores, [given.wanted == number for number in range(len(scores))], strict=True)
-    areas = [_area(scores, wanted) for scores, wanted in pairs]
+    areas = [_area(scores, wanted, given.weight) for scores, wanted in pairs]
     return _mean([area for area in areas if not math.isnan(area)])
 
 
-def macro_f1(outputs: Any, targets: Tensor, loss: Loss) -> float:
+def macro_f1(outputs: Any, targets: Tensor, loss: Loss, weights: Tensor | None = None) -> float:
     """Return the mean of F1 = 2 tp / (2 tp + fp + fn) over the classes that occur among targets or predictions. For a
     single yes or no the two answers are the classes, for several each answer is one."""
-    given = judged(outputs, targets, loss)
+    given = judged(outputs, targets, loss, weights)
+    weight = given.weight
     if isinstance(given, Answers):
         predicted = given.predicted
         if predicted.shape[1] > 1:
-            return _mean_f1((predicted & given.wanted).sum(0), predicted.sum(0), given.wanted.sum(0))
+            yes = predicted & given.wanted, predicted, given.wanted
+            return _mean_f1(*((each.double() * weight[:, None]).sum(0) for each in yes))
         chosen, wanted, classes = predicted[:, 0].long(), given.wanted[:, 0].long(), 2
     else:
         chosen, wanted, classes = given.predicted, given.wanted, given.logits.shape[1]
-    hits = wanted[chosen == wanted]
-    return _mean_f1(*(torch.bincount(each, minlength=classes) for each in (hits, chosen, wanted)))
+    hits = weight * (chosen == wanted)
+    pairs = (wanted, hits), (chosen, weight), (wanted, weight)
+    return _mean_f1(*(torch.bincount(each, counts, minlength=classes) for each, counts in pairs))
 
 
-def calibration_error(outputs: Any, targets: Tensor, loss: Loss) -> float:
+def calibration_error(outputs: Any, targets: Tensor, loss: Loss, weights: Tensor | None = None) -> float:
     """Return the mean distance of a probability from the share that comes true, in GROUPS groups of about as many
     samples each, by rising probability; samples of one probability share a group (Nguyen and O'Connor 2015; equal
     widths would put all of a rare click into one). For several classes the probability of the predicted one, for
     several answers the mean over them."""
-    given = judged(outputs, targets, loss)
+    given = judged(outputs, targets, loss, weights)
     if isinstance(given, Answers):
         found = given.outputs.double().sigmoid() if given.are_logits else given.outputs.double()
         pairs = zip(found.unbind(1), given.wanted.unbind(1), strict=True)
     else:
         found = log_probabilities(given).exp()
         pairs = zip((found.amax(1),), (given.predicted == given.wanted,), strict=True)
-    return _mean([_distance(probabilities, is_true) for probabilities, is_true in pairs])
+    return _mean([_distance(probabilities, is_true, given.weight) for probabilities, is_true in pairs])
 
 
-def _distance(probabilities: Tensor, is_true: Tensor) -> float:
-    count = len(probabilities)
+def _distance(probabilities: Tensor, is_true: Tensor, weight: Tensor) -> float:
+    count = float(weight.sum())
     if not count or bool(probabilities.isnan().any()):
         return math.nan
-    group = ((mean_ranks(probabilities) - 0.5) * GROUPS / count).long()
-    apart = torch.zeros(GROUPS, dtype=torch.float64).index_add(0, group, probabilities - is_true.double())
+    _, tied = probabilities.unique(return_inverse=True)
+    sizes = torch.bincount(tied, weight)
+    middle = (sizes.cumsum(0) - sizes / 2)[tied]
+    group = (middle * GROUPS / count).long().clamp_max(GROUPS - 1)  # a weight of 0 may lie at the end
+    apart = torch.bincount(group, weight * (probabilities - is_true.double()), minlength=GROUPS)
     return float(apart.abs().sum()) / count
 
 
-WHOLE: dict[str, Callable[[Any, Tensor, Loss], float]] = {
+WHOLE: dict[str, Callable[[Any, Tensor, Loss, Tensor | None], float]] = {
     "auc": auc,
     "calibration_error": calibration_error,
     "macro_f1": macro_f1,
@@ -164,19 +179,20 @@ WHOLE: dict[str, Callable[[Any, Tensor, Loss], float]] = {
 
 
 def _mean_f1(hits: Tensor, predicted: Tensor, wanted: Tensor) -> float:
-    """Return the mean F1 from counts per class (C,): 2 tp + fp + fn is predicted + wanted."""
+    """Return the mean F1 from weighted counts per class (C,): 2 tp + fp + fn is predicted + wanted."""
     occurring = predicted + wanted > 0
-    return _mean((2 * hits[occurring].double() / (predicted + wanted)[occurring]).tolist())
+    return _mean((2 * hits[occurring] / (predicted + wanted)[occurring]).tolist())
 
 
-def _area(scores: Tensor, wanted: Tensor) -> float:
-    """Compute the area from the sum of the positives' ranks (Mann and Whitney), in O(M log M)."""
-    positives = int(wanted.sum())
-    negatives = len(wanted) - positives
-    if not positives or not negatives or bool(scores.isnan().any()):
+def _area(scores: Tensor, wanted: Tensor, weight: Tensor) -> float:
+    """Compute the area from the weight of the negatives below each score (Mann and Whitney), in O(M log M)."""
+    _, tied = scores.unique(return_inverse=True)
+    positives, negatives = (torch.bincount(tied, weight * side) for side in (wanted, ~wanted))
+    whole = float(positives.sum()) * float(negatives.sum())
+    if not whole or bool(scores.isnan().any()):
         return math.nan
-    above = float(mean_ranks(scores)[wanted].sum()) - positives * (positives + 1) / 2
-    return above / (positives * negatives)
+    below = negatives.cumsum(0) - negatives / 2
+    return float((positives * below).sum()) / whole
 
 
 def _mean(values: list[float]) -> float:

@@ -1,15 +1,18 @@
 """The loss of a whole data set from its batches: a sum and a weight of each, divided once at the end.
 
 Losses are summed from float32 elements. The result equals that of one batch with the whole set, however it is divided:
-for the mean-reducing form of the loss, and for `reduction="sum"` the sum per sample."""
+for the mean-reducing form of the loss, and for `reduction="sum"` the sum per sample. With weights of samples it equals
+that of a set in which each sample occurs as often as its weight says."""
 
 import copy
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hogwild.errors import BuildError
 from hogwild.losses import HingeLoss, LogisticLoss
 
 Loss: TypeAlias = Callable[..., Tensor]  # loss(output, target)
@@ -29,8 +32,44 @@ BY_CLASS = (nn.CrossEntropyLoss, nn.NLLLoss)  # the prediction is the argmax ove
 BY_SIGN = (nn.BCEWithLogitsLoss, nn.BCELoss, LogisticLoss, HingeLoss)  # every element is a yes or no
 
 
+class WeightedLoss(nn.Module):
+    """The loss of samples with weights: the mean that torch's own computes of a batch in which each sample occurs as
+    often as its weight says, times the batch's mean weight over `mean`, that of the training data. So twice the weights
+    change nothing, a sample counts alike in whatever batch it is, and a batch of one is what a kernel applies.
+
+    `loss` has an attribute `reduction`, as torch's have, or a method `by_sample(output, target)` that returns the
+    losses (B,). Raises BuildError for one that has neither."""
+
+    def __init__(self, loss: Loss, mean: float) -> None:
+        super().__init__()
+        self.loss, self.mean = as_module(loss), mean
+        if not hasattr(self.loss, "reduction") and not callable(getattr(self.loss, "by_sample", None)):
+            raise BuildError(
+                f"{getattr(loss, '__name__', type(loss).__name__)} cannot be weighted by sample, but data.train has "
+                "weights: use a loss of torch, LogisticLoss or HingeLoss, or give it a method by_sample(output, target)"
+                " that returns the losses (B,)",
+                code="model/bad-loss",
+            )
+
+    def forward(self, output: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+        """Return the loss, a scalar; weight (B,), from 0 on."""
+        total, divisor = _sum_and_divisor(output, target, self.loss, weight)
+        share = weight.double().sum() / self.mean
+        if getattr(self.loss, "reduction", "") != "sum":
+            share = share / len(weight)
+        found: Tensor = (total / divisor.clamp_min(torch.finfo(torch.float64).tiny) * share).to(output.dtype)
+        return found
+
+
+def parted(loss: Any, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
+    """Return (what the model gets, the weights of the samples, if any): they are the last of a batch's inputs."""
+    return (inputs[:-1], inputs[-1:]) if isinstance(loss, WeightedLoss) else (inputs, ())
+
+
 def as_module(loss: Loss) -> Loss:
-    """Return the module of a torch function; anything else unchanged."""
+    """Return the module of a torch function, and the loss of a WeightedLoss; anything else unchanged."""
+    if isinstance(loss, WeightedLoss):
+        return loss.loss
     try:
         return _MODULE_OF[loss]() if loss in _MODULE_OF else loss
     except TypeError:  # an unhashable callable object is not one of torch's functions
@@ -43,37 +82,57 @@ def is_torch_loss(loss: Loss) -> bool:
     return getattr(forward, "__module__", "") == "torch.nn.modules.loss" and hasattr(loss, "reduction")
 
 
-def loss_sums(output: Any, target: Tensor, loss: Loss) -> tuple[float, float]:
-    """Return (sum, weight) of one batch; `loss` as a module (`as_module`).
+def loss_sums(output: Any, target: Tensor, loss: Loss, weight: Tensor | None = None) -> tuple[float, float]:
+    """Return (sum, divisor) of one batch; `loss` as a module (`as_module`); weight (B,) of the samples.
 
     torch's own losses are evaluated element by element, so class weights, ignored targets and every reduction are
     handled correctly. A user's loss returns one number for the batch, which counts as its mean and is weighted by B; if
     it returns a tensor, that holds the loss of every element.
     """
-    if not is_torch_loss(loss):
+    if weight is None and not is_torch_loss(loss):
         value = loss(output, target)
         samples = len(target)
-        return (float(value) * samples, float(samples)) if value.dim() == 0 else _sum_and_size(value)
-    elementwise = copy.copy(loss)  # shallow: weights are shared, only the attribute below differs
-    elementwise.reduction = "none"  # type: ignore[attr-defined]
-    value = elementwise(output, target)
-    loss_sum, elements = _sum_and_size(value)
-    reduction = loss.reduction  # type: ignore[attr-defined]
-    if reduction in ("sum", "batchmean"):  # batchmean: KLDivLoss, the sum per sample
-        return loss_sum, float(len(target))
+        if value.dim() == 0:
+            return float(value) * samples, float(samples)
+        return float(value.double().sum()), float(value.numel())
+    total, divisor = _sum_and_divisor(output, target, loss, weight)
+    return float(total), float(divisor)
+
+
+def _sum_and_divisor(output: Any, target: Tensor, loss: Loss, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the sum of all elements and the divisor of their mean, float64 scalars."""
+    value = _elements(output, target, loss)
+    ones = torch.ones(len(target), dtype=torch.float64, device=value.device) if weight is None else weight.double()
+    if len(value) != len(ones):
+        raise BuildError(
+            f"{type(loss).__name__} returned losses {tuple(value.shape)} of {len(ones)} samples; weights of samples "
+            "need the losses of each",
+            code="model/bad-loss",
+        )
+    each = ones.reshape(-1, *[1] * (value.dim() - 1))
+    total = (value.double() * each).sum()
+    if getattr(loss, "reduction", "") in ("sum", "batchmean"):  # batchmean: KLDivLoss, the sum per sample
+        return total, ones.sum()
     if isinstance(loss, BY_CLASS):
-        return loss_sum, _class_weight_sum(output, target, loss)
-    return loss_sum, elements
+        return total, _class_weight_sum(output, target, loss, ones)
+    return total, ones.sum() * (value.numel() // max(1, len(value)))
 
 
-def _sum_and_size(value: Tensor) -> tuple[float, float]:
-    return float(value.double().sum()), float(value.numel())
+def _elements(output: Any, target: Tensor, loss: Any) -> Tensor:
+    """Return the loss of every element (B, …)."""
+    if not hasattr(loss, "reduction"):
+        found: Tensor = loss.by_sample(output, target)
+        return found
+    elementwise = copy.copy(loss)  # shallow: weights are shared, only the attribute below differs
+    elementwise.reduction = "none"
+    return torch.as_tensor(elementwise(output, target))
 
 
-def _class_weight_sum(output: Tensor, target: Tensor, loss: nn.CrossEntropyLoss | nn.NLLLoss) -> float:
+def _class_weight_sum(output: Tensor, target: Tensor, loss: nn.CrossEntropyLoss | nn.NLLLoss, weight: Tensor) -> Tensor:
     """Return the divisor of torch's mean: the weights of the classes of all targets not ignored; with class
     probabilities as targets the number of distributions, weighted or not."""
     if target.is_floating_point():
-        return float(output.numel() // output.shape[1])
-    kept = target[target != loss.ignore_index]
-    return float(kept.numel()) if loss.weight is None else float(loss.weight.double()[kept].sum())
+        return weight.sum() * (output[:1].numel() // output.shape[1])
+    kept = target != loss.ignore_index  # multiplied, not selected: a CUDA graph has no shapes that vary
+    each = weight.reshape(-1, *[1] * (target.dim() - 1)) * kept
+    return each.sum() if loss.weight is None else (each * loss.weight.double()[target * kept]).sum()

@@ -106,12 +106,13 @@ class Panel:
     # ---- in a worker
 
     @torch.no_grad()
-    def add(self, output: Any, target: Tensor, loss: Loss) -> EvalSums:
-        """Return the sums of one batch: `output` of the model in eval mode, target (B, …), `loss` as in training."""
+    def add(self, output: Any, target: Tensor, loss: Loss, weight: Tensor | None = None) -> EvalSums:
+        """Return the sums of one batch: `output` of the model in eval mode, target (B, …), `loss` as in training,
+        weight (B,) of the samples."""
         module = as_module(loss)
-        words = [*loss_sums(output, target, module)]
+        words = [*loss_sums(output, target, module, weight)]
         for _, metric in self._sums():
-            words += metric.add(output, target, module)
+            words += metric.add(output, target, module, weight)
         return EvalSums.of(words)
 
     def add_ranked(self, words: Sequence[float]) -> EvalSums:
@@ -119,12 +120,15 @@ class Panel:
         return EvalSums.of([*[0.0] * (2 + 2 * len(self._sums())), *words])
 
     @torch.no_grad()
-    def score(self, outputs: Any, targets: Tensor, loss: Loss) -> tuple[float, ...]:
-        """Return the values of `whole`, from the outputs (N, …) and targets (N, …) of all samples. Raises what a user's
-        function raises, and TypeError if it does not return a number."""
+    def score(self, outputs: Any, targets: Tensor, loss: Loss, weights: Tensor | None = None) -> tuple[float, ...]:
+        """Return the values of `whole`, from the outputs (N, …) and targets (N, …) of all samples, and their weights
+        (N,), which a user's function does not get. Raises what that raises, and TypeError if it does not return a
+        number."""
         module = as_module(loss)
         return tuple(
-            float(self.own[name](outputs, targets)) if name in self.own else WHOLE[name](outputs, targets, module)
+            float(self.own[name](outputs, targets))
+            if name in self.own
+            else WHOLE[name](outputs, targets, module, weights)
             for name in self.whole
         )
 

@@ -22,11 +22,12 @@ class UnsuitableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """Predicted classes: `logits` (M, C), log-probabilities up to a constant per row; `wanted` (M,) int64. Ignored
-    targets are left out."""
+    """Predicted classes: `logits` (M, C), log-probabilities up to a constant per row; `wanted` (M,) int64; `weight`
+    (M,) float64. Ignored targets are left out."""
 
     logits: Tensor
     wanted: Tensor
+    weight: Tensor
 
     @property
     def predicted(self) -> Tensor:
@@ -35,10 +36,12 @@ class Classes:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Yes or no: `outputs` (M, K) of the model, `wanted` (M, K) bool; `are_logits`, or else probabilities."""
+    """Yes or no: `outputs` (M, K) of the model, `wanted` (M, K) bool, `weight` (M,) float64; `are_logits`, or else
+    probabilities."""
 
     outputs: Tensor
     wanted: Tensor
+    weight: Tensor
     are_logits: bool
 
     @property
@@ -46,21 +49,27 @@ class Answers:
         return self.outputs > (0.0 if self.are_logits else 0.5)
 
 
-def judged(output: Any, target: Tensor, loss: Loss) -> Classes | Answers:
-    """Return predictions as classes or as yes and no; `loss` as a module. Raises UnsuitableError for neither."""
+def judged(output: Any, target: Tensor, loss: Loss, weight: Tensor | None) -> Classes | Answers:
+    """Return predictions as classes or as yes and no; `loss` as a module, weight (B,) of the samples, or None if all
+    have the same. Raises UnsuitableError for neither."""
     if not isinstance(output, Tensor):
         raise UnsuitableError(f"the model returns a {type(output).__name__}, not one tensor")
     shapes = f"output {tuple(output.shape)} {output.dtype}, target {tuple(target.shape)} {target.dtype}"
-    is_whole = not target.is_floating_point()
+    is_whole, each = not target.is_floating_point(), weights_of(target, weight)
     if isinstance(loss, BY_CLASS) or (not isinstance(loss, BY_SIGN) and is_whole and output.dim() == target.dim() + 1):
-        return _classes(output, target, loss, shapes)
+        return _classes(output, target, loss, each, shapes)
     if isinstance(loss, BY_SIGN) or (is_whole and output.shape == target.shape):
         if output.shape != target.shape:
             raise UnsuitableError(f"output and target must have the same shape ({shapes})")
         width = output[:1].numel()
         wanted = target.reshape(-1, width) > 0.5
-        return Answers(output.reshape(-1, width), wanted, not isinstance(loss, nn.BCELoss))
+        return Answers(output.reshape(-1, width), wanted, each, not isinstance(loss, nn.BCELoss))
     raise UnsuitableError(f"neither a class nor a binary problem: the loss does not define predictions ({shapes})")
+
+
+def weights_of(target: Tensor, weight: Tensor | None) -> Tensor:
+    """Return the weights (B,) float64 of samples."""
+    return torch.ones(len(target), dtype=torch.float64, device=target.device) if weight is None else weight.double()
 
 
 def difference(output: Any, target: Tensor) -> Tensor:
@@ -78,7 +87,7 @@ def log_probabilities(given: Classes) -> Tensor:
     return F.log_softmax(given.logits.double(), 1)
 
 
-def _classes(output: Tensor, target: Tensor, loss: Loss, shapes: str) -> Classes:
+def _classes(output: Tensor, target: Tensor, loss: Loss, weight: Tensor, shapes: str) -> Classes:
     if target.is_floating_point():  # class probabilities: the largest is the class
         if output.shape != target.shape:
             raise UnsuitableError(f"class probabilities must have the output's shape ({shapes})")
@@ -88,6 +97,7 @@ def _classes(output: Tensor, target: Tensor, loss: Loss, shapes: str) -> Classes
     # A language model's loss may flatten (B, T, C) itself; torch's own always has the classes in dimension 1.
     if rows.shape[:-1] != target.shape or (dim == -1 and isinstance(loss, BY_CLASS) and is_torch_loss(loss)):
         raise UnsuitableError(f"the output must have one more dimension than the target, for the classes ({shapes})")
+    each = weight.reshape(-1, *[1] * (target.dim() - 1)).expand(target.shape).reshape(-1)
     rows, wanted = rows.reshape(-1, rows.shape[-1]), target.reshape(-1)
     kept = wanted != getattr(loss, "ignore_index", IGNORED)
-    return Classes(rows, wanted) if bool(torch.all(kept)) else Classes(rows[kept], wanted[kept])
+    return Classes(rows, wanted, each) if bool(torch.all(kept)) else Classes(rows[kept], wanted[kept], each[kept])

@@ -12,7 +12,17 @@ from hogwild.errors import ModelError
 from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
 from hogwild.kernels.optimizer_rules import ADAGRAD, Numbers, parameter_view, sums_of
 from hogwild.models.mlp import Mlp
-from hogwild.models.sparse_linear import SPREAD, RowsUpdate, SparseRows, bags, csr_views, fused_by, scores
+from hogwild.models.sparse_linear import (
+    PLAIN,
+    SPREAD,
+    Counts,
+    RowsUpdate,
+    SparseRows,
+    bags,
+    csr_views,
+    fused_by,
+    scores,
+)
 
 
 class _FieldRows(SparseRows):
@@ -117,16 +127,15 @@ class FieldMachineUpdate(RowsUpdate):
     implements: frozenset[str] = frozenset({"lr_schedule"})
     sides: tuple[Side, ...] = ()
 
-    def __init__(self, kind: int, rule: str, positive: float = 1.0) -> None:
-        """`positive`: how many times a sample above 0 counts, for WEIGHTED_SIGNS."""
+    def __init__(self, kind: int, rule: str, counts: Counts = PLAIN) -> None:
         self.name = f"field-aware factorisation machine, {rule}"
-        self._kind, self._rule, self._positive = kind, rule, positive
+        self._kind, self._rule, self._counts = kind, rule, counts
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind the model, the optimizer and the data."""
         assert isinstance(model, FieldFactorizationMachine)
         self._optimizer, self._params = optimizer, (model.weight, model.factors, model.bias)
-        self._data, self._fields = csr_views(arrays, np.float32, self._positive), model.fields
+        self._data, self._fields = csr_views(arrays, np.float32, self._counts), model.fields
         views: list[np.ndarray] = []
         for param in self._params:
             sums = sums_of(optimizer, param)

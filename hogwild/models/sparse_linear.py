@@ -1,6 +1,7 @@
 """Models over sparse rows, linear or with interactions of features, and their compiled updates."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hogwild.errors import ModelError
+from hogwild.feeds.packed import WEIGHT
 from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
 from hogwild.kernels.optimizer_rules import (
     ADAGRAD,
@@ -22,13 +24,13 @@ from hogwild.kernels.optimizer_rules import (
     why_not,
 )
 from hogwild.losses import HingeLoss, LogisticLoss
+from hogwild.metrics.loss_sums import WeightedLoss
 from hogwild.models.row_checks import ids_of, require_ids
 
-SIGNS, PROBABILITIES, HINGE, SQUARED, WEIGHTED_SIGNS = 0, 1, 2, 3, 4  # as in kernels/linear.py, which needs numba
+SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # as in kernels/linear.py, which needs numba
 SOFTMAX = -1
 SPREAD = 0.01  # initial standard deviation of the factors: at 0 they would have no gradient
 _NAMES = {
-    WEIGHTED_SIGNS: "logistic, weighted classes",
     SIGNS: "logistic",
     PROBABILITIES: "logistic",
     HINGE: "hinge",
@@ -142,12 +144,10 @@ def kind_of(loss: Any, classes: int) -> int | str:
     if type(loss) is nn.CrossEntropyLoss:
         if classes < 2:
             return "CrossEntropyLoss needs a model of two classes or more"
-        plain = loss.weight is None and loss.label_smoothing == 0 and loss.ignore_index < 0
-        return SOFTMAX if plain else "CrossEntropyLoss with weight, label_smoothing or an ignored class has no kernel"
+        plain = loss.label_smoothing == 0 and loss.ignore_index < 0
+        return SOFTMAX if plain else "CrossEntropyLoss with label_smoothing or an ignored class has no kernel"
     if classes > 1:
         return f"{type(loss).__name__} of {classes} outputs has no kernel"
-    if type(loss) is LogisticLoss and loss.positive_weight != 1:
-        return WEIGHTED_SIGNS
     if type(loss) in (LogisticLoss, HingeLoss, nn.MSELoss):
         return {LogisticLoss: SIGNS, HingeLoss: HINGE, nn.MSELoss: SQUARED}[type(loss)]
     if type(loss) is nn.BCEWithLogitsLoss:
@@ -157,18 +157,42 @@ def kind_of(loss: Any, classes: int) -> int | str:
 
 
 def fused_by(
-    update: Callable[[int, str, float], FusedUpdate],
+    update: Callable[[int, str, "Counts"], FusedUpdate],
     model: SparseRows,
     loss: Any,
     optimizer: torch.optim.Optimizer,
     known: Sequence[str] = MOST,
 ) -> FusedUpdate | str:
     """Return the model's compiled update for this loss and optimizer, or the reason for none."""
+    loss = loss.loss if isinstance(loss, WeightedLoss) else loss
     kind = kind_of(loss, model.weight.shape[1])
     if isinstance(kind, str):
         return kind
-    positive = float(getattr(loss, "positive_weight", 1.0))
-    return why_not(optimizer, known) or unsuitable(model) or update(kind, rule_of(optimizer), positive)
+    classes = loss.weight.detach().numpy() if kind == SOFTMAX and loss.weight is not None else None
+    counts = Counts(float(getattr(loss, "positive_weight", 1.0)), classes)
+    return why_not(optimizer, known) or unsuitable(model) or update(kind, rule_of(optimizer), counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Weights of samples. `positive`: of those above 0; `classes` (C,): of each class. Weights of the data, and those
+    of classes, are divided by their mean over the data: the rate suits any, as torch's mean over all samples does."""
+
+    positive: float = 1.0
+    classes: np.ndarray | None = None
+
+    def of(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return (N,) float32; (0,) if all are 1."""
+        factors = [arrays[WEIGHT].astype(np.float64)] if WEIGHT in arrays else []
+        factors += [self.classes.take(arrays["target"], mode="clip")] if self.classes is not None else []
+        counts = np.prod(factors, axis=0) if factors else np.ones(0)
+        counts = counts / counts.mean() if factors else counts
+        if self.positive != 1:
+            counts = (counts if factors else 1.0) * np.where(arrays["target"] > 0, self.positive, 1.0)
+        return counts.astype(np.float32)
+
+
+PLAIN = Counts()
 
 
 def unsuitable(model: nn.Module) -> str:
@@ -221,10 +245,9 @@ class LinearUpdate(RowsUpdate):
     implements: frozenset[str] = frozenset({"lr_schedule"})
     sides: tuple[Side, ...] = (Side("indices", ("weight",)),)
 
-    def __init__(self, kind: int, rule: str, positive: float = 1.0) -> None:
-        """`positive`: how many times a sample above 0 counts, for WEIGHTED_SIGNS."""
+    def __init__(self, kind: int, rule: str, counts: Counts = PLAIN) -> None:
         self.name = f"{_NAMES[kind]}, {rule}"
-        self._kind, self._rule, self._positive = kind, rule, positive
+        self._kind, self._rule, self._counts = kind, rule, counts
         if rule == FTRL:
             self.sides = ()
 
@@ -235,7 +258,7 @@ class LinearUpdate(RowsUpdate):
         assert isinstance(model, SparseLinear)
         self._optimizer, self._weight, self._bias = optimizer, model.weight, model.bias
         is_softmax = self._kind == SOFTMAX
-        self._data = csr_views(arrays, np.int64 if is_softmax else np.float32, self._positive)
+        self._data = csr_views(arrays, np.int64 if is_softmax else np.float32, self._counts)
         weight, bias, classes = parameter_view(model.weight), parameter_view(model.bias), model.weight.shape[1]
         sums, bias_sums = sums_of(optimizer, model.weight), sums_of(optimizer, model.bias)
         mine, my_sums = hot_copies(hot, "weight", self._rule, weight, sums)
@@ -290,16 +313,15 @@ class FactorizationMachineUpdate(RowsUpdate):
     implements: frozenset[str] = frozenset({"lr_schedule"})
     sides: tuple[Side, ...] = (Side("indices", ("weight", "factors")),)
 
-    def __init__(self, kind: int, rule: str, positive: float = 1.0) -> None:
-        """`positive`: how many times a sample above 0 counts, for WEIGHTED_SIGNS."""
+    def __init__(self, kind: int, rule: str, counts: Counts = PLAIN) -> None:
         self.name = f"factorisation machine, {rule}"
-        self._kind, self._rule, self._positive = kind, rule, positive
+        self._kind, self._rule, self._counts = kind, rule, counts
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind the model, the optimizer and the data. Raises ValueError if the arrays of a hot row are not all hot."""
         assert isinstance(model, FactorizationMachine)
         self._optimizer, self._params = optimizer, (model.weight, model.factors, model.bias)
-        self._data = csr_views(arrays, np.float32, self._positive)
+        self._data = csr_views(arrays, np.float32, self._counts)
         weight, factors, bias = map(parameter_view, self._params)
         sums, factor_sums, bias_sums = (sums_of(optimizer, param) for param in self._params)
         factor_sums = factor_sums if factor_sums.ndim == 2 else np.zeros((1, 1), np.float32)
@@ -326,15 +348,13 @@ class FactorizationMachineUpdate(RowsUpdate):
         return Tally(loss, applied, len(chunk.rows) - applied)
 
 
-def csr_views(arrays: Mapping[str, np.ndarray], kind: type, positive: float = 1.0) -> tuple[np.ndarray, ...]:
-    """Return indptr (N+1,) uint64, indices (nnz,) uint32, values (nnz,), target (N,), as views; only a target of
-    another type is copied, and one whose samples above 0 count `positive` times: it is their signs times weights.
-    Unsigned, because numba checks every signed index for counting from the end."""
+def csr_views(arrays: Mapping[str, np.ndarray], kind: type, counts: Counts) -> tuple[np.ndarray, ...]:
+    """Return indptr (N+1,) uint64, indices (nnz,) uint32, values (nnz,), target (N,), as views, and weights (N,) or
+    (0,); only a target of another type is copied. Unsigned, because numba checks every signed index for counting from
+    the end."""
     indptr, indices = arrays["indptr"].view(np.uint64), arrays["indices"].view(np.uint32)
     target: np.ndarray = arrays["target"].astype(kind, copy=False)
-    if positive != 1:
-        target = np.where(target > 0, np.float32(positive), np.float32(-1.0))
-    return indptr, indices, arrays["values"], target
+    return indptr, indices, arrays["values"], target, counts.of(arrays)
 
 
 def hot_copies(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hogwild.errors import BuildError
 from hogwild.feeds.batch import Feed
-from hogwild.metrics.loss_sums import Loss
+from hogwild.metrics.loss_sums import Loss, parted
 from hogwild.metrics.panel import Panel
 from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.seeds import batch_seed
@@ -54,13 +54,14 @@ class Scorer:
         """Return a total and a count for each of the panel's `progressive` metrics."""
         with _eval_mode(self._model), torch.no_grad(), self._cast:
             output, judged = self._predict(inputs, target)
-            return [*self._panel.add(widened(output), judged, self._loss).words[: self._words]]
+            weight = parted(self._loss, inputs)[1]
+            return [*self._panel.add(widened(output), judged, self._loss, *weight).words[: self._words]]
 
 
 class Evaluator:
     """Owns the buffers of `feed`; the model is the process's own, and gets its former mode back. `outputs` (N, …) and
-    `targets` (N, …) are shared, if a metric needs them: rows are written by the owner of their slice. `ranking`: the
-    metrics of recommenders, set later if there are any."""
+    `targets` (N, …) are shared, if a metric needs them, and so are the `weights` (N,) of samples that have any: rows
+    are written by the owner of their slice. `ranking`: the metrics of recommenders, set later if there are any."""
 
     def __init__(
         self,
@@ -73,11 +74,12 @@ class Evaluator:
         targets: Tensor | None = None,
         precision: str = "fp32",
         seed_generator: Callable[[int], object] = torch.default_generator.manual_seed,
+        weights: Tensor | None = None,
     ) -> None:
         self._model, self._loss = model, loss
         self._predict = predictor(model, loss)
         self._feed, self._seed, self._panel = feed, seed, panel
-        self._outputs, self._targets = outputs, targets
+        self._outputs, self._targets, self._weights = outputs, targets, weights
         self._cast = autocast(precision, device_type_of([*model.parameters()]))
         self._seed_generator = seed_generator  # of the generator that layers use
         self.ranking: Ranking | None = None
@@ -96,7 +98,7 @@ class Evaluator:
                     output = widened(output)
                     if self._outputs is not None:
                         self._keep(output, batch.first_position, batch.size)
-                    sums += self._panel.add(output, target, self._loss)
+                    sums += self._panel.add(output, target, self._loss, *parted(self._loss, batch.inputs)[1])
                 positions += [batch.first_position, batch.first_position + batch.size]
                 beat()
         if self.ranking is not None and positions:
@@ -106,7 +108,7 @@ class Evaluator:
     def scores(self) -> EvalSums:
         """Return the metrics that are no sums, as words of a scoring item's row, after every slice is done."""
         assert self._outputs is not None and self._targets is not None
-        return EvalSums.of(self._panel.score(self._outputs, self._targets, self._loss))
+        return EvalSums.of(self._panel.score(self._outputs, self._targets, self._loss, self._weights))
 
     def _keep(self, output: Tensor, first: int, size: int) -> None:
         assert self._outputs is not None

@@ -4,7 +4,8 @@
                                           numbers by name, whose means are recorded beside it
     evaluation_step(self, batch, loss)    returns (output, target), for the job's loss and metrics
 
-Both are optional and found by their names."""
+Both are optional and found by their names. If samples have weights, they are the last of the inputs, and the loss is
+called as loss(output, target, weight)."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import ModelError
+from hogwild.metrics.loss_sums import parted
 from hogwild.training.recurrent_state import forward_of
 
 LOSS = "loss"
@@ -34,7 +36,7 @@ def predictor(model: nn.Module, loss: Any) -> Predict:
     """Return the function (inputs, target) -> (output, target) for evaluations."""
     if not has_evaluation_step(model):
         forward = forward_of(model)
-        return lambda inputs, target: (forward(*inputs), target)
+        return lambda inputs, target: (forward(*parted(loss, inputs)[0]), target)
     step: Callable[..., Any] = model.evaluation_step  # type: ignore[assignment]
 
     def predict(inputs: tuple[Tensor, ...], target: Tensor) -> tuple[Any, Any]:
@@ -66,7 +68,8 @@ class Losses:
     def of(self, inputs: tuple[Tensor, ...], target: Tensor) -> Tensor:
         """Return the loss with its graph. Raises ModelError for an invalid result of training_step."""
         if self._step is None:
-            loss: Tensor = self._loss(self._forward(*inputs), target)
+            inputs, weight = parted(self._loss, inputs)
+            loss: Tensor = self._loss(self._forward(*inputs), target, *weight)
             return loss
         loss, further = read_answer(self._model, self._step((*inputs, target), self._loss))
         if further.keys() != set(self.names):

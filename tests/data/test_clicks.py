@@ -124,6 +124,20 @@ def test_a_million_values_are_a_feature_each(write: Write) -> None:
     assert len(np.unique(data.arrays()["indices"])) == 1_000_000
 
 
+def test_a_weight_is_no_feature_and_the_last_input_of_a_batch(write: Write) -> None:
+    path = write(TABLE.replace("1,,,", "1,,0,"))
+    data = packed(path, weight="price")
+    assert data.weighted and data.spec.sizes["fields"] == 2
+    assert data.weights().tolist() == [1.5, 2.5, 9.0, 0.0, 3.0]
+    batch = data.pick(np.array([2, 0]))
+    assert [tensor.tolist() for tensor in batch.inputs[2:]] == [[1.0] * 4, [9.0, 1.5]]
+    assert batch.target.tolist() == [0.0, 1.0]
+    assert [*data.copy_rows("part", np.array([4])).weights()] == [3.0]
+    table = Clicks(path, "clicked", weight="price")
+    table.number_by(data.names["features"])
+    assert len(table.inputs_of(0, 2).inputs) == 3 and table.rows(0, 2)[3].tolist() == [1.5, 2.5]
+
+
 @pytest.mark.parametrize(
     ("content", "arguments", "says"),
     [
@@ -137,6 +151,10 @@ def test_a_million_values_are_a_feature_each(write: Write) -> None:
         (TABLE, {"hash": {"price": 8}, "buckets": {"price": 8}}, "column 'price' has both"),
         (TABLE, {"hash": {"usr": 8}}, "did you mean 'user'"),
         (TABLE, {"min_count": 0}, "min_count must be"),
+        (TABLE, {"weight": "pricee"}, "weight: there is no column 'pricee'; did you mean 'price'"),
+        (TABLE, {"weight": "price"}, "line 5: column 'price': '' must be a number from 0 on: the weight of a row"),
+        (TABLE.replace("1,,,", "1,,-2,"), {"weight": "price"}, "line 5: column 'price': '-2' must be a number"),
+        (TABLE, {"weight": "clicked"}, "column 'clicked' is the weight, and also an input or the target"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_place(write: Write, content: str, arguments: Any, says: str) -> None:

@@ -250,6 +250,31 @@ def test_gaps_are_filled_with_a_number_or_the_mean_of_the_column(tmp_path: Path)
     assert tensors(Csv(file, "y", missing="mean"))[0] == [[1, 6], [3, 4], [5, 8]]
 
 
+def test_weights_are_the_field_before_the_target_and_follow_their_rows(tmp_path: Path) -> None:
+    content = HOUSES.replace(b"50.5,2", b"50.5,+2").replace(b"green,70", b"green,")  # +2: read value by value
+    path = table(tmp_path, content)
+    arguments: dict[str, Any] = {"target": "price", "inputs": ["area"], "weight": "rooms", "missing": "drop"}
+    houses = Csv(path, **arguments)
+    assert houses.weighted and houses.columns == ("city", "colour", "area", "rooms", "price")
+    assert tensors(houses) == [[[50.5], [33.0]], [2.0, 1.0], [[300.0], [199.0]]]
+    assert [field.tolist() for field in houses.inputs_of(0, 2).inputs] == [[[50.5], [33.0]]]
+    assert [len(field) for field in houses.rows(1, 1)] == [0, 0, 0]
+    plain = Csv(path, **arguments | {"weight": None, "leave_out": ["rooms"]})
+    assert not plain.weighted and plain.fingerprint() != houses.fingerprint()
+    asked = Csv(table(tmp_path, b"area\n7\n", "ask.csv"), **Csv.for_inputs(arguments, houses.columns))
+    assert [field.tolist() for field in asked.inputs_of(0, 1).inputs] == [[[7.0]]]
+
+
+@pytest.mark.parametrize("value", ["-1", "", "NA", "inf", "much"])
+@pytest.mark.parametrize("missing", ["fail", "drop", "mean", 0])
+def test_a_wrong_weight_is_an_error_whatever_happens_to_missing_values(
+    tmp_path: Path, value: str, missing: Any
+) -> None:
+    path = table(tmp_path, HOUSES.replace(b"70,3", f"70,{value}".encode()))
+    with pytest.raises(DataError, match=rf"t.csv: line 3: column 'rooms': '{value}' must be"):
+        Csv(path, target="price", inputs=["area"], weight="rooms", missing=missing).rows(0, 2)
+
+
 def test_a_missing_category_is_one_of_the_others(tmp_path: Path) -> None:
     file = table(tmp_path, b"c,y\nred,1\n,2\nNA,3\n")
     known = {"c": {"values": ["red", "NA"], "other": True}}

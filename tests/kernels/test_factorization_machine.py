@@ -194,8 +194,9 @@ def test_adagrads_step_is_bounded_by_its_rate_whatever_becomes_of_the_sums(monke
     sums, wide = reverted(FEATURES), reverted(factors.shape)
     factorization_machine.factorization_machine.py_func(
         np.array([5]), arrays["indptr"].view(np.uint64), arrays["indices"].view(np.uint32), arrays["values"],
-        arrays["target"], 0, weight, sums, weight, sums, factors, wide, np.zeros(0, np.uint32), factors[:0], wide[:0],
-        bias, reverted(1), np.zeros(FACTORS, np.float32), True, *numbers * 3,
+        arrays["target"], np.zeros(0, np.float32), 0, weight, sums, weight, sums, factors, wide,
+        np.zeros(0, np.uint32), factors[:0], wide[:0], bias, reverted(1), np.zeros(FACTORS, np.float32), True,
+        *numbers * 3,
     )  # fmt: skip
     for old, new in zip(before.parameters(), after.parameters(), strict=True):
         assert 0 < (new - old).abs().max().item() <= 0.1 * 1.0001

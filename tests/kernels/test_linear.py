@@ -315,19 +315,20 @@ def test_adagrads_step_is_bounded_by_its_rate_whatever_becomes_of_the_sums(monke
     monkeypatch.setattr(linear, "ask_ahead", lambda *row: None)  # has no plain form: nothing is computed
     arrays = with_target(sparse_rows(), "logistic, signs")
     data = (arrays["indptr"].view(np.uint64), arrays["indices"].view(np.uint32), arrays["values"])
+    none_weighted = np.zeros(0, np.float32)
     rate, eps, none = np.float32(0.1), np.float32(1e-10), np.float32(0.0)
     for row in range(12):
         weight, bias = np.zeros(FEATURES, np.float32), np.zeros(1, np.float32)
         sums = reverted(FEATURES)
         linear.adagrad.py_func(
-            np.array([row]), *data, arrays["target"], 0, weight, sums, weight, sums, bias, reverted(1),
-            np.zeros((2, int(linear.BLOCK)), np.float32), rate, none, eps, rate, none, eps,
+            np.array([row]), *data, arrays["target"], none_weighted, 0, weight, sums, weight, sums, bias,
+            reverted(1), np.zeros((2, int(linear.BLOCK)), np.float32), rate, none, eps, rate, none, eps,
         )  # fmt: skip
         assert 0 < np.abs(weight).max(initial=np.abs(bias[0])) <= rate * 1.0001
         wide, wide_bias = np.zeros((FEATURES, 3), np.float32), np.zeros(3, np.float32)
         linear.softmax.py_func(
-            np.array([row]), *data, np.zeros(SAMPLES, np.int64), wide, reverted(wide.shape), np.zeros(0, np.uint32),
-            wide[:0], wide[:0], wide_bias, reverted(3), np.zeros((5, 3), np.float32), True,
+            np.array([row]), *data, np.zeros(SAMPLES, np.int64), none_weighted, wide, reverted(wide.shape),
+            np.zeros(0, np.uint32), wide[:0], wide[:0], wide_bias, reverted(3), np.zeros((5, 3), np.float32), True,
             rate, none, eps, rate, none, eps,
         )  # fmt: skip
         assert 0 < np.abs(wide).max(initial=np.abs(wide_bias).max()) <= rate * 1.0001

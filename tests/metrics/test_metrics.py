@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hogwild.errors import BuildError, UsageError
+from hogwild.losses import HingeLoss, LogisticLoss
+from hogwild.metrics.loss_sums import WeightedLoss
 from hogwild.metrics.panel import Panel, meets, named
 from hogwild.metrics.result_row import WORDS, EvalSums
 
@@ -377,3 +380,63 @@ def test_a_model_may_name_its_metrics() -> None:
     assert Panel.of(None, model, nn.CrossEntropyLoss()).reported == ("loss", "accuracy")
     with pytest.raises(UsageError, match="no such metric: nosuch"):
         Panel.of(named(["nosuch"]), model, nn.CrossEntropyLoss())
+
+
+# ---- weights of samples ----------------------------------------------------------------------------------------------
+
+REPEATED = {
+    **{name: case for name, case in CASES.items() if name != "own function"},
+    "ce summed": (nn.CrossEntropyLoss(reduction="sum"), LOGITS, CLASSES),
+    "logistic": (LogisticLoss(positive_weight=3.0), LOGITS[:, 0], YES_NO[:, 0]),
+    "hinge": (HingeLoss(), LOGITS[:, 0], YES_NO[:, 0]),
+    "one answer": (nn.BCEWithLogitsLoss(), LOGITS[:, :1], YES_NO[:, :1]),
+}
+TIMES = st.lists(st.integers(0, 3), min_size=N, max_size=N).map(torch.tensor).filter(lambda times: times.sum() > 0)
+
+
+def suiting(loss: Any, output: Tensor, target: Tensor) -> Panel:
+    names = ("accuracy", "log_loss", "auc", "calibration_error", "macro_f1", "top2", "rmse", "mae")
+    return replace(Panel.of(named(names), NOBODY, loss), is_auto=True).select_metrics(output, target, loss)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss by both:UserWarning")
+@pytest.mark.parametrize("name", REPEATED)
+@settings(max_examples=15)
+@given(times=TIMES)
+def test_a_weight_of_a_whole_number_is_the_sample_so_often(name: str, times: Tensor) -> None:
+    """In the loss, its gradient and every metric; zero leaves it out."""
+    loss, output, target = REPEATED[name]
+    panel, weight = suiting(loss, output, target), times.float()
+    repeated = output.repeat_interleave(times, 0), target.repeat_interleave(times, 0)
+    edges = [0, 5, 20, N]
+    sums = sum((panel.add(output[a:b], target[a:b], loss, weight[a:b]) for a, b in pairwise(edges)), EvalSums())
+    found = panel.values(sums, panel.score(output, target, loss, weight))
+    expected = panel.values(panel.add(*repeated, loss), panel.score(*repeated, loss))
+    assert found == pytest.approx(expected, rel=1e-6, abs=1e-9, nan_ok=True)
+    if math.isnan(expected["loss"]) or loss is F.cross_entropy:  # a function: its module is tried as such
+        return
+    theirs, ours = (output.clone().requires_grad_() for _ in range(2))
+    whole = loss(theirs.repeat_interleave(times, 0), repeated[1])
+    whole = whole / weight.mean() if getattr(loss, "reduction", "") == "sum" else whole
+    value = WeightedLoss(loss, float(weight.mean()))(ours, target, weight)
+    torch.testing.assert_close(value, whole, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(*(torch.autograd.grad(one, of)[0] for one, of in ((value, ours), (whole, theirs))))
+
+
+def test_batches_of_weighted_samples_add_up_to_the_whole_and_a_common_factor_changes_nothing() -> None:
+    weight = torch.rand(N, generator=torch.Generator().manual_seed(1)) + 0.1
+    loss = WeightedLoss(nn.MSELoss(), float(weight.mean()))
+    whole = loss(LOGITS, PROBABILITIES, weight)
+    parts = sum(loss(LOGITS[i : i + 1], PROBABILITIES[i : i + 1], weight[i : i + 1]) for i in range(N)) / N
+    torch.testing.assert_close(parts, whole)
+    torch.testing.assert_close(
+        WeightedLoss(nn.MSELoss(), float(8 * weight.mean()))(LOGITS, PROBABILITIES, 8 * weight), whole
+    )
+    assert float(loss(LOGITS, PROBABILITIES, torch.zeros(N))) == 0.0
+
+
+def test_a_loss_that_says_nothing_of_single_samples_cannot_be_weighted() -> None:
+    with pytest.raises(BuildError, match=r"by_sample\(output, target\)"):
+        WeightedLoss(lambda output, target: (output - target).mean(), 1.0)
+    assert WeightedLoss(F.cross_entropy, 1.0).loss.__class__ is nn.CrossEntropyLoss

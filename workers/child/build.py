@@ -16,6 +16,7 @@ from hogwild.feeds.batch import Feed
 from hogwild.feeds.packed import attach
 from hogwild.feeds.ring import Ring, RingFeed, RingSpec
 from hogwild.host.thread_pools import limit_pools
+from hogwild.metrics.loss_sums import WeightedLoss
 from hogwild.parameters.shared_model import WorkerModel
 from hogwild.scheduling.lane_schedule import steps_of
 from hogwild.shared_memory.region import Region
@@ -154,11 +155,15 @@ def make_evaluator(
     if data.val is None or compute.panel is None:
         return None
     feed = place.feed(model, _feed("val", data.val, regions, model, seed))
-    outputs = wanted = None
+    outputs = wanted = weights = None
     if data.outputs is not None:
         wanted = _targets(data.val, regions["data-val"])
         outputs = data.outputs.view(regions["data-outputs"])
-    return Evaluator(model.runs, model.loss, feed, seed, compute.panel, outputs, wanted, compute.precision, place.seed)
+        if isinstance(model.loss, WeightedLoss):
+            assert not isinstance(data.val.data, RingSpec | Rollout)  # `hogwild.job.weights` refuses it
+            weights = attach(data.val.data, regions["data-val"]).weights()
+    shared = outputs, wanted, compute.precision, place.seed, weights
+    return Evaluator(model.runs, model.loss, feed, seed, compute.panel, *shared)
 
 
 def _targets(split: DataSpec, region: Region) -> Tensor:

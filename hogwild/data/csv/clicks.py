@@ -67,10 +67,10 @@ class Clicks(Csv):
     0 and 1 for `BCEWithLogitsLoss`; above 0 and not for `LogisticLoss`.
 
     Packed as `csr`: `indptr` (N+1,) int64, `indices` (nnz,) int32 in the order of the columns, `values` (nnz,) float32,
-    `target` (N,) float32. Sizes: features, fields (input columns). Names: features, `site=news`, `user#17` (hashed),
-    `price<2.5` (a bucket: numbers below it, and not below the one before); `site` or `price` alone is the feature of
-    missing values, of values rarer than `min_count`, and of those that the training data does not have. So columns with
-    =, # or < in their names are an error.
+    with `weight` also `weight` (N,) float32, and `target` (N,) float32. Sizes: features, fields (input columns). Names:
+    features, `site=news`, `user#17` (hashed), `price<2.5` (a bucket: numbers below it, and not below the one before);
+    `site` or `price` alone is the feature of missing values, of values rarer than `min_count`, and of those that the
+    training data does not have. So columns with =, # or < in their names are an error.
 
     Reads what `Csv` reads. Raises NotFoundError, UsageError; `pack` raises DataError with file, line, column, value and
     rule.
@@ -83,6 +83,7 @@ class Clicks(Csv):
             other columns are categories, also if they hold numbers.
         hash: for categories of too many values: the number of features that they share by a stable hash.
         min_count: values of a category that occur less often share one feature.
+        weight: column of the weights of rows: 2 counts as the row twice, 0 not at all.
         leave_out: columns that are no inputs.
         header: whether the first line has the names of the columns.
         delimiter: one character (tab: "\\t").
@@ -105,6 +106,7 @@ class Clicks(Csv):
         skip_lines: int = 0,
         root: str | os.PathLike[str] | None = None,
         like: Sequence[str] | None = None,
+        weight: Column | None = None,
     ) -> None:
         who = f"Clicks(path={str(path)!r})"
         buckets, hashes = dict(buckets or {}), dict(hash or {})
@@ -112,16 +114,21 @@ class Clicks(Csv):
             raise bad_argument(f"{who}: min_count must be a whole number >= 1, got {min_count!r}")
         super().__init__(
             path, target, inputs, missing=0.0, leave_out=leave_out, header=header, delimiter=delimiter,
-            encoding=encoding, skip_lines=skip_lines, root=root, like=like,
+            encoding=encoding, skip_lines=skip_lines, root=root, like=like, weight=weight,
         )  # fmt: skip
         self.path = self._text.path
         self.min_count, self.known = min_count, dict[str, list[str]]()
-        self.arguments = (target, inputs, buckets, hashes, leave_out, header, delimiter, encoding, skip_lines)
+        self.arguments: tuple[Any, ...] = (
+            target, inputs, buckets, hashes, leave_out, header, delimiter, encoding, skip_lines
+        )  # fmt: skip
+        self.arguments += () if weight is None else (weight,)  # caches of data without weights stay valid
         said = tuple(self.columns if like is None else like)
         look_up = ColumnNames(who, said, header)
         many = {said[look_up.place("buckets", one)]: _buckets(who, one, given) for one, given in buckets.items()}
         coded = {said[look_up.place("hash", one)]: _hash(who, one, given) for one, given in hashes.items()}
-        own = [said[place] for place in layout(who, said, header, target, inputs, leave_out, {}, "float").numbers]
+        own = [
+            said[place] for place in layout(who, said, header, target, inputs, leave_out, {}, "float", weight).numbers
+        ]
         self.fields = [Field(name, coded.get(name, 0), many.get(name, 0)) for name in own]
         for name in (*many, *coded):
             if name not in own or (name in many and name in coded):
@@ -191,7 +198,8 @@ class Clicks(Csv):
             )
         indices = self._encoder.indices(records.numbers, records.codes)
         offsets = np.arange(0, indices.size, len(self.fields), dtype=np.int32)
-        return [indices.reshape(-1), offsets, np.ones(indices.size, np.float32), records.target]
+        weights = [] if records.weight is None else [records.weight]
+        return [indices.reshape(-1), offsets, np.ones(indices.size, np.float32), *weights, records.target]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +280,7 @@ class _ClicksParsing(Parsing):
             self.source.number_by(features)
         else:
             self.source.number_anew()
-        numbers, codes, target = self._read(tell)
+        numbers, codes, target, *weight = self._read(tell)
         if self.like is None:
             features = self._features(numbers, codes)
         encoder = Encoder.of(self.source.fields, features)
@@ -284,6 +292,7 @@ class _ClicksParsing(Parsing):
             "indptr": np.arange(len(target) + 1, dtype=np.int64) * indices.shape[1],
             "indices": indices.reshape(-1),
             "values": np.ones(indices.size, np.float32),
+            **({"weight": weight[0]} if weight else {}),
             "target": target,
         }
         names = {
@@ -293,17 +302,18 @@ class _ClicksParsing(Parsing):
         sizes = {"features": len(features), "fields": indices.shape[1]}
         return self.finished(Packed.of(self.region_name, "csr", arrays, sizes, names))
 
-    def _read(self, tell: Tell) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return numbers (N, columns in buckets) float32, codes (N, other columns) int32 and target (N,) float32."""
+    def _read(self, tell: Tell) -> tuple[np.ndarray, ...]:
+        """Return numbers (N, columns in buckets) float32, codes (N, other columns) int32, target (N,) float32 and, if
+        there is a column of them, weights (N,) float32."""
         parts: list[tuple[np.ndarray, ...]] = []
         nbytes = 0
         for _, records in self.source.blocks():
-            parts.append((records.numbers, records.codes.astype(np.int32), records.target[:, 0]))
+            weight = () if records.weight is None else (records.weight,)
+            parts.append((records.numbers, records.codes.astype(np.int32), records.target[:, 0], *weight))
             nbytes += sum(part.nbytes for part in parts[-1])
             self.check_memory(nbytes)
             tell(*self.text.progress)
-        numbers, codes, target = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return numbers, codes, target
+        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
     def _features(self, numbers: np.ndarray, codes: np.ndarray) -> list[str]:
         """Return the names of the features: column by column, a category's most frequent value first."""

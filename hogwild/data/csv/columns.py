@@ -50,6 +50,7 @@ class CsvLayout:
     target_codes: Codes | None
     is_class: bool
     ids: int | None = None  # of rows: a column that is kept as text
+    weight: int | None = field(default=None, repr=False)  # of samples; not in the fingerprint of data without it
 
     @property
     def texts(self) -> tuple[int, ...]:
@@ -94,6 +95,7 @@ def layout(
     leave_out: Sequence[Column],
     categorical: Mapping[Column, Any],
     target_type: Literal["float", "class"],
+    weight: Column | None = None,
 ) -> CsvLayout:
     """Return the layout. Raises UsageError for missing columns, columns named twice, or invalid categories."""
     if target_type not in ("float", "class"):
@@ -105,13 +107,16 @@ def layout(
         look_up.place("categorical", column): _codes(f"{who}: categorical column {column!r}", given)
         for column, given in categorical.items()
     }
-    used = {*targets, *absent}
+    weights = [] if weight is None else look_up.places("weight", [weight])
+    used = {*targets, *absent, *weights}
     chosen = (
         look_up.places("inputs", inputs)
         if inputs is not None
         else [place for place in range(len(names)) if place not in used]
     )
     _check_disjoint(who, names, chosen, targets)
+    if both := [names[place] for place in weights if place in (*chosen, *targets)]:
+        raise _wrong(f"{who}: column {both[0]!r} is the weight, and also an input or the target")
     coded = tuple(place for place in chosen if place in codes)
     is_coded = any(place in codes for place in targets)
     if len(targets) > 1 and (is_coded or target_type == "class"):
@@ -127,6 +132,7 @@ def layout(
         tuple(targets),
         codes[targets[0]] if is_coded else None,
         target_type == "class" and not is_coded,
+        weight=weights[0] if weights else None,
     )
 
 

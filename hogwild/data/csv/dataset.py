@@ -42,6 +42,9 @@ class Csv(Dataset[tuple[Tensor, ...]]):
                 (N,) int64       a class: with `target_type: class` (whole numbers from 0 on), or a target listed
                                  under `categorical`; for CrossEntropyLoss
 
+    With `weight` there is one more before the target, (N,) float32: loss and metrics count a row as often as it says,
+    and the model does not get it.
+
     Columns are named as in the header, or numbered from 0 on, -1 being the last one. Spaces around a value are ignored.
     Values may be quoted, with delimiters and line ends inside; a quote inside a quoted value is written twice. Empty
     lines are skipped. `missing` concerns empty values, and NA, NaN, null, None, ? and similar texts in a column of
@@ -66,6 +69,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             hash, N codes).
         missing: fail (an error with its line), drop (leave the row out), mean (of the column, here), or a number.
         target_type: float, or class: whole numbers from 0 on.
+        weight: column of the weights of rows: 2 counts as the row twice, 0 not at all.
         leave_out: columns that are no inputs.
         header: whether the first line has the names of the columns.
         delimiter: one character (tab: "\\t").
@@ -90,6 +94,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         skip_lines: int = 0,
         root: str | os.PathLike[str] | None = None,
         like: Sequence[str] | None = None,
+        weight: Column | None = None,
     ) -> None:
         who = f"Csv(path={str(path)!r})"
         require("pyarrow.csv", "hogwild.data.Csv", "pyarrow", "csv")
@@ -113,7 +118,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             )
             form = Format(delimiter, decimal, encoding, has_quotes=True)
         said_of = names if like is None else like
-        plan = layout(who, said_of, header, target, inputs, leave_out, categorical or {}, target_type)
+        plan = layout(who, said_of, header, target, inputs, leave_out, categorical or {}, target_type, weight)
         if like is not None:
             plan = plan.inputs_in(who, names, header)
         if isinstance(self._text, TextFile) and self._index is None:
@@ -139,12 +144,18 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         self._table = CsvTable(self._text.path, plan, form, refuse_missing=self.missing == "fail")
         if isinstance(self._index, ParquetRecords):
             self._index.texts = plan.texts
-            self._index.numbers = (*plan.numbers, *(place for place in plan.targets if place not in plan.texts))
+            numbers = (*plan.numbers, *plan.targets, *(() if plan.weight is None else (plan.weight,)))
+            self._index.numbers = tuple(place for place in numbers if place not in plan.texts)
 
     @staticmethod
     def for_inputs(arguments: Mapping[str, Any], columns: Sequence[str] | None) -> dict[str, Any]:
         """Return the arguments for a file to predict, by a model that was trained on a file with `columns`."""
         return {**arguments, "like": columns}
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the field before the target is the weight of each sample."""
+        return self._layout.weight is not None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -229,7 +240,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         if self._layout.ids is not None and records.ids is not None:
             names = {self._layout.names[self._layout.ids]: [records.ids[number - begin] for number in kept]}
         *inputs, _ = self._finished(begin, records)
-        return InputRows(names, tuple(map(torch.from_numpy, inputs)))
+        return InputRows(names, tuple(map(torch.from_numpy, inputs[: len(inputs) - self.weighted])))
 
     @property
     def _pieces(self) -> RecordPieces | ParquetRecords:
@@ -250,7 +261,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         """Return a hash of the file's content and of every argument that changes a sample. Takes 0.6 s per gigabyte."""
         digest = hashlib.sha256()
         arguments = (VERSION, self._layout, self._table.format, int(self._pieces.begins[0]), int(self._pieces.lines[0]))
-        digest.update(repr((*arguments, self.missing)).encode())
+        weight = () if self._layout.weight is None else (self._layout.weight,)
+        digest.update(repr((*arguments, self.missing, *weight)).encode())
         self._text.hash_into(digest)
         return digest.hexdigest()
 
@@ -278,13 +290,15 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         is_coded = plan.is_class or plan.target_codes is not None
         target = np.empty(0, np.int64) if is_coded else np.empty((0, len(plan.targets)), np.float32)
         none = ParsedRecords(
-            np.empty((0, len(plan.numbers)), np.float32), np.empty((0, len(plan.coded)), np.int64), target
-        )
+            np.empty((0, len(plan.numbers)), np.float32), np.empty((0, len(plan.coded)), np.int64), target,
+            weight=np.empty(0, np.float32) if self.weighted else None,
+        )  # fmt: skip
         return self._finished(0, none)
 
     def _finished(self, begin: int, records: ParsedRecords) -> list[np.ndarray]:
         """Return the fields of the samples in these records, with missing values filled in or dropped."""
         numbers, codes, target = records.numbers, records.codes, records.target
+        weights = [] if records.weight is None else [records.weight]
         if self._fill is not None:
             self._refuse_missing_target(target, begin)
             lacks = np.isnan(numbers)
@@ -296,8 +310,9 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             keep = np.ones(len(target), bool)
             keep[self._dropped[gone[0] : gone[1]] - begin] = False
             numbers, codes, target = numbers[keep], codes[keep], target[keep]
+            weights = [weight[keep] for weight in weights]
         fields = [numbers] if self._layout.numbers else []
-        return [*fields, *([codes] if self._layout.coded else []), target]
+        return [*fields, *([codes] if self._layout.coded else []), *weights, target]
 
     def _filled_codes(self, codes: np.ndarray, begin: int) -> np.ndarray:
         for i, (place, each) in enumerate(zip(self._layout.coded, self._layout.codes, strict=True)):

@@ -30,12 +30,13 @@ SHOWN = 60  # characters of a value in an error
 @dataclass(frozen=True, slots=True)
 class ParsedRecords:
     """Parsed records: `numbers` (n, F) float32, `codes` (n, C) int64; `target` (n, T) float32, or (n,) int64; `ids`,
-    if there is a column of them, n texts."""
+    if there is a column of them, n texts; `weight`, if there is a column of it, (n,) float32, none missing."""
 
     numbers: np.ndarray
     codes: np.ndarray
     target: np.ndarray
     ids: list[str] | None = None
+    weight: np.ndarray | None = None
 
     @property
     def lacks_codes(self) -> bool:
@@ -96,14 +97,17 @@ class CsvTable:
                 for i, (place, each) in enumerate(zip(plan.coded, plan.codes, strict=True))
             )
             target = self._target(table, count)
+            weight = None if plan.weight is None else self._floats(table, (plan.weight,), np.float32)
         except pyarrow.ArrowInvalid:
             return None
         if not known or numbers is None or target is None:
             return None
+        if plan.weight is not None and (weight is None or not (weight >= 0).all()):  # NaN is not
+            return None
         ids = None
         if plan.ids is not None:
             ids = [text.strip() for text in table.column(str(plan.ids)).to_pylist()]
-        records = ParsedRecords(numbers, codes, target, ids)
+        records = ParsedRecords(numbers, codes, target, ids, None if weight is None else weight[:, 0])
         return None if self.refuse_missing and records.lacks_codes else records
 
     def _table(self, content: bytes) -> Any:
@@ -111,10 +115,11 @@ class CsvTable:
         from pyarrow import csv as arrow_csv
 
         plan, encoding = self.layout, self.format.encoding
-        used: tuple[int, ...] = (*plan.numbers, *plan.coded, *plan.targets)
+        weights = () if plan.weight is None else (plan.weight,)
+        used: tuple[int, ...] = (*plan.numbers, *plan.coded, *plan.targets, *weights)
         text = {*plan.coded, *(plan.targets if plan.target_codes else ())}
         # Not float32: pyarrow parses it more slowly, and rounds once while everyone else rounds twice.
-        kinds = {str(place): pyarrow.float64() for place in (*plan.numbers, *plan.targets)}
+        kinds = {str(place): pyarrow.float64() for place in (*plan.numbers, *plan.targets, *weights)}
         kinds |= {str(place): pyarrow.dictionary(pyarrow.int32(), pyarrow.string()) for place in text}
         if plan.ids is not None:
             used, kinds = (*used, plan.ids), kinds | {str(plan.ids): pyarrow.string()}
@@ -220,7 +225,10 @@ class Careful:
                 codes[i, j] = self._code(line, place, row[place], each)
             target[i] = self._target(line, row)
         ids = None if plan.ids is None else [self._text(line, plan.ids, row[plan.ids]) for line, row in rows]
-        return ParsedRecords(numbers, codes, target, ids)
+        weight = None
+        if plan.weight is not None:
+            weight = np.array([self._weight(line, plan.weight, row[plan.weight]) for line, row in rows], np.float32)
+        return ParsedRecords(numbers, codes, target, ids, weight)
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield (line number, fields) of each record; each has as many fields as there are columns."""
@@ -281,6 +289,13 @@ class Careful:
         with np.errstate(over="ignore"):
             if math.isinf(np.float32(value)):
                 self._refuse_value(line, place, text, "must fit float32: at most 3.4e38 in size")
+        return value
+
+    def _weight(self, line: int, place: int, text: str) -> float:
+        value = math.nan if text.strip() in MISSING_TEXTS else self._number(line, place, text)
+        if not value >= 0:
+            rule = "must be a number from 0 on: the weight of a row; 0 leaves it out, and it is never filled in"
+            self._refuse_value(line, place, text, rule)
         return value
 
     def _float(self, text: str) -> float:
