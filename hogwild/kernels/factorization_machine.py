@@ -12,6 +12,7 @@ others may write before the second pass, so the gradient is slightly stale."""
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
+from hogwild.kernels.ftrl import ftrl_step
 from hogwild.kernels.linear import adagrad_step, loss_and_slope
 from hogwild.kernels.prefetch import ask_ahead
 
@@ -115,4 +116,58 @@ def factorization_machine(  # type: ignore[no-untyped-def]
                 )  # fmt: skip
     bias[0] += b - began
     bias_sums[0] += b_total - b_total_began
+    return loss, applied
+
+
+@kernel
+def ftrl(  # type: ignore[no-untyped-def]
+    rows, indptr, indices, values, target, weights, kind, weight, sums, far, factors, factor_sums, factor_far, bias,
+    bias_sums, bias_far, work, rate, more, l1, factor_rate, factor_more, factor_l1, bias_rate, bias_more, bias_l1,
+):  # fmt: skip
+    """Train as `factorization_machine`, by FTRL-proximal (`ftrl.py`), with nothing private, for the reason in
+    `linear.ftrl`. far (F,), factor_far (F, K), bias_far (1,): its z."""
+    loss, applied = 0.0, 0
+    width = factors.shape[1]
+    b = began = bias[0]
+    b_total = b_total_began = bias_sums[0]
+    b_far = bias_far[0]
+    for n in range(len(rows)):
+        ask_ahead(rows, n, indptr, indices, values)
+        first, last = indptr[rows[n]], indptr[rows[n] + 1]
+        z, pairs = b, _0
+        for f in range(width):
+            work[f] = _0
+        for p in range(first, last):
+            z += weight[indices[p]] * values[p]
+            pairs -= add_feature(work, factors, indices[p], values[p])
+        for f in range(width):
+            pairs += work[f] * work[f]
+        z += _HALF * pairs
+        counts = weights[rows[n]] if len(weights) else _1
+        lost, slope = loss_and_slope(kind, z, target[rows[n]], counts)
+        if not (is_finite(z) and is_finite(slope)):
+            continue
+        loss += lost
+        applied += 1
+        if slope == _0:
+            continue
+        b_total += slope * slope
+        b, b_far = ftrl_step(b, slope, b_total, b_far, bias_rate, bias_more, bias_l1)
+        for p in range(first, last):
+            j, x = indices[p], values[p]
+            step = slope * x
+            total = sums[j] + step * step
+            sums[j] = total
+            weight[j], far[j] = ftrl_step(weight[j], step, total, far[j], rate, more, l1)
+            for f in range(width):
+                old = factors[j, f]
+                gradient = step * (work[f] - old * x)
+                total = factor_sums[j, f] + gradient * gradient
+                factor_sums[j, f] = total
+                factors[j, f], factor_far[j, f] = ftrl_step(
+                    old, gradient, total, factor_far[j, f], factor_rate, factor_more, factor_l1
+                )
+    bias[0] += b - began
+    bias_sums[0] += b_total - b_total_began
+    bias_far[0] = b_far
     return loss, applied

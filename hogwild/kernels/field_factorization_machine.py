@@ -12,10 +12,27 @@ both gradients: so they are those of the same moment, if not of the one in which
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
+from hogwild.kernels.ftrl import ftrl_step
 from hogwild.kernels.linear import adagrad_step, loss_and_slope
 from hogwild.kernels.prefetch import ask_ahead
 
 _0, _1 = np.float32(0.0), np.float32(1.0)
+
+
+@inlined
+def output(b, first, count, width, indices, values, weight, factors):  # type: ignore[no-untyped-def]
+    """Return z of the row whose `count` features begin at `first`."""
+    z, none, one = b, np.uint64(0), np.uint64(1)
+    for a in range(count):
+        i, x = indices[first + a], values[first + a]
+        z += weight[i, none] * x
+        for c in range(a + one, count):
+            j = indices[first + c]
+            product = _0
+            for k in range(width):
+                product += factors[i, c * width + k] * factors[j, a * width + k]
+            z += product * x * values[first + c]
+    return z
 
 
 @inlined
@@ -27,6 +44,14 @@ def learn(param, sums, row, k, gradient, old, is_adagrad, rate, eps):  # type: i
         param[row, k] = old - adagrad_step(total, gradient, rate, eps)
     else:
         param[row, k] = old - rate * gradient
+
+
+@inlined
+def follow(param, sums, far, row, k, gradient, old, rate, more, l1):  # type: ignore[no-untyped-def]
+    """Update param[row, k], which was `old`, by FTRL-proximal."""
+    total = sums[row, k] + gradient * gradient
+    sums[row, k] = total
+    param[row, k], far[row, k] = ftrl_step(old, gradient, total, far[row, k], rate, more, l1)
 
 
 @kernel
@@ -46,16 +71,7 @@ def field_factorization_machine(  # type: ignore[no-untyped-def]
     for n in range(len(rows)):
         ask_ahead(rows, n, indptr, indices, values)
         first = indptr[rows[n]]
-        z = b
-        for a in range(count):
-            i, x = indices[first + a], values[first + a]
-            z += weight[i, none] * x
-            for c in range(a + one, count):
-                j = indices[first + c]
-                product = _0
-                for k in range(width):
-                    product += factors[i, c * width + k] * factors[j, a * width + k]
-                z += product * x * values[first + c]
+        z = output(b, first, count, width, indices, values, weight, factors)
         counts = weights[rows[n]] if len(weights) else _1
         lost, slope = loss_and_slope(kind, z, target[rows[n]], counts)
         if not (is_finite(z) and is_finite(slope)):
@@ -83,4 +99,50 @@ def field_factorization_machine(  # type: ignore[no-untyped-def]
                     learn(factors, factor_sums, j, q, push, right, is_adagrad, factor_rate, factor_eps)
     bias[0] += b - began
     bias_sums[0] += b_total - b_total_began
+    return loss, applied
+
+
+@kernel
+def ftrl(  # type: ignore[no-untyped-def]
+    rows, indptr, indices, values, target, weights, kind, fields, weight, sums, far, factors, factor_sums, factor_far,
+    bias, bias_sums, bias_far, rate, more, l1, factor_rate, factor_more, factor_l1, bias_rate, bias_more, bias_l1,
+):  # fmt: skip
+    """Train as `field_factorization_machine`, by FTRL-proximal (`ftrl.py`). far (F, 1), factor_far (F, C K), bias_far
+    (1,): its z."""
+    loss, applied = 0.0, 0
+    width = np.uint64(factors.shape[1] // fields)
+    count = np.uint64(fields)
+    one, none = np.uint64(1), np.uint64(0)
+    b = began = bias[0]
+    b_total = b_total_began = bias_sums[0]
+    b_far = bias_far[0]
+    for n in range(len(rows)):
+        ask_ahead(rows, n, indptr, indices, values)
+        first = indptr[rows[n]]
+        z = output(b, first, count, width, indices, values, weight, factors)
+        counts = weights[rows[n]] if len(weights) else _1
+        lost, slope = loss_and_slope(kind, z, target[rows[n]], counts)
+        if not (is_finite(z) and is_finite(slope)):
+            continue
+        loss += lost
+        applied += 1
+        if slope == _0:
+            continue
+        b_total += slope * slope
+        b, b_far = ftrl_step(b, slope, b_total, b_far, bias_rate, bias_more, bias_l1)
+        for a in range(count):
+            i, x = indices[first + a], values[first + a]
+            follow(weight, sums, far, i, none, slope * x, weight[i, none], rate, more, l1)
+            for c in range(a + one, count):
+                j = indices[first + c]
+                step = slope * x * values[first + c]
+                for k in range(width):
+                    p, q = c * width + k, a * width + k
+                    left, right = factors[i, p], factors[j, q]
+                    pull, push = step * right, step * left
+                    follow(factors, factor_sums, factor_far, i, p, pull, left, factor_rate, factor_more, factor_l1)
+                    follow(factors, factor_sums, factor_far, j, q, push, right, factor_rate, factor_more, factor_l1)
+    bias[0] += b - began
+    bias_sums[0] += b_total - b_total_began
+    bias_far[0] = b_far
     return loss, applied

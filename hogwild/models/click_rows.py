@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hogwild.errors import ModelError
 from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
-from hogwild.kernels.optimizer_rules import ADAGRAD, Numbers, parameter_view, sums_of
+from hogwild.kernels.optimizer_rules import ADAGRAD, FTRL, MOST, Numbers, ftrl_numbers
 from hogwild.models.mlp import Mlp
 from hogwild.models.sparse_linear import (
     PLAIN,
@@ -22,6 +22,7 @@ from hogwild.models.sparse_linear import (
     csr_views,
     fused_by,
     scores,
+    state_views,
 )
 
 
@@ -81,8 +82,8 @@ class FieldFactorizationMachine(_FieldRows):
         return output
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
-        """Return the compiled update (logistic, hinge, squared loss; SGD, Adagrad), or the reason for none."""
-        return fused_by(FieldMachineUpdate, self, loss, optimizer)
+        """Return the compiled update (logistic, hinge, squared loss; SGD, Adagrad, FTRL), or the reason for none."""
+        return fused_by(FieldMachineUpdate, self, loss, optimizer, (*MOST, FTRL))
 
 
 class DeepFm(_FieldRows):
@@ -136,19 +137,18 @@ class FieldMachineUpdate(RowsUpdate):
         assert isinstance(model, FieldFactorizationMachine)
         self._optimizer, self._params = optimizer, (model.weight, model.factors, model.bias)
         self._data, self._fields = csr_views(arrays, np.float32, self._counts), model.fields
-        views: list[np.ndarray] = []
-        for param in self._params:
-            sums = sums_of(optimizer, param)
-            views += [parameter_view(param), sums if sums.ndim == param.dim() else np.zeros((1, 1), np.float32)]
-        self._views = views
+        self._views = state_views(optimizer, self._params, ("sum", "z") if self._rule == FTRL else ("sum",))
 
     def run(self, chunk: Chunk) -> Tally:
         """Update sample by sample; each sees the updates of those before it."""
-        from hogwild.kernels.field_factorization_machine import field_factorization_machine
+        from hogwild.kernels.field_factorization_machine import field_factorization_machine, ftrl
 
+        data = (*self._data, self._kind, self._fields)
+        if self._rule == FTRL:
+            words = [word for param in self._params for word in ftrl_numbers(self._optimizer, param, chunk.rate)]
+            loss, applied = ftrl(chunk.rows, *data, *self._views, *words)
+            return Tally(loss, applied, len(chunk.rows) - applied)
         numbers = [Numbers.of(self._optimizer, param, chunk.rate) for param in self._params]
         flat = [word for each in numbers for word in (each.rate, each.decay, each.eps)]
-        loss, applied = field_factorization_machine(
-            chunk.rows, *self._data, self._kind, self._fields, *self._views, self._rule == ADAGRAD, *flat
-        )
+        loss, applied = field_factorization_machine(chunk.rows, *data, *self._views, self._rule == ADAGRAD, *flat)
         return Tally(loss, applied, len(chunk.rows) - applied)

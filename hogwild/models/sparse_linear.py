@@ -114,8 +114,8 @@ class FactorizationMachine(SparseRows):
         return linear + 0.5 * (sums.square() - squares).sum(1)
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
-        """Return the compiled update (logistic, hinge, squared loss; SGD, Adagrad), or the reason for none."""
-        return fused_by(FactorizationMachineUpdate, self, loss, optimizer)
+        """Return the compiled update (logistic, hinge, squared loss; SGD, Adagrad, FTRL), or the reason for none."""
+        return fused_by(FactorizationMachineUpdate, self, loss, optimizer, (*MOST, FTRL))
 
 
 def bags(indices: Tensor, offsets: Tensor | None, values: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -308,7 +308,7 @@ class FactorizationMachineUpdate(RowsUpdate):
     sample.
 
     `hot` may name `weight` and `factors`, both or neither, and for Adagrad also `weight.sum` and `factors.sum`, all
-    with the same rows. The bias is never hot: each call of `run` keeps its own copy."""
+    with the same rows; with FTRL nothing is hot. The bias never is: each call of `run` keeps its own copy."""
 
     implements: frozenset[str] = frozenset({"lr_schedule"})
     sides: tuple[Side, ...] = (Side("indices", ("weight", "factors")),)
@@ -316,6 +316,8 @@ class FactorizationMachineUpdate(RowsUpdate):
     def __init__(self, kind: int, rule: str, counts: Counts = PLAIN) -> None:
         self.name = f"factorisation machine, {rule}"
         self._kind, self._rule, self._counts = kind, rule, counts
+        if rule == FTRL:
+            self.sides = ()
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind the model, the optimizer and the data. Raises ValueError if the arrays of a hot row are not all hot."""
@@ -323,6 +325,11 @@ class FactorizationMachineUpdate(RowsUpdate):
         self._optimizer, self._params = optimizer, (model.weight, model.factors, model.bias)
         self._data = csr_views(arrays, np.float32, self._counts)
         weight, factors, bias = map(parameter_view, self._params)
+        work = np.zeros(factors.shape[1], np.float32)
+        if self._rule == FTRL:
+            self._views: tuple[np.ndarray, ...] = (*state_views(optimizer, self._params, ("sum", "z")), work)
+            self._views = (*map(np.ravel, self._views[:3]), *self._views[3:])  # of `weight`
+            return
         sums, factor_sums, bias_sums = (sums_of(optimizer, param) for param in self._params)
         factor_sums = factor_sums if factor_sums.ndim == 2 else np.zeros((1, 1), np.float32)
         mine, my_sums = hot_copies(hot, "weight", self._rule, weight, sums)
@@ -334,13 +341,16 @@ class FactorizationMachineUpdate(RowsUpdate):
             slot = hot["factors"].slot.view(np.uint32)
             mine, my_sums = mine.reshape(-1), my_sums.reshape(-1)
         ones = [array.reshape(-1) for array in (weight, sums, mine, my_sums)]
-        work = np.zeros(factors.shape[1], np.float32)
         self._views = (*ones, factors, factor_sums, slot, local, local_sums, bias, bias_sums, work)
 
     def run(self, chunk: Chunk) -> Tally:
         """Update sample by sample; each sees the updates of those before it."""
-        from hogwild.kernels.factorization_machine import factorization_machine
+        from hogwild.kernels.factorization_machine import factorization_machine, ftrl
 
+        if self._rule == FTRL:
+            words = [word for param in self._params for word in ftrl_numbers(self._optimizer, param, chunk.rate)]
+            loss, applied = ftrl(chunk.rows, *self._data, self._kind, *self._views, *words)
+            return Tally(loss, applied, len(chunk.rows) - applied)
         numbers = [Numbers.of(self._optimizer, param, chunk.rate) for param in self._params]
         flat = [word for each in numbers for word in (each.rate, each.decay, each.eps)]
         is_adagrad = self._rule == ADAGRAD
@@ -355,6 +365,18 @@ def csr_views(arrays: Mapping[str, np.ndarray], kind: type, counts: Counts) -> t
     indptr, indices = arrays["indptr"].view(np.uint64), arrays["indices"].view(np.uint32)
     target: np.ndarray = arrays["target"].astype(kind, copy=False)
     return indptr, indices, arrays["values"], target, counts.of(arrays)
+
+
+def state_views(
+    optimizer: torch.optim.Optimizer, params: Sequence[nn.Parameter], keys: Sequence[str]
+) -> list[np.ndarray]:
+    """Return a view of each parameter, followed by those of its optimizer state `keys`; an array of one number in as
+    many dimensions for a state that the rule does not have."""
+    views: list[np.ndarray] = []
+    for param in params:
+        states = [sums_of(optimizer, param, key) for key in keys]
+        views += [parameter_view(param), *(one.reshape((1,) * param.dim()) if one.size == 1 else one for one in states)]
+    return views
 
 
 def hot_copies(

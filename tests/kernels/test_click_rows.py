@@ -14,6 +14,7 @@ from hogwild.errors import ModelError
 from hogwild.kernels.fused import Chunk
 from hogwild.losses import HingeLoss, LogisticLoss
 from hogwild.models import DeepFm, FieldFactorizationMachine
+from hogwild.optimizers import FTRL
 
 FIELDS, VALUES, FACTORS, SAMPLES = 4, 5, 3, 24
 FEATURES = FIELDS * VALUES
@@ -26,6 +27,7 @@ LOSSES: dict[str, nn.Module] = {
 RULES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda params: torch.optim.SGD(params, lr=0.02),
     "Adagrad": lambda params: torch.optim.Adagrad(params, lr=0.05),
+    "FTRL": lambda params: FTRL(params, lr=0.05, beta=0.1, l1=0.1, l2=0.1),
 }
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's own Adagrad, of sparse gradients
 
@@ -59,7 +61,7 @@ def inputs_of(arrays: dict[str, np.ndarray], begin: int, end: int) -> tuple[Tens
 
 def everything(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
     found = [param.detach() for param in model.parameters()]
-    return found + [state["sum"] for state in optimizer.state.values() if "sum" in state]
+    return found + [state[key] for state in optimizer.state.values() for key in ("sum", "z") if key in state]
 
 
 def test_the_forward_is_the_papers_sum_over_pairs_of_fields() -> None:
