@@ -138,15 +138,16 @@ def objects_of(positional: tuple[Any, ...], settings: dict[str, Any]) -> list[An
 def job_of(
     model: nn.Module, dataset: Dataset, loss: Any, optimizer: Optimizer, val: Any, settings: Mapping[str, Any]
 ) -> Job:
-    """Return the call as a job, with objects as the paths of their classes, so that the run directory records them.
-    Raises ConfigError with all errors of the keywords."""
+    """Return the call as a job, with objects as the paths of their classes, so that the run directory records them, and
+    the arguments of a data set that knows them, to read files like its own. Raises ConfigError with all errors of the
+    keywords."""
     draft = _KeywordDraft(
         {
             "name": type(model).__name__.lower(),
             "model": {"class_path": path_of(model)},
             "loss": {"class_path": path_of(loss)},
             "optimizer": {"class_path": path_of(optimizer)},
-            "data": {"train": {"class_path": path_of(dataset)}},
+            "data": {"train": {"class_path": path_of(dataset), "init_args": _init_args(dataset)}},
             "train": {},
         }
     )
@@ -160,6 +161,11 @@ def job_of(
     if draft.problems:
         raise ConfigError(draft.problems)
     return job
+
+
+def _init_args(dataset: Any) -> dict[str, Any]:
+    found = getattr(dataset, "init_args", None)
+    return found if isinstance(found, dict) and type(dataset).__module__.startswith("hogwild.data.") else {}
 
 
 @dataclass(slots=True)

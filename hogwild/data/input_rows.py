@@ -1,9 +1,12 @@
-"""Rows of a file to predict."""
+"""Rows of a file to predict, and what must be known of the training data's file to read them."""
 
-from collections.abc import Mapping
+import inspect
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 SAMPLE = "sample"  # the column of row numbers, where rows have no other names
@@ -16,3 +19,31 @@ class InputRows:
 
     names: Mapping[str, Any]  # a sequence or an array (n,) each
     inputs: tuple[Tensor, ...]
+
+
+def given_arguments(dataset: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those arguments of a data set's constructor, of its `locals()`, that are not the defaults, as YAML can
+    hold them: a run of `hogwild.train` records them as the data's `init_args`, and reads files to predict by them. {}
+    if one of them cannot be written."""
+    known = inspect.signature(type(dataset)).parameters
+    try:
+        return {
+            name: _plain(given[name]) for name, one in known.items() if name in given and given[name] != one.default
+        }
+    except TypeError:
+        return {}
+
+
+def _plain(value: Any) -> Any:
+    """Return the value as YAML can hold it. Raises TypeError if it cannot."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, str | int | float | None):
+        return value
+    if isinstance(value, Sequence):
+        return [*map(_plain, value)]
+    raise TypeError(type(value).__name__)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from hogwild.data.input_rows import given_arguments
 from hogwild.data.locate import bad_argument, choice
 from hogwild.data.text_file import MARK, TextFile, TextStream
 from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Piece, Tell, begins_of, find_text, shown
@@ -56,6 +57,7 @@ class LibSvm(PackedFile):
         normalise: Literal["l2"] | None = None,
         root: str | os.PathLike[str] | None = None,
     ) -> None:
+        self.init_args = given_arguments(self, locals())
         who = f"LibSvm(path={str(path)!r})"
         choice(who, "one_based", one_based, ("auto", True, False))
         choice(who, "labels", labels, ("auto", "real", "classes"))

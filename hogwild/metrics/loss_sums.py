@@ -57,8 +57,8 @@ class WeightedLoss(nn.Module):
         share = weight.double().sum() / self.mean
         if getattr(self.loss, "reduction", "") != "sum":
             share = share / len(weight)
-        found: Tensor = (total / divisor.clamp_min(torch.finfo(torch.float64).tiny) * share).to(output.dtype)
-        return found
+        loss = total / divisor.clamp_min(torch.finfo(torch.float64).tiny) * share
+        return loss.to(torch.promote_types(output.dtype, torch.float32))  # outputs may be of half precision
 
 
 def parted(loss: Any, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:

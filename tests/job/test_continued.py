@@ -168,12 +168,45 @@ def test_a_run_continued_on_the_same_data_equals_a_resume(rule: str, ratings: Pa
     train(say, "continued", "--continue", "first", "train.epochs=1", f"optimizer.class_path={rule}")
     status, said = say("train", "--resume", "first", "train.epochs=3", "--no-progress")
     assert status == 0, said
-    (one, _), (other, _) = state_of(ratings / "continued"), state_of(ratings / "first")
-    assert all(torch.equal(one["model"][name], value) for name, value in other["model"].items())
-    for index, part in other["optimizer"]["state"].items():
+    assert_equal(ratings / "continued", ratings / "first")
+
+
+def assert_equal(one: Path, other: Path) -> None:
+    """The newest checkpoints have the same values and the same state."""
+    (mine, _), (theirs, _) = state_of(one), state_of(other)
+    assert all(torch.equal(mine["model"][name], value) for name, value in theirs["model"].items())
+    for index, part in theirs["optimizer"]["state"].items():
         for key, value in part.items():
             if key != "step":  # nothing counts steps of a kernel
-                assert torch.equal(one["optimizer"]["state"][index][key], value), (index, key)
+                assert torch.equal(mine["optimizer"]["state"][index][key], value), (index, key)
+
+
+@pytest.mark.parametrize("rule", ["torch.optim.Adagrad", "hogwild.optimizers.FTRL"])
+@pytest.mark.parametrize("model", ["SparseLinear", "FactorizationMachine", "FieldFactorizationMachine", "DeepFm"])
+def test_clicks_continued_on_the_same_table_equal_a_resume(
+    model: str, rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
+) -> None:
+    """With weights, buckets, hashed and rare values."""
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{k % 2},{'abc'[k % 3]},{k % 5}.5,u{k % 11},{1 + k % 4}" for k in range(60)]
+    (tmp_path / "clicks.csv").write_text("\n".join(["y,site,price,user,w", *lines, "1,once,,u1,2"]) + "\n")
+    arguments = {"path": "clicks.csv", "target": "y", "buckets": {"price": 3}, "hash": {"user": 6}, "min_count": 2}
+    job = RATINGS | {
+        "model": {"class_path": f"hogwild.models.{model}"},
+        "loss": {"class_path": "hogwild.losses.LogisticLoss"},
+        "optimizer": {"class_path": rule, "init_args": {"lr": 0.1}},
+        "data": {
+            "train": {"class_path": "hogwild.data.Clicks", "init_args": arguments | {"weight": "w"}},
+            "batch_size": 8,
+            "shuffle": "none",
+        },
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    train(say, "first")
+    train(say, "continued", "--continue", "first", "train.epochs=1")
+    status, said = say("train", "--resume", "first", "train.epochs=3", "--no-progress")
+    assert status == 0, said
+    assert_equal(tmp_path / "continued", tmp_path / "first")
 
 
 def test_next_months_users_are_new_rows_and_last_months_are_kept(ratings: Path, say: Say) -> None:

@@ -141,6 +141,7 @@ def mean_error(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 PLAIN = TensorDataset(torch.randn(8, 3), torch.ones(8, 1))
 REFUSED: dict[str, tuple[Any, Any, Any, str]] = {
+    "a stream": (of_weights([1.0] * 8), None, nn.MSELoss(), "weights of samples need data that lies in memory"),
     "negative": (
         of_weights([1.0] * 7 + [-2.0]),
         None,
@@ -169,7 +170,14 @@ def test_weights_that_cannot_be_are_refused_before_the_start(name: str, tmp_path
     model = nn.Linear(3, 1)
     with pytest.raises(HogwildError, match=words):
         hogwild.train(
-            model, train, loss, torch.optim.SGD(model.parameters(), lr=0.1), val=val, procs=0, run_dir=tmp_path / "run"
+            model,
+            train,
+            loss,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            val=val,
+            procs=0,
+            run_dir=tmp_path / "run",
+            feed="stream" if name == "a stream" else "auto",
         )
     assert not (tmp_path / "run" / "summary.json").exists()
 

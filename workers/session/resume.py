@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from hogwild.config.load import Job, load_job
-from hogwild.config.of_run import new_run_command
+from hogwild.config.of_run import is_of_library, new_run_command
 from hogwild.errors import CheckpointError, UsageError
 from hogwild.job.build import differences
 from hogwild.job.identity import require_same
@@ -60,6 +60,8 @@ def _moves(before: Job, job: Job) -> bool:
 def check_changes(rundir: RunDir, job: Job) -> None:
     before = load_job(rundir.resolved_file)
     free = (*MAY_CHANGE, "train.exchange") if _moves(before, job) else MAY_CHANGE
+    if is_of_library(rundir.path):  # a record of the caller's object, whose content is compared
+        free = (*free, "data.train.init_args")
     changed = [
         f"{path}: was {old!r}, now {new!r}"
         for path, old, new in differences(before.model_dump(), job.model_dump())

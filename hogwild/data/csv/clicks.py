@@ -18,6 +18,7 @@ import numpy as np
 from hogwild.data.csv.columns import MISSING_CODE, Codes, Column, ColumnNames, layout
 from hogwild.data.csv.dataset import Csv
 from hogwild.data.csv.parse import ParsedRecords
+from hogwild.data.input_rows import given_arguments
 from hogwild.data.locate import bad_argument
 from hogwild.data.text_parsing.parsing import Parsed, Parsing, Tell
 from hogwild.errors import UsageError
@@ -108,6 +109,7 @@ class Clicks(Csv):
         like: Sequence[str] | None = None,
         weight: Column | None = None,
     ) -> None:
+        self.init_args = given_arguments(self, locals())
         who = f"Clicks(path={str(path)!r})"
         buckets, hashes = dict(buckets or {}), dict(hash or {})
         if type(min_count) is not int or min_count < 1:

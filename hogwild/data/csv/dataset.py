@@ -18,7 +18,7 @@ from hogwild.data.csv.columns import MISSING_CODE, Column, CsvLayout, layout
 from hogwild.data.csv.header import read_header
 from hogwild.data.csv.parquet import FORMAT, ParquetRecords
 from hogwild.data.csv.parse import CsvTable, Format, ParsedRecords
-from hogwild.data.input_rows import SAMPLE, InputRows
+from hogwild.data.input_rows import SAMPLE, InputRows, given_arguments
 from hogwild.data.locate import bad_argument, find_file, require
 from hogwild.data.text_file import RecordPieces, TextFile, TextStream, find_records
 from hogwild.data.threads import in_threads
@@ -96,6 +96,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         like: Sequence[str] | None = None,
         weight: Column | None = None,
     ) -> None:
+        if not hasattr(self, "init_args"):  # of a subclass
+            self.init_args = given_arguments(self, locals())
         who = f"Csv(path={str(path)!r})"
         require("pyarrow.csv", "hogwild.data.Csv", "pyarrow", "csv")
         _check_format(who, delimiter, decimal, encoding, skip_lines)
