@@ -26,7 +26,7 @@ CATALOG: Mapping[str, Known] = {
     "accuracy": Known("share of correct predictions: the largest output, or a probability above 0.5", True),
     "top5": Known("share of targets among the k largest outputs; any k: top3, top10", True),
     "auc": Known("area under the ROC curve; several classes: one against the rest; recommenders: of each user", True),
-    "log_loss": Known("mean negative logarithm of the probability of the target, unweighted", False),
+    "log_loss": Known("mean negative logarithm of the probability of the target, without class weights", False),
     "calibration_error": Known("mean distance of a probability from the share that comes true, in ten groups", False),
     "perplexity": Known("exp of log_loss: the effective number of classes the model chooses between", False),
     "macro_f1": Known("mean of the F1 of all classes: rare classes count equally", True),
