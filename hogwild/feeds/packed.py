@@ -120,8 +120,8 @@ class Packed:
         return torch.from_numpy(self.arrays()[WEIGHT])
 
     @property
-    def weighted(self) -> bool:
-        """Whether the last input of a batch is the weight of each sample."""
+    def has_sample_weights(self) -> bool:
+        """True if the last input of a batch is the weight of each sample."""
         return any(spec.name == WEIGHT for spec in self.spec.arrays)
 
     def feed(self, plan: EpochPlan, *, seed: int, order: str) -> Feed:

@@ -197,7 +197,7 @@ class _PackedRows:
             kinds = {"user": self.packed.names["users"], "item": self.packed.names["items"]}
             names = {key: [known[number] for number in arrays[key][rows]] for key, known in kinds.items()}
         inputs = self.packed.pick(rows).inputs
-        return InputRows(names, inputs[: len(inputs) - self.packed.weighted])
+        return InputRows(names, inputs[: len(inputs) - self.packed.has_sample_weights])
 
 
 # ---- where they come from -------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Weights of samples and of classes: the loss by which a job with weights is trained and evaluated.
 
-A data set has them if its class, or the object, has an attribute `weighted` that is true: then the field before the
-target is the weight of each sample, (N,) from 0 on. In a batch it is the last input, which the model does not get."""
+A data set has them if its class, or the object, has an attribute `has_sample_weights` that is true: then the field
+before the target is the weight of each sample, (N,) from 0 on. In a batch it is the last input, which the model does
+not get."""
 
 from typing import Any
 
@@ -20,7 +21,7 @@ from hogwild.user_code import build_callable
 def is_weighted(dataset: Any) -> bool:
     """Return whether the field before the target is the weight of each sample; `dataset` may be a part of another."""
     whole = dataset.dataset if isinstance(dataset, Part) else dataset
-    return getattr(whole, "weighted", False) is True
+    return getattr(whole, "has_sample_weights", False) is True
 
 
 def weighted_loss(loss: Any, train: Source, val: Source | None, notes: list[str], *, is_split: bool) -> Any:
@@ -48,7 +49,7 @@ def weighted_loss(loss: Any, train: Source, val: Source | None, notes: list[str]
 
 
 def _has_weights(source: Source) -> bool:
-    return source.packed.weighted if source.packed is not None else is_weighted(source.dataset)
+    return source.packed.has_sample_weights if source.packed is not None else is_weighted(source.dataset)
 
 
 def _check(what: str, source: Source) -> None:

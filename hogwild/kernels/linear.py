@@ -252,7 +252,7 @@ def softmax(  # type: ignore[no-untyped-def]
         loss += counts * lost
         applied += 1
         for c in range(classes):
-            scores[c] *= counts / whole  # now the loss's derivative by the score
+            scores[c] = counts * (scores[c] / whole)  # now the loss's derivative by the score
         scores[wanted] -= counts
         for c in range(classes):
             gradient = scores[c] + bias_decay * b[c]

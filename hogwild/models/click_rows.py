@@ -15,8 +15,8 @@ from hogwild.models.mlp import Mlp
 from hogwild.models.sparse_linear import (
     PLAIN,
     SPREAD,
-    Counts,
     RowsUpdate,
+    SampleCounts,
     SparseRows,
     bags,
     csr_views,
@@ -128,7 +128,7 @@ class FieldMachineUpdate(RowsUpdate):
     implements: frozenset[str] = frozenset({"lr_schedule"})
     sides: tuple[Side, ...] = ()
 
-    def __init__(self, kind: int, rule: str, counts: Counts = PLAIN) -> None:
+    def __init__(self, kind: int, rule: str, counts: SampleCounts = PLAIN) -> None:
         self.name = f"field-aware factorisation machine, {rule}"
         self._kind, self._rule, self._counts = kind, rule, counts
 

@@ -157,7 +157,7 @@ def kind_of(loss: Any, classes: int) -> int | str:
 
 
 def fused_by(
-    update: Callable[[int, str, "Counts"], FusedUpdate],
+    update: Callable[[int, str, "SampleCounts"], FusedUpdate],
     model: SparseRows,
     loss: Any,
     optimizer: torch.optim.Optimizer,
@@ -169,12 +169,12 @@ def fused_by(
     if isinstance(kind, str):
         return kind
     classes = loss.weight.detach().numpy() if kind == SOFTMAX and loss.weight is not None else None
-    counts = Counts(float(getattr(loss, "positive_weight", 1.0)), classes)
+    counts = SampleCounts(float(getattr(loss, "positive_weight", 1.0)), classes)
     return why_not(optimizer, known) or unsuitable(model) or update(kind, rule_of(optimizer), counts)
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class SampleCounts:
     """Weights of samples. `positive`: of those above 0; `classes` (C,): of each class. Weights of the data, and those
     of classes, are divided by their mean over the data: the rate suits any, as torch's mean over all samples does."""
 
@@ -192,7 +192,7 @@ class Counts:
         return counts.astype(np.float32)
 
 
-PLAIN = Counts()
+PLAIN = SampleCounts()
 
 
 def unsuitable(model: nn.Module) -> str:
@@ -245,7 +245,7 @@ class LinearUpdate(RowsUpdate):
     implements: frozenset[str] = frozenset({"lr_schedule"})
     sides: tuple[Side, ...] = (Side("indices", ("weight",)),)
 
-    def __init__(self, kind: int, rule: str, counts: Counts = PLAIN) -> None:
+    def __init__(self, kind: int, rule: str, counts: SampleCounts = PLAIN) -> None:
         self.name = f"{_NAMES[kind]}, {rule}"
         self._kind, self._rule, self._counts = kind, rule, counts
         if rule == FTRL:
@@ -313,7 +313,7 @@ class FactorizationMachineUpdate(RowsUpdate):
     implements: frozenset[str] = frozenset({"lr_schedule"})
     sides: tuple[Side, ...] = (Side("indices", ("weight", "factors")),)
 
-    def __init__(self, kind: int, rule: str, counts: Counts = PLAIN) -> None:
+    def __init__(self, kind: int, rule: str, counts: SampleCounts = PLAIN) -> None:
         self.name = f"factorisation machine, {rule}"
         self._kind, self._rule, self._counts = kind, rule, counts
         if rule == FTRL:
@@ -358,7 +358,7 @@ class FactorizationMachineUpdate(RowsUpdate):
         return Tally(loss, applied, len(chunk.rows) - applied)
 
 
-def csr_views(arrays: Mapping[str, np.ndarray], kind: type, counts: Counts) -> tuple[np.ndarray, ...]:
+def csr_views(arrays: Mapping[str, np.ndarray], kind: type, counts: SampleCounts) -> tuple[np.ndarray, ...]:
     """Return indptr (N+1,) uint64, indices (nnz,) uint32, values (nnz,), target (N,), as views, and weights (N,) or
     (0,); only a target of another type is copied. Unsigned, because numba checks every signed index for counting from
     the end."""

@@ -127,7 +127,7 @@ def test_a_million_values_are_a_feature_each(write: Write) -> None:
 def test_a_weight_is_no_feature_and_the_last_input_of_a_batch(write: Write) -> None:
     path = write(TABLE.replace("1,,,", "1,,0,"))
     data = packed(path, weight="price")
-    assert data.weighted and data.spec.sizes["fields"] == 2
+    assert data.has_sample_weights and data.spec.sizes["fields"] == 2
     assert data.weights().tolist() == [1.5, 2.5, 9.0, 0.0, 3.0]
     batch = data.pick(np.array([2, 0]))
     assert [tensor.tolist() for tensor in batch.inputs[2:]] == [[1.0] * 4, [9.0, 1.5]]

@@ -255,12 +255,12 @@ def test_weights_are_the_field_before_the_target_and_follow_their_rows(tmp_path:
     path = table(tmp_path, content)
     arguments: dict[str, Any] = {"target": "price", "inputs": ["area"], "weight": "rooms", "missing": "drop"}
     houses = Csv(path, **arguments)
-    assert houses.weighted and houses.columns == ("city", "colour", "area", "rooms", "price")
+    assert houses.has_sample_weights and houses.columns == ("city", "colour", "area", "rooms", "price")
     assert tensors(houses) == [[[50.5], [33.0]], [2.0, 1.0], [[300.0], [199.0]]]
     assert [field.tolist() for field in houses.inputs_of(0, 2).inputs] == [[[50.5], [33.0]]]
     assert [len(field) for field in houses.rows(1, 1)] == [0, 0, 0]
     plain = Csv(path, **arguments | {"weight": None, "leave_out": ["rooms"]})
-    assert not plain.weighted and plain.fingerprint() != houses.fingerprint()
+    assert not plain.has_sample_weights and plain.fingerprint() != houses.fingerprint()
     asked = Csv(table(tmp_path, b"area\n7\n", "ask.csv"), **Csv.for_inputs(arguments, houses.columns))
     assert [field.tolist() for field in asked.inputs_of(0, 1).inputs] == [[[7.0]]]
 

@@ -88,7 +88,7 @@ def test_balanced_classes_are_those_of_the_weights_that_a_list_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     x, y, w = rows(1)
-    path = write(tmp_path / "t.csv", x, y, w)
+    path = write(tmp_path / "table.csv", x, y, w)
     sums = np.bincount(y, w)
     listed = (sums.sum() / (3 * sums)).tolist()
     found = [
@@ -127,7 +127,7 @@ def test_weighted_clicks_are_learnt_by_the_kernel_evaluated_again_and_predicted_
 
 
 class Weighted(TensorDataset):
-    weighted = True
+    has_sample_weights = True
 
 
 def of_weights(weights: Any, kind: type[TensorDataset] = Weighted) -> TensorDataset:
@@ -185,7 +185,7 @@ def test_weights_that_cannot_be_are_refused_before_the_start(name: str, tmp_path
 def test_weights_of_other_classes_than_the_models_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write(tmp_path / "t.csv", *rows(1)[:2])
+    path = write(tmp_path / "table.csv", *rows(1)[:2])
     text = DENSE.format(train=path, val=path, loss=", init_args: {weight: [1, 2]}", more="")
     (tmp_path / "job.yaml").write_text(text)
     assert main.run(["train", str(tmp_path / "job.yaml"), "--run-dir", str(tmp_path / "run")]) != 0

@@ -155,8 +155,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         return {**arguments, "like": columns}
 
     @property
-    def weighted(self) -> bool:
-        """Whether the field before the target is the weight of each sample."""
+    def has_sample_weights(self) -> bool:
+        """True if the field before the target is the weight of each sample."""
         return self._layout.weight is not None
 
     @property
@@ -242,7 +242,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         if self._layout.ids is not None and records.ids is not None:
             names = {self._layout.names[self._layout.ids]: [records.ids[number - begin] for number in kept]}
         *inputs, _ = self._finished(begin, records)
-        return InputRows(names, tuple(map(torch.from_numpy, inputs[: len(inputs) - self.weighted])))
+        return InputRows(names, tuple(map(torch.from_numpy, inputs[: len(inputs) - self.has_sample_weights])))
 
     @property
     def _pieces(self) -> RecordPieces | ParquetRecords:
@@ -293,7 +293,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         target = np.empty(0, np.int64) if is_coded else np.empty((0, len(plan.targets)), np.float32)
         none = ParsedRecords(
             np.empty((0, len(plan.numbers)), np.float32), np.empty((0, len(plan.coded)), np.int64), target,
-            weight=np.empty(0, np.float32) if self.weighted else None,
+            weight=np.empty(0, np.float32) if self.has_sample_weights else None,
         )  # fmt: skip
         return self._finished(0, none)
 
