@@ -122,7 +122,8 @@ class Packed:
     @property
     def has_sample_weights(self) -> bool:
         """True if the last input of a batch is the weight of each sample."""
-        return any(spec.name == WEIGHT for spec in self.spec.arrays)
+        is_csr = self.spec.form == "csr"  # in a table the target may have this name: a triple's weight
+        return is_csr and any(spec.name == WEIGHT for spec in self.spec.arrays)
 
     def feed(self, plan: EpochPlan, *, seed: int, order: str) -> Feed:
         """Return a feed for autograd and evaluations. `order`: value of `data.shuffle`; auto is chunked here."""

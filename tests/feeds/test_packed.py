@@ -128,3 +128,9 @@ def test_by_default_a_table_is_read_in_runs_and_every_sample_once() -> None:
 def test_runs_of_little_data_are_more_than_one() -> None:
     order = make_order("runs", 10, seed=1, row_bytes=4)
     assert len({tuple(order.indices(epoch, 0, 10).copy()) for epoch in range(8)}) > 1
+
+
+def test_a_target_called_weight_is_no_weight_of_samples() -> None:
+    """Triples have one."""
+    arrays = {"triple": np.zeros((2, 3), np.int32), "weight": np.ones(2, np.float32)}
+    assert not Packed.of("data.train", "table", arrays, {}).has_sample_weights
