@@ -60,7 +60,7 @@ class Parts:
 
     @property
     def keeps_to_cpu(self) -> str:
-        """Why a job that leaves its device open trains on the CPU, though there is a GPU; "" if it does not."""
+        """The reason for training on the CPU, GPU or not, if the job leaves its device open; "" for none."""
         if self.choice.update is not None:
             return f"{self.choice.update.name} is compiled for the CPU"
         return "workers play a Rollout on the CPU" if self.train.rollout is not None else ""
