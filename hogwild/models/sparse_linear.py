@@ -176,7 +176,8 @@ def fused_by(
 @dataclass(frozen=True, slots=True)
 class SampleCounts:
     """Weights of samples. `positive`: of those above 0; `classes` (C,): of each class. Weights of the data, and those
-    of classes, are divided by their mean over the data: the rate suits any, as torch's mean over all samples does."""
+    of classes, are divided by their mean over the data (of a stream: over the batch, as in torch): the rate suits
+    any."""
 
     positive: float = 1.0
     classes: np.ndarray | None = None
@@ -186,7 +187,7 @@ class SampleCounts:
         factors = [arrays[WEIGHT].astype(np.float64)] if WEIGHT in arrays else []
         factors += [self.classes.take(arrays["target"], mode="clip")] if self.classes is not None else []
         counts = np.prod(factors, axis=0) if factors else np.ones(0)
-        counts = counts / counts.mean() if factors else counts
+        counts = counts / (counts.mean() or 1.0) if factors else counts  # a batch of a stream may have only zeros
         if self.positive != 1:
             counts = (counts if factors else 1.0) * np.where(arrays["target"] > 0, self.positive, 1.0)
         return counts.astype(np.float32)

@@ -118,3 +118,17 @@ def test_weights_of_classes_are_weights_of_their_samples_over_the_mean_of_the_da
     update.bind(ours, our_rule, arrays, {})
     assert update.run(Chunk(np.arange(SAMPLES), 0)).loss == pytest.approx(expected, rel=1e-5)
     torch.testing.assert_close(everything(ours), everything(theirs), rtol=1e-5, atol=1e-5)
+
+
+def test_a_batch_of_classes_that_weigh_nothing_changes_nothing() -> None:
+    """A stream binds batch after batch, so that all samples bound at once may be of a class with weight 0."""
+    arrays = {name: array for name, array in weighted_rows(classes=3).items() if name != "weight"}
+    arrays["target"] = np.zeros(SAMPLES, np.int64)
+    model = started(lambda: SparseLinear(FEATURES, 3))
+    before = [param.detach().clone() for param in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    update = model.fused(nn.CrossEntropyLoss(weight=torch.tensor([0.0, 1.0, 4.0])), optimizer)
+    update.bind(model, optimizer, arrays, {})
+    tally = update.run(Chunk(np.arange(SAMPLES), 0))
+    assert (tally.loss, tally.applied, tally.not_finite) == (0.0, SAMPLES, 0)
+    assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
