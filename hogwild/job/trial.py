@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from hogwild.errors import BuildError, DataError, HogwildError, ModelError
 from hogwild.feeds.transform import Transform, tried
+from hogwild.job.weights import require_all_classes
 from hogwild.metrics.loss_sums import as_module, parted
 from hogwild.metrics.panel import Panel
 from hogwild.parameters.shared_model import OWN, converted, wants_channels_last
@@ -201,6 +202,7 @@ class _Pass:
                     inputs, weight = parted(loss_of, tuple(sample[:-1]))
                     output = forward_of(model)(*inputs)
                     self.found.output_shape = tuple(output.shape) if isinstance(output, Tensor) else ()
+                    require_all_classes(loss_of, output)
                     loss = loss_of(output, sample[-1], *weight)
             self.found.writes_inputs = written != [tensor._version for tensor in tree_leaves(sample)]
         made = [name for name, param in model.named_parameters() if id(param) not in constructed]

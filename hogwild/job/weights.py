@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hogwild.config.field_types import Component
 from hogwild.config.torch_arguments import BALANCED
-from hogwild.errors import DataError, UsageError
+from hogwild.errors import DataError, ModelError, UsageError
 from hogwild.feeds.materialise import Part
 from hogwild.job.source import Source
 from hogwild.metrics.loss_sums import BY_CLASS, WeightedLoss, as_module
@@ -116,7 +116,7 @@ def balance(loss: Any, train: Source, notes: list[str]) -> None:
             "set data.feed: resident",
             code="data/weights",
         )
-    kept = target != criterion.ignore_index
+    kept = (target != criterion.ignore_index) & (target >= 0)  # a wrong label is another check's error
     many = train.weights.double() if isinstance(loss, WeightedLoss) else torch.ones(len(target), dtype=torch.float64)
     many = many.reshape(-1, *[1] * (target.dim() - 1)).expand(target.shape)
     classes = train.packed.spec.sizes.get("classes", 0) if train.packed is not None else 0
@@ -125,3 +125,15 @@ def balance(loss: Any, train: Source, notes: list[str]) -> None:
     criterion.weight = weights.float()
     shown = ", ".join(f"{number}: {weight:.4g}" for number, weight in enumerate(weights[:12].tolist()))
     notes.append(f"weights of classes: {shown}{', …' if len(weights) > 12 else ''}")
+
+
+def require_all_classes(loss: Any, output: Any) -> None:
+    """Check that a loss with weights of classes has one for each class of the output (B, C, …). Raises ModelError."""
+    criterion = as_module(loss)
+    weight = criterion.weight if isinstance(criterion, BY_CLASS) else None
+    if weight is not None and isinstance(output, Tensor) and output.dim() > 1 and len(weight) != output.shape[1]:
+        raise ModelError(
+            f"loss.init_args.weight: {len(weight)} weights, and the model's output has {output.shape[1]} classes; give "
+            "one for each ('balanced' knows the classes of the training data only)",
+            code="model/unlike-data",
+        )

@@ -182,11 +182,14 @@ def test_weights_that_cannot_be_are_refused_before_the_start(name: str, tmp_path
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
+@pytest.mark.parametrize("weight", ["[1, 2]", "balanced"])
 def test_weights_of_other_classes_than_the_models_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    weight: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write(tmp_path / "table.csv", *rows(1)[:2])
-    text = DENSE.format(train=path, val=path, loss=", init_args: {weight: [1, 2]}", more="")
-    (tmp_path / "job.yaml").write_text(text)
+    x, y = rows(1)[:2]
+    path = write(tmp_path / "table.csv", x, y.clip(max=1))
+    text = DENSE.format(train=path, val=path, loss=f", init_args: {{weight: {weight}}}", more="")
+    (tmp_path / "job.yaml").write_text(text.replace("hidden: [4]", "hidden: [4], classes: 3"))
     assert main.run(["train", str(tmp_path / "job.yaml"), "--run-dir", str(tmp_path / "run")]) != 0
-    assert "weight tensor should be defined either for all 3 classes" in capsys.readouterr().err
+    words = "loss.init_args.weight: 2 weights, and the model's output has 3 classes"
+    assert words in " ".join(capsys.readouterr().err.split())
