@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hogwild.data.text_file import MARK, TextFile
 from hogwild.errors import DataError
 
 RULE = "a line must be NAME, FEATURE and perhaps a WEIGHT, a number, separated by tabs, or by commas in all lines"
+HIGHEST = float(np.finfo(np.float32).max)
 
 
 def read_features(path: Path) -> dict[tuple[str, str], float]:
@@ -24,27 +26,47 @@ def read_features(path: Path) -> dict[tuple[str, str], float]:
         line = 1 + content.count(b"\n", 0, error.start)
         raise DataError(f"{path}:{line}: this is not UTF-8", code="data/bad-value") from error
     found: dict[tuple[str, str], float] = {}
-    has_tabs = "\t" in text.partition("\n")[0]
-    form = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if has_tabs else {"delimiter": ","}
-    lines = csv.reader(io.StringIO(text), **form)
-    for fields in lines:
+    has_tabs = "\t" in text.lstrip("\r\n").partition("\n")[0]
+    file = io.StringIO(text)
+    lines = csv.reader(file, strict=True)
+    if has_tabs:
+        lines = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+    for fields in _parsed(lines, path):
         fields = [field.strip() for field in fields]
         if not any(fields) or (lines.line_num == 1 and [field.lower() for field in fields[1:2]] == ["feature"]):
             continue
         if len(fields) not in (2, 3) or not (fields[0] and fields[1]):
             raise DataError(f"{path}:{lines.line_num}: {fields}: {RULE}", code="data/bad-value")
         pair = fields[0], fields[1]
-        found[pair] = found.get(pair, 0.0) + _weight(fields[2] if len(fields) > 2 else "1", path, lines.line_num)
+        found[pair] = _weight(fields[2] if len(fields) > 2 else "1", found.get(pair, 0.0), path, lines.line_num)
     return found
 
 
-def _weight(text: str, path: Path, line: int) -> float:
+def _parsed(lines: Any, path: Path) -> Iterator[list[str]]:
+    """Yield the fields of each line. Raises DataError for a quotation mark that the line does not close."""
+    begin = 1
     try:
-        weight = float(text)
+        for fields in lines:
+            if lines.line_num > begin:
+                raise csv.Error("a field has more than one line; is a quotation mark not closed?")
+            yield fields
+            begin = lines.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{path}:{begin}: {error}", code="data/bad-value") from error
+
+
+def _weight(text: str, before: float, path: Path, line: int) -> float:
+    """Return the sum of the weight and the one before, which float32 must hold."""
+    try:
+        weight = before + float(text)
     except ValueError:
         weight = math.nan
-    if not math.isfinite(weight):
-        raise DataError(f"{path}:{line}: the weight {text!r} must be a finite number", code="data/bad-value")
+    if not abs(weight) <= HIGHEST:
+        raise DataError(
+            f"{path}:{line}: the weight {text!r} must be a finite number, up to {HIGHEST:.2g} with those of repeated "
+            "lines",
+            code="data/bad-value",
+        )
     return weight
 
 

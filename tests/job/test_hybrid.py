@@ -7,6 +7,7 @@ import pytest
 
 import hogwild
 from hogwild.data import Ratings
+from hogwild.data.row_features import read_features
 from hogwild.errors import DataError
 from hogwild.feeds.materialise import InTurn
 from tests.job.conftest import Say
@@ -88,6 +89,12 @@ def test_a_run_continues_by_the_names_of_features(shop: Say) -> None:
         ("i1,song,nan\n", ":1: the weight 'nan' must be a finite number"),
         ("i1\tsong\t1\t2\n", ":1: .*a line must be NAME, FEATURE"),
         ("i1\t\n", ":1: .*a line must be NAME, FEATURE"),
+        ("i1\tsong\t1e39\n", ":1: the weight '1e39' must be a finite number, up to 3.4e\\+38"),
+        ("i1\tsong\t3e38\ni1\tsong\t3e38\n", ":2: the weight '3e38' must be a finite number"),
+        ('i0,play\ni1,"song\ni2,play\n', ":2: unexpected end of data"),
+        ('i0,play\ni1,"song\ni2,play"\n', ":2: a field has more than one line"),
+        ('i1,"song\n' + "i2,play\n" * 20_000, ":1: field larger than field limit"),
+        ("i1\tsong\ri2\tplay\r", ":1: new-line character"),
         ("\n", "has no features"),
     ],
 )
@@ -109,3 +116,8 @@ def test_features_have_weights_and_a_header(shop: Say) -> None:
     assert names["item_features"] == ["song", "song, short"] and names["items"][new] == "new"
     assert names["features_of_items"] == [f"{row} 0 1.5", f"{new} 1 1.0"]
     assert packed.spec.sizes["items"] == len(names["items"]) and packed.spec.sizes["item_features"] == 2
+
+
+def test_an_empty_line_before_the_first_one_does_not_hide_its_tabs(shop: Say) -> None:
+    Path("kinds.tsv").write_text("\r\ni0\tsong, short\r\n")
+    assert read_features(Path("kinds.tsv")) == {("i0", "song, short"): 1.0}
