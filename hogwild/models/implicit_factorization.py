@@ -120,8 +120,7 @@ class BprFactorization(Factors):
     @torch.no_grad()
     def scores(self, users: Tensor) -> Tensor:
         """Return (B, items) scores for `users` (B,): higher is better; they are not ratings. No gradient."""
-        every, items, offsets = self.score_tables()
-        return every[users] @ items.T + offsets
+        return self.summed("user", users) @ self.whole("item").T + self.whole("item_bias").squeeze(-1)
 
     @torch.no_grad()
     def item_appeal(self) -> Tensor:
