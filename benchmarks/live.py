@@ -96,7 +96,8 @@ def rate(now: Running, seconds: float) -> float:
 def measured(procs: int, effort: Effort) -> tuple[list[float], list[float]]:
     """(rates with a client over those without, p99 of the calls in ms) by round."""
     ratios, late = [], []
-    more = (MODEL, f"log.every_s={EVERY_S}", "checkpoint.every_s=null", "log.tensorboard=false")
+    # One thread a worker: with one worker, auto would give it both cores, and none were free.
+    more = (MODEL, "train.threads=1", f"log.every_s={EVERY_S}", "checkpoint.every_s=null", "log.tensorboard=false")
     with running(MNIST, "--procs", str(procs), *ENDLESS, *more) as now:
         now.until_all_train(procs)
         call(now.run_dir, 0.5)  # the predictor is there in both slices
