@@ -71,6 +71,13 @@ def margin(users, items, item_bias, u, i, j):  # type: ignore[no-untyped-def]
 
 
 @inlined
+def rank_weight(bounds, drawable, u, draws):  # type: ignore[no-untyped-def]
+    """Return H(the rank estimated from so many draws), at most 2 % less."""
+    rank = max(1, (len(drawable) - (bounds[u + _one] - bounds[u])) // draws)
+    return np.log(np.float32(rank) + HALF) + EULER
+
+
+@inlined
 def pair(bounds, had, drawable, tries, u, i, state, users, items, item_bias):  # type: ignore[no-untyped-def]
     """Return (j, margin, loss, slope): j is -1 if user u has (nearly) everything; the slope is 0 if nothing is to be
     learnt."""
@@ -90,8 +97,7 @@ def pair(bounds, had, drawable, tries, u, i, state, users, items, item_bias):  #
         draws += 1
     if x >= _1:
         return j, x, _0, _0
-    rank = max(1, (len(drawable) - (bounds[u + _one] - bounds[u])) // draws)
-    weight = np.log(np.float32(rank) + HALF) + EULER  # H(rank), at most 2 % less
+    weight = rank_weight(bounds, drawable, u, draws)
     return j, x, weight * (_1 - x), -weight
 
 

@@ -12,7 +12,7 @@ others may write before the second pass, so the gradient is slightly stale."""
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
-from hogwild.kernels.ftrl import ftrl_step
+from hogwild.kernels.ftrl import follow, ftrl_step
 from hogwild.kernels.linear import adagrad_step, loss_and_slope
 from hogwild.kernels.prefetch import ask_ahead
 
@@ -162,11 +162,7 @@ def ftrl(  # type: ignore[no-untyped-def]
             for f in range(width):
                 old = factors[j, f]
                 gradient = step * (work[f] - old * x)
-                total = factor_sums[j, f] + gradient * gradient
-                factor_sums[j, f] = total
-                factors[j, f], factor_far[j, f] = ftrl_step(
-                    old, gradient, total, factor_far[j, f], factor_rate, factor_more, factor_l1
-                )
+                follow(factors, factor_sums, factor_far, j, f, gradient, old, factor_rate, factor_more, factor_l1)
     bias[0] += b - began
     bias_sums[0] += b_total - b_total_began
     bias_far[0] = b_far

@@ -12,7 +12,7 @@ both gradients: so they are those of the same moment, if not of the one in which
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
-from hogwild.kernels.ftrl import ftrl_step
+from hogwild.kernels.ftrl import follow, ftrl_step
 from hogwild.kernels.linear import adagrad_step, loss_and_slope
 from hogwild.kernels.prefetch import ask_ahead
 
@@ -44,14 +44,6 @@ def learn(param, sums, row, k, gradient, old, is_adagrad, rate, eps):  # type: i
         param[row, k] = old - adagrad_step(total, gradient, rate, eps)
     else:
         param[row, k] = old - rate * gradient
-
-
-@inlined
-def follow(param, sums, far, row, k, gradient, old, rate, more, l1):  # type: ignore[no-untyped-def]
-    """Update param[row, k], which was `old`, by FTRL-proximal."""
-    total = sums[row, k] + gradient * gradient
-    sums[row, k] = total
-    param[row, k], far[row, k] = ftrl_step(old, gradient, total, far[row, k], rate, more, l1)
 
 
 @kernel

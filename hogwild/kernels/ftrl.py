@@ -24,3 +24,11 @@ def ftrl_step(old, gradient, total, far, rate, more, l1):  # type: ignore[no-unt
     if pull < -l1:
         return own * (pull + l1), l1
     return (_0 if abs(pull) <= l1 else pull), -pull
+
+
+@inlined
+def follow(param, sums, far, row, k, gradient, old, rate, more, l1):  # type: ignore[no-untyped-def]
+    """Update param[row, k], which was `old`, by FTRL-proximal."""
+    total = sums[row, k] + gradient * gradient
+    sums[row, k] = total
+    param[row, k], far[row, k] = ftrl_step(old, gradient, total, far[row, k], rate, more, l1)

@@ -8,9 +8,9 @@ A feature that both items of a pair have moves by the difference of its weights,
 
 import numpy as np
 
-from hogwild.kernels.bpr import EULER, HALF, TRIES, loss_and_slope, not_had
+from hogwild.kernels.bpr import TRIES, loss_and_slope, not_had, rank_weight
 from hogwild.kernels.compiling import inlined, is_finite, kernel
-from hogwild.kernels.matrix_factorization import in_turns
+from hogwild.kernels.matrix_factorization import adagrad_bias, adagrad_number, in_turns
 from hogwild.kernels.rng import STEP, mixed
 
 _0, _1 = np.float32(0.0), np.float32(1.0)
@@ -38,23 +38,18 @@ def whole_bias(own, table, starts, ids, weights, row):  # type: ignore[no-untype
 
 @inlined
 def move(table, sums, row, f, gradient, rate, epsilon, is_adagrad):  # type: ignore[no-untyped-def]
-    """Update one number, dividing by the locally computed sum: see `matrix_factorization.py`."""
     if is_adagrad:
-        total = sums[row, f] + gradient * gradient
-        sums[row, f] = total
-        table[row, f] -= rate * gradient / (np.sqrt(total) + epsilon)
+        adagrad_number(table, sums, row, f, gradient, rate, epsilon)
     else:
         table[row, f] -= rate * gradient
 
 
 @inlined
-def move_bias(table, sums, row, gradient, rate, epsilon, is_adagrad):  # type: ignore[no-untyped-def]
+def move_bias(table, sums, row, slope, rate, decay, epsilon, is_adagrad):  # type: ignore[no-untyped-def]
     if is_adagrad:
-        total = sums[row] + gradient * gradient
-        sums[row] = total
-        table[row] -= rate * gradient / (np.sqrt(total) + epsilon)
+        adagrad_bias(table, sums, row, slope, rate, decay, epsilon)
     else:
-        table[row] -= rate * gradient
+        table[row] -= rate * (slope + decay * table[row])
 
 
 @kernel
@@ -104,14 +99,13 @@ def train(  # type: ignore[no-untyped-def]
         elif x >= _1:
             continue
         else:
-            rank = max(1, (len(drawable) - (bounds[u + _one] - bounds[u])) // draws)
-            height = np.log(np.float32(rank) + HALF) + EULER
+            height = rank_weight(bounds, drawable, u, draws)
             lost, slope = height * (_1 - x), -height
         loss += weight * lost
         slope *= weight
         j = np.uint64(drawn)
-        move_bias(item_bias, item_bias_sums, i, slope + decays[3] * item_bias[i], rates[3], epsilons[3], is_adagrad)
-        move_bias(item_bias, item_bias_sums, j, decays[3] * item_bias[j] - slope, rates[3], epsilons[3], is_adagrad)
+        move_bias(item_bias, item_bias_sums, i, slope, rates[3], decays[3], epsilons[3], is_adagrad)
+        move_bias(item_bias, item_bias_sums, j, -slope, rates[3], decays[3], epsilons[3], is_adagrad)
         for f in range(k):
             difference, step = slope * (Q[f] - R[f]), slope * P[f]
             move(users, user_sums, u, f, difference + decays[0] * users[u, f], rates[0], epsilons[0], is_adagrad)
@@ -133,8 +127,8 @@ def train(  # type: ignore[no-untyped-def]
                 times, part, a = times + _1, part + item_weights[a], a + _one
             if has_other:
                 times, part, b = times + _1, part - item_weights[b], b + _one
-            gradient = slope * part + times * decays[6] * bias_table[feature]
-            move_bias(bias_table, bias_table_sums, feature, gradient, rates[6], epsilons[6], is_adagrad)
+            decay = times * decays[6]
+            move_bias(bias_table, bias_table_sums, feature, slope * part, rates[6], decay, epsilons[6], is_adagrad)
             for f in range(k):
                 gradient = slope * part * P[f] + times * decays[5] * item_table[feature, f]
                 move(item_table, item_table_sums, feature, f, gradient, rates[5], epsilons[5], is_adagrad)
