@@ -16,7 +16,7 @@ from hogwild.config.locate import default_config, list_configs, read_job_file
 from hogwild.config.messages import schema_findings
 from hogwild.config.rules import findings
 from hogwild.config.schema import Job
-from hogwild.config.strict_yaml import BROKEN, SourcePlace, YamlReading, readings
+from hogwild.config.strict_yaml import BROKEN, SourcePlace, YamlReading, read
 from hogwild.config.strict_yaml import Path as KeyPath
 from hogwild.errors import ConfigError, Problem
 
@@ -43,12 +43,12 @@ def load_job(
     changes = [_parse_override(override) for override in overrides]
     changes += [(tuple(key.split(".")), YamlReading(value)) for key, value in (flags or {}).items()]
     stem = path.stem if path is not None else "job"
-    return _checked([_JobDraft.of(reading, changes, source, stem) for reading in readings(text, source, is_text)])
+    return _checked(_JobDraft.of(read(text, source, is_text), changes, source, stem))
 
 
 def job_from_mapping(values: Mapping[str, Any], source: str) -> Job:
     """Make a job from plain values, for the library call. `source` begins each error, e.g. `hogwild.train`."""
-    return _checked([_JobDraft(_as_plain(values), source=source)])
+    return _checked(_JobDraft(_as_plain(values), source=source))
 
 
 def json_schema() -> dict[str, Any]:
@@ -83,13 +83,13 @@ def _parse_override(text: str) -> _Change:
         problem = Problem(COMMAND_LINE, 0, 0, "", message, code="config/bad-override")
         return (), YamlReading(None, problems=[problem])
     try:
-        shown = list(readings(value, COMMAND_LINE, is_text, path))
+        reading = read(value, COMMAND_LINE, is_text, path)
     except ConfigError as error:
         words = [(one, f"{one.message}, in {value!r}") for one in error.problems]
         problems = [Problem(COMMAND_LINE, 0, 0, key, message, one.code) for one, message in words]
         return path, YamlReading(BROKEN, problems=problems)
-    problems = [replace(one, source=COMMAND_LINE, line=0, column=0) for each in shown for one in each.problems]
-    return path, YamlReading(shown[-1].values, problems=problems)
+    problems = [replace(one, source=COMMAND_LINE, line=0, column=0) for one in reading.problems]
+    return path, YamlReading(reading.values, problems=problems)
 
 
 @dataclass(slots=True)
@@ -157,12 +157,10 @@ class _JobDraft(YamlReading):
         return self.keys.get(path) or self.places.get((), SourcePlace(self.source))
 
 
-def _checked(drafts: Sequence[_JobDraft]) -> Job:
-    jobs = [draft.check() for draft in drafts]
-    problems = dict.fromkeys(problem for draft in drafts for problem in draft.problems)
-    if problems:
+def _checked(draft: _JobDraft) -> Job:
+    job = draft.check()
+    if problems := dict.fromkeys(draft.problems):
         raise ConfigError(sorted(problems, key=lambda one: (one.line == 0, one.line, one.column)))
-    job = jobs[-1]
     assert job is not None, "no job and no problem"
     return job
 

@@ -8,7 +8,7 @@ C, and a deeply nested file would end the process instead of raising.
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -91,7 +91,6 @@ MAX_BYTES = 1_000_000  # a job file has about a page; PyYAML needs seconds for a
 MAX_NODES = 100_000  # counted after aliases are expanded: nine lines of aliases can expand to 10**9 values
 MAX_DEPTH = 64  # below Python's recursion limit, for any caller
 _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
-MAX_COPIES = 100  # readings of a file with duplicate keys: each gives other copies to the schema
 
 Path = tuple[str | int, ...]
 IsText = Callable[[Path], bool]
@@ -201,21 +200,18 @@ def _syntax_error(error: yaml.MarkedYAMLError, text: str, source: str) -> Config
 
 @dataclass(slots=True)
 class _NodeReader:
-    """One walk over the nodes. For each duplicate key it reads one copy, in turn; the next walk reads the next copy,
-    after everything below this one was read: a few walks give every copy to the schema, nested ones too."""
+    """One walk over the nodes. The first copy of a duplicate key is read; each further one is an error."""
 
     source: str
     is_text: IsText
-    turns: dict[Path, int]
-    prefix: Path
     reading: YamlReading = field(default_factory=lambda: YamlReading(None))
     nodes: int = 0
     open: set[int] = field(default_factory=set)
 
-    def read(self, node: Node) -> tuple[Any, bool]:
-        """Return the value, and whether every copy of every duplicate key in it has been read."""
-        self.reading.places[self.prefix] = self._place(node)
-        return self._value(node, self.prefix, self.prefix)
+    def read(self, node: Node, path: Path) -> Any:
+        """Return the value of a node, and note its place."""
+        self.reading.places[path] = self._place(node)
+        return self._value(node, path)
 
     def _place(self, node: Node) -> SourcePlace:
         return SourcePlace(self.source, node.start_mark.line + 1, node.start_mark.column + 1)
@@ -224,7 +220,7 @@ class _NodeReader:
         self.reading.problems.append(self._place(node).problem(path, message, code))
         return BROKEN
 
-    def _value(self, node: Node, path: Path, trail: Path) -> tuple[Any, bool]:
+    def _value(self, node: Node, path: Path) -> Any:
         self.nodes += 1
         if self.nodes > MAX_NODES:
             message = f"more than {MAX_NODES:,} values after expanding aliases"
@@ -232,13 +228,16 @@ class _NodeReader:
         tag = _TAGS.get(node.tag, node.tag)
         if tag not in (*_KINDS, _Composer.PLAIN):
             tag = tag.replace("tag:yaml.org,2002:", "!!")
-            return self._report(node, path, f"tag {tag} is not allowed; write a plain value"), True
+            return self._report(node, path, f"tag {tag} is not allowed; write a plain value")
         if isinstance(node, ScalarNode):
-            return self._scalar(node, path, tag), True
+            return self._scalar(node, path, tag)
         if id(node) in self.open:
-            return self._report(node, path, "an anchor that contains itself"), True
+            return self._report(node, path, "an anchor that contains itself")
         self.open.add(id(node))
-        value = self._mapping(node, path, trail) if isinstance(node, MappingNode) else self._items(node, path, trail)
+        if isinstance(node, MappingNode):
+            value: Any = self._mapping(node, path)
+        else:
+            value = [self.read(child, (*path, index)) for index, child in enumerate(node.value)]
         self.open.discard(id(node))
         return value
 
@@ -253,44 +252,21 @@ class _NodeReader:
         except Trap as trap:
             return self._report(node, path, str(trap), trap.code)
 
-    def _items(self, node: Node, path: Path, trail: Path) -> tuple[list[Any], bool]:
-        items, all_shown = [], True
-        for index, child in enumerate(node.value):
-            self.reading.places[(*path, index)] = self._place(child)
-            item, shown = self._value(child, (*path, index), (*trail, index))
-            items.append(item)
-            all_shown = all_shown and shown
-        return items, all_shown
-
-    def _mapping(self, node: MappingNode, path: Path, trail: Path) -> tuple[dict[Any, Any], bool]:
-        copies: dict[Any, list[tuple[Node, Node]]] = {}
+    def _mapping(self, node: MappingNode, path: Path) -> dict[Any, Any]:
+        values: dict[Any, Any] = {}
         for key_node, value_node in node.value:
             key = self._key(key_node, path)
-            if key is not BROKEN:
-                copies.setdefault(key, []).append((key_node, value_node))
-        values, all_shown = {}, True
-        for key, pairs in copies.items():
-            self._report_duplicates(key, pairs, path)
-            values[key], shown = self._one_copy(key, pairs, path, trail)
-            all_shown = all_shown and shown
-        return values, all_shown
-
-    def _one_copy(self, key: Any, pairs: list[tuple[Node, Node]], path: Path, trail: Path) -> tuple[Any, bool]:
-        here = (*path, key)
-        turn = self.turns.get((*trail, key), 0)
-        key_node, value_node = pairs[turn]
-        self.reading.keys[here], self.reading.places[here] = self._place(key_node), self._place(value_node)
-        value, shown = self._value(value_node, here, (*trail, key, turn))
-        last = turn == len(pairs) - 1
-        if shown and not last:
-            self.turns[(*trail, key)] = turn + 1
-        return value, shown and last
-
-    def _report_duplicates(self, key: Any, pairs: list[tuple[Node, Node]], path: Path) -> None:
-        first = pairs[0][0].start_mark
-        for key_node, _ in pairs[1:]:
-            message = f"duplicate key; it was already given at line {first.line + 1}, column {first.column + 1}"
-            self._report(key_node, (*path, key), message, code="config/duplicate-key")
+            if key is BROKEN:
+                continue
+            here = (*path, key)
+            if key in values:
+                first = self.reading.keys[here]
+                message = f"duplicate key; it was already given at line {first.line}, column {first.column}"
+                self._report(key_node, here, message, code="config/duplicate-key")
+                continue
+            self.reading.keys[here] = self._place(key_node)
+            values[key] = self.read(value_node, here)
+        return values
 
     def _key(self, node: Node, path: Path) -> Any:
         if not isinstance(node, ScalarNode) or node.tag.startswith(("!", "tag:")):
@@ -308,21 +284,14 @@ class _NodeReader:
         return self._report(node, path, f"a key must be text or a whole number, got {node.value!r}; write it in quotes")
 
 
-def readings(text: str, source: str, is_text: IsText = lambda path: False, prefix: Path = ()) -> Iterator[YamlReading]:
-    """Yield readings of a document that together contain every copy of every duplicate key; usually one. `is_text`
-    decides where an unquoted scalar stays text. `prefix` is the document's path in the job. An empty document reads as
-    None. Raises ConfigError for invalid YAML."""
+def read(text: str, source: str, is_text: IsText = lambda path: False, prefix: Path = ()) -> YamlReading:
+    """Read a document. `is_text` decides where an unquoted scalar stays text. `prefix` is the document's path in the
+    job. An empty document reads as None. Raises ConfigError for invalid YAML."""
     node = compose(text, source)
-    if node is None:
-        yield YamlReading(None)
-        return
-    turns: dict[Path, int] = {}
-    for _ in range(MAX_COPIES):
-        reader = _NodeReader(source, is_text, turns, prefix)
-        reader.reading.values, all_shown = reader.read(node)
-        yield reader.reading
-        if all_shown:
-            return
+    reader = _NodeReader(source, is_text)
+    if node is not None:
+        reader.reading.values = reader.read(node, prefix)
+    return reader.reading
 
 
 def decode(content: bytes, source: str) -> str:

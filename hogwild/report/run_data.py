@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hogwild.config.of_run import require_run
-from hogwild.config.strict_yaml import readings
+from hogwild.config.strict_yaml import read as read_yaml
 from hogwild.errors import ConfigError, NotFoundError
 from hogwild.formatting import flat
 from hogwild.metrics.catalog import LOSS, RECORDED, known
@@ -308,7 +308,7 @@ def flat_values(text: str) -> Mapping[str, Any]:
     """Return a job file's text as dotted names with values, by its own rules (1e-3 is a number). Empty if it is not
     YAML."""
     try:
-        values = next(iter(readings(text, "job"))).values
+        values = read_yaml(text, "job").values
     except ConfigError:
         return {}
     return dict(flat(values)) if isinstance(values, Mapping) else {}

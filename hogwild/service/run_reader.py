@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from hogwild.config.load import load_job
 from hogwild.config.locate import read_job_file
-from hogwild.config.strict_yaml import readings
+from hogwild.config.strict_yaml import read as read_yaml
 from hogwild.errors import CheckpointError, ConfigError, ConflictError, NotFoundError
 from hogwild.formatting import flat
 from hogwild.service.folders import JobFolder
@@ -261,7 +261,7 @@ def _is_part(path: str, section: str) -> bool:
 def _flat_values(text: str) -> dict[str, Any]:
     """Return dotted names with values of a job file; {} if it is not YAML."""
     try:
-        values = [one.values for one in readings(text, "job")][-1]
-    except (ConfigError, IndexError):
+        values = read_yaml(text, "job").values
+    except ConfigError:
         return {}
     return dict(flat(values)) if isinstance(values, Mapping) else {}

@@ -6,6 +6,7 @@ import fcntl
 import inspect
 import json
 import os
+import re
 import signal
 import termios
 import threading
@@ -109,7 +110,6 @@ BAD = [
     ("train: 4", 3, 8, "train", "must be a map of keys and values, got 4"),
     ("train:", 3, 7, "train", "got null; write its keys below it, or remove it"),
     ("train: {epochs: 1}\ntrain: {epochs: 0}", 4, 1, "train", "duplicate key; it was already given at line 3, column 1"),
-    ("train: {epochs: 1}\ntrain: {epochs: 0}", 4, 17, "train.epochs", "must be >= 1, got 0"),
     ("train: {epochs: 0}\ntrain: {epochs: 1}", 3, 17, "train.epochs", "must be >= 1, got 0"),
     ("evaluate: {target: {acuracy: 0.9}}", 3, 21, "evaluate.target.acuracy", "must be a known metric, or be listed in evaluate.metrics; did you mean 'accuracy'?"),
     ("evaluate: {target: {accuracy: high}}", 3, 31, "evaluate.target.accuracy", "must be a number, got 'high'"),
@@ -218,13 +218,12 @@ def test_a_problem_is_one_line_with_file_line_and_column_and_the_count_comes_las
 
 
 def test_everything_wrong_is_reported_in_one_pass_and_nothing_twice() -> None:
-    rows = [row for row in BAD if "\n" not in row[0] and row[0].startswith("train: {")]
-    text = GOOD + "".join(f"# {n}\n" for n in range(3)) + "\n".join(row[0] for row in rows)
+    rows = {row[3]: row for row in BAD if re.fullmatch(r"train: \{\w+: [^{},]+\}", row[0])}
+    text = GOOD + "train:\n" + "".join(f"  {row[0][8:-1]}\n" for row in rows.values())
     found = problems_of(text)
-    for number, row in enumerate(rows):
-        line = 6 + number
-        assert any(one.line == line and one.path == row[3] and row[4] in one.message for one in found), row
-    assert len(found) == len(set(found)) == 2 * len(rows) - 1  # and each but the first is a duplicate key
+    for number, row in enumerate(rows.values()):
+        assert any(one.line == 4 + number and one.path == row[3] and row[4] in one.message for one in found), row
+    assert len(found) == len(rows) > 10
 
 
 def test_a_misspelt_required_key_is_one_error_not_two() -> None:
