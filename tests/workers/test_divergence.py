@@ -15,7 +15,7 @@ from torch import Tensor, nn, optim
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild.errors import UserCodeError
+from hogwild.errors import Diverged, UserCodeError
 from hogwild.shared_memory.scoreboard import Control
 from hogwild.storage.checkpoint import load
 from hogwild.storage.checkpoint_format import newest_good
@@ -505,3 +505,40 @@ def test_a_run_without_a_way_back_fails() -> None:
     divergence = Divergence("rollback", lambda: 2, ruined=True, no_way_back="there is no good checkpoint to go back to")
     assert divergence.decide() is Decision.FAIL
     assert "and there is no good checkpoint to go back to" in divergence.message
+
+
+# ---- at the end ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("is_bad", "said"),
+    [
+        (lambda row: row >= 2, "268 of 270 batches were not applied, the last 268 in a row"),
+        (lambda row: row % 90 != 1, "267 of 270 batches were not applied"),
+        (lambda row: row >= 230, "40 of 270 batches were not applied, the last 40 in a row"),
+        (lambda row: row % 2, ""),
+        (lambda row: row >= 239, ""),
+    ],
+    ids=["all but two", "all but three, spread", "the last 40", "every second", "the last 31"],
+)
+def test_a_job_that_lost_most_of_its_batches_or_the_last_ones_has_diverged(
+    is_bad: Callable[[int], bool], said: str, tmp_path: Path
+) -> None:
+    rows = torch.arange(270.0)[:, None]
+    factors = torch.tensor([float("nan") if is_bad(row) else 1.0 for row in range(270)])
+
+    def loss(output: Tensor, row: Tensor) -> Tensor:
+        return (output * factors[row.long()]).square().mean()
+
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    settings: dict[str, Any] = {"procs": 0, "batch_size": 1, "shuffle": "none", "run_dir": tmp_path / "run"}
+    settings["supervise"] = {"on_nan": "skip"}
+    data = TensorDataset(rows / 270, rows)
+    if not said:
+        assert hogwild.train(model, data, loss, optimizer, **settings).state == "succeeded"
+        return
+    with pytest.raises(Diverged, match=said):
+        hogwild.train(model, data, loss, optimizer, **settings)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["state"], summary["error_code"]) == ("failed", "train/diverged")

@@ -7,6 +7,7 @@ carries it out.
 
     ruined, on_nan skip or fail           FAIL
     ruined or diverging, on_nan rollback  ROLL_BACK; FAIL after MOST_IN_VAIN rollbacks without progress
+    diverging when the job ends, or most batches of the job were skipped: it fails, too (`Session.due`)
 
 A checkpoint may be finite and yet belong to a run that cannot recover: parameters of 1e20 whose gradients overflow. So
 a rollback after one without progress goes to an older checkpoint. A rollback made progress when a checkpoint is written
@@ -56,6 +57,11 @@ class Divergence:
         return max(LEAST_IN_A_ROW, IN_A_ROW_PER_WORKER * self.procs())
 
     @property
+    def is_in_a_row(self) -> bool:
+        """True if too many updates in a row were not finite."""
+        return self.in_a_row >= self.limit
+
+    @property
     def older_than(self) -> int | None:
         """Updates of the last rollback's checkpoint, if that made no progress: the next one must be older."""
         return self._older_than if self._in_vain else None
@@ -67,7 +73,7 @@ class Divergence:
         self.in_a_row = not_finite - self._not_finite
 
     def decide(self) -> Decision:
-        if not self.ruined and not (self.goes_back and self.in_a_row >= self.limit):
+        if not self.ruined and not (self.goes_back and self.is_in_a_row):
             return Decision.GO_ON
         is_hopeless = bool(self.no_way_back) or self._in_vain >= MOST_IN_VAIN
         return Decision.ROLL_BACK if self.goes_back and not is_hopeless else Decision.FAIL

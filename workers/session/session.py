@@ -161,10 +161,10 @@ class Session:
 
     def due(self, now: float) -> Due:
         """Return the purpose of the next pause; usually empty."""
-        finish, node = self.stop or self._natural_end(now), self.node
+        decision = self._decide()
+        finish, node = self._trained(self.stop or self._natural_end(now)), self.node
         if node is not None and node.anchor.is_held and finish is not None and finish.state == "succeeded":
             finish = None  # what is being looked at is not the last round
-        decision = self._decide()
         if decision is Decision.ROLL_BACK:
             return Due(rollback=True, finish=finish if finish is not None and finish.state == "stopped" else None)
         if decision is Decision.FAIL:
@@ -231,6 +231,28 @@ class Session:
         if self.node.is_first:
             self.node.wish = self.node.wish or outcome
         return None
+
+    def _trained(self, finish: Outcome | None) -> Outcome | None:
+        """Return the outcome; instead of success, failure for a job that lost most of its batches, or the last ones."""
+        ledger = self.queue.ledger
+        is_lost = ledger.skipped > ledger.done or self.divergence.is_in_a_row
+        if finish is None or finish.state != "succeeded" or not is_lost:
+            return finish
+        words = f"the run has diverged: {self.about_skipped}; all kept checkpoints are finite"
+        return Outcome("failed", Diverged.code, error=Diverged(words))
+
+    @property
+    def about_skipped(self) -> str:
+        """How many batches were not applied, and why, as a phrase."""
+        skipped, total, oldest = self.queue.ledger.skipped, self.queue.total, self.job.train.max_staleness
+        stale = (
+            f"the update was more than {oldest} updates old (train.max_staleness), or " if oldest is not None else ""
+        )
+        last = f", the last {self.divergence.in_a_row} in a row" if self.divergence.is_in_a_row else ""
+        return (
+            f"{skipped:,} of {total:,} batches were not applied{last}, because {stale}the loss or a gradient was not "
+            "finite: lower the learning rate or set train.grad_clip"
+        )
 
     def check_quarantine(self, release: Release) -> TooManyQuarantined | None:
         """Return an error if too much of the job is quarantined."""

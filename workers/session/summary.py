@@ -124,12 +124,8 @@ def _about_stream(session: Session) -> str | None:
 
 
 def _about_skipped(session: Session) -> str | None:
-    skipped, total, oldest = session.queue.ledger.skipped, session.queue.total, session.job.train.max_staleness
-    if skipped <= SKIPPED_SHARE * total:
-        return None
-    finite = "the loss or a gradient was not finite: lower the learning rate or set train.grad_clip"
-    stale = f"the update was more than {oldest} updates old (train.max_staleness), or "
-    return f"{skipped:,} of {total:,} batches were not applied, because {stale if oldest is not None else ''}{finite}"
+    few = session.queue.ledger.skipped <= SKIPPED_SHARE * session.queue.total
+    return None if few else session.about_skipped
 
 
 def _about_workers(session: Session) -> str | None:
