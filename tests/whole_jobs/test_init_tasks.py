@@ -4,6 +4,7 @@ their own. It learns more than the best constant answer knows."""
 import contextlib
 import math
 import sys
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 from hogwild import user_code
 from hogwild.cli.init import TASKS, job_text
 from hogwild.cli.main import run as command
-from hogwild.cli.samples import SAMPLES, sample_files
+from hogwild.cli.samples import ARCHIVE, about_sample, sample_files
 from hogwild.config.load import load_job
 from hogwild.config.locate import source
 from hogwild.data import locate
@@ -103,9 +104,10 @@ def test_every_edit_of_a_task_changes_a_line_and_keeps_the_old_one(task: str) ->
         assert line in written or f"# {line.lstrip()}" in written or line.startswith(("# yaml-language", "name: "))
 
 
-@pytest.mark.parametrize("name", SAMPLES)
-def test_a_sample_is_small_and_the_same_every_time(name: str) -> None:
-    files = sample_files(name)
-    assert files == sample_files(name)
-    assert files and all(0 < len(content) <= LARGEST for content in files.values())
-    assert name in {task.sample for task in TASKS.values()}
+def test_each_sample_belongs_to_a_task_is_small_and_is_described() -> None:
+    with zipfile.ZipFile(ARCHIVE) as archive:
+        held = {Path(path).parts[0] for path in archive.namelist() if "/" in path}
+    assert held == {task.sample for task in TASKS.values() if task.sample}
+    for name in held:
+        assert about_sample(name).endswith(".")
+        assert all(0 < len(content) <= LARGEST for content in sample_files(name).values())
