@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hogwild.errors import ModelError, OptimizerError
 from hogwild.parameters import buffers, state_dicts
-from hogwild.parameters.buffers import MASTER, plan_buffers
+from hogwild.parameters.buffers import MASTER, MergeRule, plan_buffers
 from hogwild.parameters.checks import check_model, check_optimizer
 from hogwild.parameters.flat_layout import NOTHING_LATE, plan_flats, region_name
 from hogwild.parameters.rule_choice import shares_state
@@ -74,18 +74,20 @@ class SharedModel:
         state: str = "private",
         memory_format: str = "auto",
         late: Mapping[str, int] = NOTHING_LATE,
+        buffer_rules: Mapping[str, MergeRule] | None = None,
     ) -> "SharedModel":
         """Move the model's parameters and buffers into shared memory and write the structure file.
 
         `procs` workers (0: one, in this process); `state` private, shared or auto; `memory_format` auto, contiguous,
-        channels_last or own; `late`: parameter -> the first update that trains it. Raises ModelError, OptimizerError,
-        MemoryShortError; then only gradients and the memory format may have changed."""
+        channels_last or own; `late`: parameter -> the first update that trains it; `buffer_rules`: see `plan_buffers`.
+        Raises ModelError, OptimizerError, MemoryShortError; then only gradients and the memory format may have
+        changed."""
         _check(model, optimizer, state)
         old_strides = [own_strides(param) for param in model.parameters()]
         for param in model.parameters():
             param.grad = None  # share_memory() would share gradients too
         channels_last = _convert(model, memory_format)
-        layout, initial = _plan(model, optimizer, procs, state, late)
+        layout, initial = _plan(model, optimizer, procs, state, late, buffer_rules)
         parts = (model, loss, optimizer)
         with _without_state(optimizer):
             structure = dump_structure(layout, parts)
@@ -133,7 +135,7 @@ class SharedModel:
         return buffers.REGION in self.regions
 
     def merge_buffers(self, batches: Sequence[int]) -> None:
-        """Merge the buffers; `batches[k]`: worker k's batches since the last merge. See `buffers.merge`."""
+        """Merge the buffers; `batches[k]`: those that worker k has applied since. See `buffers.merge`."""
         if self.has_buffers:
             buffers.merge(self.layout.buffers, self.regions[buffers.REGION], batches)
 
@@ -221,12 +223,17 @@ def _check(model: nn.Module, optimizer: torch.optim.Optimizer, state: str) -> No
 
 
 def _plan(
-    model: nn.Module, optimizer: torch.optim.Optimizer, procs: int, state: str, late: Mapping[str, int]
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    procs: int,
+    state: str,
+    late: Mapping[str, int],
+    buffer_rules: Mapping[str, MergeRule] | None = None,
 ) -> tuple[SharedLayout, State]:
     flats = plan_flats(model, optimizer, late)
     shared = state == "shared" or (state == "auto" and procs > 1 and shares_state(optimizer, flats))
     state_layout, initial = plan_state(model, flats, optimizer, shared=shared)
-    return SharedLayout(flats, plan_buffers(model), state_layout, max(procs, 1)), initial
+    return SharedLayout(flats, plan_buffers(model, buffer_rules), state_layout, max(procs, 1)), initial
 
 
 def wants_channels_last(model: nn.Module, wish: str) -> bool:
@@ -265,7 +272,7 @@ def converted(model: nn.Module, wish: str) -> Iterator[None]:
 
 def _allocate(layout: SharedLayout) -> dict[str, Region]:
     sizes = {region_name(dtype): size * dtype.itemsize for dtype, size in layout.flats.sizes.items()}
-    sizes[buffers.REGION] = layout.buffers.nbytes * (layout.workers + 1)
+    sizes[buffers.REGION] = layout.buffers.region_nbytes(layout.workers)
     sizes[REGION] = layout.state.nbytes * layout.state_blocks
     return {name: Region.allocate(name, nbytes) for name, nbytes in sizes.items() if nbytes}
 

@@ -53,7 +53,7 @@ class SharedLayout:
 
     @property
     def nbytes(self) -> int:
-        buffers = self.buffers.nbytes * (self.workers + 1)
+        buffers = self.buffers.region_nbytes(self.workers)
         return self.flats.nbytes + buffers + self.state.nbytes * self.state_blocks
 
 

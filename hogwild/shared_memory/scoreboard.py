@@ -281,6 +281,10 @@ class Scoreboard:
         """Return the number of batches that each worker has committed in this attempt."""
         return [int(word) for word in self.words[: self.procs, Word.BATCHES]]
 
+    def applied_batches(self) -> list[int]:
+        """Return the number of batches that each worker has committed and not skipped in this attempt."""
+        return [int(word) for word in self.words[: self.procs, Word.LOSSES]]
+
     def set_exchange(self, sync_every: int, active: int = 0, *, for_now: bool = False) -> None:
         """Set `sync_every` (0: direct), the number of workers that train (0: all), and whether this is only a trial.
         Supervisor only, while all workers are parked."""

@@ -1,12 +1,15 @@
 """Buffers: a copy per worker, merged in pauses."""
 
 import copy
+from itertools import zip_longest
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch import nn, optim
 
-from hogwild.parameters.buffers import MASTER, REGION, block_of
+from hogwild.parameters.buffers import MASTER, REGION, MergeRule, block_of, read_live
 from hogwild.parameters.shared_model import SharedModel
 from tests.shared_model import (
     attach,
@@ -137,6 +140,165 @@ def test_batchnorm_of_many_workers_settles_at_the_data(procs):
     assert float((merged.running_var - 9.0).abs().max()) < 1.5
 
 
+MEAN, VARIANCE = 3.0, 6e-4  # of the data: far from the start, which is 0 and 1
+
+
+def train_norm(
+    momentum: float | None, rounds: list[list[int]], dtype: torch.dtype = torch.float32, norm=nn.BatchNorm1d
+) -> tuple[nn.Module, nn.Module, list[torch.Tensor]]:
+    """(merged, what one process has left, the batches). `rounds`: the updates of each worker before each pause."""
+    random = torch.Generator().manual_seed(1)
+    model = norm(2, momentum=momentum, affine=False, track_running_stats=True).to(dtype)
+    model.unused = nn.Parameter(torch.zeros(1))
+    alone, batches = copy.deepcopy(model), []
+    shared = build(model, optim.SGD(model.parameters(), 0.1), procs=len(rounds[0]))
+    workers = [attach(shared, k).model for k in range(len(rounds[0]))]
+    for updates in rounds:
+        for turn in zip_longest(*([worker] * count for worker, count in zip(workers, updates, strict=True))):
+            for worker in filter(None, turn):
+                batches.append((MEAN + VARIANCE**0.5 * torch.randn(4, 2, 3, generator=random)).to(dtype))
+                worker(batches[-1])
+                alone(batches[-1])
+        shared.merge_buffers(updates)
+    return model, alone, batches
+
+
+UPDATES = st.one_of(st.integers(0, 3), st.integers(1, 60))
+
+
+@given(
+    momentum=st.sampled_from([None, 0.0, 0.001, 0.01, 0.1, 0.5, 1.0]),
+    rounds=st.integers(2, 16).flatmap(
+        lambda n: st.lists(st.lists(UPDATES, min_size=n, max_size=n), min_size=1, max_size=3)
+    ),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+@example(momentum=0.1, rounds=[[53, 54]], dtype=torch.float32)
+@example(momentum=0.1, rounds=[[1] * 16], dtype=torch.float32)
+@example(momentum=0.01, rounds=[[1000] * 16], dtype=torch.float32)
+@example(momentum=0.1, rounds=[[500, 1, 0, 20], [500, 500, 0, 0]], dtype=torch.float32)  # one joins late, one dies
+@settings(max_examples=40, deadline=None)
+def test_merged_statistics_are_those_of_one_process_within_the_spread_of_batches(momentum, rounds, dtype):
+    merged, alone, batches = train_norm(momentum, rounds, dtype)
+    assert int(merged.num_batches_tracked) == int(alone.num_batches_tracked) == len(batches)
+    for found, one_process, start, seen in (
+        (merged.running_mean, alone.running_mean, 0.0, [batch.mean((0, 2)) for batch in batches]),
+        (merged.running_var, alone.running_var, 1.0, [batch.var((0, 2)) for batch in batches]),
+    ):
+        assert found.dtype == dtype
+        if not batches or momentum == 0.0:
+            assert found.tolist() == [start] * 2
+            continue
+        own = torch.stack(seen).double()
+        spread = own.amax(0) - own.amin(0)
+        rounding = 2e-6 * max(1.0, float(own.abs().max()))
+        assert ((found.double() - one_process.double()).abs() <= spread + rounding).all()
+        left = 0.0 if momentum is None else (1 - momentum) ** len(batches)  # of the start
+        part = (found.double() - left * start) / (1 - left)
+        slack = rounding / (1 - left)
+        assert ((part >= own.amin(0) - slack) & (part <= own.amax(0) + slack)).all()
+
+
+def test_a_cumulative_average_of_many_workers_is_that_of_one_process():
+    merged, alone, _ = train_norm(None, [[7, 1, 30], [2, 40, 0]], torch.float64)
+    assert torch.allclose(merged.running_mean, alone.running_mean, rtol=1e-12)
+    assert torch.allclose(merged.running_var, alone.running_var, rtol=1e-12)
+
+
+def test_a_norm_that_never_counts_is_merged_by_batches():
+    merged, alone, _ = train_norm(0.1, [[30, 40]], norm=nn.InstanceNorm1d)
+    assert torch.allclose(merged.running_var, alone.running_var, atol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_variance_in_half_precision_is_never_negative(dtype):
+    model = nn.BatchNorm1d(1, affine=False)
+    model.unused = nn.Parameter(torch.zeros(1))
+    shared = build(model.to(dtype), optim.SGD([model.unused], 0.1), procs=8)
+    for worker in range(8):
+        one = attach(shared, worker).model
+        one.running_var.fill_(0.898)  # below 0.9, by rounding
+        one.num_batches_tracked.add_(1)
+    shared.merge_buffers([1] * 8)
+    assert 0 <= float(model.running_var) <= 0.9**8 + 0.01
+
+
+def test_a_layer_that_runs_twice_a_batch_or_for_one_worker_only_is_weighed_by_its_own_counter():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.norm, self.rare = nn.Linear(2, 2), nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+
+        def forward(self, x, rarely=False):
+            return self.fc(self.rare(x) if rarely else self.norm(self.norm(x) + x))
+
+    random = torch.Generator().manual_seed(1)
+    model = Twice()
+    alone = copy.deepcopy(model)
+    shared = build(model, optim.SGD(model.parameters(), 0.1), procs=2)
+    first, second = (attach(shared, k).model for k in range(2))
+    for _ in range(20):
+        for one in (first, second):
+            x = 1 + 0.02 * torch.randn(8, 2, generator=random)
+            one(x)
+            alone(x)
+        first(x, rarely=True)
+        alone(x, rarely=True)
+    shared.merge_buffers([40, 20])
+    assert torch.allclose(model.norm.running_var, alone.norm.running_var, atol=0.01)
+    assert torch.equal(model.rare.running_var, first.rare.running_var)
+    assert torch.allclose(model.rare.running_var, alone.rare.running_var, atol=1e-6)
+
+
+def test_a_death_between_a_counter_and_its_average_lets_the_start_weigh_a_little_more():
+    model = nn.BatchNorm1d(1)
+    shared = build(model, optim.SGD(model.parameters(), 0.1), procs=2)
+    first, second = (attach(shared, k).model for k in range(2))
+    first.num_batches_tracked.add_(1)  # killed here: the variance was not stored
+    second(torch.tensor([[0.0], [0.1]]))
+    shared.merge_buffers([1, 1])
+    assert 0.9**2 <= float(model.running_var) <= 0.96
+
+
+def test_a_live_reader_sees_what_a_merge_would_give():
+    model = nn.BatchNorm1d(2)
+    shared = build(model, optim.SGD(model.parameters(), 0.1), procs=2)
+    workers = [attach(shared, k).model for k in range(2)]
+    layout, region = shared.layout.buffers, shared.regions[REGION]
+    batches = [0, 0]
+    for merges in (False, True, False):
+        for k, worker in enumerate(workers):
+            for _ in range(20 * (k + 1)):
+                worker(3 + 0.02 * torch.randn(8, 2))
+                batches[k] += 1
+        live = torch.empty(layout.nbytes, dtype=torch.uint8)
+        read_live(layout, region, batches, live)
+        shared.merge_buffers([20, 40]) if merges else None
+        if merges:
+            batches = [40, 80]
+            shared.merge_buffers([0, 0])
+    read_live(layout, region, batches, live)
+    shared.merge_buffers([20, 40])
+    assert torch.equal(live, layout.block(region, MASTER))
+    assert float(model.running_var.max()) < 0.01
+
+
+def test_a_sum_in_a_float_is_added_up_and_a_measured_average_merged_as_one_process_leaves_it():
+    model = Buffers()
+    rules = {"mean": MergeRule(0.5), "scratch": MergeRule(0.0)}
+    shared = SharedModel.build(
+        model, nn.CrossEntropyLoss(), optim.SGD(model.parameters(), 0.1), procs=2, buffer_rules=rules
+    )
+    first, second = (attach(shared, k).model for k in range(2))
+    for worker, count in ((first, 1), (second, 2)):
+        for _ in range(count):
+            worker.mean.mul_(0.5).add_(0.5 * 9.0)
+            worker.scratch.add_(1.0)
+    shared.merge_buffers([1, 2])
+    assert model.mean.tolist() == [1 / 8 + 9 * 7 / 8, 2 / 8 + 9 * 7 / 8]
+    assert model.scratch.item() == 3.0
+
+
 def test_buffers_that_user_code_replaces_are_taken_back():
     class Replacing(nn.Module):
         def __init__(self):
@@ -172,5 +334,5 @@ def test_a_running_average_poisoned_by_a_skipped_batch_is_left_out(batches):
     first.mean.copy_(torch.tensor([float("nan"), 2.0]))
     second.mean.copy_(torch.tensor([2.0, 2.0]))
     shared.merge_buffers(batches)
-    assert model.mean.tolist() == [1 + batches[1] / sum(batches), 2.0]
+    assert model.mean.tolist() == [2.0 if batches[1] else 1.0, 2.0]  # the master's, or the other worker's alone
     assert torch.equal(first.mean, model.mean)

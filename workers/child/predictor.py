@@ -1,7 +1,7 @@
 """The predictor: answers calls with the model that is being trained, over parameters that it may only read.
 
     flats, buffers, scoreboard   mapped with PROT_READ: a store would kill this process, never change a parameter
-    own buffers                  private copies, read again before each call from the worker that has trained most
+    own buffers                  private copies, before each call merged from those of all workers, as in a pause
 
 Nobody waits for it, and it waits for nobody. What it reads while workers write is what evaluations of no pause would
 see: each parameter is whole (aligned words), but neighbouring ones, in a row, too, may come from before and after an
@@ -126,10 +126,9 @@ class PredictorLoop:
     def _refresh_buffers(self) -> None:
         if self._theirs is None or self._own is None:
             return
-        batches = self._board.batches()
-        block = buffers.block_of(max(range(len(batches)), key=batches.__getitem__)) if any(batches) else buffers.MASTER
-        layout = self._layout.buffers
-        layout.block(self._own, buffers.block_of(OWN)).copy_(layout.block(self._theirs, block))
+        layout, ahead = self._layout.buffers, max(1, int(self._board.control_words[Control.SYNC_EVERY]))
+        batches = [count + ahead for count in self._board.applied_batches()]
+        buffers.read_live(layout, self._theirs, batches, layout.block(self._own, buffers.block_of(OWN)))
 
     # ---- rows as JSON
 

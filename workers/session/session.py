@@ -284,7 +284,7 @@ class Session:
     def merge_buffers(self, now: float) -> None:
         """Merge per-worker buffers into the master, by the pause_task. All workers are parked."""
         self.clock.paused_since_s = self.clock.paused_since_s or now
-        batches = self.board.batches()
+        batches = self.board.applied_batches()
         since = [new - old for new, old in zip(batches, self._merged_batches, strict=True)]
 
         def fetch_and_merge() -> None:
