@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,10 +134,14 @@ def test_a_consistent_answer_is_that_of_the_checkpoint_which_its_pause_wrote(
             found.append(calls.call({**HEADER, "consistent": True}, CONTENT, limit_s=None))
     job.send(signal.SIGTERM)
     job.wait()
+    # The predictor has the threads of a worker and the processor's own code path; this process has others, which add in
+    # another order: the last bits differ. An update moves an output by far more.
+    near = partial(torch.allclose, rtol=1e-5, atol=1e-5)
     for answer in found:
-        checkpoint = job.run_dir / "checkpoints" / f"update-{answer[0]['updates']:09d}"
+        updates = answer[0]["updates"]
         with torch.no_grad():
-            assert torch.equal(outputs(answer), hogwild.load(checkpoint).model(ROWS))
+            wanted = hogwild.load(job.run_dir / "checkpoints" / f"update-{updates:09d}").model(ROWS)
+        assert all(near(outputs(one), wanted) == (one[0]["updates"] == updates) for one in found), (wanted, found)
 
 
 def test_what_cannot_be_predicted_is_told_and_the_next_call_is_answered(job: Job) -> None:
@@ -214,7 +219,9 @@ def test_a_callback_that_asks_after_the_workers_have_left_is_told_at_once(tmp_pa
     rule = torch.optim.SGD(model.parameters(), lr=0.01)
     data, options = TensorDataset(x, x[:, :1]), {"procs": 1, "epochs": 1000000, "run_dir": tmp_path / "run"}
     hogwild.train(model, data, torch.nn.MSELoss(), rule, callbacks=[asking], **options)
-    assert isinstance(asking.error, RunEndedError) and "does not run (stopping" in str(asking.error)
+    # `run/no-answer` would be the error of a call that waited for a predictor. Callbacks have a thread of their own, so
+    # that the run's end may be recorded before the call, or not.
+    assert isinstance(asking.error, RunEndedError) and asking.error.code == "run/ended"
 
 
 def test_a_job_without_processes_says_that_it_has_no_predictor(start_job: StartJob, tmp_path: Path) -> None:
