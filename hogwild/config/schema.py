@@ -279,7 +279,9 @@ class Checkpoint(Section):
     every_updates: Whole | None = Field(default=None, ge=1, description="Updates between checkpoints.")
     keep: Whole = Field(default=3, ge=1, description="Newest checkpoints to keep, in case one is damaged.")
     keep_best: bool = Field(default=True, description="Write a checkpoint at the best evaluation and keep it.")
-    on_signal: bool = Field(default=True, description="Write a checkpoint before stopping on Ctrl-C or SIGTERM.")
+    on_signal: bool = Field(
+        default=True, description="Write a checkpoint before stopping on Ctrl-C, SIGTERM or SIGUSR1."
+    )
 
 
 class Supervise(Section):

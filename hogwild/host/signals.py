@@ -25,8 +25,9 @@ from hogwild.errors import UsageError
 from hogwild.host.resource_tracker import ensure_resource_tracker
 
 # Compared by name, so that this module can be imported on systems that lack some of them.
-STOP_SIGNALS = tuple(s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP"))
-CHILD_SIGNALS = tuple(s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"))
+NOTICES = tuple(s for s in signal.Signals if s.name in ("SIGUSR1", "SIGUSR2"))  # a scheduler's, before its time limit
+STOP_SIGNALS = (*(s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP")), *NOTICES)
+CHILD_SIGNALS = STOP_SIGNALS
 
 
 def signal_name(number: int) -> str:
@@ -51,6 +52,12 @@ def give_back(former: dict[int, Any]) -> None:
     for number, handler in former.items():
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
     former.clear()
+
+
+def _is_the_callers(number: int) -> bool:
+    """Return whether the program that called us handles a scheduler's notice itself (submitit does)."""
+    handler = signal.getsignal(number)
+    return number in NOTICES and callable(handler) and not isinstance(getattr(handler, "__self__", None), StopSignals)
 
 
 class Manner(enum.Enum):
@@ -82,7 +89,7 @@ class StopSignals:
     def install(self) -> None:
         """Install the handler for every stop signal that is not ignored (nohup, background jobs of scripts)."""
         for number in STOP_SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:
+            if signal.getsignal(number) != signal.SIG_IGN and not _is_the_callers(number):
                 self._former[number] = signal.signal(number, self._note_signal)
 
     def restore(self) -> None:
@@ -108,7 +115,7 @@ class StopSignals:
         if self.manner is Manner.RAISES:
             self.received.append(number)
             raise Interrupted(number)
-        if number == signal.SIGHUP and self.received:
+        if self.received and number not in (signal.SIGINT, signal.SIGTERM):
             return  # as in SignalWatch
         if self.received and self.manner is Manner.ENDS:
             try:
@@ -192,8 +199,8 @@ def require_main_thread() -> None:
 class SignalWatch:
     """Signals in the supervisor while a job runs: Ctrl-C and SIGTERM are only noted, and wake a poll on `fileno()`.
 
-    `received` holds SIGINT or SIGTERM (SIGHUP counts as SIGTERM) in order of arrival, `received_at` their monotonic
-    times. Main thread only."""
+    `received` holds SIGINT, SIGTERM (SIGHUP counts as SIGTERM) or, as the first, a notice, in order of arrival;
+    `received_at` their monotonic times. Main thread only."""
 
     def __init__(self, *, raises_second: bool = False, before: StopSignals | None = None) -> None:
         """`raises_second`: a second signal raises `Interrupted` where it arrives (`procs: 0`, where code that may hang
@@ -214,7 +221,8 @@ class SignalWatch:
         self._former_wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in STOP_SIGNALS:
             # nohup is respected. An ignored SIGINT (background job of a script) is not: whoever sends it means it.
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            is_nohup = number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
+            if not is_nohup and not _is_the_callers(number):
                 self._former[number] = signal.signal(number, self._note_signal)
         for noted in self._before.taken_over() if self._before else ():
             self._note(noted)
@@ -232,9 +240,12 @@ class SignalWatch:
             raise Interrupted(self.received[1])
 
     def _note(self, number: int) -> None:
-        if number == signal.SIGHUP and self.received:
-            return  # a closing terminal may send several, from kernel and shell: not a second order
-        self.received.append(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
+        if self.received and number not in (signal.SIGINT, signal.SIGTERM):
+            return  # a closing terminal or a scheduler may send several, to us and to a shell: not a second order
+        if self.received and self.received[-1] in NOTICES and number == signal.SIGTERM:
+            self.received[-1] = number  # the time limit itself, after its notice: a checkpoint may be half written
+            return
+        self.received.append(signal.SIGTERM if number == signal.SIGHUP else number)
         self.received_at.append(time.monotonic())
 
     def fileno(self) -> int:
@@ -269,11 +280,11 @@ def leave_signals_to_main() -> None:
 
 
 def worker_signals(on_terminate: Callable[[], None], stacks: int) -> None:
-    """Set a child's handlers, in its main thread. Ctrl-C and hang-up are ignored, because the supervisor handles them;
-    SIGTERM calls `on_terminate`, which should only set a flag; SIGUSR1 and crashes write all stacks to the descriptor
-    `stacks`, which must stay open."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    """Set a child's handlers, in its main thread. Ctrl-C, hang-up and SIGUSR2, which a scheduler may send to all
+    processes of a job, are ignored, because the supervisor handles them; SIGTERM calls `on_terminate`, which should
+    only set a flag; SIGUSR1 and crashes write all stacks to the descriptor `stacks`, which must stay open."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: on_terminate())
     write_stacks_to(stacks)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)

@@ -276,6 +276,36 @@ def test_a_terminal_that_hangs_up_twice_gives_one_order() -> None:
         assert watch.received == [signal.SIGTERM]
 
 
+@pytest.mark.parametrize("number", host.NOTICES)
+def test_a_schedulers_notice_and_its_time_limit_are_one_order(number: int) -> None:
+    with host.SignalWatch() as watch:
+        send_to_self(number)
+        send_to_self(number)  # srun and the batch script may both pass it on
+        assert watch.received == [number]
+        for orders in ([signal.SIGTERM], [signal.SIGTERM] * 2):
+            send_to_self(signal.SIGTERM)
+            assert watch.received == orders
+    with host.SignalWatch() as watch:
+        send_to_self(number)
+        send_to_self(signal.SIGINT)  # a person's
+        assert watch.received == [number, signal.SIGINT]
+
+
+def test_a_notice_that_the_calling_program_handles_is_its_own() -> None:
+    noted: list[int] = []
+    former = signal.signal(signal.SIGUSR1, lambda number, frame: noted.append(number))
+    try:
+        with host.raising_on_signals() as stops:
+            send_to_self(signal.SIGUSR1)
+            stops.hand_over()
+            with host.SignalWatch(before=stops) as watch:
+                send_to_self(signal.SIGUSR1)
+                send_to_self(signal.SIGUSR2)
+                assert noted == [signal.SIGUSR1] * 2 and watch.received == [signal.SIGUSR2]
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+
+
 def test_nohup_is_respected() -> None:
     former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -390,7 +420,7 @@ def test_a_worker_starts_deaf_then_ignores_ctrl_c_writes_its_stack_and_leaves_on
             assert process.stdin and process.stdout
             pidfd = host.pidfd_open(process.pid)
             assert process.stdout.readline() == "started\n"
-            for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
                 host.kill_by_pidfd(pidfd, number)
             process.stdin.write("\n")
             process.stdin.flush()

@@ -100,6 +100,25 @@ def test_a_stop_does_not_wait_for_a_worker_in_a_long_operation(
     assert resumed(start_job, ended, jobs_folder / "held-resumed").leases["quarantined"] == 0
 
 
+@pytest.mark.parametrize(("name", "further"), [("SIGUSR1", []), ("SIGUSR2", ["train.procs=0"])])
+def test_a_schedulers_notice_to_all_processes_stops_the_job_with_a_checkpoint(
+    tmp_path: Path, start_job: Callable[..., Job], name: str, further: list[str]
+) -> None:
+    diary = tmp_path / "diary"
+    job = start_job(tmp_path / "job", *counting(diary, "model.init_args.pace_s=0.2", *further))
+    job.wait_for_updates(5)
+    for pid in (*job.workers().values(), job.process.pid):  # as by srun
+        os.kill(pid, signal.Signals[name])
+    ended = job.wait()
+    assert (ended.status, ended.reason) == (75, ("stopped", name)), ended.stderr
+    assert ended.summary["restarts"] == 0 and not ended.left_behind
+    assert f"{name}: writing a checkpoint and stopping\n" in ended.stderr
+    good, rejected = newest_good(ended.run_dir / "checkpoints")
+    assert not rejected and good is not None and good.name == ended.summary["checkpoint"]
+    (diary / "hurry").touch()
+    resumed(start_job, ended, tmp_path / "resumed")
+
+
 def test_a_job_whose_processes_all_stood_still_for_longer_than_a_stall_goes_on(frozen: tuple[Job, float]) -> None:
     job, since_s = frozen
     workers = job.workers()

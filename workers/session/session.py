@@ -208,7 +208,8 @@ class Session:
         self.stop = Outcome("stopped", name, exit_status=0 if self.node is not None else None)
         self.journal.event("signal", name=name)
         what = "writing a checkpoint and stopping" if self.job.checkpoint.on_signal else "stopping"
-        self.journal.show_message(f"{name}: {what} (send it again to stop at once)")
+        again = "" if number in host.NOTICES else " (send it again to stop at once)"
+        self.journal.show_message(f"{name}: {what}{again}")
 
     def _natural_end(self, now: float) -> Outcome | None:
         if self.queue.is_finished:
