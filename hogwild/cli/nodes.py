@@ -1,5 +1,6 @@
 """`train --nodes N`: a cluster on this machine, to try a job before it goes to real ones. Starts torchrun once per
-node, on loopback, each with its part of the cores; Ctrl-C reaches every node once."""
+node, each with its part of the cores; Ctrl-C reaches every node once. Nothing listens beyond loopback: torchrun's store
+has no password, so the first node's gets our listening socket instead of one on every address."""
 
 import contextlib
 import os
@@ -18,25 +19,30 @@ from hogwild.monitoring.run_status import EXIT_STATUS, read_object
 from hogwild.storage.run_directory import new_folder, part_of
 
 LOOPBACK = "127.0.0.1"
-# torchrun, tied to the life of this process.
-AGENT = (
-    "import runpy; from hogwild import host; host.die_with_parent({parent}); "
-    "runpy.run_module('torch.distributed.run', run_name='__main__')"
-)
+# torchrun, tied to the life of this process. A store that is not the first node's ignores the socket.
+AGENT = """
+import functools, runpy
+from hogwild import host
+host.die_with_parent({parent})
+from torch.distributed.elastic.rendezvous import static_tcp_rendezvous as rendezvous
+rendezvous.TCPStore = functools.partial(rendezvous.TCPStore, master_listen_fd={listening})
+runpy.run_module("torch.distributed.run", run_name="__main__")
+"""
 POLL_MS = 200
 
 
 def train_on_nodes(nodes: int, run: Path, command: Sequence[str]) -> int:
     """Train with `nodes` nodes until all have ended; return the exit status of the job. `command`: what follows
     `hogwild train`, the same for all."""
-    port, cores = _free_port(), sorted(host.affinity())
+    cores = sorted(host.affinity())
     before = _summaries(run, nodes)
     agents: list[subprocess.Popen[bytes]] = []
     with host.SignalWatch() as watch, tempfile.TemporaryDirectory(prefix="hogwild-nodes-") as logs:
         try:
-            for node in range(nodes):
-                own = cores[node * len(cores) // nodes : (node + 1) * len(cores) // nodes]
-                agents.append(_start(node, nodes, port, own or cores, command, logs))
+            with socket.create_server((LOOPBACK, 0)) as listening:  # then the first agent's alone: it ends with it
+                for node in range(nodes):
+                    own = cores[node * len(cores) // nodes : (node + 1) * len(cores) // nodes]
+                    agents.append(_start(node, nodes, listening, own or cores, command, logs))
         finally:
             host.set_affinity(cores)
         print_message(f"{nodes} nodes on this machine; run directory {run}")
@@ -58,12 +64,13 @@ def checked(nodes: int, resume: Path | None, run_dir: Path | None, name: str) ->
 
 
 def _start(
-    node: int, nodes: int, port: int, cores: Sequence[int], command: Sequence[str], logs: str
+    node: int, nodes: int, listening: socket.socket, cores: Sequence[int], command: Sequence[str], logs: str
 ) -> subprocess.Popen[bytes]:
     """Start the agent of one node. Only the first one shows progress and the result; all show warnings. `logs`: a
     folder for torchrun, which would leave one of its own."""
+    agent, port = AGENT.format(parent=os.getpid(), listening=listening.fileno()), listening.getsockname()[1]
     torchrun = [
-        *(sys.executable, "-c", AGENT.format(parent=os.getpid()), "--nnodes", str(nodes), "--nproc-per-node", "1"),
+        *(sys.executable, "-c", agent, "--nnodes", str(nodes), "--nproc-per-node", "1"),
         *("--node-rank", str(node), "--master-addr", LOOPBACK, "--master-port", str(port), "--max-restarts", "0"),
         *("--log-dir", logs),
     ]
@@ -73,6 +80,7 @@ def _start(
         [*torchrun, "-m", "hogwild", "train", *command, *quiet],
         stdout=None if node == 0 else subprocess.DEVNULL,
         stdin=subprocess.DEVNULL,
+        pass_fds=[listening.fileno()] if node == 0 else [],
         start_new_session=True,  # the terminal's Ctrl-C reaches this process only, which passes it on once
     )
 
@@ -104,13 +112,6 @@ def _pass_on(agent: "subprocess.Popen[bytes]", number: int) -> None:
             os.close(pidfd)
     if not nodes and agent.poll() is None:
         agent.send_signal(number)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _summaries(run: Path, nodes: int) -> dict[Path, dict[str, Any]]:

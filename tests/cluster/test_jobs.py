@@ -12,7 +12,7 @@ import pytest
 from hogwild.monitoring.run_status import read_status
 from tests.cluster.running import SAMPLES, Nodes, all_have_trained, assert_each_once, counted, counting, effects_of
 from tests.helpers.jobs import start
-from tests.helpers.processes import PATIENCE_S, wait_for
+from tests.helpers.processes import PATIENCE_S, marked, wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -138,6 +138,8 @@ def test_the_end_of_the_first_node_ends_all_with_the_last_round_and_the_same_com
 def test_nodes_of_one_command_say_which_has_the_newest_checkpoint_and_how_to_go_on(tmp_path: Path) -> None:
     job = start(tmp_path, "train", *counted(tmp_path), "--nodes", "2")
     wait_for("updates of both nodes", lambda: all_have_trained(job.status()))
+    sockets = [one for pid in marked(job.mark) for one in psutil.Process(pid).net_connections("inet")]
+    assert {one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
     psutil.Process(job.status()["pid"]).kill()
     (tmp_path / "diary" / "hurry").touch()
     ended = job.wait()
