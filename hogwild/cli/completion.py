@@ -7,6 +7,7 @@ line parser and job.schema.json; neither torch nor pydantic is imported, because
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -138,7 +139,7 @@ def _options(command: Any) -> Iterator[Word]:
 def _paths(unfinished: str, ending: str) -> Iterator[Word]:
     """Yield folders, and files with this ending."""
     shown, slash, _ = unfinished.rpartition("/")
-    folder = Path(shown + slash).expanduser()
+    folder = Path(os.path.expanduser(shown + slash))
     try:
         entries = sorted(folder.iterdir())
     except OSError:  # missing, or not readable

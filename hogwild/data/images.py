@@ -66,7 +66,7 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
         self._mode = MODES[channels]
         self._mean = _per_channel(who, "mean", mean, channels, 0.0)
         self._deviation = _per_channel(who, "deviation", deviation, channels, 1.0)
-        self.folder = _find(Path(path).expanduser(), split, root, who)
+        self.folder = _find(Path(os.path.expanduser(path)), split, root, who)
         self.classes = _classes(self.folder, classes, who)
         self._names, counts = _pictures(self.folder, self.classes)
         self._labels = np.repeat(np.arange(len(counts)), counts)

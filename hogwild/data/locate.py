@@ -21,7 +21,7 @@ _chosen: Path | None = None
 def set_data_dir(path: str | os.PathLike[str] | None) -> None:
     """Set DIR for this process, in place of HOGWILD_DATA; None restores the variable. For `--data-dir`."""
     global _chosen
-    _chosen = None if path is None else Path(path).expanduser().absolute()
+    _chosen = None if path is None else Path(os.path.expanduser(path)).absolute()
 
 
 def data_dir() -> Path | None:
@@ -29,13 +29,13 @@ def data_dir() -> Path | None:
     if _chosen is not None:
         return _chosen
     named = os.environ.get("HOGWILD_DATA")
-    return Path(named).expanduser().absolute() if named else None
+    return Path(os.path.expanduser(named)).absolute() if named else None
 
 
 def folders(root: str | os.PathLike[str] | None, own: str | None) -> list[Path]:
     """Return the folders to search, in order. `own` is the data set's own folder below DIR; a relative `root` lies
     beside the job file, or in the current folder."""
-    found = [] if root is None else [folder / Path(root).expanduser() for folder in beside()]
+    found = [] if root is None else [folder / Path(os.path.expanduser(root)) for folder in beside()]
     directory = data_dir()
     if directory is not None:
         found += [directory / own] if own else []
@@ -92,7 +92,7 @@ def _missing(wanted: Sequence[Wanted], folder: Path) -> str:
 
 def find_file(who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None, advice: str) -> Path:
     """Return the path of a user's own file. Raises NotFoundError with the searched folders."""
-    given = Path(path).expanduser()
+    given = Path(os.path.expanduser(path))
     where = [given.parent] if given.is_absolute() else [*folders(root, None), *beside()]
     return find([Wanted((given.name if given.is_absolute() else str(given),))], where, who, advice)[0]
 

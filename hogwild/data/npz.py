@@ -43,7 +43,7 @@ class Npz(TensorDataset):
         root: str | os.PathLike[str] | None = None,
     ) -> None:
         advice = "It is your own file: write it with numpy.savez(path, x=..., y=...)."
-        file = find_file(f"Npz(path={str(Path(path).expanduser())!r})", path, root, advice)
+        file = find_file(f"Npz(path={str(Path(os.path.expanduser(path)))!r})", path, root, advice)
         names = [inputs] if isinstance(inputs, str) else list(inputs)
         arrays = _read(file, names if target is None else [*names, target])
         tensors = [_input_tensor(file, name, array) for name, array in zip(names, arrays, strict=False)]

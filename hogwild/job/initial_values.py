@@ -10,6 +10,7 @@ state, which follows its parameters row by row."""
 
 import fnmatch
 import json
+import os
 import pickle
 import re
 import struct
@@ -209,7 +210,7 @@ def _as_map(spec: str | InitFrom) -> InitFrom:
 
 def _found(given: str) -> Path:
     """Find a user's file: beside the job file, in the current folder, in the data folders."""
-    path = Path(given).expanduser()
+    path = Path(os.path.expanduser(given))
     where = [Path()] if path.is_absolute() else [*beside(), *folders(None, None)]
     for folder in where:
         if (folder / path).exists():

@@ -22,7 +22,7 @@ from hogwild import host
 from hogwild.errors import ServiceError, UsageError
 from hogwild.service.environment import STATE
 from hogwild.service.states import VERSION, JobOrder
-from hogwild.storage.files import TEMPORARY, replace
+from hogwild.storage.files import TEMPORARY, home, replace
 from hogwild.storage.records import explained
 
 FORMAT = 1  # of the folder; a newer one is refused
@@ -40,9 +40,9 @@ def state_folder(given: Path | None) -> Path:
     if given is None and (named := os.environ.get(STATE)):
         given = Path(named)
     if given is None:
-        home = os.environ.get("XDG_STATE_HOME")
-        given = (Path(home) if home else Path.home() / ".local/state") / "hogwild"
-    return given.expanduser().absolute()
+        named = os.environ.get("XDG_STATE_HOME")
+        given = (Path(named) if named else home() / ".local/state") / "hogwild"
+    return Path(os.path.expanduser(given)).absolute()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hogwild.storage.files import TEMPORARY
+from hogwild.storage.files import TEMPORARY, home
 from hogwild.storage.published_folder import (
     MANIFEST,
     entry_of,
@@ -31,7 +31,7 @@ def cache_root() -> Path:
     """Return the folder of compiled code and downloads: $XDG_CACHE_HOME/hogwild if that is an absolute path, as
     freedesktop.org specifies, else ~/.cache/hogwild."""
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (named if named.is_absolute() else Path.home() / ".cache") / "hogwild"
+    return (named if named.is_absolute() else home() / ".cache") / "hogwild"
 
 
 def new_scratch() -> Path:

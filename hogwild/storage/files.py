@@ -13,6 +13,13 @@ TEMPORARY = ".tmp-"
 MOST_BYTES = 16 << 20  # of a file that any code may have written
 
 
+def home() -> Path:
+    """Return the user's home folder; without one (HOME unset in a container, a user without an entry in passwd) a place
+    that nobody can write to, not even root."""
+    found = Path(os.path.expanduser("~"))
+    return found if found.is_absolute() else Path(os.devnull)
+
+
 @contextlib.contextmanager
 def temporary(file: Path) -> Iterator[Path]:
     """Yield the temporary name beside `file`, to be written and renamed; remove it at the end if it still exists."""
