@@ -146,8 +146,8 @@ class ChaosReport:
         folder = self.run_dir / "report"
         with explained(f"cannot write the report to {folder}"):
             folder.mkdir(exist_ok=True)
-            (folder / "chaos.json").write_text(json.dumps(self.as_json(), indent=2) + "\n")
-            (folder / "chaos.md").write_text(self.markdown())
+            (folder / "chaos.json").write_text(json.dumps(self.as_json(), indent=2) + "\n", "utf-8")
+            (folder / "chaos.md").write_text(self.markdown(), "utf-8")
 
 
 def _as_json(outcome: FaultOutcome) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def draw(report: ChaosReport) -> str:
     except ImportError:
         return f"no plot: matplotlib is not installed ({INSTALL})"
     file = report.run_dir / METRICS
-    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
     records = [line for line in lines if line["kind"] == "train" and line["samples_per_s"] is not None]
     if not records:
         return "no plot: the job wrote no metrics (log.jsonl)"

@@ -34,7 +34,7 @@ def events_of(run_dir: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, A
 def read_json(file: Path) -> dict[str, Any]:
     """Return the content, or {} if the file does not exist yet."""
     try:
-        return dict(json.loads(file.read_text()))
+        return dict(json.loads(file.read_text("utf-8")))
     except FileNotFoundError:
         return {}
 

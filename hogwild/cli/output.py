@@ -88,7 +88,7 @@ def hold_standard_streams() -> None:
     if sys.stderr is None:  # `print(file=None)` would write to standard output
         sys.stderr = os.fdopen(os.dup(LAST_STANDARD), "w")
     for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show `→` is shown `\u2192`, not an error
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):  # POSIX: the latter
             stream.reconfigure(errors="backslashreplace")
 
 

@@ -58,7 +58,7 @@ def reopenable(job_file: Path, text: str, folder: Path) -> Path:
     if job_file.is_file():
         return job_file
     copy = folder / "job.yaml"
-    copy.write_text(text)
+    copy.write_text(text, "utf-8")
     return copy
 
 

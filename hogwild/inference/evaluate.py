@@ -163,7 +163,7 @@ def _write(columns: dict[str, np.ndarray], file: Path) -> None:
 
 def _write_csv(file: Path, columns: dict[str, np.ndarray]) -> None:
     order = {"targets": "target", "predicted": "predicted", "outputs": "output"}
-    with open(file, "w", newline="") as stream:
+    with open(file, "w", newline="", encoding="utf-8") as stream:
         table = csv.writer(stream)
         flat = {one: columns[key].reshape(len(columns[key]), -1) for key, one in order.items() if key in columns}
         widths = {name: each.shape[1] for name, each in flat.items()}

@@ -79,7 +79,7 @@ def read_names(folder: Path) -> Mapping[str, Any]:
     run: `names`, `sizes`, `columns`, `unseen` (`row_names.KnownNames`). Empty if there is no file. Raises RunError."""
     file = next((one for one in (folder / NAMES, folder.parent.parent / NAMES) if one.exists()), folder / NAMES)
     try:
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text("utf-8"))
         parts = {"names": dict(found["names"]), "sizes": dict(found["sizes"]), "columns": found.get("columns")}
         return parts | {"unseen": dict(found.get("unseen") or {})}
     except FileNotFoundError:

@@ -234,7 +234,7 @@ def clear(folder: Path) -> None:
 def read_phases(folder: Path, worker: int) -> PhaseRecord | None:
     """Read a worker's phases; None if there is no file, or an incomplete one."""
     with suppress(OSError, ValueError, KeyError):
-        return PhaseRecord.from_json(json.loads((folder / phases_name(worker)).read_text()))
+        return PhaseRecord.from_json(json.loads((folder / phases_name(worker)).read_text("utf-8")))
     return None
 
 
@@ -251,7 +251,7 @@ def report(folder: Path, workers: int, window: Window) -> str:
             _write_merged(folder, range(workers), missing)
         notes = list(_notes(records, window, missing))
         with explained(f"cannot write {folder / 'phases.txt'}"):
-            (folder / "phases.txt").write_text("\n".join(phase_table(entered, window) + notes) + "\n")
+            (folder / "phases.txt").write_text("\n".join(phase_table(entered, window) + notes) + "\n", "utf-8")
     except RunDirError as error:
         return f"warning: {error}"
     lines = phase_table(entered, window, widest=WIDEST) + notes
@@ -263,7 +263,7 @@ def _write_merged(folder: Path, workers: Iterable[int], missing: dict[int, str])
     file = folder / "merged.json"
     aside = file.with_name(f".tmp-{file.name}")
     try:
-        with open(aside, "w") as stream:
+        with open(aside, "w", encoding="utf-8") as stream:
             stream.writelines(merged(_traces(folder, workers, missing)))
             is_empty = stream.tell() == 0
         if not is_empty:

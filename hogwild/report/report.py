@@ -225,7 +225,7 @@ def page(title: str, parts: Iterable[str], data: Mapping[str, Any] | None) -> st
 
 
 def _file(name: str) -> str:
-    return (FILES / name).read_text()
+    return (FILES / name).read_text("utf-8")
 
 
 def header(title: str, lines: Sequence[str], found: Headline | None = None) -> str:

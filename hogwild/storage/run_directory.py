@@ -163,7 +163,7 @@ class RunDir:
         """Replace the file `name` atomically; with `sync` it also survives a power cut. Raises RunDirError."""
         file = self.path / name
         with explained(f"cannot write {file}"):
-            replace(file, text.encode(), sync)
+            replace(file, text.encode("utf-8", "surrogateescape"), sync)  # a path with any bytes
         return file
 
     def write_json(self, name: str, value: object, *, sync: bool = False) -> Path:
@@ -181,7 +181,7 @@ class RunDir:
     def read_json(self, name: str) -> Any:
         """Return the content of a JSON file of the run; None if it is missing or not JSON."""
         try:
-            return json.loads((self.path / name).read_text())
+            return json.loads((self.path / name).read_text("utf-8"))
         except (OSError, ValueError):
             return None
 

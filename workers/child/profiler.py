@@ -196,7 +196,7 @@ class TorchProfile(Profile):
         file = self._folder / phases_name(self._worker)
         aside = file.with_name(f".tmp-{file.name}")
         try:
-            aside.write_text(json.dumps(record.to_json()) + "\n")
+            aside.write_text(json.dumps(record.to_json()) + "\n", "utf-8")
             aside.replace(file)
         except OSError as error:
             print(f"profile: {file} cannot be written: {error}", file=sys.stderr)

@@ -233,7 +233,7 @@ class Stacks:
         file = self._file("supervisor")
         kernel = [thread.in_full() for thread in host.kernel_threads(os.getpid())]
         _append(file, f"{heading}: the supervisor, pid {os.getpid()}", kernel)
-        with contextlib.suppress(OSError), open(file, "a") as stream:
+        with contextlib.suppress(OSError), open(file, "a", encoding="utf-8") as stream:
             faulthandler.dump_traceback(stream, all_threads=True)
 
     def _note_others(self, heading: str, known: set[int]) -> None:

@@ -32,7 +32,7 @@ def write_choice(rundir: RunDir, job: Job, remark: str) -> None:
 def _header(rundir: RunDir, keep: Callable[[str], bool]) -> str:
     """Return the comments at the head of resolved.yaml that `keep` accepts."""
     with explained(f"cannot read {rundir.resolved_file}"):
-        lines = rundir.resolved_file.read_text().splitlines(keepends=True)
+        lines = rundir.resolved_file.read_text("utf-8").splitlines(keepends=True)
     return "".join(line for line in lines if line.startswith("#") and keep(line))
 
 

@@ -177,7 +177,7 @@ class _Joining:
 
     def _sees(self, token: str) -> bool:
         try:
-            found = json.loads((self._session.rundir.path.parent / GROUP_FILE).read_text())
+            found = json.loads((self._session.rundir.path.parent / GROUP_FILE).read_text("utf-8"))
         except (OSError, ValueError):
             return False
         return bool(found.get("token") == token)
