@@ -151,7 +151,7 @@ def train(
             job, job_file, job_text = resumed(own_run(resume, os.environ), overrides, flags)
         else:
             if continued is not None:
-                overrides = [f"model.init_from.path={json.dumps(str(continued.absolute()))}", *overrides]
+                overrides = [*overrides, f"model.init_from.path={json.dumps(str(continued.absolute()))}"]
             job, job_text = load(job_file, overrides, flags)
     if nodes is not None:
         from hogwild.cli.nodes import checked, train_on_nodes

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from hogwild.data.ids import IdRows
 from hogwild.data.row_features import read_features, with_features
 from hogwild.data.text_parsing.parsing import Parsed, Parsing
 from hogwild.data.text_parsing.word_columns import in_order
-from hogwild.data.triples import in_numbers_of
 from hogwild.errors import DataError
+from hogwild.feeds.named_rows import held_out
 from hogwild.feeds.packed import MEMBERSHIPS, Packed
 from hogwild.formatting import counted as number_of
 
@@ -151,6 +152,8 @@ class Rated:
 class RatedParsing(Parsing):
     """Base class: turns parsed ratings into the packed table. Its sources have `holdout`."""
 
+    version = 2  # a holdout by a hash of names
+
     def table(self, rated: Rated, duplicates: str) -> Parsed:
         """Return the table, sorted by user and item. Raises DataError for duplicate pairs, if they fail."""
         self.compile("ids")
@@ -228,8 +231,6 @@ class RatedParsing(Parsing):
 
     def _part(self, rated: Rated, names: dict[str, np.ndarray]) -> Rated:
         """Return the wanted part, in the same order."""
-        from hogwild.kernels.parsing.ordering import held_out
-
         holdout: Holdout = self.source.holdout
         is_held = np.zeros(len(rated.user), np.bool_)
         if holdout.last:
@@ -239,7 +240,8 @@ class RatedParsing(Parsing):
             first = len(is_held) - max(1, round(holdout.fraction * len(is_held)))
             is_held[:] = rated.time >= np.partition(rated.time, first)[first]
         else:
-            held_out(rated.user, rated.item, np.uint64(holdout.seed), holdout.fraction, is_held)
+            columns = (names["users"], rated.user), (names["items"], rated.item)
+            is_held = held_out(columns, holdout.fraction, holdout.seed)
         rows = np.flatnonzero(is_held == holdout.is_test)
         if not len(rows):
             how = f"last {holdout.last}" if holdout.last else f"fraction {holdout.fraction}"
@@ -268,7 +270,7 @@ class RatedParsing(Parsing):
         if {*names} - {*like.names}:
             raise DataError(f"{self.source.path}: data.train has no ratings", code="data/val-unlike-train")
         for ids, kind in ((rated.user, "users"), (rated.item, "items")):
-            ids[:] = in_numbers_of(like.names[kind], names[kind])[ids]
+            ids[:] = IdRows(like.names[kind]).rows(names[kind])[ids]
         is_known = (rated.user >= 0) & (rated.item >= 0)
         if not (unknown := int(np.count_nonzero(~is_known))):
             return rated

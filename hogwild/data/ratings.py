@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from hogwild.data.ids import IdRows
 from hogwild.data.locate import bad_argument, choice, find_file, require
 from hogwild.data.rating_table import DELIMITERS, ORDER, Columns, Holdout, Rated, RatedParsing, form_of
 from hogwild.data.text_file import TextFile
@@ -216,13 +217,15 @@ class _RatingsParsing(RatedParsing):
     def places(self, user: str, item: str) -> list[str]:
         """Return the lines of one pair in the file, by reading it again."""
         found: list[str] = []
-        wanted, (user_column, item_column, *_) = (user.encode(), item.encode()), self.form.columns
+        wanted, (user_column, item_column, *_) = (IdRows([user]), IdRows([item])), self.form.columns
         before = 0
         for content in self.contents(self.begin()):
             lines = content.removesuffix(b"\n").split(b"\n")
             for number, line in enumerate(lines, before + 1):
                 fields = [field.strip(b'\r"') for field in line.split(self.form.delimiter.encode())]
-                if len(fields) > max(user_column, item_column) and (fields[user_column], fields[item_column]) == wanted:
+                if len(fields) <= max(user_column, item_column):
+                    continue
+                if wanted[0].row(fields[user_column]) == wanted[1].row(fields[item_column]) == 0:
                     found.append(self.place(number))
             before += len(lines)
         return found

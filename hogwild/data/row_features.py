@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hogwild.data.ids import WHITE, IdRows
 from hogwild.data.text_file import MARK, TextFile
 from hogwild.errors import DataError
 
@@ -32,7 +33,7 @@ def read_features(path: Path) -> dict[tuple[str, str], float]:
     if has_tabs:
         lines = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
     for fields in _parsed(lines, path):
-        fields = [field.strip() for field in fields]
+        fields = [field.strip(WHITE) for field in fields]
         if not any(fields) or (lines.line_num == 1 and [field.lower() for field in fields[1:2]] == ["feature"]):
             continue
         if len(fields) not in (2, 3) or not (fields[0] and fields[1]):
@@ -73,12 +74,12 @@ def _weight(text: str, before: float, path: Path, line: int) -> float:
 def with_features(names: Any, given: dict[tuple[str, str], float]) -> tuple[Any, list[str], list[str]]:
     """Return `names` with those that only the features know behind them; the features' names, in alphabetical order;
     and the entries "row feature weight", numbers, in order of row and feature."""
-    rows = {str(name): row for row, name in enumerate(names)}
-    more = [name for name in dict.fromkeys(name for name, _ in given) if name not in rows]
-    rows |= {name: len(names) + number for number, name in enumerate(more)}
+    known = IdRows(names)
+    more = [name for name in dict.fromkeys(name for name, _ in given) if known.row(name) < 0]
+    rows = IdRows([*names, *more])
     features = sorted({feature for _, feature in given})
     numbers = {feature: number for number, feature in enumerate(features)}
-    entries = sorted((rows[name], numbers[feature], weight) for (name, feature), weight in given.items())
+    entries = sorted((rows.row(name), numbers[feature], weight) for (name, feature), weight in given.items())
     if more:
         is_numbers = isinstance(names, np.ndarray) and names.dtype.kind == "i" and all(map(_is_number, more))
         names = np.append(names, np.array(more, np.int64)) if is_numbers else [*map(str, names), *more]

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hogwild.data.ids import IdRows
 from hogwild.data.locate import choice, find_file, require
 from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Tell
 from hogwild.data.text_parsing.word_columns import WordColumns, in_order, numbered
@@ -76,7 +77,7 @@ class _TriplesParsing(Parsing):
         names = {kind: values for kind, (_, values) in zip(kinds, ordered, strict=True)}
         if self.like is not None:
             theirs = {kind: self.like.names[kind] for kind in kinds}
-            tables = [in_numbers_of(theirs[kind], names[kind]) for kind in kinds]
+            tables = [IdRows(theirs[kind]).rows(names[kind]).astype(np.int32) for kind in kinds]
             ranks = [table[numbers] for table, numbers in zip(tables, ranks, strict=True)]
             names = theirs
         triples = np.stack([ranks[0][codes[0]], ranks[1][codes[1]], ranks[0][codes[2]]], axis=1)
@@ -88,10 +89,3 @@ class _TriplesParsing(Parsing):
                 "entities or relations"
             )
         return np.ascontiguousarray(triples[is_known]), names
-
-
-def in_numbers_of(theirs: Any, ours: Any) -> np.ndarray:
-    """Return each name's number in the training data, (n,) int32; -1 if it is not there. Compared as text: 12, from a
-    file with only numbers, equals "12" in another."""
-    places = {str(name): number for number, name in enumerate(theirs)}
-    return np.array([places.get(str(name), -1) for name in ours], np.int32)

@@ -112,13 +112,18 @@ def place_of(dataset: Any, number: int) -> str:
 def division(count: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     """Split rows by seed into (train, held out), (n,) int64 each. Raises DataError if one part is empty."""
     held = round(count * fraction)
+    require_both(held, count, fraction)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(mix(seed, -2)))
+    return order[held:], order[:held]
+
+
+def require_both(held: int, count: int, fraction: float) -> None:
+    """Raise DataError unless the training and the held-out part have a sample each."""
     if not 0 < held < count:
         raise DataError(
             f"data.val.fraction {fraction} of {count} samples leaves {held} to evaluate; both parts need at least one",
             code="data/split",
         )
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(mix(seed, -2)))
-    return order[held:], order[:held]
 
 
 # ---- what lies in memory already ------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def sources_of(
         is_read_through = job.data.feed == "auto" and not is_packed and is_data and is_iterable(val)
         read_now = None if is_read_through else val
         if is_packed:
-            trained, held = read_packed(job, train, read_now, reader)
+            trained, held = read_packed(job, train, read_now, reader, notes)
         else:
             trained, held = _read(train, read_now, reader, channels_last)
         if job.data.lanes is None:

@@ -17,6 +17,7 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hogwild.config.field_types import Component
-from hogwild.config.schema import InitFrom
+from hogwild.config.load import Job
+from hogwild.config.of_run import recorded
+from hogwild.config.schema import InitFrom, Split
 from hogwild.data.locate import beside, folders
 from hogwild.data.vector_file import has_vectors
-from hogwild.errors import ModelError, NotFoundError
+from hogwild.errors import HogwildError, ModelError, NotFoundError
 from hogwild.job.identity import identity_of, names_beside, read_names
 from hogwild.job.parameter_groups import no_match
 from hogwild.job.pretrained import NamedVectors
@@ -39,7 +42,7 @@ from hogwild.parameters.state_layout import initial_state
 from hogwild.parameters.trial_step import parameters_of
 from hogwild.storage.checkpoint import load as load_checkpoint
 from hogwild.storage.checkpoint_format import MANIFEST, newest_good
-from hogwild.storage.run_directory import BEST
+from hogwild.storage.run_directory import BEST, RESOLVED
 
 SHOWN = 12  # names in a list, before "and N more"
 WRAPPED = ("state_dict", "model", "model_state_dict")  # keys that training scripts use in their own files
@@ -61,6 +64,33 @@ def known_names(spec: str | InitFrom | None) -> KnownNames:
     given = _as_map(spec)
     path = _found(given.path)
     return KnownNames.kept(read_names(path if path.is_dir() else path.parent), given.gone)
+
+
+def held_out_note(job: Job, *, is_by_name: bool) -> str:
+    """Return what to say of a held-out part that the run whose model is taken may have been trained on; "" for
+    nothing. `is_by_name`: rows are held out by their names, so that the same ones are in both runs."""
+    path = None if job.model.init_from is None else _found(_as_map(job.model.init_from).path)
+    split = _split_of(job)
+    if path is None or split is None or not path.is_dir():
+        return ""
+    if isinstance(job.data.val, Split) and not is_by_name:
+        return (
+            "data.val.fraction: rows of this data are held out by their place, not by a name: if the data have changed "
+            f"since, {path} may have been trained on some of them; use a file of its own as data.val"
+        )
+    run = path if (path / RESOLVED).exists() else path.parent.parent
+    with suppress(HogwildError):  # not a run of ours, or of a version before
+        if (before := _split_of(recorded(run)[0])) != split:
+            return f"data.val: {split} is held out, {before} in {path}, which may have been trained on some of it"
+    return ""
+
+
+def _split_of(job: Job) -> dict[str, Any] | None:
+    """Return how the job divides its data into a training and a held-out part; None if it does not."""
+    if isinstance(job.data.val, Split):
+        return {"fraction": job.data.val.fraction, "seed": job.seed}
+    holdout = job.data.train.init_args.get("holdout") if job.data.val is not None else None
+    return None if holdout is None else {key: value for key, value in holdout.items() if key != "part"}
 
 
 @dataclass(frozen=True, slots=True)

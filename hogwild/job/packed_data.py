@@ -21,7 +21,8 @@ from hogwild.config.field_types import Component
 from hogwild.config.load import Job
 from hogwild.config.schema import Split
 from hogwild.errors import DataError, ModelError
-from hogwild.feeds.materialise import Held, Reader, division
+from hogwild.feeds.materialise import Held, Reader, division, require_both
+from hogwild.feeds.named_rows import columns_of, held_out, rows_in
 from hogwild.feeds.packed import Packed
 from hogwild.job.row_names import NOTHING_KNOWN, KnownNames
 from hogwild.user_code import build, resolve
@@ -104,8 +105,8 @@ def require_fitting(model: Component, made: Any) -> None:
         )
 
 
-def read_packed(job: Job, train: Any, val: Any, reader: Reader) -> tuple[Held, Held | None]:
-    """Return (training data, held-out data). Raises DataError."""
+def read_packed(job: Job, train: Any, val: Any, reader: Reader, notes: list[str]) -> tuple[Held, Held | None]:
+    """Return (training data, held-out data). Adds to `notes` how many rows are in both. Raises DataError."""
     packed = train if isinstance(train, Packed) else train.pack(reader, "data.train", None, job.data.on_bad_line)
     if packed.samples == 0:
         raise DataError("data.train: the data set is empty; there is nothing to train on", code="data/empty")
@@ -115,8 +116,7 @@ def read_packed(job: Job, train: Any, val: Any, reader: Reader) -> tuple[Held, H
                 "data.val.fraction: a text cannot be split; use a separate data set (hogwild.data.WordPairs)",
                 code="data/split",
             )
-        parts = division(packed.samples, val.fraction, job.seed)
-        trained, held = (packed.copy_rows(f"data-{k}", np.sort(part.numpy())) for k, part in enumerate(parts))
+        trained, held = (packed.copy_rows(f"data-{k}", p) for k, p in enumerate(_parts(packed, val.fraction, job.seed)))
         return Held((), None, trained), Held((), None, held)
     if val is None:
         return Held((), None, packed), None
@@ -128,7 +128,23 @@ def read_packed(job: Job, train: Any, val: Any, reader: Reader) -> tuple[Held, H
     held_back = val if isinstance(val, Packed) else val.pack(reader, "data.val", packed, job.data.on_bad_line)
     if held_back.samples == 0:
         raise DataError("data.val: the data set is empty; there is nothing to evaluate", code="data/empty")
+    ours, theirs = columns_of(packed), columns_of(held_back)
+    if ours is not None and theirs is not None and (many := rows_in(ours, theirs)):
+        notes.append(
+            f"data.val: {many:,} of its {held_back.samples:,} rows are in data.train, too: the figures are partly of "
+            "what was trained on; divide the file by one `holdout`, with part: train there and part: test here"
+        )
     return Held((), None, packed), Held((), None, held_back)
+
+
+def _parts(packed: Packed, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of (train, held out), by their names if they have any. Raises DataError if one part is empty."""
+    if (columns := columns_of(packed)) is None:
+        trained, held = division(packed.samples, fraction, seed)
+        return np.sort(trained.numpy()), np.sort(held.numpy())
+    is_held = held_out(columns, fraction, seed)
+    require_both(int(is_held.sum()), packed.samples, fraction)
+    return np.flatnonzero(~is_held), np.flatnonzero(is_held)
 
 
 def names_of(train: Any, packed: Packed | None) -> dict[str, Any] | None:

@@ -239,6 +239,14 @@ def test_a_row_is_dropped_after_as_many_runs_without_it_as_the_job_says(ratings:
     assert "users by name: 6 kept, 0 new, 1 gone" in said and "user 0" not in rows_of(ratings / "four")
     said = train(say, "five", "--continue", "one", "model.init_from.gone=drop")
     assert "users by name: 6 kept, 0 new, 1 gone" in said
+    said = train(
+        say,
+        "whole",
+        "--continue",
+        "one",
+        "model={class_path: hogwild.models.MatrixFactorization, init_args: {factors: 3}}",
+    )
+    assert "users by name" in said, "a section given as a whole does not take the run away"
     said = train(say, "six", "model.init_from=one", "model.init_from.gone=drop")  # a text, then a field of the map
     assert "users by name: 6 kept, 0 new, 1 gone" in said
 

@@ -13,6 +13,7 @@ from hogwild.errors import DataError
 from hogwild.kernels.parsing.found import EMPTY, FIELDS, FOUND, LINES, ROWS
 
 MOST_WORDS = 2**31 - 2
+WHOLE = re.compile(rb"(0|[1-9][0-9]{0,17})(?:\.0+)?")  # 7.0: pandas writes it where a value is missing
 ONE_BYTE = b"\x1f"  # replaces a delimiter of two bytes, which pyarrow does not know
 
 
@@ -66,6 +67,8 @@ class WordColumns:
         if table.num_rows != lines or any(column.null_count for column in table.columns):
             return None
         words = [table.column(str(column)).chunk(0) for column in self.columns]
+        if b" " in text and any(not word.strip() for column in words for word in column.dictionary.to_pylist()):
+            return None
         rating = np.ones(lines, np.float32)
         if self.rating >= 0:
             with np.errstate(over="ignore"):  # the value becomes infinite
@@ -87,7 +90,7 @@ class WordColumns:
         found: list[bytes] = []
         rating, wanted = 1.0, 1 + max(*self.columns, self.rating)
         for at, field in fields_of(line, self.delimiter, has_quotes=not self.is_exact):
-            if len(found) in self.columns and not field:
+            if len(found) in self.columns and not field.strip():
                 raise BadLine(EMPTY, at)
             if len(found) == self.rating:
                 rating = number_in(field, at)
@@ -121,22 +124,19 @@ def numbered(path: Any, columns: list[list[Any]]) -> tuple[list[np.ndarray], lis
 
 
 def in_order(words: list[bytes]) -> tuple[np.ndarray, Any]:
-    """Return (rank of each word (n,) int32, sorted names): numerically as int64 if all are numbers, else
-    alphabetically."""
-    numbers = _whole_numbers(words)
-    if numbers is not None:
-        order = np.argsort(numbers, kind="stable")
-    else:
-        order = np.array(sorted(range(len(words)), key=words.__getitem__), np.int64)
-    ranks = np.empty(len(words), np.int32)
-    ranks[order] = np.arange(len(words), dtype=np.int32)
-    if numbers is not None:
-        return ranks, numbers[order]
-    return ranks, [words[place].decode("utf-8", "backslashreplace") for place in order]
+    """Return (rank of each word (n,) int32, sorted names): numerically as int64 if all are whole numbers, else
+    alphabetically. Words that are one id, as in `hogwild.data.ids`, have one rank."""
+    words = [word.strip() for word in words]
+    if (numbers := _whole_numbers(words)) is not None:
+        kept, ranks = np.unique(numbers, return_inverse=True)
+        return ranks.astype(np.int32), kept
+    names = sorted({*words})
+    places = {word: place for place, word in enumerate(names)}
+    ranks = np.array([places[word] for word in words], np.int32)
+    return ranks, [word.decode("utf-8", "backslashreplace") for word in names]
 
 
 def _whole_numbers(words: list[bytes]) -> np.ndarray | None:
     """Return the numbers; None if one has another spelling: 007 and 7 are two ids."""
-    if not all(word.isdigit() and len(word) < 19 and (word[:1] != b"0" or word == b"0") for word in words):
-        return None
-    return np.array([*map(int, words)], np.int64)
+    found = [one for word in words if (one := WHOLE.fullmatch(word))]
+    return np.array([int(one[1]) for one in found], np.int64) if len(found) == len(words) else None

@@ -3,7 +3,6 @@
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, kernel
-from hogwild.kernels.rng import STEP, mixed
 
 FREQUENT = np.int64(2**31 - 1)  # higher counts are treated as this one
 PLACE = np.int64(2**32)  # of a key: the count above, the index below
@@ -103,16 +102,6 @@ def counted(keys, order, begins, out):  # type: ignore[no-untyped-def]
         key = keys[order[i]]
         out[begins[key]] = order[i]
         begins[key] += 1
-
-
-@kernel
-def held_out(user, item, seed, share, chosen):  # type: ignore[no-untyped-def]
-    """Set chosen[i] to whether the pair belongs to `share` of all, by a hash of the pair and `seed`: it is on the same
-    side whatever else the file holds. splitmix64's mixer, twice."""
-    for i in range(len(user)):
-        bits = mixed(seed ^ (np.uint64(user[i]) << np.uint64(32)) ^ np.uint64(item[i]))
-        bits = mixed(bits + STEP)
-        chosen[i] = np.float64(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0) < share
 
 
 def items_by_user(user: np.ndarray, item: np.ndarray, users: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:

@@ -61,7 +61,6 @@ def _libsvm() -> None:
 def _ids() -> None:
     ordering.are_sorted(_ints(0), _ints(0))
     ordering.counted(_ints(0), _ints(0), _longs(2), _ints(0))
-    ordering.held_out(_ints(0), _ints(0), np.uint64(0), 0.5, np.zeros(0, np.bool_))
 
 
 def _ratings() -> None:

@@ -1,0 +1,42 @@
+"""Ids of users, items and entities as people write them: 7, 7.0, "7" and " 7 " are one id, 007 is another."""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+WHITE = " \t\r\n\v\f"  # around an id; other spaces of Unicode are characters of it
+WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")  # as pandas writes whole numbers of a column with a missing value
+
+
+def spelled(name: Any) -> str:
+    """Return an id as text, without white space around it; a whole number without a decimal point."""
+    plain = name.item() if hasattr(name, "item") else name
+    if isinstance(plain, bytes):
+        plain = plain.decode("utf-8", "replace")
+    if isinstance(plain, float) and plain.is_integer():
+        plain = int(plain)
+    return str(plain).strip(WHITE)
+
+
+class IdRows:
+    """The row of each name."""
+
+    def __init__(self, names: Iterable[Any]) -> None:
+        self._rows = {spelled(name): row for row, name in enumerate(names)}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def row(self, name: Any) -> int:
+        """Return the row of a name, -1 for an unknown one."""
+        text = spelled(name)
+        if text not in self._rows:
+            whole = WHOLE.fullmatch(text)
+            text = whole[1] if whole else f"{text}.0"
+        return self._rows.get(text, -1)
+
+    def rows(self, names: Iterable[Any]) -> np.ndarray:
+        """Return the row of each name (n,) int64, -1 for an unknown one."""
+        return np.array([*map(self.row, names)], np.int64)

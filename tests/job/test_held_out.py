@@ -1,0 +1,149 @@
+"""What is held out: a property of names, so that a run that continues on grown data is not evaluated on what the run
+before was trained on; where it is not, the job says so."""
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
+
+from hogwild.config.load import job_from_mapping
+from hogwild.data import Ratings
+from hogwild.feeds.materialise import InTurn
+from hogwild.feeds.named_rows import columns_of
+from hogwild.feeds.packed import Packed
+from hogwild.job.build import build
+from hogwild.job.parts import Parts
+from tests.job.conftest import Say
+
+MODEL = {"class_path": "hogwild.models.MatrixFactorization", "init_args": {"factors": 2}}
+
+
+def parts_of(train: Mapping[str, Any], val: Mapping[str, Any], name: str = "Ratings", **more: Any) -> Parts:
+    """A job of ratings, or triples, as built."""
+    model: Any = MODEL if name == "Ratings" else {"class_path": "hogwild.models.DistMult", "init_args": {"dim": 4}}
+    loss = "torch.nn.MSELoss" if name == "Ratings" else "hogwild.losses.SoftmaxLoss"
+    whole = {"class_path": f"hogwild.data.{name}", "init_args": dict(train)}
+    val = val if "fraction" in val else {"class_path": f"hogwild.data.{name}", "init_args": dict(val)}
+    sections: dict[str, Any] = {
+        "name": "held-out",
+        "model": {**model, **more.pop("model", {})},
+        "loss": {"class_path": loss},
+        "data": {"train": whole, "val": val, "batch_size": 8},
+        "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}},
+        "train": {"procs": 0},
+    }
+    return build(job_from_mapping(sections | more, "test"), None)
+
+
+def named(packed: Packed | None) -> set[tuple[str, ...]]:
+    """The rows as the file spells them."""
+    assert packed is not None
+    columns = columns_of(packed)
+    assert columns is not None
+    return set(zip(*([str(names[row]) for row in rows] for names, rows in columns), strict=True))
+
+
+def divided(file: Path, kind: str, way: str) -> tuple[set[tuple[str, ...]], set[tuple[str, ...]]]:
+    """The names of the (training, held-out) rows, divided by the data set or by the job."""
+    if way == "holdout":
+        train, test = (
+            Ratings(file, holdout={"fraction": 0.3, "part": part}).pack(InTurn(0)) for part in ("train", "test")
+        )
+        return named(train), named(test)
+    parts = parts_of({"path": str(file)}, {"fraction": 0.3}, kind)
+    assert parts.val is not None
+    return named(parts.train.packed), named(parts.val.packed)
+
+
+@pytest.mark.parametrize(("kind", "way"), [("Ratings", "holdout"), ("Ratings", "data.val"), ("Triples", "data.val")])
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32), new=st.sampled_from(["12", "000", "anna", "7.5", "-1", "é", "99999999999"]))
+def test_a_row_stays_on_its_side_whatever_else_the_data_hold(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, way: str, seed: int, new: str
+) -> None:
+    random.seed(seed)
+    file = tmp_path_factory.mktemp("grown") / "table"
+    middle = ["\tlikes" if kind == "Triples" else ""]
+    before = [f"{n}{random.choice(middle)}\t{i}" for n in range(12) for i in random.sample(range(12), 6)]
+    rating = "" if kind == "Triples" else "\t3"
+    file.write_text("".join(f"{line}{rating}\n" for line in before))
+    train, test = divided(file, kind, way)
+    assert len(train) + len(test) == len(before)
+    gone, more = set(random.sample(before, 20)), [f"{new}{middle[0]}\t{i}" for i in range(5)]
+    after = [line for line in before if line not in gone] + more + [f"3{middle[0]}\t{new}x"]
+    random.shuffle(after)
+    file.write_text("".join(f"{line}{rating}\n" for line in after))
+    trained, tested = divided(file, kind, way)
+    assert not (train & tested or test & trained), "a row has changed sides"
+    assert len(trained) + len(tested) == len(after)
+
+
+def test_how_many_rows_of_the_held_out_part_are_trained_on_is_said_unless_it_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "ratings.csv"
+    file.write_text(
+        "user,item,rating,time\n"
+        + "".join(f"u{n},{i},3,{(7 * n + 3 * i) % 10}\n" for n in range(10) for i in range(10))
+    )
+    path, by_hash, last = {"path": str(file)}, {"fraction": 0.2, "seed": 3}, {"last": 2}
+    right: list[dict[str, Any]] = [by_hash, last, {"fraction": 0.3, "by": "time"}]
+    for holdout in right:
+        train, test = ({**path, "holdout": {**holdout, "part": part}} for part in ("train", "test"))
+        assert not [note for note in parts_of(train, test).notes if "are in data.train, too" in note]
+    test = {**path, "holdout": {**last, "part": "test"}}
+    for train, many in (
+        (path, 20),  # the holdout of data.train is forgotten
+        ({**path, "holdout": {**last, "part": "test"}}, 20),  # so is its part
+    ):
+        found = [note for note in parts_of(train, test).notes if "are in data.train, too" in note]
+        assert len(found) == 1 and f"data.val: {many} of its 20 rows are in data.train, too" in found[0]
+    other = parts_of({**path, "holdout": {**by_hash, "part": "train"}}, test)
+    assert other.val is not None
+    both = named(other.train.packed) & named(other.val.packed)
+    assert both and any(f"data.val: {len(both)} of its 20 rows are in" in note for note in other.notes)
+
+
+def test_a_run_that_continues_says_that_its_held_out_rows_may_have_been_trained_on(tmp_path: Path, say: Say) -> None:
+    rated = tmp_path / "ratings.csv"
+    rated.write_text("user,item,rating\n" + "".join(f"u{n},{i},{(n + i) % 5}\n" for n in range(12) for i in range(12)))
+    table = tmp_path / "table.csv"
+    table.write_text("x,y\n" + "".join(f"{n / 10},{n / 5}\n" for n in range(40)))
+    common = ["train.procs=0", "train.epochs=1", "log.tensorboard=false"]
+    data = f"{{class_path: hogwild.data.Ratings, init_args: {{path: {rated}}}}}"
+    mf = [
+        f"data.train={data}",
+        "data.val={fraction: 0.2}",
+        "model.class_path=hogwild.models.MatrixFactorization",
+        "model.init_args={factors: 2}",
+        "loss={class_path: torch.nn.MSELoss}",
+        *["optimizer={class_path: torch.optim.SGD, init_args: {lr: 0.1}}", "evaluate.metrics=[]"],
+    ]
+    csv = [
+        f"data.train={{class_path: hogwild.data.Csv, init_args: {{path: {table}, target: y}}}}",
+        *[
+            "data.val={fraction: 0.2}",
+            "model.class_path=hogwild.models.Mlp",
+            "model.init_args={hidden: [4], classes: 1}",
+        ],
+        *mf[4:],
+    ]
+    words = {
+        "Csv": "are held out by their place, not by a name",
+        "seed": "'seed': 7} is held out, {'fraction': 0.2, 'seed': ",
+    }
+    for name, job, change, word in (
+        ("csv", csv, [], words["Csv"]),
+        ("mf", mf, [], None),
+        ("seed", mf, ["seed=7"], words["seed"]),
+    ):
+        first = str(tmp_path / name)
+        status, text = say("train", "--run-dir", first, *common, *job)
+        assert status == 0 and "may have been trained on" not in text, text
+        status, text = say("train", "--continue", first, "--run-dir", f"{first}-2", *common, *job, *change)
+        assert status == 0, text
+        assert ("may have been trained on" in text) == (word is not None) and (word or "") in text
