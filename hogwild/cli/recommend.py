@@ -75,10 +75,6 @@ def _for_users(ranker: "ItemRanker", chosen: Sequence[str] | None, top: int | No
 
     if ranker.had is None:
         print_message(WITH_RATED)
-    if chosen and (unknown := ranker.unknown(chosen)):
-        print_message(
-            f"{unknown:,} of {len(chosen):,} users are not in the training data: they get the most popular items"
-        )
     encode = encoder_for(out)
     blocks = enumerate(ranker.for_users(chosen, top))
     put_parts(((len(block.user), encode(block, number == 0)) for number, block in blocks), out, "recommendations")
@@ -102,6 +98,7 @@ def _ratings(ranker: "ItemRanker", rated: Sequence[str]) -> dict[str, float | No
 def _lines(option: str, path: str) -> list[str]:
     """Return the lines of a text file, or of standard input ("-"), without empty ones. Raises DataError, and UsageError
     for a file without any."""
+    from hogwild.data.ids import WHITE
     from hogwild.data.locate import read
 
     content = sys.stdin.buffer.read() if path == "-" else read(Path(path))
@@ -109,7 +106,7 @@ def _lines(option: str, path: str) -> list[str]:
         text = content.decode()
     except UnicodeDecodeError as error:
         raise DataError(f"{option} {path}: is not text in UTF-8: {error}", code="data/unreadable") from None
-    found = [line.strip() for line in text.splitlines() if line.strip()]
+    found = [line.strip(WHITE) for line in text.split("\n") if line.strip(WHITE)]
     if not found:
         raise UsageError(f"{option} {path}: has no lines", code="usage/bad-value")
     return found

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hogwild.data.ids import IdRows
 from hogwild.errors import UsageError, did_you_mean
 from hogwild.inference.recommend import Recommendation
 
@@ -24,8 +25,8 @@ def complete(
     triples: np.ndarray | None = None,
 ) -> Recommendation:
     """Return the `top` entities with the highest score in the place of `head` or `tail`, whichever is None, without the
-    answers in `triples` (N, 3) int, those of the training data. `names`: of `entities` and `relations`, by number; 42
-    and "42" are the same. Raises UsageError for an unknown name, and unless exactly one place is None."""
+    answers in `triples` (N, 3) int, those of the training data. `names`: of `entities` and `relations`, by number.
+    Raises UsageError for an unknown name, and unless exactly one place is None."""
     if (head is None) == (tail is None) or relation is None:
         raise UsageError("a question has a relation, and either a head or a tail", code="usage/bad-value")
     if not hasattr(model, "answer_scores"):
@@ -50,8 +51,8 @@ def complete(
 
 
 def _number(names: Mapping[str, Sequence[Any]], kind: str, name: Any) -> int:
-    known = [*map(str, names[kind])]
-    if str(name) not in known:
-        near = did_you_mean(name, known)
-        raise UsageError(f"{str(name)!r} is not among the {len(known):,} {kind}{near}", code="usage/unknown-name")
-    return known.index(str(name))
+    known = IdRows(names[kind])
+    if (row := known.row(name)) < 0:
+        near = did_you_mean(str(name), [*known])
+        raise UsageError(f"{str(name)!r} is not among the {len(names[kind]):,} {kind}{near}", code="usage/unknown-name")
+    return row

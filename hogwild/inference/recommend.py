@@ -6,6 +6,7 @@
 An unknown user gets the most popular items (`item_appeal`: the items' biases), with a note. Items that are not in the
 training data are never recommended."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hogwild.data.ids import IdRows
 from hogwild.errors import UsageError, did_you_mean
 
+log = logging.getLogger(__name__)
 UNKNOWN = "user {user} is not in the training data: these are the most popular items"
+UNKNOWNS = "%s users are not in the training data: they get the most popular items"
 WITH_RATED = "the training data is not available: items that the user has rated may be included"
 TOP = 10  # items, if there are so many
 SCORES_AT_ONCE = 1 << 22
@@ -72,16 +76,16 @@ class Had:
 
 @dataclass(slots=True)
 class ItemRanker:
-    """Recommends items of `items` to users of `users`, named as in the training data; 42 and "42" are the same. `had`:
-    what users have already; None: unknown. Raises UsageError for a model without scores."""
+    """Recommends items of `items` to users of `users`, named as in the training data (`hogwild.data.ids`). `had`: what
+    users have already; None: unknown. Raises UsageError for a model without scores."""
 
     model: Any
     users: Sequence[Any]
     items: Sequence[Any]
     had: Had | None = None
     _allowed: Tensor | None = None  # (items,) bool; None: everything
-    _user_rows: dict[str, int] = field(init=False)
-    _item_rows: dict[str, int] = field(init=False)
+    _user_rows: IdRows = field(init=False)
+    _item_rows: IdRows = field(init=False)
 
     def __post_init__(self) -> None:
         if not (hasattr(self.model, "scores") and hasattr(self.model, "item_appeal")):
@@ -90,8 +94,7 @@ class ItemRanker:
                 "BprFactorization, or a model with the methods `scores` and `item_appeal`",
                 code="usage/no-users",
             )
-        self._user_rows = {str(name): row for row, name in enumerate(self.users)}
-        self._item_rows = {str(name): row for row, name in enumerate(self.items)}
+        self._user_rows, self._item_rows = IdRows(self.users), IdRows(self.items)
 
     def allow(self, names: Sequence[Any]) -> None:
         """Recommend only these items from now on. Raises UsageError for an unknown one."""
@@ -102,7 +105,7 @@ class ItemRanker:
     def for_user(self, user: Any, top: int | None = None) -> Recommendation:
         """Return the `top` items with the highest score for `user`, by default 10; fewer if the user has most of them.
         Raises UsageError if `top` is more than there are."""
-        row = self._user_rows.get(str(user), -1)
+        row = self._user_rows.row(user)
         notes = [UNKNOWN.format(user=user)] if row < 0 else [] if self.had is not None else [WITH_RATED]
         return Recommendation(self._named(self._scores(np.array([row])), top), tuple(notes))
 
@@ -110,9 +113,11 @@ class ItemRanker:
         """Yield the recommendations for `users`, by default all, block by block, as `for_user` gives them."""
         chosen = self.users if users is None else users
         size, items = max(1, SCORES_AT_ONCE // len(self.items)), np.asarray(self.items)
+        if unknown := int((self._user_rows.rows(chosen) < 0).sum()):
+            log.warning(UNKNOWNS, f"{unknown:,} of {len(chosen):,}")
         for start in range(0, len(chosen), size):
             names = chosen[start : start + size]
-            rows = np.array([self._user_rows.get(str(name), -1) for name in names])
+            rows = self._user_rows.rows(names)
             places, found = self._best(self._scores(rows), top)
             which, place = np.nonzero(np.isfinite(found))
             yield RecommendedRows(np.asarray(names)[which], place + 1, items[places[which, place]], found[which, place])
@@ -126,18 +131,13 @@ class ItemRanker:
         scores[had] = -torch.inf
         return Recommendation(self._named(scores[None], top))
 
-    def unknown(self, users: Sequence[Any]) -> int:
-        """Return how many of `users` are not in the training data."""
-        return sum(str(user) not in self._user_rows for user in users)
-
     def knows(self, item: Any) -> bool:
         """Return whether an item has this name."""
-        return str(item) in self._item_rows
+        return self._item_rows.row(item) >= 0
 
     def row_of(self, item: Any) -> int:
         """Return the item's row. Raises UsageError with similar names for an unknown one."""
-        found = self._item_rows.get(str(item))
-        if found is None:
+        if (found := self._item_rows.row(item)) < 0:
             near = did_you_mean(str(item), [*self._item_rows])
             raise UsageError(
                 f"{str(item)!r} is not one of the {len(self.items):,} items{near}", code="usage/unknown-name"

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from hogwild.config.load import Job
 from hogwild.config.of_run import recorded
 from hogwild.data.cache import DatasetCache
+from hogwild.data.ids import IdRows
 from hogwild.data.packed_cache import load as load_kept
 from hogwild.data.text_file import TextStream
 from hogwild.errors import CheckpointError, HogwildError, ModelError, RunError, UsageError
@@ -136,7 +137,13 @@ class Trained:
         entities or users; `kind` says which, if the model has several. Raises UsageError as `vectors_of`, and for an
         unknown name."""
         wanted = [names] if isinstance(names, str) or not isinstance(names, Sequence) else names
-        return self.vectors_of(kind).most_similar([*map(str, wanted)], [*map(str, minus)], top)
+        vectors = self.vectors_of(kind)
+        known = IdRows(vectors.words) if vectors.kind != "words" else None
+        plus, less = (
+            [str(one) if known is None or (row := known.row(one)) < 0 else vectors.words[row] for one in group]
+            for group in (wanted, minus)
+        )
+        return vectors.most_similar(plus, less, top)
 
     @property
     def vectors(self) -> WordVectors:

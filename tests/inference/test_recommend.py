@@ -97,6 +97,23 @@ def test_names_are_found_as_text_and_without_data_a_note_says_so() -> None:
     assert ranker.for_user(42, 3).notes == (WITH_RATED,)
 
 
+@pytest.mark.parametrize("user", [42, 42.0, "42", " 42 ", "42.0", np.float32(42)])
+def test_an_id_is_the_same_however_it_is_written(user: Any, caplog: pytest.LogCaptureFixture) -> None:
+    ranker = ItemRanker(model_of(BprFactorization), *NAMES, Had.of(USERS, random_pairs()))
+    assert ranker.for_user(user) == ranker.for_user(42) and ranker.for_user(user).notes == ()
+    (block,) = ranker.for_users([user], top=3)
+    assert not caplog.records
+    assert block.item.tolist() == [name for name, _ in ranker.for_user(42, top=3).items]
+
+
+def test_unknown_users_of_many_are_counted_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    ranker = ItemRanker(model_of(BprFactorization), *NAMES, Had.of(USERS, random_pairs()))
+    assert [*ranker.for_users([42, "nobody", 43], top=1)]
+    assert [one.getMessage() for one in caplog.records] == [
+        "2 of 3 users are not in the training data: they get the most popular items"
+    ]
+
+
 def test_never_more_items_than_there_are() -> None:
     ranker = ItemRanker(model_of(MatrixFactorization), *NAMES, Had.of(USERS, random_pairs()))
     assert len(ranker.for_user("nobody").items) == ITEMS, "the default is 10, or all"
