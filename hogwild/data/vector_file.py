@@ -1,11 +1,14 @@
 """Files of word vectors: word2vec's text and binary formats (also fastText's .vec), and GloVe's; plain or .gz.
 
 word2vec   a line `words dimensions`, then rows: a word, a space and its numbers, as text or as float32
-GloVe      rows of text without that line; a word may have spaces"""
+GloVe      rows of text without that line; a word may have spaces
+
+White space is ASCII's: other spaces (U+00A0, U+3000) are characters of a word, here as for `hogwild.data.Text`."""
 
 import contextlib
 import gzip
 import mmap
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,6 +21,8 @@ from hogwild.errors import DataError
 
 GZIP = b"\x1f\x8b"
 PEEKED = 1 << 16  # bytes in which the first lines are looked for
+
+NOT_IN_A_WORD = re.compile("[\0-\x20\ud800-\udfff]")  # what separates words, and what UTF-8 does not have
 
 Content = bytes | mmap.mmap
 
@@ -54,6 +59,11 @@ class VectorFile:
         if len(set(words)) != len(words):
             raise _wrong(path, "a word occurs twice")
         return cls(words, np.stack(vectors) if vectors else np.empty((0, width), np.float32), total)
+
+
+def unwritable(words: Iterable[object]) -> list[str]:
+    """Return the words that word2vec's formats cannot represent."""
+    return [word for word in map(str, words) if not word or NOT_IN_A_WORD.search(word)]
 
 
 def has_vectors(path: Path) -> bool:

@@ -67,9 +67,9 @@ def _number(place: Mapping[str, int], word: str) -> int | None:
 def read_pairs(path: Path) -> Iterator[tuple[str, str, float]]:
     """Yield (word, word, score) of each line; tabs or spaces separate them, `#` begins a comment. Raises DataError."""
     for number, line in lines_of(path):
-        parts = line.split("\t") if "\t" in line else line.split()
+        parts = line.split("\t") if "\t" in line else words_of(line)
         try:
-            first, second, score = (part.strip() for part in parts[:3])
+            first, second, score = (part.strip(" ") for part in parts[:3])
             yield first, second, float(score)
         except ValueError:
             raise DataError(
@@ -79,6 +79,11 @@ def read_pairs(path: Path) -> Iterator[tuple[str, str, float]]:
 
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (number, text) of each line that is neither empty nor a comment."""
-    for number, line in enumerate(read(path).decode("utf-8", "replace").splitlines(), 1):
-        if line.strip() and not line.startswith("#"):
-            yield number, line.strip()
+    for number, line in enumerate(read(path).split(b"\n"), 1):
+        if (stripped := line.strip()) and not stripped.startswith(b"#"):
+            yield number, stripped.decode("utf-8", "replace")
+
+
+def words_of(line: str) -> list[str]:
+    """Return the words of a line; ASCII's white space separates them, as in `hogwild.data.Text`."""
+    return [word.decode() for word in line.encode().split()]

@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from hogwild.data.vector_file import VectorFile
-from hogwild.data.word_pairs import lines_of, read_pairs
+from hogwild.data.vector_file import VectorFile, unwritable
+from hogwild.data.word_pairs import lines_of, read_pairs, words_of
 from hogwild.errors import DataError, UsageError, nearest
 from hogwild.metrics.ranks import spearman
 
@@ -187,9 +187,10 @@ class WordVectors:
             file.write(word.encode() + b" " + tail + b"\n")
 
     def _check_words(self) -> None:
-        if bad := next((word for word in self.words if not word or word.split() != [word]), None):
+        if bad := unwritable(self.words):
             raise UsageError(
-                f"{bad!r} cannot be written in word2vec's formats: it has white space", code="usage/bad-value"
+                f"{bad[0]!r} cannot be written in word2vec's formats: it is empty or has white space",
+                code="usage/bad-value",
             )
 
     @classmethod
@@ -207,9 +208,9 @@ def _sections(path: Path) -> Iterator[tuple[str, list[list[str]]]]:
                 yield name, questions
             name, questions = line[1:].strip(), []
             continue
-        if len(line.split()) != 4:
+        if len(words := words_of(line)) != 4:
             raise DataError(f"{path}: line {number}: must have four words, got {line[:60]!r}", code="data/bad-line")
-        questions.append(line.split())
+        questions.append(words)
     if questions:
         yield name, questions
 

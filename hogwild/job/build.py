@@ -17,10 +17,12 @@ from hogwild.config.field_types import Component
 from hogwild.config.load import Job
 from hogwild.config.schema import Split
 from hogwild.data.locate import set_data_dir
+from hogwild.data.vector_file import unwritable
 from hogwild.devices.discovery import require_cpu
 from hogwild.errors import ModelError, OptimizerError
 from hogwild.feeds.materialise import InTurn, Reader
 from hogwild.feeds.named_rows import columns_of
+from hogwild.formatting import counted
 from hogwild.job.checks import batch_of, check_ranked, inspect
 from hogwild.job.data import check_length, ring_spec_of, sources_of
 from hogwild.job.gradient_check import SAMPLES as GRADIENT_SAMPLES
@@ -149,6 +151,12 @@ def from_objects(
     parts.late = late_parameters(model, job.model.freeze)
     never = require_trained(model, optimizer, parts.late, planned_updates(job, source.plan))
     parts.notes += [never] if never else []
+    words = names["names"].get("words", ()) if names is not None and hasattr(model, "vectors") else ()
+    if bad := unwritable(words):
+        parts.notes.append(
+            f"{counted(len(bad), 'word')} such as {bad[0]!r} cannot be written in word2vec's formats: `hogwild export "
+            "--format word2vec` will refuse this model's vectors; write the words without white space to export them"
+        )
     parts.transform = functions.transform
     inspect(job, parts, reader)
     return parts

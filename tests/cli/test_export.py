@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 import hogwild
 from hogwild.cli import main
@@ -342,7 +342,7 @@ def test_vectors_of_words_are_loaded_again(
     ending: str, buckets: int, tmp_path: Path, export: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
-    (tmp_path / "text.txt").write_text("the king and the queen\nthe man and the woman\n" * 200)
+    (tmp_path / "text.txt").write_text("the king and the queen\nthe New\u00a0York and the 東\u3000京\n" * 200)
     data = {"class_path": "hogwild.data.Text", "init_args": {"path": str(tmp_path / "text.txt")}}
     model = {"class_path": "hogwild.models.SkipGram", "init_args": {"dim": 8, "sample": 0, "buckets": buckets}}
     run = train(tmp_path, "words", model, "hogwild.losses.NegativeSampling", data)
@@ -351,3 +351,39 @@ def test_vectors_of_words_are_loaded_again(
     assert status == 0, err
     found, wanted = WordVectors.load_word2vec(out.strip(), binary=ending == "bin"), hogwild.load(run).vectors
     assert found.words == wanted.words and np.array_equal(found.matrix, wanted.matrix)
+    assert {"the", "New\u00a0York", "東\u3000京"} <= {*found.words}
+
+
+class Places(Dataset):
+    """Three places by number, and a number to learn."""
+
+    vocabularies: ClassVar = {"words": ["Rome", "New York", "Los Angeles"]}
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.tensor(index % 3), torch.tensor([float(index)])
+
+
+class Vectors(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.table(x)
+
+    def vectors(self, kind: str) -> Tensor:
+        return self.table.weight
+
+
+def test_vectors_that_cannot_be_exported_are_said_before_training(
+    tmp_path: Path, export: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = {"class_path": f"{__name__}.Vectors"}
+    run = train(tmp_path, "places", model, "torch.nn.MSELoss", {"class_path": f"{__name__}.Places"})
+    said = capsys.readouterr().err
+    assert "note: 2 words such as 'New York' cannot be written in word2vec's formats" in said
+    status, out, err = export(run, "--format", "word2vec")
+    assert (status, out) == (2, "") and "'New York' cannot be written" in err and not list(Path().glob("*.txt"))

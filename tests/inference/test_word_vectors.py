@@ -1,5 +1,6 @@
 """Vectors of words in use: near words, analogies, agreement with people, word2vec's files."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +109,12 @@ def test_agreement_leaves_out_pairs_with_an_unknown_word(vectors: WordVectors, t
     assert vectors.spearman(path).spearman == pytest.approx(-1.0)
     path.write_text("x\ty\t1\n")
     assert vectors.spearman(path).pairs == 0
+    odd = WordVectors(["New\u00a0York", "東\u3000京", "x"], np.eye(3))
+    for separator in "\t ":
+        path.write_text(f"New\u00a0York{separator}東\u3000京{separator}1\n", encoding="utf-8")
+        assert odd.spearman(path).pairs == 1
+    path.write_text(": odd\nNew\u00a0York x x 東\u3000京\n", encoding="utf-8")
+    assert odd.analogies(path)["odd"].asked == 1
 
 
 # ---- analogies
@@ -135,10 +142,22 @@ def test_a_question_of_three_words_is_refused(vectors: WordVectors, tmp_path: Pa
 
 
 def odd_vectors() -> WordVectors:
-    matrix = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+    words = [
+        "the",
+        "naïve",
+        "日本",
+        "a.b",
+        "-",
+        "New\u00a0York",
+        "東\u3000京",
+        "\u00a0",
+        "\u2028x\x85",
+        "\ufeffq\u2003",
+    ]
+    matrix = np.random.default_rng(0).normal(size=(len(words), 6)).astype(np.float32)
     matrix[0, 0] = np.frombuffer(b"\n \n ", "<f4")[0]  # bytes that look like the end of a word
     matrix[1] = [1e-38, -3.4e38, 0, 1 / 3, 16777217, -0.0]
-    return WordVectors(["the", "naïve", "日本", "a.b", "-"], matrix)
+    return WordVectors(words, matrix)
 
 
 @pytest.mark.parametrize("binary", [False, True])
@@ -188,7 +207,8 @@ def test_a_file_that_is_not_word2vecs_is_refused(tmp_path: Path, content: bytes,
     assert caught.value.code == "data/wrong-format"
 
 
-def test_a_word_that_the_format_cannot_say_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="'a b' cannot be written in word2vec's formats"):
-        WordVectors(["a b"], np.zeros((1, 2))).save_word2vec(tmp_path / "v")
+@pytest.mark.parametrize("word", ["a b", "a\n", "\ta", "a\x1fb", "", "\udcff"])
+def test_a_word_that_the_format_cannot_say_is_refused(tmp_path: Path, word: str) -> None:
+    with pytest.raises(UsageError, match=f"{re.escape(repr(word))} cannot be written in word2vec's formats"):
+        WordVectors([word], np.zeros((1, 2))).save_word2vec(tmp_path / "v")
     assert not (tmp_path / "v").exists()
