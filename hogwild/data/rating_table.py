@@ -116,6 +116,12 @@ def _wrong(path: Path, words: str) -> DataError:
 
 TABLE_LIMIT = 1 << 26  # ids up to this, or four times the ratings, use a lookup table; others are sorted
 
+# Numbers since 1970, from 1973 on; a time below is of another kind, or missing.
+UNITS, SCALES = (
+    ("below 1973", "in seconds", "in milliseconds", "in microseconds", "in nanoseconds"),
+    (1e8, 1e11, 1e14, 1e17),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Holdout:
@@ -232,6 +238,8 @@ class RatedParsing(Parsing):
     def _part(self, rated: Rated, names: dict[str, np.ndarray]) -> Rated:
         """Return the wanted part, in the same order."""
         holdout: Holdout = self.source.holdout
+        if rated.time is not None:
+            self._note_scales(rated.time)
         is_held = np.zeros(len(rated.user), np.bool_)
         if holdout.last:
             self._hold_last(rated, len(names["users"]), is_held)
@@ -249,6 +257,15 @@ class RatedParsing(Parsing):
                 f"{self.what}: holdout {how} of {len(rated.user):,} ratings leaves one part empty", code="data/split"
             )
         return rated.rows(rows)
+
+    def _note_scales(self, times: np.ndarray) -> None:
+        """Note times of different units, which cannot be compared."""
+        counts = np.bincount(np.searchsorted(SCALES, np.abs(times), side="right"), minlength=len(UNITS))
+        found = [f"{many:,} {unit}" for unit, many in zip(UNITS, counts.tolist(), strict=True) if many]
+        if len(found) > 1:
+            self.notes.append(
+                f"times seem to have several units ({', '.join(found)}) and are compared as they are: write all in one"
+            )
 
     def _hold_last(self, rated: Rated, users: int, is_held: np.ndarray) -> None:
         """Hold out each user's newest ratings; of the same time, those further down. Who has no others keeps them."""

@@ -118,7 +118,7 @@ def from_objects(
     require_cpu(model.named_parameters(), "the model")
     functions = functions or Functions.of(job)
     reader = reader or InTurn(job.seed)
-    source, held_back, notes = sources_of(job, model, train, val, functions.collate, reader, generator)
+    source, held_back, notes = sources_of(job, model, loss, train, val, functions.collate, reader, generator)
     is_by_name = source.packed is not None and columns_of(source.packed) is not None
     notes += filter(None, [held_out_note(job, is_by_name=is_by_name)])
     check_length(job, source.plan)

@@ -24,7 +24,7 @@ from hogwild.feeds.packed import Packed
 from hogwild.feeds.ring import BatchForm, RingSpec
 from hogwild.feeds.row_reader import RowSource
 from hogwild.formatting import size
-from hogwild.job.packed_data import packs, read_packed
+from hogwild.job.packed_data import is_ranking, liked_rows, packs, read_packed
 from hogwild.job.source import Source
 from hogwild.job.stream_setup import is_iterable, prepare, read_into_memory, slots_of
 from hogwild.job.trial import NORMS
@@ -86,7 +86,7 @@ def check_length(job: Job, plan: EpochPlan) -> None:
 
 
 def sources_of(
-    job: Job, model: nn.Module, train: Any, val: Any, collate: Any, reader: Reader, generator: Tensor | None
+    job: Job, model: nn.Module, loss: Any, train: Any, val: Any, collate: Any, reader: Reader, generator: Tensor | None
 ) -> tuple[Source, Source | None, list[str]]:
     """Return (training data, held-out data or None, notes for the user). Raises DataError, also for a DataLoader."""
     for what, given in (("data.train", train), ("data.val", val)):
@@ -110,9 +110,12 @@ def sources_of(
         is_read_through = job.data.feed == "auto" and not is_packed and is_data and is_iterable(val)
         read_now = None if is_read_through else val
         if is_packed:
-            trained, held = read_packed(job, train, read_now, reader, notes)
+            trained, held = read_packed(job, train, read_now, reader, loss, notes)
         else:
             trained, held = _read(train, read_now, reader, channels_last)
+            if is_ranking(loss):
+                trained = _liked(trained, "data.train", notes)
+                held = held and _liked(held, "data.val", notes)
         if job.data.lanes is None:
             plan = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
         else:
@@ -259,6 +262,11 @@ def ring_spec_of(job: Job, source: Source, procs: int) -> RingSpec | None:
         return None
     loaders = loaders_of(job)
     return source.streamed.ring_spec(slots_of(job, procs, loaders), loaders)
+
+
+def _liked(held: Held, what: str, notes: list[str]) -> Held:
+    rows = liked_rows(held.tensors[-1].numpy(), what, notes)
+    return held if rows is None else Held(tuple(tensor[torch.from_numpy(rows)] for tensor in held.tensors))
 
 
 def _read(train: Dataset, val: Dataset | Split | None, reader: Reader, channels_last: bool) -> tuple[Held, Held | None]:

@@ -25,6 +25,7 @@ from hogwild.feeds.materialise import Held, Reader, division, require_both
 from hogwild.feeds.named_rows import columns_of, held_out, rows_in
 from hogwild.feeds.packed import Packed
 from hogwild.job.row_names import NOTHING_KNOWN, KnownNames
+from hogwild.losses import BprLoss, WarpLoss
 from hogwild.user_code import build, resolve
 
 SIZES, VOCABULARIES = "sizes", "vocabularies"
@@ -105,11 +106,15 @@ def require_fitting(model: Component, made: Any) -> None:
         )
 
 
-def read_packed(job: Job, train: Any, val: Any, reader: Reader, notes: list[str]) -> tuple[Held, Held | None]:
-    """Return (training data, held-out data). Adds to `notes` how many rows are in both. Raises DataError."""
+def read_packed(
+    job: Job, train: Any, val: Any, reader: Reader, loss: Any, notes: list[str]
+) -> tuple[Held, Held | None]:
+    """Return (training data, held-out data). Adds to `notes` what a ranking loss leaves out, and how many rows are in
+    both. Raises DataError."""
     packed = train if isinstance(train, Packed) else train.pack(reader, "data.train", None, job.data.on_bad_line)
     if packed.samples == 0:
         raise DataError("data.train: the data set is empty; there is nothing to train on", code="data/empty")
+    packed = _liked(packed, "data.train", loss, notes)
     if isinstance(val, Split):
         if packed.spec.form == "tokens":
             raise DataError(
@@ -128,6 +133,7 @@ def read_packed(job: Job, train: Any, val: Any, reader: Reader, notes: list[str]
     held_back = val if isinstance(val, Packed) else val.pack(reader, "data.val", packed, job.data.on_bad_line)
     if held_back.samples == 0:
         raise DataError("data.val: the data set is empty; there is nothing to evaluate", code="data/empty")
+    held_back = _liked(held_back, "data.val", loss, notes)
     ours, theirs = columns_of(packed), columns_of(held_back)
     if ours is not None and theirs is not None and (many := rows_in(ours, theirs)):
         notes.append(
@@ -135,6 +141,34 @@ def read_packed(job: Job, train: Any, val: Any, reader: Reader, notes: list[str]
             "what was trained on; divide the file by one `holdout`, with part: train there and part: test here"
         )
     return Held((), None, packed), Held((), None, held_back)
+
+
+def is_ranking(loss: Any) -> bool:
+    """Return whether each sample is a like to the loss, whatever its value."""
+    return isinstance(loss, BprLoss | WarpLoss)
+
+
+def liked_rows(values: np.ndarray, what: str, notes: list[str]) -> np.ndarray | None:
+    """Return the rows (n,) int64 with a value above 0; None if all have one. Adds to `notes` how many have none, or
+    what counts as a like. Raises DataError if none is left."""
+    rows = np.flatnonzero(values > 0)
+    if not len(rows):
+        raise DataError(
+            f"{what}: no pair has a value above 0; the loss takes each pair as a like: give likes the value 1",
+            code="data/empty",
+        )
+    if less := len(values) - len(rows):
+        notes.append(f"{what}: {less:,} of {len(values):,} pairs are left out: a value of 0 or less is no like")
+    elif what == "data.train" and (lowest := values.min()) < values.max():
+        notes.append(f"{what}: each pair is a like, with any value from {lowest:g} to {values.max():g}")
+    return rows if less else None
+
+
+def _liked(packed: Packed, what: str, loss: Any, notes: list[str]) -> Packed:
+    """Return the ratings that the loss may have."""
+    rating = packed.arrays().get("rating") if is_ranking(loss) else None
+    rows = None if rating is None else liked_rows(rating, what, notes)
+    return packed if rows is None else packed.copy_rows(what.replace(".", "-"), rows)
 
 
 def _parts(packed: Packed, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

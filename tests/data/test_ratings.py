@@ -182,6 +182,25 @@ def test_times_are_numbers_or_dates_in_a_column_of_that_name_or_the_fourth(file:
     assert error.value.code == "data/bad-value"
 
 
+def test_times_of_several_units_are_said_before_they_order_anything(file: Path) -> None:
+    def notes(times: list[Any], holdout: dict[str, Any] | None) -> list[str]:
+        file.write_text(CSV + "".join(f"{n % 3},{n},1,{time}\n" for n, time in enumerate(times)))
+        found = Ratings(file, holdout=holdout).parsing("data.train", None, "fail").parse(lambda *_: None).notes
+        return [note for note in found if "several units" in note]
+
+    seconds, dates = [1_700_000_000 + n for n in range(9)], ["2024-01-31 10:00:00"] * 9
+    mixed = seconds[:4] + [1000 * time for time in seconds[4:]]
+    for holdout in ({"last": 1, "part": "train"}, {"fraction": 0.4, "by": "time", "part": "test"}):
+        assert notes(mixed, holdout) == [
+            f"{file}: times seem to have several units (4 in seconds, 5 in milliseconds) and are compared as they are: "
+            "write all in one"
+        ]
+        assert len(notes([0, *seconds], holdout)) == len(notes([*dates, 1_700_000_000_000], holdout)) == 1
+        for alike in (seconds, dates, [*dates, *seconds], [*range(9)], [1000 * time for time in seconds]):
+            assert notes(alike, holdout) == []
+    assert notes(mixed, None) == [], "nothing is ordered"
+
+
 def test_repeats_without_ratings_are_counts_and_added_up_where_it_is_asked(file: Path) -> None:
     text = "user,item\n3,4\n1,1\n3,4\n1,1\n2,2\n3,4\n"
     for prefix in ("", "u"):
