@@ -11,7 +11,7 @@ import numpy as np
 
 from hogwild.data.ids import IdRows
 from hogwild.data.row_features import read_features, with_features
-from hogwild.data.text_parsing.parsing import Parsed, Parsing
+from hogwild.data.text_parsing.parsing import INPUT, Parsed, Parsing
 from hogwild.data.text_parsing.word_columns import in_order
 from hogwild.errors import DataError
 from hogwild.feeds.named_rows import held_out
@@ -167,7 +167,8 @@ class RatedParsing(Parsing):
         names["items"] = _dense(rated.item, rated.words and rated.words[1])
         if self.source.holdout is not None:
             rated = self._part(rated, names)
-        rated = self._in_order(rated, names, duplicates)
+        if self.what != INPUT:
+            rated = self._in_order(rated, names, duplicates)
         if self.like is not None:
             rated, names = self._as_in(self.like, rated, names), {k: self.like.names[k] for k in names}
         elif self.source.holdout is not None:

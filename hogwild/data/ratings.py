@@ -84,8 +84,7 @@ class Ratings(PackedFile):
         columns = arguments.get("columns") or {}
         given = {key: columns[key] for key in ("user", "item") if key in columns} or None
         arguments = {key: value for key, value in arguments.items() if key not in ("user_features", "item_features")}
-        is_counted = arguments.get("duplicates", "auto") in ("auto", "sum")  # of each line there is a prediction
-        return {**arguments, "columns": given, **({"duplicates": "keep"} if is_counted else {})}
+        return {**arguments, "columns": given}
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
         return _RatingsParsing(self, what, like, on_bad_line)

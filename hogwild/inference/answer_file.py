@@ -48,11 +48,12 @@ def encode_csv(rows: InColumns, is_first: bool) -> bytes:
 
 
 def encode_arrays(scores: Scores, is_first: bool) -> bytes:
-    """Return the arrays as an .npz file; with the first ones the `classes` of the probabilities."""
-    content, arrays = io.BytesIO(), scores.arrays()
-    if is_first and scores.kind == "probability" and len(scores.labels) > 1:
-        arrays["classes"] = np.asarray(scores.labels)
-    np.savez(content, **arrays)  # type: ignore[arg-type]
+    """Return the arrays as an .npz file."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:  # not np.savez, which has parameters that a column's name may be
+        for name, array in scores.arrays(is_first):
+            with archive.open(f"{name}.npy", "w") as place:
+                np.lib.format.write_array(place, array, allow_pickle=False)
     return content.getvalue()
 
 

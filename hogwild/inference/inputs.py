@@ -25,6 +25,7 @@ from hogwild.data.input_rows import SAMPLE, InputRows
 from hogwild.data.libsvm import LibSvm
 from hogwild.data.npz import Npz, NpzRows
 from hogwild.data.text_file import TextFile, TextStream
+from hogwild.data.text_parsing.parsing import INPUT
 from hogwild.errors import DataError, UsageError
 from hogwild.feeds.materialise import Reader, ready_tensors
 from hogwild.feeds.packed import Packed
@@ -36,7 +37,6 @@ from hogwild.user_code import build, resolve
 STANDARD_INPUT = "-"
 BLOCK_ROWS = 4096
 BLOCK_BYTES = 32 << 20  # of inputs
-WHAT = "input"
 STREAM = "standard input is read by one process"
 # File name endings by the data sets that read them. Any other ending may be anything.
 ENDINGS: Mapping[str, tuple[str, str]] = {
@@ -76,7 +76,7 @@ class Ranges:
     def cuts(self) -> Iterator[Cut]:
         count = len(self.rows)
         if not count:
-            raise DataError(f"{WHAT}: it contains no samples", code="data/empty")
+            raise DataError(f"{INPUT}: it contains no samples", code="data/empty")
         row_bytes = sum(tensor.nbytes for tensor in self.rows.inputs_of(0, 1).inputs)
         self._close()
         size = min(BLOCK_ROWS, max(1, BLOCK_BYTES // max(1, row_bytes)))
@@ -87,7 +87,7 @@ class Ranges:
         block = self.rows.inputs_of(start, stop)
         for position, tensor in enumerate(block.inputs):
             if (row := first_non_finite(tensor)) is not None:
-                raise not_finite(WHAT, start + row, position, len(block.inputs) + 1)
+                raise not_finite(INPUT, start + row, position, len(block.inputs) + 1)
         return block
 
     def blocks(self) -> Iterator[InputRows]:
@@ -193,7 +193,7 @@ class _PackedRows:
         rows = np.arange(start, stop)
         names: dict[str, Any] = {SAMPLE: rows}
         arrays = self.packed.arrays()
-        if self.packed.spec.form == "table" and {"user", "item"} <= arrays.keys():  # sorted by these: not as in a file
+        if self.packed.spec.form == "table" and {"user", "item"} <= arrays.keys():
             kinds = {"user": self.packed.names["users"], "item": self.packed.names["items"]}
             names = {key: [known[number] for number in arrays[key][rows]] for key, known in kinds.items()}
         inputs = self.packed.pick(rows).inputs
@@ -219,17 +219,17 @@ class TrainedOn:
         """Return the inputs in a data set; its targets are not used. Raises DataError."""
         if isinstance(dataset, Packed) or packs(dataset):
             packed = dataset if isinstance(dataset, Packed) else dataset.pack(
-                self.reader, WHAT, nothing_like(self.sizes, self.names), self.on_bad_line
+                self.reader, INPUT, nothing_like(self.sizes, self.names), self.on_bad_line
             )  # fmt: skip
             return Ranges(_PackedRows(packed), "its file is parsed as a whole, by one process")
         if hasattr(dataset, "inputs_of"):
             return Ranges(dataset)
         if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 1:
             return Ranges(_Tensors(dataset.tensors))
-        tensors = ready_tensors(dataset, WHAT)
+        tensors = ready_tensors(dataset, INPUT)
         if tensors is not None:
             return Ranges(_Tensors(tensors[: -2 if is_weighted(dataset) else -1]))
-        return Ranges(_Items(RowSource.of(dataset, WHAT, self.seed)))
+        return Ranges(_Items(RowSource.of(dataset, INPUT, self.seed)))
 
     def of_file(self, path: str, ids: str | None, model: nn.Module) -> Inputs:
         """Return the inputs in a file like that of the training data, or in standard input ("-"). `ids`: its column of

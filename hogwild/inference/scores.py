@@ -43,20 +43,25 @@ class Scores:
     labels: Sequence[str]
 
     def columns(self) -> Columns:
-        """Return flat columns, for tables."""
+        """Return flat columns, for tables, each of another name."""
         found: Columns = [(name, np.asarray(values)) for name, values in self.names.items()]
         if self.predicted is not None:
             predicted = self.predicted.reshape(len(self.predicted), -1)
             places = [""] if predicted.shape[1] == 1 else [str(place) for place in range(predicted.shape[1])]
             found += [(_joined("predicted", one), predicted[:, k]) for k, one in enumerate(places)]
         values = self.values.reshape(len(self.values), -1)
-        return found + [(_joined(self.kind, label), values[:, k]) for k, label in enumerate(self.labels)]
+        return _distinct(found + [(_joined(self.kind, label), values[:, k]) for k, label in enumerate(self.labels)])
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return arrays by name, for .npz: `probabilities` or `outputs` keep their shape."""
-        found = {name: np.asarray(values) for name, values in self.names.items()}
-        plural = {"probability": "probabilities", "output": "outputs"}[self.kind]
-        return found | ({"predicted": self.predicted} if self.predicted is not None else {}) | {plural: self.values}
+    def arrays(self, is_first: bool) -> Columns:
+        """Return arrays, for .npz: `probabilities` or `outputs` keep their shape. The first ones have `classes`, the
+        labels of the probabilities."""
+        found: Columns = [(name, np.asarray(values)) for name, values in self.names.items()]
+        if self.predicted is not None:
+            found.append(("predicted", self.predicted))
+        found.append(({"probability": "probabilities", "output": "outputs"}[self.kind], self.values))
+        if is_first and self.kind == "probability" and len(self.labels) > 1:
+            found.append(("classes", np.asarray(self.labels)))
+        return _distinct(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,16 @@ class Meaning:
 def _array(values: Tensor) -> np.ndarray:
     array: np.ndarray = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
     return array
+
+
+def _distinct(columns: Columns) -> Columns:
+    """Return the columns, with `_` behind a name that one before has: ids keep the name that their file gives them."""
+    found: dict[str, np.ndarray] = {}
+    for name, values in columns:
+        while name in found:
+            name += "_"
+        found[name] = values
+    return [*found.items()]
 
 
 def _joined(kind: str, label: str) -> str:

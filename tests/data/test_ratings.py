@@ -217,7 +217,10 @@ def test_repeats_without_ratings_are_counts_and_added_up_where_it_is_asked(file:
     # A pair may be in both parts if lines are divided by their times: its earlier lines are counted in training.
     bought = "user,item,date\n1,5,1\n1,5,2\n1,6,3\n1,5,4\n"
     assert parts_of(file, bought, {"last": 1}) == ([(1, 5, 2.0), (1, 6, 1.0)], [(1, 5, 1.0)])
-    assert Ratings.for_inputs({"path": "x"}, None)["duplicates"] == "keep", "a prediction of every line"
+    asked = Ratings(file).pack(InTurn(0), "input", packed(file, "user,item\n3,4\n1,1\n2,2\n3,4\n"))
+    assert [row[:2] for row in rows(asked)] == [(3, 4), (1, 1), (2, 2), (3, 4)], (
+        "of each line a prediction, in its order"
+    )
 
 
 def test_who_and_what_the_training_data_does_not_have_is_left_out(file: Path) -> None:

@@ -103,6 +103,29 @@ def test_files_of_every_kind_hold_the_same_answers(say: Say, coloured: Path, tmp
 
 
 @pytest.mark.parametrize(
+    "name", ["predicted", "probability_red", "classes", "probabilities", "file", "allow_pickle", "sample", "output"]
+)
+def test_ids_keep_their_column_beside_one_of_the_answers_of_the_same_name(
+    name: str, say: Say, coloured: Path, tmp_path: Path
+) -> None:
+    new = unlabelled(tmp_path / "new.csv", header=f"b,{name},a")
+    raw = ["--raw"] if name == "output" else []
+    status, lines, said = say("predict", coloured, new, "--id", name, *raw)
+    assert status == 0, said
+    ids, (header, *_) = [f"c-{k}" for k in range(12)], csv.reader(lines)
+    assert len({*header}) == len(header) == (4 if raw else 5)
+    assert table(lines)[name] == ids
+    likeliest = [COLOURS[number] for number in logits(coloured).argmax(1)]
+    if not raw:
+        assert table(lines)["predicted_" if name == "predicted" else "predicted"] == likeliest
+    for ending in ("npz", "parquet"):
+        assert say("predict", coloured, new, "--id", name, *raw, "--out", tmp_path / f"out.{ending}")[0] == 0
+    arrays, stored = np.load(tmp_path / "out.npz"), parquet.read_table(tmp_path / "out.parquet")
+    assert arrays[name].tolist() == ids == stored.column(name).to_pylist()
+    assert stored.column_names == header and len(arrays.files) == (2 if raw else 4)
+
+
+@pytest.mark.parametrize(
     ("loss", "names", "answer"),
     [
         ("torch.nn.BCEWithLogitsLoss", ["sample", "predicted", "probability"], torch.sigmoid),
@@ -126,6 +149,11 @@ def test_the_loss_says_what_one_output_means(
     assert [float(one) for one in found[names[-1]]] == pytest.approx(answer(output)[:, 0].tolist(), rel=1e-6)
     if "predicted" in found:
         assert found["predicted"] == [str(int(one > 0)) for one in output[:, 0]]
+    np.savez(tmp_path / "named.npz", x=x, output=np.arange(100, 116))
+    status, lines, _ = say("predict", run, tmp_path / "named.npz", "--id", "output")
+    again = table(lines)
+    assert status == 0 and again["output"] == [*map(str, range(100, 116))]
+    assert again["output_" if names[-1] == "output" else names[-1]] == found[names[-1]]
 
 
 # ---- where rows come from
@@ -248,21 +276,25 @@ def test_classes_of_sparse_rows_have_their_labels_and_a_file_may_have_any(say: S
     assert table(lines)["predicted"] == ["3", "7", "20"]
 
 
-def test_ratings_are_told_by_user_and_item_as_they_are_sorted(say: Say, tmp_path: Path) -> None:
+def test_ratings_are_answered_in_the_order_of_their_file_by_user_and_item(say: Say, tmp_path: Path) -> None:
     users, items = ("ann", "bob", "cid"), ("film", "song", "book")
     lines = [f"{user},{item},{1 + len(user + item) % 5}" for user in users for item in items]
     (tmp_path / "ratings.csv").write_text("\n".join(["user,item,rating", *lines, ""]))
     model = {"class_path": "hogwild.models.MatrixFactorization", "init_args": {"factors": 2}}
     run = train(say, tmp_path, "Ratings", {"path": str(tmp_path / "ratings.csv")}, "torch.nn.MSELoss", model)
-    (tmp_path / "pairs.csv").write_text("item,user\nsong,bob\nfilm,ann\n")
+    (tmp_path / "pairs.csv").write_text("item,user\nsong,bob\nfilm,ann\nfilm,cid\nsong,bob\n")
     status, printed, said = say("predict", run, tmp_path / "pairs.csv")
     assert status == 0, said
     found = table(printed)
-    assert (found["user"], found["item"]) == (["ann", "bob"], ["film", "song"])
+    assert (found["user"], found["item"]) == (["bob", "ann", "cid", "bob"], ["song", "film", "film", "song"])
     trained = hogwild.load(run)
-    rows = [(users.index("ann"), trained.names["items"].index("film")), (1, trained.names["items"].index("song"))]
+    rows = [
+        (users.index(user), trained.names["items"].index(item))
+        for user, item in zip(found["user"], found["item"], strict=True)
+    ]
     wanted = [trained.model(torch.tensor([user]), torch.tensor([item])).item() for user, item in rows]
     assert [float(one) for one in found["output"]] == pytest.approx(wanted)
+    assert trained.predict(tmp_path / "pairs.csv").tolist() == pytest.approx(wanted)
 
 
 # ---- a stream

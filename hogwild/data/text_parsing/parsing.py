@@ -29,6 +29,7 @@ from hogwild.kernels.fused import has_numba
 from hogwild.kernels.parsing.found import BAD, LINE_AT, LINES, ROWS, RULE, TOKEN_AT
 
 SHOWN = 60  # characters of a line
+INPUT = "input"  # the name in errors of rows to predict, which stay in the order of the file
 Tell = Callable[[int, int], object]  # bytes of the file that are read, its size
 
 
@@ -77,7 +78,7 @@ class Parsing(ABC):
         content, digest = hashlib.sha256(), hashlib.sha256()
         self.text.hash_into(content)
         options = (*(getattr(self.source, name) for name in self.options), self.on_bad_line)
-        for part in (self.kind, self.version, options, content.hexdigest()):
+        for part in (self.kind, self.version, options, content.hexdigest(), *([INPUT] if self.what == INPUT else [])):
             digest.update(repr(part).encode())
         if self.like is None:
             digest.update(b"None")
