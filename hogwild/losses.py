@@ -26,10 +26,10 @@ __all__ = [
 
 
 class LogisticLoss(nn.Module):
-    """Logistic loss, log(1 + exp(-y z)), the mean over the batch: `BCEWithLogitsLoss` for labels of either kind.
+    """Logistic loss, log(1 + exp(-y z)), the mean over the batch: `BCEWithLogitsLoss` for labels 0 and 1, or -1 and 1.
 
     Arguments:
-        positive_weight: how many times a sample of the class above 0 counts. With 1 the outputs' probabilities are
+        positive_weight: how many times a sample of class 1 counts. With 1 the outputs' probabilities are
             those of the data; with more, rare positives are found more often, and their probabilities are too high."""
 
     def __init__(self, positive_weight: float = 1.0) -> None:
@@ -39,7 +39,7 @@ class LogisticLoss(nn.Module):
         self.positive_weight = positive_weight
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return the mean loss of output (B,); in target (B,), above 0 is one class, anything else the other."""
+        """Return the mean loss of output (B,); in target (B,) 1 is one class, 0 or -1 the other."""
         return self.by_sample(output, target).mean()
 
     def by_sample(self, output: Tensor, target: Tensor) -> Tensor:
@@ -51,10 +51,10 @@ class LogisticLoss(nn.Module):
 
 class HingeLoss(nn.Module):
     """Hinge loss, max(0, 1 - y z), the mean over the batch: a linear support vector machine (Cortes and Vapnik
-    1995)."""
+    1995). Labels are 0 and 1, or -1 and 1."""
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return the mean loss of output (B,); in target (B,), above 0 is one class, anything else the other."""
+        """Return the mean loss of output (B,); in target (B,) 1 is one class, 0 or -1 the other."""
         return self.by_sample(output, target).mean()
 
     def by_sample(self, output: Tensor, target: Tensor) -> Tensor:

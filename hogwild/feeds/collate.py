@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from hogwild.feeds.ring import MOST_DIMENSIONS, BatchForm, Leaf, Ring, Shapes, TooLarge
+from hogwild.metrics.labels import Labels
 
 NUMBERS = (bool, int, float, np.number, np.bool_)
 
@@ -39,27 +40,6 @@ class PaddingRule:
     longest: int | None = None
     target: float = -100
     fields: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """The labels that a classification loss accepts: [0, classes), and `ignored`."""
-
-    classes: int
-    ignored: int
-
-    def wrong(self, target: Tensor) -> tuple[int, int] | None:
-        """Return (row, value) of the first invalid label in (B, …), or None."""
-        is_wrong = ((target < 0) | (target >= self.classes)) & (target != self.ignored)
-        if not is_wrong.any():
-            return None
-        row = int(is_wrong.reshape(len(target), -1).any(dim=1).nonzero()[0])
-        return row, int(target[row][is_wrong[row]].reshape(-1)[0])
-
-    def describe(self, value: int, names: Sequence[Any] = ()) -> str:
-        """Return what is wrong with a label. `names`: the labels as they are in the file, if they were numbered."""
-        name = f" ({names[value]} in the file)" if 0 <= value < len(names) else ""
-        return f"{value}{name}; the model has {self.classes} outputs, so labels must be in [0, {self.classes - 1}]"
 
 
 @dataclass(slots=True)

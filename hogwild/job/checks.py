@@ -2,16 +2,18 @@
 what the trial of the job's own code finds (`trial.py`)."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from hogwild.config.load import Job
 from hogwild.config.schema import Evaluate, Split
-from hogwild.errors import BuildError, DataError, ModelError, UsageError
-from hogwild.feeds.collate import Labels
+from hogwild.errors import BuildError, DataError, HogwildError, ModelError, UsageError
 from hogwild.feeds.materialise import Reader, division, place_of
-from hogwild.job.trial import Trial, laid, transformed_copy
+from hogwild.job.trial import SAMPLES, Trial, laid, transformed_copy
+from hogwild.metrics.catalog import JUDGED
+from hogwild.metrics.labels import Labels
 from hogwild.metrics.loss_sums import BY_CLASS, as_module
 from hogwild.metrics.panel import Panel
 from hogwild.training.autocast import check_precision
@@ -143,23 +145,55 @@ def batch_of(parts: "Parts", samples: int) -> list[Tensor]:
 
 
 def _check_labels(job: Job, parts: "Parts", source: "Source", what: str) -> None:
-    """Check that class indices are in [0, classes): on a CPU a wrong one is an index error in the middle of the job.
-    Labels of a stream are checked batch by batch, by its reader."""
-    loss = as_module(parts.loss)
-    if not isinstance(loss, BY_CLASS) or len(parts.output_shape) < 2:
+    """Check that the loss takes all targets, and say if they are of one class only. Those of a stream after its first
+    records are checked batch by batch, by its reader. Raises DataError."""
+    if not parts.output_shape or source.rollout is not None or (source is parts.train and _changes_labels(parts)):
         return
-    target = source.target
-    if not isinstance(target, Tensor) or target.is_floating_point():
-        return  # class probabilities
-    labels = Labels(parts.output_shape[1], loss.ignore_index)
-    if (wrong := labels.wrong(target)) is not None:
-        what, row = _place_of(job, parts, source, what, wrong[0])
-        where = place_of((parts.train if what == "data.train" else source).dataset, row)
-        names = source.packed.names.get("classes", ()) if source.packed is not None else ()
-        words = labels.describe(wrong[1], names)
-        raise DataError(f"{what}: the label of sample {row}{where} is {words}", code="data/labels")
-    if source.streamed is not None and parts.transform is None:
-        source.streamed = source.streamed.labelled(labels)
+    loss: Any = as_module(parts.loss)
+    is_judged = bool(JUDGED & {*parts.panel.names} - {*parts.panel.ranked})
+    first, found = 0, set[float]()
+    for target in source.targets:
+        if not isinstance(target, Tensor):
+            return
+        labels = Labels.of(loss, parts.output_shape, target, is_judged=is_judged)
+        if labels is None:
+            _require_whole(loss, parts.output_shape, target, what)
+            return
+        if (wrong := labels.wrong(target)) is not None:
+            what, row = _place_of(job, parts, source, what, first + wrong[0])
+            where = place_of((parts.train if what == "data.train" else source).dataset, row)
+            names = source.packed.names.get("classes", ()) if source.packed is not None else ()
+            words = labels.describe(wrong[1], names)
+            raise DataError(f"{what}: the label of sample {row}{where} is {words}", code="data/labels")
+        if source.streamed is not None:
+            source.streamed = source.streamed.labelled(labels.narrowed(target))
+            return
+        first += len(target)
+        found |= labels.ends_of(target)
+    if not found:
+        words = f"all labels are {loss.ignore_index}, which {type(loss).__name__} ignores"
+        raise DataError(f"{what}: {words}", code="data/labels")
+    if len(found) == 1:
+        parts.notes.append(f"{what}: all {first:,} labels are {found.pop():g}: there is one class only")
+
+
+def _changes_labels(parts: "Parts") -> bool:
+    """Return whether `data.transform` makes other labels, or fails, which is the trial's error."""
+    try:
+        changed = batch_of(parts, SAMPLES)[-1] if parts.transform is not None else None
+    except HogwildError:
+        return True
+    return changed is not None and not torch.equal(changed, parts.train.head(SAMPLES)[-1])
+
+
+def _require_whole(loss: Any, output: tuple[int, ...], target: Tensor, what: str) -> None:
+    """Raise DataError for targets that are no class numbers, if the loss needs some."""
+    if isinstance(loss, BY_CLASS) and len(output) > 1 and target.is_floating_point():
+        raise DataError(
+            f"{what}: the targets are {tuple(target.shape)} {str(target.dtype).removeprefix('torch.')}; "
+            f"{type(loss).__name__} takes class numbers of an integer type, such as int64",
+            code="data/labels",
+        )
 
 
 def _place_of(job: Job, parts: "Parts", source: "Source", what: str, row: int) -> tuple[str, int]:

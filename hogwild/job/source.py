@@ -1,5 +1,6 @@
 """A data set of a job, wherever it is stored: as tensors, in shared memory, packed, or in the slots of a ring."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,12 @@ class Source:
         if self.held is not None:
             return self.held.targets if self.held.targets is not None else self.held.batch(0)[-1]
         return self.tensors[-1] if self.packed is None else self.packed.targets()
+
+    @property
+    def targets(self) -> Iterator[Any]:
+        """All targets, in parts (n, …): of data in a ring those of each batch; for a stream of its first records."""
+        many = self.held.plan.batches if self.held is not None and self.held.targets is None else 0
+        return (self.held.batch(number)[-1] for number in range(many)) if self.held and many else iter((self.target,))
 
     @property
     def weights(self) -> Tensor:

@@ -22,7 +22,7 @@ from hogwild import host
 from hogwild.config.load import Job
 from hogwild.errors import DataError, HogwildError, MemoryShortError, UsageError
 from hogwild.feeds.batch import Batch
-from hogwild.feeds.collate import BadBatch, Collator, Labels, PaddingRule
+from hogwild.feeds.collate import BadBatch, Collator, PaddingRule
 from hogwild.feeds.materialise import number_of
 from hogwild.feeds.ring import BatchForm, Ring, RingSpec, SlotWord
 from hogwild.feeds.stream_reader import (
@@ -38,6 +38,7 @@ from hogwild.feeds.stream_reader import (
     travels,
 )
 from hogwild.formatting import size
+from hogwild.metrics.labels import Labels
 from hogwild.planning.device_placement import SHARED, is_on_device
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.scheduling.stream_schedule import fewest_slots, too_few_slots

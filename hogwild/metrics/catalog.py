@@ -8,6 +8,7 @@ LOSS = "loss"
 TOP = re.compile(r"top([1-9]\d{0,4})\Z")
 RANKED = re.compile(r"(precision|recall|ndcg|map|mrr|coverage)@([1-9]\d{0,3})\Z")  # of recommenders
 AUC = "auc"
+JUDGED = {AUC, "accuracy", "log_loss", "calibration_error", "perplexity", "macro_f1"}  # of classes, or of yes and no
 # Fields of an evaluation's record beside the metrics.
 RECORDED = ("time", "kind", "event", "epoch", "updates", "samples", "seconds", "best", "train_loss")
 MOST = 15  # metrics of one job, in addition to the loss: a result row has room for these (`result_row.py`)

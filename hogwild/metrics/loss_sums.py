@@ -27,6 +27,13 @@ _MODULE_OF: dict[Any, type[nn.Module]] = {
     F.l1_loss: nn.L1Loss,
     F.smooth_l1_loss: nn.SmoothL1Loss,
     F.huber_loss: nn.HuberLoss,
+    F.kl_div: nn.KLDivLoss,
+    F.poisson_nll_loss: nn.PoissonNLLLoss,
+    F.hinge_embedding_loss: nn.HingeEmbeddingLoss,
+    F.soft_margin_loss: nn.SoftMarginLoss,
+    F.multi_margin_loss: nn.MultiMarginLoss,
+    F.multilabel_margin_loss: nn.MultiLabelMarginLoss,
+    F.multilabel_soft_margin_loss: nn.MultiLabelSoftMarginLoss,
 }
 BY_CLASS = (nn.CrossEntropyLoss, nn.NLLLoss)  # the prediction is the argmax over the classes
 BY_SIGN = (nn.BCEWithLogitsLoss, nn.BCELoss, LogisticLoss, HingeLoss)  # every element is a yes or no

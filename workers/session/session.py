@@ -244,7 +244,7 @@ class Session:
 
     @property
     def about_skipped(self) -> str:
-        """How many batches were not applied, and why, as a phrase."""
+        """The number of batches that were not applied, and the reason, as a phrase."""
         skipped, total, oldest = self.queue.ledger.skipped, self.queue.total, self.job.train.max_staleness
         stale = (
             f"the update was more than {oldest} updates old (train.max_staleness), or " if oldest is not None else ""

@@ -65,7 +65,7 @@ class Field:
 
 class Clicks(Csv):
     """A table as sparse rows: a feature for each column of a row, with value 1. The target is a number in one column:
-    0 and 1 for `BCEWithLogitsLoss`; above 0 and not for `LogisticLoss`.
+    0 and 1 for `BCEWithLogitsLoss`; for `LogisticLoss` also -1 and 1.
 
     Packed as `csr`: `indptr` (N+1,) int64, `indices` (nnz,) int32 in the order of the columns, `values` (nnz,) float32,
     with `weight` also `weight` (N,) float32, and `target` (N,) float32. Sizes: features, fields (input columns). Names:
