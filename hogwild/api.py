@@ -3,7 +3,7 @@ objects come from the caller."""
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
 from hogwild.config.schema import Split
+from hogwild.data.pair_tables import as_data
 from hogwild.errors import BuildError, HogwildError, ModelError, UsageError
 from hogwild.keywords import UNSET, Keywords, job_of, objects_of, own_functions, signature_of
 from hogwild.monitoring.callbacks import Callbacks
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
 
 def train(
     model: nn.Module = UNSET,
-    dataset: Dataset = UNSET,
+    dataset: Any = UNSET,
     loss: Any = UNSET,
     optimizer: Optimizer = UNSET,
     /,
     *,
-    val: Dataset | Mapping[str, float] | None = None,
+    val: Any = None,
     run_dir: str | Path | None = None,
     resume: str | Path | None = None,
     optimizer_state: Literal["auto", "private", "shared"] | None = None,
@@ -41,8 +42,9 @@ def train(
     """Train `model` with several worker processes that share its parameters. Afterwards the model holds the result in
     private memory, and the optimizer the shared state, or the state of the worker with the most updates.
 
-    `dataset` and `val` are data sets of (input, …, target), map-style or iterable; `val={"fraction": 0.2}` uses a
-    random part of `dataset`. `loss` is called as loss(output, target). `optimizer` is a torch.optim instance over
+    `dataset` and `val` are data sets of (input, …, target), map-style or iterable, or pairs of users and items: a
+    scipy.sparse matrix, a data frame or an array (`hogwild.data.pair_tables`). `val={"fraction": 0.2}` uses a random
+    part of `dataset`. `loss` is called as loss(output, target). `optimizer` is a torch.optim instance over
     model.parameters(); its class, groups, hyper-parameters and state are used. These four may also be given as
     keywords. Every other keyword is a field of the job file's `train` or `data` section (`procs=4`, `epochs=3`,
     `batch_size=64`), `name`, `seed`, or a section as a dict (`checkpoint={"every_s": 5}`). Examples:
@@ -79,6 +81,7 @@ def train(
         )
     if optimizer_state is not None:
         settings["optimizer_state"] = optimizer_state
+    dataset, val, chosen = as_data(model, dataset, val)
     given = own_functions(settings)
     job = job_of(model, dataset, loss, optimizer, val, settings)
     told = Callbacks(callbacks)
@@ -106,7 +109,7 @@ def train(
             started = [load_initial(model, job.model.init_from, names).give_state(model, optimizer)]
         freeze_parameters(model, job.model.freeze)
         parts = from_objects(job, model, loss, optimizer, data, held_back, Functions.of(job, given), reader)
-        parts.notes[:0] = started
+        parts.notes[:0] = [*chosen, *started]
         return parts
 
     modes = [(module, module.training) for module in model.modules()]

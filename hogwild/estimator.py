@@ -8,6 +8,7 @@ workers as many processes wait for the next one, as after `hogwild.train`."""
 
 import contextlib
 import io
+import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -21,8 +22,8 @@ from torch.optim import Adagrad, Adam, Optimizer
 from torch.utils.data import TensorDataset
 
 from hogwild.api import train
+from hogwild.data.pair_tables import PairTable, is_matrix, rows_of
 from hogwild.errors import UsageError
-from hogwild.feeds.packed import Packed
 from hogwild.inference.recommend import Had, ItemRanker
 from hogwild.losses import BprLoss
 from hogwild.models import BprFactorization, MatrixFactorization, Mlp
@@ -41,6 +42,7 @@ except ImportError as error:
 
 __all__ = ["Classifier", "Recommender", "Regressor"]
 
+log = logging.getLogger(__name__)
 BATCH = 4096  # rows predicted at once
 Array = NDArray[Any]
 Settings = Mapping[str, Any]
@@ -183,8 +185,10 @@ class Regressor(RegressorMixin, _Network):  # type: ignore[misc]
 
 class Recommender(_Trained):
     """A factorisation of who has or rates what: `hogwild.models.MatrixFactorization` with ratings, else
-    `BprFactorization`. X has a row per pair: a user, an item and perhaps a rating; ids of any type, in an array or a
-    data frame. Ratings may also be given as y. After `fit` it has `users_`, `items_`, `model_` and `result_`.
+    `BprFactorization`. X has a row per pair: a user, an item and perhaps a rating, which may also be given as y; ids of
+    any type. It is an array, or a data frame (pandas; polars, Arrow) whose columns count by name. Or it is a sparse
+    matrix of a row per user and a column per item: of ratings, or all of one value; 0 is none. After `fit` it has
+    `users_`, `items_`, `model_` and `result_`.
 
     Arguments:
         factors: numbers of a user's or an item's vector.
@@ -215,18 +219,15 @@ class Recommender(_Trained):
         self.verbose = verbose
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
-        """Fit to X (N, 2), or (N, 3) with ratings. Raises UsageError for other columns."""
-        names, rating = _columns(X, y)
-        (self.users_, user), (self.items_, item) = (np.unique(ids, return_inverse=True) for ids in names)
+        """Fit to X (N, 2), or (N, 3) with ratings, or a sparse matrix. Raises UsageError for other columns."""
+        pairs = PairTable.of(X, y)
+        if pairs.note:
+            log.warning("%s", pairs.note)
+        self.users_, self.items_ = np.unique(pairs.users), np.unique(pairs.items)
         users, items = len(self.users_), len(self.items_)
-        order = np.lexsort((item, user))
-        user, item = user[order].astype(np.int32), item[order].astype(np.int32)
-        self._had = Had(np.searchsorted(user, np.arange(users + 1)), item)
-        target = np.ones(len(user), np.float32) if rating is None else rating[order]
-        arrays = {"user": user, "item": item, "rating": target}
-        names_of = {"users": self.users_, "items": self.items_}
-        data = Packed.of("ratings", "table", arrays, {"users": users, "items": items}, names_of)
-        self.has_ratings_ = rating is not None
+        data = pairs.packed("ratings", self.users_, self.items_)
+        self._had = Had.of(users, data.arrays())
+        self.has_ratings_ = pairs.rating is not None
         if self.has_ratings_:
             made = partial(MatrixFactorization, users, items, self.factors, l2=self.l2)
             self._train(made, data, nn.MSELoss(), RowWiseAdagrad)
@@ -239,8 +240,7 @@ class Recommender(_Trained):
         """Return the rating, or the score, of each pair (N,). An unknown user is an average one, an unknown item, too:
         only the biases count."""
         check_is_fitted(self, "model_")
-        (users, items), _ = _columns(X, None)
-        user, item = _numbers(self.users_, users), _numbers(self.items_, items)
+        user, item = self._rows_of(_rows(X))
         with torch.no_grad():
             appeal = self.model_.item_appeal()
             own, other = torch.from_numpy(user.clip(0)), torch.from_numpy(item.clip(0))
@@ -255,16 +255,15 @@ class Recommender(_Trained):
         """Return minus the RMSE of the ratings. Without ratings, the AUC: how often a pair's item has a higher score
         than those items that its user has neither here nor in the training data; the mean over the pairs of known
         items."""
-        (users, items), rating = _columns(X, y)
-        if rating is not None and getattr(self, "has_ratings_", True):
-            return -float(np.sqrt(np.mean((self.predict(X) - rating) ** 2)))
+        pairs = _rows(X, y)
+        if pairs.rating is not None and getattr(self, "has_ratings_", True):
+            return -float(np.sqrt(np.mean((self.predict(X) - pairs.rating) ** 2)))
         check_is_fitted(self, "model_")
-        names, which = np.unique(users, return_inverse=True)
-        item = _numbers(self.items_, items)[np.argsort(which, kind="stable")]
+        _, first, which = np.unique(pairs.users, return_index=True, return_inverse=True)
+        users, items = self._rows_of(pairs)
+        item = items[np.argsort(which, kind="stable")]
         shares: list[Array] = []
-        for user, found in zip(
-            _numbers(self.users_, names), np.split(item, np.cumsum(np.bincount(which))[:-1]), strict=True
-        ):
+        for user, found in zip(users[first], np.split(item, np.cumsum(np.bincount(which))[:-1]), strict=True):
             had = found[found >= 0]
             of_user = self.model_.item_appeal() if user < 0 else self.model_.scores(torch.tensor([user]))[0]
             rated = of_user.detach().numpy()
@@ -284,37 +283,29 @@ class Recommender(_Trained):
 
     def recommend(self, user: Any, top: int | None = None) -> list[tuple[Any, float]]:
         """Return the `top` items with the highest score for a user, by default 10, and their scores, without those that
-        the user has; for an unknown user, the most popular items. Raises UsageError if there are not so many items."""
-        return self.ranker().for_user(user, top).items
+        the user has; for an unknown user, the most popular items, with a warning. Raises UsageError if there are not so
+        many items."""
+        found = self.ranker().for_user(user, top)
+        for note in found.notes:
+            log.warning("%s", note)
+        return found.items
+
+    def _rows_of(self, pairs: PairTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the rows of users and items (N,), -1 for unknown ones, which are counted in a warning."""
+        rows = rows_of(self.users_, pairs.users), rows_of(self.items_, pairs.items)
+        unknown = [int((one < 0).sum()) for one in rows]
+        if any(unknown):
+            log.warning("unknown in %s pairs: the user of %s, the item of %s", len(rows[0]), *unknown)
+        return rows
 
 
-def _columns(x: Any, y: Any) -> tuple[tuple[Array, Array], Array | None]:
-    """Return (users, items) and the ratings (N,) float32, or None. Columns of a data frame keep their types."""
-    if hasattr(x, "iloc"):
-        columns = [x.iloc[:, place].to_numpy() for place in range(x.shape[1])]
-    else:
-        table = x if isinstance(x, np.ndarray) else np.array(x, object)
-        columns = [*table.T] if table.ndim == 2 else []
-    if len(columns) not in (2, 3) or not len(columns[0]) or (y is not None and len(y) != len(columns[0])):
+def _rows(x: Any, y: Any = None) -> PairTable:
+    """Return the pairs in rows. Raises UsageError for a sparse matrix: a part of one, as cross-validation makes it, has
+    other users in its rows."""
+    if is_matrix(x):
         raise UsageError(
-            "a Recommender needs rows of a user, an item and perhaps a rating, which may also be y, got X of shape "
-            f"{np.shape(x)} and {'no y' if y is None else f'y of shape {np.shape(y)}'}",
+            "a part of a sparse matrix does not say which users its rows are: give rows of a user, an item and perhaps "
+            "a rating, such as np.column_stack([m.row, m.col, m.data]) of m = X.tocoo()",
             code="usage/ratings",
         )
-    given = columns[2] if len(columns) == 3 else y
-    rating = None if given is None else np.asarray(given, np.float32)
-    if rating is not None and not np.isfinite(rating).all():
-        row = int(np.argmin(np.isfinite(rating)))
-        raise UsageError(f"rating {rating[row]} in row {row}: ratings must be finite", code="usage/ratings")
-    return (_plain(columns[0]), _plain(columns[1])), rating
-
-
-def _plain(ids: Array) -> Array:
-    """Return the ids with a type of their own: columns of a list of rows are objects."""
-    return np.array(ids.tolist()) if ids.dtype == object else ids
-
-
-def _numbers(names: Array, wanted: Array) -> NDArray[np.int64]:
-    """Return the place of each wanted name (N,), -1 for unknown ones."""
-    places = {name: number for number, name in enumerate(names.tolist())}
-    return np.array([places.get(name, -1) for name in wanted.tolist()], np.int64)
+    return PairTable.of(x, y)

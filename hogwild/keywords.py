@@ -71,7 +71,7 @@ class Keywords(TypedDict, total=False):
     data: Fields
     train: Fields
     model: nn.Module | Fields
-    dataset: Dataset
+    dataset: Any
     loss: Any
     optimizer: Optimizer | Fields
 

@@ -86,13 +86,17 @@ def _letters(name: str) -> str:
 
 
 def _named(path: Path, fields: Sequence[str]) -> dict[str, int]:
-    places = {}
-    for what, names in NAMES.items():
-        found = [place for place, field in enumerate(fields) if _letters(field) in names]
-        if not found and what in ("user", "item"):
+    places = recognised(fields)
+    for what in ("user", "item"):
+        if places[what] < 0:
             raise _wrong(path, f"the header has no column for the {what}s, only {', '.join(fields)}")
-        places[what] = found[0] if found else -1
     return places
+
+
+def recognised(fields: Sequence[str]) -> dict[str, int]:
+    """Return the place of the first column with a known name for each of `NAMES`, -1 for none."""
+    letters = [*map(_letters, fields)]
+    return {what: next((at for at, one in enumerate(letters) if one in names), -1) for what, names in NAMES.items()}
 
 
 def _chosen(path: Path, fields: Sequence[str], has_header: bool, columns: Columns) -> dict[str, int]:

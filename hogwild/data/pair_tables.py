@@ -1,0 +1,231 @@
+"""Pairs of a user and an item, perhaps rated, as programs have them in memory:
+
+sparse matrix (scipy's)                      a row per user, a column per item; what is not stored is no pair
+data frame (pandas; polars, Arrow),          columns by name where they are known from well-known data sets,
+structured array                             else by place
+array, list of rows                          by place: user, item, rating"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hogwild.data.ids import WHOLE, IdRows, spelled
+from hogwild.data.locate import require
+from hogwild.data.rating_table import recognised
+from hogwild.errors import UsageError
+from hogwild.feeds.packed import Packed
+
+RULE = "rows of a user, an item and perhaps a rating"
+
+
+@dataclass(frozen=True, slots=True)
+class PairTable:
+    """Ids of `users` and `items` (N,); `rating` (N,) float32 or None. `note`: what was chosen for the user. `shape`: of
+    a matrix, whose rows and columns are the ids."""
+
+    users: np.ndarray
+    items: np.ndarray
+    rating: np.ndarray | None
+    note: str = ""
+    shape: tuple[int, int] | None = None
+
+    @classmethod
+    def of(cls, x: Any, y: Any = None) -> "PairTable":
+        """Return the pairs in `x`, with the ratings `y` if it has none. Raises UsageError."""
+        if is_matrix(x):
+            return cls._of_matrix(x, y)
+        names, columns = _columns(x)
+        places = _places(names, columns, has_ratings=y is not None)
+        if not places or not len(columns[0]) or (y is not None and len(y) != len(columns[0])):
+            got = "no y" if y is None else f"y of shape {np.shape(y)}"
+            shape = (len(columns[0]), len(columns)) if columns else np.shape(x)
+            raise _wrong(f"{RULE}, which may also be y, are needed; got X of shape {shape} and {got}")
+        users, items = (_ids(columns[place], what) for place, what in zip(places, ("user", "item"), strict=False))
+        rating = columns[places[2]] if len(places) > 2 else y
+        is_guess = bool(names) and min(recognised(names)[what] for what in ("user", "item")) < 0
+        note = f"columns by place, user, item, rating: {', '.join(names)}" if is_guess else ""
+        return cls(users, items, None if rating is None else _ratings(rating), note)
+
+    @classmethod
+    def _of_matrix(cls, x: Any, y: Any) -> "PairTable":
+        """Return the values of a matrix that are not 0. If all are alike, they are pairs without ratings."""
+        if y is not None or len(x.shape) != 2:
+            raise _wrong(f"a sparse matrix of users and items has its ratings in it, got shape {x.shape} and y {y!r}")
+        stored = x.tocsr().tocoo()  # a csr matrix adds up what is stored twice
+        stored.sum_duplicates()
+        rows = np.flatnonzero(stored.data)
+        value = _ratings(stored.data[rows])
+        if not len(rows):
+            raise _wrong(f"a sparse matrix of shape {x.shape} without a value is given")
+        is_plain = value[0] > 0 and bool((value == value[0]).all())
+        note = "" if is_plain else f"values of the matrix are ratings, from {value.min():g} to {value.max():g}"
+        users, items = (one[rows].astype(np.int64) for one in (stored.row, stored.col))
+        return cls(users, items, None if is_plain else value, note, x.shape)
+
+    def packed(self, what: str, users: np.ndarray, items: np.ndarray) -> Packed:
+        """Return the table in the order of users and items, with these names; pairs of others are left out."""
+        user, item = rows_of(users, self.users), rows_of(items, self.items)
+        rating = np.ones(len(user), np.float32) if self.rating is None else self.rating
+        order = np.lexsort((item, user))
+        order = order[(user[order] >= 0) & (item[order] >= 0)]
+        arrays = {"user": user[order].astype(np.int32), "item": item[order].astype(np.int32), "rating": rating[order]}
+        sizes, names = {"users": len(users), "items": len(items)}, {"users": users, "items": items}
+        return Packed.of(what, "table", arrays, sizes, names)
+
+
+def rows_of(names: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Return the row of each id (N,) int64 among the names, -1 for an unknown one."""
+    different, places = np.unique(ids, return_inverse=True)
+    return IdRows(names.tolist()).rows(different.tolist())[places]
+
+
+def is_matrix(x: Any) -> bool:
+    """Return whether it is a sparse matrix, or array, of scipy."""
+    return hasattr(x, "tocsr")
+
+
+def is_table(x: Any) -> bool:
+    """Return whether it is a table in memory, not a data set."""
+    return is_matrix(x) or isinstance(x, np.ndarray) or _is_frame(x)
+
+
+def _is_frame(x: Any) -> bool:
+    return any(hasattr(x, name) for name in ("iloc", "__arrow_c_stream__", "__dataframe__"))
+
+
+def _columns(x: Any) -> tuple[list[str], list[np.ndarray]]:
+    """Return the columns, and their names if they have any."""
+    if hasattr(x, "iloc") and len(x.shape) == 2:
+        columns = [x.iloc[:, place].to_numpy() for place in range(x.shape[1])]
+        return [*x.columns] if all(isinstance(name, str) for name in x.columns) else [], columns
+    if _is_frame(x) and not hasattr(x, "iloc"):
+        require("pyarrow", f"a {type(x).__name__}", "pyarrow", "csv")
+        import pyarrow
+        from pyarrow.interchange import from_dataframe
+
+        table = pyarrow.table(x) if hasattr(x, "__arrow_c_stream__") else from_dataframe(x)
+        return table.column_names, [np.array(column.to_pylist(), object) for column in table.columns]
+    if isinstance(x, np.ndarray) and x.dtype.names is not None and x.ndim == 1:
+        return [*x.dtype.names], [x[name] for name in x.dtype.names]
+    table = x if isinstance(x, np.ndarray) else np.array(x, object)
+    return [], [*table.T] if table.ndim == 2 else []
+
+
+def _places(names: Sequence[str], columns: Sequence[np.ndarray], *, has_ratings: bool) -> list[int]:
+    """Return the places of users, items and, if there are any, of ratings; [] if they are not known. Raises UsageError
+    for columns whose names leave it open."""
+    known = recognised(names)
+    if min(known["user"], known["item"]) < 0:
+        if max(known["user"], known["item"]) >= 0:
+            raise _unclear(names, "one of user and item has no column of a known name")
+        return [*range(len(columns))] if len(columns) in (2, 3 - has_ratings) else []
+    places = [known["user"], known["item"]]
+    if has_ratings:
+        return places
+    if known["rating"] >= 0:
+        return [*places, known["rating"]]
+    others = [name for place, name in enumerate(names) if place not in known.values() and _is_number(columns[place])]
+    if others:
+        raise _unclear(
+            names, f"{', '.join(others)} may be ratings: name them rating, give them as y, or leave them out"
+        )
+    return places
+
+
+def _is_number(column: np.ndarray) -> bool:
+    try:
+        return column.dtype.kind in "iufb" or bool(np.isfinite(column.astype(np.float64)).all())
+    except (TypeError, ValueError):
+        return False
+
+
+def _ids(column: np.ndarray, what: str) -> np.ndarray:
+    """Return the ids (N,): whole numbers as int64, others as text."""
+    if column.dtype.kind in "iu":
+        return column
+    values = column.tolist()
+    for row, value in enumerate(values):
+        if not isinstance(value, str) and str(value) in ("None", "nan", "<NA>", "NaT"):
+            raise _wrong(f"row {row} has no {what}: {value!r}")
+    if all(isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1 for value in values):
+        return np.array([*map(int, values)])
+    texts = [*map(spelled, values)]
+    if all(text.isdecimal() or WHOLE.fullmatch(text) for text in texts):
+        texts = [text.partition(".")[0] for text in texts]
+    return np.array(texts)
+
+
+def _ratings(given: Any) -> np.ndarray:
+    try:
+        rating = np.asarray(given, np.float32)
+    except (TypeError, ValueError) as error:
+        raise _wrong(f"the ratings are no numbers: {error}") from None
+    if not np.isfinite(rating).all():
+        row = int(np.argmin(np.isfinite(rating)))
+        raise _wrong(f"rating {rating[row]} in row {row}: ratings must be finite")
+    return rating
+
+
+def _unclear(names: Sequence[str], why: str) -> UsageError:
+    return _wrong(f"the columns are {', '.join(names)}; {why}")
+
+
+def _wrong(words: str) -> UsageError:
+    return UsageError(words, code="usage/ratings")
+
+
+# ---- as the data of a call ------------------------------------------------------------------------------------------
+
+
+def as_data(model: Any, dataset: Any, val: Any) -> tuple[Any, Any, list[str]]:
+    """Return the data set and the validation data of a call of `hogwild.train`, packed if they are tables of pairs, and
+    notes for the user. Whole numbers that are rows of the model's tables keep their number; other ids are numbered in
+    their order. Raises UsageError for a table of something else."""
+    if not is_table(dataset):
+        if is_table(val):
+            raise _no_data_set("val", val)
+        return dataset, val, []
+    has_scores = hasattr(model, "score_tables")
+    for what, one in (("dataset", dataset), ("val", val)):
+        if is_table(one) and not (has_scores or is_matrix(one) or _tells_pairs(one)):
+            raise _no_data_set(what, one)
+    pairs = PairTable.of(dataset)
+    rows = [len(table) for table in model.score_tables()[:2]] if has_scores else [0, 0]
+    sizes = [max(both) for both in zip(rows, pairs.shape or (0, 0), strict=True)]
+    names = [_names(ids, size) for ids, size in zip((pairs.users, pairs.items), sizes, strict=True)]
+    notes = [f"dataset: {pairs.note}"] if pairs.note else []
+    for kind, known in zip(("users", "items"), names, strict=True):
+        is_row = known.dtype.kind in "iu" and known[0] == 0 and known[-1] == len(known) - 1
+        notes.append(f"dataset: {kind}: row {'n is id n' if is_row else f'0 is {known[0]}, and so on, sorted by id'}")
+    packed = pairs.packed("data-train", *names)
+    if not is_table(val):
+        return packed, val, notes
+    others = PairTable.of(val)
+    held = others.packed("data-val", *names)
+    if less := len(others.users) - held.samples:
+        notes.append(f"val: {less:,} of {len(others.users):,} pairs are left out: the dataset lacks their user or item")
+    return packed, held, notes
+
+
+def _tells_pairs(table: Any) -> bool:
+    known = recognised(_columns(table)[0])
+    return min(known["user"], known["item"]) >= 0
+
+
+def _names(ids: np.ndarray, size: int) -> np.ndarray:
+    """Return the ids by number: all numbers below `size`, or below the highest id, if ids are such."""
+    if ids.dtype.kind in "iu" and ids.min() >= 0 and (not size or ids.max() < size):
+        return np.arange(size or int(ids.max()) + 1)
+    return np.unique(ids)
+
+
+def _no_data_set(what: str, table: Any) -> UsageError:
+    return UsageError(
+        f"{what} is a {type(table).__name__}: a table trains as it is only if it has pairs, in columns user, item and "
+        "perhaps rating, or as a sparse matrix. For any other say what is input and what is target: "
+        "TensorDataset(torch.tensor(frame[[…]].to_numpy(np.float32)), torch.tensor(frame[…].to_numpy())), or write it "
+        "to a file for hogwild.data.Csv(file, target=…)",
+        code="usage/objects",
+    )
