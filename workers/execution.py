@@ -61,7 +61,7 @@ from workers.session.evaluation import SLICE_BATCHES, Evaluating
 from workers.session.journal import Journal, curves_for
 from workers.session.node import Committed, Node
 from workers.session.outcome import Clock, Outcome
-from workers.session.resume import check_changes, record, restore, with_measured
+from workers.session.resume import check_changes, record, restore
 from workers.session.rollback import give_up
 from workers.session.run_files import write_descriptions
 from workers.session.session import Session
@@ -129,7 +129,6 @@ def run(request: Request, planned: Plan, group: ProcessGroup, startup: StartUp) 
     try:
         with host.raising_on_signals() as stops:
             if request.resume:
-                request = replace(request, job=with_measured(rundir, request.job))
                 check_changes(rundir, request.job)
             loading = Loading(group, request.job, rundir.path.parent, startup)
             parts = request.make_parts(loading)

@@ -240,7 +240,8 @@ def plan(
     job_file, overrides = split_arguments(arguments)
     with reading():
         job, job_text = load(job_file, overrides)
-    question = Question(job_file, job_text, overrides, data_folder(data_dir, None), job.train.exchange)
+    folder, has_validation = data_folder(data_dir, None), job.data.val is not None
+    question = Question(job_file, job_text, overrides, folder, job.train.exchange, has_validation)
     with raising_on_signals():
         status, lines = answer(job, question, print_message, measure=measure, as_json=as_json)
     print_result(*lines)

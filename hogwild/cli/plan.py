@@ -11,8 +11,22 @@ from hogwild import host
 from hogwild.cli.text import plain_lines
 from hogwild.config.load import Job, load_job
 from hogwild.config.locate import default_config
-from hogwild.planning.calibration import Question, SettingTrial, best, settings, table, try_setting
+from hogwild.planning.calibration import (
+    COMPARED_S,
+    IN_TURN,
+    ExchangeTrial,
+    Question,
+    SettingTrial,
+    best,
+    exchange_table,
+    merged,
+    settings,
+    table,
+    try_exchanges,
+    try_setting,
+)
 from hogwild.planning.cpu_plan import omp_threads, plan_here
+from hogwild.storage.records import to_json
 
 
 def answer(
@@ -21,10 +35,16 @@ def answer(
     """Return the exit status and the lines of `hogwild plan`. The status is 1 if every trial failed."""
     values = plan_values(job)
     trials = trials_of(job, question, say) if measure else []
+    exchanges = exchanges_of(job, question, best(trials), say)
     status = int(bool(trials) and best(trials) is None)
     if as_json:
-        return status, [json.dumps({"job": job.name, "plan": values, **(trial_values(trials) if measure else {})})]
-    lines = [*plain_lines(values, ""), *(table(trials) if trials else ()), *best_line(job, question, trials)]
+        measured = {**trial_values(trials), "exchanges": exchange_values(exchanges)} if measure else {}
+        return status, [json.dumps({"job": job.name, "plan": values, **measured})]
+    lines = [*plain_lines(values, ""), *(table(trials) if trials else ())]
+    if exchanges:
+        lines += exchange_table(exchanges, "val loss" if job.data.val is not None else "train loss")
+        lines.append("exchange: auto is direct; delta is your choice: train.exchange=delta")
+    lines += best_line(job, question, trials)
     if measure and not trials:
         lines.append("only one possible setting: nothing to measure")
     return status, lines
@@ -67,6 +87,37 @@ def trials_of(job: Job, question: Question, say: Callable[[str], None]) -> list[
         say(f"measuring {number} of {len(chosen)}: procs x threads {setting}")
         trials.append(try_setting(question, setting))
     return trials
+
+
+def exchanges_of(
+    job: Job, question: Question, chosen: SettingTrial | None, say: Callable[[str], None]
+) -> list[ExchangeTrial]:
+    """Try direct and delta at the chosen setting, for speed and loss; empty where there is no choice: one worker,
+    parameters on a device, a shared state."""
+    if chosen is None or chosen.samples_per_s is None or chosen.setting.procs < 2:
+        return []
+    if chosen.placement != "cpu" or job.optimizer.state == "shared":
+        return []
+    updates = int(COMPARED_S * chosen.samples_per_s / (job.data.batch_size * job.train.accumulate))
+    trials: list[ExchangeTrial] = []
+    for number, trial in enumerate(try_exchanges(question, chosen.setting, updates), 1):
+        say(f"measured exchange {trial.exchange}, {number} of {len(IN_TURN)}")
+        trials.append(trial)
+    return merged(trials)
+
+
+def exchange_values(trials: list[ExchangeTrial]) -> list[dict[str, Any]]:
+    """Return the same as `exchange_table`, for JSON."""
+    return [
+        {
+            "exchange": one.exchange,
+            "samples_per_s": one.samples_per_s,
+            "loss": to_json(one.loss),
+            "worst_loss": to_json(one.worst),
+            "error": one.error or None,
+        }
+        for one in trials
+    ]
 
 
 def trial_values(trials: list[SettingTrial]) -> dict[str, Any]:

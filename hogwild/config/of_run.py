@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hogwild.config.locate import default_config, read_job_file
 from hogwild.errors import HogwildError, NotFoundError, UsageError
-from hogwild.storage.run_directory import LIBRARY, MEASURED, PLACES, RESOLVED
+from hogwild.storage.run_directory import LIBRARY, RESOLVED
 
 if TYPE_CHECKING:
     from hogwild.config.load import Job
@@ -97,20 +97,12 @@ def recorded(
 ) -> tuple["Job", Path | None, str]:
     """As `resumed`, also for a run of the library's, whose classes have no arguments."""
     resolved, environment = require_run(run), _environment(run)
-    if _is_measured(resolved) and any(
-        change.partition("=")[0] in [f"train.{name}" for name in PLACES] for change in overrides
-    ):
-        overrides = ["train.exchange=auto", *overrides]  # the measurement there does not apply here
     job, _ = load(resolved, overrides, flags or {})
     as_written = run / "job.yaml"
     # A path in the folder where the run first looked for user code; the current folder may be another.
     folders = environment.get("user_folders")
     users_file = Path(environment.get("job_file") or Path(folders[0]) / "job.yaml") if folders else None
     return job, users_file, read_job_file(as_written if as_written.is_file() else resolved)
-
-
-def _is_measured(resolved: Path) -> bool:
-    return any(line.startswith(MEASURED) for line in read_job_file(resolved).splitlines())
 
 
 def new_run_command(run: Path, job: "Job") -> str:
@@ -130,8 +122,6 @@ def new_run_command(run: Path, job: "Job") -> str:
         path = run / RESOLVED
         written = load_job(path)
     values = job.model_dump()
-    if _is_measured(run / RESOLVED) and job.train.exchange == load_job(run / RESOLVED).train.exchange:
-        values["train"]["exchange"] = written.train.exchange
     newest = run.absolute() / "checkpoints" / "latest"
     values["model"]["init_from"] = str(newest) if newest.exists() else None
     changes = [f"{field}={flow(value)}" for field, value in _overrides(written.model_dump(), values)]

@@ -222,7 +222,7 @@ class Train(Section):
         default="fp32", description="Precision of forward and loss, by torch.autocast; parameters stay float32."
     )
     exchange: Literal["auto", "direct", "delta"] = Field(
-        default="auto", description="direct: write each update; delta: write sums of sync_every; auto: the faster one."
+        default="auto", description="direct (auto): write each update; delta: write sums of sync_every."
     )
     sync_every: Whole = Field(default=16, ge=1, le=MAX_ITEM_BATCHES, description="Updates per exchange of delta.")
     max_staleness: Whole | None = Field(

@@ -13,7 +13,6 @@ import socket
 import struct
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -115,28 +114,6 @@ def cpu_s(pid: int) -> float | None:
         times = psutil.Process(pid).cpu_times()
         return float(times.user + times.system)
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class CoreUse:
-    """Seconds of processor time until one moment: of the whole machine, and of this process and its ended children."""
-
-    machine_s: float
-    own_s: float
-    at_s: float
-
-    @classmethod
-    def now(cls) -> "CoreUse":
-        machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
-        busy_s = machine.user + machine.nice + machine.system + machine.irq + machine.softirq
-        own_s = own.user + own.system + own.children_user + own.children_system
-        return cls(busy_s, own_s, time.monotonic())
-
-    def share_of_others(self, before: "CoreUse") -> float:
-        """Return the share of all cores that other processes used since `before`, 0 to 1."""
-        span_s = (self.at_s - before.at_s) * (os.cpu_count() or 1)
-        others_s = self.machine_s - before.machine_s - (self.own_s - before.own_s)
-        return min(max(others_s / span_s, 0.0), 1.0) if span_s > 0 else 0.0
 
 
 def pss_bytes(pid: int) -> int:

@@ -21,11 +21,6 @@ from hogwild.shared_memory.region import Region
 COPIES = 3  # of the trained parameters, in delta: local, snapshot, and their difference
 
 
-def copied_bytes(layout: FlatLayout) -> int:
-    """Return the bytes of private memory that one worker needs in delta."""
-    return COPIES * sum(size * dtype.itemsize for dtype, size in trained_sizes(layout).items())
-
-
 def trained_sizes(layout: FlatLayout) -> dict[torch.dtype, int]:
     """Return the number of trained elements, from the start of each flat; sparse spans follow the dense ones."""
     sizes = {dtype: size for dtype, size in layout.gradient_sizes.items() if size}
@@ -83,11 +78,6 @@ class Exchange:
         places = self._places()
         for param, slot in zip(params, layout.params, strict=True):
             param.data = torch.as_strided(places[slot.dtype], slot.shape, slot.strides, slot.offset)
-
-    def free_copies(self) -> None:
-        """Free the copies, in direct."""
-        if not self.is_delta:
-            self._copies.clear()
 
     def _places(self) -> dict[torch.dtype, Tensor]:
         return {dtype: copy[0] for dtype, copy in self._copies.items()} if self.is_delta else self._shared

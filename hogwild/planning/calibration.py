@@ -1,10 +1,12 @@
-"""Trials of procs x threads on a job's own model and data: `plan --measure`, and `train --procs auto`.
+"""Trials of procs x threads on a job's own model and data: `plan --measure`, and `train --procs auto`; and of both
+exchanges, for their speed and for the loss: `plan --measure`.
 
-A trial is the real command in a child process, with a second and a half of training; trials run one after the other.
-Pure except `try_setting`."""
+A trial is the real command in a child process, with a few seconds of training; trials run one after the other.
+Pure except `try_setting` and `try_exchanges`."""
 
 import json
 import math
+import statistics
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,21 +27,22 @@ TOO_FEW = "too few updates to tell"
 STOPPED = 75  # the exit status of a job ended by max_time_s: the normal end of a trial
 GRACE_S = 10.0  # time for an interrupted trial to clean up
 NOISE = 0.02  # rates that differ by less are equal
+COMPARED_S = 3.0  # of training, at the measured speed, for the loss of an exchange
+LOOKS = 8  # evaluations of one such trial; the later half counts
+IN_TURN = ("direct", "delta", "delta", "direct")  # so that a machine that slows down favours neither
 
-# No early end, no pause, no writing. `exchange: auto` would be a trial inside the trial.
-TRIAL = (
+TRIAL = (  # no early end, no writing
     "train.epochs=1000000",
-    "train.max_updates=null",
-    "data.val=null",
     "evaluate.target={}",
     "evaluate.patience=null",
-    "evaluate.every_updates=null",
     "checkpoint.every_s=null",
     "checkpoint.every_updates=null",
     "log.jsonl=false",
     "log.progress=false",
     "supervise.min_workers=1",
 )
+FOR_SPEED = ("train.max_updates=null", "data.val=null", "evaluate.every_updates=null")  # no pause
+FOR_LOSS = ("train.max_time_s=null", "evaluate.every_epochs=null", "checkpoint.keep_best=false")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,34 @@ class TrialSetting:
 
 @dataclass(frozen=True, slots=True)
 class SettingTrial:
-    """The result of a trial: `samples_per_s`, or None and the `error` message. `is_coarse`: after few updates."""
+    """The result of a trial: `samples_per_s`, or None and the `error` message. `is_coarse`: after few updates;
+    `train_loss` and `placement` as in summary.json."""
 
     setting: TrialSetting
     samples_per_s: float | None
     error: str = ""
     is_coarse: bool = False
+    train_loss: float | None = None
+    placement: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeTrial:
+    """The result of one exchange's trials: `samples_per_s`, or None and the `error` message; `losses`: of the later
+    evaluations, or of the training data if there are no others."""
+
+    exchange: str
+    samples_per_s: float | None
+    losses: tuple[float, ...] = ()
+    error: str = ""
+
+    @property
+    def loss(self) -> float:
+        return statistics.median(self.losses) if self.losses else math.nan
+
+    @property
+    def worst(self) -> float:
+        return max(self.losses, default=math.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +95,21 @@ class Question:
     overrides: Sequence[str]
     data_dir: Path | None
     exchange: Literal["auto", "direct", "delta"] = "auto"
+    has_validation: bool = False
 
     def arguments(self, setting: TrialSetting, seconds: float, folder: Path) -> list[str]:
         """Return the command-line arguments of one trial, whose files go to `folder`."""
-        changes = (
-            f"train.procs={setting.procs}",
-            f"train.threads={setting.threads}",
-            f"train.exchange={'direct' if self.exchange == 'auto' else self.exchange}",
-            f"train.max_time_s={seconds}",
-        )
+        changes = (*FOR_SPEED, f"train.exchange={self.exchange}", f"train.max_time_s={seconds}")
+        return self._arguments(setting, changes, folder)
+
+    def loss_arguments(self, setting: TrialSetting, exchange: str, updates: int, folder: Path) -> list[str]:
+        """Return the same for a trial of an exchange, for so many updates."""
+        changes = [*FOR_LOSS, f"train.exchange={exchange}", f"train.max_updates={updates}"]
+        changes += [f"evaluate.every_updates={updates // LOOKS}"] if self.has_validation else []
+        return self._arguments(setting, changes, folder)
+
+    def _arguments(self, setting: TrialSetting, changes: Sequence[str], folder: Path) -> list[str]:
+        changes = (f"train.procs={setting.procs}", f"train.threads={setting.threads}", *changes)
         data = ["--data-dir", str(self.data_dir)] if self.data_dir is not None else []
         file = [] if self.job_file is None else [str(reopenable(self.job_file.absolute(), self.job_text, folder))]
         return ["train", *file, *self.overrides, *TRIAL, *changes, "--json", "--run-dir", str(folder / "run"), *data]
@@ -125,6 +156,19 @@ def table(trials: Sequence[SettingTrial]) -> Iterator[str]:
             yield f"{setting}  {trial.samples_per_s:>11,.0f}  {trial.samples_per_s / top:>11.2f}{mark}"
 
 
+def exchange_table(trials: Sequence[ExchangeTrial], words: str) -> Iterator[str]:
+    """Yield what delta gains over direct, and what it costs, one exchange per line. `words`: of which data the losses
+    are."""
+    direct = next((one.samples_per_s for one in trials if one.exchange == "direct"), None)
+    yield f"{'exchange':>8}  {'samples/s':>11}  {'of direct':>9}  {words:>10}  {'worst':>8}"
+    for trial in trials:
+        if trial.samples_per_s is None or direct is None:
+            yield f"{trial.exchange:>8}  {'failed':>11}  {trial.error}"
+            continue
+        ratio, losses = trial.samples_per_s / direct, f"{trial.loss:>10.4g}  {trial.worst:>8.4g}"
+        yield f"{trial.exchange:>8}  {trial.samples_per_s:>11,.0f}  {ratio:>9.2f}  {losses}"
+
+
 def try_setting(question: Question, setting: TrialSetting) -> SettingTrial:
     """Train for TRIAL_S, and again for LONGER_S if that was too short. Failures of the trial are part of the result; a
     signal to this process ends the trial too, without leftovers."""
@@ -132,11 +176,41 @@ def try_setting(question: Question, setting: TrialSetting) -> SettingTrial:
     return _try(question, setting, LONGER_S) if trial.is_coarse else trial
 
 
+def try_exchanges(question: Question, setting: TrialSetting, updates: int) -> Iterator[ExchangeTrial]:
+    """Train several times for so many updates, in direct and in delta; yield each run's result."""
+    updates = max(updates, LOOKS)
+    for exchange in IN_TURN:
+        with TemporaryDirectory(prefix="hogwild-trial-", ignore_cleanup_errors=True) as folder:
+            arguments = question.loss_arguments(setting, exchange, updates, Path(folder))
+            trial = read_trial(setting, *_ended(arguments))
+            events = Path(folder) / "run" / "events.jsonl"
+            found = read_losses(events.read_text() if trial.samples_per_s else "", updates)
+        found = found or (() if trial.train_loss is None else (trial.train_loss,))
+        yield ExchangeTrial(exchange, trial.samples_per_s, found, trial.error)
+
+
+def merged(trials: Sequence[ExchangeTrial]) -> list[ExchangeTrial]:
+    """Return one result per exchange, of all its runs."""
+    results = []
+    for exchange in dict.fromkeys(trial.exchange for trial in trials):
+        runs = [trial for trial in trials if trial.exchange == exchange]
+        rates = [run.samples_per_s for run in runs if run.samples_per_s is not None]
+        error = next((run.error for run in runs if run.error), "")
+        losses = tuple(loss for run in runs for loss in run.losses)
+        results.append(ExchangeTrial(exchange, statistics.median(rates) if rates else None, losses, error))
+    return results
+
+
 def _try(question: Question, setting: TrialSetting, seconds: float) -> SettingTrial:
     with TemporaryDirectory(prefix="hogwild-trial-", ignore_cleanup_errors=True) as folder:
-        with _running(own_command(question.arguments(setting, seconds, Path(folder)))) as process:
-            out, err = process.communicate()
-        return read_trial(setting, process.returncode, out, err)
+        return read_trial(setting, *_ended(question.arguments(setting, seconds, Path(folder))))
+
+
+def _ended(arguments: Sequence[str]) -> tuple[int, str, str]:
+    """Return exit status and output of the command."""
+    with _running(own_command(arguments)) as process:
+        out, err = process.communicate()
+    return process.returncode, out, err
 
 
 def read_trial(setting: TrialSetting, status: int, out: str, err: str) -> SettingTrial:
@@ -150,7 +224,15 @@ def read_trial(setting: TrialSetting, status: int, out: str, err: str) -> Settin
     is_coarse = summary["updates"] < FEW_UPDATES * setting.procs
     if not summary["samples_per_s"]:
         return SettingTrial(setting, None, TOO_FEW, is_coarse)
-    return SettingTrial(setting, float(summary["samples_per_s"]), "", is_coarse)
+    rest = summary.get("train_loss"), summary.get("placement", "cpu")
+    return SettingTrial(setting, float(summary["samples_per_s"]), "", is_coarse, *rest)
+
+
+def read_losses(events: str, updates: int) -> tuple[float, ...]:
+    """Return the losses of the evaluations in the later half of a trial, from its events.jsonl."""
+    found = [json.loads(line) for line in events.splitlines() if '"evaluation"' in line]
+    evaluations = [event for event in found if event["event"] == "evaluation" and 2 * event["updates"] > updates]
+    return tuple(math.inf if event["loss"] is None else float(event["loss"]) for event in evaluations)
 
 
 def _error_in(out: str) -> str:

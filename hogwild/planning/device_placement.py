@@ -1,7 +1,7 @@
 """The device of each worker, and the place of the shared parameters: decided in the parent, before workers start.
 
     placement       parameters                                         exchange
-    cpu             the flats, in host memory                          direct, delta, or measured
+    cpu             the flats, in host memory                          direct, or delta if asked for
     cuda-replica    a copy on each worker's device, the flats master   delta, through host memory
     cuda-shared     the flats on one device, shared by all workers     direct
 
@@ -52,6 +52,14 @@ def _check_sharing(devices: Sequence[str], environ: Mapping[str, str]) -> None:
                 f"train.placement: {SHARED}: {name}={environ[name]}: other processes cannot map memory in expandable "
                 f"segments; remove expandable_segments, or use {REPLICA}"
             )
+
+
+def exchange_of(job: Job, procs: int, *, fused: bool, placement: str) -> str:
+    """Return the exchange of a job, direct or delta. `auto` is direct: delta may be faster, but its updates are older.
+    One worker equals the plain loop bit by bit; a kernel writes the flats, with private copies of hot rows."""
+    if placement != CPU:
+        return "direct" if placement == SHARED else "delta"
+    return "delta" if (job.train.exchange == "delta" and procs > 1 and not fused) else "direct"
 
 
 def is_open(job: Job) -> bool:

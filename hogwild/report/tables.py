@@ -21,7 +21,7 @@ MOST_EVENTS = 200
 MOST_WORKERS = 16  # shown at first
 # Shown in the pictures, or routine events of a job; the count of all events includes them.
 ORDINARY = (
-    *("spawn", "ready", "restart", "evaluation", "checkpoint", "pause", "spare", "exchange"),
+    *("spawn", "ready", "restart", "evaluation", "checkpoint", "pause", "spare"),
     *("loader-spawn", "loader-ready", "communicator-spawn", "communicator-ready"),
     *("predictor-spawn", "predictor-ready"),
 )

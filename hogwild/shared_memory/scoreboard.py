@@ -5,7 +5,7 @@ four processes doing `+= 1` on one shared word lose a fifth of the counts, so to
     row          incarnation  phase  beat_ns  intent  commit  parked  updates  …  phase_ns  …  staleness histogram
                                                |       '-- item id << 32 | skipped << 16 | batches
                                                '---------- item id << 32 | batches
-    control row  command  pause  base_updates  sync_every  active  …  rollbacks  first_item
+    control row  command  pause  base_updates  sync_every  …  rollbacks  first_item
 
 Aligned 8-byte words are read and written atomically on every machine torch runs on. Decisions about a dead worker are
 made after it was reaped: its last stores are then visible and no more can come. Values of a live worker are only
@@ -94,8 +94,6 @@ class Control(IntEnum):
     PAUSE = auto()
     BASE_UPDATES = auto()  # updates of the attempts before this one (resume)
     SYNC_EVERY = auto()  # updates between two flushes of delta; 0: direct
-    ACTIVE = auto()  # number of workers that train, the others stay parked; 0: all train
-    FOR_NOW = auto()  # 1: another exchange will be tried soon, so keep the memory for it
     ROLLBACKS = auto()  # times the run has gone back to a checkpoint: each halves the learning rate
     COMPILER = auto()  # the worker that compiles for all
     FIRST_ITEM = auto()  # items with a lower id were leased before the last rollback and are void
@@ -285,12 +283,9 @@ class Scoreboard:
         """Return the number of batches that each worker has committed and not skipped in this attempt."""
         return [int(word) for word in self.words[: self.procs, Word.LOSSES]]
 
-    def set_exchange(self, sync_every: int, active: int = 0, *, for_now: bool = False) -> None:
-        """Set `sync_every` (0: direct), the number of workers that train (0: all), and whether this is only a trial.
-        Supervisor only, while all workers are parked."""
+    def set_exchange(self, sync_every: int) -> None:
+        """Set `sync_every` (0: direct). Supervisor only, before workers start or while all are parked."""
         self.control[Control.SYNC_EVERY] = sync_every
-        self.control[Control.ACTIVE] = active
-        self.control[Control.FOR_NOW] = for_now
 
     def go_back(self, updates: int, rollbacks: int, first_item: int) -> None:
         """Set the total to `updates` after `rollbacks` rollbacks; items below `first_item` are void. Supervisor only,

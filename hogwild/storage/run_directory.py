@@ -35,7 +35,6 @@ OF_NODE = r"node-\d+"  # the part of a further node of a cluster, which may come
 LATEST, BEST = "latest", "best"  # links among the checkpoints
 RESOLVED = "resolved.yaml"  # its presence makes a directory a run: needed to resume
 LIBRARY = "hogwild.train"  # `caller` in env.json of a run whose objects came from a call: no file can rebuild them
-MEASURED = "# Measured in the job's first seconds: "  # begins a line of resolved.yaml: why this exchange
 PLACES = ("device", "device_per_worker", "placement")  # fields of `train` that place the parameters
 
 

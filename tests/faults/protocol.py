@@ -246,8 +246,7 @@ class Run:
     def _resume(self) -> None:
         if self._rng.random() < 0.5:
             sync_every = self._rng.choice([0, 0, 2, 5])
-            active = self._rng.choice([0, 0, 1, 2]) if len(self._roster.attached()) == self.scenario.procs else 0
-            self.board.set_exchange(sync_every, active)
+            self.board.set_exchange(sync_every)
             self.queue.limits.sync_every = sync_every or 1
         self._stage = ""
         self.board.send(Command.RUN, self._pauses)

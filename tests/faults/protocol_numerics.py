@@ -120,9 +120,6 @@ class CountingExchange:
     def refresh(self) -> None:
         self._local = []
 
-    def free_copies(self) -> None:
-        assert not (self._local and not self.is_delta), "bound to the flats with something unflushed"
-
     def _add(self, batches: list[int]) -> None:
         self._crimes.look()
         self._applying[self._worker] = len(batches)

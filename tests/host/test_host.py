@@ -725,30 +725,3 @@ def test_a_process_is_seen_to_write_its_stacks_until_the_last_byte() -> None:
         child.kill()
     os.close(reading)
     assert not host.is_writing_stack(child.pid)
-
-
-@pytest.mark.parametrize(
-    ("machine_s", "own_s", "span_s", "share"),
-    [
-        (10.0, 10.0, 10.0, 0.0),
-        (20.0, 10.0, 5.0, 1.0),
-        (15.0, 10.0, 10.0, 0.25),
-        (5.0, 10.0, 10.0, 0.0),
-        (1.0, 0.0, 0.0, 0.0),
-    ],
-)
-def test_the_share_of_others_is_what_is_not_ours(
-    monkeypatch: pytest.MonkeyPatch, machine_s: float, own_s: float, span_s: float, share: float
-) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    before = host.CoreUse(100.0, 50.0, 7.0)
-    after = host.CoreUse(100.0 + machine_s, 50.0 + own_s, 7.0 + span_s)
-    assert after.share_of_others(before) == pytest.approx(share)
-
-
-def test_work_of_this_process_is_its_own() -> None:
-    before = host.CoreUse.now()
-    while host.CoreUse.now().own_s - before.own_s < 0.1:
-        sum(range(10_000))
-    after = host.CoreUse.now()
-    assert after.machine_s >= before.machine_s and 0 <= after.share_of_others(before) <= 1

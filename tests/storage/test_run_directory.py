@@ -19,12 +19,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild.config.load import load_job
 from hogwild.errors import NotFoundError, RunDirError
 from hogwild.storage import records
 from hogwild.storage.run_directory import RunDir, to_json
 from tests.helpers.processes import PATIENCE_S
-from workers.session.run_files import write_choice
 
 DEADLINE_S = PATIENCE_S
 
@@ -365,6 +363,3 @@ def test_a_power_cut_after_a_checkpoint_leaves_all_that_a_resume_needs(
     names = ("env.json", "names.json", "resolved.yaml", "job.yaml", "checkpoints")
     needed = {str(one) for one in (tmp_path / "new", path.parent, path, *(path / name for name in names))}
     assert disk.at_checkpoints and all(durable >= needed for durable in disk.at_checkpoints)
-    with RunDir.open(path) as run:
-        write_choice(run, load_job(run.resolved_file), "direct")
-    assert str(path / "resolved.yaml") in disk.durable

@@ -1,30 +1,20 @@
-"""Delta, max_staleness and the measured choice in whole jobs: real workers, real deaths.
+"""Delta and max_staleness in whole jobs: real workers, real deaths.
 
 In delta two flushes at the same time may lose words of each other, so how often a sample took effect (jobs/counting.py)
 is at most what it should be; what was begun, how often and by whom, is exact."""
 
-import json
-import os
 import signal
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import hogwild
-from hogwild import host
-from hogwild.api import TrainResult
 from hogwild.data import Digits
-from hogwild.models import Mlp
-from hogwild.storage.run_directory import MEASURED
-from tests.helpers.jobs import JOBS, Ended, InTurn, Job, begin_in_turn, in_turn, read_events
-from tests.helpers.processes import wait_for
+from tests.helpers.jobs import JOBS, Ended, InTurn, Job, begin_in_turn, in_turn
 from tests.jobs.norm import Normed
 
 COUNTING, NORM = str(JOBS / "counting.yaml"), str(JOBS / "norm.yaml")
@@ -195,7 +185,6 @@ def whole_set(split: str) -> TensorDataset:
 def test_a_single_worker_writes_the_flats_whatever_the_job_says(jobs: dict[str, Ended], name: str) -> None:
     job = jobs[name]
     assert (job.status, job.summary["exchange"], job.summary["staleness"]["max"]) == (0, "direct", 0), job.stderr
-    assert not job.events("exchange"), "nothing is measured with one worker"
 
 
 # ---- Ctrl-C, and going on -----------------------------------------------------------------------------------------
@@ -216,84 +205,3 @@ def test_a_stop_flushes_and_a_resume_repeats_and_omits_nothing(tmp_path: Path, s
     assert resumed.leases["done"] == resumed.leases["total"] == 400
     assert begun(diary) == Counter(range(400)), "each batch was begun once, before the stop or after it"
     assert set(resumed.effects().tolist()) <= {0.0, 1.0}
-
-
-# ---- the measured choice --------------------------------------------------------------------------------------------
-
-
-def digits_job(model: nn.Module, **settings: object) -> TrainResult:
-    samples = whole_set("train")
-    return hogwild.train(
-        model,
-        samples,
-        nn.CrossEntropyLoss(),
-        torch.optim.SGD(model.parameters(), lr=0.05),
-        procs=2,
-        epochs=100_000,
-        batch_size=16,
-        supervise={f"{clock}_timeout_s": 900 for clock in ("start", "stall", "deadlock")},
-        **settings,  # type: ignore[arg-type]
-    )
-
-
-def stop_when_chosen(run_dir: Path) -> threading.Thread:
-    """Sends this process a Ctrl-C when its job has decided how to exchange."""
-
-    def watch() -> None:
-        wait_for("the choice", lambda: read_events(run_dir, "exchange"))
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    return thread
-
-
-def test_a_measured_choice_is_written_down_and_a_resume_does_not_decide_again(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    torch.manual_seed(0)
-    model = Mlp(features=64, hidden=[16], classes=10)
-    watcher = stop_when_chosen(run_dir)
-    stopped = digits_job(model, run_dir=run_dir)
-    watcher.join()
-    (chosen,) = read_events(run_dir, "exchange")
-    assert stopped.state == "stopped" and stopped.exchange == chosen["choice"] in ("direct", "delta")
-    assert set(chosen["updates_per_s"]) == {"direct", "delta", "one worker"}
-    text = (run_dir / "resolved.yaml").read_text()
-    assert yaml.safe_load(text)["train"]["exchange"] == chosen["choice"]
-    (remark,) = [line for line in text.splitlines() if line.startswith(MEASURED)]
-    assert f"exchange {chosen['choice']}: {chosen['why']}" in remark
-    assert remark.removeprefix(MEASURED) in (run_dir / "logs" / "supervisor.log").read_text()
-
-    resumed = digits_job(model, resume=run_dir, max_updates=stopped.updates + 40)
-    assert (resumed.state, resumed.exchange) == ("succeeded", chosen["choice"])
-    assert json.loads((run_dir / "summary.json").read_text())["exchange"] == chosen["choice"]
-    later = read_events(run_dir, "exchange")[1:]
-    other = {"direct": "delta", "delta": "direct"}[chosen["choice"]]
-    assert all(event["choice"] == chosen["choice"] and other not in event["updates_per_s"] for event in later)
-    assert yaml.safe_load((run_dir / "resolved.yaml").read_text())["train"]["exchange"] == chosen["choice"]
-
-
-def test_workers_that_gain_nothing_are_told_so_in_one_line(tmp_path: Path, start_job: Callable[..., Job]) -> None:
-    procs = 3
-    crowded = ["model.class_path=crowded.Crowded", f"model.init_args={{lock: '{tmp_path / 'lock'}'}}", "data.val=null"]
-    job = start_job(
-        tmp_path / "job",
-        NORM,
-        *crowded,
-        *PATIENT,
-        f"train.procs={procs}",
-        "train.epochs=100000",
-        "train.exchange=direct",
-    )
-    (chosen,) = job.wait_for_event("exchange")
-    job.send(signal.SIGINT)
-    ended = job.wait()
-    rates = chosen["updates_per_s"]
-    assert (chosen["choice"], set(rates)) == ("direct", {"direct", "one worker"})
-    assert rates["one worker"] > 1.5 * rates["direct"], "others trained while one was to be measured alone"
-    usable = host.usable_cores().usable
-    advice = ended.summary["advice"]
-    speedup = rates["direct"] / rates["one worker"]
-    assert advice.startswith(f"3 workers trained {speedup:.2f} times as fast as one in the")
-    expected = "usable cores; set train.procs to" if procs > usable else "train.procs: 1 is about as fast"
-    assert (expected in advice or "the cores were busy with other work" in advice) and "\n" not in advice

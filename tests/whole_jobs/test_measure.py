@@ -1,6 +1,7 @@
 """Settings tried out: which ones, what their results mean, and that nothing is left of a trial that is broken off."""
 
 import json
+import math
 import os
 import signal
 from collections.abc import Callable
@@ -17,10 +18,12 @@ from hogwild.host import Cores
 from hogwild.planning.calibration import (
     STOPPED,
     TOO_FEW,
+    ExchangeTrial,
     Question,
     SettingTrial,
     TrialSetting,
     best,
+    read_losses,
     read_trial,
     settings,
     table,
@@ -115,6 +118,7 @@ def test_the_answer_ends_with_the_best_setting_and_the_command_that_trains_so(  
     rates, overrides, best, command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cli_plan, "trials_of", lambda *_: list(map(SettingTrial, (A, B, C), rates)))
+    monkeypatch.setattr(cli_plan, "try_exchanges", lambda *_: ())
     monkeypatch.setattr(host, "usable_cores", lambda: Cores(2, None, 2, "of a test"))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     job = load_job(default_config("digits"), overrides)
@@ -122,6 +126,59 @@ def test_the_answer_ends_with_the_best_setting_and_the_command_that_trains_so(  
         job, Question(Path("my job.yaml"), "", overrides, None), print, measure=True, as_json=False
     )
     assert (status, lines[-1]) == (0, f"{best}; train with: {command}")
+
+
+RUNS = [
+    ExchangeTrial("direct", 1000.0, (0.10, 0.08)),
+    ExchangeTrial("delta", 1200.0, (0.09, 0.50)),
+    ExchangeTrial("delta", 1400.0, (0.11, 0.30, 0.12)),
+    ExchangeTrial("direct", 1000.0, (0.09,)),
+]
+
+
+def test_a_measured_plan_says_what_delta_gains_and_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[TrialSetting, int]] = []
+
+    def tried(_: Question, setting: TrialSetting, updates: int) -> list[ExchangeTrial]:
+        asked.append((setting, updates))
+        return RUNS
+
+    monkeypatch.setattr(cli_plan, "trials_of", lambda *_: [SettingTrial(A, 3200.0), SettingTrial(C, 10.0)])
+    monkeypatch.setattr(cli_plan, "try_exchanges", tried)
+    job, question = load_job(default_config("digits"), ["data.batch_size=32"]), Question(None, "", [], None)
+    _, lines = cli_plan.answer(job, question, lambda _: None, measure=True, as_json=False)
+    start = next(number for number, line in enumerate(lines) if line.split()[:1] == ["exchange"])
+    assert [line.split() for line in lines[start : start + 3]] == [
+        ["exchange", "samples/s", "of", "direct", "val", "loss", "worst"],
+        ["direct", "1,000", "1.00", "0.09", "0.1"],
+        ["delta", "1,300", "1.30", "0.12", "0.5"],
+    ]
+    assert lines[start + 3] == "exchange: auto is direct; delta is your choice: train.exchange=delta"
+    _, (text,) = cli_plan.answer(job, question, lambda _: None, measure=True, as_json=True)
+    delta = {"exchange": "delta", "samples_per_s": 1300.0, "loss": 0.12, "worst_loss": 0.5, "error": None}
+    assert json.loads(text)["exchanges"][1] == delta
+    assert asked == [(A, 300)] * 2, "3 s at the measured speed"
+
+
+@pytest.mark.parametrize(
+    ("trial", "overrides"),
+    [
+        (SettingTrial(C, 100.0), []),
+        (SettingTrial(A, None, "a crime"), []),
+        (SettingTrial(A, 100.0, placement="cuda-replica"), []),
+        (SettingTrial(A, 100.0), ["optimizer.state=shared"]),
+    ],
+)
+def test_where_delta_is_no_choice_it_is_not_tried(trial: SettingTrial, overrides: list[str]) -> None:
+    job = load_job(default_config("digits"), overrides)
+    assert cli_plan.exchanges_of(job, Question(None, "", [], None), trial, print) == []
+
+
+def test_the_loss_of_a_trial_is_that_of_its_later_evaluations() -> None:
+    events = [{"event": "evaluation", "updates": updates, "loss": loss} for updates, loss in ((40, 9.0), (60, 1.0))]
+    events += [{"event": "pause", "what": "evaluation"}, {"event": "evaluation", "updates": 80, "loss": None}]
+    found = read_losses("".join(json.dumps(event) + "\n" for event in events), 80)
+    assert found == (1.0, math.inf)
 
 
 def test_without_any_measured_setting_there_is_no_best_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,6 +235,11 @@ def test_every_change_that_a_trial_makes_is_one_that_a_job_takes(tmp_path: Path)
     assert changed.train.max_time_s == 1.5
     assert (changed.train.max_updates, changed.data.val, changed.evaluate.target) == (None, None, {})
     assert (changed.checkpoint.every_s, changed.checkpoint.every_updates) == (None, None)
+    arguments = Question(None, text, [], None, has_validation=True).loss_arguments(A, "direct", 80, tmp_path)
+    changed = load_job(Path("x.yaml"), [each for each in arguments if "=" in each], source_text=text)
+    assert (changed.train.procs, changed.train.exchange, changed.train.max_updates) == (2, "direct", 80)
+    assert (changed.train.max_time_s, changed.evaluate.every_updates, changed.evaluate.every_epochs) == (None, 10, None)
+    assert changed.data.val is not None
 
 
 GUILTY = """

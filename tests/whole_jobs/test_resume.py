@@ -24,10 +24,9 @@ from hogwild.config.load import load_job
 from hogwild.config.locate import default_config
 from hogwild.errors import CheckpointError, DataError, HogwildError, UsageError
 from hogwild.storage import checkpoint, checkpoint_format
-from hogwild.storage.run_directory import MEASURED
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import wait_for
-from workers.session.resume import check_changes, with_measured
+from workers.session.resume import check_changes
 
 COUNTING = str(JOBS / "counting.yaml")
 CRAWLING = str(JOBS / "crawling.yaml")
@@ -364,26 +363,13 @@ def test_a_rate_that_the_users_own_class_has_changed_is_refused_by_the_command_l
     assert in_turn(jobs_folder / "own-resumed", {"resumed": again})["resumed"].summary["updates"] == 9
 
 
-@pytest.mark.parametrize(
-    ("changes", "exchange"),
-    [
-        ([], "direct"),
-        (["train.procs=3"], "direct"),
-        (["train.device=simulated"], "auto"),
-        (["train.placement=cuda-replica"], "auto"),
-        (["train.device=simulated", "train.exchange=delta"], "delta"),
-    ],
-)
-def test_a_measured_exchange_holds_only_where_it_was_measured(
-    tmp_path: Path, changes: list[str], exchange: str
-) -> None:
-    text = load_job(default_config("digits"), ["train.exchange=direct"]).to_yaml()
-    (tmp_path / "resolved.yaml").write_text(f"{MEASURED}direct was the faster\n{text}")
-    job, _, _ = of_run.resumed(tmp_path, changes, {})
+def test_another_exchange_needs_another_placement(tmp_path: Path) -> None:
+    """Parameters that move to a device are exchanged in another way; otherwise it is another job."""
+    (tmp_path / "resolved.yaml").write_text(load_job(default_config("digits"), ["train.exchange=direct"]).to_yaml())
     run: Any = SimpleNamespace(path=tmp_path, resolved_file=tmp_path / "resolved.yaml")
-    going_on = with_measured(run, job)
-    check_changes(run, going_on)
-    assert going_on.train.exchange == exchange
+    for changes in ([], ["train.procs=3"], ["train.device=simulated", "train.exchange=delta"]):
+        job, _, _ = of_run.resumed(tmp_path, changes, {})
+        check_changes(run, job)
     with pytest.raises(UsageError, match=r"train\.exchange: was 'direct', now 'delta'"):
         check_changes(run, load_job(tmp_path / "resolved.yaml", ["train.exchange=delta"]))
 
@@ -448,10 +434,8 @@ def test_a_refused_change_names_no_command_for_a_run_of_the_library(tmp_path: Pa
 
 
 def test_the_command_of_a_new_run_falls_back_on_the_run_for_a_job_file_that_is_gone(tmp_path: Path) -> None:
-    """And a measured exchange is left to be measured again."""
     gone = tmp_path / "gone.yaml"
-    text = load_job(default_config("digits"), ["train.exchange=direct"]).to_yaml()
-    (tmp_path / "resolved.yaml").write_text(f"{MEASURED}direct was the faster\n{text}")
+    (tmp_path / "resolved.yaml").write_text(load_job(default_config("digits")).to_yaml())
     (tmp_path / "env.json").write_text(json.dumps({"job_file": str(gone), "user_folders": ["/there", str(Path.cwd())]}))
     changed = load_job(tmp_path / "resolved.yaml", ["optimizer.init_args.lr=0.5"])
     said = of_run.new_run_command(tmp_path, changed)

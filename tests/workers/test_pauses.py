@@ -41,7 +41,7 @@ class Story:
                 event=lambda kind, **values: self.told.append((kind, values["worker"])), show_message=str
             ),
             job=SimpleNamespace(train=SimpleNamespace(exchange="direct", sync_every=16), supervise=supervise),
-            plan=SimpleNamespace(procs=1, rows=1),  # so that no pause is for a trial (test_exchange_trial.py)
+            plan=SimpleNamespace(procs=1, rows=1),
             shared=SimpleNamespace(layout=SimpleNamespace(flats=SimpleNamespace(spans=(), gradient_sizes={}))),
         )
         self.roster = SimpleNamespace(attached=lambda: self.attached, is_anyone_dying=False, fence=self._fence)

@@ -12,7 +12,7 @@ from torch import Tensor, optim
 
 from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.work_queue import Kind, WorkItem
-from hogwild.shared_memory.scoreboard import Command, Control, Phase, Row, Word
+from hogwild.shared_memory.scoreboard import Command, Control, Phase, Word
 from tests.helpers.one_trainer import BATCH, OTHER, Place, cut, equal, examples, go_on
 from tests.helpers.processes import wait_for
 from tests.shared_model import (
@@ -253,36 +253,6 @@ def test_own_updates_do_not_make_a_worker_old() -> None:
         place = Place(examples(8), {"max_staleness": 0}).exchange(sync_every)
         trainer, _ = place.trainer()
         assert [trainer.train(place.item(start, start + 4), go_on) for start in (0, 4)] == [0, 0]
-
-
-# ---- one alone ------------------------------------------------------------------------------------------------------
-
-
-class PatientUntilParked(Leaving):
-    """Told to leave as soon as the row says that its worker has parked."""
-
-    def __init__(self, row: Row) -> None:
-        self.row = row
-
-    @property
-    def asked(self) -> bool:  # type: ignore[override]
-        return int(self.row.words[Word.PARKED]) == int(self.row.board.control[Control.PAUSE])
-
-
-@pytest.mark.parametrize(("worker", "active", "goes_on"), [(0, 1, True), (1, 1, False), (1, 0, True), (1, 2, True)])
-def test_those_behind_the_active_ones_stay_parked_while_the_others_run(worker: int, active: int, goes_on: bool) -> None:
-    place = Place(examples(2))
-    place.board.set_exchange(0, active=active)
-    place.board.send(Command.RUN, 7)
-    trainer, row = place.trainer(worker)
-    lease_read, ack_write, lifeline, *others = (end for _ in range(3) for end in os.pipe())
-    start = Start(os.getpid(), lease_read, others[2], -1, others[0], -1, ())
-    try:
-        assert WorkerLoop(start, trainer, PatientUntilParked(row))._may_go_on() == goes_on
-        assert (row.words[Word.PARKED] == 7) != goes_on
-    finally:
-        for descriptor in (lease_read, ack_write, lifeline, *others):
-            os.close(descriptor)
 
 
 def test_what_was_in_hand_before_a_worker_parked_is_evaluated_before_it_waits() -> None:

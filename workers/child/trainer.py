@@ -162,8 +162,6 @@ class Trainer:
             self.model.bind(delta=bool(self._sync_every))
         elif self._sync_every:
             self.model.exchange.refresh()
-        if not self._board.control_words[Control.FOR_NOW]:
-            self.model.exchange.free_copies()
         if self._fused is not None:
             self._fused.refresh()
         self._mark_buffers()

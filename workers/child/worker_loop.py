@@ -21,9 +21,9 @@ from hogwild.user_code import raised_text, user_frame
 from workers.child.trainer import NonFiniteGradient, Trainer
 from workers.messages import LOOK, Leases, Leaving, ParentGone, Report, Start, write_record
 
-_COMMAND, _ACTIVE = int(Control.COMMAND), int(Control.ACTIVE)  # plain integers: read before every update
+_COMMAND = int(Control.COMMAND)  # plain integers: read before every update
 _FIRST_ITEM = int(Control.FIRST_ITEM)
-_RUN, _PAUSE = int(Command.RUN), int(Command.PAUSE)
+_RUN = int(Command.RUN)
 WAIT_MS = 200  # between two beats of an idle worker
 
 
@@ -107,10 +107,9 @@ class WorkerLoop:
         return command == Command.PAUSE and not self._leaving.asked and self._park()
 
     def _command(self) -> int:
-        """Return the control row's command for this worker: those beyond `ACTIVE` stay parked."""
-        words = self._board.control_words
-        command: int = words[_COMMAND]
-        return _PAUSE if command == _RUN and 0 < words[_ACTIVE] <= self._row.worker else command
+        """Return the control row's command."""
+        command: int = self._board.control_words[_COMMAND]
+        return command
 
     def _park(self) -> bool:
         """Report that this worker no longer writes the flats; evaluate meanwhile. False: leave."""

@@ -44,14 +44,6 @@ MAY_CHANGE = (
 )
 
 
-def with_measured(rundir: RunDir, job: Job) -> Job:
-    """Return the job with the exchange that the earlier attempt measured, for `auto` and the same placement."""
-    before = load_job(rundir.resolved_file)
-    if job.train.exchange != "auto" or _moves(before, job):
-        return job
-    return job.model_copy(update={"train": job.train.model_copy(update={"exchange": before.train.exchange})})
-
-
 def _moves(before: Job, job: Job) -> bool:
     """Return whether the placement of parameters has changed: then the exchange must be decided anew."""
     return any(getattr(before.train, name) != getattr(job.train, name) for name in PLACES)

@@ -3,17 +3,14 @@
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 
 import torch
 
 from hogwild import host
-from hogwild.config.load import Job
 from hogwild.job.parts import Parts
 from hogwild.planning.cpu_plan import Plan
-from hogwild.storage.records import explained
-from hogwild.storage.run_directory import LIBRARY, MEASURED, NAMES, RunDir
+from hogwild.storage.run_directory import LIBRARY, NAMES, RunDir
 from hogwild.version import __version__
 from workers.request import Request
 
@@ -23,26 +20,11 @@ OF_OBJECTS = (
 )
 
 
-def write_choice(rundir: RunDir, job: Job, remark: str) -> None:
-    """Write the measured exchange into resolved.yaml: a resume uses it. Raises RunDirError."""
-    header = _header(rundir, lambda line: not line.startswith(MEASURED))
-    rundir.write_text("resolved.yaml", f"{header}{MEASURED}{remark}\n{job.to_yaml()}", sync=True)
-
-
-def _header(rundir: RunDir, keep: Callable[[str], bool]) -> str:
-    """Return the comments at the head of resolved.yaml that `keep` accepts."""
-    with explained(f"cannot read {rundir.resolved_file}"):
-        lines = rundir.resolved_file.read_text("utf-8").splitlines(keepends=True)
-    return "".join(line for line in lines if line.startswith("#") and keep(line))
-
-
 def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: RunDir) -> None:
     """Write env.json, resolved.yaml and job.yaml; for a resume, only once nothing can refuse it. resolved.yaml makes
     the folder a run, so everything else that a resume needs is written first: a job killed earlier leaves a folder that
     counts as new. All is durable before the first checkpoint, which would be useless without it."""
-    is_measured = request.resume is not None and request.job.train.exchange != "auto"
-    measured = _header(rundir, lambda line: line.startswith(MEASURED)) if is_measured else ""
-    resolved = (OF_OBJECTS if request.caller == LIBRARY else "") + measured + request.job.to_yaml()
+    resolved = (OF_OBJECTS if request.caller == LIBRARY else "") + request.job.to_yaml()
     environment = {
         "hogwild": __version__,
         "caller": request.caller,

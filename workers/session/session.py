@@ -24,7 +24,7 @@ from hogwild.job.parts import Parts
 from hogwild.monitoring.job_view import Best
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
-from hogwild.planning.device_placement import SHARED
+from hogwild.planning.device_placement import SHARED, exchange_of
 from hogwild.scheduling.batch_plan import StreamPlan
 from hogwild.scheduling.work_queue import Release, WorkQueue
 from hogwild.shared_memory.scoreboard import Control, Scoreboard
@@ -34,7 +34,6 @@ from workers.processes.gpu_owner import NoHolder
 from workers.session.checkpointing import LAST_WRITE_S, Saving
 from workers.session.divergence import Decision, Divergence
 from workers.session.evaluation import Evaluating
-from workers.session.exchange_trial import Verdict, exchange_of
 from workers.session.journal import Journal
 from workers.session.node import Node
 from workers.session.outcome import Before, Clock, Due, Outcome
@@ -66,12 +65,10 @@ class Session:
     restarts: int = 0  # of workers, in this attempt
     procs: int = field(init=False)  # workers that trained: those of the plan, unless it was not worth their start
     exchange: str = "direct"
-    verdict: Verdict | None = None  # result of the exchange trial, once known
     streamed: RingState | None = None  # streamed training data
     holder: NoHolder = field(default_factory=NoHolder)  # owner of the parameters on a device
     node: Node | None = None  # of a cluster
     divergence: Divergence = field(init=False)
-    cores_before: host.CoreUse | None = None  # when training began
     _merged_batches: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -98,12 +95,13 @@ class Session:
         if self.holder.pid is not None:
             self.journal.event("holder", pid=self.holder.pid)
         self._merged_batches = [0] * self.plan.rows
-        self.cores_before = host.CoreUse.now()
         self.reopen(now)
         self.divergence.rollbacks = max(self.divergence.rollbacks, self.before.rollbacks)
         self.board.go_back(self.queue.updates, self.divergence.rollbacks, first_item=0)
-        placement = self.plan.placement
-        self.set_exchange(exchange_of(self.job, self.plan.rows, fused=self.is_fused, placement=placement))
+        self.exchange = exchange_of(self.job, self.plan.rows, fused=self.is_fused, placement=self.plan.placement)
+        sync_every = self.job.train.sync_every if self.exchange == "delta" else 0
+        self.board.set_exchange(sync_every)
+        self.queue.limits.sync_every = sync_every or 1
         if self.divergence.goes_back and self.saving.is_worth_it:
             self.copy_for_checkpoint(now)
 
@@ -111,13 +109,6 @@ class Session:
         """Reschedule evaluations and checkpoints from the queue's position."""
         self.evaluating.schedule()
         self.saving.schedule(now)
-
-    def set_exchange(self, exchange: str) -> None:
-        """Set the exchange of the workers, before they start or in a pause."""
-        self.exchange = exchange
-        sync_every = self.job.train.sync_every if exchange == "delta" else 0
-        self.board.set_exchange(sync_every)
-        self.queue.limits.sync_every = sync_every or 1
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a checkpoint's `state`; the queue has restored its ledger already."""
@@ -368,7 +359,7 @@ class Session:
             seconds = now - self.clock.paused_since_s
             self.clock.paused_s += seconds
             self.clock.paused_since_s = None
-            if self.clock.paused_for:  # the short pauses of a trial are not logged
+            if self.clock.paused_for:  # the short ones of a cluster's cuts are not logged
                 self.journal.event("pause", seconds=round(seconds, 4), what=" and ".join(self.clock.paused_for))
                 self.clock.paused_for.clear()
 

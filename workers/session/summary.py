@@ -5,24 +5,15 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from torch import nn
-
 from hogwild import host
 from hogwild.errors import code_of
-from hogwild.formatting import percent, size
-from hogwild.job.update_choice import UpdateChoice
-from hogwild.parameters.flat_layout import sparse_parameters
 from hogwild.shared_memory.scoreboard import Phase, idle_share
 from hogwild.training import loss_scaler
-from workers.session.exchange_trial import Way
 from workers.session.outcome import Clock, Outcome
 from workers.session.ring_state import about_waiting, ring_record, waiting_of
 from workers.session.session import Session
 
 SKIPPED_SHARE = 0.05
-GAINED = 1.1  # speed-up over one worker: below it the other workers did not pay
-SHORT_S = 0.002  # of an update that is mostly overhead: Python, autograd, the queue
-BUSY = 0.25  # of all cores, used by processes that are not the job
 
 
 def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
@@ -109,8 +100,8 @@ def _startup(clock: Clock, first_s: float | None) -> dict[str, float] | None:
 
 
 def _advice(session: Session) -> str | None:
-    """Return one line for a job that did less than it seems, or whose workers did not pay."""
-    return _about_skipped(session) or _about_stream(session) or _about_workers(session)
+    """Return one line for a job that did less than it seems, or whose workers waited."""
+    return _about_skipped(session) or _about_stream(session)
 
 
 def _about_stream(session: Session) -> str | None:
@@ -126,44 +117,3 @@ def _about_stream(session: Session) -> str | None:
 def _about_skipped(session: Session) -> str | None:
     few = session.queue.ledger.skipped <= SKIPPED_SHARE * session.queue.total
     return None if few else session.about_skipped
-
-
-def _about_workers(session: Session) -> str | None:
-    """Return advice from the comparison with one worker alone, measured in the first seconds (`exchange_trial.py`)."""
-    verdict, procs = session.verdict, session.plan.procs
-    speedup = verdict.speedup if verdict is not None else None
-    if speedup is None or speedup >= GAINED:
-        return None
-    usable = host.usable_cores().usable
-    assert verdict is not None
-    alone = verdict.rates[Way.SOLO.value]
-    why = f"train.procs: 1 is about as fast; {remedy(session.parts.model, session.parts.choice, 1 / alone)}"
-    others = host.CoreUse.now().share_of_others(session.cores_before) if session.cores_before is not None else 0.0
-    if others > BUSY:
-        why = f"the cores were busy with other work ({percent(others)} of them)"
-    elif procs > usable:
-        why = f"they share {usable:g} usable cores; set train.procs to {max(1, int(usable))} or fewer"
-    return f"{procs} workers trained {speedup:.2f} times as fast as one in the job's first seconds: {why}"
-
-
-def remedy(model: nn.Module, choice: UpdateChoice, update_s: float) -> str:
-    """Return what may make several workers pay: by what an update writes, and by its time with one worker alone."""
-    if choice.update is None and choice.is_worth_saying:
-        return f"the model's compiled kernel is not used: {choice.why.removeprefix('autograd: ')}"
-    sparse = sparse_parameters(model)
-    trained = {id(parameter): parameter for parameter in model.parameters() if parameter.requires_grad}
-    written = sum(parameter.nbytes for key, parameter in trained.items() if key not in sparse)
-    tables = {
-        id(module.weight): (module.weight.nbytes, path or type(model).__name__)
-        for path, module in model.named_modules()
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and id(module.weight) in trained.keys() - sparse
-    }
-    if tables and 2 * sum(nbytes for nbytes, _ in tables.values()) > written:
-        nbytes, largest = max(tables.values())
-        rows = "with sparse=True, and SGD, Adagrad or SparseAdam, it writes the rows of its batch"
-        return f"each update writes all of the embedding {largest} ({size(nbytes)}); {rows}"
-    if update_s < SHORT_S:
-        return f"an update takes {1e3 * update_s:.1g} ms, most of it overhead: try a larger data.batch_size"
-    if sparse:
-        return "its gradients are sparse, so writing them is not the limit: try a larger data.batch_size"
-    return f"each update writes {size(written)}: try a larger data.batch_size, or one worker with train.threads"

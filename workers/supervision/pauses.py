@@ -1,5 +1,4 @@
-"""Pauses: all workers park and the flats do not change, for an evaluation, a checkpoint, another exchange
-(`exchange_trial.py`), or the end.
+"""Pauses: all workers park and the flats do not change, for an evaluation, a checkpoint, or the end.
 
     (running) -- due --> PARKING -- all parked --> MERGING --> EVALUATING -- all slices done --> CONCLUDING
                                                       '-------- nothing to evaluate -----------------^ |
@@ -21,17 +20,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from hogwild import host
-from hogwild.errors import RunDirError
-from hogwild.parameters.exchange import copied_bytes
 from hogwild.scheduling.work_queue import WorkQueue
 from hogwild.shared_memory.scoreboard import Command, Control
 from workers.processes.roster import GAP_S
 from workers.session import rollback
-from workers.session.checkpointing import MEMORY_MARGIN
-from workers.session.exchange_trial import ExchangeTrial, ways_of, why_settled, words_of
 from workers.session.outcome import Due, Outcome
-from workers.session.run_files import write_choice
 from workers.session.session import Session
 from workers.supervision.rounds import Rounds
 from workers.supervision.workers import Workers
@@ -65,7 +58,6 @@ class Pauses:
         self._workers, self._roster = workers, workers.roster
         self._count = 0
         self.current: Pause | None = None
-        self._trial: ExchangeTrial | None = None  # once all workers train
 
     @property
     def queue(self) -> WorkQueue | None:
@@ -78,7 +70,7 @@ class Pauses:
         """Begin a pause if one is due, advance the current one as far as possible; return the outcome at the job's
         end."""
         if self.current is None:
-            if not self._session.due(now) and not self._is_slice_due(now) and not self._is_cut_due(now):
+            if not self._session.due(now) and not self._is_cut_due(now):
                 return None
             self._start()
         assert self.current is not None
@@ -110,9 +102,6 @@ class Pauses:
             return None
         # Only now: since the last booking a worker may have finished one item and begun another.
         self._workers.book()
-        if self._trial is not None:
-            self._trial.end_slice(now)
-            self._use_trial(self._trial)
         if self._rounds is not None:
             return self._begin_cut(self._rounds, pause, now)
         return self._merge(pause, now)
@@ -260,67 +249,12 @@ class Pauses:
         return None
 
     def _is_cut_due(self, now: float) -> bool:
-        """Return whether a round needs a cut. None while exchanges are being compared."""
-        in_trial = self._trial is not None and not self._trial.is_over
-        return self._rounds is not None and self._rounds.is_due(now, in_trial=in_trial)
-
-    def _is_slice_due(self, now: float) -> bool:
-        if self._session.plan.rows < 2 or not (self._trial or self._roster.all_train):
-            return False
-        trial = self._trial = self._trial or _trial_of(self._session)
-        if trial.is_over:
-            return False
-        is_due = trial.is_due(now, all_train=self._roster.all_train, left_s=self._session.left_s(now))
-        self._use_trial(trial)  # it may turn out that there is nothing to measure
-        return is_due
-
-    def cancel_trial(self) -> None:
-        """Measure the exchanges no more: the number of workers changes."""
-        self._trial = self._trial or _trial_of(self._session)
-        self._trial.cancel()
-        self._use_trial(self._trial)
-
-    def _use_trial(self, trial: ExchangeTrial) -> None:
-        """Adopt the trial's result, once the trial is over."""
-        session, verdict = self._session, trial.verdict
-        if verdict is None or session.verdict is not None:
-            return
-        session.verdict = verdict
-        session.set_exchange(verdict.exchange)
-        remark = words_of(verdict, session.queue.plan.batch_size * session.job.train.accumulate)
-        session.journal.event("exchange", choice=verdict.exchange, why=verdict.why, updates_per_s=dict(verdict.rates))
-        session.journal.show_message(remark)
-        if session.job.train.exchange == "auto" and verdict.is_measured:
-            train = session.job.train.model_copy(update={"exchange": verdict.exchange})
-            session.job = session.job.model_copy(update={"train": train})
-            try:
-                write_choice(session.rundir, session.job, remark)
-            except RunDirError as error:
-                session.journal.show_message(f"warning: {error}; a resumed job measures again")
+        """Return whether a round needs a cut."""
+        return self._rounds is not None and self._rounds.is_due(now)
 
     def _resume(self, now: float) -> None:
-        sync_every = self._trial.start_slice(now) if self._trial is not None else None
-        if sync_every is not None:
-            self._session.queue.limits.sync_every = sync_every
         self._note_still(0)
         self.current = None
         self._session.go_on(now)
         self._session.board.send(Command.RUN, self._count)
         self._workers.wake(over=self._count)
-
-
-def _trial_of(session: Session) -> ExchangeTrial:
-    job, procs, flats = session.job, session.queue.limits.procs, session.shared.layout.flats
-    room = host.available_memory().bytes
-    why = why_settled(
-        job,
-        procs,
-        sparse=any(span.sparse for span in flats.spans),
-        shared=session.shared.layout.state.shared,
-        has_room=room > MEMORY_MARGIN * procs * copied_bytes(flats),
-        fused=session.is_fused,
-        placement=session.plan.placement,
-    )
-    given = session.exchange if why else None
-    ways = ways_of(job, procs, why, fused=session.is_fused, placement=session.plan.placement)
-    return ExchangeTrial(session.board, procs, ways, given, job.train.sync_every, why)

@@ -28,7 +28,6 @@ from workers.session.session import Session
 
 AUTO_S = 1.0  # `sync_every_s: auto`, unless a cut or an exchange takes long
 CUTS_SHARE = 0.01  # of the time, at most, for `auto`
-TRIAL_S = 30.0  # for which a comparison of exchanges may hold up the others
 HURRY_S = 0.1  # after a round, until a node without work asks for the next one
 
 
@@ -81,13 +80,11 @@ class Rounds:
         """True while the flats hold the anchor of a committed round, and the ledger stands still with it."""
         return self._node.anchor.is_held
 
-    def is_due(self, now: float, *, in_trial: bool) -> bool:
-        """Return whether all should park for a cut. `in_trial`: exchanges are being compared, which a cut disturbs."""
+    def is_due(self, now: float) -> bool:
+        """Return whether all should park for a cut."""
         if not self.is_idle or self.is_over or self._is_alone or self.team.handle is None:
             return False
         is_dry = self._node.queue.is_dry
-        if in_trial and not is_dry and now < self._last_s + TRIAL_S:
-            return False
         hurries = (is_dry or self._node.wish is not None) and now >= self._last_s + HURRY_S
         return now >= self._next_s or self._is_wanted or hurries
 
@@ -207,7 +204,7 @@ class Rounds:
                 self._end(kind, parcel["why"])
         if self._formed is not None and self._stage in (RoundStage.IDLE, RoundStage.EXCHANGING):
             self._reform(self._formed)
-        if self.is_held and self.is_due(now, in_trial=False):
+        if self.is_held and self.is_due(now):
             anchor = self._node.anchor  # a long evaluation: all are parked, and little has changed
             self._begin(lambda updates: anchor.offer(updates) if anchor.cut() else (0.0, 0))
 

@@ -222,7 +222,6 @@ class Supervisor:
             return f"procs must be a number from {rule}, got {procs!r}"
         if procs != session.queue.limits.procs:
             session.journal.show_message(f"workers: {procs}, until now {session.queue.limits.procs}")
-            self._pauses.cancel_trial()
             session.queue.limits.procs = procs
             self._first = None
             for error in self._group.resize(self._workers, procs):
