@@ -17,6 +17,7 @@ from hogwild.data.rating_table import recognised
 from hogwild.errors import UsageError
 from hogwild.feeds.packed import Packed
 
+MOST_UNUSED = 1 << 20  # rows of a model of unknown size that its ids may leave unused
 RULE = "rows of a user, an item and perhaps a rating"
 
 
@@ -106,7 +107,13 @@ def _columns(x: Any) -> tuple[list[str], list[np.ndarray]]:
         from pyarrow.interchange import from_dataframe
 
         table = pyarrow.table(x) if hasattr(x, "__arrow_c_stream__") else from_dataframe(x)
-        return table.column_names, [np.array(column.to_pylist(), object) for column in table.columns]
+        columns = [  # only numbers by `to_numpy`, which may import pandas
+            column.to_numpy()
+            if pyarrow.types.is_primitive(column.type) and not column.null_count
+            else np.array(column.to_pylist(), object)
+            for column in table.columns
+        ]
+        return table.column_names, columns
     if isinstance(x, np.ndarray) and x.dtype.names is not None and x.ndim == 1:
         return [*x.dtype.names], [x[name] for name in x.dtype.names]
     table = x if isinstance(x, np.ndarray) else np.array(x, object)
@@ -183,30 +190,32 @@ def as_data(model: Any, dataset: Any, val: Any) -> tuple[Any, Any, list[str]]:
     """Return the data set and the validation data of a call of `hogwild.train`, packed if they are tables of pairs, and
     notes for the user. Whole numbers that are rows of the model's tables keep their number; other ids are numbered in
     their order. Raises UsageError for a table of something else."""
-    if not is_table(dataset):
-        if is_table(val):
-            raise _no_data_set("val", val)
-        return dataset, val, []
-    has_scores = hasattr(model, "score_tables")
+    has_scores, notes = hasattr(model, "score_tables"), list[str]()
     for what, one in (("dataset", dataset), ("val", val)):
         if is_table(one) and not (has_scores or is_matrix(one) or _tells_pairs(one)):
             raise _no_data_set(what, one)
-    pairs = PairTable.of(dataset)
+    if is_table(dataset):
+        dataset = _numbered(model, PairTable.of(dataset), has_scores, notes)
+    if is_table(val):
+        if not isinstance(dataset, Packed) or {"users", "items"} - dataset.names.keys():
+            raise _no_data_set("val", val)
+        others = PairTable.of(val)
+        val = others.packed("data-val", *(np.asarray(dataset.names[kind]) for kind in ("users", "items")))
+        if less := len(others.users) - val.samples:
+            notes.append(f"val: {less:,} of {len(others.users):,} pairs are left out: dataset lacks their user or item")
+    return dataset, val, notes
+
+
+def _numbered(model: Any, pairs: PairTable, has_scores: bool, notes: list[str]) -> Packed:
+    """Return the pairs with the rows of the model; adds to `notes` which they are."""
     rows = [len(table) for table in model.score_tables()[:2]] if has_scores else [0, 0]
     sizes = [max(both) for both in zip(rows, pairs.shape or (0, 0), strict=True)]
     names = [_names(ids, size) for ids, size in zip((pairs.users, pairs.items), sizes, strict=True)]
-    notes = [f"dataset: {pairs.note}"] if pairs.note else []
+    notes += [f"dataset: {pairs.note}"] if pairs.note else []
     for kind, known in zip(("users", "items"), names, strict=True):
         is_row = known.dtype.kind in "iu" and known[0] == 0 and known[-1] == len(known) - 1
         notes.append(f"dataset: {kind}: row {'n is id n' if is_row else f'0 is {known[0]}, and so on, sorted by id'}")
-    packed = pairs.packed("data-train", *names)
-    if not is_table(val):
-        return packed, val, notes
-    others = PairTable.of(val)
-    held = others.packed("data-val", *names)
-    if less := len(others.users) - held.samples:
-        notes.append(f"val: {less:,} of {len(others.users):,} pairs are left out: the dataset lacks their user or item")
-    return packed, held, notes
+    return pairs.packed("data-train", *names)
 
 
 def _tells_pairs(table: Any) -> bool:
@@ -215,8 +224,8 @@ def _tells_pairs(table: Any) -> bool:
 
 
 def _names(ids: np.ndarray, size: int) -> np.ndarray:
-    """Return the ids by number: all numbers below `size`, or below the highest id, if ids are such."""
-    if ids.dtype.kind in "iu" and ids.min() >= 0 and (not size or ids.max() < size):
+    """Return the ids by number: all numbers below `size` (0: unknown), if ids are such and few are missing."""
+    if ids.dtype.kind in "iu" and ids.min() >= 0 and ids.max() < (size or max(MOST_UNUSED, 4 * len(ids))):
         return np.arange(size or int(ids.max()) + 1)
     return np.unique(ids)
 

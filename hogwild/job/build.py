@@ -29,7 +29,7 @@ from hogwild.job.gradient_check import SAMPLES as GRADIENT_SAMPLES
 from hogwild.job.gradient_check import check_gradients
 from hogwild.job.identity import identified, read_names
 from hogwild.job.initial_values import held_out_note, known_names, load_initial
-from hogwild.job.packed_data import count_classes, names_of, pack, require_fitting, sizes_for
+from hogwild.job.packed_data import count_classes, names_of, pack, packs, require_fitting, sizes_for
 from hogwild.job.parameter_groups import freeze_parameters, late_parameters, param_groups, require_trained
 from hogwild.job.parts import Functions, Parts
 from hogwild.job.row_names import NOTHING_KNOWN, KnownNames
@@ -92,6 +92,8 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, run:
     parts = from_objects(job, model, loss, optimizer, train, val, Functions.of(job), reader, generator)
     parts.notes[:0] = [started.give_state(model, optimizer)] if started is not None else []
     parts.component = job.model
+    if job.data.val == job.data.train and not packs(train):
+        parts.notes.append("data.val is data.train itself: the figures are of what was trained on")
     if parts.names is not None and data.unseen:
         parts.names["unseen"] = data.unseen
     return parts

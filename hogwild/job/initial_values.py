@@ -44,6 +44,7 @@ from hogwild.storage.checkpoint import load as load_checkpoint
 from hogwild.storage.checkpoint_format import MANIFEST, newest_good
 from hogwild.storage.run_directory import BEST, RESOLVED
 
+DIVIDED_BY_PLACE = tuple(f"hogwild.data.{name}" for name in ("Characters", "Names", "Speakers"))
 SHOWN = 12  # names in a list, before "and N more"
 WRAPPED = ("state_dict", "model", "model_state_dict")  # keys that training scripts use in their own files
 SAFETENSORS = ".safetensors"
@@ -70,14 +71,17 @@ def held_out_note(job: Job, *, is_by_name: bool) -> str:
     """Return what to say of a held-out part that the run whose model is taken may have been trained on; "" for
     nothing. `is_by_name`: rows are held out by their names, so that the same ones are in both runs."""
     path = None if job.model.init_from is None else _found(_as_map(job.model.init_from).path)
-    split = _split_of(job)
-    if path is None or split is None or not path.is_dir():
+    train, val, split = job.data.train, job.data.val, _split_of(job)
+    if path is None or not path.is_dir():
         return ""
-    if isinstance(job.data.val, Split) and not is_by_name:
+    is_divided = isinstance(val, Component) and val.class_path == train.class_path in DIVIDED_BY_PLACE
+    if is_divided or (isinstance(val, Split) and not is_by_name):
         return (
-            "data.val.fraction: rows of this data are held out by their place, not by a name: if the data have changed "
-            f"since, {path} may have been trained on some of them; use a file of its own as data.val"
+            "data.val: rows of this data are held out by their place, not by a name: if the data have changed since, "
+            f"{path} may have been trained on some of them; use a file of its own as data.val"
         )
+    if split is None:
+        return ""
     run = path if (path / RESOLVED).exists() else path.parent.parent
     with suppress(HogwildError):  # not a run of ours, or of a version before
         if (before := _split_of(recorded(run)[0])) != split:

@@ -203,7 +203,16 @@ def test_validation_pairs_have_the_rows_of_the_training_pairs() -> None:
     val = pd.DataFrame({"user": ["u7", "stranger", "u3"], "item": [1.0, 1.0, 99.0], "rating": [1, 1, 1]})
     train, held, notes = as_data(MatrixFactorization(12, 9), frame, val)
     assert held.arrays()["user"].tolist() == [[*train.names["users"]].index("u7")]
-    assert "val: 2 of 3 pairs are left out: the dataset lacks their user or item" in notes
+    assert "val: 2 of 3 pairs are left out: dataset lacks their user or item" in notes
+
+
+def test_validation_pairs_go_with_a_recommenders_own_data() -> None:
+    frame, _ = rated(lambda one: f"u{one}")
+    found = Recommender(3, epochs=1, procs=0, settings={"val": frame.iloc[::-1], "evaluate": {"metrics": ["auc"]}})
+    history = found.fit(frame.sample(frac=1, random_state=0)).result_.history
+    assert len(history["loss"]) == 1
+    with pytest.raises(UsageError, match="val is a DataFrame"):
+        as_data(MatrixFactorization(12, 9), [], frame)
 
 
 def test_ids_beyond_the_models_rows_are_numbered_in_their_order() -> None:

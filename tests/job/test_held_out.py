@@ -108,6 +108,33 @@ def test_how_many_rows_of_the_held_out_part_are_trained_on_is_said_unless_it_is_
     assert both and any(f"data.val: {len(both)} of its 20 rows are in" in note for note in other.notes)
 
 
+def test_validation_data_that_are_the_training_data_are_said(tmp_path: Path, say: Say) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("to be or not to be, that is the question. " * 20)
+    job = f"""
+name: text
+model: {{class_path: hogwild.models.CharRnn, init_args: {{hidden: 4}}}}
+loss: {{class_path: torch.nn.CrossEntropyLoss}}
+data:
+  train: {{class_path: hogwild.data.Characters, init_args: {{path: {text}, steps: 8}}}}
+  val: {{class_path: hogwild.data.Characters, init_args: {{path: {text}, steps: 8}}}}
+  batch_size: 8
+optimizer: {{class_path: torch.optim.SGD, init_args: {{lr: 0.1}}}}
+train: {{procs: 0, epochs: 1}}
+log: {{tensorboard: false}}
+"""
+    (tmp_path / "job.yaml").write_text(job)
+    status, said = say("train", str(tmp_path / "job.yaml"), "--run-dir", str(tmp_path / "a"))
+    assert status == 0 and "data.val is data.train itself: the figures are of what was trained on" in said, said
+    right = "data.val.init_args.split=val"
+    status, said = say("train", str(tmp_path / "job.yaml"), right, "--run-dir", str(tmp_path / "b"))
+    assert status == 0 and "data.val" not in said, said
+    status, said = say(
+        "train", str(tmp_path / "job.yaml"), right, "--continue", str(tmp_path / "b"), "--run-dir", str(tmp_path / "c")
+    )
+    assert status == 0 and "data.val: rows of this data are held out by their place" in said, said
+
+
 def test_a_run_that_continues_says_that_its_held_out_rows_may_have_been_trained_on(tmp_path: Path, say: Say) -> None:
     rated = tmp_path / "ratings.csv"
     rated.write_text("user,item,rating\n" + "".join(f"u{n},{i},{(n + i) % 5}\n" for n in range(12) for i in range(12)))

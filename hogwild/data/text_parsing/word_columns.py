@@ -67,7 +67,8 @@ class WordColumns:
         if table.num_rows != lines or any(column.null_count for column in table.columns):
             return None
         words = [table.column(str(column)).chunk(0) for column in self.columns]
-        if b" " in text and any(not word.strip() for column in words for word in column.dictionary.to_pylist()):
+        is_blank = b" " in text or (b"\t" in text and delimiter != b"\t")
+        if is_blank and any(not word.strip() for column in words for word in column.dictionary.to_pylist()):
             return None
         rating = np.ones(lines, np.float32)
         if self.rating >= 0:
