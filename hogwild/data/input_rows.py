@@ -21,11 +21,18 @@ class InputRows:
     inputs: tuple[Tensor, ...]
 
 
+def named(source: Any) -> str:
+    """Return a name for a file, or for a table in memory."""
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else type(source).__name__
+
+
 def given_arguments(dataset: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return those arguments of a data set's constructor, of its `locals()`, that are not the defaults, as YAML can
     hold them: a run of `hogwild.train` records them as the data's `init_args`, and reads files to predict by them. {}
     if one of them cannot be written."""
     known = inspect.signature(type(dataset)).parameters
+    is_table = "path" in given and not isinstance(given["path"], str | os.PathLike)
+    given = {**given, "path": named(given["path"])} if is_table else given
     try:
         return {
             name: _plain(given[name]) for name, one in known.items() if name in given and given[name] != one.default

@@ -216,7 +216,9 @@ class TrainedOn:
     on_bad_line: str
 
     def of_dataset(self, dataset: Any) -> Inputs:
-        """Return the inputs in a data set; its targets are not used. Raises DataError."""
+        """Return the inputs in a data set, or in a table in memory; its targets are not used. Raises DataError."""
+        if hasattr(dataset, "__arrow_c_stream__") and issubclass(self._kind, Csv):
+            return Ranges(self._encoding(self._built(dataset)))
         if isinstance(dataset, Packed) or packs(dataset):
             packed = dataset if isinstance(dataset, Packed) else dataset.pack(
                 self.reader, INPUT, nothing_like(self.sizes, self.names), self.on_bad_line
@@ -234,8 +236,7 @@ class TrainedOn:
     def of_file(self, path: str, ids: str | None, model: nn.Module) -> Inputs:
         """Return the inputs in a file like that of the training data, or in standard input ("-"). `ids`: its column of
         ids. Raises NotFoundError, DataError, UsageError."""
-        kind = resolve(self.data.class_path)
-        kind = kind if isinstance(kind, type) else object  # a function makes a data set of any class
+        kind = self._kind
         self._check_ending(path, kind)
         if ids is not None and not issubclass(kind, Csv | Npz | TensorDataset):
             raise UsageError(f"--id {ids}: {self.data.class_path} has no columns of ids", code="usage/no-ids")
@@ -256,8 +257,7 @@ class TrainedOn:
 
     def of_stream(self, stream: TextStream, ids: str | None) -> Inputs:
         """Return the inputs in text that is read once. Raises DataError, UsageError."""
-        kind = resolve(self.data.class_path)
-        kind = kind if isinstance(kind, type) else object
+        kind = self._kind
         if not issubclass(kind, Csv | LibSvm):
             raise UsageError(
                 f"{stream.path}: {self.data.class_path} cannot be read from a stream, only tables and libsvm rows "
@@ -268,6 +268,11 @@ class TrainedOn:
         if issubclass(kind, LibSvm):
             return SparseLines(dataset, self.sizes, self.names, None, STREAM)
         return Arriving(_with_ids(self._encoding(dataset), ids))
+
+    @property
+    def _kind(self) -> type:
+        found = resolve(self.data.class_path)
+        return found if isinstance(found, type) else object  # a function makes a data set of any class
 
     def _encoding(self, dataset: Csv) -> Csv:
         """Return the table; one that makes sparse rows numbers them as the training data's."""

@@ -89,10 +89,10 @@ class Trained:
         return cls(job, run / "checkpoints" / "live", model, names, sizes, found.get("columns"))
 
     def predict(self, source: Any, *, raw: bool = False) -> Tensor:
-        """Return the answers (N, …) for the samples of `source`: a path to a file like the training data's, or a data
-        set. They are probabilities, if the job's loss says that the model classifies; else, or with `raw`, the model's
-        outputs. Targets are not used and may be missing: in a file, or in a `TensorDataset` of one tensor. Raises
-        DataError, UsageError, ModelError."""
+        """Return the answers (N, …) for the samples of `source`: a path to a file like the training data's, a table
+        of pandas, polars or arrow with its columns, or a data set. They are probabilities, if the job's loss says that
+        the model classifies; else, or with `raw`, the model's outputs. Targets are not used and may be missing: in a
+        file, or in a `TensorDataset` of one tensor. Raises DataError, UsageError, ModelError."""
         if isinstance(source, str | Path):
             return torch.cat([*self.predictor(str(source), raw=raw).tensors()])
         return torch.cat([*Predictor(self.model, self._trained_on.of_dataset(source), self.meaning(raw=raw)).tensors()])

@@ -194,6 +194,22 @@ def test_parquet_is_read_by_names(say: Say, coloured: Path, tmp_path: Path) -> N
     assert status == 2 and "column 'b' of the training data is missing (columns: a, c)" in said
 
 
+def test_one_table_has_the_same_answers_in_every_form(say: Say, coloured: Path, tmp_path: Path) -> None:
+    """The run was trained on commas; the header says what else separates the columns."""
+    pandas = pytest.importorskip("pandas")
+    rows = pandas.DataFrame({"b": [b for *_, b in ROWS], "customer": range(12), "a": [a for a, *_ in ROWS]})
+    for name, sign in (("new.csv", ","), ("new.csv.gz", ","), ("new.tsv", "\t"), ("semicolons.csv", ";")):
+        rows.to_csv(tmp_path / name, sep=sign)
+    rows.to_parquet(tmp_path / "new.parquet", index=True)
+    trained, wanted = hogwild.load(coloured), logits(coloured)
+    for name in ("new.csv", "new.csv.gz", "new.tsv", "semicolons.csv", "new.parquet"):
+        torch.testing.assert_close(trained.predict(tmp_path / name, raw=True), wanted)
+    for table in (rows, pyarrow.table(rows)):
+        torch.testing.assert_close(trained.predict(table, raw=True), wanted)
+    with pytest.raises(hogwild.HogwildError, match=r"DataFrame.*column 'b' of the training data is missing"):
+        trained.predict(rows[["a"]])
+
+
 def test_parquet_has_the_rules_of_text_for_categories_and_missing_values(say: Say, tmp_path: Path) -> None:
     """Booleans are numbers, dictionaries text; a job on a Parquet file is one on its CSV."""
     columns = {"a": [0.5, None, 2.0, 1.0] * 4, "is": [True, False] * 8, "c": ["u", "v", None, "w"] * 4, "y": [1.0] * 16}

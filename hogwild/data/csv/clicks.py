@@ -18,7 +18,7 @@ import numpy as np
 from hogwild.data.csv.columns import MISSING_CODE, Codes, Column, ColumnNames, layout
 from hogwild.data.csv.dataset import Csv
 from hogwild.data.csv.parse import ParsedRecords
-from hogwild.data.input_rows import given_arguments
+from hogwild.data.input_rows import given_arguments, named
 from hogwild.data.locate import bad_argument
 from hogwild.data.text_parsing.parsing import Parsed, Parsing, Tell
 from hogwild.errors import UsageError
@@ -77,7 +77,7 @@ class Clicks(Csv):
     rule.
 
     Arguments:
-        path: file, plain or .gz; or a .parquet file.
+        path: file, plain or .gz; or a .parquet file, or a table of pandas, polars or arrow.
         target: column to predict.
         inputs: columns to predict from; null: all but the target and those in `leave_out`.
         buckets: for columns of numbers: how many buckets with about as many rows each, or a list of the edges. All
@@ -94,7 +94,7 @@ class Clicks(Csv):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: Any,
         target: Column,
         inputs: Sequence[Column] | None = None,
         buckets: Mapping[Column, Any] | None = None,
@@ -110,7 +110,7 @@ class Clicks(Csv):
         weight: Column | None = None,
     ) -> None:
         self.init_args = given_arguments(self, locals())
-        who = f"Clicks(path={str(path)!r})"
+        who = f"Clicks(path={named(path)!r})"
         buckets, hashes = dict(buckets or {}), dict(hash or {})
         if type(min_count) is not int or min_count < 1:
             raise bad_argument(f"{who}: min_count must be a whole number >= 1, got {min_count!r}")
@@ -268,7 +268,8 @@ class _ClicksParsing(Parsing):
     """The parsing of a table into sparse rows. A row needs 4 bytes a column meanwhile."""
 
     source: Clicks
-    kind, options = "Clicks", ("min_count", "known", "arguments")
+    kind, version = "Clicks", 2
+    options = ("min_count", "known", "arguments")
 
     def parse(self, tell: Tell) -> Parsed:
         """Parse the table. Raises DataError, MemoryShortError."""

@@ -68,6 +68,11 @@ class CsvLayout:
         name = self.names[place]
         return f"column {place}" if name == str(place) else f"column {name!r}"
 
+    @property
+    def input_names(self) -> list[str]:
+        """The names of the inputs, in the order of the file."""
+        return [self.names[place] for place in sorted((*self.numbers, *self.coded))]
+
     def inputs_in(self, who: str, names: Sequence[str], has_header: bool) -> "CsvLayout":
         """Return the same inputs, without target, for a file with columns `names`. Raises UsageError for a missing
         one."""

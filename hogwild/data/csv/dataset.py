@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -14,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from hogwild.data.csv.arrow_records import ArrowRecords, ParquetRecords, TableRecords
 from hogwild.data.csv.columns import MISSING_CODE, Column, CsvLayout, layout
-from hogwild.data.csv.header import read_header
-from hogwild.data.csv.parquet import FORMAT, ParquetRecords
+from hogwild.data.csv.header import delimiter_of, read_header
 from hogwild.data.csv.parse import CsvTable, Format, ParsedRecords
-from hogwild.data.input_rows import SAMPLE, InputRows, given_arguments
+from hogwild.data.input_rows import SAMPLE, InputRows, given_arguments, named
 from hogwild.data.locate import bad_argument, find_file, require
 from hogwild.data.text_file import RecordPieces, TextFile, TextStream, find_records
 from hogwild.data.threads import in_threads
@@ -26,7 +27,7 @@ from hogwild.errors import DataError
 
 AT_ONCE = 8  # pieces of the index, 1 MB of text, parsed at a time: they and the results stay in the CPU caches
 PARQUET = ".parquet"
-VERSION = 1  # of this class's output for a file; part of the fingerprint
+VERSION = 2  # of this class's output for a file; part of the fingerprint
 log = logging.getLogger(__name__)
 
 
@@ -60,8 +61,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     and DataError with file, line, column, value and rule.
 
     Arguments:
-        path: file, plain or .gz; or a .parquet file, whose columns have names and types of their own: its header,
-            delimiter, decimal and encoding are not asked for.
+        path: file, plain or .gz; or a .parquet file, or a table of pandas, polars or arrow: their columns have names
+            and types of their own, so header, delimiter, decimal and encoding are not asked for.
         target: column to predict, or a list of columns.
         inputs: columns to predict from; null: all but the target and those in `leave_out`.
         categorical: for columns that are no numbers: a list of the values (a value's place is its code; any other is
@@ -80,7 +81,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: Any,
         target: Column | Sequence[Column],
         inputs: Sequence[Column] | None = None,
         categorical: Mapping[Column, Any] | None = None,
@@ -98,34 +99,40 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     ) -> None:
         if not hasattr(self, "init_args"):  # of a subclass
             self.init_args = given_arguments(self, locals())
-        who = f"Csv(path={str(path)!r})"
+        who = f"Csv(path={named(path)!r})"
         require("pyarrow.csv", "hogwild.data.Csv", "pyarrow", "csv")
         _check_format(who, delimiter, decimal, encoding, skip_lines)
         self.missing = _missing_policy(who, missing)
-        source: Any = path  # also a TextStream, to predict
         self._text: Any
-        self._index: RecordPieces | ParquetRecords | None = None  # none of a stream
-        if isinstance(source, TextStream):
-            self._text = source
-            source.wait_for_header(skip_lines)
-        else:
+        self._index: RecordPieces | ArrowRecords | None = None  # none of a stream
+        if isinstance(path, TextStream):  # to predict
+            self._text = path
+            path.wait_for_header(skip_lines)
+        elif isinstance(path, str | os.PathLike):
             self._text = TextFile(find_file(who, path, root, "It is your own file: a table, one sample per row."))
-        self._start, self._line_of_start = 0, 1
-        if self._text.path.suffix == PARQUET:
-            self._index, header = ParquetRecords(self._text.path), True
-            names, form = self._index.names, FORMAT
+            if self._text.path.suffix == PARQUET:
+                self._index = ParquetRecords(self._text.path)
         else:
+            self._text = self._index = TableRecords(who, path)
+        self._start, self._line_of_start = 0, 1
+        planned = partial(
+            layout, who, has_header=header or self._index is not None, target=target, inputs=inputs,
+            leave_out=leave_out, categorical=categorical or {}, target_type=target_type, weight=weight,
+        )  # fmt: skip
+        wanted = None if like is None else planned(like)
+        if self._index is not None:
+            names, header, form = self._index.names, True, Format(",", ".", "utf-8", has_quotes=True)
+        else:
+            if wanted is not None and header:
+                delimiter = delimiter_of(self._text, delimiter, encoding, skip_lines, {*wanted.input_names})
             names, self._start, self._line_of_start = read_header(
                 self._text, header, delimiter, encoding, skip_lines, has_target=like is None
             )
             form = Format(delimiter, decimal, encoding, has_quotes=True)
-        said_of = names if like is None else like
-        plan = layout(who, said_of, header, target, inputs, leave_out, categorical or {}, target_type, weight)
-        if like is not None:
-            plan = plan.inputs_in(who, names, header)
+        plan = planned(names) if wanted is None else wanted.inputs_in(who, names, header)
         if isinstance(self._text, TextFile) and self._index is None:
-            self._index = find_records(self._text, self._start, self._line_of_start)
-            form = replace(form, has_quotes=self._index.has_quotes)
+            self._index = found = find_records(self._text, self._start, self._line_of_start)
+            form = replace(form, has_quotes=found.has_quotes)
         if self._index is not None and not self._index.rows:
             where = f"there is no row after line {self._line_of_start - 1}"
             raise DataError(f"{self._text.path}: contains no samples: {where}", code="data/empty")
@@ -143,11 +150,10 @@ class Csv(Dataset[tuple[Tensor, ...]]):
 
     def _use(self, plan: CsvLayout, form: Format) -> None:
         self._layout = plan
-        self._table = CsvTable(self._text.path, plan, form, refuse_missing=self.missing == "fail")
-        if isinstance(self._index, ParquetRecords):
-            self._index.texts = plan.texts
-            numbers = (*plan.numbers, *plan.targets, *(() if plan.weight is None else (plan.weight,)))
-            self._index.numbers = tuple(place for place in numbers if place not in plan.texts)
+        unit = "row" if isinstance(self._index, ArrowRecords) else "line"
+        self._table = CsvTable(self._text.path, plan, form, refuse_missing=self.missing == "fail", unit=unit)
+        if isinstance(self._index, ArrowRecords):
+            self._index.use(self._table.used)
 
     @staticmethod
     def for_inputs(arguments: Mapping[str, Any], columns: Sequence[str] | None) -> dict[str, Any]:
@@ -245,7 +251,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         return InputRows(names, tuple(map(torch.from_numpy, inputs[: len(inputs) - self.has_sample_weights])))
 
     @property
-    def _pieces(self) -> RecordPieces | ParquetRecords:
+    def _pieces(self) -> RecordPieces | ArrowRecords:
         assert self._index is not None, "a stream"
         return self._index
 
@@ -257,7 +263,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
 
     def place_of(self, sample: int) -> str:
         """Return the file and the line of a sample, for errors."""
-        return f"{self._text.path}: line {self._line(self._record(sample))}"
+        return self._place_of(self._record(sample))
 
     def fingerprint(self) -> str:
         """Return a hash of the file's content and of every argument that changes a sample. Takes 0.6 s per gigabyte."""
@@ -273,9 +279,9 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         before = self._dropped - np.arange(len(self._dropped))
         return sample + int(np.searchsorted(before, sample, side="right"))
 
-    def _parsed(self, piece: tuple[int, int, bytes, int]) -> tuple[int, ParsedRecords]:
-        """Return (number of the first record, the records) of a piece: (first record, the one behind the last, bytes,
-        number of the first line)."""
+    def _parsed(self, piece: tuple[int, int, Any, int]) -> tuple[int, ParsedRecords]:
+        """Return (number of the first record, the records) of a piece: (first record, the one behind the last, its
+        content, number of the first line)."""
         first, stop, content, line = piece
         return first, self._table.parse(content, stop - first, line)
 
@@ -335,16 +341,17 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             place = self._layout.targets[int(row[at].argmax())]
             self._refuse_missing(begin + at, place, "a target is never filled in;")
 
-    def _line(self, record: int) -> int:
-        if self._index is None:
-            return self._line_of_start + record  # of a stream without empty lines and line ends in values
-        content, line = self._pieces.read(self._text, record, record + 1)
-        return line + content[: len(content) - len(content.lstrip(b"\r\n"))].count(b"\n")  # empty lines before it
+    def _place_of(self, record: int) -> str:
+        line = self._line_of_start + record  # of a stream without empty lines and line ends in values
+        if isinstance(self._index, RecordPieces):
+            content, line = self._index.read(self._text, record, record + 1)
+            line += content[: len(content) - len(content.lstrip(b"\r\n"))].count(b"\n")  # empty lines before it
+        return f"{self._text.path}: {self._table.unit} {line}"
 
     def _refuse_missing(self, record: int, place: int, what: str) -> None:
         raise DataError(
-            f"{self._text.path}: line {self._line(record)}: {self._layout.label(place)}: the value is missing; {what} "
-            "leave such rows out with missing: drop",
+            f"{self._place_of(record)}: {self._layout.label(place)}: the value is missing; {what} leave such rows out "
+            "with missing: drop",
             code="data/csv-missing",
         )
 

@@ -1,8 +1,10 @@
 """The first lines of a text file: column names, and signs of a wrong delimiter or encoding."""
 
 import codecs
+import contextlib
 import csv
 import io
+from collections.abc import Collection
 
 from hogwild.data.text_file import TextFile, TextStream
 from hogwild.errors import DataError
@@ -38,6 +40,18 @@ def read_header(
     names = [name.strip() for name in record]
     _check_names(text, names, line)
     return names, end, next_line
+
+
+def delimiter_of(
+    text: TextFile | TextStream, given: str, encoding: str, skip_lines: int, wanted: Collection[str]
+) -> str:
+    """Return the delimiter of a file whose header has the names `wanted`: the one `given`, or the first that finds them
+    all."""
+    for delimiter in (given, *OTHER_DELIMITERS):
+        with contextlib.suppress(DataError):
+            if {*wanted} <= {*read_header(text, True, delimiter, encoding, skip_lines, has_target=False)[0]}:
+                return delimiter
+    return given
 
 
 def _skipped(text: TextFile | TextStream, head: bytes, start: int, skip_lines: int) -> tuple[int, int]:

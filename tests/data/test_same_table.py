@@ -1,0 +1,146 @@
+"""One table is the same data in every form: text, zipped, with tabs, as Parquet and in memory."""
+
+import datetime
+import decimal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow", reason="tables are parsed by pyarrow: pip install 'hogwild[csv]'")
+pytest.importorskip("pandas", reason="pandas writes the tables")
+
+import pandas
+
+from hogwild.data import Clicks, Csv
+from hogwild.errors import DataError
+from tests.data.test_text import Here
+
+FIRST, DAY, ZONE = datetime.datetime(2024, 1, 1), datetime.datetime(2024, 3, 30, 22, 30), "Europe/Rome"
+WORDS = st.text(alphabet="ab ,\";'é\t#1", max_size=4)
+VALUES: dict[str, tuple[st.SearchStrategy[Any], Any]] = {
+    "whole numbers": (st.integers(-(2**31), 2**31), "int64"),
+    "whole numbers with gaps": (st.none() | st.integers(0, 5), "Int64"),
+    "small numbers": (st.integers(0, 9), "uint8"),
+    "numbers": (st.none() | st.floats(-1e6, 1e6, width=32), "float64"),
+    "short numbers": (st.floats(-1e9, 1e9, width=32), "float32"),
+    "yes and no": (st.booleans(), "bool"),
+    "yes and no with gaps": (st.none() | st.booleans(), "boolean"),
+    "words": (WORDS.filter(str.strip), "str"),
+    "categories": (st.none() | st.sampled_from(["red", "blue, dark", 'the "best"']), "category"),
+    "categories of numbers": (st.sampled_from([7, 70, 700]), "category"),
+    "dates": (st.none() | st.dates(datetime.date(1900, 1, 1)), object),
+    "prices": (st.none() | st.decimals(-99, 99, places=2), object),
+    "days": (st.integers(0, 99).map(lambda k: FIRST + k * datetime.timedelta(1)), "datetime64[us]"),
+    "hours": (st.integers(0, 99).map(lambda k: DAY + k * datetime.timedelta(minutes=30)), "datetime64[ns]"),
+    "moments": (st.integers(1, 9**6).map(lambda k: DAY + datetime.timedelta(microseconds=k)), "datetime64[us]"),
+    "moments with a zone": (
+        st.integers(0, 99).map(lambda k: DAY + k * datetime.timedelta(minutes=30)), f"datetime64[ns, {ZONE}]"),
+    "times of the day": (st.none() | st.times(), object),
+}  # fmt: skip
+NUMBERS = ["whole numbers", "small numbers", "numbers", "short numbers", "yes and no", "yes and no with gaps",
+           "whole numbers with gaps", "prices"]  # fmt: skip
+
+
+@st.composite
+def tables(draw: st.DrawFn, kinds: list[str]) -> Any:
+    rows = draw(st.integers(1, 12))
+    chosen = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=5, unique=True))
+    columns = {"y": pandas.Series(draw(st.lists(st.integers(0, 1), min_size=rows, max_size=rows)), dtype="int64")}
+    for name in chosen:
+        values, kind = VALUES[name]
+        given = draw(st.lists(values, min_size=rows, max_size=rows))
+        if "[ns, " in str(kind):
+            columns[name] = pandas.Series(given, dtype="datetime64[ns]").dt.tz_localize("UTC").dt.tz_convert(ZONE)
+        else:
+            columns[name] = pandas.Series(given, dtype=kind)
+    return pandas.DataFrame(columns)[draw(st.permutations([*columns]))]
+
+
+def forms(folder: Path, table: Any) -> Iterator[tuple[Any, dict[str, str]]]:
+    """The table in all forms, with the arguments that tell how to read each."""
+    for name, sign in (("t.csv", ","), ("t.csv.gz", ","), ("t.tsv", "\t")):
+        table.to_csv(folder / name, index=False, sep=sign)
+        yield folder / name, {"delimiter": sign}
+    table.to_parquet(folder / "t.parquet", index=False)
+    yield folder / "t.parquet", {}
+    yield table, {}
+
+
+def packed(source: Any, **arguments: Any) -> tuple[Any, ...]:
+    data = Clicks(source, "y", **arguments).pack(Here())
+    return data.names["features"], data.names["columns"], *(array.tolist() for array in data.arrays().values())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(table=tables([*VALUES]))
+def test_one_table_has_the_same_features_in_every_form(tmp_path: Path, table: Any) -> None:
+    first, *others = [packed(source, **arguments) for source, arguments in forms(tmp_path, table)]
+    for other in others:
+        assert other == first
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(table=tables(NUMBERS))
+def test_one_table_has_the_same_numbers_in_every_form(tmp_path: Path, table: Any) -> None:
+    wanted: dict[str, Any] = {"target": "y", "missing": -1.5}
+    tensors = [Csv(source, **arguments, **wanted).rows(0, len(table)) for source, arguments in forms(tmp_path, table)]
+    for fields in tensors[1:]:
+        assert [field.tolist() for field in fields] == [field.tolist() for field in tensors[0]]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (pandas.Series([True, None, False], dtype="boolean"), ["True", "", "False"]),
+        (pandas.Series([7, None, 10], dtype="Int64"), ["7", "", "10"]),
+        (pandas.Series([7, None, 10], dtype="float64"), ["7.0", "", "10.0"]),
+        (pandas.Series([0.1, 2, 3], dtype="float32"), ["0.1", "2.0", "3.0"]),
+        (pandas.Series([datetime.date(2024, 1, 5), None, datetime.date(2024, 2, 5)]), ["2024-01-05", "", "2024-02-05"]),
+        (pandas.Series([decimal.Decimal("1.50"), None, decimal.Decimal("0.00")]), ["1.50", "", "0.00"]),
+        (pandas.Series(["a", None, " b "], dtype="category"), ["a", "", "b"]),
+        (pandas.Series(pandas.to_datetime(["2024-01-05", None, "2024-01-06"])), ["2024-01-05", "", "2024-01-06"]),
+        (
+            pandas.Series(pandas.to_datetime(["2024-01-05", "2024-01-05 10:00:00.5", None], format="ISO8601")),
+            ["2024-01-05 00:00:00.000", "2024-01-05 10:00:00.500", ""],
+        ),
+        (
+            pandas.Series(pandas.to_datetime(["2024-03-31 00", None, "2024-03-31 02"], utc=True)).dt.tz_convert(ZONE),
+            ["2024-03-31 01:00:00+01:00", "", "2024-03-31 04:00:00+02:00"],
+        ),
+        (pandas.Series([b"x", None, b"yz"]), ["x", "", "yz"]),
+    ],
+)  # fmt: skip
+def test_words_are_spelled_as_their_types_say(values: Any, words: list[str], tmp_path: Path) -> None:
+    pandas.DataFrame({"c": values, "y": [1, 0, 1]}).to_parquet(tmp_path / "t.parquet")
+    data = Clicks(tmp_path / "t.parquet", "y").pack(Here())
+    names = data.names["features"]
+    found = [names[feature].partition("=")[2] for feature in data.arrays()["indices"].tolist()]
+    assert found == words
+
+
+@pytest.mark.parametrize("as_form", [lambda table, file: table, lambda table, file: table.to_parquet(file) or file])
+def test_what_is_wrong_in_a_table_is_said_with_its_row(tmp_path: Path, as_form: Callable[..., Any]) -> None:
+    table = pandas.DataFrame({"a": [1.0, np.inf, 2], "b": ["x", "y", "z"], "c": [[1], [2], [3]], "y": [0, -1, None]})
+    source = as_form(table, tmp_path / "t.parquet")
+    for arguments, words in (
+        ({"target": "a", "inputs": ["y"], "missing": 0}, "row 2: column 'a': 'inf' must be finite"),
+        ({"target": "a", "inputs": ["b"]}, "row 1: column 'b': 'x' must be a number; list a text column"),
+        (
+            {"target": "y", "inputs": ["b"], "categorical": {"b": {"hash": 9}}, "missing": 0},
+            "row 3: column 'y': the value is missing; a target",
+        ),
+        ({"target": "y", "inputs": ["a"], "target_type": "class"}, "row 2: column 'a': 'inf' must be finite"),
+        ({"target": "y", "inputs": ["c"]}, "column 'c' is list.*neither numbers nor words; exclude it with leave_out"),
+    ):
+        with pytest.raises(DataError, match=words):
+            Csv(source, **arguments).rows(0, 3)
+
+
+def test_columns_of_several_types_in_memory_are_named() -> None:
+    with pytest.raises(DataError, match=r"Csv\(path='DataFrame'\): cannot be read as a table: .*column x"):
+        Csv(pandas.DataFrame({"x": [1, "a"], "y": [0, 1]}), "y")
