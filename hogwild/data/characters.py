@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from hogwild.data.locate import Wanted, bad_argument, beside, choice, find, folders, read
+from hogwild.data.file_kind import text_of
+from hogwild.data.locate import Wanted, bad_argument, beside, choice, find, folders
 from hogwild.errors import DataError, NotFoundError
 
 FILE = "input.txt"
@@ -58,7 +59,7 @@ class Characters(TensorDataset):
             raise bad_argument(f"{who}: steps must be a whole number >= 1, got {steps!r}")
         _check_fraction(who, fraction)
         self.path = _find(who, path, root)
-        text = _text_of(self.path)
+        text = text_of(self.path, "text")
         codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)  # the Unicode numbers
         symbols, numbers = np.unique(codes, return_inverse=True)
         self.vocabularies = {"symbols": [chr(code) for code in symbols.tolist()]}
@@ -129,7 +130,7 @@ class Speakers(LabelledLines):
             raise DataError(f"{who}: lines must be >= 1, got {lines}", code="data/wrong-format")
         choice("Speakers", "split", split, ("train", "val"))
         self.path = _find(who, path, root)
-        speeches = _speeches(_text_of(self.path))
+        speeches = _speeches(text_of(self.path, "text"))
         counts = Counter[str]()
         for speaker, said in speeches:
             counts[speaker] += sum(len(line) <= longest for line in said)
@@ -198,7 +199,7 @@ class Names(LabelledLines):
         labels: list[int] = []
         symbols: set[str] = set()
         for label, file in enumerate(files):
-            names = [*dict.fromkeys(name for line in _text_of(file).splitlines() if (name := line.strip()))]
+            names = [*dict.fromkeys(name for line in text_of(file, "text").splitlines() if (name := line.strip()))]
             symbols.update(*names)
             chosen = [name for place, name in enumerate(names) if _is_held_back(place, fraction) == (split == "val")]
             texts += chosen
@@ -238,16 +239,3 @@ def _check_fraction(who: str, fraction: float) -> None:
 def _find(who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None) -> Path:
     """Return the path of tinyshakespeare, or of the user's own file. Raises NotFoundError."""
     return find([Wanted((str(path),))], [*folders(root, "tinyshakespeare"), *beside()], who, ADVICE)[0]
-
-
-def _text_of(path: Path) -> str:
-    """Return the file's text. Raises DataError if it is not UTF-8."""
-    content = read(path)
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{path}: line {line:,}: not UTF-8 ({error.reason}); convert the file",
-            code="data/wrong-format",
-        ) from None

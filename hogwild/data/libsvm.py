@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from hogwild.data.file_kind import MARK
 from hogwild.data.input_rows import given_arguments
 from hogwild.data.locate import bad_argument, choice
-from hogwild.data.text_file import MARK, TextFile, TextStream
+from hogwild.data.text_file import TextFile, TextStream
 from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Piece, Tell, begins_of, find_text, shown
 from hogwild.data.threads import in_threads
 from hogwild.errors import DataError
@@ -27,7 +28,7 @@ LARGEST_CLASS = 1 << 24  # a float32 represents every whole number up to it
 
 
 class LibSvm(PackedFile):
-    """Rows `label index:value index:value … # comment`, plain or .gz; packed as `csr`: `indptr` (N+1,) int64, `indices`
+    """Rows `label index:value index:value … # comment`, packed as `csr`: `indptr` (N+1,) int64, `indices`
     (nnz,) int32 from 0 on, `values` (nnz,) float32, `target` (N,). A row's features are sorted most frequent first, by
     the counts in this file. A row may have no feature; an empty line is no row.
 
@@ -41,7 +42,7 @@ class LibSvm(PackedFile):
     line and rule.
 
     Arguments:
-        path: file, plain or .gz.
+        path: file, plain or packed.
         features: their number, if the last ones do not occur in the file; a line with a higher index is bad.
         one_based: whether indices begin with 1; auto: yes unless there is a 0.
         labels: real, as written, float32; classes: whole numbers, numbered from 0 on in ascending order, int64; auto is
@@ -81,7 +82,7 @@ class LibSvm(PackedFile):
     def pieces(self) -> Iterator[tuple[int, bytes, int, int]]:
         """Yield the text in pieces of whole lines, to predict: the first byte, the text, the numbers of its first line
         and row. Those of a stream come once they are there. Raises DataError for an empty file."""
-        contents = self.stream.lines() if self.stream else TextFile(self.path, may_be_zip=True).lines(0, PIECE)
+        contents = self.stream.lines() if self.stream else TextFile(self.path).lines(0, PIECE)
         begin, line, row = 0, 1, 0
         for content in contents:
             yield begin, content, line, row

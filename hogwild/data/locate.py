@@ -87,6 +87,8 @@ def _missing(wanted: Sequence[Wanted], folder: Path) -> str:
     if not folder.is_dir():
         return "no such folder"
     absent = [file.names[0] for file in wanted if file.inside(folder) is None]
+    if (first := folder / absent[0]).is_dir():
+        return f"{first} is a folder, not a file; name the file in it"
     return f"does not hold {', '.join(absent)}"
 
 

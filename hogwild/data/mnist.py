@@ -1,6 +1,6 @@
 """MNIST and Fashion-MNIST from their four original files: the same format, sizes and classes, but other images.
 
-The IDX format, plain or gzipped:
+The IDX format, plain or packed:
 
 byte  0, 1   zero
       2      type of a value (8: unsigned byte)
@@ -11,7 +11,6 @@ byte  0, 1   zero
 
 import math
 import os
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -22,8 +21,8 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from hogwild.data.download import Published, fetch
-from hogwild.data.locate import Wanted, choice, find, folders, read
-from hogwild.data.text_file import GZIP
+from hogwild.data.file_kind import content_of
+from hogwild.data.locate import Wanted, choice, find, folders
 from hogwild.errors import DataError, UsageError
 from hogwild.storage.artifact_cache import cache_root
 
@@ -32,7 +31,6 @@ CLASSES = 10
 _STEMS = {"train": "train", "test": "t10k"}
 _UNSIGNED_BYTE = 8
 _KINDS = {1: "labels (1 dimension)", 3: "images (3 dimensions)"}
-_CHUNK = 1 << 16
 
 
 class Mnist(TensorDataset):
@@ -172,10 +170,9 @@ def _scaled(images: np.ndarray, mean: float, deviation: float) -> Tensor:
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
     """Return the values of an IDX file of unsigned bytes as an array of `dimensions` dimensions, uint8.
 
-    Raises DataError with the file, the found and the expected value: damaged gzip, not an IDX file, another number of
+    Raises DataError with the file, the found and the expected value: damaged, not an IDX file, another number of
     dimensions, fewer or more bytes than the header promises, no items."""
-    raw = read(path)
-    content = _gunzip(path, raw) if raw.startswith(GZIP) else raw  # file names are not reliable
+    content = content_of(path, "bytes")
     shape = _shape(path, content, dimensions)
     start = 4 + 4 * dimensions
     promised, found = math.prod(shape), len(content) - start
@@ -191,7 +188,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     return np.frombuffer(content, np.uint8, promised, start).reshape(shape)
 
 
-def _shape(path: Path, content: bytes | bytearray, dimensions: int) -> tuple[int, ...]:
+def _shape(path: Path, content: bytes, dimensions: int) -> tuple[int, ...]:
     """Return the sizes in the header, after checking the four bytes before them."""
     expected = bytes([0, 0, _UNSIGNED_BYTE, dimensions])
     found = bytes(content[:4])
@@ -209,29 +206,6 @@ def _shape(path: Path, content: bytes | bytearray, dimensions: int) -> tuple[int
             code="data/truncated-file",
         )
     return tuple(int(size) for size in np.frombuffer(content, ">u4", dimensions, 4))
-
-
-def _gunzip(path: Path, raw: bytes) -> bytearray:
-    """Unzip piece by piece instead of by `gzip.decompress`, so that an error can name the place."""
-    stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16: expect gzip, check its sum and length
-    content = bytearray()
-    for at in range(0, len(raw), _CHUNK):
-        try:
-            content += stream.decompress(raw[at : at + _CHUNK])
-        except zlib.error as error:
-            end = min(at + _CHUNK, len(raw))
-            raise DataError(
-                f"{path}: damaged gzip file between bytes {at:,} and {end:,} of {len(raw):,}, after "
-                f"{len(content):,} good bytes: {error}; get the file again",
-                code="data/damaged-file",
-            ) from error
-    if not stream.eof:
-        raise DataError(
-            f"{path}: truncated gzip file: it stops after {len(raw):,} bytes ({len(content):,} unpacked) "
-            "without its end mark; get the file again",
-            code="data/truncated-file",
-        )
-    return content
 
 
 def _times(shape: tuple[int, ...]) -> str:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from hogwild.data.file_kind import HEAD, refuse_other_kind, refuse_packed
 from hogwild.data.input_rows import SAMPLE, InputRows
-from hogwild.data.locate import find_file
+from hogwild.data.locate import find_file, reading
 from hogwild.errors import DataError
 
 # torch supports few operations on unsigned types above 8 bits: convert each to a signed type that can hold it.
@@ -176,6 +177,10 @@ def _read(file: Path, names: Sequence[str]) -> list[np.ndarray]:
 
 def _check_archive(file: Path) -> None:
     if not zipfile.is_zipfile(file):
+        with reading(file), open(file, "rb") as stream:
+            head = stream.read(HEAD)
+        refuse_packed(file, b"" if head.startswith(b"PK") else head)
+        refuse_other_kind(file, head, "bytes")
         raise DataError(
             f"{file}: not an .npz file, or truncated ({file.stat().st_size:,} bytes without a zip directory)",
             code="data/wrong-format",

@@ -29,7 +29,7 @@ ADVICE = "It is your own file, one line per rating: user, item, rating; for exam
 
 class Ratings(PackedFile):
     """One rating per line: MovieLens' `u.data` (tabs), `ratings.dat` (`::`), `ratings.csv`, or any table with a column
-    of users, one of items and perhaps one of ratings, plain or .gz; packed as `table`: `user` and `item` (N,) int32,
+    of users, one of items and perhaps one of ratings, plain or packed; packed as `table`: `user` and `item` (N,) int32,
     `rating` (N,) float32, by user, then item. Without a column of ratings each is 1, and repeats are counted.
 
     Sizes and names: users, items, sorted by id: numerically if all are whole numbers, otherwise alphabetically.
@@ -41,7 +41,7 @@ class Ratings(PackedFile):
     `pack` raises DataError with file, line and rule.
 
     Arguments:
-        path: file, plain or .gz.
+        path: file, plain or packed.
         columns: {user: …, item: …, rating: …, time: …}, names in the header or numbers from 0 on; null: recognised by
             name, or the first four. Times, only for `holdout`, are numbers or dates.
         delimiter: tab, comma, `;`, `|`, space or `::`; auto: detected from the first line.

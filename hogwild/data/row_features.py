@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from hogwild.data.file_kind import text_of
 from hogwild.data.ids import WHITE, IdRows
-from hogwild.data.text_file import MARK, TextFile
 from hogwild.errors import DataError
 
 RULE = "a line must be NAME, FEATURE and perhaps a WEIGHT, a number, separated by tabs, or by commas in all lines"
@@ -20,12 +20,7 @@ HIGHEST = float(np.finfo(np.float32).max)
 def read_features(path: Path) -> dict[tuple[str, str], float]:
     """Return the weights of (name, feature) pairs, in the file's order; those of a repeated pair are added up. A first
     line whose second field is `feature` is a header. Raises DataError with file and line."""
-    content = b"".join(TextFile(path).lines()).removeprefix(MARK)
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        line = 1 + content.count(b"\n", 0, error.start)
-        raise DataError(f"{path}:{line}: this is not UTF-8", code="data/bad-value") from error
+    text = text_of(path, "table")
     found: dict[tuple[str, str], float] = {}
     has_tabs = "\t" in text.lstrip("\r\n").partition("\n")[0]
     file = io.StringIO(text)

@@ -15,11 +15,11 @@ LONGEST = 10_000  # words in a sentence: a text of one line, such as text8, is c
 AT_ONCE = 1 << 20  # numbers of words written in one go
 FIRST_WORDS, FIRST_BYTES = 1 << 16, 1 << 20  # room for so many different words at first, and for their bytes
 SPACIOUS = 4  # slots per word: a power of two
-ADVICE = "It is your own text: words separated by spaces, one sentence per line or one long line, plain or .gz."
+ADVICE = "It is your own text: words separated by spaces, one sentence per line or one long line, plain or packed."
 
 
 class Text(PackedFile):
-    """Words with white space between them, one line (text8) or one sentence a line, UTF-8, plain or .gz; packed as
+    """Words with white space between them, one line (text8) or one sentence a line, UTF-8, plain or packed; packed as
     `tokens` (T,) int32, word numbers, the most frequent word first; `starts` (S+1,) int64, the starts of sentences, and
     the end; `counts` (V,) int64, of each word. A sample is the place of a word.
 
@@ -31,7 +31,7 @@ class Text(PackedFile):
     Needs numba (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError.
 
     Arguments:
-        path: file, plain, .gz or .zip.
+        path: file, plain or packed.
         min_count: words that occur less often are removed.
         context: words on each side that a sample includes; windows that skip dropped words reach no further."""
 
@@ -63,6 +63,7 @@ class TextParsing(Parsing):
 
     source: Text
     kind, options = "Text", ("min_count", "context", "known")
+    wanted = "text"
 
     def parse(self, tell: Tell) -> Parsed:
         """Parse the text. Raises DataError, MemoryShortError."""

@@ -1,47 +1,40 @@
-"""Text files, plain or zipped, in pieces: of complete lines, or of complete records with their places, so that any
+"""Text files, plain or packed, in pieces: of complete lines, or of complete records with their places, so that any
 piece can be read and parsed on its own."""
 
-import contextlib
-import gzip
 import os
-import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from hogwild.data.file_kind import HEAD, Wanted, explained, opened, refuse_other_kind, refuse_packed
 from hogwild.data.locate import reading
 from hogwild.errors import DataError
 
 RECORDS = 1 << 17  # bytes of records in a piece: scanned to find a single record
 LINES = 4 << 20  # bytes of lines in a piece
-GZIP, ZIP = b"\x1f\x8b", b"PK\x03\x04"
-MARK = b"\xef\xbb\xbf"  # byte order mark that some programs write before UTF-8
 LF, CR, QUOTE = 10, 13, 34
-BAD_ZIP = (zipfile.BadZipFile, NotImplementedError, RuntimeError)  # also of another method, or with a password
 
 
 class TextFile:
-    """Bytes of a file by offset, unzipped if it begins like gzip or, with `may_be_zip`, like a zip archive of one file.
-    For one process and one reader: a zipped stream is read forwards, and can go back only to its beginning. Picklable:
-    the file is opened at the first read.
+    """Bytes of a file by offset, unpacked as `file_kind` says. For one process and one reader: a packed stream is read
+    forwards, and can go back only to its beginning. Picklable: the file is opened at the first read.
 
-    Raises DataError naming the file if it cannot be read, is damaged, or was replaced since."""
+    Raises DataError naming the file if it cannot be read, is damaged, is not `wanted`, or was replaced since."""
 
-    def __init__(self, path: Path, *, may_be_zip: bool = False) -> None:
-        self.path, self._may_be_zip = path, may_be_zip
-        self._is_archive = False
-        self._streams: tuple[BinaryIO, ...] = ()  # the stream to read from, and the file behind it
-        self._last = 0, b""  # the last read and its offset: a zipped stream would have to start again for it
+    def __init__(self, path: Path, wanted: Wanted = "table") -> None:
+        self.path, self._wanted = path, wanted
+        self._streams: tuple[BinaryIO, ...] = ()  # the stream to read from, and those behind it
+        self._last = 0, b""  # the last read and its offset: a packed stream would have to start again for it
+        self._at = 0  # of a packed stream: the bytes that are read
         with reading(path):
             self._identity = _identity(os.stat(path))
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return `size` bytes from `offset`, fewer at the end of the file."""
-        with self._explained():
+        with explained(self.path):
             return self._read_at(offset, size)
 
     def lines(self, begin: int = 0, size: int | None = None) -> Iterator[bytes]:
@@ -89,52 +82,35 @@ class TextFile:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_streams": (), "_last": (0, b"")}
 
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turn errors of reading into DataError naming the file."""
-        with reading(self.path):
-            try:
-                yield
-            except (EOFError, zlib.error, gzip.BadGzipFile, *BAD_ZIP) as error:
-                kind = "zip" if self._is_archive or isinstance(error, BAD_ZIP) else "gzip"
-                raise DataError(
-                    f"{self.path}: damaged or truncated {kind} file: {error}; get the file again",
-                    code="data/damaged-file",
-                ) from error
-
     def _read_at(self, offset: int, size: int) -> bytes:
-        stream = self._streams[0] if self._streams else self._open()
         at, content = self._last
         known = content[offset - at : offset - at + size] if at <= offset < at + len(content) else b""
         if len(known) < size:
-            if stream.tell() != offset + len(known):
-                stream.seek(offset + len(known))
-            known += stream.read(size - len(known))
+            known += self._read_new(offset + len(known), size - len(known))
         self._last = offset, known
         return known
 
+    def _read_new(self, offset: int, size: int) -> bytes:
+        if len(self._streams) > 1 and offset < self._at:
+            self.close()
+        stream = self._streams[0] if self._streams else self._open()
+        if len(self._streams) == 1:
+            stream.seek(offset)
+            return stream.read(size)
+        while self._at < offset and (skipped := stream.read(min(LINES, offset - self._at))):
+            self._at += len(skipped)
+        found = stream.read(size)
+        self._at += len(found)
+        return found
+
     def _open(self) -> BinaryIO:
         raw = open(self.path, "rb")  # noqa: SIM115 until `close`
-        self._streams = (raw,)
+        self._streams, self._at = (raw,), 0
         if _identity(os.fstat(raw.fileno())) != self._identity:
             self.close()
             raise self.changed()
-        head = raw.read(len(ZIP))
-        raw.seek(0)
-        if head.startswith(GZIP):
-            self._streams = (cast(BinaryIO, gzip.GzipFile(fileobj=raw)), raw)
-        elif head == ZIP and self._may_be_zip:
-            self._is_archive = True
-            self._streams = (_only_member(self.path, raw), raw)
+        self._streams = opened(self.path, raw, self._wanted)
         return self._streams[0]
-
-
-def _only_member(path: Path, raw: BinaryIO) -> BinaryIO:
-    archive = zipfile.ZipFile(raw)
-    members = [member for member in archive.infolist() if not member.is_dir()]
-    if len(members) != 1:
-        raise DataError(f"{path}: the archive must contain one file, but has {len(members)}", code="data/wrong-format")
-    return cast(BinaryIO, archive.open(members[0]))
 
 
 class TextStream:
@@ -147,7 +123,7 @@ class TextStream:
         """`path`: its name in messages."""
         self.path, self._descriptor = path, descriptor
         self._kept = b""  # read, and not yet taken
-        self._is_over = False
+        self._is_over = self._is_begun = False
 
     def wait_for_header(self, skip_lines: int) -> None:
         """Read until there is a whole record behind the first `skip_lines` lines, or the end."""
@@ -201,6 +177,10 @@ class TextStream:
     def _read(self) -> None:
         with reading(self.path):
             content = os.read(self._descriptor, 2 * RECORDS)
+        if not self._is_begun:
+            refuse_packed(self.path, content)
+            refuse_other_kind(self.path, content[:HEAD], "table")
+            self._is_begun = True
         self._is_over = not content
         self._kept += content
 

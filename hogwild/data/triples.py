@@ -18,7 +18,7 @@ ADVICE = "It is your own file, one triple per line: head, relation and tail, sep
 
 
 class Triples(PackedFile):
-    """Lines `head<tab>relation<tab>tail`, plain or .gz; packed as `table`: `triple` (N, 3) int32: head, relation, tail;
+    """Lines `head<tab>relation<tab>tail`, packed as `table`: `triple` (N, 3) int32: head, relation, tail;
     `weight` (N,) float32, ones. Quotes are ordinary characters. Sizes and names: entities, relations, numbered in
     alphabetical order (in numerical order if all are whole numbers).
 
@@ -29,7 +29,7 @@ class Triples(PackedFile):
     line and rule.
 
     Arguments:
-        path: file, plain or .gz.
+        path: file, plain or packed.
         delimiter: tab, comma, `;`, `|` or space."""
 
     def __init__(

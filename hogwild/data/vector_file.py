@@ -1,25 +1,22 @@
-"""Files of word vectors: word2vec's text and binary formats (also fastText's .vec), and GloVe's; plain or .gz.
+"""Files of word vectors: word2vec's text and binary formats (also fastText's .vec), and GloVe's; plain or packed.
 
 word2vec   a line `words dimensions`, then rows: a word, a space and its numbers, as text or as float32
 GloVe      rows of text without that line; a word may have spaces
 
 White space is ASCII's: other spaces (U+00A0, U+3000) are characters of a word, here as for `hogwild.data.Text`."""
 
-import contextlib
-import gzip
 import mmap
 import re
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from hogwild.data.locate import reading
+from hogwild.data.file_kind import PACKED, explained, opened
 from hogwild.errors import DataError
 
-GZIP = b"\x1f\x8b"
+STREAMS = tuple(sign for sign, name in PACKED.items() if name != "zip")  # a checkpoint of torch is a zip archive
 PEEKED = 1 << 16  # bytes in which the first lines are looked for
 
 NOT_IN_A_WORD = re.compile("[\0-\x20\ud800-\udfff]")  # what separates words, and what UTF-8 does not have
@@ -68,32 +65,21 @@ def unwritable(words: Iterable[object]) -> list[str]:
 
 def has_vectors(path: Path) -> bool:
     """Return whether a file begins like one of vectors: `words dimensions`, or a word and numbers."""
-    with reading(path), path.open("rb") as file:
+    with explained(path), path.open("rb") as file:
         first = file.read(PEEKED)
-    if first.startswith(GZIP):
-        with _unpacked(path) as unpacked:
-            first = unpacked.read(PEEKED)
+        if first.startswith(STREAMS):
+            file.seek(0)
+            first = opened(path, file, "bytes")[0].read(PEEKED)
     fields = first.partition(b"\n")[0].split()
     return _sizes(fields) is not None or (len(fields) > 2 and _are_numbers(fields[1:]))
 
 
 def _content(path: Path) -> Content:
-    with reading(path), path.open("rb") as file:
-        begins = file.read(len(GZIP))
-        if begins != GZIP:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if begins else b""
-    with _unpacked(path) as unpacked:
-        return unpacked.read()
-
-
-@contextlib.contextmanager
-def _unpacked(path: Path) -> Iterator[gzip.GzipFile]:
-    """Open a .gz file; errors inside are DataErrors."""
-    try:
-        with reading(path), gzip.open(path) as file:
-            yield file
-    except (EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be unpacked: {error}", code="data/unreadable") from error
+    with explained(path), path.open("rb") as file:
+        streams = opened(path, file, "bytes")
+        if len(streams) > 1 or not streams[0].read(1):
+            return streams[0].read()
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _header(path: Path, content: Content) -> tuple[int | None, int, int]:

@@ -2,13 +2,15 @@
 
 import logging
 import os
+import string
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hogwild.data.locate import find_file, read
+from hogwild.data.file_kind import text_of
+from hogwild.data.locate import find_file
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 
@@ -79,9 +81,9 @@ def read_pairs(path: Path) -> Iterator[tuple[str, str, float]]:
 
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (number, text) of each line that is neither empty nor a comment."""
-    for number, line in enumerate(read(path).split(b"\n"), 1):
-        if (stripped := line.strip()) and not stripped.startswith(b"#"):
-            yield number, stripped.decode("utf-8", "replace")
+    for number, line in enumerate(text_of(path, "table").split("\n"), 1):
+        if (stripped := line.strip(string.whitespace)) and not stripped.startswith("#"):
+            yield number, stripped
 
 
 def words_of(line: str) -> list[str]:

@@ -252,7 +252,7 @@ class TrainedOn:
         if issubclass(kind, Csv):
             return Ranges(_with_ids(self._encoding(dataset), ids))
         if issubclass(kind, LibSvm):
-            return SparseLines(dataset, self.sizes, self.names, TextFile(dataset.path, may_be_zip=True))
+            return SparseLines(dataset, self.sizes, self.names, TextFile(dataset.path))
         return self.of_dataset(dataset)
 
     def of_stream(self, stream: TextStream, ids: str | None) -> Inputs:

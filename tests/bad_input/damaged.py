@@ -107,7 +107,7 @@ DATA_FILES: dict[str, Row] = {
     "more labels than images": Row(mnist("three"), 1, "data/fields", ("holds 2 images", "3 labels")),
     "an eleventh digit": Row(mnist("eleven"), 1, "data/bad-value", (CLASSES, "label 11 of sample 1", "must be < 10")),
     "no images": Row(mnist("none"), 1, "data/empty", (IMAGES, "contains no items")),
-    "a gzip file cut off": Row(mnist("unzipped"), 1, "data/truncated-file", (f"{IMAGES}.gz", "truncated gzip file")),
+    "a gzip file cut off": Row(mnist("unzipped"), 1, "data/damaged-file", (f"{IMAGES}.gz", "truncated gzip file")),
     "an unknown split": Row(
         reads("Mnist", split="tran", root="damaged"), 2, "config/bad-argument", ("split must be one of", "'tran'")
     ),

@@ -136,7 +136,7 @@ def test_a_text_is_read_as_it_is_written_and_what_is_none_is_refused(folder: Pat
     (folder / "own.txt").write_text("äß€\n𝄞" * 20, encoding="utf-8")
     assert Characters(steps=2, path="own.txt", root=folder).vocabularies["symbols"] == sorted("äß€\n𝄞")
     (folder / "latin.txt").write_bytes("gut\nnä\n".encode("latin-1"))
-    with pytest.raises(DataError, match=r"latin.txt: line 2: not UTF-8"):
+    with pytest.raises(DataError, match=r"latin.txt: line 2: b'\\xe4' is not utf-8 text"):
         Characters(path="latin.txt", root=folder)
     with pytest.raises(DataError, match="split val has 20 characters, too few for a window of 64"):
         Characters(split="val", root=folder)

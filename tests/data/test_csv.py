@@ -295,10 +295,10 @@ BAD_FILES: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "another delimiter": (b"a;b\n1;2\n", {}, r"line 1: only one column is found with the delimiter ','; is it ';'\?"),
     "a name twice": (b"a,b,a\n1,2,3\n", {}, r"line 1: 'a' names the columns 0, 2"),
     "no names": (b"a,,,b\n1,2,3,4\n", {}, r"line 1: the columns 1, 2 have no name"),
-    "not UTF-8": (b"\xe4,b\n1,2\n", {}, r"line 1: byte b'\\xe4' is not utf-8 text.*latin-1"),
+    "not UTF-8": (b"\xe4,b\n1,2\n", {}, r"line 1: b'\\xe4' is not utf-8 text.*latin-1"),
     "a category that is not UTF-8": (
         b"a,b\nx,1\n\xe4,2\n", {"categorical": {"a": {"hash": 9}}}, r"line 3: column 'a': b'\\xe4' is not utf-8 text"),
-    "UTF-16": ("a,b\n1,2\n".encode("utf-16"), {}, r"is UTF-16 or binary"),
+    "UTF-16": ("a,b\n1,2\n".encode("utf-16"), {}, r"is UTF-16; save it as UTF-8"),
     "old line ends": (b"a,b\r1,2\r", {}, r"line 1: lines end with a carriage return only"),
     "a line end of the old kind": (b"a,b\n1,2\r3,4\n", {}, r"line 2: .*carriage return inside a line"),
     "a word": (b"a,b\n1,2\nParis,3\n", {}, r"line 3: column 'a': 'Paris' must be a number; list a text column"),

@@ -139,14 +139,14 @@ DAMAGE = {
     "too long": (lambda raw: raw + b"!", r"bytes after its end.*3,920.*holds 3,921"),
     "cut in the header": (lambda raw: raw[:9], r"truncated: the header is 16 bytes long, the file holds 9"),
     "empty": (lambda raw: b"", r"wrong magic number at byte 0: found b''"),
-    "a web page": (lambda raw: b"<!DOCTYPE html>", r"wrong magic number at byte 0: found b'<!DO'"),
+    "a web page": (lambda raw: b"<!DOCTYPE html>", r"is an HTML page"),
     "labels": (lambda raw: idx(LABELS), r"wrong magic number.*labels \(1 dimension\) where images"),
     "floats": (
         lambda raw: b"\0\0\x0d\x03" + raw[4:],
         r"wrong magic number at byte 0: found b'\\x00\\x00\\r\\x03'",
     ),
-    "gzip cut": (lambda raw: gzip.compress(raw)[:-40], r"truncated gzip file: it stops after [\d,]+ bytes"),
-    "gzip damaged": (lambda raw: flip(gzip.compress(raw)), r"damaged gzip file between bytes 0 and"),
+    "gzip cut": (lambda raw: gzip.compress(raw)[:-40], r"damaged or truncated gzip file"),
+    "gzip damaged": (lambda raw: flip(gzip.compress(raw)), r"damaged or truncated gzip file: CRC"),
     "no items": (lambda raw: idx(IMAGES[:0]), r"contains no items: .*0 x 28 x 28"),
     "a size beyond memory": (
         lambda raw: raw[:4] + b"\xff" * 12,
@@ -344,7 +344,7 @@ def test_npz_never_unpickles(tmp_path: Path) -> None:
 
 def test_a_pickle_called_npz_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(pickle.dumps([1, 2, 3]))
-    with pytest.raises(DataError, match=r"a.npz: not an .npz file, or truncated"):
+    with pytest.raises(DataError, match=r"a.npz: is a Python pickle, which is never loaded"):
         Npz(tmp_path / "a.npz")
 
 

@@ -71,10 +71,10 @@ def test_pieces_are_whole_lines_that_cover_the_file(
     text = b"one\n\n" + b"long" * 50 + b"\nlast, without an end"
     for content in (text, gzip.compress(text), zipped(text)):
         (tmp_path / "text").write_bytes(content)
-        pieces = [*TextFile(tmp_path / "text", may_be_zip=True).lines()]
+        pieces = [*TextFile(tmp_path / "text").lines()]
         assert b"".join(pieces) == text and all(one.endswith(b"\n") for one in pieces[:-1])
         assert len(pieces) > 1 or piece > 100
-        assert b"".join(TextFile(tmp_path / "text", may_be_zip=True).lines(4)) == text[4:]
+        assert b"".join(TextFile(tmp_path / "text").lines(4)) == text[4:]
 
 
 def zipped(content: bytes) -> bytes:

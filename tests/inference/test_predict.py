@@ -427,8 +427,11 @@ def test_a_file_of_another_kind_is_known_by_its_ending(name: str, say: Say, colo
     assert status == 2 and "usage/other-kind-of-file" in said and "reads .csv, .tsv, .parquet" in said
 
 
-def test_a_file_that_only_looks_like_parquet_is_told(say: Say, coloured: Path, tmp_path: Path) -> None:
-    status, _, said = say("predict", coloured, unlabelled(tmp_path / "new.parquet"))
+def test_a_table_is_known_by_its_content_and_not_by_its_name(say: Say, coloured: Path, tmp_path: Path) -> None:
+    as_text = say("predict", coloured, unlabelled(tmp_path / "new.csv"))
+    assert as_text[0] == 0 and as_text == say("predict", coloured, unlabelled(tmp_path / "new.parquet"))
+    (tmp_path / "new.parquet").write_bytes(b"PAR1\0\0")
+    status, _, said = say("predict", coloured, tmp_path / "new.parquet")
     assert status != 0 and "data/wrong-format" in said and "cannot be read as Parquet" in said
 
 

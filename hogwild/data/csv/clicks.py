@@ -77,7 +77,7 @@ class Clicks(Csv):
     rule.
 
     Arguments:
-        path: file, plain or .gz; or a .parquet file, or a table of pandas, polars or arrow.
+        path: file, plain or packed; or a Parquet file, or a table of pandas, polars or arrow.
         target: column to predict.
         inputs: columns to predict from; null: all but the target and those in `leave_out`.
         buckets: for columns of numbers: how many buckets with about as many rows each, or a list of the edges. All

@@ -1,4 +1,4 @@
-"""A user's own table from a text file: CSV, with any delimiter, plain or gzipped."""
+"""A user's own table from a text file: CSV, with any delimiter, plain or packed."""
 
 import hashlib
 import logging
@@ -19,6 +19,7 @@ from hogwild.data.csv.arrow_records import ArrowRecords, ParquetRecords, TableRe
 from hogwild.data.csv.columns import MISSING_CODE, Column, CsvLayout, layout
 from hogwild.data.csv.header import delimiter_of, read_header
 from hogwild.data.csv.parse import CsvTable, Format, ParsedRecords
+from hogwild.data.file_kind import is_parquet
 from hogwild.data.input_rows import SAMPLE, InputRows, given_arguments, named
 from hogwild.data.locate import bad_argument, find_file, require
 from hogwild.data.text_file import RecordPieces, TextFile, TextStream, find_records
@@ -26,7 +27,6 @@ from hogwild.data.threads import in_threads
 from hogwild.errors import DataError
 
 AT_ONCE = 8  # pieces of the index, 1 MB of text, parsed at a time: they and the results stay in the CPU caches
-PARQUET = ".parquet"
 VERSION = 2  # of this class's output for a file; part of the fingerprint
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     and DataError with file, line, column, value and rule.
 
     Arguments:
-        path: file, plain or .gz; or a .parquet file, or a table of pandas, polars or arrow: their columns have names
+        path: file, plain or packed; or a Parquet file, or a table of pandas, polars or arrow: their columns have names
             and types of their own, so header, delimiter, decimal and encoding are not asked for.
         target: column to predict, or a list of columns.
         inputs: columns to predict from; null: all but the target and those in `leave_out`.
@@ -110,7 +110,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             path.wait_for_header(skip_lines)
         elif isinstance(path, str | os.PathLike):
             self._text = TextFile(find_file(who, path, root, "It is your own file: a table, one sample per row."))
-            if self._text.path.suffix == PARQUET:
+            if is_parquet(self._text.path):
                 self._index = ParquetRecords(self._text.path)
         else:
             self._text = self._index = TableRecords(who, path)

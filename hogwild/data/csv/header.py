@@ -6,12 +6,12 @@ import csv
 import io
 from collections.abc import Collection
 
+from hogwild.data.file_kind import not_text
 from hogwild.data.text_file import TextFile, TextStream
 from hogwild.errors import DataError
 
 HEAD = 1 << 20  # bytes in which the header, or the first row, must end
 OTHER_DELIMITERS = (",", ";", "\t", "|", " ")
-WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_header(
@@ -27,10 +27,6 @@ def read_header(
     DataError if there is no first line, or if it cannot be right."""
     head = text.read_at(0, HEAD)
     start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
-    if head.startswith(WIDE) or b"\0" in head[:1000]:
-        raise DataError(
-            f"{text.path}: is UTF-16 or binary, not a text file; save it as CSV UTF-8", code="data/csv-encoding"
-        )
     start, line = _skipped(text, head, start, skip_lines)
     record, end, next_line = _first_record(text, head, start, line, encoding, delimiter)
     if len(record) == 1 and has_target:
@@ -98,11 +94,8 @@ def _first_record(
         decoded = content.decode(encoding)
         (record,) = csv.reader(io.StringIO(decoded, newline=""), delimiter=delimiter, strict=True)
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{text.path}: line {line}: byte {content[error.start : error.start + 1]!r} is not {encoding} text; save "
-            "the file as UTF-8, or set encoding: latin-1 or cp1252",
-            code="data/csv-encoding",
-        ) from error
+        place, found = f"{text.path}: line {line}", content[error.start : error.start + 1]
+        raise not_text(place, found, encoding) from error
     except (csv.Error, ValueError) as error:
         raise DataError(
             f"{text.path}: line {line}: cannot be split into columns: {error}", code="data/csv-quotes"

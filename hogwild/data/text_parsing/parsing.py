@@ -19,8 +19,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hogwild import host
+from hogwild.data.file_kind import MARK, Wanted
 from hogwild.data.locate import find_file, require
-from hogwild.data.text_file import MARK, TextFile
+from hogwild.data.text_file import TextFile
 from hogwild.data.threads import in_threads
 from hogwild.errors import DataError, MemoryShortError
 from hogwild.feeds.packed import Packed
@@ -62,12 +63,13 @@ class Parsing(ABC):
     version: ClassVar[int] = 1  # of the output for a file
     options: ClassVar[tuple[str, ...]]  # attributes of `source` that the output depends on
     rules: ClassVar[Mapping[int, str]] = {}  # by the kernel's rule number; TOKEN is replaced by the text in the file
+    wanted: ClassVar[Wanted] = "table"
     source: Any
 
     def __init__(self, source: Any, what: str, like: Packed | None, on_bad_line: str, *, text: Any = None) -> None:
         """`text`: what stands for the file in a subclass that has its content."""
         self.source, self.what, self.like, self.on_bad_line = source, what, like, on_bad_line
-        self.text = text or TextFile(source.path, may_be_zip=True)
+        self.text = text or TextFile(source.path, self.wanted)
         self.left_out: dict[str, int] = {}
         self.notes: list[str] = []
         self.compiling_s = 0.0  # or loading compiled code
