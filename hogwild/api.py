@@ -89,7 +89,7 @@ def train(
     from hogwild.feeds.materialise import Reader
     from hogwild.feeds.packed import Packed
     from hogwild.job.build import from_objects
-    from hogwild.job.initial_values import load_initial
+    from hogwild.job.initial_values import held_out_notes, load_initial
     from hogwild.job.packed_data import names_of, packs
     from hogwild.job.parameter_groups import freeze_parameters
     from hogwild.job.parts import Functions, Parts
@@ -109,6 +109,8 @@ def train(
             started = [load_initial(model, job.model.init_from, names).give_state(model, optimizer)]
         freeze_parameters(model, job.model.freeze)
         parts = from_objects(job, model, loss, optimizer, data, held_back, Functions.of(job, given), reader)
+        if started:
+            started += held_out_notes(job, parts.train.packed)
         parts.notes[:0] = [*chosen, *started]
         return parts
 

@@ -116,9 +116,14 @@ def _check_columns(who: str, columns: Any) -> None:
     if columns is None:
         return
     is_right = isinstance(columns, Mapping) and {"user", "item"} <= columns.keys() <= {*ORDER}
-    if not is_right or any(type(column) not in (str, int) for column in columns.values()):
+    if (
+        not is_right
+        or any(type(column) not in (str, int) for column in columns.values())
+        or len({*columns.values()}) < len(columns)
+    ):
         raise bad_argument(
-            f"{who}: columns must be {{user: …, item: …, rating: …, time: …}}, names or numbers from 0, got {columns!r}"
+            f"{who}: columns must be {{user: …, item: …, rating: …, time: …}}, different names or numbers from 0, got "
+            f"{columns!r}"
         )
 
 

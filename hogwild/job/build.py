@@ -21,14 +21,13 @@ from hogwild.data.vector_file import unwritable
 from hogwild.devices.discovery import require_cpu
 from hogwild.errors import ModelError, OptimizerError
 from hogwild.feeds.materialise import InTurn, Reader
-from hogwild.feeds.named_rows import columns_of
 from hogwild.formatting import counted
 from hogwild.job.checks import batch_of, check_ranked, inspect
 from hogwild.job.data import check_length, ring_spec_of, sources_of
 from hogwild.job.gradient_check import SAMPLES as GRADIENT_SAMPLES
 from hogwild.job.gradient_check import check_gradients
 from hogwild.job.identity import identified, read_names
-from hogwild.job.initial_values import held_out_note, known_names, load_initial
+from hogwild.job.initial_values import held_out_notes, known_names, load_initial
 from hogwild.job.packed_data import count_classes, names_of, pack, packs, require_fitting, sizes_for
 from hogwild.job.parameter_groups import freeze_parameters, late_parameters, param_groups, require_trained
 from hogwild.job.parts import Functions, Parts
@@ -90,7 +89,8 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, run:
     if isinstance(val, Component):
         val = build_component(val)
     parts = from_objects(job, model, loss, optimizer, train, val, Functions.of(job), reader, generator)
-    parts.notes[:0] = [started.give_state(model, optimizer)] if started is not None else []
+    if started is not None:
+        parts.notes[:0] = [started.give_state(model, optimizer), *held_out_notes(job, parts.train.packed)]
     parts.component = job.model
     if job.data.val == job.data.train and not packs(train):
         parts.notes.append("data.val is data.train itself: the figures are of what was trained on")
@@ -121,8 +121,6 @@ def from_objects(
     functions = functions or Functions.of(job)
     reader = reader or InTurn(job.seed)
     source, held_back, notes = sources_of(job, model, loss, train, val, functions.collate, reader, generator)
-    is_by_name = source.packed is not None and columns_of(source.packed) is not None
-    notes += filter(None, [held_out_note(job, is_by_name=is_by_name)])
     check_length(job, source.plan)
     see = getattr(model, "see", None)
     if source.packed is not None and callable(see):

@@ -33,6 +33,8 @@ from hogwild.config.schema import InitFrom, Split
 from hogwild.data.locate import beside, folders
 from hogwild.data.vector_file import has_vectors
 from hogwild.errors import HogwildError, ModelError, NotFoundError
+from hogwild.feeds.named_rows import columns_of
+from hogwild.feeds.packed import Packed
 from hogwild.job.identity import identity_of, names_beside, read_names
 from hogwild.job.parameter_groups import no_match
 from hogwild.job.pretrained import NamedVectors
@@ -67,26 +69,28 @@ def known_names(spec: str | InitFrom | None) -> KnownNames:
     return KnownNames.kept(read_names(path if path.is_dir() else path.parent), given.gone)
 
 
-def held_out_note(job: Job, *, is_by_name: bool) -> str:
-    """Return what to say of a held-out part that the run whose model is taken may have been trained on; "" for
-    nothing. `is_by_name`: rows are held out by their names, so that the same ones are in both runs."""
-    path = None if job.model.init_from is None else _found(_as_map(job.model.init_from).path)
+def held_out_notes(job: Job, packed: Packed | None) -> list[str]:
+    """Return what to say of a held-out part that the run whose model is taken may have been trained on. `packed`: the
+    training data; rows that have names are held out by these, so that the same ones are in both runs."""
+    assert job.model.init_from is not None
+    path = _found(_as_map(job.model.init_from).path)
+    is_by_name = packed is not None and columns_of(packed) is not None
     train, val, split = job.data.train, job.data.val, _split_of(job)
-    if path is None or not path.is_dir():
-        return ""
+    if not path.is_dir():
+        return []
     is_divided = isinstance(val, Component) and val.class_path == train.class_path in DIVIDED_BY_PLACE
     if is_divided or (isinstance(val, Split) and not is_by_name):
-        return (
+        return [
             "data.val: rows of this data are held out by their place, not by a name: if the data have changed since, "
             f"{path} may have been trained on some of them; use a file of its own as data.val"
-        )
+        ]
     if split is None:
-        return ""
+        return []
     run = path if (path / RESOLVED).exists() else path.parent.parent
     with suppress(HogwildError):  # not a run of ours, or of a version before
         if (before := _split_of(recorded(run)[0])) != split:
-            return f"data.val: {split} is held out, {before} in {path}, which may have been trained on some of it"
-    return ""
+            return [f"data.val: {split} is held out, {before} in {path}, which may have been trained on some of it"]
+    return []
 
 
 def _split_of(job: Job) -> dict[str, Any] | None:

@@ -267,6 +267,7 @@ def test_arguments_that_are_none(file: Path) -> None:
     file.write_text(CSV)
     wrong: tuple[dict[str, Any], ...] = (
         {"delimiter": "x"}, {"duplicates": "first"}, {"columns": {"user": 1}}, {"columns": {"user": 1, "item": 2.5}},
+        {"columns": {"user": 1, "item": 1}},
         {"holdout": {"fraction": 1.0, "part": "test"}}, {"holdout": {"fraction": 0.1}}, {"holdout": {"part": "val"}},
         {"holdout": {"last": 0, "part": "test"}}, {"holdout": {"last": 1, "fraction": 0.1, "part": "test"}},
         {"holdout": {"fraction": 0.1, "by": "date", "part": "test"}}, {"holdout": {"last": 1}},

@@ -133,6 +133,9 @@ log: {{tensorboard: false}}
         "train", str(tmp_path / "job.yaml"), right, "--continue", str(tmp_path / "b"), "--run-dir", str(tmp_path / "c")
     )
     assert status == 0 and "data.val: rows of this data are held out by their place" in said, said
+    (tmp_path / "b").rename(tmp_path / "elsewhere")
+    status, said = say("train", "--resume", str(tmp_path / "c"), "train.epochs=2")
+    assert status == 0 and "data.val" not in said, "the run before is not read again"
 
 
 def test_a_run_that_continues_says_that_its_held_out_rows_may_have_been_trained_on(tmp_path: Path, say: Say) -> None:
