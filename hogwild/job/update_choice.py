@@ -2,8 +2,8 @@
 parent, before anything is shared.
 
     the model offers one?  loss and rule fit?  every option of the job is implemented?  ──►  fused, else autograd
-    two sides (ratings):   a grid of cells; if a side has too few rows for that, private copies of it
-    one side (features):                                  private copies of the hottest rows, by the data's profile"""
+    two sides (ratings):   a grid of cells; with `exchange: delta`, if a side has too few rows, private copies of it
+    one side (features):   with `exchange: delta`, private copies of the hottest rows, by the data's profile"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -151,7 +151,7 @@ def meetings(
 ) -> Meetings:
     """Choose how `procs` workers avoid each other's cache lines. `shape`: of the grid that is required, if any, or
     NO_GRID."""
-    sides, may_copy = update.sides, procs > 1 and job.train.exchange != "direct"
+    sides, may_copy = update.sides, procs > 1 and job.train.exchange == "delta"
     if len(sides) == 2:
         return _two_sided(model, packed, sides, max(1, procs), shape, may_copy)
     return _one_sided(model, packed, sides[0]) if sides and may_copy else Meetings()

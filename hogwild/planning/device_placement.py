@@ -56,7 +56,7 @@ def _check_sharing(devices: Sequence[str], environ: Mapping[str, str]) -> None:
 
 def exchange_of(job: Job, procs: int, *, fused: bool, placement: str) -> str:
     """Return the exchange of a job, direct or delta. `auto` is direct: delta may be faster, but its updates are older.
-    One worker equals the plain loop bit by bit; a kernel writes the flats, with private copies of hot rows."""
+    One worker equals the plain loop bit by bit; a kernel writes the flats, in delta with private copies of hot rows."""
     if placement != CPU:
         return "direct" if placement == SHARED else "delta"
     return "delta" if (job.train.exchange == "delta" and procs > 1 and not fused) else "direct"

@@ -146,7 +146,7 @@ def met(model: Factors, packed: Packed, procs: int = 2, shape: Shape | None = No
 
 
 def test_two_sides_are_a_grid_also_for_one_worker_and_for_a_job_that_says_direct() -> None:
-    for procs, changes in ((0, {}), (1, {}), (2, {}), (2, {"train__exchange": "direct"})):
+    for procs, changes in ((0, {}), (1, {}), (2, {}), (2, {"train__exchange": "delta"})):
         found = met(Factors(), ratings(), procs=procs, **changes)
         assert found.grid is not None and not found.hot
         rows, columns, starts = found.grid.shape
@@ -156,13 +156,13 @@ def test_two_sides_are_a_grid_also_for_one_worker_and_for_a_job_that_says_direct
 
 @pytest.mark.parametrize(("items", "procs", "is_copied"), [(40, 2, True), (40, 1, False), (9000, 2, False)])
 def test_a_run_that_had_no_grid_goes_on_without_one(items: int, procs: int, is_copied: bool) -> None:
-    found = met(Factors(9000, items), ratings(9000, items), procs=procs, shape=NO_GRID)
+    found = met(Factors(9000, items), ratings(9000, items), procs=procs, shape=NO_GRID, train__exchange="delta")
     assert found.grid is None and bool(found.hot) == is_copied
 
 
 def test_the_smaller_side_is_copied_where_it_has_too_few_rows_to_keep_workers_apart() -> None:
     model, packed = Factors(items=15), ratings(items=15)
-    found = met(model, packed, procs=2)
+    found = met(model, packed, procs=2, train__exchange="delta")
     assert {name: rows.tolist() for name, rows in found.hot.items()} == {"item": list(range(15))}
     assert found.grid is None and "all 15 rows" in found.words[0]
     assert met(Factors(items=7), ratings(items=7), procs=1).grid is not None
@@ -175,8 +175,9 @@ def test_a_side_that_is_drawn_has_no_grid_and_its_pairs_come_in_random_order(
 ) -> None:
     sides = TWO_SIDES[0], Side("item", ("item",), is_drawn=True)
     model, packed = Factors(9000, items, offer=Update(set(), sides)), ratings(9000, items)
-    found = met(model, packed, procs=procs)
+    found = met(model, packed, procs=procs, train__exchange="delta")
     assert found.grid is None and bool(found.hot) == is_copied
+    assert not met(model, packed, procs=procs).hot
     assert met(model, packed, procs=procs, shape=(2, 4, 2)).grid is not None, "a resumed run keeps its cells"
     orders = [order_of(job(data__shuffle=asked), model.offer) for asked in ("auto", "chunked")]
     assert orders == ["full", "chunked"]
@@ -229,10 +230,10 @@ def test_a_resumed_run_keeps_its_grid_whatever_the_number_of_workers() -> None:
         assert found.grid is not None and found.grid.shape == (8, 9, 3)
 
 
-@pytest.mark.parametrize(("procs", "changes"), [(1, {}), (2, {"train__exchange": "direct"})])
-def test_with_one_side_one_worker_or_a_job_that_says_direct_keeps_nobody_apart(
-    procs: int, changes: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize(
+    ("procs", "changes"), [(1, {"train__exchange": "delta"}), (2, {}), (2, {"train__exchange": "direct"})]
+)
+def test_with_one_side_only_several_workers_in_delta_are_kept_apart(procs: int, changes: dict[str, Any]) -> None:
     found = met(Factors(offer=Update(set(), TWO_SIDES[:1])), ratings(), procs=procs, **changes)
     assert not found.hot and found.grid is None and not found.words
 
@@ -247,7 +248,7 @@ def test_of_one_side_the_most_frequent_rows_are_copied() -> None:
         "indptr": np.arange(0, 40_001, 10), "indices": indices.astype(np.int32), "values": np.ones(40_000, np.float32),
         "target": np.zeros(4000, np.float32),
     }  # fmt: skip
-    found = met(model, Packed.of("rows", "csr", arrays, {"features": features}))
+    found = met(model, Packed.of("rows", "csr", arrays, {"features": features}), train__exchange="delta")
     assert {*hot.tolist()} <= {*found.hot["indices"].tolist()}
     assert len(found.hot["indices"]) < features / 10 and "private copies" in found.words[0]
 
