@@ -360,6 +360,7 @@ def _become(request: Mapping[str, Any], descriptors: Mapping[int, int]) -> None:
     import numpy as np
 
     _inherit(descriptors)
+    _open_standard_streams()
     _write_mark(request["env"].get(MARK, NO_MARK))
     os.environ.clear()
     os.environ.update(request["env"])
@@ -420,6 +421,15 @@ def _inherit(descriptors: Mapping[int, int]) -> None:
     for number, one in now.items():
         os.dup2(one, number)
         os.close(one)
+
+
+def _open_standard_streams() -> None:
+    """Make the streams of what is there now: one that was made for a file seeks, which a pipe cannot."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if _is_open(number) and (old := getattr(sys, name)) is not None:
+            stream = open(number, "w", encoding=old.encoding, errors=old.errors, closefd=False)  # noqa: SIM115
+            stream.reconfigure(line_buffering=number == 2 or stream.isatty())
+            setattr(sys, name, stream)
 
 
 def _write_mark(mark: str) -> None:
