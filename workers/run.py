@@ -85,6 +85,7 @@ def run(request: Request) -> "Result":
             "cluster.engine: only the command line trains on several nodes, from a job file (docs/cluster.md)",
             code="cluster/library",
         )
+    Launch.of("none", os.environ)  # raises, if it is one of many that all would train
     begun = _begun(request.job, request.run_dir, request.resume, is_real=True, caller=request.caller)
     with begun as (planned, group, startup):
         from workers import execution

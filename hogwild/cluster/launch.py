@@ -33,7 +33,8 @@ class Launch:
         """Return the node's place in the cluster; None for a job on one machine. `engine`: `cluster.engine` of the job.
         Raises UsageError if it does not fit to what has started us."""
         is_started, is_wanted = RUN_ID in environment, engine == "torchrun"
-        world = int(environment.get("WORLD_SIZE", "1")) if is_started else 1
+        given = environment.get("WORLD_SIZE", "")  # of other launchers, too
+        world = int(given) if given.isdecimal() else 1
         if is_wanted and not is_started:
             raise UsageError(
                 "cluster.engine is torchrun, but torchrun did not start this process: start it on every node with\n"
@@ -43,8 +44,10 @@ class Launch:
         if not is_wanted:
             if world > 1:
                 raise UsageError(
-                    f"torchrun has started {world} of these processes, and each would train the whole job by itself: "
-                    "set cluster.engine=torchrun",
+                    f"WORLD_SIZE={world}: torchrun, or another launcher, has started {world} of these processes, and "
+                    "each would train the whole job by itself. Start one, without torchrun: it starts its workers "
+                    "itself (train.procs). On several machines set cluster.engine=torchrun. A program of which only "
+                    'one process trains removes the variable there: os.environ.pop("WORLD_SIZE")',
                     code="cluster/not-wanted",
                 )
             return None

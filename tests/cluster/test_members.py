@@ -90,6 +90,7 @@ def test_a_node_is_what_torchrun_says_and_nothing_else() -> None:
     [
         ("torchrun", {}, "cluster/not-started"),
         ("none", BY_TORCHRUN, "cluster/not-wanted"),
+        ("none", {"WORLD_SIZE": "2", "RANK": "0"}, "cluster/not-wanted"),  # of another launcher
         ("torchrun", {**BY_TORCHRUN, "LOCAL_WORLD_SIZE": "2"}, "cluster/per-node"),
     ],
 )
