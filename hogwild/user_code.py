@@ -253,4 +253,16 @@ def raised_text(error: BaseException) -> str:
     place themselves."""
     words = error.msg if isinstance(error, SyntaxError) else str(error).strip()
     place = user_frame(error, or_innermost=not isinstance(error, HogwildError))
-    return f"{type(error).__name__}: {words}" + (f" ({place})" if place else "")
+    return f"{type(error).__name__}: {words}" + (f" ({place})" if place else "") + _not_copied(error)
+
+
+def _not_copied(error: BaseException) -> str:
+    """Return that the missing file is beside the user's job file, but was not copied with the job."""
+    if isinstance(error, FileNotFoundError) and error.filename is not None and _data_folder and _job_folder:
+        name = os.path.relpath(os.fsdecode(error.filename), _job_folder)
+        if (_data_folder / name).exists():
+            return (
+                f"\n{_data_folder / name} exists, but was not copied with the job, as .py files and others of at most "
+                "1 MiB are: open it by this path"
+            )
+    return ""

@@ -52,7 +52,7 @@ def submit(
     grid = read_grid(sweep) if sweep else None
     client = Client(state_dir)
     with host.raising_on_signals():
-        row = client.submit(job_file, overrides, data_dir=data_dir, sweep=grid)
+        row = client.submit(job_file, overrides, data_dir=data_dir, sweep=grid, tell=print_message)
     if not (detach or wait or as_json):
         return (_show_sweep if grid else _show_until_end)(client, row, state_dir)
     if wait:

@@ -33,7 +33,7 @@ ERRORS = {
     "403": "Another host or another site asks.",
     "404": "There is no such job, run or file.",
     "409": "The state of the job does not allow it, or its files are damaged.",
-    "413": "The body has more than 12 MiB.",
+    "413": "The body has more than 16 MiB.",
     "422": "A value is not allowed.",
     "503": "The service is ending.",
     "507": "The disk is full, or cannot be written.",

@@ -1,6 +1,7 @@
 """Requests to the service, for the command line and for programs: `hogwild.Client`. Needs the core only; neither
 fastapi nor torch."""
 
+import base64
 import http.client
 import json
 import os
@@ -21,8 +22,9 @@ from hogwild.errors import (
     StorageFullError,
     UsageError,
 )
+from hogwild.service.beside import Beside
 from hogwild.service.environment import allowed
-from hogwild.service.folders import MOST_BYTES, StateFolder, state_folder
+from hogwild.service.folders import StateFolder, state_folder
 
 if TYPE_CHECKING:
     from hogwild.service.sweeps import Grid
@@ -61,10 +63,12 @@ class Client:
         *,
         data_dir: str | os.PathLike[str] | None = None,
         sweep: "Grid | None" = None,
+        tell: Callable[[str], None] = lambda words: None,
     ) -> Row:
-        """Submit a job file (default: the bundled digits) with `key=value` changes; return its row. The file and the
-        modules of its folder are copied. `sweep`: as for `sweep`, with values as YAML text; returns the sweep. Raises
-        ConfigError, NotFoundError, UsageError, StorageFullError."""
+        """Submit a job file (default: the bundled digits) with `key=value` changes; return its row. The file, the
+        modules of its folder and small files beside these are copied (`Beside`); `tell` is called with what is not.
+        `sweep`: as for `sweep`, with values as YAML text; returns the sweep. Raises ConfigError, NotFoundError,
+        UsageError, StorageFullError."""
         from hogwild.config.locate import default_config, read_job_file
         from hogwild.service.sweeps import combinations
 
@@ -73,6 +77,9 @@ class Client:
         folder = path.absolute().parent
         if sweep is not None:
             combinations(sweep, overrides)
+        beside = Beside({}, {}, []) if job_file is None else Beside.of(folder, len(text.encode()))
+        if beside.left_out:
+            tell(beside.words)
         body = {
             **(
                 {"id": secrets.token_hex(6)}
@@ -81,7 +88,8 @@ class Client:
             ),
             "job_file": str(path),
             "text": text,
-            "files": {} if job_file is None else modules_in(folder),
+            "files": beside.modules,
+            "others": {name: base64.b64encode(content).decode() for name, content in beside.others.items()},
             "overrides": list(overrides),
             "folder": os.getcwd(),
             "job_folder": str(folder),
@@ -213,34 +221,6 @@ def jobs_of(row: Row) -> list[Row]:
 def seconds_since(at: float) -> float:
     """Return the age of a time of a row, which is in seconds since 1970."""
     return max(0.0, time.time() - at)
-
-
-def modules_in(folder: Path) -> dict[str, str]:
-    """Return relative path -> text of the modules that a job file's folder offers: its .py files, and those of packages
-    (folders with an __init__.py). Raises UsageError if they are larger than a service takes."""
-    found: dict[str, str] = {}
-    size, folders = 0, [folder]
-    while folders:
-        for entry in sorted(folders.pop().iterdir()):
-            if entry.is_dir() and (entry / "__init__.py").is_file():
-                folders.append(entry)
-            elif entry.suffix == ".py" and entry.is_file():
-                size += entry.stat().st_size
-                if size > MOST_BYTES:
-                    raise UsageError(
-                        f"the .py files in {folder} have more than {MOST_BYTES >> 20} MiB, which is the most that is "
-                        "copied with a job; put the job file into a folder with the modules it needs",
-                        code="service/too-large",
-                    )
-                found[str(entry.relative_to(folder))] = _text_of(entry)
-    return found
-
-
-def _text_of(file: Path) -> str:
-    try:
-        return file.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{file} is not UTF-8 text ({error.reason})", code="service/bad-file") from None
 
 
 def _place(name: str | int) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import NotFoundError, StorageFullError
-from hogwild.service.folders import MOST_BYTES, MOST_FILES, JobFolder, check_files
+from hogwild.service.folders import CACHE, MOST_BYTES, MOST_FILES, JobFolder, check_files
 from hogwild.service.run_reader import CHECKPOINTS, opened, read_json, read_small
 from hogwild.storage.checkpoint_format import FILES, MANIFEST, verify
 from hogwild.storage.files import replace
@@ -25,17 +25,18 @@ DESCRIPTIONS = ("job.yaml", RESOLVED)  # without them there is no run
 METRICS = "metrics.jsonl"
 
 
-def files_of(folder: JobFolder) -> dict[str, str]:
-    """Return the copied job file and modules of a job: relative path -> text. What Python or user code has put beside
-    them is left out if it is no text or too large for a submission. Raises NotFoundError, UsageError."""
-    found: dict[str, str] = {}
+def files_of(folder: JobFolder) -> dict[str, bytes]:
+    """Return the copied job file and what was copied with it: relative path -> content. What Python has put beside them
+    is left out, and what is too large for a submission. Raises NotFoundError, UsageError."""
+    found: dict[str, bytes] = {}
     try:
         for file in folder.files.rglob("*"):
-            if file.is_symlink() or not file.is_file() or file.stat().st_size > MOST_BYTES:
-                continue
             name = file.relative_to(folder.files)
-            with contextlib.suppress(UnicodeDecodeError), opened(folder.files, *name.parts) as stream:
-                found[str(name)] = stream.read(MOST_BYTES).decode()
+            is_plain = not file.is_symlink() and file.is_file() and CACHE not in name.parts
+            if not is_plain or file.stat().st_size > MOST_BYTES:
+                continue
+            with opened(folder.files, *name.parts) as stream:
+                found[str(name)] = stream.read(MOST_BYTES)
             if len(found) > MOST_FILES:
                 break
     except OSError as error:

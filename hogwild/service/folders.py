@@ -13,7 +13,7 @@ import re
 import secrets
 import shlex
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,13 @@ from hogwild.storage.records import explained
 
 FORMAT = 1  # of the folder; a newer one is refused
 MOST_NAME = 500
+CACHE = "__pycache__"
 MOST_FILES = 1000
 LEAST_TOKEN = 32  # letters
 ADDRESS_BYTES = 64
 ACCEPTED = ".all-"  # begins the name of a folder with the jobs of an accepted sweep, which are moved out of it
 ID = re.compile(r"[0-9a-f]{12}")
-MOST_BYTES = 10 << 20  # of a job's file and modules
+MOST_BYTES = 10 << 20  # of a job's file, its modules and what lies beside them
 
 
 def state_folder(given: Path | None) -> Path:
@@ -209,21 +210,25 @@ def read_text(file: Path) -> str:
         return ""
 
 
-def check_files(files: dict[str, str]) -> None:
+def is_name(name: str) -> bool:
+    """Return whether it is a path below a job's folder that a client may send."""
+    return name.isprintable() and len(name) <= MOST_NAME and not {"", ".", ".."} & {*name.split("/")}
+
+
+def check_files(files: Mapping[str, bytes]) -> None:
     """Check names and size of what a client sent. Raises UsageError."""
     if len(files) > MOST_FILES:
         raise UsageError(
-            f"{len(files)} .py files are beside the job file; at most {MOST_FILES} are copied: put the job file into a "
+            f"{len(files)} files are beside the job file; at most {MOST_FILES} are copied: put the job file into a "
             "folder with only the modules it needs",
             code="service/too-large",
         )
     for name in files:
-        parts = name.split("/")
-        if not name.isprintable() or {"", ".", ".."} & set(parts) or len(name) > MOST_NAME:
+        if not is_name(name):
             raise UsageError(
                 f"file name {name!r}: must be a relative path below the job file's folder", code="service/bad-file"
             )
-    size = sum(len(text.encode()) for text in files.values())
+    size = sum(map(len, files.values()))
     if size > MOST_BYTES:
         raise UsageError(
             f"the job file and the modules beside it have {size / 2**20:.1f} MiB; at most {MOST_BYTES >> 20} MiB are "

@@ -16,7 +16,7 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -129,11 +129,11 @@ class ServiceLoop:
     def is_well(self) -> bool:
         return self._failure is None
 
-    def write_aside(self, files: dict[str, str]) -> Path:
+    def write_aside(self, files: Mapping[str, bytes]) -> Path:
         """Write a new job's files, for `submit`. May take long. Raises StorageFullError."""
         return self._store.write_aside(files)
 
-    def write_sweep_aside(self, files: dict[str, str], orders: Sequence[JobOrder]) -> Path:
+    def write_sweep_aside(self, files: Mapping[str, bytes], orders: Sequence[JobOrder]) -> Path:
         """Write the jobs of a new sweep, for `submit_sweep`. May take long. Raises StorageFullError."""
         return self._store.write_sweep_aside(files, orders)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from hogwild.config.load import load_job
 from hogwild.errors import NotFoundError, UsageError
@@ -36,6 +36,9 @@ class Submission(BaseModel):
     job_file: Text = Field(description="Path of the job file as the user gave it, for messages.")
     text: str = Field(description="Content of the job file.")
     files: dict[str, str] = Field(default_factory=dict, description="Modules beside it: relative path -> content.")
+    others: dict[str, Base64Bytes] = Field(
+        default_factory=dict, description="Other files beside it: relative path -> content in base64."
+    )
     overrides: list[Text] = Field(default_factory=list, max_length=1000)
     folder: Text | None = Field(None, description="Current folder of the job, absolute; default: the service's own.")
     job_folder: Text | None = Field(
@@ -43,6 +46,12 @@ class Submission(BaseModel):
     )
     data_dir: Text | None = None
     environment: dict[str, str] | None = Field(None, description="Its environment; default: the service's own.")
+
+    @property
+    def copies(self) -> dict[str, bytes]:
+        """The job file and all that is copied with it: relative path -> content."""
+        texts = {**self.files, copied_name(self): self.text}
+        return {**self.others, **{name: text.encode() for name, text in texts.items()}}
 
 
 class JobList(BaseModel):
@@ -71,7 +80,7 @@ def jobs_router(loop: ServiceLoop) -> APIRouter:
     async def submit(given: Submission) -> Row:
         """Queue a job. Only `id`, `job_file` and `text` are needed."""
         order = await asyncio.to_thread(intake.order_of, given)
-        aside = await asyncio.to_thread(loop.write_aside, {**given.files, order.copied: given.text})
+        aside = await asyncio.to_thread(loop.write_aside, given.copies)
         return await asyncio.wrap_future(loop.call(lambda: loop.submit(order, aside)))
 
     @routes.post("/check")
@@ -115,7 +124,7 @@ def digest_of(given: Submission) -> str:
 
 def check_submission(given: Submission) -> None:
     """Check all but the job. Raises UsageError, NotFoundError."""
-    check_files({**given.files, copied_name(given): given.text})
+    check_files(given.copies)
     paths = (given.job_file, given.job_folder or "", given.folder or "", given.data_dir or "")
     for text in (*paths, *given.overrides):
         if not is_possible("", text):

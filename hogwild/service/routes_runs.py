@@ -195,7 +195,7 @@ def _continued(loop: ServiceLoop, old_id: str, checkpoint: str, given: Continuat
     if resolved is None:
         raise NotFoundError(f"{old.run} has no {RESOLVED}", code="run/not-a-run")
     files = files_of(old)
-    asked = load_job(FilePath(order.job_file), order.overrides, source_text=files.get(order.copied, ""))
+    asked = load_job(FilePath(order.job_file), order.overrides, source_text=files.get(order.copied, b"").decode())
     # The run's own number of workers may be what the service gave its last attempt.
     changes = [f"train.procs={asked.train.procs}", *order.changes, *given.overrides]
     job = load_job(old.run / RESOLVED, changes, source_text=resolved)

@@ -16,7 +16,6 @@ from hogwild.service.routes_jobs import (
     Submission,
     Text,
     check_submission,
-    copied_name,
     digest_of,
 )
 from hogwild.service.states import LIVE, JobOrder
@@ -43,8 +42,7 @@ def sweeps_router(loop: ServiceLoop) -> APIRouter:
         """Accept all combinations, or none if one of them is wrong."""
         checked = await asyncio.to_thread(_orders_of, given, intake)
         orders = await asyncio.wrap_future(loop.call(lambda: loop.numbered(checked)))
-        files = {**given.files, copied_name(given): given.text}
-        aside = await asyncio.to_thread(loop.write_sweep_aside, files, orders)
+        aside = await asyncio.to_thread(loop.write_sweep_aside, given.copies, orders)
         return await asyncio.wrap_future(loop.call(lambda: loop.submit_sweep(orders, aside)))
 
     @routes.get("/{name}")

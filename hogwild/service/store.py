@@ -87,7 +87,7 @@ class Store:
         self._numbered = first + count - 1
         return first
 
-    def write_aside(self, files: Mapping[str, str]) -> Path:
+    def write_aside(self, files: Mapping[str, bytes]) -> Path:
         """Write a new job's files to a folder aside, for `add`. May take long; any thread. Raises
         StorageFullError."""
         aside = JobFolder(self.state.jobs / f"{TEMPORARY}{secrets.token_hex(8)}")
@@ -101,8 +101,8 @@ class Store:
     def add(self, order: JobOrder, aside: Path) -> JobRecord:
         """Store a new job, queued. `aside` is used up. Raises StorageFullError; then nothing of it is left."""
         with self._accepting(aside):
-            _write_synced(JobFolder(aside).order, order_text(order))
-            _write_synced(JobFolder(aside).journal, "")
+            _write_synced(JobFolder(aside).order, order_text(order).encode())
+            _write_synced(JobFolder(aside).journal, b"")
             sync_folder(aside)
             reach("added-aside")
             folder = self.state.job(order.id).path
@@ -118,7 +118,7 @@ class Store:
         self._keep(order.id, 0)
         return self.jobs[order.id]
 
-    def write_sweep_aside(self, files: Mapping[str, str], orders: Sequence[JobOrder]) -> Path:
+    def write_sweep_aside(self, files: Mapping[str, bytes], orders: Sequence[JobOrder]) -> Path:
         """Write the jobs of a sweep, complete, to a folder aside, for `add_sweep`. Its jobs share their copied files
         by links. May take long; any thread. Raises StorageFullError."""
         copied = self.write_aside(files)
@@ -127,8 +127,8 @@ class Store:
             for order in orders:
                 folder = JobFolder(aside / order.id)
                 shutil.copytree(copied / "files", folder.files, copy_function=_link_or_copy)
-                _write_synced(folder.order, order_text(order))
-                _write_synced(folder.journal, "")
+                _write_synced(folder.order, order_text(order).encode())
+                _write_synced(folder.journal, b"")
                 for made in (*{(folder.files / name).parent for name in files}, folder.path):
                     sync_folder(made)
             sync_folder(aside)
@@ -269,10 +269,10 @@ def _link_or_copy(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def _write_synced(file: Path, text: str) -> None:
+def _write_synced(file: Path, content: bytes) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    with open(file, "w", encoding="utf-8", newline="") as stream:
-        stream.write(text)
+    with open(file, "wb") as stream:
+        stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
 

@@ -118,7 +118,7 @@ def test_jobs_and_sweeps_of_the_service_are_completed(tmp_path: Path, monkeypatc
 
     with opened_store(tmp_path) as store:
         for one in (order(1), order(2, sweep="s00000000000")):
-            store.add(one, store.write_aside({"job.yaml": ""}))
+            store.add(one, store.write_aside({"job.yaml": b""}))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOGWILD_STATE", str(tmp_path))
 

@@ -35,10 +35,10 @@ def test_a_full_disk_takes_no_new_job_and_keeps_the_events_of_the_others(tmp_pat
         store = Store(state)
         store.load()
         first = order(1)
-        store.add(first, store.write_aside({"job.yaml": "x"}))
+        store.add(first, store.write_aside({"job.yaml": b"x"}))
         filler = fill(disk)
         with pytest.raises(StorageFullError, match="not accepted"):
-            store.write_aside({"job.yaml": "x" * 10_000})
+            store.write_aside({"job.yaml": b"x" * 10_000})
         starting = {"event": "starting", "attempt": 1, "cores": [0], "at": 1.0, "boot_id": "b"}
         with pytest.raises(StorageFullError, match="disk full"):
             store.book(first.id, starting, must=True)

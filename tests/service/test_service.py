@@ -90,6 +90,53 @@ def test_a_job_runs_with_its_copied_modules_and_its_own_folder(service: Service,
     assert seen.read_text() == f"{os.getcwd()} None 1 ''"
 
 
+NET = """import json
+from pathlib import Path
+import torch
+HERE = Path(__file__).parent
+def net(large=False):
+    sizes = json.loads((HERE / "sizes.json").read_text())
+    assert (HERE / "tables" / "deep" / "bytes.bin").read_bytes() == bytes(range(256))
+    assert (HERE / "parts" / "names.txt").read_text() == "größe"
+    if large:
+        torch.load(HERE / "weights.bin")
+    return torch.nn.Linear(sizes["inputs"], 2)
+"""
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_small_files_that_a_jobs_code_opens_are_copied_and_large_ones_are_named(
+    service: Service, tmp_path: Path, large: bool
+) -> None:
+    folder = tmp_path / "project"
+    for name in ("tables/deep", "parts", "many", ".hidden"):
+        (folder / name).mkdir(parents=True)
+    (folder / "mine.py").write_text(NET)
+    (folder / "sizes.json").write_text('{"inputs": 64}')
+    (folder / "tables" / "deep" / "bytes.bin").write_bytes(bytes(range(256)))
+    (folder / "parts" / "__init__.py").touch()
+    (folder / "parts" / "names.txt").write_text("größe", encoding="utf-8")
+    (folder / "weights.bin").write_bytes(bytes((1 << 20) + 1))
+    (folder / ".hidden" / "secret").touch()
+    for number in range(201):
+        (folder / "many" / str(number)).touch()
+    job = folder / "job.yaml"
+    job.write_text(
+        f"model: {{class_path: mine.net, init_args: {{large: {str(large).lower()}}}}}\n"
+        f"data: {{train: {{class_path: mine.rows}}, batch_size: 8}}\ntrain: {{procs: 0, epochs: 1}}\n"
+    )
+    (folder / "mine.py").write_text(NET + "def rows():\n    x = torch.randn(64, 64)\n"
+        "    return torch.utils.data.TensorDataset(x, torch.randint(2, (64,)))\n")  # fmt: skip
+    said: list[str] = []
+    row = service.start().client.submit(job, tell=said.append)
+    files = service.state.job(row["id"]).files
+    assert not (files / "weights.bin").exists() and not (files / ".hidden").exists()
+    assert said and "not copied with the job: more of many/, weights.bin (1.0 MiB)." in said[0], said
+    ended = service.wait_for_state(row["id"], *ENDED)
+    assert ended["state"] == ("failed" if large else "succeeded"), ended
+    assert not large or f"{folder / 'weights.bin'} exists, but was not copied with the job" in ended["error"]
+
+
 def test_the_end_of_a_job_that_fails_is_told(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOGWILD_DATA", raising=False)
     service.start()
@@ -469,7 +516,7 @@ def test_a_job_that_is_set_aside_keeps_its_cores_while_its_process_runs(
     store = Store(state)
     store.load()
     for one in (order(1), order(2)):
-        store.add(one, store.write_aside({"job.yaml": ""}))
+        store.add(one, store.write_aside({"job.yaml": b""}))
     entry = entry_of(order(1), state.identity())
     name, _, value = entry.partition("=")
     with subprocess.Popen(["sleep", "1000"], env={**os.environ, name: value}) as process:
@@ -495,7 +542,7 @@ def test_a_job_whose_files_are_damaged_keeps_its_cores_while_its_process_runs(tm
     os.close(lock_file(state.lock))
     store = Store(state)
     store.load()
-    store.add(order(1), store.write_aside({"job.yaml": ""}))
+    store.add(order(1), store.write_aside({"job.yaml": b""}))
     store.close()
     state.job(order(1).id).order.write_text("{")
     core = min(os.sched_getaffinity(0))

@@ -23,7 +23,7 @@ STARTED = {"event": "started", "pid": 7, "start_ticks": 9}
 def filled(store: Store, jobs: int) -> dict[str, JobRecord]:
     for number in range(1, jobs + 1):
         added = order(number)
-        store.add(added, store.write_aside({"job.yaml": "name: x\n", "package/module.py": "A = 1\n"}))
+        store.add(added, store.write_aside({"job.yaml": b"name: x\n", "package/module.py": b"A = 1\n"}))
         for event in (STARTING, STARTED, {"event": "running"})[: number % 4]:
             store.book(added.id, event)
     return dict(store.jobs)
@@ -206,15 +206,15 @@ def test_the_token_is_private_and_stays(state: StateFolder) -> None:
 @pytest.mark.parametrize("name", ["../x.py", "/etc/x.py", "a/../b.py", "a//b.py", "", ".", "a\nb.py", "x" * 501])
 def test_a_file_name_that_leaves_the_folder_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="must be a relative path"):
-        check_files({name: ""})
+        check_files({name: b""})
 
 
 def test_more_than_a_thousand_files_are_refused() -> None:
     with pytest.raises(UsageError, match="at most 1000"):
-        check_files({f"m{number}.py": "" for number in range(1001)})
+        check_files({f"m{number}.py": b"" for number in range(1001)})
 
 
 def test_more_than_ten_mebibytes_are_refused() -> None:
-    check_files({"a.py": "x" * (10 << 20)})
+    check_files({"a.py": b"x" * (10 << 20)})
     with pytest.raises(UsageError, match="10 MiB"):
-        check_files({"a.py": "x" * (10 << 20), "b.py": "y"})
+        check_files({"a.py": b"x" * (10 << 20), "b.py": b"y"})

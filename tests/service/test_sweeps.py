@@ -78,7 +78,7 @@ def test_a_grid_is_the_product_and_its_ids_follow_from_the_sweep() -> None:
 
 
 ORDERS = [order(number, sweep="s00000000000", sweep_values={LR: str(number)}) for number in (1, 2, 3)]
-FILES = {"job.yaml": "name: x\n", "package/module.py": "A = 1\n"}
+FILES = {"job.yaml": b"name: x\n", "package/module.py": b"A = 1\n"}
 
 
 def test_the_jobs_of_a_sweep_are_read_back_and_share_their_copied_files(store: Store, state: StateFolder) -> None:
@@ -118,7 +118,7 @@ def test_on_a_full_disk_no_job_of_a_sweep_is_left(tmp_path: Path) -> None:
     with mounts.disk(tmp_path / "disk", "2m") as disk, opened_store(disk / "state") as store:
         fill(disk)
         with pytest.raises(StorageFullError, match="not accepted"):
-            store.write_sweep_aside({"job.yaml": "x" * 10_000}, ORDERS)
+            store.write_sweep_aside({"job.yaml": b"x" * 10_000}, ORDERS)
         assert os.listdir(store.state.jobs) == []
 
 
