@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from hogwild.data.file_kind import text_of
+from hogwild.data.input_rows import numbers_like
 from hogwild.data.locate import Wanted, bad_argument, beside, choice, find, folders
 from hogwild.errors import DataError, NotFoundError
 
@@ -74,6 +75,13 @@ class Characters(TensorDataset):
         used = torch.from_numpy(part[: windows * steps + 1].astype(np.int64))
         super().__init__(used[:-1].view(windows, steps), used[1:].view(windows, steps))
 
+    def read_like(self, trained: "Characters") -> None:
+        """Number the characters of this text, to validate, as the training data does. Raises DataError for a character
+        that it does not have."""
+        symbols = self.vocabularies["symbols"]
+        numbers = torch.tensor(numbers_like("symbol", trained.vocabularies["symbols"], symbols, self.path))
+        self.tensors, self.vocabularies = tuple(numbers[each] for each in self.tensors), trained.vocabularies
+
 
 # ---- texts with a class ---------------------------------------------------------------------------------------------
 
@@ -88,6 +96,15 @@ class LabelledLines(Dataset[tuple[Tensor, int]]):
         self.vocabularies = {"symbols": sorted(symbols), "classes": classes}
         self._number = {symbol: number for number, symbol in enumerate(self.vocabularies["symbols"])}
         self._texts, self.labels = list(texts), list(labels)
+
+    def read_like(self, trained: "LabelledLines") -> None:
+        """Number the characters and classes of these texts, to validate, as the training data does. Raises DataError
+        for one that it does not have."""
+        ours, theirs = self.vocabularies, trained.vocabularies
+        numbers_like("symbol", theirs["symbols"], ours["symbols"], type(self).__name__)
+        classes = numbers_like("class", theirs["classes"], ours["classes"], type(self).__name__)
+        self.labels = [classes[label] for label in self.labels]
+        self.vocabularies, self._number = theirs, trained._number
 
     @property
     def longest(self) -> int:

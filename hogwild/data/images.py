@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from hogwild.data.input_rows import numbers_like
 from hogwild.data.locate import bad_argument, beside, folders, read, reading, require
 from hogwild.errors import DataError, NotFoundError, did_you_mean
 
@@ -70,6 +71,13 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
         self.classes = _classes(self.folder, classes, who)
         self._names, counts = _pictures(self.folder, self.classes)
         self._labels = np.repeat(np.arange(len(counts)), counts)
+
+    def read_like(self, trained: "ImageFolder") -> None:
+        """Number the classes of these images, to validate, as the training data does. Raises DataError for a class
+        that it does not have."""
+        numbers = numbers_like("class", trained.classes, self.classes, self.folder)
+        self._labels = np.array(numbers)[self._labels]
+        self.classes = trained.classes
 
     @property
     def vocabularies(self) -> dict[str, list[str]]:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from hogwild.errors import DataError
+
 SAMPLE = "sample"  # the column of row numbers, where rows have no other names
 
 
@@ -39,6 +41,20 @@ def given_arguments(dataset: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         }
     except TypeError:
         return {}
+
+
+def numbers_like(what: str, theirs: Sequence[str], ours: Sequence[str], where: Any) -> list[int]:
+    """Return the number that each of `ours`, names of `what`, has in the training data. Raises DataError for a name
+    that it does not have."""
+    places = {name: number for number, name in enumerate(theirs)}
+    if unknown := [name for name in ours if name not in places]:
+        known = ", ".join(map(repr, theirs[:12])) + (", …" if len(theirs) > 12 else "")
+        raise DataError(
+            f"data.val: {where}: {what} {unknown[0]!r} is not in data.train, which has {known}; leave it out here, or "
+            "add it there",
+            code="data/val-unlike-train",
+        )
+    return [places[name] for name in ours]
 
 
 def _plain(value: Any) -> Any:

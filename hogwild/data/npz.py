@@ -50,6 +50,21 @@ class Npz(TensorDataset):
         tensors = [_input_tensor(file, name, array) for name, array in zip(names, arrays, strict=False)]
         known = torch.empty(len(arrays[0]), 0) if target is None else _target_tensor(file, target, arrays[-1])
         super().__init__(*tensors, known)
+        self.path, self.inputs = file, tuple(names)
+
+    def read_like(self, trained: "Npz") -> None:
+        """Give the inputs of this file, to validate, in the order of the training data's arrays. Raises DataError for
+        one that is missing."""
+        absent = [name for name in trained.inputs if name not in self.inputs]
+        if absent or len(self.inputs) != len(trained.inputs):
+            raise DataError(
+                f"data.val: {self.path}: its inputs are {', '.join(self.inputs)}, those of data.train "
+                f"{', '.join(trained.inputs)}; give both the same inputs",
+                code="data/val-unlike-train",
+            )
+        *inputs, target = self.tensors
+        self.tensors = (*(inputs[self.inputs.index(name)] for name in trained.inputs), target)
+        self.inputs = trained.inputs
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -28,7 +28,7 @@ from hogwild.job.gradient_check import SAMPLES as GRADIENT_SAMPLES
 from hogwild.job.gradient_check import check_gradients
 from hogwild.job.identity import identified, read_names
 from hogwild.job.initial_values import held_out_notes, known_names, load_initial
-from hogwild.job.packed_data import count_classes, names_of, pack, packs, require_fitting, sizes_for
+from hogwild.job.packed_data import count_classes, match_names, names_of, pack, packs, require_fitting, sizes_for
 from hogwild.job.parameter_groups import freeze_parameters, late_parameters, param_groups, require_trained
 from hogwild.job.parts import Functions, Parts
 from hogwild.job.row_names import NOTHING_KNOWN, KnownNames
@@ -120,6 +120,7 @@ def from_objects(
     require_cpu(model.named_parameters(), "the model")
     functions = functions or Functions.of(job)
     reader = reader or InTurn(job.seed)
+    match_names(train, val)
     source, held_back, notes = sources_of(job, model, loss, train, val, functions.collate, reader, generator)
     check_length(job, source.plan)
     see = getattr(model, "see", None)

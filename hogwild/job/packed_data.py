@@ -13,9 +13,11 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+from torch.utils.data import Subset
 
 from hogwild.config.field_types import Component
 from hogwild.config.load import Job
@@ -179,6 +181,36 @@ def _parts(packed: Packed, fraction: float, seed: int) -> tuple[np.ndarray, np.n
     is_held = held_out(columns, fraction, seed)
     require_both(int(is_held.sum()), packed.samples, fraction)
     return np.flatnonzero(~is_held), np.flatnonzero(is_held)
+
+
+def match_names(train: Any, val: Any) -> None:
+    """Have the validation data read by the names of the training data: columns, categories, classes, inputs. A data set
+    that can be read so has `read_like(train)`, for training data of its class. Raises UsageError, DataError for a name
+    that only one of the two has, and for other data sets whose names differ."""
+    train, val = (one.dataset if isinstance(one, Subset) else one for one in (train, val))
+    if packs(train) or isinstance(train, Packed) or train is val:
+        return
+    base = next((one for one in type(val).__mro__ if "read_like" in vars(one)), None)
+    if base is not None and isinstance(train, base):
+        val.read_like(train)
+        return
+    theirs, ours = _listed_names(train), _listed_names(val)
+    for kind in theirs.keys() & ours.keys():
+        if theirs[kind] != ours[kind]:
+            row = next(k for k, pair in enumerate(zip_longest(theirs[kind], ours[kind])) if pair[0] != pair[1])
+            here, there = (repr(names[row]) if row < len(names) else "nothing" for names in (ours[kind], theirs[kind]))
+            raise DataError(
+                f"data.val: {kind}: number {row} is {here}, but {there} in data.train, so the model would take one for "
+                f"the other; give both the same {kind} in the same order",
+                code="data/val-unlike-train",
+            )
+
+
+def _listed_names(dataset: Any) -> dict[str, list[Any]]:
+    """Return names by number: of `vocabularies`, and the `classes` of torchvision's data sets."""
+    classes = getattr(dataset, "classes", None)
+    of_torchvision = {"classes": classes} if isinstance(classes, list | tuple) else {}
+    return {str(kind): [*names] for kind, names in {**of_torchvision, **_vocabularies(dataset)}.items()}
 
 
 def names_of(train: Any, packed: Packed | None) -> dict[str, Any] | None:

@@ -86,9 +86,37 @@ class CsvLayout:
             )
         absent = [self.names[column] for column in wanted if self.names[column] not in places]
         if absent:
-            raise _wrong(f"{who}: column {absent[0]!r} of the training data is missing {_shown(names)}")
+            others = [name for name in names if name not in self.names] if has_header else []
+            instead = f", it has {others[0]!r}, which the training data does not have" if others else ""
+            raise _wrong(f"{who}: column {absent[0]!r} of the training data is missing{instead} {_shown(names)}")
         numbers, coded = (tuple(places[self.names[one]] for one in many) for many in (self.numbers, self.coded))
         return CsvLayout(tuple(names), numbers, coded, self.codes, (), None, False)
+
+    def like(self, who: str, trained: "CsvLayout", has_header: bool, target: Any, weight: Any) -> "CsvLayout":
+        """Return the layout with the inputs, categories and classes of the training data, told by their names, and with
+        its target and weight, unless `target` and `weight`, the arguments for this file, name others. Raises
+        UsageError."""
+        plan = trained.inputs_in(who, self.names, has_header)
+        targets = self._places_like(trained, trained.targets, target, self.targets)
+        if len(targets) != len(trained.targets):
+            raise _wrong(f"{who}: has {len(targets)} targets, the training data {len(trained.targets)}")
+        _check_disjoint(who, self.names, (*plan.numbers, *plan.coded), targets)
+        weights = () if trained.weight is None else (trained.weight,)
+        own = self._places_like(trained, weights, weight, () if self.weight is None else (self.weight,))
+        return replace(
+            plan, targets=targets, target_codes=trained.target_codes, is_class=trained.is_class,
+            weight=own[0] if own else None,
+        )  # fmt: skip
+
+    def _places_like(
+        self, trained: "CsvLayout", theirs: tuple[int, ...], argument: Any, own: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Return the places here of the training data's columns `theirs`, in their order, if they are here and
+        `argument` names no others; else `own`."""
+        names = [trained.names[place] for place in theirs]
+        said = {one for one in (argument if _is_list(argument) else [argument]) if isinstance(one, str)}
+        is_here = bool(own) and {*names} <= {*self.names} and said <= {*names}
+        return tuple(self.names.index(name) for name in names) if is_here else own
 
 
 def layout(

@@ -99,7 +99,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     ) -> None:
         if not hasattr(self, "init_args"):  # of a subclass
             self.init_args = given_arguments(self, locals())
-        who = f"Csv(path={named(path)!r})"
+        self._columns_named = target, weight
+        self._who = who = f"Csv(path={named(path)!r})"
         require("pyarrow.csv", "hogwild.data.Csv", "pyarrow", "csv")
         _check_format(who, delimiter, decimal, encoding, skip_lines)
         self.missing = _missing_policy(who, missing)
@@ -136,15 +137,20 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         if self._index is not None and not self._index.rows:
             where = f"there is no row after line {self._line_of_start - 1}"
             raise DataError(f"{self._text.path}: contains no samples: {where}", code="data/empty")
+        self._has_header = header
+        self._classes = 0  # of `target_type: class`, once they are counted
+        self._read_by(plan, form)
+
+    def _read_by(self, plan: CsvLayout, form: Format) -> None:
+        """Read the file by this layout from here on, and what `missing` needs of it."""
         self._use(plan, form)
         self._fill = np.full(len(plan.numbers), self.missing, np.float32) if _is_number(self.missing) else None
-        self._classes = 0  # of `target_type: class`, once they are counted
         self._dropped = np.empty(0, np.int64)  # numbers of the records that are left out, ascending
         if self.missing == "drop" and self._index is not None:
             self._drop()
         elif self.missing == "mean":
             if self._index is None:
-                raise bad_argument(f"{who}: missing: mean needs a file, which is read twice, not a stream")
+                raise bad_argument(f"{self._who}: missing: mean needs a file, which is read twice, not a stream")
             self._fill = self._means()
         self._text.close()
 
@@ -159,6 +165,13 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     def for_inputs(arguments: Mapping[str, Any], columns: Sequence[str] | None) -> dict[str, Any]:
         """Return the arguments for a file to predict, by a model that was trained on a file with `columns`."""
         return {**arguments, "like": columns}
+
+    def read_like(self, trained: "Csv") -> None:
+        """Read this file, to validate, by the names of the training data's columns, in their order, and with its
+        categories and classes. Raises UsageError for a column that is missing."""
+        plan = self._layout.like(self._who, trained._layout, self._has_header, *self._columns_named)
+        if plan != self._layout:
+            self._read_by(plan, self._table.format)
 
     @property
     def has_sample_weights(self) -> bool:
