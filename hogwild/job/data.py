@@ -16,6 +16,7 @@ from hogwild import host
 from hogwild.config.field_types import Component
 from hogwild.config.load import Job
 from hogwild.config.schema import Data, Split, loaders_for
+from hogwild.data.csv.dataset import Csv
 from hogwild.data.rollout import Rollout, try_rollout
 from hogwild.errors import DataError, ModelError
 from hogwild.feeds.collate import NUMBERS
@@ -102,6 +103,8 @@ def sources_of(
     is_packed = packs(train) or isinstance(train, Packed)
     why, note = ("", "") if is_packed else why_streamed(job, train, "data.train")
     notes = [note] if note else []
+    if isinstance(train, Csv) and not is_packed:
+        notes += [f"data.train: {said}" for said in train.notes]
     has_norm = any(isinstance(module, NORMS) for module in model.modules())
     channels_last = wants_channels_last(model, job.model.memory_format)
     options: dict[str, Any] = {"collate": collate, "channels_last": channels_last, "has_norm": has_norm}

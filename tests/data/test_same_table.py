@@ -15,9 +15,13 @@ pytest.importorskip("pyarrow", reason="tables are parsed by pyarrow: pip install
 pytest.importorskip("pandas", reason="pandas writes the tables")
 
 import pandas
+import torch
 
+from hogwild.config.load import job_from_mapping
 from hogwild.data import Clicks, Csv
 from hogwild.errors import DataError
+from hogwild.feeds.materialise import InTurn
+from hogwild.job.data import sources_of
 from tests.data.test_text import Here
 
 FIRST, DAY, ZONE = datetime.datetime(2024, 1, 1), datetime.datetime(2024, 3, 30, 22, 30), "Europe/Rome"
@@ -144,3 +148,67 @@ def test_what_is_wrong_in_a_table_is_said_with_its_row(tmp_path: Path, as_form: 
 def test_columns_of_several_types_in_memory_are_named() -> None:
     with pytest.raises(DataError, match=r"Csv\(path='DataFrame'\): cannot be read as a table: .*column x"):
         Csv(pandas.DataFrame({"x": [1, "a"], "y": [0, 1]}), "y")
+
+
+# ---- columns that are no inputs
+
+
+def people(rows: int = 12) -> Any:
+    rng = np.random.default_rng(1)
+    return pandas.DataFrame(
+        {"age": rng.integers(20, 25, rows), "height": rng.normal(1.7, 0.1, rows), "y": rng.normal(size=rows)}
+    )
+
+
+def test_an_index_that_pandas_has_written_is_no_input(tmp_path: Path) -> None:
+    table = people()
+    shuffled = table.sample(frac=1, random_state=1)  # its row numbers are a column of the Parquet file
+    shuffled.to_parquet(tmp_path / "t.parquet")
+    table.to_csv(tmp_path / "t.csv")
+    pandas.read_csv(tmp_path / "t.csv").to_csv(tmp_path / "again.csv")
+    for source, names in (
+        (tmp_path / "t.parquet", ["'__index_level_0__'"]),
+        (shuffled, ["'__index_level_0__'"]),
+        (tmp_path / "t.csv", ["0, without a name,"]),
+        (tmp_path / "again.csv", ["0, without a name,", "'Unnamed: 0'"]),
+    ):
+        read = Csv(source, "y")
+        assert read.inputs == ("age", "height")
+        assert read.notes == [f"column {name} is an index that was written with the table: no input" for name in names]
+        here = Here()
+        names_of_features = Clicks(source, "y", buckets={"height": 2}).pack(here).names["features"]
+        assert {name.partition("=")[0].partition("<")[0] for name in names_of_features} == {"age", "height"}
+        assert "is an index" in here.parsed[0].notes[0]
+    chosen = Csv(tmp_path / "again.csv", "y", inputs=["Unnamed: 0", "age"])
+    assert chosen.inputs == ("Unnamed: 0", "age") and not [note for note in chosen.notes if "is an index" in note]
+    new = Csv(table, **Csv.for_inputs({"target": "y"}, Csv(tmp_path / "again.csv", "y").columns))
+    assert new.inputs == ("age", "height")
+
+
+def test_a_column_that_tells_rows_apart_is_said(tmp_path: Path) -> None:
+    table = people().assign(id=range(100, 112), name=[f"p{k}" for k in range(12)])
+    arguments: Any = {"target": "y", "categorical": {"name": {"hash": 50}}}
+    for source, more in forms(tmp_path, table):
+        first, second = Csv(source, **arguments, **more).notes
+        assert first == (
+            "column 'id' identifies rows, its 12 values are all different: it says nothing about other rows "
+            "(leave_out: [id])"
+        )
+        assert second.startswith("column 'name' identifies rows")
+    assert Csv(table.assign(y=range(12)), "y", leave_out=["name"]).notes == [], "a whole number may measure another"
+    assert Csv(table.assign(y=[0, 1] * 6), "y", leave_out=["name"]).notes[0].startswith("column 'id' identifies rows")
+    assert Csv(people(), "y").notes == []
+
+
+def test_notes_on_columns_are_told_before_the_start(tmp_path: Path) -> None:
+    people().assign(id=range(12)).to_csv(tmp_path / "t.csv")
+    job = job_from_mapping(
+        {"version": 1, "model": {"class_path": "x.Y"}, "data": {"train": {"class_path": "x.Y"}}}, "test"
+    )
+    _, _, notes = sources_of(
+        job, torch.nn.Linear(3, 1), torch.nn.MSELoss(), Csv(tmp_path / "t.csv", "y"), None, None, InTurn(0), None
+    )
+    said = [note for note in notes if note.startswith("data.train: column")]
+    assert [note.partition(" is ")[0].partition(" identifies ")[0] for note in said] == [
+        "data.train: column 0, without a name,", "data.train: column 'id'",
+    ]  # fmt: skip

@@ -283,6 +283,7 @@ class _ClicksParsing(Parsing):
             self.source.number_by(features)
         else:
             self.source.number_anew()
+        self.notes += self.source.notes if self.like is None else []
         numbers, codes, target, *weight = self._read(tell)
         if self.like is None:
             features = self._features(numbers, codes)

@@ -1,6 +1,7 @@
 """Columns of a text file: names and numbers resolved, values of categories encoded."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -8,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from hogwild.errors import UsageError, did_you_mean
 
 MISSING_CODE = -1
+INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0(\.\d+)*")  # names of row numbers that pandas has written
 Column: TypeAlias = str | int
 """A column by its name in the header, or by its number: 0 is the first, -1 the last."""
 
@@ -51,6 +53,7 @@ class CsvLayout:
     is_class: bool
     ids: int | None = None  # of rows: a column that is kept as text
     weight: int | None = field(default=None, repr=False)  # of samples; not in the fingerprint of data without it
+    index: tuple[int, ...] = field(default=(), repr=False)  # left out without being asked
 
     @property
     def texts(self) -> tuple[int, ...]:
@@ -142,11 +145,13 @@ def layout(
     }
     weights = [] if weight is None else look_up.places("weight", [weight])
     used = {*targets, *absent, *weights}
-    chosen = (
-        look_up.places("inputs", inputs)
-        if inputs is not None
-        else [place for place in range(len(names)) if place not in used]
-    )
+    index: list[int] = []
+    if inputs is not None:
+        chosen = look_up.places("inputs", inputs)
+    else:
+        free = [place for place in range(len(names)) if place not in used]
+        index = [place for place in free if place not in codes and has_header and _is_index(place, names[place])]
+        chosen = [place for place in free if place not in index]
     _check_disjoint(who, names, chosen, targets)
     if both := [names[place] for place in weights if place in (*chosen, *targets)]:
         raise _wrong(f"{who}: column {both[0]!r} is the weight, and also an input or the target")
@@ -166,6 +171,7 @@ def layout(
         codes[targets[0]] if is_coded else None,
         target_type == "class" and not is_coded,
         weight=weights[0] if weights else None,
+        index=tuple(index),
     )
 
 
@@ -207,6 +213,10 @@ class ColumnNames:
             )
         near = did_you_mean(column, self.names)
         raise _wrong(f"{self.who}: {argument}: there is no column {column!r}{near} {_shown(self.names)}")
+
+
+def _is_index(place: int, name: str) -> bool:
+    return bool(INDEX.fullmatch(name)) or (place == 0 and not name)
 
 
 def _shown(names: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ import hashlib
 import logging
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,6 +28,8 @@ from hogwild.data.threads import in_threads
 from hogwild.errors import DataError
 
 AT_ONCE = 8  # pieces of the index, 1 MB of text, parsed at a time: they and the results stay in the CPU caches
+FEWEST = 10  # rows, from which on different values mean something
+WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 VERSION = 2  # of this class's output for a file; part of the fingerprint
 log = logging.getLogger(__name__)
 
@@ -208,6 +211,33 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         outputs = coded.size if coded is not None else self._classes if plan.is_class else len(plan.targets)
         inputs = {"features": len(plan.numbers), "categories": [codes.size for codes in plan.codes]}
         return inputs | ({"classes": outputs, "outputs": outputs} if outputs else {})
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on the columns, for the user to read before the start. Parses the first rows."""
+        names = [
+            repr(self.columns[place]) if self.columns[place] else "0, without a name," for place in self._layout.index
+        ]
+        return [f"column {name} is an index that was written with the table: no input" for name in names] + [
+            f"column {name!r} identifies rows, its {count:,} values are all different: it says nothing about other "
+            f"rows (leave_out: [{name}])"
+            for name, count in self._identifiers()
+        ]
+
+    def _identifiers(self) -> Iterator[tuple[str, int]]:
+        """Yield name and number of values of each input that tells the first rows apart, unless it measures something:
+        a number with a fraction, or a whole number if the target is one, too."""
+        count = int(self._pieces.records[: AT_ONCE + 1][-1])
+        content, line = self._pieces.read(self._text, 0, count)
+        words = self._table.words(content, count, line)
+        self._text.close()
+        measured = [words[place] for place in self._layout.targets if self._layout.target_codes is None]
+        is_whole_target = any(len({*texts}) > 2 and all(map(WHOLE.fullmatch, texts)) for texts in measured)
+        for place in sorted((*self._layout.numbers, *self._layout.coded)):
+            if len({*words[place]}) < max(count, FEWEST):
+                continue
+            if place in self._layout.coded or (not is_whole_target and all(map(WHOLE.fullmatch, words[place]))):
+                yield self.columns[place], count
 
     def count_classes(self) -> None:
         """Count the classes of `target_type: class`: the largest of the file, and one. Parses the whole file."""
