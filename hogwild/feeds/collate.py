@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from hogwild.feeds.ring import MOST_DIMENSIONS, BatchForm, Leaf, Ring, Shapes, TooLarge
+from hogwild.feeds.row_reader import as_tensor, is_nested
 from hogwild.metrics.labels import Labels
 
 NUMBERS = (bool, int, float, np.number, np.bool_)
@@ -264,7 +265,7 @@ def _as_tuple(record: Any, number: int = 0) -> tuple[Any, ...]:
     if not isinstance(record, (tuple, list)) or len(record) < 2:
         words = f"is a {type(record).__name__}; a record is a tuple (input, …, target), or set data.collate"
         raise BadBatch(words, "data/bad-item", number)
-    return tuple(record)
+    return tuple(as_tensor(field) if isinstance(field, list) and not is_nested(field) else field for field in record)
 
 
 def _length(field: Any) -> int:

@@ -251,11 +251,26 @@ def _item(dataset: Any, index: int, what: str, seed: int) -> tuple[Tensor, ...]:
         size = f" of {len(sample)}" if isinstance(sample, (tuple, list)) else ""
         words = f"a {type(sample).__name__}{size}; a sample is a tuple (input, …, target) of tensors, arrays or numbers"
         raise BadRow(index, DataError(f"{what}: item {index} is {words}", code="data/bad-item"))
+    if nested := [type(field).__name__ for field in sample if is_nested(field)]:
+        words = (  # one tensor of its numbers would be one input, of one type
+            f"{what}: item {index} cannot be converted to tensors: it holds a {nested[0]}, and data in memory has one "
+            "tensor per field; set data.feed: stream, which keeps the nesting, or return (input, …, target) flat"
+        )
+        raise BadRow(index, DataError(words, code="data/bad-item"))
     try:
-        return tuple(_as_tensor(field) for field in sample)
+        return tuple(as_tensor(field) for field in sample)
     except (TypeError, ValueError, RuntimeError) as error:
         words = f"{what}: item {index} cannot be converted to tensors: {error}"
         raise BadRow(index, DataError(words, code="data/bad-item")) from error
+
+
+def is_nested(field: Any) -> bool:
+    """Return whether a field of a sample has a structure, which is kept: all tuples, lists and dicts but a list of
+    numbers of one type, or of such lists, which is an array."""
+    if not isinstance(field, list) or not field:
+        return isinstance(field, tuple | list | dict)
+    kinds = set(map(type, field))
+    return any(map(is_nested, field)) if kinds == {list} else kinds not in ({bool}, {int}, {float})
 
 
 def _raised(where: str, error: BaseException) -> DataError:
@@ -266,7 +281,7 @@ def _raised(where: str, error: BaseException) -> DataError:
     return made
 
 
-def _as_tensor(field: Any) -> Tensor:
+def as_tensor(field: Any) -> Tensor:
     """Convert like torch's default collation, but a Python float becomes float32, the type models compute in."""
     if isinstance(field, Tensor):
         if field.layout != torch.strided:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import TensorDataset
 
 from hogwild.config.field_types import Component
@@ -27,10 +28,12 @@ from hogwild.data.npz import Npz, NpzRows
 from hogwild.data.text_file import TextFile, TextStream
 from hogwild.data.text_parsing.parsing import INPUT
 from hogwild.errors import DataError, UsageError
+from hogwild.feeds.collate import BadBatch, Collator
 from hogwild.feeds.materialise import Reader, ready_tensors
 from hogwild.feeds.packed import Packed
 from hogwild.feeds.row_reader import RowSource, first_non_finite, not_finite
 from hogwild.job.packed_data import packs
+from hogwild.job.stream_setup import as_batch, has_nested
 from hogwild.job.weights import is_weighted
 from hogwild.user_code import build, resolve
 
@@ -77,7 +80,7 @@ class Ranges:
         count = len(self.rows)
         if not count:
             raise DataError(f"{INPUT}: it contains no samples", code="data/empty")
-        row_bytes = sum(tensor.nbytes for tensor in self.rows.inputs_of(0, 1).inputs)
+        row_bytes = sum(tensor.nbytes for tensor in tree_leaves(self.rows.inputs_of(0, 1).inputs))
         self._close()
         size = min(BLOCK_ROWS, max(1, BLOCK_BYTES // max(1, row_bytes)))
         return ((start, min(count, start + size)) for start in range(0, count, size))
@@ -85,9 +88,10 @@ class Ranges:
     def read(self, cut: Cut) -> InputRows:
         start, stop = cut
         block = self.rows.inputs_of(start, stop)
-        for position, tensor in enumerate(block.inputs):
+        leaves = tree_leaves(block.inputs)
+        for position, tensor in enumerate(leaves):
             if (row := first_non_finite(tensor)) is not None:
-                raise not_finite(INPUT, start + row, position, len(block.inputs) + 1)
+                raise not_finite(INPUT, start + row, position, len(leaves) + 1)
         return block
 
     def blocks(self) -> Iterator[InputRows]:
@@ -183,6 +187,24 @@ class _Items:
 
 
 @dataclass(frozen=True, slots=True)
+class _NestedItems:
+    """Items whose fields are tuples, lists or dicts: as the batches of a stream."""
+
+    dataset: Any
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def inputs_of(self, start: int, stop: int) -> InputRows:
+        try:
+            batch = as_batch(Collator(), [self.dataset[row] for row in range(start, stop)])
+        except BadBatch as bad:
+            number = start + (bad.record or 0)
+            raise DataError(f"{INPUT}: item {number} {bad.words}", code=bad.code) from bad
+        return InputRows({SAMPLE: range(start, stop)}, tuple(batch[: -2 if is_weighted(self.dataset) else -1]))
+
+
+@dataclass(frozen=True, slots=True)
 class _PackedRows:
     packed: Packed
 
@@ -231,7 +253,12 @@ class TrainedOn:
         tensors = ready_tensors(dataset, INPUT)
         if tensors is not None:
             return Ranges(_Tensors(tensors[: -2 if is_weighted(dataset) else -1]))
-        return Ranges(_Items(RowSource.of(dataset, INPUT, self.seed)))
+        try:
+            return Ranges(_Items(RowSource.of(dataset, INPUT, self.seed)))
+        except DataError as error:
+            if error.code != "data/bad-item" or not has_nested(dataset):
+                raise
+            return Ranges(_NestedItems(dataset))
 
     def of_file(self, path: str, ids: str | None, model: nn.Module) -> Inputs:
         """Return the inputs in a file like that of the training data, or in standard input ("-"). `ids`: its column of

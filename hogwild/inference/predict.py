@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from hogwild.data.input_rows import InputRows
 from hogwild.errors import HogwildError, ModelError, UsageError
@@ -59,7 +60,7 @@ def outputs_of(model: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
     except HogwildError:
         raise
     except Exception as error:
-        shapes = ", ".join(f"{tuple(one.shape)} {str(one.dtype).removeprefix('torch.')}" for one in inputs)
+        shapes = ", ".join(f"{tuple(one.shape)} {str(one.dtype).removeprefix('torch.')}" for one in tree_leaves(inputs))
         raise ModelError(
             f"{type(model).__name__} cannot take the inputs ({shapes}): {raised_text(error)}",
             code="model/forward-failed",

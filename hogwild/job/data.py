@@ -6,10 +6,8 @@ feed: stream   streamed"""
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
 from hogwild import host
@@ -19,7 +17,6 @@ from hogwild.config.schema import Data, Split, loaders_for
 from hogwild.data.csv.dataset import Csv
 from hogwild.data.rollout import Rollout, try_rollout
 from hogwild.errors import DataError, ModelError
-from hogwild.feeds.collate import NUMBERS
 from hogwild.feeds.materialise import Held, Part, Reader, division, ready_tensors
 from hogwild.feeds.packed import Packed
 from hogwild.feeds.ring import BatchForm, RingSpec
@@ -27,7 +24,7 @@ from hogwild.feeds.row_reader import RowSource
 from hogwild.formatting import size
 from hogwild.job.packed_data import is_ranking, liked_rows, packs, read_packed
 from hogwild.job.source import Source
-from hogwild.job.stream_setup import is_iterable, prepare, read_into_memory, slots_of
+from hogwild.job.stream_setup import has_nested, is_iterable, prepare, read_into_memory, slots_of
 from hogwild.job.trial import NORMS
 from hogwild.parameters.shared_model import wants_channels_last
 from hogwild.planning.cpu_plan import plan_here
@@ -38,7 +35,6 @@ from hogwild.training.recurrent_state import takes_state
 
 EVALUATION_BATCH = 256  # no gradients: larger batches than in training cost nothing and save time
 RESIDENT_SHARE = 0.5  # of the free memory: a larger data set is streamed (feed: auto)
-LEAVES = (Tensor, np.ndarray, *NUMBERS)
 
 
 def lane_plan(job: Job, model: nn.Module, trained: Held, notes: list[str]) -> BatchPlan:
@@ -202,24 +198,13 @@ def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:
     try:
         rows = RowSource.of(dataset, what, job.seed)
     except DataError as error:
-        if error.code == "data/bad-item" and _is_nested(dataset):
+        if error.code == "data/bad-item" and has_nested(dataset):
             return f"the inputs of {type(dataset).__name__} are nested", ""
         raise
     needed, memory = rows.count * rows.row_bytes, host.available_memory()
     if needed > RESIDENT_SHARE * memory.bytes:
         return f"it needs {size(needed)}, more than half of the free memory ({size(memory.bytes)})", ""
     return "", f"{what}: resident: {size(needed)} loaded into memory ({size(memory.bytes)} free; data.feed: auto)"
-
-
-def _is_nested(dataset: Any) -> bool:
-    """Return whether its first record (read before) is a tuple that contains a tuple, list or dict of tensors."""
-    with torch.random.fork_rng(devices=[]):
-        record = dataset[0]
-    if not isinstance(record, tuple | list) or len(record) < 2:
-        return False
-    leaves = tree_leaves(record)
-    is_nested = any(isinstance(entry, tuple | list | dict) for entry in record)
-    return is_nested and all(isinstance(leaf, LEAVES) for leaf in leaves)
 
 
 def split(dataset: Any, fraction: float, seed: int) -> tuple[Any, Any]:

@@ -16,15 +16,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import IterableDataset
 
 from hogwild import host
 from hogwild.config.load import Job
 from hogwild.errors import DataError, HogwildError, MemoryShortError, UsageError
 from hogwild.feeds.batch import Batch
-from hogwild.feeds.collate import BadBatch, Collator, PaddingRule
+from hogwild.feeds.collate import NUMBERS, BadBatch, Collator, PaddingRule
 from hogwild.feeds.materialise import number_of
 from hogwild.feeds.ring import BatchForm, Ring, RingSpec, SlotWord
+from hogwild.feeds.row_reader import is_nested
 from hogwild.feeds.stream_reader import (
     Filler,
     Origin,
@@ -50,6 +52,7 @@ LOOK_S = 2.0  # time limit for that
 MARGIN = 1.5  # slot size over the largest batch seen, if sizes vary
 STATE_ROOM = 4  # space for a state over the size of the first state
 TRIAL_RECORDS = 3
+LEAVES = (Tensor, np.ndarray, *NUMBERS)
 LOOKS = 8  # checks of memory while the free memory is filled: others use it, too
 
 
@@ -129,6 +132,15 @@ def is_iterable(dataset: Any) -> bool:
     kind = type(dataset)
     is_plain = hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__")
     return is_plain or isinstance(dataset, IterableDataset | Iterator)
+
+
+def has_nested(dataset: Any) -> bool:
+    """Return whether a field of its first record (read before) is nested, with tensors, arrays and numbers in it."""
+    with torch.random.fork_rng(devices=[]):
+        record = dataset[0]
+    if not isinstance(record, tuple | list) or len(record) < 2:
+        return False
+    return any(map(is_nested, record)) and all(isinstance(leaf, LEAVES) for leaf in tree_leaves(record))
 
 
 @contextmanager
