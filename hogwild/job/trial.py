@@ -5,6 +5,7 @@ A job with workers sends its trial to the first of them (`workers/loading/trial.
 user's native code is an error with a message. Elsewhere it runs on the job's own objects and leaves no trace: random
 state and modes are restored, and no gradient is kept."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from hogwild.errors import BuildError, DataError, HogwildError, ModelError
 from hogwild.feeds.transform import Transform, tried
 from hogwild.job.weights import require_all_classes
+from hogwild.losses import HingeLoss, LogisticLoss
 from hogwild.metrics.loss_sums import as_module, parted
 from hogwild.metrics.panel import Panel
 from hogwild.parameters.shared_model import OWN, converted, wants_channels_last
@@ -44,6 +46,11 @@ NORMS = (nn.modules.batchnorm._BatchNorm,)
 OURS = ("hogwild.models.", "hogwild.losses", "hogwild.metrics.loss_sums", "torch.nn.modules.")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 EVERYWHERE = ("_global_forward_hooks", "_global_forward_pre_hooks")  # hooks of all modules
+BROADCASTS = "Using a target size"  # the first words of torch's warning
+ELEMENTWISE = (
+    *(nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.PoissonNLLLoss, nn.KLDivLoss, nn.BCELoss),
+    *(nn.BCEWithLogitsLoss, nn.SoftMarginLoss, nn.HingeEmbeddingLoss, LogisticLoss, HingeLoss),
+)
 SAMPLES = 3  # more than two: a loss that wrongly broadcasts (2, 2) over 2 labels fails with any other number
 
 
@@ -203,6 +210,7 @@ class _Pass:
                     output = forward_of(model)(*inputs)
                     self.found.output_shape = tuple(output.shape) if isinstance(output, Tensor) else ()
                     require_all_classes(loss_of, output)
+                    _refuse_broadcast(as_module(loss_of), output, sample[-1])
                     loss = loss_of(output, sample[-1], *weight)
             self.found.writes_inputs = written != [tensor._version for tensor in tree_leaves(sample)]
         made = [name for name, param in model.named_parameters() if id(param) not in constructed]
@@ -331,13 +339,60 @@ class _Pass:
 
 @contextmanager
 def _failing(words: Callable[[], str]) -> Iterator[None]:
-    """Turn an error of the job's code into a ModelError: `words()`, then what was raised."""
+    """Turn an error of the job's code into a ModelError: `words()`, then what was raised. So is torch's warning of a
+    target that broadcasts, which may come from anywhere inside a user's loss or step."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", BROADCASTS, UserWarning)
+            yield
     except BuildError:
         raise
     except (Exception, SystemExit) as error:
-        raise ModelError(f"{words()}: {raised_text(error)}", code="model/forward-failed") from error
+        is_broadcast = isinstance(error, UserWarning) and str(error).startswith(BROADCASTS)
+        code = "model/broadcast" if is_broadcast else "model/forward-failed"
+        raise ModelError(f"{words()}: {raised_text(error)}", code=code) from error
+
+
+def _refuse_broadcast(loss: Any, output: Any, target: Any) -> None:
+    """Raise ModelError if the loss broadcasts the target against the output, which then compares each sample with all
+    others: by the shapes for a loss that compares element by element; any other, which may form them itself, by whether
+    it has another value for the target in the output's shape."""
+    if not isinstance(output, Tensor) or not isinstance(target, Tensor) or output.shape == target.shape:
+        return
+    try:
+        if torch.broadcast_shapes(output.shape, target.shape) in (output.shape, target.shape):
+            is_wrong = isinstance(loss, ELEMENTWISE)
+        else:
+            is_wrong = isinstance(loss, ELEMENTWISE) or _is_sensitive(loss, output, target)
+    except RuntimeError:  # shapes that do not fit: the loss itself fails, or forms them
+        return
+    if is_wrong:
+        shapes = f"the output is {_described(output)}, the target {_described(target)}"
+        raise ModelError(
+            f"{_name(loss)} broadcasts: {shapes} (of {len(target)} samples). Give both one shape, such as "
+            "output.squeeze(-1) in forward, or y[:, None] in the data",
+            code="model/broadcast",
+        )
+
+
+def _is_sensitive(loss: Any, output: Tensor, target: Tensor) -> bool:
+    """Return whether the loss has another value for the target in the shape of the output. Tried with numbers that
+    differ, as the first samples may be alike."""
+    count, values = output.numel(), []
+    if count != target.numel():
+        return False
+    rising = torch.linspace(0.1, 0.9, count)
+    wanted = (rising > 0.5 if not target.is_floating_point() else rising).to(target.dtype)
+    for shape in (target.shape, output.shape):
+        with torch.random.fork_rng(devices=[]):
+            try:
+                values.append(loss(rising.to(output.dtype).reshape(output.shape), wanted.reshape(shape)))
+            except Exception:
+                return False  # it takes targets of its own shape only, or will fail on the samples
+    one, other = values
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return False
+    return one.shape != other.shape or not torch.allclose(one, other, equal_nan=True)
 
 
 def laid(batch: list[Any], model: nn.Module, memory_format: str) -> list[Any]:
