@@ -13,7 +13,7 @@ import numpy as np
 
 from hogwild.data.ids import WHOLE, IdRows, spelled
 from hogwild.data.locate import require
-from hogwild.data.rating_table import recognised
+from hogwild.data.rating_form import recognised
 from hogwild.errors import UsageError
 from hogwild.feeds.packed import Packed
 

@@ -1,10 +1,7 @@
-"""Tables of ratings: finds the columns, from the first line or from the job, and turns parsed ratings into final ones:
-ids numbered, sorted, each pair once, and optionally only one part of them."""
+"""Tables of ratings: turns parsed ratings into final ones: ids numbered, sorted, each pair once, and
+optionally only one part of them."""
 
-import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,106 +14,6 @@ from hogwild.errors import DataError
 from hogwild.feeds.named_rows import held_out
 from hogwild.feeds.packed import MEMBERSHIPS, Packed
 from hogwild.formatting import counted as number_of
-
-DELIMITERS = ("::", "\t", ",", ";", "|", " ")  # tried in this order
-# Column names, in lower case and letters only, from well-known data sets.
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "user": ("userid", "user", "users", "uid", "reviewerid", "customerid", "profileid", "sessionid"),
-    "item": (
-        *("movieid", "itemid", "item", "items", "iid", "movie", "productid", "product", "asin", "parentasin", "isbn"),
-        *("bookid", "songid", "trackid", "artistid", "animeid", "jokeid", "gameid", "businessid", "recipeid"),
-    ),
-    "time": ("timestamp", "time", "datetime", "date", "unixreviewtime", "reviewdate", "createdat"),
-    "rating": ("rating", "ratings", "score", "stars", "overall", "bookrating", "plays", "playcount", "count", "weight"),
-}
-ORDER = ("user", "item", "rating", "time")  # of the columns of a table without names
-Columns = Mapping[str, str | int]
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """Format of the lines. `columns`: numbers of the user, item, rating and time columns; -1: no ratings, each is 1; no
-    times, or none that are needed."""
-
-    delimiter: str
-    columns: tuple[int, int, int, int]
-    has_header: bool
-    width: int  # fields of the first line
-
-    @property
-    def bytes(self) -> tuple[int, int]:
-        """The delimiter's bytes; the second is 0 if there is only one."""
-        return ord(self.delimiter[0]), ord(self.delimiter[1]) if len(self.delimiter) > 1 else 0
-
-
-def form_of(
-    path: Path, first_line: str, delimiter: str, header: bool | str, columns: Columns | None, needs_time: bool = False
-) -> Form:
-    """Return the form of a table. Raises DataError if its columns cannot be found."""
-    if delimiter == "auto":
-        delimiter = next((one for one in DELIMITERS if one in first_line), "\t")
-    fields = [field.strip().strip('"') for field in first_line.rstrip("\r\n").split(delimiter)]
-    if len(fields) < 2:
-        raise _wrong(path, f"the first line has only one column: {first_line[:60]!r}; set delimiter")
-    has_header = _looks_like_names(fields) if header == "auto" else bool(header)
-    if columns is not None:
-        places = _chosen(path, fields, has_header, columns)
-    elif has_header:
-        places = _named(path, fields)
-    else:
-        places = {what: place if place < len(fields) else -1 for place, what in enumerate(ORDER)}
-    if not needs_time:
-        places["time"] = -1
-    elif places["time"] < 0:
-        raise _wrong(path, "a holdout by time needs a column of times")
-    user, item, rating, time = (places[what] for what in ORDER)
-    return Form(delimiter, (user, item, rating, time), has_header, len(fields))
-
-
-def _looks_like_names(fields: Sequence[str]) -> bool:
-    """Return whether the first line is a header: it has two known names, or its third column is not a number."""
-    known = {name for names in NAMES.values() for name in names}
-    if sum(_letters(field) in known for field in fields) > 1:
-        return True
-    return len(fields) > 2 and not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", fields[2])
-
-
-def _letters(name: str) -> str:
-    return re.sub(r"[^a-z]", "", name.lower())
-
-
-def _named(path: Path, fields: Sequence[str]) -> dict[str, int]:
-    places = recognised(fields)
-    for what in ("user", "item"):
-        if places[what] < 0:
-            raise _wrong(path, f"the header has no column for the {what}s, only {', '.join(fields)}")
-    return places
-
-
-def recognised(fields: Sequence[str]) -> dict[str, int]:
-    """Return the place of the first column with a known name for each of `NAMES`, -1 for none."""
-    letters = [*map(_letters, fields)]
-    return {what: next((at for at, one in enumerate(letters) if one in names), -1) for what, names in NAMES.items()}
-
-
-def _chosen(path: Path, fields: Sequence[str], has_header: bool, columns: Columns) -> dict[str, int]:
-    places = {"rating": -1, "time": -1}
-    for what, column in columns.items():
-        if isinstance(column, str) and (not has_header or column not in fields):
-            has = ", ".join(fields) if has_header else f"no header, only {len(fields)} columns, numbered from 0"
-            raise _wrong(path, f"there is no column {column!r} for the {what}s; the file has {has}")
-        places[what] = fields.index(column) if isinstance(column, str) else column
-        if not 0 <= places[what] < len(fields):
-            raise _wrong(path, f"there is no column {column} for the {what}s; the first line has {len(fields)}")
-    return places
-
-
-def _wrong(path: Path, words: str) -> DataError:
-    return DataError(
-        f"{path}: {words}; set columns={{user: …, item: …, rating: …, time: …}} to names or numbers, counted from 0",
-        code="data/rating-columns",
-    )
-
 
 TABLE_LIMIT = 1 << 26  # ids up to this, or four times the ratings, use a lookup table; others are sorted
 
@@ -167,8 +64,8 @@ class RatedParsing(Parsing):
     def table(self, rated: Rated, duplicates: str) -> Parsed:
         """Return the table, sorted by user and item. Raises DataError for duplicate pairs, if they fail."""
         self.compile("ids")
-        names: dict[str, Any] = {"users": _dense(rated.user, rated.words and rated.words[0])}
-        names["items"] = _dense(rated.item, rated.words and rated.words[1])
+        names: dict[str, Any] = {"users": self._dense(rated.user, rated.words and rated.words[0])}
+        names["items"] = self._dense(rated.item, rated.words and rated.words[1])
         if self.source.holdout is not None:
             rated = self._part(rated, names)
         if self.what != INPUT:
@@ -177,8 +74,8 @@ class RatedParsing(Parsing):
             rated, names = self._as_in(self.like, rated, names), {k: self.like.names[k] for k in names}
         elif self.source.holdout is not None:
             names = {
-                "users": names["users"][_dense(rated.user, None)],
-                "items": names["items"][_dense(rated.item, None)],
+                "users": names["users"][self._dense(rated.user, None)],
+                "items": names["items"][self._dense(rated.item, None)],
             }
         entries = self._add_features(names) if self.like is None else {}
         sizes = {kind: len(values) for kind, values in names.items()}
@@ -302,19 +199,18 @@ class RatedParsing(Parsing):
         )
         return Rated(rated.user[is_known], rated.item[is_known], rated.rating[is_known])
 
-
-def _dense(ids: np.ndarray, words: list[bytes] | None) -> np.ndarray:
-    """Replace `ids` by numbers from 0 on, in place, in the order of the returned names."""
-    if words is not None:
-        ranks, names = in_order(words)
-        ids[:] = ranks[ids]
-        return np.asarray(names) if isinstance(names, np.ndarray) else np.array(names, object)
-    highest = int(ids.max(initial=0))
-    if highest >= max(TABLE_LIMIT, 4 * len(ids)):
-        names, numbers = np.unique(ids, return_inverse=True)
-        ids[:] = numbers
-        return names.astype(np.int64)
-    is_there = np.zeros(highest + 1, np.bool_)
-    is_there[ids] = True
-    ids[:] = (np.cumsum(is_there, dtype=np.int32) - np.int32(1))[ids]
-    return np.flatnonzero(is_there)
+    def _dense(self, ids: np.ndarray, words: list[bytes] | None) -> np.ndarray:
+        """Replace `ids` by numbers from 0 on, in place, in the order of the returned names."""
+        if words is not None:
+            ranks, names = in_order(words, self)
+            ids[:] = ranks[ids]
+            return np.asarray(names) if isinstance(names, np.ndarray) else np.array(names, object)
+        highest = int(ids.max(initial=0))
+        if highest >= max(TABLE_LIMIT, 4 * len(ids)):
+            names, numbers = np.unique(ids, return_inverse=True)
+            ids[:] = numbers
+            return names.astype(np.int64)
+        is_there = np.zeros(highest + 1, np.bool_)
+        is_there[ids] = True
+        ids[:] = (np.cumsum(is_there, dtype=np.int32) - np.int32(1))[ids]
+        return np.flatnonzero(is_there)

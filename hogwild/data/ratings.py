@@ -13,16 +13,16 @@ import numpy as np
 
 from hogwild.data.ids import IdRows
 from hogwild.data.locate import bad_argument, choice, find_file, require
-from hogwild.data.rating_table import DELIMITERS, ORDER, Columns, Holdout, Rated, RatedParsing, form_of
+from hogwild.data.rating_form import DELIMITERS, ORDER, Columns, form_of
+from hogwild.data.rating_table import Holdout, Rated, RatedParsing
 from hogwild.data.text_file import TextFile
 from hogwild.data.text_parsing.line_by_line import BadLine, fields_of, number_in, parsed_lines
-from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Piece, Tell, find_text
+from hogwild.data.text_parsing.parsing import ENCODINGS, INPUT, PackedFile, Parsed, Parsing, Piece, Tell, find_text
 from hogwild.data.text_parsing.word_columns import WordColumns, numbered
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
-from hogwild.kernels.parsing.found import FIELDS, FOUND, LINES, ROWS, UNUSUAL
+from hogwild.kernels.parsing.found import COMMENTED, FIELDS, FOUND, LINES, ROWS, UNUSUAL
 
-LONGEST_HEADER = 1 << 16
 FEATURES = "It is your own file: lines of a user or an item, a feature and perhaps a weight, separated by tabs."
 ADVICE = "It is your own file, one line per rating: user, item, rating; for example MovieLens (grouplens.org/datasets)."
 
@@ -53,7 +53,8 @@ class Ratings(PackedFile):
             {last: 1, part}: each user's newest one is, or the newest N; a user without others is only trained on.
         user_features: file of lines `user<TAB>feature` or `user<TAB>feature<TAB>weight`, or with commas, for models
             that take features. A user without ratings, too, then has a row. Only read for training data.
-        item_features: the same of items."""
+        item_features: the same of items.
+        encoding: utf-8, latin-1 or cp1252; of the features, too."""
 
     def __init__(
         self,
@@ -66,13 +67,15 @@ class Ratings(PackedFile):
         root: str | os.PathLike[str] | None = None,
         user_features: str | os.PathLike[str] | None = None,
         item_features: str | os.PathLike[str] | None = None,
+        encoding: Literal["utf-8", "latin-1", "cp1252"] = "utf-8",
     ) -> None:
         who = f"{type(self).__name__}(path={str(path)!r})"
         choice(who, "delimiter", delimiter, ("auto", *DELIMITERS))
         choice(who, "header", header, ("auto", True, False))
         choice(who, "duplicates", duplicates, ("auto", "fail", "last", "sum", "keep"))
+        choice(who, "encoding", encoding, ENCODINGS)
         _check_columns(who, columns)
-        self.holdout = holdout_of(who, holdout)
+        self.encoding, self.holdout = encoding, holdout_of(who, holdout)
         self.path = find_text(who, path, root, ADVICE)
         self.columns, self.delimiter, self.header, self.duplicates = columns, delimiter, header, duplicates
         given = {"users": user_features, "items": item_features}
@@ -133,13 +136,14 @@ class _IsUnusual(Exception):
 
 class _RatingsParsing(RatedParsing):
     source: Ratings
-    kind, options = "ratings", ("columns", "delimiter", "header", "duplicates", "holdout")
+    kind, options = "ratings", ("columns", "delimiter", "header", "duplicates", "holdout", "encoding")
     rules: ClassVar[Mapping[int, str]] = {
         3: "TOKEN: a rating must be a number",
         4: "TOKEN is NaN or infinite; clean the data first",
-        7: "the line has too few columns",
+        FIELDS: "a line must have as many fields as the first; quote a value with a delimiter or decimal comma",
         8: "a user, an item or a time is empty",
         9: "a quotation mark is not closed, or something stands behind it",
+        COMMENTED: "a line must not begin as a comment; remove it, or write the value in quotes if it is one",
     }
 
     def key(self) -> str:
@@ -152,16 +156,19 @@ class _RatingsParsing(RatedParsing):
 
     def parse(self, tell: Tell) -> Parsed:
         source, begin = self.source, self.begin()
-        head = self.text.read_at(begin, LONGEST_HEADER).split(b"\n", 1)[0]
-        first_line = head.decode("utf-8", "replace")
+        head = self.first_lines(begin)
         needs_time = source.holdout is not None and source.holdout.needs_time
-        form = form_of(source.path, first_line, source.delimiter, source.header, source.columns, needs_time)
-        self.form, duplicates = form, source.duplicates
+        self.form = form = form_of(
+            source.path, head, source.delimiter, source.header, source.columns, needs_time, self.what != INPUT,
+            source.encoding,
+        )  # fmt: skip
+        if self.what != INPUT:
+            self.notes.append(form.told)
+        duplicates = source.duplicates
         if duplicates == "auto":
             duplicates = "sum" if form.columns[2] < 0 else "fail"
-        line = 1 + self.form.has_header
-        if self.form.has_header:
-            begin += len(head) + 1
+        line = 1 + form.skipped
+        begin += sum(map(len, head[: form.skipped]))
         self.compile("ratings")
         try:
             pieces = self.pieces(self._whole_numbers, tell, begin, line)
@@ -177,7 +184,7 @@ class _RatingsParsing(RatedParsing):
         require("pyarrow.csv", "hogwild.data.Ratings, for this file,", "pyarrow", "sparse")
         user_column, item_column, rating, time_column = self.form.columns
         words = (user_column, item_column, *([time_column] if time_column >= 0 else []))
-        columns = WordColumns(self.form.delimiter.encode(), words, rating, self.form.width, is_exact=False)
+        columns = WordColumns(self.form.delimiter.encode(), words, rating, self.form.width, has_quotes=True)
         pieces = self.pieces(partial(columns.parse, self), tell, begin, line)
         self.note_bad_lines(pieces)
         (user,), users = numbered(self.source.path, [[piece.arrays[0] for piece in pieces]])
@@ -212,7 +219,7 @@ class _RatingsParsing(RatedParsing):
         most = int(found[LINES])
         user, item, rating = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.float32)
         time = np.empty(most if self.form.columns[3] >= 0 else 0, np.int64)
-        ratings(text, *self.form.bytes, np.array(self.form.columns), user, item, rating, time, found)
+        ratings(text, *self.form.bytes, np.array(self.form.columns), self.form.width, user, item, rating, time, found)
         if found[UNUSUAL]:
             raise _IsUnusual
         rows = int(found[ROWS])
@@ -271,7 +278,7 @@ class _JesterParsing(RatedParsing):
     kind, options = "jester", ("holdout",)
     rules: ClassVar[Mapping[int, str]] = {
         **_RatingsParsing.rules,
-        7: f"a line must have {JOKES + 1} numbers: how many ratings there are, then each joke's, {NOTHING:g} for none",
+        FIELDS: f"a line has {JOKES + 1} numbers: how many ratings there are, then each joke's, {NOTHING:g} for none",
     }
 
     def parse(self, tell: Tell) -> Parsed:

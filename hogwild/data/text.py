@@ -127,14 +127,8 @@ class TextParsing(Parsing):
         )
 
     def _not_text(self, word: bytes) -> DataError:
-        number = 1
-        for content in self.contents(self.begin()):
-            if (at := content.find(word)) >= 0:
-                number += content.count(b"\n", 0, at)
-                break
-            number += content.count(b"\n")
         return DataError(
-            f"{self.place(number)}: not UTF-8: {word[:60]!r}; convert the file, or leave such words out with "
+            f"{self.place_of(word)}: not UTF-8: {word[:60]!r}; convert the file, or leave such words out with "
             "data.on_bad_line: skip",
             code="data/bad-line",
         )

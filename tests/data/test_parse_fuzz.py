@@ -43,10 +43,10 @@ def check_that_bounds_are_checked() -> None:
     one, none = np.zeros(1, np.int32), np.zeros(0, np.int32)
     text, found = np.frombuffer(b"1,2,3\n", np.uint8), np.zeros(FOUND, np.int64)
     columns, no_times = np.array([0, 1, 2, -1]), np.zeros(0, np.int64)
-    ratings(text, 44, 0, columns, one, one.copy(), np.zeros(1, np.float32), no_times, found)
+    ratings(text, 44, 0, columns, 3, one, one.copy(), np.zeros(1, np.float32), no_times, found)
     assert one[0] == 1
     try:
-        ratings(text, 44, 0, columns, one, none, np.zeros(0, np.float32), no_times, found)  # a lie: there is no room
+        ratings(text, 44, 0, columns, 3, one, none, np.zeros(0, np.float32), no_times, found)  # a lie: there is no room
     except IndexError:
         print("checked")
 

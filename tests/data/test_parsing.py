@@ -125,7 +125,7 @@ def test_nothing_is_written_past_the_places_a_piece_was_given() -> None:
     libsvm(svm, 0, 9, False, longs[0], ids[0], floats[0], floats[1], 0, 3, 0, 3, found[0])
     libsvm(svm, 0, 9, False, longs[0], ids[1], floats[2], floats[3], 0, 1, 0, 9, found[1])
     columns, no_times = np.array([0, 1, 2, -1]), np.zeros(0, np.int64)
-    ratings(table, 9, 0, columns, ids[2, :2], ids[3, :2], floats[4, :2], no_times, found[2])
+    ratings(table, 9, 0, columns, 3, ids[2, :2], ids[3, :2], floats[4, :2], no_times, found[2])
     assert (found[:, OVERFLOW] == 1).all()
     assert (ids[0, 3:] == 77).all() and (floats[0, 3:] == 77).all()
     assert (longs[0, 1:] == 77).all() and (floats[3, 1:] == 77).all()

@@ -94,7 +94,7 @@ def test_a_run_continues_by_the_names_of_features(shop: Say) -> None:
         ('i0,play\ni1,"song\ni2,play\n', ":2: unexpected end of data"),
         ('i0,play\ni1,"song\ni2,play"\n', ":2: a field has more than one line"),
         ('i1,"song\n' + "i2,play\n" * 20_000, ":1: field larger than field limit"),
-        ("i1\tsong\ri2\tplay\r", ":1: new-line character"),
+        ("i1\tsong\ri2\tplay\r", "line 1: lines end with a carriage return only"),
         ("\n", "has no features"),
     ],
 )

@@ -45,16 +45,18 @@ def parsed_lines(
 
 
 def fields_of(line: bytes, delimiter: bytes, *, has_quotes: bool) -> Iterator[tuple[int, bytes]]:
-    """Yield (place, text) of each field. With `has_quotes`, enclosing quotes are not part of a field. Raises BadLine
-    for a quote that is not closed."""
+    """Yield (place, text) of each field. With `has_quotes`, enclosing quotes are not part of a field, and one inside is
+    written twice. Raises BadLine for a quote that is not closed."""
     at = 0
     while True:
         if has_quotes and line.startswith(b'"', at):
             end = line.find(b'"', at + 1)
+            while end >= 0 and line.startswith(b'""', end):
+                end = line.find(b'"', end + 2)
             behind = end + 1
             if end < 0 or not (behind == len(line) or line.startswith(delimiter, behind)):
                 raise BadLine(QUOTE, at)
-            yield at + 1, line[at + 1 : end]
+            yield at + 1, line[at + 1 : end].replace(b'""', b'"')
         else:
             end = line.find(delimiter, at)
             behind = end if end >= 0 else len(line)

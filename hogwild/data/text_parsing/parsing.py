@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hogwild import host
-from hogwild.data.file_kind import MARK, Wanted
+from hogwild.data.file_kind import MARK, Wanted, not_text
 from hogwild.data.locate import find_file, require
 from hogwild.data.text_file import TextFile
 from hogwild.data.threads import in_threads
@@ -29,7 +29,9 @@ from hogwild.formatting import size
 from hogwild.kernels.fused import has_numba
 from hogwild.kernels.parsing.found import BAD, LINE_AT, LINES, ROWS, RULE, TOKEN_AT
 
+LOOKED_AT = 1 << 16  # bytes in which the form of the lines is found
 SHOWN = 60  # characters of a line
+ENCODINGS = ("utf-8", "latin-1", "cp1252")  # of tables
 INPUT = "input"  # the name in errors of rows to predict, which stay in the order of the file
 Tell = Callable[[int, int], object]  # bytes of the file that are read, its size
 
@@ -113,6 +115,12 @@ class Parsing(ABC):
             raise DataError(f"{self.source.path}: the file is empty; there is nothing to train on", code="data/empty")
         return begin
 
+    def first_lines(self, begin: int) -> list[bytes]:
+        """Return the whole lines of the text's first 64 KiB from byte `begin` on, with their ends."""
+        content = self.text.read_at(begin, LOOKED_AT)
+        lines = re.findall(rb"[^\n]*\n|[^\n]+", content)
+        return lines[:-1] if len(content) == LOOKED_AT and len(lines) > 1 else lines
+
     def pieces(self, parse: Callable[[bytes], Piece], tell: Tell, begin: int, line: int = 1) -> list[Piece]:
         """Parse the text from byte `begin` on, where line `line` starts, by threads. Raises DataError for the first bad
         line, unless they are skipped, and MemoryShortError."""
@@ -135,8 +143,29 @@ class Parsing(ABC):
         return pieces
 
     def contents(self, begin: int) -> Iterator[bytes]:
-        """Yield the pieces of the text. Replaced by tests."""
-        return self.text.lines(begin)
+        """Yield the pieces of the text, in UTF-8. Replaced by tests."""
+        line = 1
+        for content in self.text.lines(begin):
+            try:
+                text = content if self.encoding == "utf-8" else content.decode(self.encoding).encode()
+            except UnicodeDecodeError as error:
+                line += self.text.read_at(0, begin).count(b"\n") + content.count(b"\n", 0, error.start)
+                raise not_text(self.place(line), content[error.start : error.end], self.encoding) from None
+            line += content.count(b"\n")
+            yield text
+
+    @property
+    def encoding(self) -> str:
+        return str(getattr(self.source, "encoding", "utf-8"))
+
+    def place_of(self, word: bytes) -> str:
+        """Return the file and the line where a word is first, by reading the file again."""
+        number = 1
+        for content in self.contents(self.begin()):
+            if (at := content.find(word)) >= 0:
+                return self.place(number + content.count(b"\n", 0, at))
+            number += content.count(b"\n")
+        return str(self.source.path)  # the word has quotes that are written twice
 
     def check_memory(self, nbytes: int) -> None:
         """Check that the final arrays fit into memory beside the parsed ones. The kernel overcommits: it would end the

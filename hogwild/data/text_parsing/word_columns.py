@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from hogwild.data.file_kind import not_text
+from hogwild.data.rating_form import COMMENT
 from hogwild.data.text_parsing.line_by_line import BadLine, fields_of, number_in, parsed_lines
 from hogwild.data.text_parsing.parsing import Parsing, Piece
 from hogwild.errors import DataError
-from hogwild.kernels.parsing.found import EMPTY, FIELDS, FOUND, LINES, ROWS
+from hogwild.kernels.parsing.found import COMMENTED, EMPTY, FIELDS, FOUND, LINES, ROWS
 
 MOST_WORDS = 2**31 - 2
 WHOLE = re.compile(rb"(0|[1-9][0-9]{0,17})(?:\.0+)?")  # 7.0: pandas writes it where a value is missing
@@ -20,13 +22,13 @@ ONE_BYTE = b"\x1f"  # replaces a delimiter of two bytes, which pyarrow does not 
 @dataclass(frozen=True, slots=True)
 class WordColumns:
     """The `columns` of words in lines of `width` fields. `rating`: the column of numbers, -1 for none: each is 1.
-    `is_exact`: a line with another number of fields is bad, and quotes are ordinary characters."""
+    `has_quotes`: quotation marks around a field are not part of it; otherwise they are ordinary characters."""
 
     delimiter: bytes
     columns: tuple[int, ...]
     rating: int
     width: int
-    is_exact: bool
+    has_quotes: bool
 
     def parse(self, parsing: Parsing, content: bytes) -> Piece:
         """Parse a piece: its arrays are a dictionary array for each column of words, and the ratings (n,) float32."""
@@ -42,8 +44,10 @@ class WordColumns:
             if ONE_BYTE in content:
                 return None
             text, delimiter = content.replace(delimiter, ONE_BYTE), ONE_BYTE
-        has_quotes = not self.is_exact and b'"' in content
+        has_quotes = self.has_quotes and b'"' in content
         if (has_quotes and not _are_whole_fields(text, delimiter)) or text.count(b"\r") != text.count(b"\r\n"):
+            return None
+        if (b"#" in text or b"%" in text) and COMMENT.search(text):
             return None
         kinds = {str(column): pyarrow.dictionary(pyarrow.int32(), pyarrow.binary()) for column in self.columns}
         if self.rating >= 0:
@@ -55,7 +59,7 @@ class WordColumns:
                     use_threads=False, block_size=len(text) + 1, column_names=[*map(str, range(self.width))]
                 ),
                 parse_options=csv.ParseOptions(
-                    delimiter=delimiter.decode(), quote_char='"' if has_quotes else False, double_quote=False
+                    delimiter=delimiter.decode(), quote_char='"' if has_quotes else False, double_quote=True
                 ),
                 convert_options=csv.ConvertOptions(
                     include_columns=[*kinds], column_types=kinds, null_values=[""], strings_can_be_null=True
@@ -88,26 +92,26 @@ class WordColumns:
 
     def _line(self, line: bytes) -> tuple[list[bytes], float]:
         """Return the words and the rating of a line. Raises BadLine."""
+        if COMMENT.match(line):
+            raise BadLine(COMMENTED, 0)
         found: list[bytes] = []
-        rating, wanted = 1.0, 1 + max(*self.columns, self.rating)
-        for at, field in fields_of(line, self.delimiter, has_quotes=not self.is_exact):
+        rating = 1.0
+        for at, field in fields_of(line, self.delimiter, has_quotes=self.has_quotes):
             if len(found) in self.columns and not field.strip():
                 raise BadLine(EMPTY, at)
             if len(found) == self.rating:
                 rating = number_in(field, at)
             found.append(field)
-            if len(found) == wanted and not self.is_exact:  # what follows may be any text
-                break
-        if len(found) < wanted or (self.is_exact and len(found) != self.width):
+        if len(found) != self.width:
             raise BadLine(FIELDS, 0)
         return [found[column] for column in self.columns], rating
 
 
 def _are_whole_fields(text: bytes, delimiter: bytes) -> bool:
-    """Return whether all quotes are around whole fields, without a quote inside: only those does pyarrow read alike."""
+    """Return whether all quotes are around whole fields, or doubled in those: only such does pyarrow read alike."""
     sign = re.escape(delimiter)
-    fields = re.findall(rb"(?:^|(?<=[\n" + sign + rb']))"[^"\n]*"(?=[\r\n' + sign + rb"]|\Z)", text)
-    return 2 * len(fields) == text.count(b'"')
+    fields = re.findall(rb"(?:^|(?<=[\n" + sign + rb']))"(?:[^"\n]|"")*"(?=[\r\n' + sign + rb"]|\Z)", text)
+    return bool(sum(field.count(b'"') for field in fields) == text.count(b'"'))
 
 
 def numbered(path: Any, columns: list[list[Any]]) -> tuple[list[np.ndarray], list[bytes]]:
@@ -124,9 +128,10 @@ def numbered(path: Any, columns: list[list[Any]]) -> tuple[list[np.ndarray], lis
     return [np.concatenate([next(chunks) for _ in column]) for column in columns], words
 
 
-def in_order(words: list[bytes]) -> tuple[np.ndarray, Any]:
+def in_order(words: list[bytes], parsing: Parsing) -> tuple[np.ndarray, Any]:
     """Return (rank of each word (n,) int32, sorted names): numerically as int64 if all are whole numbers, else
-    alphabetically. Words that are one id, as in `hogwild.data.ids`, have one rank."""
+    alphabetically. Words that are one id, as in `hogwild.data.ids`, have one rank. Raises DataError for what is no
+    text."""
     words = [word.strip() for word in words]
     if (numbers := _whole_numbers(words)) is not None:
         kept, ranks = np.unique(numbers, return_inverse=True)
@@ -134,7 +139,10 @@ def in_order(words: list[bytes]) -> tuple[np.ndarray, Any]:
     names = sorted({*words})
     places = {word: place for place, word in enumerate(names)}
     ranks = np.array([places[word] for word in words], np.int32)
-    return ranks, [word.decode("utf-8", "backslashreplace") for word in names]
+    try:
+        return ranks, [word.decode() for word in names]
+    except UnicodeDecodeError as error:
+        raise not_text(parsing.place_of(error.object), error.object, parsing.encoding) from None
 
 
 def _whole_numbers(words: list[bytes]) -> np.ndarray | None:

@@ -252,9 +252,9 @@ def _ends_line(text, at, end):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _plain(text, at, end, one, two, of_user, of_item, of_rating, of_time, wanted):  # type: ignore[no-untyped-def]
-    """Return (user, item, rating, time, the line's end) of an ordinary line, digits only, in one pass. An end of -1:
-    the line is not ordinary."""
+def _plain(text, at, end, one, two, of_user, of_item, of_rating, of_time, wanted, width):  # type: ignore[no-untyped-def]
+    """Return (user, item, rating, time, the line's end) of an ordinary line of `width` fields, those that are wanted
+    digits only, in one pass. An end of -1: the line is not ordinary."""
     u, i, value, when, number, got = np.int64(0), np.int64(0), 1.0, np.int64(0), 0, 0
     while got < wanted:
         begin = at
@@ -292,14 +292,21 @@ def _plain(text, at, end, one, two, of_user, of_item, of_rating, of_time, wanted
         number += 1
         if got < wanted:
             at += 2 if two else 1
-    return u, i, value, when, line_end(text, at, end)
+    while at < end and text[at] != LF:
+        if text[at] == QUOTES:
+            return u, i, value, when, -1
+        if _is_delimiter(text, at, end, one, two):
+            number += 1
+            at += two != 0
+        at += 1
+    return u, i, value, when, at if number == width else -1
 
 
 @kernel
-def ratings(text, one, two, columns, user, item, rating, time, found):  # type: ignore[no-untyped-def]
-    """Parse the columns (user, item, rating, time) of a table, by number; a rating of column -1 is 1, and `time` is not
-    written without its column. Empty lines are skipped. At a line that is not ordinary, parsing stops and sets
-    `UNUSUAL`."""
+def ratings(text, one, two, columns, width, user, item, rating, time, found):  # type: ignore[no-untyped-def]
+    """Parse the columns (user, item, rating, time) of a table of `width` fields, by number; a rating of column -1
+    is 1, and `time` is not written without its column. Empty lines are skipped. At a line that is not ordinary, parsing
+    stops and sets `UNUSUAL`."""
     end, at, row = len(text), 0, 0
     of_user, of_item, of_rating, of_time = columns[0], columns[1], columns[2], columns[3]
     wanted = 2 + (of_rating >= 0) + (of_time >= 0)
@@ -310,7 +317,7 @@ def ratings(text, one, two, columns, user, item, rating, time, found):  # type: 
         if row >= len(user) or (of_time >= 0 and row >= len(time)):
             found[OVERFLOW] = 1
             return
-        u, i, value, when, stop = _plain(text, at, end, one, two, of_user, of_item, of_rating, of_time, wanted)
+        u, i, value, when, stop = _plain(text, at, end, one, two, of_user, of_item, of_rating, of_time, wanted, width)
         if stop < 0:
             found[UNUSUAL] = 1
             return

@@ -64,7 +64,7 @@ def _ids() -> None:
 
 
 def _ratings() -> None:
-    lines.ratings(_text(), 0, 0, _longs(4), _ints(1), _ints(1), _floats(1), _longs(1), _counted())
+    lines.ratings(_text(), 0, 0, _longs(4), 4, _ints(1), _ints(1), _floats(1), _longs(1), _counted())
 
 
 def _running_text() -> None:

@@ -1,0 +1,197 @@
+"""The form of a table of ratings, found in its first lines or given by the job: delimiter, header, and the columns of
+users, items, ratings and times. What is not certain is an error; what is chosen is said in `Form.told`."""
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hogwild.errors import DataError
+from hogwild.formatting import counted as number_of
+
+DELIMITERS = ("::", "\t", ",", ";", "|", " ")  # the first of equally good ones
+# Column names, in lower case and letters only, from well-known data sets.
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "user": ("userid", "user", "users", "uid", "reviewerid", "customerid", "profileid", "sessionid"),
+    "item": (
+        *("movieid", "itemid", "item", "items", "iid", "movie", "productid", "product", "asin", "parentasin", "isbn"),
+        *("bookid", "songid", "trackid", "artistid", "animeid", "jokeid", "gameid", "businessid", "recipeid"),
+    ),
+    "time": ("timestamp", "time", "datetime", "date", "unixreviewtime", "reviewdate", "createdat"),
+    "rating": ("rating", "ratings", "score", "stars", "overall", "bookrating", "plays", "playcount", "count", "weight"),
+}
+ORDER = ("user", "item", "rating", "time")  # of the columns of a table without names
+INDEX = re.compile(r"(unnamed: ?\d+|__index_level_\d+__|index)?", re.IGNORECASE)  # names of a column of row numbers
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+COMMENT = re.compile(rb"[#%](?:[ \t\r\d#%]|$)", re.MULTILINE)  # begins a line; #name is a name
+LOOKED_AT = 20  # lines
+ONE = "\x1f"  # in the place of a delimiter of two characters
+Columns = Mapping[str, str | int]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Format of the lines. `columns`: numbers of the user, item, rating and time columns; -1: no ratings, each is 1; no
+    times, or none that are needed. `skipped`: lines before the first row, with the header."""
+
+    delimiter: str
+    columns: tuple[int, int, int, int]
+    skipped: int
+    width: int  # fields of each line
+    told: str
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """The delimiter's bytes; the second is 0 if there is only one."""
+        return ord(self.delimiter[0]), ord(self.delimiter[1]) if len(self.delimiter) > 1 else 0
+
+
+def comments_before(lines: Sequence[bytes]) -> int:
+    """Return how many of the first lines are comments, `# …` or `% …`, or empty."""
+    return next((n for n, line in enumerate(lines) if line.strip() and not COMMENT.match(line)), len(lines))
+
+
+def form_of(
+    path: Path,
+    head: Sequence[bytes],
+    delimiter: str,
+    header: bool | str,
+    columns: Columns | None,
+    needs_time: bool = False,
+    needs_rating: bool = True,
+    encoding: str = "utf-8",
+) -> Form:
+    """Return the form of a table whose first lines are `head`. Raises DataError if its columns cannot be found."""
+    before = comments_before(head)
+    lines = [line.decode(encoding, "replace").rstrip("\r\n") for line in head]
+    comments, lines = [line for line in lines[:before] if line.strip()], [one for one in lines[before:] if one.strip()]
+    if not lines:
+        raise DataError(f"{path}: contains no samples: there is no row", code="data/empty")
+    lines = lines[:LOOKED_AT]
+    if delimiter == "auto":
+        delimiter = _delimiter(lines)
+    rows = [fields_in(line, delimiter) for line in lines]
+    commented = fields_in(comments[-1].lstrip("#% "), delimiter) if comments else []
+    if len(commented) == len(rows[0]) and looks_like_names(commented, rows) and header is not False:
+        names, has_header, taken = commented, True, 0
+    else:
+        names, has_header = rows[0], looks_like_names(rows[0], rows[1:]) if header == "auto" else bool(header)
+        taken = int(has_header)
+    rows = rows[taken:]
+    if len(names) < 2:
+        raise _wrong(path, f"the first line has only one column: {lines[0][:60]!r}; set delimiter")
+    # R's write.table: each row begins with its name, which the header leaves out.
+    has_row_names = taken == 1 and bool(rows) and len(rows[0]) == len(names) + 1 and lines[1].startswith('"1"')
+    if has_row_names:
+        names, rows = ["", *names], rows
+    if columns is not None:
+        places = _chosen(path, names, has_header, columns)
+    elif has_header:
+        places = _named(path, names, rows if needs_rating else [])
+    else:
+        places = {what: place if place < len(names) else -1 for place, what in enumerate(ORDER)}
+    if needs_time and places["time"] < 0:
+        raise _wrong(path, "a holdout by time needs a column of times")
+    told = _told(names, places, has_header)
+    told += f"; {number_of(len(comments), 'line')} of comments before them" if comments and taken == has_header else ""
+    told += "; the column of R's row names is left out" if has_row_names else ""
+    user, item, rating, time = (places[what] for what in ORDER)
+    return Form(delimiter, (user, item, rating, time if needs_time else -1), before + taken, len(names), told)
+
+
+def fields_in(line: str, delimiter: str) -> list[str]:
+    """Return the fields of a line, without quotation marks around them."""
+    try:
+        whole = line.replace(delimiter, ONE) if len(delimiter) > 1 else line
+        sign = ONE if len(delimiter) > 1 else delimiter
+        (fields,) = csv.reader(io.StringIO(whole, newline=""), delimiter=sign, strict=True)
+    except (csv.Error, ValueError):  # of a line end in a value, or a quotation mark that is none
+        fields = line.split(delimiter)
+    return [field.strip() for field in fields]
+
+
+def _delimiter(lines: Sequence[str]) -> str:
+    """Return the delimiter that gives all lines the same number of fields, and the most."""
+
+    def merit(sign: str) -> tuple[bool, int]:
+        widths = {len(fields_in(line, sign)) for line in lines}
+        return len(widths) == 1, min(widths)
+
+    return max((one for one in DELIMITERS if one in lines[0]), key=merit, default="\t")
+
+
+def looks_like_names(fields: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether a line is a header: it has two known names, its third column is not a number, or user and item are
+    numbers in all `rows` but not in it."""
+    if sum(place >= 0 for place in recognised(fields).values()) > 1:
+        return True
+    if len(fields) > 2:
+        return not NUMBER.fullmatch(fields[2])
+    are_numbers = bool(rows) and all(NUMBER.fullmatch(field) for row in rows for field in row[:2])
+    return are_numbers and not any(NUMBER.fullmatch(field) for field in fields[:2])
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z]", "", name.lower())
+
+
+def _named(path: Path, fields: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, int]:
+    places = recognised(fields)
+    for what in ("user", "item"):
+        if places[what] < 0:
+            raise _wrong(path, f"the header has no column for the {what}s, only {', '.join(fields)}")
+    known = [place for place, name in enumerate(fields) if _letters(name) in NAMES["rating"]]
+    others = [place for place in range(len(fields)) if place not in places.values() and _has_numbers(place, rows)]
+    others = known if len(known) > 1 else [place for place in others if not INDEX.fullmatch(fields[place])]
+    if rows and len(known) != 1 and others:
+        found = ", ".join(repr(fields[place]) for place in others)
+        raise _wrong(
+            path,
+            f"which column has the ratings is not known: {found} may be it, of {', '.join(fields)}; without one among "
+            "the columns that are set, each rating is 1",
+        )
+    return places
+
+
+def _has_numbers(place: int, rows: Sequence[Sequence[str]]) -> bool:
+    values = [row[place] for row in rows if place < len(row) and row[place]]
+    return bool(values) and all(NUMBER.fullmatch(value.replace(",", ".")) for value in values)
+
+
+def recognised(fields: Sequence[str]) -> dict[str, int]:
+    """Return the place of the first column with a known name for each of `NAMES`, -1 for none."""
+    letters = [*map(_letters, fields)]
+    return {what: next((at for at, one in enumerate(letters) if one in names), -1) for what, names in NAMES.items()}
+
+
+def _chosen(path: Path, fields: Sequence[str], has_header: bool, columns: Columns) -> dict[str, int]:
+    places = {"rating": -1, "time": -1}
+    for what, column in columns.items():
+        if isinstance(column, str) and (not has_header or column not in fields):
+            has = ", ".join(fields) if has_header else f"no header, only {len(fields)} columns, numbered from 0"
+            raise _wrong(path, f"there is no column {column!r} for the {what}s; the file has {has}")
+        places[what] = fields.index(column) if isinstance(column, str) else column
+        if not 0 <= places[what] < len(fields):
+            raise _wrong(path, f"there is no column {column} for the {what}s; the first line has {len(fields)}")
+    return places
+
+
+def _told(names: Sequence[str], places: Mapping[str, int], has_header: bool) -> str:
+    """Return which columns are read, as one line for a person."""
+    said = [
+        f"{what}s in {names[place]!r}" if has_header else f"{what}s in column {place}"
+        for what, place in places.items()
+        if place >= 0 and what != "time"
+    ]
+    none = "" if places["rating"] >= 0 else ", no ratings: each is 1"
+    first = "" if has_header else f"; no header: the first row is {', '.join(names[:4])}"
+    return f"columns: {', '.join(said)}{none}{first}"
+
+
+def _wrong(path: Path, words: str) -> DataError:
+    return DataError(
+        f"{path}: {words}; set columns={{user: …, item: …, rating: …, time: …}} to names or numbers, counted from 0",
+        code="data/rating-columns",
+    )
