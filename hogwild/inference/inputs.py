@@ -304,7 +304,7 @@ class TrainedOn:
     def _encoding(self, dataset: Csv) -> Csv:
         """Return the table; one that makes sparse rows numbers them as the training data's."""
         if isinstance(dataset, Clicks):
-            dataset.number_by(self.names["features"])
+            dataset.number_by({**self.names, "columns": self.columns or dataset.columns})
         return dataset
 
     def _built(self, path: Any) -> Any:

@@ -218,7 +218,7 @@ def names_of(train: Any, packed: Packed | None) -> dict[str, Any] | None:
     run's names.json; None if the data has none of these."""
     if packed is not None:
         names = {key: _all_plain(values) for key, values in packed.names.items()}
-        of_file = {"columns": names.pop("columns")} if "columns" in names else {}
+        of_file: dict[str, Any] = {key: names.pop(key) for key in ("columns", "target") if key in names}
         return {"sizes": dict(packed.spec.sizes), "names": names, **of_file}
     sizes, columns = _sizes(train), getattr(train, "columns", None)
     names = {str(key): _all_plain(values) for key, values in _vocabularies(train).items()}

@@ -26,7 +26,8 @@ from hogwild.user_code import build, resolve
 Names = Mapping[str, Sequence[Any]]  # by kind: users, items, words, …
 Rows = Mapping[str, Mapping[int, tuple[str, int]]]  # tensor -> dimension -> its kind, and the rows of each
 Move = tuple[int, Tensor, Tensor]  # dimension; rows there; the same names' rows here
-FEATURES, CLASSES, WORDS = "features", "classes", "words"
+FEATURES, CLASSES, WORDS, FIELDS = "features", "classes", "words", "fields"
+NOT_KEPT = (CLASSES, FIELDS)  # a row without samples, or without a column
 LIMITS = {"keep": float("inf"), "drop": 0}  # runs that a row stays without a sample
 
 
@@ -56,7 +57,9 @@ class KnownNames:
     @classmethod
     def of_run(cls, found: Mapping[str, Any]) -> "KnownNames":
         """Return what the run with these names knows, to resume or evaluate it."""
-        return cls({kind: names for kind, names in names_by_kind(found).items() if kind != CLASSES}, _unseen(found))
+        return cls(
+            {kind: names for kind, names in names_by_kind(found).items() if kind not in NOT_KEPT}, _unseen(found)
+        )
 
     @classmethod
     def kept(cls, found: Mapping[str, Any], gone: Literal["keep", "drop"] | int) -> "KnownNames":

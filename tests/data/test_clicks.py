@@ -48,15 +48,15 @@ def named(data: Packed) -> list[list[str]]:
 
 def test_every_column_of_a_row_is_a_feature_with_a_name(write: Write) -> None:
     data = packed(write(TABLE), buckets={"price": [2, 3]}, hash={"user": 5})
-    names = ["site", "site=news", "site=mail", "site=shop", "price", "price<2.0", "price<3.0", "price<inf"]
-    assert data.names["features"] == names + [f"user#{each}" for each in range(5)]
+    names = ["site", "site=news", "site=mail", "site=shop", "price", "price<2.0", "price<3.0>=2.0", "price<inf>=3.0"]
+    assert data.names["features"] == names + [f"user#{each}/5" for each in range(5)]
     assert (data.spec.sizes, data.names["columns"]) == (
         {"features": 13, "fields": 3}, ("clicked", "site", "price", "user"),
     )  # fmt: skip
     rows = named(data)
     assert [row[:2] for row in rows] == [
-        ["site=news", "price<2.0"], ["site=news", "price<3.0"], ["site=shop", "price<inf"], ["site", "price"],
-        ["site=mail", "price<inf"],
+        ["site=news", "price<2.0"], ["site=news", "price<3.0>=2.0"], ["site=shop", "price<inf>=3.0"], ["site", "price"],
+        ["site=mail", "price<inf>=3.0"],
     ]  # fmt: skip
     assert rows[0][2] == rows[2][2] == rows[4][2] and all(row[2].startswith("user#") for row in rows)
     assert data.arrays()["target"].tolist() == [1, 0, 0, 1, 0] and set(data.arrays()["values"]) == {1.0}
@@ -65,7 +65,7 @@ def test_every_column_of_a_row_is_a_feature_with_a_name(write: Write) -> None:
 def test_rare_and_unknown_values_share_their_columns_feature_and_notes_say_so(write: Write) -> None:
     here, path = Here(), write(TABLE)
     train = Clicks(path, "clicked", min_count=2, buckets={"price": 2}).pack(here)
-    assert train.names["features"] == ["site", "site=news", "price", "price<2.5", "price<inf", "user", "user=ann"]
+    assert train.names["features"] == ["site", "site=news", "price", "price<2.5", "price<inf>=2.5", "user", "user=ann"]
     assert "7 features of 3 columns: site 1, price 2 (buckets), user 1" in here.parsed[0].notes[0]
     assert "6 values are missing or rarer than min_count 2" in here.parsed[0].notes[1]
     val = Clicks(
@@ -73,7 +73,7 @@ def test_rare_and_unknown_values_share_their_columns_feature_and_notes_say_so(wr
     )
     found = val.pack(here, "data.val", train)
     assert sorted(named(found)[0]) == ["price<2.5", "site", "user=ann"]
-    assert sorted(named(found)[1]) == ["price<inf", "site=news", "user"]
+    assert sorted(named(found)[1]) == ["price<inf>=2.5", "site=news", "user"]
     assert "2 values are missing or unknown to the training data" in here.parsed[1].notes[0]
 
 
@@ -86,8 +86,8 @@ def test_buckets_hold_about_as_many_rows_each_and_few_values_one_each(write: Wri
     assert [name for name in data.names["features"] if name.startswith("few")] == [
         "few",
         "few<1.0",
-        "few<2.0",
-        "few<inf",
+        "few<2.0>=1.0",
+        "few<inf>=2.0",
     ]
 
 
@@ -98,10 +98,10 @@ def test_known_features_stay_however_rare_and_edges_as_they_were(write: Write) -
     grown = Clicks(write("clicked,site,price,user\n1,news,100,dan\n0,shop,200,dan\n"), "clicked", **arguments)
     grown.remember(known.names)
     new, unseen = known.extend(grown.pack(Here()))
-    names = ["site", "site=news", "price", "price<2.5", "price<inf", "user", "user=dan", "user=ann"]
+    names = ["site", "site=news", "price", "price<2.5", "price<inf>=2.5", "user", "user=dan", "user=ann"]
     assert (new.names["features"], unseen) == (names, {"features": [1]})
     assert new.spec.sizes["features"] == len(names)
-    assert named(new) == [["site=news", "price<inf", "user=dan"], ["site", "price<inf", "user=dan"]]
+    assert named(new) == [["site=news", "price<inf>=2.5", "user=dan"], ["site", "price<inf>=2.5", "user=dan"]]
 
 
 def test_kept_edges_of_earlier_data_encode_nothing_and_a_table_may_be_packed_again(write: Write) -> None:
@@ -109,9 +109,9 @@ def test_kept_edges_of_earlier_data_encode_nothing_and_a_table_may_be_packed_aga
     table = Clicks(write(TABLE), "clicked", buckets={"price": [3]})
     alone = table.pack(Here())
     new, unseen = KnownNames({"features": old.names["features"]}).extend(alone)
-    assert new.names["features"][-1].startswith("price<2.") and unseen == {"features": [1] * 6}
+    assert new.names["features"][-1] == "price<inf>=2.799999952316284" and unseen == {"features": [1] * 7}
     assert named(table.pack(Here(), "data.val", new)) == named(alone)
-    assert [row[1] for row in named(alone)] == ["price<3.0", "price<3.0", "price<inf", "price", "price<inf"]
+    assert [row[1] for row in named(alone)] == ["price<3.0", "price<3.0", "price<inf>=3.0", "price", "price<inf>=3.0"]
     other = packed(write("clicked,site,price,user\n1,x,1,y\n", "other.csv"), buckets={"price": [3]})
     assert named(table.pack(Here(), "data.val", other))[0] == ["site", "price<3.0", "user"]
     assert named(table.pack(Here())) == named(alone)
@@ -134,7 +134,7 @@ def test_a_weight_is_no_feature_and_the_last_input_of_a_batch(write: Write) -> N
     assert batch.target.tolist() == [0.0, 1.0]
     assert [*data.copy_rows("part", np.array([4])).weights()] == [3.0]
     table = Clicks(path, "clicked", weight="price")
-    table.number_by(data.names["features"])
+    table.number_by(data.names)
     assert len(table.inputs_of(0, 2).inputs) == 3 and table.rows(0, 2)[3].tolist() == [1.5, 2.5]
 
 
@@ -160,3 +160,33 @@ def test_a_weight_is_no_feature_and_the_last_input_of_a_batch(write: Write) -> N
 def test_what_is_wrong_is_said_with_its_place(write: Write, content: str, arguments: Any, says: str) -> None:
     with pytest.raises((DataError, UsageError), match=says):
         packed(write(content), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("order", "target"),
+    [((3, 2, 1, 0), "clicked"), ((1, 0, 3, 2), "clicked"), ((2, 3, 0, 1), "clicked"), ((1, 0, 3, 2), 0)],
+)
+def test_a_table_with_its_columns_in_another_order_has_the_same_rows(
+    write: Write, order: tuple[int, ...], target: Any
+) -> None:
+    arguments: Any = {"target": target, "hash": {"user": 5}, "buckets": {"price": [2, 3]}}
+    train = packed(write(TABLE), **arguments)
+    moved = "\n".join(",".join(line.split(",")[place] for place in order) for line in TABLE.splitlines())
+    # What the features are is in the training data; the arguments of this file do not count.
+    val = packed(write(moved, "val.csv"), train, target=target, hash={"user": 7}, buckets={"price": 4})
+    assert all(np.array_equal(val.arrays()[key], array) for key, array in train.arrays().items())
+    assert val.names["fields"] == train.names["fields"] == ["site", "price", "user"]
+    with pytest.raises(UsageError, match="column 'site' of the training data is missing, it has 'page', which"):
+        packed(write(TABLE.replace("site", "page"), "odd.csv"), train)
+
+
+def test_a_bucket_of_another_size_or_of_other_edges_is_another_feature(write: Write) -> None:
+    old = packed(write(TABLE), hash={"user": 4000}, buckets={"price": [2, 3]})
+    new = packed(write(TABLE), hash={"user": 5000}, buckets={"price": [2, 4]})
+    both = {*old.names["features"]} & {*new.names["features"]}
+    assert both == {"site", "site=news", "site=mail", "site=shop", "price", "price<2.0"}
+    table = Clicks(write(TABLE), "clicked", hash={"price": 3})
+    known = KnownNames({"features": old.names["features"]})
+    table.remember(known.names)  # a column that was in buckets, and is a category now
+    grown = known.extend(table.pack(Here()))[0]
+    assert named(packed(write(TABLE), grown)) == named(packed(write(TABLE), hash={"price": 3}))

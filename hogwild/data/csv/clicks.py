@@ -1,21 +1,22 @@
 """A table of clicks, purchases or other yes and no as sparse rows: one feature of every column in each row.
 
     site=news   a value of a category      site   all values of it that have no row of their own, and missing ones
-    user#17     a hashed category          price<2.5, price<inf   numbers below an edge;  price   missing ones
+    user#17/400   a hashed category, of 400 codes
+    price<2.5, price<4.0>=2.5, price<inf>=4.0   numbers between edges;  price   missing ones
 
 These names say how a value becomes a feature: a file to validate with, to predict, or to go on with is encoded by the
-names of the training data, and by nothing else."""
+names of the training data, and by nothing else. Another size or other edges make other features."""
 
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, pairwise, takewhile
 from typing import Any
 
 import numpy as np
 
-from hogwild.data.csv.columns import MISSING_CODE, Codes, Column, ColumnNames, layout
+from hogwild.data.csv.columns import MISSING_CODE, Codes, Column, ColumnNames, CsvLayout, layout
 from hogwild.data.csv.dataset import Csv
 from hogwild.data.csv.parse import ParsedRecords
 from hogwild.data.input_rows import given_arguments, named
@@ -69,7 +70,7 @@ class Clicks(Csv):
 
     Packed as `csr`: `indptr` (N+1,) int64, `indices` (nnz,) int32 in the order of the columns, `values` (nnz,) float32,
     with `weight` also `weight` (N,) float32, and `target` (N,) float32. Sizes: features, fields (input columns). Names:
-    features, `site=news`, `user#17` (hashed), `price<2.5` (a bucket: numbers below it, and not below the one before);
+    features, `site=news`, `user#17/400` (hashed, 400 codes), `price<2.5` and `price<4.0>=2.5` (buckets);
     `site` or `price` alone is the feature of missing values, of values rarer than `min_count`, and of those that the
     training data does not have. So columns with =, # or < in their names are an error.
 
@@ -119,7 +120,7 @@ class Clicks(Csv):
             encoding=encoding, skip_lines=skip_lines, root=root, like=like, weight=weight,
         )  # fmt: skip
         self.path = self._text.path
-        self.min_count, self.known = min_count, dict[str, list[str]]()
+        self.min_count, self.known = min_count, dict[str, list[str]]()  # by column and sign
         self.arguments: tuple[Any, ...] = (
             target, inputs, buckets, hashes, leave_out, header, delimiter, encoding, skip_lines
         )  # fmt: skip
@@ -131,7 +132,7 @@ class Clicks(Csv):
         own = [
             said[place] for place in layout(who, said, header, target, inputs, leave_out, {}, "float", weight).numbers
         ]
-        self.fields = [Field(name, coded.get(name, 0), many.get(name, 0)) for name in own]
+        self.fields = self._own_fields = [Field(name, coded.get(name, 0), many.get(name, 0)) for name in own]
         for name in (*many, *coded):
             if name not in own or (name in many and name in coded):
                 rule = "is not an input" if name not in own else "has both buckets and hash"
@@ -143,7 +144,7 @@ class Clicks(Csv):
                     "names of features; rename it or put it into leave_out",
                     code="data/csv-columns",
                 )
-        self._place = dict(zip(own, self._layout.numbers, strict=True))
+        self._own_layout = self._layout
         self._encoder: Encoder | None = None
         self.number_anew()
 
@@ -151,21 +152,24 @@ class Clicks(Csv):
     def _categories(self) -> list[Field]:
         return [field for field in self.fields if not field.buckets]
 
-    def _read_as(self, codes: Mapping[str, Codes]) -> None:
-        """Read categories as these codes from here on."""
-        numbers = tuple(self._place[field.name] for field in self.fields if field.buckets)
-        coded = tuple(self._place[field.name] for field in self._categories)
+    def _read_as(self, plan: CsvLayout, codes: Mapping[str, Codes]) -> None:
+        """Read the fields, in their order in `plan.numbers`, with these codes of categories from here on."""
+        place = dict(zip([field.name for field in self.fields], plan.numbers, strict=True))
+        numbers = tuple(place[field.name] for field in self.fields if field.buckets)
+        coded = tuple(place[field.name] for field in self._categories)
         each = tuple(
             Codes(field.hashed, is_hashed=True) if field.hashed else codes[field.name] for field in self._categories
         )
-        self._use(replace(self._layout, numbers=numbers, coded=coded, codes=each), self._table.format)
+        self._use(replace(plan, numbers=numbers, coded=coded, codes=each), self._table.format)
 
     # ---- packing
 
     def remember(self, names: Mapping[str, Sequence[str]]) -> None:
         """Give values whose feature is among the `features` of `names` a feature however rarely they occur, and keep
         the edges of buckets."""
-        self.known = _by_column(names.get("features", ()))
+        self.known = {}
+        for column, sign, rest in map(_split, names.get("features", ())):
+            self.known.setdefault(column + sign, []).append(rest)
 
     def pack(
         self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
@@ -177,12 +181,22 @@ class Clicks(Csv):
 
     def number_anew(self) -> None:
         """Give values numbers as they come from here on."""
-        self._read_as({field.name: FirstSeen(0, defaultdict(count().__next__)) for field in self._categories})
+        self.fields, self._encoder = self._own_fields, None
+        anew = {field.name: FirstSeen(0, defaultdict(count().__next__)) for field in self._categories}
+        self._read_as(self._own_layout, anew)
 
-    def number_by(self, features: Sequence[str]) -> None:
-        """Encode rows by the training data's features from here on."""
-        self._encoder = encoder = Encoder.of(self.fields, features)
-        self._read_as({name: KnownRows(encoder.others[name], rows) for name, rows in encoder.rows.items()})
+    def number_by(self, names: Mapping[str, Sequence[str]]) -> None:
+        """Encode rows by the training data's features from here on. `names`: `features`, `fields`, the file's `columns`
+        and, to read it, the `target` and the weight among them. Raises UsageError for a missing column."""
+        columns, targets = tuple(names["columns"]), [[*names["columns"]].index(one) for one in names.get("target", ())]
+        self.fields = _fields(names.get("fields") or [field.name for field in self._own_fields], names["features"])
+        inputs = tuple(columns.index(field.name) for field in self.fields)
+        weight = targets[1] if len(targets) > 1 else None
+        trained = CsvLayout(columns, inputs, (), (), tuple(targets[:1]), None, False, weight=weight)
+        plan = self._own_layout.like(self._who, trained, self._has_header, *self._columns_named)
+        self._encoder = encoder = Encoder.of(self.fields, names["features"])
+        known = {name: KnownRows(encoder.others[name], rows) for name, rows in encoder.rows.items()}
+        self._read_as(replace(plan, ids=self._layout.ids), known)
 
     def blocks(self) -> Iterator[tuple[int, ParsedRecords]]:
         """Yield (number of the first row, parsed rows) for all rows. Raises DataError, also for a missing target."""
@@ -221,6 +235,7 @@ class Encoder:
         rows: dict[str, dict[str, int]] = {field.name: {} for field in fields if not field.buckets and not field.hashed}
         others, first = dict[str, int](), dict[str, int]()
         bounds: dict[str, list[tuple[float, int]]] = {field.name: [] for field in fields if field.buckets}
+        hashed = {field.name: field.hashed for field in fields}
         for row, name in enumerate(features):
             column, sign, rest = _split(name)
             if sign == "=" and column in rows:
@@ -228,8 +243,8 @@ class Encoder:
             elif sign == "<" and column in bounds:
                 pairs = bounds[column]
                 if not pairs or pairs[-1][0] < np.inf:  # behind it are kept ones of earlier data, of other edges
-                    pairs.append((float(rest), row))
-            elif sign == "#" and rest == "0":
+                    pairs.append((_edge(rest), row))
+            elif sign == "#" and rest == f"0/{hashed.get(column)}":
                 first[column] = row
             elif not sign:
                 others[column] = row
@@ -268,7 +283,7 @@ class _ClicksParsing(Parsing):
     """The parsing of a table into sparse rows. A row needs 4 bytes a column meanwhile."""
 
     source: Clicks
-    kind, version = "Clicks", 2
+    kind, version = "Clicks", 3
     options = ("min_count", "known", "arguments")
 
     def parse(self, tell: Tell) -> Parsed:
@@ -280,7 +295,7 @@ class _ClicksParsing(Parsing):
             )
         if self.like is not None:
             features: Sequence[str] = self.like.names["features"]
-            self.source.number_by(features)
+            self.source.number_by(self.like.names)
         else:
             self.source.number_anew()
         self.notes += self.source.notes if self.like is None else []
@@ -299,12 +314,17 @@ class _ClicksParsing(Parsing):
             **({"weight": weight[0]} if weight else {}),
             "target": target,
         }
-        names = {
-            "features": features,
-            "columns": self.source.columns if self.like is None else self.like.names["columns"],
-        }
+        names = {"features": features, **self._file_names()}
         sizes = {"features": len(features), "fields": indices.shape[1]}
         return self.finished(Packed.of(self.region_name, "csr", arrays, sizes, names))
+
+    def _file_names(self) -> dict[str, Any]:
+        """Return the columns of the training data's file, its input columns, and its target and weight."""
+        plan, own = self.source._layout, self.source.columns
+        if self.like is not None:
+            return {key: self.like.names[key] for key in ("fields", "columns", "target") if key in self.like.names}
+        told = [own[place] for place in (*plan.targets, *(() if plan.weight is None else (plan.weight,)))]
+        return {"fields": [field.name for field in self.source.fields], "columns": own, "target": told}
 
     def _read(self, tell: Tell) -> tuple[np.ndarray, ...]:
         """Return numbers (N, columns in buckets) float32, codes (N, other columns) int32, target (N,) float32 and, if
@@ -324,15 +344,18 @@ class _ClicksParsing(Parsing):
         names: list[str] = []
         number = code = 0
         for field in self.source.fields:
-            known = self.source.known.get(field.name, [])
             if field.buckets:
-                edges = field.edges(numbers[:, number], sorted({float(rest) for rest in known if rest} - {np.inf}))
-                names += [field.name, *(f"{field.name}<{float(edge)!r}" for edge in edges), f"{field.name}<inf"]
+                kept = map(_edge, self.source.known.get(f"{field.name}<", ()))
+                edges = field.edges(numbers[:, number], [*takewhile(np.isfinite, kept)])  # then earlier ones
+                bounds = [*map(float, edges), float("inf")]
+                names += [field.name, f"{field.name}<{bounds[0]!r}"]
+                names += [f"{field.name}<{high!r}>={low!r}" for low, high in pairwise(bounds)]
                 number += 1
                 continue
             if field.hashed:
-                names += [f"{field.name}#{each}" for each in range(field.hashed)]
+                names += [f"{field.name}#{each}/{field.hashed}" for each in range(field.hashed)]
             else:
+                known = self.source.known.get(f"{field.name}=", [])
                 names += [field.name, *(f"{field.name}={value}" for value in self._values(code, codes[:, code], known))]
             code += 1
         return names
@@ -379,12 +402,19 @@ def _split(name: str) -> tuple[str, str, str]:
     return name[:at], name[at : at + 1], name[at + 1 :]
 
 
-def _by_column(features: Sequence[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+def _edge(rest: str) -> float:
+    """Return the upper edge of a bucket."""
+    return float(rest.partition(">=")[0])
+
+
+def _fields(columns: Sequence[str], features: Sequence[str]) -> list[Field]:
+    """Return the fields by the names of features. Kept ones of earlier data, perhaps of another sort, come last."""
+    signs = dict[str, tuple[str, str]]()
     for column, sign, rest in map(_split, features):
         if sign:
-            found.setdefault(column, []).append(rest)
-    return found
+            signs.setdefault(column, (sign, rest))
+    sorts = ((name, *signs.get(name, ("", ""))) for name in columns)
+    return [Field(name, int(rest.rpartition("/")[2]) if s == "#" else 0, int(s == "<")) for name, s, rest in sorts]
 
 
 def _buckets(who: str, column: Column, given: Any) -> int | tuple[float, ...]:
