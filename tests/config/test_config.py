@@ -28,7 +28,7 @@ from hogwild.config.load import Job, default_config, job_from_mapping, list_conf
 from hogwild.config.locate import read_job_file
 from hogwild.errors import ConfigError, NotFoundError, Problem
 from hogwild.host import Interrupted, raising_on_signals
-from tests.helpers.processes import wait_for
+from tests.helpers.processes import PATIENCE_S, wait_for
 
 GOOD = """\
 model: {class_path: mymodel.Net}
@@ -489,7 +489,7 @@ def test_a_signal_that_interrupts_no_read_is_noticed_while_the_pipe_is_open(tmp_
         os.write(writer, b"name: ")
         wait_for("the first read", lambda: fcntl.ioctl(writer, termios.FIONREAD, b"    ") == bytes(4))
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-        were_open.append(noticed.wait(30))
+        were_open.append(noticed.wait(PATIENCE_S))
         os.close(writer)
 
     def read() -> None:

@@ -19,7 +19,7 @@ from hogwild.service.folders import StateFolder
 from hogwild.service.states import JobOrder
 from hogwild.service.store import Store
 from tests.helpers.jobs import RUN_PY, environment
-from tests.helpers.processes import MARK, marked, wait_for
+from tests.helpers.processes import MARK, PATIENCE_S, marked, wait_for
 
 # Trains in the parent process, without workers: what the service sees of a job is the same.
 SMALL = ("train.procs=0", "train.epochs=1")
@@ -116,7 +116,7 @@ class Service:
         """End it as Ctrl-C does; return its exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(30)
+        return self.process.wait(PATIENCE_S)
 
     def end(self) -> None:
         def look() -> bool:

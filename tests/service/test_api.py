@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hogwild.config.locate import default_config
-from tests.helpers.processes import wait_for
+from tests.helpers.processes import PATIENCE_S, wait_for
 from tests.helpers.service import LONG, SMALL, Service, serving
 
 pytestmark = pytest.mark.processes
@@ -43,7 +43,7 @@ def ask(service: Service, method: str, path: str, body: object = None) -> tuple[
 def opened(service: Service, method: str, path: str, body: object = None, **headers: str) -> Iterator[HTTPResponse]:
     where = service.state.connection()
     given = {"Authorization": f"Bearer {where['token']}", "Content-Type": "application/json", **headers}
-    connection = HTTPConnection("127.0.0.1", where["port"], timeout=60)
+    connection = HTTPConnection("127.0.0.1", where["port"], timeout=PATIENCE_S)
     with contextlib.closing(connection):
         connection.request(method, path, None if body is None else json.dumps(body), given)
         yield connection.getresponse()

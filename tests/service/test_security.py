@@ -13,6 +13,7 @@ import pytest
 from hogwild.config.locate import default_config
 from hogwild.service.folders import StateFolder
 from hogwild.service.security import MOST_BYTES
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.service import Service, serving
 
 pytestmark = pytest.mark.processes
@@ -47,7 +48,7 @@ class Asked:
         given |= {name.replace("_", "-"): value for name, value in headers.items() if value is not None}
         for name in [name for name, value in headers.items() if value is None]:
             del given[name.replace("_", "-")]
-        connection = http.client.HTTPConnection("127.0.0.1", where["port"], timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", where["port"], timeout=PATIENCE_S)
         connection.connect()
         # Head and body leave together: a refusal of the head alone may be lost when the body meets a closed socket.
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
@@ -136,7 +137,7 @@ def test_a_large_body_is_refused_before_anything_reads_it(service: Service) -> N
 
 def test_a_large_body_in_parts_of_unsaid_size_is_refused(service: Service) -> None:
     where = service.state.connection()
-    connection = http.client.HTTPConnection("127.0.0.1", where["port"], timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", where["port"], timeout=PATIENCE_S)
     headers = {"Authorization": f"Bearer {where['token']}", "Content-Type": "application/json"}
     with contextlib.closing(connection), contextlib.suppress(BrokenPipeError, ConnectionResetError):
         parts = (b"x" * (1 << 20) for _ in range(2 * MOST_BYTES >> 20))
@@ -215,6 +216,6 @@ def test_the_token_file_is_what_a_client_needs(service: Service, tmp_path: Path)
 
 def test_a_body_that_needs_no_token_is_not_read(service: Service) -> None:
     where = service.state.connection()
-    with socket.create_connection(("127.0.0.1", where["port"]), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", where["port"]), timeout=PATIENCE_S) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 200")

@@ -29,7 +29,7 @@ from hogwild.service.moves import Moves
 from hogwild.service.schedule import Machine
 from hogwild.service.store import Store
 from tests.helpers.jobs import RUN_PY, environment
-from tests.helpers.processes import IS_THOROUGH, state_of, wait_for
+from tests.helpers.processes import IS_THOROUGH, PATIENCE_S, state_of, wait_for
 from tests.helpers.service import LONG, SMALL, Service, order, serving
 
 pytestmark = pytest.mark.processes
@@ -249,7 +249,7 @@ def test_who_waits_for_a_job_does_not_notice_that_the_service_is_started_again(
     with ThreadPoolExecutor(1) as thread, monkeypatch.context() as patched:
         patched.setattr(Client, "job", noticed)
         waiting = thread.submit(service.client.wait, row["id"], 120)
-        assert asked.wait(60)
+        assert asked.wait(PATIENCE_S)
         service.kill()
         service.start().client.cancel(row["id"])
         assert waiting.result()["state"] == "cancelled"
@@ -402,7 +402,7 @@ def test_a_run_that_somebody_trains_by_hand_is_left_to_him(service: Service, tmp
             service.client.delete(row["id"])
         assert by_hand.poll() is None and run.is_dir()
         by_hand.terminate()
-        assert by_hand.wait(60) == 75
+        assert by_hand.wait(PATIENCE_S) == 75
 
 
 def test_a_job_that_runs_already_but_was_never_written_down_is_taken_over(service: Service) -> None:
@@ -473,7 +473,7 @@ def test_of_twenty_services_on_one_folder_one_lives(service: Service, tmp_path: 
     for racer in racers:
         if racer.poll() is None:
             racer.terminate()
-            assert racer.wait(30) == 0
+            assert racer.wait(PATIENCE_S) == 0
         else:
             assert racer.returncode == 1
             assert racer.stderr is not None and "a service already runs on" in racer.stderr.read()
@@ -568,7 +568,7 @@ def test_connections_without_a_request_do_not_end_the_service(service: Service) 
     with contextlib.ExitStack() as opened:
         place = ("127.0.0.1", service.state.connection()["port"])
         for _ in range(600):
-            opened.enter_context(socket.create_connection(place, timeout=30))
+            opened.enter_context(socket.create_connection(place, timeout=PATIENCE_S))
         assert service.client.jobs() == []  # the newest one is not dropped
         fds = Path(f"/proc/{service.process.pid}/fd") if service.process else Path()
         assert len(list(fds.iterdir())) < 512 - 64 and not service.has_ended

@@ -12,6 +12,7 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.helpers.jobs import HOME
+from tests.helpers.processes import PATIENCE_S
 
 pytestmark = pytest.mark.processes
 EXAMPLES = HOME / "examples"
@@ -20,7 +21,7 @@ EXAMPLES = HOME / "examples"
 def said(name: str, folder: Path) -> str:
     """Return what an example prints as its result."""
     command = [sys.executable, str(EXAMPLES / name)]
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
@@ -66,7 +67,9 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HOME), os.environ.get("PYTHONPATH", "")]))
     notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "commit it without its outputs"
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    NotebookClient(
+        notebook, timeout=int(PATIENCE_S), kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+    ).execute()
     outputs = [one for cell in notebook.cells for one in cell.get("outputs", [])]
     (progress,) = (one["data"]["text/plain"] for one in outputs if one.output_type == "display_data")
     assert "stopped" in progress

@@ -16,7 +16,7 @@ import hogwild
 from hogwild.api import TrainResult
 from hogwild.errors import ModelError, TrainingError
 from hogwild.training import torch_settings
-from tests.shared_model import same_bits
+from tests.shared_model import one_thread, same_bits  # noqa: F401 (a fixture for every test here)
 
 FEATURES, CLASSES, BATCH = 4, 2, 8
 
@@ -239,7 +239,14 @@ def test_workers_and_loaders_compute_under_the_callers_settings_of_torch(tmp_pat
     plain = copy.deepcopy(ours)
     data = MadeWhenRead()
     rule = optim.Adam(ours.parameters())
-    options: dict[str, Any] = {"procs": 1, "batch_size": BATCH, "shuffle": "none", "feed": "stream", "epochs": 2}
+    options: dict[str, Any] = {
+        "procs": 1,
+        "threads": 1,
+        "batch_size": BATCH,
+        "shuffle": "none",
+        "feed": "stream",
+        "epochs": 2,
+    }
     hogwild.train(ours, data, nn.CrossEntropyLoss(), rule, run_dir=tmp_path / "run", **options)
     stock = optim.Adam(plain.parameters())
     for start in [*range(0, len(data), BATCH)] * 2:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import hogwild
 from hogwild.errors import BuildError
+from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 
 BATCH = 8
 
@@ -68,6 +69,7 @@ def test_each_batch_is_scored_by_the_model_before_it_is_learnt(procs: int, tmp_p
         nn.CrossEntropyLoss(),
         torch.optim.SGD(one.parameters(), lr=0.1),
         procs=procs,
+        threads=1,  # as the plain loop
         batch_size=BATCH,
         evaluate={"progressive": True},
         log={"every_s": 1000.0},

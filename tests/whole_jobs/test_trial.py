@@ -10,6 +10,7 @@ from tests.helpers.jobs import JOBS, Ended, Job
 
 LINE = next(n for n, line in enumerate((JOBS / "trying.py").read_text().splitlines(), 1) if "ctypes.string_at" in line)
 TRYING = str(JOBS / "trying.yaml")
+LIMIT_S = 20  # longer than any machine needs to start a worker
 
 
 @pytest.fixture
@@ -32,14 +33,14 @@ def calls(folder: Path) -> list[str]:
     [
         ("segfault", "model/trial-crashed", ("ended its process: killed by SIGSEGV", f"trying.py:{LINE}")),
         ("exit", "model/trial-crashed", ("ended its process: exit status 7; it said: no licence for today;",)),
-        ("hang", "model/trial-stalled", ("has not ended for 5 s", "trying.py:", "supervise.start_timeout_s")),
+        ("hang", "model/trial-stalled", (f"has not ended for {LIMIT_S} s", "trying.py:", "supervise.start_timeout_s")),
         ("raise", "model/forward-failed", ("KeyError: 'missing'", "trying.py:")),
     ],
 )
 def test_a_crime_of_user_code_is_an_error_with_code_and_line_and_nothing_is_left(
     crime: str, code: str, words: tuple[str, ...], tmp_path: Path, tried: Callable[..., Ended]
 ) -> None:
-    limit = ["supervise.start_timeout_s=5"] if crime == "hang" else []
+    limit = [f"supervise.start_timeout_s={LIMIT_S}"] if crime == "hang" else []
     ended = tried(f"model.init_args.crime={crime}", "model.init_args.often=100", *limit)
     assert ended.status == 1
     assert all(word in ended.stderr for word in (*words, code)), ended.stderr
@@ -59,7 +60,7 @@ def test_an_exception_in_the_trial_has_its_traceback_and_output_with_debug(tried
 def test_a_death_from_outside_costs_a_process_and_not_the_job(
     crime: str, tmp_path: Path, tried: Callable[..., Ended]
 ) -> None:
-    limit = ["supervise.start_timeout_s=10"] if crime == "stopped" else []
+    limit = [f"supervise.start_timeout_s={LIMIT_S}"] if crime == "stopped" else []
     ended = tried(f"model.init_args.crime={crime}", *limit)
     assert (ended.status, ended.reason) == (0, ("succeeded", "epochs")), ended.stderr
     assert calls(tmp_path)[:2] == ["worker", "worker"] and "parent" not in calls(tmp_path)
