@@ -119,6 +119,7 @@ ODD = {
     "quotes": (b'"a","b"\n"1","2"\n"3",4\n', {}),
     "a header of two lines": (b'a,"b\nc"\n1,2\n3,4\n', {"target": 1}),
     "spaces and signs": (b"a, b\n 1 ,+2\n3.,\t4e0\n", {}),
+    "a header that is a comment": (b"# a,b\n1,2\n3,4\n", {"inputs": ["a"]}),
     "lines before the header": (b"# made today\n#\na,b\n1,2\n3,4\n", {"skip_lines": 2}),
     "tabs": (b"a\tb\n1\t2\n3\t4\n", {"delimiter": "\t"}),
     "gzip": (gzip.compress(b"a,b\n1,2\n") + gzip.compress(b"3,4\n"), {}),
@@ -167,6 +168,26 @@ def test_the_object_is_small_however_long_the_file_is(tmp_path: Path) -> None:
     dataset = Csv(table(tmp_path, b"a,b\n" + b"1.25,2\n" * 300_000), "b")
     dataset.rows(0, 2)
     assert len(dataset) == 300_000 and len(cloudpickle.dumps(dataset)) < 10_000
+
+
+PARTS = st.lists(st.sampled_from(["a", '"', '""', " ", "#", ",", "\r", "é"]), max_size=6)
+
+
+@settings(max_examples=150)
+@given(lines=st.lists(PARTS, min_size=1, max_size=4), end=st.sampled_from(["\n", "\r\n"]))
+def test_words_are_what_python_reads_or_there_is_an_error(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[list[str]], end: str
+) -> None:
+    content = "c,y\n" + end.join("".join(line) + ",1" for line in lines)
+    path = table(tmp_path_factory.mktemp("words"), content.encode())
+    try:
+        dataset = Csv(path, "y", categorical={"c": {"hash": 9}}, missing=0)
+        dataset.identify("c")
+        found = dataset.inputs_of(0, len(dataset)).names["c"]
+    except DataError:
+        return
+    rows = [row for row in csv.reader(io.StringIO(content, newline=""), strict=True) if row]
+    assert found == [row[0].strip() for row in rows[1:]]
 
 
 FIELDS = st.lists(st.text(alphabet='ab,"\n\r ä', max_size=4), min_size=2, max_size=2)
@@ -284,6 +305,20 @@ def test_a_missing_category_is_one_of_the_others(tmp_path: Path) -> None:
         tensors(Csv(file, "y", categorical={"c": ["red", "NA"]}, missing=0))
 
 
+def test_yes_and_no_are_the_numbers_1_and_0(tmp_path: Path) -> None:
+    content = b"a,y\nTrue,false\nFALSE,true\n,True\n"
+    assert tensors(Csv(table(tmp_path, content), "y", missing=7)) == [[[1], [0], [7]], [[0], [1], [1]]]
+    assert tensors(Csv(table(tmp_path, content), "y", missing=7, target_type="class"))[1] == [0, 1, 1]
+
+
+def test_names_that_are_numbers_may_be_a_row_and_are_said(tmp_path: Path) -> None:
+    path = table(tmp_path, b"5.1,3.5,0\n4.9,3,1\n")
+    assert Csv(path, -1).notes == [
+        "the names of the columns are numbers, 5.1, 3.5, 0, …: for a row of values set header: false"
+    ]
+    assert not Csv(path, -1, header=False).notes and not Csv(table(tmp_path, b"0,1\n2,3\n"), -1).notes
+
+
 # ---- what is wrong: content, arguments, and what the error must say after the file's name
 
 LONG = b"a,b\n" + b"1,2\n" * 40_000  # several pieces
@@ -323,6 +358,9 @@ BAD_FILES: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "spaces for a line": (b"a,b\n1,2\n  \n", {}, r"line 3: has 1 values.*only spaces"),
     "an open quote": (b'a,b\n1,2\n"1,2\n3,4\n', {}, r'line 3: a quote \("\) is not closed before the end of the file'),
     "an open quote in the header": (b'"a,b\n1,2\n', {}, r"line 1: does not end within"),
+    "text behind a quote": (
+        b'a,b\n",2\n"""x,12\n', {"categorical": {"a": {"hash": 9}}}, r"line 2: cannot be taken apart: ',' expected"),
+    "row names without a name": (b'"a","b"\n"1",2,3\n', {}, r"line 2: has 3 values, 2 were.*row names \(R\) need"),
     "quotes inside values": (
         b'a,b\n1,2\n5" pipe,2\n6" pipe,4\n', {"categorical": {"a": {"hash": 9}}},
         r"line 3: from here on lines and quotes do not agree"),

@@ -220,13 +220,13 @@ def _is_index(place: int, name: str) -> bool:
 
 
 def _shown(names: Sequence[str]) -> str:
-    if all(_is_number(name) for name in names):
+    if all(is_number(name) for name in names):
         return f"(the first line has numbers, {', '.join(names[:3])}, …: for a file without a header set header: false)"
     more = f", … ({len(names)} in all)" if len(names) > 12 else ""
     return f"(columns: {', '.join(names[:12])}{more})"
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
     try:
         float(text)
     except ValueError:

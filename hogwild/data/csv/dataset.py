@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from hogwild.data.csv.arrow_records import ArrowRecords, ParquetRecords, TableRecords
-from hogwild.data.csv.columns import MISSING_CODE, Column, CsvLayout, layout
+from hogwild.data.csv.columns import MISSING_CODE, Column, CsvLayout, is_number, layout
 from hogwild.data.csv.header import delimiter_of, read_header
 from hogwild.data.csv.parse import CsvTable, Format, ParsedRecords
 from hogwild.data.file_kind import is_parquet
@@ -215,14 +215,19 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     @property
     def notes(self) -> list[str]:
         """Sentences on the columns, for the user to read before the start. Parses the first rows."""
-        names = [
-            repr(self.columns[place]) if self.columns[place] else "0, without a name," for place in self._layout.index
-        ]
-        return [f"column {name} is an index that was written with the table: no input" for name in names] + [
-            f"column {name!r} identifies rows, its {count:,} values are all different: it says nothing about other "
-            f"rows (leave_out: [{name}])"
-            for name, count in self._identifiers()
-        ]
+        notes = []
+        if self._has_header and all(map(is_number, self.columns)) and self.columns[:2] != ("0", "1"):
+            shown = ", ".join(self.columns[:3])
+            notes.append(f"the names of the columns are numbers, {shown}, …: for a row of values set header: false")
+        for place in self._layout.index:
+            name = repr(self.columns[place]) if self.columns[place] else "0, without a name,"
+            notes.append(f"column {name} is an index that was written with the table: no input")
+        for name, count in self._identifiers():
+            notes.append(
+                f"column {name!r} identifies rows, its {count:,} values are all different: it says nothing about other "
+                f"rows (leave_out: [{name}])"
+            )
+        return notes
 
     def _identifiers(self) -> Iterator[tuple[str, int]]:
         """Yield name and number of values of each input that tells the first rows apart, unless it measures something:

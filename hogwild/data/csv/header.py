@@ -34,6 +34,7 @@ def read_header(
     if not has_header:
         return [str(place) for place in range(len(record))], start, line
     names = [name.strip() for name in record]
+    names[0] = names[0].lstrip("# ") or names[0]  # a header that is marked as a comment
     _check_names(text, names, line)
     return names, end, next_line
 
