@@ -431,6 +431,7 @@ def _node_of(launch: Launch, job: Job, parts: Parts, shared: SharedModel, queue:
     assert isinstance(queue, NodeQueue)
     update = parts.choice.update
     rows_of = {name for side in update.sides for name in side.params} if update is not None else set[str]()
-    anchor = Anchor(shared.layout.flats, shared.regions, job.cluster.outer, rows_of)
+    buffered = shared.layout.buffers, shared.layout.workers
+    anchor = Anchor(shared.layout.flats, shared.regions, job.cluster.outer, rows_of, buffered)
     shares = Shares(queue.plan, queue.limits)
     return Node(launch, anchor, shares, queue, Committed(shares))

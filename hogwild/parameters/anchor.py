@@ -16,7 +16,7 @@ moves by the sum of the differences over the number of nodes that changed it: a 
 never saw the row.
 
 `hold` puts the anchor into the flats for an evaluation or a checkpoint while workers are parked; `release` takes it out
-again, with what has come meanwhile."""
+again, with what has come meanwhile. Buffers take part in all of this (`buffer_anchor.py`)."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hogwild.parameters import buffers
+from hogwild.parameters.buffer_anchor import SUMS as BUFFER_SUMS
+from hogwild.parameters.buffer_anchor import BufferAnchor
 from hogwild.parameters.exchange import trained_sizes
 from hogwild.parameters.flat_layout import FlatLayout, region_name
 from hogwild.parameters.state_dicts import is_finite
@@ -73,9 +76,15 @@ class Anchor:
     flats hold the anchor."""
 
     def __init__(
-        self, layout: FlatLayout, regions: Mapping[str, Region], outer: str, rows_of: Collection[str] = ()
+        self,
+        layout: FlatLayout,
+        regions: Mapping[str, Region],
+        outer: str,
+        rows_of: Collection[str] = (),
+        buffered: tuple[buffers.BufferLayout, int] | None = None,
     ) -> None:
-        """`rows_of`: names of parameters that a kernel trains row by row, besides those with sparse gradients."""
+        """`rows_of`: names of parameters that a kernel trains row by row, besides those with sparse gradients.
+        `buffered`: the layout of the buffers, and the number of workers that have copies."""
         self._outer = outer
         self._words: list[_Words] = []
         self.regions: dict[str, Region] = {}  # for the communicator
@@ -101,23 +110,31 @@ class Anchor:
             self.regions[CHANGED] = Region.allocate(CHANGED, -(-bits // 8))
             self.regions[CHANGERS] = Region.allocate(CHANGERS, -(-bits // 8) * 8)
         self._rows = bits
+        self._buffers: BufferAnchor | None = None
+        if buffered is not None and any(slot.moves for slot in buffered[0].slots):
+            self._buffers = BufferAnchor(buffered[0], regions[buffers.REGION], buffered[1])
+            self.regions[BUFFER_SUMS] = self._buffers.sums
 
     # ---- a round
 
     def cut(self) -> bool:
-        """Copy the flats; return whether all are finite. All workers are parked. While the anchor is held the flats
-        are not this node's: the copy then is, or nothing has changed."""
+        """Copy the flats, and the buffers after a merge; return whether all flats are finite. All workers are parked.
+        While the anchor is held the flats are not this node's: the copy then is, or nothing has changed."""
         for words in self._words:
             if not self.is_held:
                 words.copy.copy_(words.flat)
             elif not self.is_open:
                 words.copy.copy_(words.anchor)
+        if self._buffers is not None and not (self.is_held and self.is_open):
+            self._buffers.cut(is_held=self.is_held)
         self.is_open = True
         return all(is_finite(words.copy) for words in self._words)
 
     def offer(self, updates: int) -> tuple[float, int]:
         """Put this node's part into the sums: `updates` times its difference, and the rows that changed. Return the
         drift, which is the norm of the difference over that of the anchor, and a checksum of the anchor."""
+        if self._buffers is not None:
+            self._buffers.offer()
         changed = np.zeros(-(-self._rows // 8) * 8, np.uint8)
         moved = whole = 0.0
         for words in self._words:
@@ -141,6 +158,8 @@ class Anchor:
 
     def settle(self, updates: int, nodes: int) -> None:
         """Turn the sums over all nodes into the new anchor; `updates` of all nodes since the last round."""
+        if self._buffers is not None:
+            self._buffers.settle(nodes)
         changers = self._changers(nodes)
         for words in self._words:
             if nodes == 1:  # alone: what this node has, to the bit
@@ -181,6 +200,8 @@ class Anchor:
                 if not self.is_held:
                     _move(words.flat[part], copy, new)
                 words.anchor[part] = new
+        if self._buffers is not None:
+            self._buffers.apply(is_held=self.is_held)
         self.is_open = False
 
     # ---- beside a round
@@ -188,7 +209,10 @@ class Anchor:
     def hold(self) -> None:
         """Put the anchor into the flats. All workers are parked, after a `cut`."""
         assert self.is_open and not self.is_held
-        self.take()
+        for words in self._words:
+            words.flat.copy_(words.anchor)
+        if self._buffers is not None:
+            self._buffers.hold()
         self.is_held = True
 
     def release(self) -> None:
@@ -196,18 +220,24 @@ class Anchor:
         assert self.is_held
         for words in self._words:
             words.flat.copy_(words.copy if self.is_open else words.anchor)
+        if self._buffers is not None:
+            self._buffers.release(is_open=self.is_open)
         self.is_held = False
 
     def take(self) -> None:
         """Set the flats to the anchor; what this node has done since is gone. All workers are parked."""
         for words in self._words:
             words.flat.copy_(words.anchor)
+        if self._buffers is not None:
+            self._buffers.take()
         self.is_held = False
 
     def restart(self) -> None:
         """Set the anchor to the flats, before workers start."""
         for words in self._words:
             words.anchor.copy_(words.flat)
+        if self._buffers is not None:
+            self._buffers.restart()
         self.is_open = self.is_held = False
 
     # ---- for a checkpoint
@@ -229,7 +259,8 @@ class Anchor:
     @property
     def nbytes(self) -> int:
         """Bytes that a round moves: of all sums and of the rows' bits."""
-        return sum(words.sums.nbytes for words in self._words) + -(-self._rows // 8)
+        sums = [region.nbytes for name, region in self.regions.items() if name.startswith(SUMS)]
+        return sum(sums) + -(-self._rows // 8)
 
 
 def _outside(size: int, tables: Sequence[RowTable]) -> list[tuple[int, int]]:

@@ -69,7 +69,7 @@ SUM, UNKNOWN = MergeRule(0.0), MergeRule(1.0)
 
 @dataclass(frozen=True, slots=True)
 class BufferSlot:
-    """One buffer; `offset` is in bytes from the start of a block."""
+    """One buffer; `offset` is in bytes from the start of a block. `moves`: training may change it."""
 
     name: str
     dtype: torch.dtype
@@ -77,6 +77,7 @@ class BufferSlot:
     strides: tuple[int, ...]
     offset: int
     rule: MergeRule
+    moves: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +113,15 @@ def block_of(worker: int) -> int:
 
 
 def plan_buffers(model: nn.Module, measured: Mapping[str, MergeRule] | None = None) -> BufferLayout:
-    """Lay out every buffer once, persistent or not. `measured`: rules of floating buffers that are not those of a norm,
-    by name (`hogwild/job/changed_state.py`)."""
+    """Lay out every buffer once, persistent or not. `measured`: rules of those that a training forward has changed, by
+    name (`hogwild/job/changed_state.py`); None if that was not tried."""
     rules = {**(measured or {}), **norm_rules(model)}
+    moving = {*rules, *(rule.counter for rule in rules.values())}
     slots, end = [], 0
     for name, buffer in model.named_buffers():
         rule = rules.get(name, UNKNOWN) if buffer.is_floating_point() or buffer.is_complex() else SUM
-        slots.append(BufferSlot(name, buffer.dtype, tuple(buffer.shape), own_strides(buffer), end, rule))
+        moves = measured is None or name in moving
+        slots.append(BufferSlot(name, buffer.dtype, tuple(buffer.shape), own_strides(buffer), end, rule, moves))
         end += aligned(buffer.numel() * buffer.element_size())
     return BufferLayout(tuple(slots), end)
 

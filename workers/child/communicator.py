@@ -496,5 +496,5 @@ class Communicator:
 
 def _numbers(name: str, region: Region) -> Tensor:
     """Return all numbers of a region of sums, in one dimension."""
-    dtype: torch.dtype = getattr(torch, name.removeprefix("round-"))
+    dtype: torch.dtype = getattr(torch, name.rpartition("-")[2])
     return region.tensor(dtype, (region.nbytes // dtype.itemsize,))

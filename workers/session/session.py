@@ -11,7 +11,7 @@ Long work in a pause (`merge_buffers`, the copy for a checkpoint) is done by a t
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -276,16 +276,21 @@ class Session:
     def merge_buffers(self, now: float) -> None:
         """Merge per-worker buffers into the master, by the pause_task. All workers are parked."""
         self.clock.paused_since_s = self.clock.paused_since_s or now
+        if (work := self.merging()) is not None:
+            self.pause_task.submit(work)
+
+    def merging(self) -> Callable[[], None] | None:
+        """Return the work of a merge, for a thread; None if there is nothing to merge since the last one."""
         batches = self.board.applied_batches()
         since = [new - old for new, old in zip(batches, self._merged_batches, strict=True)]
+        self._merged_batches = batches
 
         def fetch_and_merge() -> None:
             self.holder.fetch()  # from a GPU
             self.shared.merge_buffers(since)
 
-        if any(since) and (self.shared.has_buffers or self.plan.placement == SHARED):
-            self.pause_task.submit(fetch_and_merge)
-        self._merged_batches = batches
+        is_needed = any(since) and (self.shared.has_buffers or self.plan.placement == SHARED)
+        return fetch_and_merge if is_needed else None
 
     def finish_evaluation(self) -> None:
         """Record the metrics; keep the best, and end the job if the target is met or patience is over."""

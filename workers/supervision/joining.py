@@ -144,13 +144,13 @@ class _Joining:
 
     def _facts(self, token: str) -> dict[str, str]:
         session, node = self._session, self._node
-        layout = "\n".join(
-            f"{slot.name}: {slot.dtype} {list(slot.shape)}" for slot in session.shared.layout.flats.params
-        )
+        layout = session.shared.layout
+        kept = [(slot.name, slot.dtype, slot.shape) for slot in layout.flats.params]
+        kept += [(slot.name, slot.dtype, slot.shape) for slot in layout.buffers.slots if slot.moves]
         return {
             "version": f"hogwild {__version__}, torch {torch.__version__}",
             "job": json.dumps(_comparable(session.job.model_dump()), sort_keys=True),
-            "parameters": layout,
+            "parameters": "\n".join(f"{name}: {dtype} {list(shape)}" for name, dtype, shape in kept),
             "batches": json.dumps(how_cut(session.queue.plan), sort_keys=True),
             "data": json.dumps(session.parts.identity, sort_keys=True, default=str),
             # not compared:

@@ -113,7 +113,7 @@ class Pauses:
         due = session.due(now)
         looks = due.evaluate or due.checkpoint
         if due.finish is None and rounds.is_idle and (looks or self._is_cut_due(now)):
-            session.pause_task.submit(rounds.copy(hold=looks), rounds.was_cut)
+            session.pause_task.submit(rounds.copy(session.merging(), hold=looks), rounds.was_cut)
         pause.stage = PauseStage.CUTTING
         return self._cut(pause, now)
 

@@ -88,12 +88,15 @@ class Rounds:
         hurries = (is_dry or self._node.wish is not None) and now >= self._last_s + HURRY_S
         return now >= self._next_s or self._is_wanted or hurries
 
-    def copy(self, *, hold: bool) -> Callable[[], tuple[bool, float, Momentum]]:
-        """Return the work of a cut, for a thread, while all are parked and booked; its answer is for `was_cut`."""
+    def copy(self, merge: Callable[[], None] | None, *, hold: bool) -> Callable[[], tuple[bool, float, Momentum]]:
+        """Return the work of a cut, for a thread, while all are parked and booked; its answer is for `was_cut`.
+        `merge`: the buffers, first."""
         anchor, self._is_in_pause = self._node.anchor, True
 
         def work() -> tuple[bool, float, Momentum]:
             began_s = time.monotonic()
+            if merge is not None:
+                merge()
             is_finite = anchor.cut()
             if not is_finite:  # this node goes on from the anchor
                 anchor.take()
