@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.training.autograd_update import AutogradUpdate
 
+# Whether torch multiplies and adds in one step, rounding once, as our kernels do: not with ATEN_CPU_CAPABILITY=default.
+ROUNDS_ONCE = torch.backends.cpu.get_cpu_capability() != "DEFAULT"
 Batch = tuple[Tensor, Tensor]
 Rule = Callable[..., torch.optim.Optimizer]
 

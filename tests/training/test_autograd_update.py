@@ -9,6 +9,7 @@ from torch import nn, optim
 
 from hogwild.training.autograd_update import AutogradUpdate
 from tests.shared_model import (
+    ROUNDS_ONCE,
     Branches,
     ConvNet,
     Words,
@@ -136,7 +137,7 @@ def test_sparse_embeddings_equal_stock(rule):
     # A momentum buffer that torch keeps sparse is dense here: the same sums, in another order. Adagrad's root is MKL's
     # in torch, and the nearest number here.
     assert largest_difference(ours, plain) <= 1e-5
-    assert same_bits(ours, plain) or rule is not SPARSE["sgd"]
+    assert same_bits(ours, plain) or rule is not SPARSE["sgd"] or not ROUNDS_ONCE
 
 
 def test_sparse_adam_trains_an_embedding():

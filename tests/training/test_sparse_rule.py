@@ -13,6 +13,7 @@ from torch import Tensor, nn, optim
 from hogwild.optimizers import FTRL, RowWiseAdagrad
 from hogwild.training.autograd_update import AutogradUpdate
 from tests.shared_model import (
+    ROUNDS_ONCE,
     attach,
     build,
     largest_difference,
@@ -97,7 +98,7 @@ def test_thirty_updates_equal_those_of_the_rule_itself(name: str, state: str) ->
     kind = name.split(",")[0]
     hardened = ", shared state hardened" if state == "shared" and kind != "SGD" else ""
     assert update.path.startswith(f"rows: {kind} in compiled rows, 2 parameters{hardened}")
-    if kind == "SGD":
+    if kind == "SGD" and ROUNDS_ONCE:
         assert same_bits(ours, plain)
     # Parameters are below 4: a last place is 2.4e-7. The root is rounded otherwise, and so is each sum.
     assert largest_difference(ours, plain) < 30 * 2.4e-7
@@ -291,7 +292,7 @@ def test_a_gradient_that_is_dense_for_once_goes_the_stock_way_for_once() -> None
     data = batches(12)
     assert {int(x[0, 0]) % 2 for x, _ in data} == {0, 1}
     ours, plain, update = side_by_side(Tied, RULES["SGD"], data)
-    assert same_bits(ours, plain)
+    assert same_bits(ours, plain) if ROUNDS_ONCE else largest_difference(ours, plain) < 12 * 2.4e-7
     assert update.path.startswith("rows: ")
 
 
