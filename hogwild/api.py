@@ -49,7 +49,8 @@ def train(
     keywords. Every other keyword is a field of the job file's `train` or `data` section (`procs=4`, `epochs=3`,
     `batch_size=64`), `name`, `seed`, or a section as a dict (`checkpoint={"every_s": 5}`). Examples:
     `model={"freeze": ["conv*"]}` freezes parameters until the call returns; `evaluate={"metrics": ["accuracy", gini]}`
-    uses your function gini(outputs, targets) of all outputs. `collate` (of a list of records) and `transform` (of a
+    uses your function gini(outputs, targets) of all outputs; `lr_schedule` may be one of torch's schedulers over
+    `optimizer`, of which a copy is stepped. `collate` (of a list of records) and `transform` (of a
     batch's inputs and target) may be functions. `optimizer_state` is "auto" (the default), "private" or "shared".
     `resume` continues from the run directory of an earlier call with the same objects.
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict, cast, get_type_hints
 
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
 
 from hogwild.config.field_types import Device, Loaders, Procs, Slots, Threads
@@ -63,7 +64,7 @@ class Keywords(TypedDict, total=False):
     lanes: int | None
     name: str
     seed: int
-    lr_schedule: Fields
+    lr_schedule: Fields | LRScheduler
     evaluate: Fields
     checkpoint: Fields
     supervise: Fields
@@ -107,6 +108,10 @@ def own_functions(settings: dict[str, Any]) -> dict[str, Any]:
         for name in ("collate", "transform"):
             if isinstance(place, dict) and callable(place.get(name)):
                 found[name], place[name] = place[name], {"class_path": path_of(place[name])}
+    schedule = settings.get("lr_schedule")
+    schedule = {"class_path": schedule} if isinstance(schedule, LRScheduler) else schedule
+    if isinstance(schedule, Mapping) and isinstance(scheduler := schedule.get("class_path"), LRScheduler):
+        found["scheduler"], settings["lr_schedule"] = scheduler, {**schedule, "class_path": path_of(scheduler)}
     section = settings.get("evaluate")
     listed = section.get("metrics") if isinstance(section, Mapping) else None
     if not isinstance(listed, list | tuple) or not any(callable(metric) for metric in listed):

@@ -164,6 +164,7 @@ def share_data(
         seed=job.seed,
         accumulate=job.train.accumulate,
         schedule=schedule_of(job, parts.train.plan),
+        stepped=parts.stepped if parts.stepped is not None and parts.stepped.unit != "evaluation" else None,
         fail_on_nan=job.supervise.on_nan == "fail",
         max_staleness=job.train.max_staleness,
         sync_every=job.train.sync_every,

@@ -257,7 +257,8 @@ def _fields(schema: Schema, name: str, kinds: Sequence[Schema]) -> Iterator[str]
     path with its arguments, which is explained once."""
     for kind in kinds:
         if len(kinds) > 1:
-            yield f"### {name}: {kind['properties']['name'].get('const', 'a class path')}\n\n{kind['description']}\n"
+            named = kind["properties"].get("name", {"const": "a scheduler of torch"})
+            yield f"### {name}: {named.get('const', 'a class path')}\n\n{kind['description']}\n"
         yield _table(kind)
         for key, field in kind["properties"].items():
             for below in _sections(schema, field):

@@ -234,12 +234,13 @@ def _nesterov(path: Path, init_args: Mapping[str, Any]) -> Iterator[JobFinding]:
 
 
 def _torch_schedule(name: Any) -> Iterator[JobFinding]:
-    """Refuse torch's schedulers: they are built with an optimizer and count the steps of one worker."""
+    """Refuse torch's schedulers as functions of the number of updates."""
     module, _, last = str(name).rpartition(".")
     if module == "torch.optim.lr_scheduler":
         word = synonyms.word_for(last, SCHEDULES)
         rule = f"must be one of {', '.join(SCHEDULES)}, or your own function of the number of updates"
-        words = f"{rule}: torch's schedulers need an optimizer, got {last!r}" + (f"; write {word}" if word else "")
+        meant = f"class_path: {name}, with its init_args" + (f"; or {word}" if word else "")
+        words = f"{rule}: torch's schedulers need an optimizer, got {last!r}; write {meant}"
         yield JobFinding(("lr_schedule", "name"), words, code="config/unknown-choice")
 
 

@@ -66,12 +66,31 @@ class OwnSchedule(Schedule):
     init_args: InitArgs = Field(default={}, description="Keyword arguments.")
 
 
+class TorchSchedule(Schedule):
+    """A scheduler of torch, stepped on a stand-in of the optimizer; `ReduceLROnPlateau` looks at `evaluate.monitor`."""
+
+    class_path: ClassPath = Field(description="A class of torch.optim.lr_scheduler, or a subclass of its LRScheduler.")
+    init_args: InitArgs = Field(default={}, description="Keyword arguments without the optimizer.")
+    every: Literal["auto", "update", "epoch"] = Field(
+        default="auto",
+        description="What it counts; auto: epochs, for OneCycleLR and CyclicLR updates.",
+    )
+
+    @property
+    def name(self) -> str:
+        return self.class_path
+
+
 def _name_of(value: Any) -> Any:
+    if isinstance(value, Mapping) and "class_path" in value:
+        return None
     return value.get("name", "constant") if isinstance(value, Mapping) else getattr(value, "name", "constant")
 
 
 def _known(value: Any) -> Any:
     name = _name_of(value)
+    if name is None:
+        return value
     if not isinstance(name, str) or (name not in SCHEDULES and "." not in name):
         raise rule(f"must be one of {', '.join(SCHEDULES)}, or a class path", at="name", code="config/unknown-choice")
     return value
@@ -79,6 +98,8 @@ def _known(value: Any) -> Any:
 
 def _kind(value: Any) -> str:
     name = _name_of(value)
+    if name is None or isinstance(value, TorchSchedule):
+        return TAG + "torch"
     return TAG + (name if name in SCHEDULES else "own")
 
 
@@ -88,7 +109,8 @@ LrSchedule = Annotated[
     | Annotated[LinearSchedule, Tag(TAG + "linear")]
     | Annotated[CosineSchedule, Tag(TAG + "cosine")]
     | Annotated[OneCycleSchedule, Tag(TAG + "one_cycle")]
-    | Annotated[OwnSchedule, Tag(TAG + "own")],
+    | Annotated[OwnSchedule, Tag(TAG + "own")]
+    | Annotated[TorchSchedule, Tag(TAG + "torch")],
     Discriminator(_kind),
     BeforeValidator(_known),
 ]

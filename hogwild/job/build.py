@@ -11,15 +11,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
 
 from hogwild.config.field_types import Component
 from hogwild.config.load import Job
+from hogwild.config.schedules import TorchSchedule
 from hogwild.config.schema import Split
 from hogwild.data.locate import set_data_dir
 from hogwild.data.vector_file import unwritable
 from hogwild.devices.discovery import require_cpu
-from hogwild.errors import ModelError, OptimizerError
+from hogwild.errors import ModelError, OptimizerError, UsageError
 from hogwild.feeds.materialise import InTurn, Reader
 from hogwild.formatting import counted
 from hogwild.job.checks import batch_of, check_ranked, inspect
@@ -39,10 +41,11 @@ from hogwild.optimizers import FTRL
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.planning.cpu_plan import Plan, plan_here
 from hogwild.planning.device_placement import CPU, is_on_device, is_open, on_cpu, with_devices
-from hogwild.scheduling.batch_plan import EpochPlan, updates_planned
+from hogwild.scheduling.batch_plan import EpochPlan, StreamPlan, updates_planned
 from hogwild.scheduling.grid_plan import GridPlan, Shape
 from hogwild.training import lr_schedule
 from hogwild.training.autograd_update import AutogradUpdate
+from hogwild.training.torch_schedule import SteppedScheduler
 from hogwild.training.without_dynamo import sparing_the_compiler
 from hogwild.user_code import build as build_component
 
@@ -159,8 +162,34 @@ def from_objects(
             "--format word2vec` will refuse this model's vectors; write the words without white space to export them"
         )
     parts.transform = functions.transform
+    parts.stepped = _stepped(job, parts, functions.scheduler)
     inspect(job, parts, reader)
     return parts
+
+
+def _stepped(job: Job, parts: Parts, scheduler: LRScheduler | None) -> SteppedScheduler | None:
+    """Return the scheduler of torch that the job has, with a note of its steps. Raises UsageError."""
+    config, optimizer = job.lr_schedule, parts.optimizer
+    if not isinstance(config, TorchSchedule):
+        return None
+    if scheduler is not None:
+        stepped = SteppedScheduler.copy_of(scheduler, optimizer, config.every)
+    else:
+        stepped = SteppedScheduler.build(config.class_path, config.init_args, optimizer, config.every)
+    monitor = f" with {job.evaluate.monitor}" if stepped.unit == "evaluation" else ""
+    parts.notes.append(f"lr_schedule: {stepped.name} makes a step after each {stepped.unit}{monitor}")
+    if stepped.unit == "evaluation":
+        wrong = "data.val: without it nothing is evaluated" if parts.val is None else ""
+        wrong = wrong or ("one machine: the nodes of a cluster have rates of their own" if _is_of_cluster(job) else "")
+        if wrong:
+            raise UsageError(f"lr_schedule: {stepped.name} needs {wrong}", code="config/lr-schedule")
+    elif not (isinstance(parts.train.plan, StreamPlan) and parts.train.plan.length is None):
+        stepped.check_length(planned_updates(job, parts.train.plan), job.train.epochs)
+    return stepped
+
+
+def _is_of_cluster(job: Job) -> bool:
+    return job.cluster.engine != "none"
 
 
 def arrange(job: Job, parts: Parts, procs: int, shape: Shape | None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from hogwild.config.field_types import Component
 from hogwild.config.load import Job
@@ -19,6 +20,7 @@ from hogwild.job.source import Source
 from hogwild.job.update_choice import Meetings, UpdateChoice
 from hogwild.metrics import catalog
 from hogwild.metrics.panel import Own, Panel
+from hogwild.training.torch_schedule import SteppedScheduler
 from hogwild.user_code import build, build_callable, resolve
 
 
@@ -46,6 +48,7 @@ class Parts:
     identified: "Future[Identity] | None" = None  # the identity of the data, once a thread has computed it
     component: Component | None = None  # what the model was built from; None: a library caller's object
     memory_format: str = "auto"  # the final memory format of the job
+    stepped: SteppedScheduler | None = None  # a scheduler of torch, instead of a function of the number of updates
 
     @property
     def identity(self) -> Identity:
@@ -94,6 +97,7 @@ class Functions:
     metrics: Mapping[str, str | Own] | None = None
     collate: Callable[..., Any] | None = None
     transform: Transform | None = None
+    scheduler: LRScheduler | None = None  # the caller's own
 
     @classmethod
     def of(cls, job: Job, given: Mapping[str, Any] | None = None) -> "Functions":
@@ -104,6 +108,7 @@ class Functions:
             given["metrics"] if "metrics" in given else _metrics(job),
             given["collate"] if "collate" in given else _built(job.data.collate),
             given["transform"] if "transform" in given else _built(job.data.transform),
+            given.get("scheduler"),
         )
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from hogwild.config.load import Job
+from hogwild.config.schedules import TorchSchedule
 from hogwild.errors import UsageError
 from hogwild.formatting import counted, size
 from hogwild.kernels.fused import FusedUpdate, Side, Streaming, has_numba
@@ -134,6 +135,7 @@ def options_set(job: Job) -> list[tuple[str, str]]:
     asked = [
         ("lr_schedule", "lr_schedule", job.lr_schedule.name != "constant" or job.lr_schedule.warmup_updates > 0),
         ("lr_schedule", "supervise.on_nan: rollback", job.supervise.on_nan == "rollback"),
+        ("torch_schedule", f"lr_schedule: {job.lr_schedule.name}", isinstance(job.lr_schedule, TorchSchedule)),
         ("freeze", "model.freeze", bool(job.model.freeze)),
         ("thaw", "model.freeze until an update", any(not isinstance(entry, str) for entry in job.model.freeze)),
         ("transform", "data.transform", job.data.transform is not None),

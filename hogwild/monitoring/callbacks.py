@@ -96,6 +96,11 @@ class Callbacks:
             mark.set()
         return mark
 
+    def fail(self, error: HogwildError) -> None:
+        """Stop the job for an error that `hogwild.train` then raises."""
+        self.error = self.error or error
+        self.wants_stop = True
+
     def _stop(self) -> None:
         self.wants_stop = True
 

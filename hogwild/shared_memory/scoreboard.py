@@ -99,8 +99,11 @@ class Control(IntEnum):
     FIRST_ITEM = auto()  # items with a lower id were leased before the last rollback and are void
     ELSEWHERE = auto()  # updates of the other nodes of a cluster: for the schedule, not for the staleness
     STILL = auto()  # number of the pause in which nobody writes parameters now; 0: somebody may
+    RATES = auto()  # number of groups whose rates were published; 0: none, those of the start hold
+    FIRST_RATE = 64  # first of the groups' rates, float64
 
 
+MOST_RATES = ROW_WORDS - Control.FIRST_RATE
 TABLE_ROWS = 2 * ITEM_ROWS  # training items, then evaluation items
 ITEM_WORDS = 8
 
@@ -286,6 +289,17 @@ class Scoreboard:
     def set_exchange(self, sync_every: int) -> None:
         """Set `sync_every` (0: direct). Supervisor only, before workers start or while all are parked."""
         self.control[Control.SYNC_EVERY] = sync_every
+
+    def publish_rates(self, rates: Sequence[float]) -> None:
+        """Set the rate of each group, at most MOST_RATES. Supervisor only."""
+        self.floats[self.procs, Control.FIRST_RATE : Control.FIRST_RATE + len(rates)] = rates
+        self.control[Control.RATES] = len(rates)
+
+    def rates(self) -> list[float]:
+        """Return the published rates of the groups; empty if none were published."""
+        count = self.control_words[Control.RATES]
+        found: list[float] = self.floats[self.procs, Control.FIRST_RATE : Control.FIRST_RATE + count].tolist()
+        return found
 
     def go_back(self, updates: int, rollbacks: int, first_item: int) -> None:
         """Set the total to `updates` after `rollbacks` rollbacks; items below `first_item` are void. Supervisor only,

@@ -7,7 +7,7 @@ Lost updates are allowed here and nowhere else: between a worker's read of a par
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -164,6 +164,15 @@ class AutogradUpdate:
         if self._grad_clip is None:
             return self._losses_finite and self._gradients.is_finite()
         return self._losses_finite and math.isfinite(self._gradient_norm())
+
+    def set_groups(self, settings: Sequence[Mapping[str, Any]]) -> None:
+        """Set settings of every group, such as its own rate, from the next update on."""
+        for number, (group, own) in enumerate(zip(self._optimizer.param_groups, settings, strict=True)):
+            group.update({key: value for key, value in own.items() if key != "lr"})
+            if "lr" in own:
+                base = self._base_rates[number]
+                self._base_rates[number] = torch.full_like(base, own["lr"]) if isinstance(base, Tensor) else own["lr"]
+        self._set_rates(1.0)
 
     def apply(self, lr_factor: float | None) -> None:
         """Clip, set every group's rate to its own times `lr_factor`, and write the update into the flats."""

@@ -39,8 +39,11 @@ def schedule_factor(config: ScheduleConfig, planned_updates: int) -> Factor | No
     """
     warmup = config.warmup_updates
     length = max(planned_updates - warmup, 1)
-    if config.name == "constant" and not warmup:
+    is_torch = hasattr(config, "class_path")  # steps the groups' own rates (`torch_schedule.py`)
+    if (config.name == "constant" or is_torch) and not warmup:
         return None
+    if is_torch:
+        return partial(_warmed_up, Constant(length), warmup, 0)
     is_named = config.name in NAMED
     curve = _named(config, length) if is_named else _own(config)
     return partial(_warmed_up, curve, warmup, warmup if is_named else 0) if warmup else curve

@@ -54,7 +54,7 @@ _VALUES = {  # a value -> code, field and rule, what to write
     "lr_schedule.name=torch.optim.lr_scheduler.CosineAnnealingLR": (
         "config/unknown-choice",
         "torch's schedulers need an optimizer",
-        "write cosine",
+        "write class_path: torch.optim.lr_scheduler.CosineAnnealingLR, with its init_args; or cosine",
     ),
     "train.precision=16": ("config/unknown-choice", "fp32, bf16, fp16", "write fp16"),
     "train.precision=bfloat16": ("config/unknown-choice", "fp32, bf16, fp16", "write bf16"),

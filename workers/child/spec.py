@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hogwild.training.evaluator import Evaluator, Scorer
     from hogwild.training.place import CpuPlace
     from hogwild.training.recurrent_state import LaneState
+    from hogwild.training.torch_schedule import SteppedScheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class Rules:
     seed: int
     accumulate: int = 1
     schedule: Callable[[int], float] | None = None
+    stepped: "SteppedScheduler | None" = None  # sets the groups' own rates, which `schedule` multiplies
     fail_on_nan: bool = False
     max_staleness: int | None = None
     sync_every: int = 16  # most batches between two flushes of hot rows

@@ -24,7 +24,7 @@ from workers.child.fused_trainer import Chunks
 from workers.child.profiler import Profile
 from workers.child.spec import Numerics, WorkerSpec
 
-_ELSEWHERE = int(Control.ELSEWHERE)
+_ELSEWHERE, _RATES = int(Control.ELSEWHERE), int(Control.RATES)
 CHECK_BOUND_EVERY = 256  # updates between two checks that parameters are still shared
 # An exchange of slow updates ends early, because the start and deadlock timeouts (supervise) count commits.
 LONGEST_EXCHANGE_NS = 30 * 10**9
@@ -97,6 +97,7 @@ class Trainer:
         self._lanes = numerics.lanes
         self._scorer, self._scores = numerics.scorer, list[list[float]]()
         self._rollbacks = numerics.rollbacks
+        self._rates_of: int | list[float] | None = None  # the steps, or the published rates, that the groups have
 
     def catch_up(self) -> None:
         """Rebuild all private state, as after a resume, if the run has gone back to a checkpoint: the state of the
@@ -274,6 +275,7 @@ class Trainer:
         self.profile.enter("apply")
         if self.worker_spec.compute.loss_names:
             self._open.further.append(self.update.pop_losses())
+        self._follow_rates(item.epoch, made)
         self.update.apply(
             None if self._schedule is None else self._schedule(made + self._board.control_words[_ELSEWHERE])
         )
@@ -286,6 +288,18 @@ class Trainer:
         samples = self._plan.samples_in(stop - batches, stop)
         fresh.samples += samples
         fresh.sample_loss += loss / batches * samples
+
+    def _follow_rates(self, epoch: int, made: int) -> None:
+        """Set the groups' rates: by the scheduler of torch, or as the supervisor has published them."""
+        stepped = self._rules.stepped
+        if stepped is not None:
+            steps = stepped.steps_at(made + self._board.control_words[_ELSEWHERE], epoch)
+            if steps != self._rates_of:
+                self.update.set_groups(stepped.after(steps))
+                self._rates_of = steps
+        elif self._board.control_words[_RATES] and (rates := self._board.rates()) != self._rates_of:
+            self.update.set_groups([{"lr": rate} for rate in rates])
+            self._rates_of = rates
 
     def _is_too_old(self) -> bool:
         return self._staleness > self._most_stale

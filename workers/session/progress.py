@@ -116,10 +116,10 @@ class ProgressRecords:
         self._began_at = self._workers_due_at = now
         self._meter, self._workers_meter = _Meter(session, now), _Meter(session, now)
         self._rates = _Rates()
-        is_ours = session.job.lr_schedule.name in NAMED  # a user's schedule is not called in the supervisor's loop
+        # A user's function is not called in the supervisor's loop.
+        is_ours = session.job.lr_schedule.name in NAMED or session.parts.stepped is not None
         self._curve = schedule_of(session.job, session.queue.plan) if is_ours else None
-        rate = session.parts.optimizer.param_groups[0].get("lr")
-        self._lr = float(rate) if is_ours and isinstance(rate, (int, float)) else None  # the first group's
+        self._shows_lr = is_ours  # the first group's
         self._evaluated_at = session.evaluating.evaluated_at
         self._lane_restarts = session.before.lane_restarts
 
@@ -273,10 +273,11 @@ class ProgressRecords:
         return "running" if session.board.first_commit_s() is not None else "starting"
 
     def _rate_at(self, updates: int) -> float | None:
-        if self._lr is None:
+        rate = self._session.rates.shown(self._session.queue.epoch) if self._shows_lr else None
+        if rate is None:
             return None
         factor = 1.0 if self._curve is None else self._curve(updates)
-        return float(self._lr * factor * 0.5**self._session.divergence.rollbacks)
+        return float(rate * factor * 0.5**self._session.divergence.rollbacks)
 
     def _stream(self, glance: Glance, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the stream's part of status.json; empty without a stream."""

@@ -19,6 +19,7 @@ from hogwild.storage.records import explained
 from hogwild.storage.run_directory import PLACES, RunDir, checkpoints_beside
 from hogwild.training import loss_scaler
 from workers.session.outcome import Before
+from workers.session.rates import first_rates
 from workers.session.session import Session
 
 # The settings that a resumed job may change; any other change would make it another job.
@@ -104,7 +105,7 @@ def restore_state(session: Session, state: dict[str, Any]) -> str | None:
             parts.notes.append(
                 "the checkpoint does not say what data it was made with; only names of rows were compared"
             )
-        check_groups(shared.layout.state, shared.optimizer, state["optimizer"]["param_groups"])
+        check_groups(shared.layout.state, shared.optimizer, first_rates(state["optimizer"]["param_groups"], state))
         session.restore_ledger(state["ledger"])
         session.restore(state)
         loss_scaler.restore(session.board, state.get("scales", []))

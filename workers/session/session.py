@@ -37,6 +37,7 @@ from workers.session.evaluation import Evaluating
 from workers.session.journal import Journal
 from workers.session.node import Node
 from workers.session.outcome import Before, Clock, Due, Outcome
+from workers.session.rates import Rates
 from workers.session.ring_state import RingState
 
 QUARANTINE_SHARE = 0.01  # the job fails if more of its batches are quarantined
@@ -69,10 +70,12 @@ class Session:
     holder: NoHolder = field(default_factory=NoHolder)  # owner of the parameters on a device
     node: Node | None = None  # of a cluster
     divergence: Divergence = field(init=False)
+    rates: Rates = field(init=False)
     _merged_batches: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.procs = self.plan.procs
+        self.rates = Rates(self.parts.optimizer, self.board, self.parts.stepped, is_fused=self.is_fused)
         limits = self.queue.limits  # not self: a reference cycle would keep the job's memory
         self.divergence = Divergence(self.job.supervise.on_nan, lambda: limits.procs)
 
@@ -116,6 +119,8 @@ class Session:
         self.restore_stream(state)
         self.saving.note_saved()
         self.before.samples = self.queue.samples
+        if "rates" in state:
+            self.rates.restore(state["rates"])
         self.divergence.rollbacks = max(self.divergence.rollbacks, state.get("rollbacks", 0))
 
     def restore_ledger(self, ledger: Mapping[str, Any]) -> None:
@@ -299,6 +304,8 @@ class Session:
         if is_best and self.job.checkpoint.keep_best:
             self.saving.want_best()
         values = evaluating.values
+        for old, new in self.rates.evaluated(values.get(evaluating.monitor.name, math.nan)):
+            self.journal.show_message(f"learning rate {old:g} -> {new:g}: {evaluating.monitor.name} has not improved")
         seconds = round(time.monotonic() - (self.clock.paused_since_s or time.monotonic()), 4)  # since all parked
         self.clock.paused_for.append("evaluation")
         position = {"epoch": queue.epoch, "updates": queue.updates, "samples": self.saving.queue.samples}
@@ -323,6 +330,7 @@ class Session:
     def _rest(self) -> dict[str, Any]:
         """Return the contents of a checkpoint besides model, optimizer and ledger."""
         rest: dict[str, Any] = {"seed": self.job.seed, "rollbacks": self.divergence.rollbacks}
+        rest["rates"] = self.rates.state()
         rest["data"], rest["scales"] = self.parts.identity, loss_scaler.state(self.board)
         if self.node is not None:
             rest["cluster"] = self.node.state()
@@ -345,6 +353,8 @@ class Session:
         """Process what threads have merged, copied or written, and stop if a callback asks for it or has raised."""
         self.pause_task.finish()
         self.saving.writer.finish()
+        if (error := self.rates.look()) is not None:
+            self.journal.callbacks.fail(error)
         if self.stop is None and self.journal.callbacks.wants_stop:
             self.stop = Outcome("stopped", "callback")
 
