@@ -44,7 +44,8 @@ class LibSvm(PackedFile):
     Arguments:
         path: file, plain or packed.
         features: their number, if the last ones do not occur in the file; a line with a higher index is bad.
-        one_based: whether indices begin with 1; auto: yes unless there is a 0.
+        one_based: whether indices begin with 1; auto: yes unless there is a 0, here or in the data of the run that this
+            one goes on from.
         labels: real, as written, float32; classes: whole numbers, numbered from 0 on in ascending order, int64; auto is
             real.
         normalise: l2 divides each row by its Euclidean length."""
@@ -70,6 +71,13 @@ class LibSvm(PackedFile):
         self.stream = source if isinstance(source, TextStream) else None
         self.path = source.path if isinstance(source, TextStream) else find_text(who, path, root, advice)
         self.features, self.one_based, self.labels, self.normalise = features, one_based, labels, normalise
+        self.is_one_based: bool | Literal["auto"] = one_based  # as `remember` knows it
+
+    def remember(self, names: Mapping[str, Sequence[Any]]) -> None:
+        """Begin with 0 if the `features` of `names` do, also where this file lacks that feature."""
+        features = names.get("features")
+        if self.one_based == "auto" and isinstance(features, range) and features.start == 0:
+            self.is_one_based = False
 
     @staticmethod
     def for_inputs(arguments: Mapping[str, Any], _: Sequence[str] | None) -> dict[str, Any]:
@@ -80,27 +88,27 @@ class LibSvm(PackedFile):
         return _LibSvmParsing(self, what, like, on_bad_line)
 
     def pieces(self) -> Iterator[tuple[int, bytes, int, int]]:
-        """Yield the text in pieces of whole lines, to predict: the first byte, the text, the numbers of its first line
-        and row. Those of a stream come once they are there. Raises DataError for an empty file."""
+        """Yield the text in pieces of whole lines with a row or more, to predict: the first byte, the text, the numbers
+        of its first line and row. Those of a stream come once they are there. Raises DataError for an empty file."""
         contents = self.stream.lines() if self.stream else TextFile(self.path).lines(0, PIECE)
         begin, line, row = 0, 1, 0
         for content in contents:
-            yield begin, content, line, row
-            begin, line, row = begin + len(content), line + content.count(b"\n"), row + _rows_in(content)
+            if rows := _rows_in(content):
+                yield begin, content, line, row
+            begin, line, row = begin + len(content), line + content.count(b"\n"), row + rows
         if not row:
             raise DataError(f"{self.path}: contains no samples: there is no row", code="data/empty")
 
-    def inputs_in(self, content: bytes, line: int, like: Packed) -> Packed | None:
-        """Return the rows of a piece, with or without labels; None if it has none. `like`: the training data. Raises
-        DataError for a bad line."""
-        parsing = _PieceParsing(self, content, line, like)
-        return parsing.parse(lambda done, size: None).packed if _rows_in(content) else None
+    def inputs_in(self, content: bytes, line: int, like: Packed) -> Packed:
+        """Return the rows of a piece, with or without labels. `like`: the training data. Raises DataError for a bad
+        line."""
+        return _PieceParsing(self, content, line, like).parse(lambda done, size: None).packed
 
 
 class _LibSvmParsing(Parsing):
     source: LibSvm
     kind = "libsvm"
-    options = ("features", "one_based", "labels", "normalise")
+    options = ("features", "is_one_based", "labels", "normalise")
     rules: ClassVar[Mapping[int, str]] = {
         1: "a line begins with its label, a number, not TOKEN",
         2: "behind the label stand pairs index:value, not TOKEN",
@@ -116,6 +124,9 @@ class _LibSvmParsing(Parsing):
         pieces = self._rows(tell)
         self.note_bad_lines(pieces)
         base, features = self._numbering(pieces)
+        if self.source.is_one_based == "auto" and self.like is None:
+            why = "no line has a 0" if base else "a line has a 0"
+            self.notes.append(f"features are numbered from {base} on, as {why} (one_based)")
         packed, labels, twice = self._ordered(pieces, base, features)
         keep = np.ones(packed.samples, bool)
         if unseen := sum(int(piece.found[UNSEEN]) for piece in pieces):
@@ -131,7 +142,7 @@ class _LibSvmParsing(Parsing):
         """Parse the rows as written."""
         least, most = self._bounds()
         pieces = self.pieces(partial(self._piece, least, most), tell, self.begin())
-        if self.source.features is None or self.source.one_based != "auto" or self.like is not None:
+        if self.source.features is None or self.source.is_one_based != "auto" or self.like is not None:
             return pieces
         if _least(pieces) > 0 or _most(pieces) < most:
             return pieces
@@ -158,16 +169,16 @@ class _LibSvmParsing(Parsing):
         if self.like is not None:
             base = int(self.like.names["first"][0])
             return base, base + self.like.spec.sizes["features"] - 1
-        least = 1 if self.source.one_based is True else 0
+        least = 1 if self.source.is_one_based is True else 0
         if self.source.features is None:
             return least, MOST_INDEX
-        return least, self.source.features - (self.source.one_based is False)
+        return least, self.source.features - (self.source.is_one_based is False)
 
     def _numbering(self, pieces: list[Piece]) -> tuple[int, int]:
         """Return (the first feature's index as written, the number of features)."""
         if self.like is not None:
             return int(self.like.names["first"][0]), self.like.spec.sizes["features"]
-        base = int(_least(pieces) > 0) if self.source.one_based == "auto" else int(self.source.one_based)
+        base = int(_least(pieces) > 0) if self.source.is_one_based == "auto" else int(self.source.is_one_based)
         return base, self.source.features or max(1, _most(pieces) + 1 - base)
 
     def _ordered(self, pieces: list[Piece], base: int, features: int) -> tuple[Packed, np.ndarray, np.ndarray]:
@@ -285,7 +296,7 @@ class _PieceParsing(_LibSvmParsing):
 
 def _rows_in(content: bytes) -> int:
     """Return the number of lines that are neither empty nor a comment."""
-    return len(ROW.findall(content))
+    return len(ROW.findall(content.removeprefix(MARK)))
 
 
 def _least(pieces: list[Piece]) -> int:

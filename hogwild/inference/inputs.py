@@ -126,13 +126,10 @@ class SparseLines:
 
     def blocks(self) -> Iterator[InputRows]:
         for _, content, line, row in self.source.pieces():
-            if len((block := self._rows(content, line, row)).names[SAMPLE]):
-                yield block
+            yield self._rows(content, line, row)
 
     def _rows(self, content: bytes, line: int, row: int) -> InputRows:
         packed = self.source.inputs_in(content, line, nothing_like(self.sizes, self.names))
-        if packed is None:
-            return InputRows({SAMPLE: range(0)}, ())
         return InputRows({SAMPLE: range(row, row + packed.samples)}, packed.pick(np.arange(packed.samples)).inputs)
 
 

@@ -81,7 +81,7 @@ class KnownNames:
         unseen: dict[str, list[int]] = {}
         if FEATURES in self.names and "first" in names:
             theirs, first = self.names[FEATURES], int(names["first"][0])
-            if isinstance(theirs, range) and theirs.start == first:
+            if isinstance(theirs, range) and theirs.start >= first:
                 sizes[FEATURES] = max(sizes[FEATURES], theirs.stop - first)
         counts = packed.arrays().get("counts")  # of a text's words
         for kind in self.names.keys() & names.keys() & sizes.keys():

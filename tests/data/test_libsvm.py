@@ -9,12 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from hogwild.data import LibSvm, text_file
+from hogwild.data.libsvm import PIECE
+from hogwild.data.text_file import TextFile
 from hogwild.errors import DataError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
+from hogwild.inference.inputs import SparseLines
+from hogwild.job.row_names import KnownNames
 
 GOOD = "1 1:1 3:2\n-1 2:0.5 3:-1e-1 4:3\n1 3:7\n"
 
@@ -68,6 +73,37 @@ def test_indices_begin_with_one_unless_a_zero_is_there(file: Path) -> None:
     data = packed(file, "1 0:1\n0 4:2\n")
     assert (data.spec.sizes["features"], list(data.names["first"]), rows(data)) == (5, [0], [{0: 1.0}, {4: 2.0}])
     assert packed(file, GOOD, one_based=False).spec.sizes["features"] == 5
+
+
+def test_the_first_feature_stays_the_first_where_the_next_data_lack_it(file: Path) -> None:
+    def next_run(names: dict[str, Any], many: int, text: str, **options: Any) -> tuple[int, int, list[Any]]:
+        known = KnownNames.kept({"names": names, "sizes": {"features": many}}, "keep")
+        file.write_text(text)
+        dataset = LibSvm(file, **options)
+        dataset.remember(known.names)
+        data, _ = known.extend(dataset.pack(InTurn(0)))
+        return int(data.names["first"][0]), data.spec.sizes["features"], rows(data)
+
+    assert next_run({"first": [0]}, 5, "1 1:1\n0 3:2\n") == (0, 5, [{1: 1.0}, {3: 2.0}])
+    assert next_run({"first": [0]}, 5, "1 1:1\n0 3:2\n", features=5) == (0, 5, [{1: 1.0}, {3: 2.0}])
+    assert next_run({"first": [1]}, 5, "1 1:1\n0 3:2\n") == (1, 5, [{0: 1.0}, {2: 2.0}])
+    assert next_run({"first": [1]}, 5, "1 0:1\n0 3:2\n") == (0, 6, [{0: 1.0}, {3: 2.0}])
+    assert next_run({"first": [0]}, 5, "1 1:1\n0 3:2\n", one_based=True)[0] == 1
+    notes = LibSvm(file).parsing("data.train", None, "fail").parse(lambda *_: None).notes
+    assert notes == (f"{file}: features are numbered from 1 on, as no line has a 0 (one_based)",)
+
+
+def test_a_comment_of_any_length_is_no_block_of_inputs(file: Path) -> None:
+    long = "".join(f"# {n} {'long ' * 20}\n" for n in range(2 * PIECE // 100))
+    trained = packed(file, GOOD)
+    for text in (f"{long}1 1:1\n2:2\n{long}0 3:3 # last\n{long}", f"\ufeff# {'x' * 3 * PIECE}\n1:1\n2:2\n3:3\n"):
+        file.write_text(text)
+        source = LibSvm(file)
+        inputs = SparseLines(source, trained.spec.sizes, trained.names, TextFile(file))
+        blocks = [inputs.read(cut) for cut in inputs.cuts()]
+        assert [row for block in blocks for row in block.names["sample"]] == [0, 1, 2]
+        assert all(len(block.names["sample"]) == len(block.inputs[1]) for block in blocks)
+        assert torch.cat([block.inputs[0] for block in blocks]).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n", ""])
