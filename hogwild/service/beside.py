@@ -21,7 +21,7 @@ NAMED = 5  # of those that are not copied
 class Beside:
     """What a job file's folder offers to the job's own code: `modules`, relative path -> text, are its .py files and
     those of packages (folders with an __init__.py); `others` -> content are small files beside them and in further
-    folders, such as a vocabulary. `left_out`: what is not copied. Without a module there is no code that opens any."""
+    folders, such as a vocabulary. `left_out`: what is not copied. Without a .py file no code of the job opens any."""
 
     modules: dict[str, str]
     others: dict[str, bytes]
@@ -52,7 +52,7 @@ class Beside:
                     left_out += [f"more of {entry.name}/"] * (len(below) > MOST_IN_FOLDER)
                 elif entry.is_file() and _may_be_wanted(entry):
                     others.append(entry)
-        if not found.modules:
+        if not found.modules and not any(file.suffix == ".py" for file in others):
             return found
         left = min(MOST_OF_OTHERS, MOST_BYTES - total)
         for file in sorted(others, key=_bytes):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hogwild.errors import ServiceError, UsageError
+from hogwild.service.beside import Beside
 from hogwild.service.folders import FORMAT, StateFolder, check_files
 from hogwild.service.states import VERSION, JobRecord
 from hogwild.service.store import Store
@@ -218,3 +219,13 @@ def test_more_than_ten_mebibytes_are_refused() -> None:
     check_files({"a.py": b"x" * (10 << 20)})
     with pytest.raises(UsageError, match="10 MiB"):
         check_files({"a.py": b"x" * (10 << 20), "b.py": b"y"})
+
+
+def test_only_code_of_the_jobs_own_has_files_copied_for_it(tmp_path: Path) -> None:
+    for name in ("words.txt", "data/rows.csv", ".secret", "runs/old/model.pt", "spaces/__pycache__/a.pyc"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    assert Beside.of(tmp_path, 0) == Beside({}, {}, [])
+    (tmp_path / "spaces" / "mine.py").write_text("")  # a package without __init__.py
+    assert Beside.of(tmp_path, 0).others.keys() == {"words.txt", "data/rows.csv", "spaces/mine.py"}
+    assert Beside.of(tmp_path, 10 << 20).left_out == ["data/rows.csv (1 B)", "words.txt (1 B)"], "the job file is large"
