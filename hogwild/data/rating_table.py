@@ -92,7 +92,7 @@ class RatedParsing(Parsing):
         found = {}
         for kind, path in getattr(self.source, "feature_files", {}).items():
             side, before = kind.removesuffix("s"), len(names[kind])
-            given = read_features(path)
+            given = read_features(path, self.encoding)
             if not given:
                 raise DataError(f"{path}: the file has no features", code="data/empty")
             names[kind], names[f"{side}_features"], found[MEMBERSHIPS[side]] = with_features(names[kind], given)

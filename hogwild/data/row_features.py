@@ -11,31 +11,42 @@ import numpy as np
 
 from hogwild.data.file_kind import text_of
 from hogwild.data.ids import WHITE, IdRows
+from hogwild.data.rating_form import COMMENT, LOOKED_AT, comments_before, recognised
 from hogwild.errors import DataError
 
-RULE = "a line must be NAME, FEATURE and perhaps a WEIGHT, a number, separated by tabs, or by commas in all lines"
+RULE = "a line must be NAME, FEATURE and perhaps a WEIGHT, a number, separated by tabs, or by commas, ; or |"
 HIGHEST = float(np.finfo(np.float32).max)
 
 
-def read_features(path: Path) -> dict[tuple[str, str], float]:
-    """Return the weights of (name, feature) pairs, in the file's order; those of a repeated pair are added up. A first
-    line whose second field is `feature` is a header. Raises DataError with file and line."""
-    text = text_of(path, "table")
+def read_features(path: Path, encoding: str = "utf-8") -> dict[tuple[str, str], float]:
+    """Return the weights of (name, feature) pairs, in the file's order; those of a repeated pair are added up. Comments
+    before the first line, and a header, are left out: its second field is `feature`, or its first one is a name of a
+    column of users or items. Raises DataError with file and line."""
+    text = text_of(path, "table", encoding).split("\n")
+    before = comments_before([line.encode() for line in text[:LOOKED_AT]])
+    delimiter = next((sign for sign in "\t,;|" if sign in "".join(text[before : before + 1])), "\t")
     found: dict[tuple[str, str], float] = {}
-    has_tabs = "\t" in text.lstrip("\r\n").partition("\n")[0]
-    file = io.StringIO(text)
-    lines = csv.reader(file, strict=True)
-    if has_tabs:
-        lines = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+    rows = io.StringIO("\n" * before + "\n".join(text[before:]), newline="")
+    lines = csv.reader(rows, delimiter=delimiter, strict=True)
     for fields in _parsed(lines, path):
         fields = [field.strip(WHITE) for field in fields]
-        if not any(fields) or (lines.line_num == 1 and [field.lower() for field in fields[1:2]] == ["feature"]):
+        if not any(fields) or (lines.line_num == before + 1 and _is_header(fields)):
             continue
+        if COMMENT.match(fields[0].encode()):
+            raise DataError(
+                f"{path}:{lines.line_num}: {fields}: a line must not begin as a comment", code="data/bad-value"
+            )
         if len(fields) not in (2, 3) or not (fields[0] and fields[1]):
             raise DataError(f"{path}:{lines.line_num}: {fields}: {RULE}", code="data/bad-value")
         pair = fields[0], fields[1]
         found[pair] = _weight(fields[2] if len(fields) > 2 else "1", found.get(pair, 0.0), path, lines.line_num)
     return found
+
+
+def _is_header(fields: list[str]) -> bool:
+    return [field.lower() for field in fields[1:2]] == ["feature"] or max(
+        recognised(fields[:1])[what] for what in ("user", "item")
+    ) == 0
 
 
 def _parsed(lines: Any, path: Path) -> Iterator[list[str]]:

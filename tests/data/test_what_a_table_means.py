@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hogwild.data import Ratings, Triples
+from hogwild.data.row_features import read_features
 from hogwild.errors import DataError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
@@ -157,6 +158,34 @@ def test_triples_have_headers_comments_and_quotation_marks_too(file: Path) -> No
     for text, words in (("a\tb\tc\n# x\ty\tz\n", "line 2: a line must not begin as a comment"),):
         with pytest.raises(DataError, match=words):
             triples(file, text)
+
+
+FEATURES: Mapping[str, str] = {
+    "plain": "i1\tso, so\ni2\told\t0.5\n",
+    "a header": "item\tfeature\tweight\ni1\tso, so\ni2\told\t0.5\n",
+    "a header without the word": "movieId\tgenre\ni1\tso, so\ni2\told\t0.5\n",
+    "comments": "# of May\n\n# name feature\ni1\tso, so\ni2\told\t0.5\n",
+    "quotation marks": '"i1"\t"so, so"\n"i2"\t"old"\t0.5\n',
+    "commas": '\ufeffi1,"so, so"\r\ni2,old,0.5\r\n',
+}
+
+
+@pytest.mark.parametrize("what", FEATURES)
+def test_files_of_features_follow_the_same_rules(what: str, file: Path) -> None:
+    file.write_text(FEATURES[what])
+    assert read_features(file) == {("i1", "so, so"): 1.0, ("i2", "old"): 0.5}
+
+
+def test_features_are_text_in_the_encoding_of_the_ratings(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "kinds.tsv").write_bytes('1\tAmélie\n2\t"""Heroes"""\n'.encode("latin-1"))
+    file.write_text("user,item,rating\n1,1,3\n1,2,4\n")
+    data = Ratings(file, item_features=tmp_path / "kinds.tsv", encoding="latin-1").pack(InTurn(0))
+    assert data.names["item_features"] == ['"Heroes"', "Amélie"]
+    with pytest.raises(DataError, match=r"kinds.tsv: line 1: b'\\xe9' is not utf-8 text; .* set encoding: latin-1"):
+        Ratings(file, item_features=tmp_path / "kinds.tsv").pack(InTurn(0))
+    (tmp_path / "kinds.tsv").write_text("1\tgood\n# 2\tbad\n")
+    with pytest.raises(DataError, match=r"kinds.tsv:2: .* must not begin as a comment"):
+        Ratings(file, item_features=tmp_path / "kinds.tsv").pack(InTurn(0))
 
 
 IDS = st.text(st.sampled_from("abz07 ,;\"'#%é."), min_size=1, max_size=5)
