@@ -38,7 +38,7 @@ from hogwild.feeds.packed import Packed
 from hogwild.job.identity import identity_of, names_beside, read_names
 from hogwild.job.parameter_groups import no_match
 from hogwild.job.pretrained import NamedVectors
-from hogwild.job.row_names import FEATURES, KnownNames, Move, Rows, matched, moved, names_by_kind, rows_of
+from hogwild.job.row_names import FEATURES, KnownNames, Move, Rows, matched, moved, names_by_kind, renamed, rows_of
 from hogwild.parameters import state_dicts
 from hogwild.parameters.state_layout import initial_state
 from hogwild.parameters.trial_step import parameters_of
@@ -166,22 +166,29 @@ def load_initial(
     ours = names_by_kind(names)
     if path.is_file() and path.suffix != SAFETENSORS and has_vectors(path):
         vectors = NamedVectors.of_file(path, ours)
-        return _by_name(path, model, vectors, skip, ours, rows_of(component, model, names))
-    saved, theirs, state = read_tensors(path)
+        return _by_name(path, model, vectors, skip, ours, rows_of(component, names))
+    saved, there, state = read_tensors(path)
+    theirs = names_by_kind(there)
     recorded = state.get("data", {}).get("names")
-    own = model.state_dict()
+    own, rows = model.state_dict(), rows_of(component, names)
+    others = renamed(rows_of(component, there), rows) if theirs else {}
+    saved = {new: value for name, value in saved.items() if (new := others.get(name, name)) is not None}
     left_out = _skipped(skip, [*own, *(name for name in saved if name not in own)])
     chosen = {name: value for name, value in saved.items() if name in own and name not in left_out}
     if not any(isinstance(value, Tensor) for value in chosen.values()):
-        if found := NamedVectors.of_run(saved, theirs):
-            return _by_name(path, model, found, skip, ours, rows_of(component, model, names))
+        try:
+            found = NamedVectors.of_run(saved, theirs, _rows_there(path, there))
+        except ModelError as error:
+            raise ModelError(f"model.init_from: {path}: {error}", code=error.code) from None
+        if found is not None:
+            return _by_name(path, model, found, skip, ours, rows)
         raise _mismatch(path, _nothing_fits(saved, own))
     if not theirs and recorded == identity_of(names)["names"]:
         theirs = ours
-    if FEATURES not in theirs:  # numbers, not names
+    if FEATURES not in theirs and isinstance(ours.get(FEATURES), range):  # numbers, not names
         ours.pop(FEATURES, None)
     try:
-        moves, counts = matched(model, chosen, ours, theirs, rows_of(component, model, names), unseen or {})
+        moves, counts = matched(model, chosen, ours, theirs, rows, unseen or {})
     except ModelError as error:
         raise ModelError(f"model.init_from: {path}: {error}; or add it to skip", code=error.code) from None
     for name, moving in moves.items():
@@ -203,10 +210,18 @@ def load_initial(
     if not given.optimizer_state or "optimizer_names" not in state:
         return InitialValues(note)
     rule = state["optimizer"]
-    by_param = {state["optimizer_names"][index]: part for index, part in rule["state"].items()}
+    their = state["optimizer_names"]
+    by_param = {others.get(their[index], their[index]): part for index, part in rule["state"].items()}
     return InitialValues(
         note, {name: part for name, part in by_param.items() if name in chosen}, rule["param_groups"], moves
     )
+
+
+def _rows_there(path: Path, names: Mapping[str, Any]) -> Rows:
+    """Return the kinds of rows of the run's own model; {} if it cannot be built again."""
+    with suppress(HogwildError):
+        return rows_of(recorded(path if (path / RESOLVED).exists() else path.parent.parent)[0].model, names)
+    return {}
 
 
 def _by_name(
@@ -224,7 +239,7 @@ def _by_name(
     return InitialValues(f"model.init_from: {path}: {note}")
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Sequence[Any]], Mapping[str, Any]]:
+def read_tensors(path: Path) -> tuple[dict[str, Any], Mapping[str, Any], Mapping[str, Any]]:
     """Return (name -> tensor on the CPU, and modules' extra state, from a state_dict, a .safetensors file, a checkpoint
     or a run directory; names of its rows, from a names.json beside it or its run's; the checkpoint's whole state).
     Raises ModelError, CheckpointError, RunError."""
@@ -237,7 +252,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Sequence[Any]], 
         else:
             _look_whether_it_came(path)
             saved = _safetensors(path) if path.suffix == SAFETENSORS else _state_dict(path)
-        return saved, names_by_kind(names_beside(folder, state)), state
+        return saved, names_beside(folder, state), state
     except (OSError, EOFError, ValueError, RuntimeError, AttributeError, pickle.UnpicklingError) as error:
         raise _unreadable(path, f"cannot be read: {error}") from error
 

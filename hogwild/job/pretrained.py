@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hogwild.data.vector_file import VectorFile
 from hogwild.errors import ModelError
-from hogwild.job.row_names import CLASSES, FEATURES, Names, Rows
+from hogwild.job.row_names import CATEGORIES, CLASSES, FEATURES, FIELDS, Names, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,26 @@ class NamedVectors:
         return cls(found.words, torch.from_numpy(found.matrix), found.total)
 
     @classmethod
-    def of_run(cls, saved: Mapping[str, Any], theirs: Names) -> "NamedVectors | None":
-        """Return the first table of a run that has a row for each name of a kind; None if there is none."""
-        for value in saved.values():
-            for kind in _kinds(theirs) if isinstance(value, Tensor) and value.dim() == 2 else ():
-                if len(value) == len(theirs[kind]):
-                    return cls([*map(str, theirs[kind])], value, len(value), kind)
+    def of_run(cls, saved: Mapping[str, Any], theirs: Names, rows: Rows) -> "NamedVectors | None":
+        """Return the first table of a run that has a row for each name of a kind; None if there is none. `rows`: of the
+        run's model. Raises ModelError if two kinds have as many names and nothing says which it is."""
+        for name, value in saved.items():
+            is_table, known = isinstance(value, Tensor) and value.dim() == 2, rows.get(name, {}).get(0, {})
+            kinds = [kind for kind in _kinds(theirs) if is_table and len(value) == len(theirs[kind])]
+            kinds = [kind for kind in kinds if kind in known] if known else kinds
+            if len(kinds) > 1:
+                raise ModelError(
+                    f"{name} has {len(value):,} rows there, and there are as many {' and '.join(kinds)}: nothing says "
+                    "for which of them its rows stand",
+                    code="model/init-names",
+                )
+            if kinds:
+                return cls([*map(str, theirs[kinds[0]])], value, len(value), kinds[0])
         return None
 
     def put_into(self, model: nn.Module, skipped: set[str], ours: Names, rows: Rows) -> str:
         """Copy the vectors of known names into the model; return a note with the counts. Raises ModelError."""
-        tables = [one for one in _tables(model, ours, rows) if one[0] not in skipped and self.kind in (None, one[1])]
+        tables = [one for one in _tables(model, skipped, ours, rows) if self.kind in (None, one[1])]
         name, kind = self._first_known(tables, ours)
         table, places = model.get_parameter(name), {each: row for row, each in enumerate(self.names)}
         if table.shape[1] != self.matrix.shape[1]:
@@ -84,15 +93,25 @@ def _mismatch(why: str) -> ModelError:
 
 
 def _kinds(names: Names) -> list[str]:
-    return [kind for kind in names if kind not in (FEATURES, CLASSES)]
+    return [kind for kind in names if kind not in (FEATURES, CLASSES, FIELDS, CATEGORIES)]
 
 
-def _tables(model: nn.Module, ours: Names, rows: Rows) -> Iterator[tuple[str, str]]:
-    """Yield (parameter, kind) of each embedding that has a row for each name of a kind of the data."""
+def _tables(model: nn.Module, skipped: set[str], ours: Names, rows: Rows) -> Iterator[tuple[str, str]]:
+    """Yield (parameter, kind) of each embedding that has a row for each name of a kind of the data. Raises ModelError
+    if it may be either of two kinds."""
     for path, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             name = f"{path}.weight" if path else "weight"
-            known = rows.get(name, {}).get(0, ("", 0))[0]
-            for kind in _kinds(ours):
-                if module.num_embeddings == len(ours[kind]) and known in ("", kind):
-                    yield name, kind
+            if name in skipped:
+                continue
+            known = rows.get(name, {}).get(0, {})
+            kinds = [kind for kind in _kinds(ours) if module.num_embeddings == len(ours[kind])]
+            yield from ((name, kind) for kind in kinds if kind in known)
+            if not known and len(kinds) > 1:
+                raise ModelError(
+                    f"{name} has {module.num_embeddings:,} rows, and there are as many {' and '.join(kinds)}: nothing "
+                    "says for which of them its rows stand; name the model's argument for their number after the kind, "
+                    "or add it to skip",
+                    code="model/init-names",
+                )
+            yield from ((name, kind) for kind in kinds if not known)

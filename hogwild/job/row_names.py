@@ -1,5 +1,5 @@
-"""Rows of a model by name: of users, items, words, entities, features, classes. A run that begins with another run's
-model takes a row's values, and its optimizer state, by its name, never by its number.
+"""Rows of a model by name: of users, items, words, entities, features, fields, columns, categories, classes. A run
+that begins with another run's model takes a row's values, and its optimizer state, by its name, never by its number.
 
     another run's names ── those to keep ──> behind the data's own names: the rows of the new model
     kind of rows of each dimension of each tensor ── common names ──> moves: (dimension, rows there, rows here)"""
@@ -24,9 +24,12 @@ from hogwild.storage.run_directory import NAMES
 from hogwild.user_code import build, resolve
 
 Names = Mapping[str, Sequence[Any]]  # by kind: users, items, words, …
-Rows = Mapping[str, Mapping[int, tuple[str, int]]]  # tensor -> dimension -> its kind, and the rows of each
+# tensor -> dimension -> kind -> (rows of each name, number that the model's argument gives)
+Rows = Mapping[str, Mapping[int, Mapping[str, tuple[int, int]]]]
 Move = tuple[int, Tensor, Tensor]  # dimension; rows there; the same names' rows here
 FEATURES, CLASSES, WORDS, FIELDS = "features", "classes", "words", "fields"
+CATEGORIES, CATEGORY = "categories", "category "  # columns; before the name of one: its values
+NO_TABLES = (nn.Linear, nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RNNBase)
 NOT_KEPT = (CLASSES, FIELDS)  # a row without samples, or without a column
 LIMITS = {"keep": float("inf"), "drop": 0}  # runs that a row stays without a sample
 
@@ -134,27 +137,74 @@ def require_one_form(kind: str, gone: Iterable[Any], new: Iterable[Any]) -> None
 # ---- rows of both models --------------------------------------------------------------------------------------------
 
 
-def rows_of(spec: Component | None, model: nn.Module, names: Mapping[str, Any] | None) -> Rows:
-    """Find the kind of rows that each dimension of `model` counts, by building it without memory for more rows of each
-    kind. Omits kinds for which that fails. `names`: of the data, with the sizes that the model took from there."""
-    found: dict[str, dict[int, tuple[str, int]]] = {}
+def rows_of(spec: Component | None, names: Mapping[str, Any] | None) -> Rows:
+    """Find the kinds of rows that each dimension of the model counts, by building it without memory for more rows of
+    each kind. Omits kinds for which that fails. `names`: of the data, with the sizes that the model took from there."""
+    found: dict[str, dict[int, dict[str, tuple[int, int]]]] = {}
     if spec is None or names is None:
         return found
     parameters = inspect.signature(resolve(spec.class_path)).parameters
     arguments = {kind: size for kind, size in names["sizes"].items() if kind in parameters} | spec.init_args
-    for kind in (kind for kind in names_by_kind(names) if isinstance(arguments.get(kind), int)):
-        more = arguments[kind] + 64  # this number also reveals rounded-up sizes
-        larger = spec.model_copy(update={"init_args": arguments | {kind: arguments[kind] + more}})
-        with suppress(HogwildError), torch.random.fork_rng(devices=[]), torch.device("meta"):
-            built = build(larger).state_dict()
-            for name, own in model.state_dict().items():
-                places = found.setdefault(name, {})
-                for place, (size, grown) in enumerate(zip(_shape(own), _shape(built.get(name)), strict=False)):
-                    if grown != size and place in places:  # depends on both kinds
-                        places[place] = (f"{places[place][0]} and {kind}", 0)
-                    elif grown != size:
-                        places[place] = (kind, (grown - size) // more if (grown - size) % more == 0 else 0)
+    own = _shapes(spec, arguments)
+    for kind in names_by_kind(names):
+        count, more, larger = _grown(kind, names, arguments)
+        built = _shapes(spec, larger) if larger else {}
+        for name in built.keys() & own.keys():
+            for place, (size, grown) in enumerate(zip(own[name], built[name], strict=False)):
+                if grown != size:
+                    times = (grown - size) // more if (grown - size) % more == 0 else 0
+                    found.setdefault(name, {}).setdefault(place, {})[kind] = times, count
     return found
+
+
+def _grown(kind: str, names: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[int, int, dict[str, Any]]:
+    """Return a model's number of rows of a kind, how many more, and its arguments with these more; {} if it takes no
+    such number."""
+    listed = arguments.get(CATEGORIES)
+    if kind.startswith(CATEGORY) and isinstance(listed, list):
+        place = [*names["names"][CATEGORIES]].index(kind.removeprefix(CATEGORY))
+        if place < len(listed):
+            more = listed[place] + 64
+            return (
+                listed[place],
+                more,
+                {CATEGORIES: [*listed[:place], listed[place] + more, *listed[place + 1 :]]}
+                | {key: value for key, value in arguments.items() if key != CATEGORIES},
+            )
+    if kind == CATEGORIES and isinstance(listed, list):
+        more = len(listed) + 64
+        return len(listed), more, {**arguments, CATEGORIES: [*listed, *[3] * more]}
+    for argument in ("classes", "outputs") if kind == CLASSES else (kind,):
+        if isinstance(size := arguments.get(argument), int):
+            more = size + 64  # this number also reveals rounded-up sizes
+            return size, more, {**arguments, argument: size + more}
+    return 0, 1, {}
+
+
+def _shapes(spec: Component, arguments: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    with suppress(HogwildError), torch.random.fork_rng(devices=[]), torch.device("meta"):
+        built = build(spec.model_copy(update={"init_args": arguments})).state_dict()
+        return {name: _shape(value) for name, value in built.items()}
+    return {}
+
+
+def renamed(theirs: Rows, ours: Rows) -> dict[str, str | None]:
+    """Return the names here of tensors whose number in a list follows from a category's place among the columns, by
+    their names there; None for those of a category that is gone."""
+
+    def tables(rows: Rows) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name, places in sorted(rows.items()):
+            for kind in {kind for each in places.values() for kind in each if kind.startswith(CATEGORY)}:
+                found.setdefault(kind, []).append(name)
+        return found
+
+    old, new = tables(theirs), tables(ours)
+    moves = dict[str, str | None]()
+    for kind, names in old.items():
+        here = new.get(kind, [])
+        moves |= dict(zip(names, here if len(here) == len(names) else [None] * len(names), strict=True))
+    return {name: other for name, other in moves.items() if name != other}
 
 
 def matched(
@@ -166,33 +216,90 @@ def matched(
     unseen: Mapping[str, Sequence[int]],
 ) -> tuple[dict[str, list[Move]], list[str]]:
     """Return the moves of rows, by tensor, for those tensors of `saved` whose rows stand for `theirs`; and a text with
-    the counts of each kind. `unseen` as from `KnownNames.extend`. Raises ModelError for rows with unknown names, or two
-    of one name."""
+    the counts of each kind of which rows are moved. `unseen` as from `KnownNames.extend`. Raises ModelError for rows
+    with unknown names, two of one name, and names that changed though no row of theirs can be found."""
     changed = {kind: names for kind, names in ours.items() if theirs.get(kind) != names}
-    pairs = {kind: _places(kind, theirs[kind], names) for kind, names in changed.items() if kind in theirs}
-    unclear = changed.keys() - {kind for places in rows.values() for kind, _ in places.values()}
-    own, found = model.state_dict(), dict[str, list[Move]]()
+    pairs = {kind: (torch.arange(len(names)),) * 2 for kind, names in ours.items() if kind not in changed}
+    pairs |= {kind: _places(kind, theirs[kind], names) for kind, names in changed.items() if kind in theirs}
+    unclear = changed.keys() - {kind for places in rows.values() for each in places.values() for kind in each}
+    own, found, told = model.state_dict(), dict[str, list[Move]](), set[str]()
+    spare = dict[str, tuple[str, int, int]]()  # kind -> a table that may have rows of it
     for name, value in saved.items():
         moves: list[Move] = []
         for place, (here, there) in enumerate(zip(_shape(own[name]), _shape(value), strict=False)):
-            alike = ((kind, 0) for kind in unclear if here == len(ours[kind]) or there == len(theirs.get(kind, ())))
-            kind, times = rows.get(name, {}).get(place) or next(alike, ("", 0))
-            if not changed.keys() & set(kind.split(" and ")):
+            kinds = rows.get(name, {}).get(place, {})
+            for kind in unclear if not kinds else ():
+                many = len(theirs.get(kind, ())), len(ours[kind])
+                if there == many[0] or here == many[1]:
+                    kinds = {kind: (0, 0)}
+                elif _may_count(model, name, place, kind, (there, here), many):
+                    spare.setdefault(kind, (name, there, here))
+            if not changed.keys() & kinds.keys():
                 continue
-            many = (len(theirs.get(kind, ())), len(ours.get(kind, ())))
-            is_known = kind in pairs and (times == 1 or (times > 1 and kind in getattr(model, "in_blocks", ())))
-            if not is_known or (there, here) != (times * many[0], times * many[1]):
-                why = f"which differ now: none of {there:,} in the file can be matched to the {here:,} here"
-                if not theirs:
-                    why = f"but no {NAMES} beside it or in its run names them; put that file there"
-                raise ModelError(f"{name} has rows for {kind}, {why}", code="model/init-names")
-            blocks = torch.arange(times)[:, None]
-            old, new = ((blocks * count + rows).flatten() for count, rows in zip(many, pairs[kind], strict=True))
-            moves.append((place, old, new))
+            move = _move(model, kinds, (there, here), pairs, ours, theirs)
+            if move is None:
+                raise _untold(name, " and ".join(kinds), there, here, theirs)
+            moves.append((place, *move))
+            told |= changed.keys() & kinds.keys()
         if moves:
             found[name] = moves
-    counts = ((kind, len(old), len(ours[kind]), len(theirs[kind])) for kind, (old, _) in pairs.items())
+    for kind, (name, there, here) in spare.items():
+        if kind not in told:
+            raise _untold(name, kind, there, here, theirs)
+    counts = ((kind, len(pairs[kind][0]), len(ours[kind]), len(theirs[kind])) for kind in changed if kind in told)
     return found, [_counted(*counted, len(unseen.get(counted[0], ()))) for counted in counts]
+
+
+def _untold(name: str, kind: str, there: int, here: int, theirs: Names) -> ModelError:
+    why = f"which differ now: none of {there:,} in the file can be matched to the {here:,} here"
+    if not theirs:
+        why = f"but no {NAMES} beside it or in its run names them; put that file there"
+    return ModelError(f"{name} has rows for {kind}, {why}", code="model/init-names")
+
+
+def _may_count(
+    model: nn.Module, name: str, place: int, kind: str, sizes: tuple[int, int], many: tuple[int, int]
+) -> bool:
+    """Return whether a dimension may count rows of a kind that no argument of the model counts: the first one of a
+    table with as many rows or more, or one with several numbers for each field. `sizes`, `many` names: there, here."""
+    if kind in (FIELDS, CATEGORIES):
+        return all(size % max(1, count) == 0 for size, count in zip(sizes, many, strict=True))
+    owner = model.get_submodule(name.rpartition(".")[0])
+    is_table = place == 0 and not isinstance(owner, NO_TABLES) and kind not in (CLASSES, FEATURES)
+    return is_table and all(size >= count for size, count in zip(sizes, many, strict=True))
+
+
+def _move(
+    model: nn.Module,
+    kinds: Mapping[str, tuple[int, int]],
+    sizes: tuple[int, int],
+    pairs: Mapping[str, tuple[Tensor, Tensor]],
+    ours: Names,
+    theirs: Names,
+) -> tuple[Tensor, Tensor] | None:
+    """Return the rows there and here of the same names, in a dimension of `sizes` (there, here); None if it cannot be
+    told. A model of ours says in `side_by_side` which kinds stand behind one another in a dimension, in `in_blocks` and
+    `in_runs` how several numbers of a row lie."""
+    ordered = [kind for kind in getattr(model, "side_by_side", ()) if kind in kinds] if len(kinds) > 1 else [*kinds]
+    if len(ordered) != len(kinds) or not kinds.keys() <= pairs.keys():
+        return None
+    found: tuple[list[Tensor], list[Tensor]] = [], []
+    ends = [0, 0]
+    for kind in ordered:
+        (times, argument), counts = kinds[kind], (len(theirs[kind]), len(ours[kind]))
+        for side, (count, rows) in enumerate(zip(counts, pairs[kind], strict=True)):
+            numbers = torch.arange(times)
+            if times > 1 and kind in getattr(model, "in_runs", ()):
+                rows = (rows[:, None] * times + numbers).flatten()
+            elif times > 1 and kind in getattr(model, "in_blocks", ()):
+                rows = (numbers[:, None] * count + rows).flatten()
+            elif times != 1:
+                return None
+            found[side].append(rows + ends[side])
+            ends[side] += times * count
+    # A table of more rows than names: as its argument says, from the first row on.
+    has_spare = len(ordered) == 1 and times == 1 and sizes[1] == argument > counts[1] and sizes[0] >= counts[0]
+    return (torch.cat(found[0]), torch.cat(found[1])) if tuple(ends) == sizes or has_spare else None
 
 
 def _counted(kind: str, kept: int, here: int, there: int, unseen: int) -> str:

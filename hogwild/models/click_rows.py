@@ -29,6 +29,8 @@ from hogwild.models.sparse_linear import (
 class _FieldRows(SparseRows):
     """Base class of both models."""
 
+    in_runs = ("fields",)  # the numbers of a field are adjacent
+
     def __init__(self, features: int, fields: int, sparse: bool) -> None:
         super().__init__()
         self.fields, self.sparse = fields, sparse

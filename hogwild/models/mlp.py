@@ -63,6 +63,8 @@ class Tabular(nn.Module):
         width: numbers of the learnt vector of a category.
         dropout: probability of dropping a hidden value during training."""
 
+    side_by_side, in_runs = ("features", "categories"), ("categories",)  # inputs of the first layer
+
     def __init__(
         self,
         features: int,

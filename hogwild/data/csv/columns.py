@@ -25,6 +25,12 @@ class Codes:
     other: bool = False
     is_hashed: bool = False
 
+    def names(self) -> list[str]:
+        """Return what each code stands for; of hashed values its number and size."""
+        if self.is_hashed:
+            return [f"#{code}/{self.size}" for code in range(self.size)]
+        return [*self.places, *["(other)" if "other" in self.places else "other"] * self.other]
+
     def code(self, text: str) -> int | None:
         """Return the code; MISSING_CODE for an empty text that is not listed, None for a value that is not allowed."""
         found = self.places.get(text)

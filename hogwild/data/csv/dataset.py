@@ -199,9 +199,13 @@ class Csv(Dataset[tuple[Tensor, ...]]):
 
     @property
     def vocabularies(self) -> dict[str, list[str]]:
-        """The listed values of a target, under `classes`."""
+        """The numeric inputs, under `features`; the categorical ones, under `categories`, and the values of each, under
+        `category NAME`; the listed values of a target, under `classes`."""
+        names = {"features": [*self.inputs], "categories": [*self.categories]}
+        coded = zip(self.categories, self._layout.codes, strict=True)
+        names |= {f"category {name}": codes.names() for name, codes in coded}
         codes = self._layout.target_codes
-        return {} if codes is None or codes.is_hashed else {"classes": [*codes.places, *["other"] * codes.other]}
+        return names if codes is None or codes.is_hashed else names | {"classes": codes.names()}
 
     @property
     def sizes(self) -> dict[str, Any]:
