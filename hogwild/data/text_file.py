@@ -294,6 +294,17 @@ def record_ends(content: np.ndarray, lead: int, is_quoted: bool) -> tuple[np.nda
     return newlines, newlines[is_end & ~is_empty]
 
 
+def quotes_are_whole(content: bytes, delimiter: bytes) -> bool:
+    """Return whether all quotes are around whole fields, or doubled in them. pyarrow reads on behind any other."""
+    text = np.frombuffer(b"\n" + content + b"\n", np.uint8)
+    quotes = np.flatnonzero(text == QUOTE)
+    is_edge = np.zeros(256, bool)
+    is_edge[[ord(delimiter), LF, QUOTE]] = True
+    begins_well = is_edge[text[quotes[::2] - 1]].all()
+    is_edge[CR] = True
+    return bool(len(quotes) % 2 == 0 and begins_well and is_edge[text[quotes[1::2] + 1]].all())
+
+
 def _refuse_open_quote(text: TextFile, start: int, first_line: int) -> None:
     """Raise an error with the first line that has an odd number of quotes: the cause, which shows only at the end."""
     line = first_line

@@ -25,7 +25,7 @@ import numpy as np
 
 from hogwild.data.csv.arrow_records import numpy_of, spelled
 from hogwild.data.csv.columns import MISSING_CODE, Codes, CsvLayout
-from hogwild.data.text_file import CR, LF, QUOTE
+from hogwild.data.text_file import quotes_are_whole
 from hogwild.errors import DataError
 
 UTF8 = "utf8"  # only with this name pyarrow knows that no recoding is needed
@@ -163,7 +163,7 @@ class CsvTable:
         from pyarrow import csv as arrow_csv
 
         encoding, used = self.format.encoding, sorted(self.used)
-        if self.format.has_quotes and not quotes_are_whole(content, self.format.delimiter):
+        if self.format.has_quotes and not quotes_are_whole(content, self.format.delimiter.encode()):
             return None
         # Not float32: pyarrow parses it more slowly, and rounds once while everyone else rounds twice.
         number, words = pyarrow.float64(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
@@ -362,17 +362,6 @@ class CsvTable:
 
     def _error(self, line: int, message: str, code: str) -> DataError:
         return DataError(f"{self.path}: {self.unit} {line}: {message}", code=code)
-
-
-def quotes_are_whole(content: bytes, delimiter: str) -> bool:
-    """Return whether all quotes are around whole fields, or doubled in them. pyarrow reads on behind any other."""
-    text = np.frombuffer(b"\n" + content + b"\n", np.uint8)
-    quotes = np.flatnonzero(text == QUOTE)
-    is_edge = np.zeros(256, bool)
-    is_edge[[ord(delimiter), LF, QUOTE]] = True
-    begins_well = is_edge[text[quotes[::2] - 1]].all()
-    is_edge[CR] = True
-    return bool(len(quotes) % 2 == 0 and begins_well and is_edge[text[quotes[1::2] + 1]].all())
 
 
 def column_of(column: Any, as_number: bool) -> "np.ndarray | Words":

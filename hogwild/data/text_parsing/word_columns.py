@@ -9,6 +9,7 @@ import numpy as np
 
 from hogwild.data.file_kind import not_text
 from hogwild.data.rating_form import COMMENT
+from hogwild.data.text_file import quotes_are_whole
 from hogwild.data.text_parsing.line_by_line import BadLine, fields_of, number_in, parsed_lines
 from hogwild.data.text_parsing.parsing import Parsing, Piece
 from hogwild.errors import DataError
@@ -45,7 +46,7 @@ class WordColumns:
                 return None
             text, delimiter = content.replace(delimiter, ONE_BYTE), ONE_BYTE
         has_quotes = self.has_quotes and b'"' in content
-        if (has_quotes and not _are_whole_fields(text, delimiter)) or text.count(b"\r") != text.count(b"\r\n"):
+        if (has_quotes and not quotes_are_whole(text, delimiter)) or text.count(b"\r") != text.count(b"\r\n"):
             return None
         if (b"#" in text or b"%" in text) and COMMENT.search(text):
             return None
@@ -105,13 +106,6 @@ class WordColumns:
         if len(found) != self.width:
             raise BadLine(FIELDS, 0)
         return [found[column] for column in self.columns], rating
-
-
-def _are_whole_fields(text: bytes, delimiter: bytes) -> bool:
-    """Return whether all quotes are around whole fields, or doubled in those: only such does pyarrow read alike."""
-    sign = re.escape(delimiter)
-    fields = re.findall(rb"(?:^|(?<=[\n" + sign + rb']))"(?:[^"\n]|"")*"(?=[\r\n' + sign + rb"]|\Z)", text)
-    return bool(sum(field.count(b'"') for field in fields) == text.count(b'"'))
 
 
 def numbered(path: Any, columns: list[list[Any]]) -> tuple[list[np.ndarray], list[bytes]]:
