@@ -21,7 +21,7 @@ from hogwild.config.schema import Split
 from hogwild.data.locate import set_data_dir
 from hogwild.data.vector_file import unwritable
 from hogwild.devices.discovery import require_cpu
-from hogwild.errors import ModelError, OptimizerError, UsageError
+from hogwild.errors import ModelError, UsageError
 from hogwild.feeds.materialise import InTurn, Reader
 from hogwild.formatting import counted
 from hogwild.job.checks import batch_of, check_ranked, inspect
@@ -38,6 +38,7 @@ from hogwild.job.update_choice import UpdateChoice, choose, meetings
 from hogwild.job.weights import balance, build_loss, is_balanced, weighted_loss
 from hogwild.metrics.panel import Panel
 from hogwild.optimizers import FTRL
+from hogwild.parameters.checks import check_rule
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.planning.cpu_plan import Plan, plan_here
 from hogwild.planning.device_placement import CPU, is_on_device, is_open, on_cpu, with_devices
@@ -116,10 +117,7 @@ def from_objects(
     """Divide and check the data and try one forward pass. Raises BuildError for a job that cannot be trained.
     `functions`: default: those that the job names. `generator`: torch's random state before a class path made `train`;
     None if the data set is the caller's own object."""
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise OptimizerError(
-            f"the optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer", code="optimizer/not-one"
-        )
+    check_rule(optimizer)
     require_cpu(model.named_parameters(), "the model")
     functions = functions or Functions.of(job)
     reader = reader or InTurn(job.seed)

@@ -4,6 +4,7 @@ remedy."""
 import inspect
 from bisect import bisect_left
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +28,7 @@ def check_model(model: nn.Module) -> None:
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Check the optimizer. Raises OptimizerError if it cannot train `model` here, ModelError if it has nothing to
     train."""
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise OptimizerError(
-            f"the optimizer is a {type(optimizer).__qualname__}; it must be a torch.optim.Optimizer over "
-            "model.parameters()",
-            code="optimizer/not-one",
-        )
+    check_rule(optimizer)
     if needs_closure(optimizer):
         raise OptimizerError(
             f"{type(optimizer).__qualname__}.step() needs a closure: it evaluates the loss several times per "
@@ -43,6 +39,31 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     if not any(p.requires_grad for group in optimizer.param_groups for p in group["params"]):
         words = "none of the optimizer's parameters has requires_grad (all frozen?)"
         raise ModelError(f"the model has no trainable parameter: {words}", code="model/no-parameters")
+
+
+def check_rule(optimizer: Any) -> None:
+    """Check that it is an optimizer whose state and parameters are what they seem. Raises OptimizerError."""
+    name, own = type(optimizer).__qualname__, getattr(optimizer, "__dict__", {})
+    inner = {key: one for key, one in own.items() if isinstance(one, torch.optim.Optimizer)}
+    is_one = isinstance(optimizer, torch.optim.Optimizer)
+    if inner or (is_one and not own.keys() >= {"state", "param_groups"}):
+        wrapped = "".join(f" ({key}: {type(one).__qualname__})" for key, one in inner.items())
+        raise OptimizerError(
+            f"{name} wraps another optimizer{wrapped}: workers keep the state of one optimizer in shared memory, "
+            "and a wrapper would go on with its own. Pass the inner optimizer alone",
+            code="optimizer/wrapper",
+        )
+    if not is_one:
+        raise OptimizerError(
+            f"the optimizer is a {name}, not a torch.optim.Optimizer over model.parameters()", code="optimizer/not-one"
+        )
+    if all(callable(getattr(optimizer, mode, None)) for mode in ("train", "eval")):
+        raise OptimizerError(
+            f"{name} has the modes train() and eval(): while it trains, the parameters are not the final weights, "
+            "and here evaluations, checkpoints and predictions read them while workers train. Use the rule without "
+            "modes (AdamW, SGD) and an lr_schedule, such as {name: cosine}",
+            code="optimizer/modes",
+        )
 
 
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
