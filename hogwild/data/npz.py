@@ -67,6 +67,11 @@ class Npz(TensorDataset):
         self.inputs = trained.inputs
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the inputs, if there are several, which a model takes by their order."""
+        return self.inputs if len(self.inputs) > 1 else ()
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The sizes that a model takes from the arrays. Class numbers y (N,) need outputs up to the largest."""
         first, *others, target = self.tensors

@@ -35,7 +35,7 @@ from hogwild.data.vector_file import has_vectors
 from hogwild.errors import HogwildError, ModelError, NotFoundError
 from hogwild.feeds.named_rows import columns_of
 from hogwild.feeds.packed import Packed
-from hogwild.job.identity import identity_of, names_beside, read_names
+from hogwild.job.identity import NO_NAMES, identity_of, names_beside, read_names
 from hogwild.job.parameter_groups import no_match
 from hogwild.job.pretrained import NamedVectors
 from hogwild.job.row_names import FEATURES, KnownNames, Move, Rows, matched, moved, names_by_kind, renamed, rows_of
@@ -185,6 +185,13 @@ def load_initial(
         raise _mismatch(path, _nothing_fits(saved, own))
     if not theirs and recorded == identity_of(names)["names"]:
         theirs = ours
+    told = (found["columns"] for found in (names or NO_NAMES, there) if found.get("columns"))
+    if FEATURES not in ours and len({(*each,) for each in told}) > 1:
+        raise ModelError(
+            f"model.init_from: {path}: its inputs were {', '.join(there['columns'])}, those of data.train are "
+            f"{', '.join((names or NO_NAMES)['columns'])}; a model takes them by their order: give the same",
+            code="model/init-names",
+        )
     if FEATURES not in theirs and isinstance(ours.get(FEATURES), range):  # numbers, not names
         ours.pop(FEATURES, None)
     try:

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ pytest.importorskip("pyarrow", reason="tables are parsed by pyarrow: pip install
 
 import hogwild
 from hogwild.config.field_types import Component
-from hogwild.data import Csv
+from hogwild.data import Csv, Npz
 from hogwild.errors import ModelError
 from hogwild.job.initial_values import load_initial
 from hogwild.job.packed_data import names_of, sizes_for
@@ -144,6 +145,18 @@ def test_the_first_rows_of_a_larger_table_have_the_names_if_its_argument_says_so
     assert torch.equal(new.user.weight[[0, 2]], old.user.weight[[2, 0]])
     assert torch.equal(new.user.weight[[1, *range(3, 10)]], fresh[[1, *range(3, 10)]])
     assert "users by name: 2 kept, 1 new, 1 gone" in note and "items" not in note
+
+
+def test_arrays_that_a_model_takes_by_their_order_are_refused_in_another(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", a=np.ones((4, 2)), b=np.ones((4, 2)), y=np.zeros(4, int))
+    one, other = (names_of(Npz(tmp_path / "data.npz", inputs), None) or {} for inputs in (["a", "b"], ["b", "a"]))
+    old, new = Mf(), Mf()
+    write_run(tmp_path / "run", old, torch.optim.SGD(old.parameters(), lr=1), one)
+    load_initial(new, str(tmp_path / "run"), one, None)
+    assert torch.equal(new.user.weight, old.user.weight)
+    with pytest.raises(ModelError, match=r"its inputs were a, b, those of data\.train are b, a") as told:
+        load_initial(new, str(tmp_path / "run"), other, None)
+    assert told.value.code == "model/init-names"
 
 
 class Vectors(nn.Module):
