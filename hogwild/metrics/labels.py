@@ -7,6 +7,7 @@ CrossEntropyLoss with probabilities, BCELoss, BCEWithLogitsLoss, MultiLabelSoftM
 LogisticLoss, HingeLoss                          0 and 1, or -1 and 1
 SoftMarginLoss, HingeEmbeddingLoss               -1 and 1
 PoissonNLLLoss, KLDivLoss                        0 or more; with log_target 0 or less
+BprLoss, WarpLoss                                more than 0; data in memory lose the others (`job.packed_data`)
 any other                                        any number"""
 
 from collections.abc import Sequence
@@ -16,12 +17,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hogwild.losses import HingeLoss, LogisticLoss
+from hogwild.losses import BprLoss, HingeLoss, LogisticLoss, WarpLoss
 from hogwild.metrics.loss_sums import BY_CLASS, is_torch_loss
 
 AT_ONCE = 1 << 24  # elements per check: keeps the temporaries small
 PROBABLE = (nn.BCELoss, nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss)
 NUMBERED = (nn.MultiMarginLoss, nn.MultiLabelMarginLoss)
+ABOVE_0 = 2.0**-126  # the least normal number of float32
 ZERO_ONE, SIGNS = (0, 1), (-1, 1)
 
 
@@ -51,6 +53,8 @@ class Labels:
             return cls(name, 0, 1) if tuple(target.shape[1:]) == output[1:] else None
         if getattr(type(loss), "forward", None) in (LogisticLoss.forward, HingeLoss.forward):
             return cls(name, pairs=(ZERO_ONE, SIGNS))
+        if isinstance(loss, BprLoss | WarpLoss):
+            return cls(name, ABOVE_0)
         if is_torch_loss(loss):
             if isinstance(loss, PROBABLE):
                 return cls(name, 0, 1)
@@ -99,6 +103,7 @@ class Labels:
                 if inf not in (-self.least, self.most)
                 else (f"from {least} on" if self.most == inf else f"up to {most}")
             )
+            rule = "above 0: each sample is a like" if self.least == ABOVE_0 else rule
             return f"{value:g}{name}; {self.loss} takes numbers {rule}"
         rule = ", or ".join(f"{low} and {high}" for low, high in self.pairs)
         return (

@@ -1,5 +1,6 @@
 """Implicit data: a ranking loss takes every pair as a like, so what is none is left out, counted and said."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 import hogwild
 from hogwild.config.load import job_from_mapping
@@ -82,3 +83,23 @@ def test_a_data_set_of_ones_own_is_trained_on_its_likes(kind: Any, loss: Any, tm
         hogwild.train(model, data, loss(), rule, procs=0, epochs=2, batch_size=4, run_dir=tmp_path / name)
         tables.append(model.item.weight.detach())
     assert torch.equal(*tables)
+
+
+class Stream(IterableDataset[tuple[Any, ...]]):
+    def __init__(self, values: list[float]) -> None:
+        self.values = values
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        for place, value in enumerate(self.values):
+            yield torch.tensor(place % 8), torch.tensor(place % 5), torch.tensor(value)
+
+
+@pytest.mark.parametrize("first", [0.0, -2.0])
+def test_a_stream_with_another_value_is_refused(first: float, tmp_path: Path) -> None:
+    model = BprFactorization(8, 8, 2)
+    rule = torch.optim.SGD(model.parameters(), lr=0.5)
+    with pytest.raises(
+        DataError, match=rf"is {first:g}; BprLoss takes numbers above 0: each sample is a like"
+    ) as error:
+        hogwild.train(model, Stream([first] + [1.0] * 15), BprLoss(), rule, procs=0, batch_size=4, epochs=1)
+    assert error.value.code == "data/labels"
