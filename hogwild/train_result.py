@@ -1,7 +1,7 @@
 """The result of `hogwild.train`: the summary of the job, and its history by evaluation."""
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,7 +74,8 @@ class History(Mapping[str, NDArray[Any]]):
 class TrainResult:
     """The result of a job: the fields of summary.json. Seconds are wall-clock time; `leases` counts batches; `state` is
     succeeded, stopped (resumable) or cancelled. `train_loss` is the mean per sample of the last complete epoch; `best`
-    has metric, value, updates, epoch and checkpoint of the best evaluation."""
+    has metric, value, updates, epoch and checkpoint of the best evaluation; `warnings` those of Python and torch in all
+    processes, each text once, with its place."""
 
     state: str
     reason: str
@@ -109,6 +110,7 @@ class TrainResult:
     staleness: Mapping[str, int]
     peak_pss_bytes: int
     checkpoint: str | None
+    warnings: Sequence[str]
     advice: str | None
 
     history: History = field(default_factory=History, compare=False)
@@ -134,6 +136,7 @@ class TrainResult:
             "work": f"{counted(self.updates, 'update')}{who}, {self.wall_s:.3g} s{speed}",
             "metrics": ", ".join(metrics),
             "run_dir": str(self.run_dir),
+            "warnings": "\n".join(self.warnings),
             "advice": self.advice or "",
         }
         return {name: words for name, words in found.items() if words}

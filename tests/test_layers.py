@@ -140,7 +140,7 @@ FLOORS = (
     "hogwild.monitoring",
     "hogwild.report",
     "hogwild.chaos hogwild.service",
-    "workers.messages workers.request",
+    "workers.messages workers.request workers.warning_reports",
     "workers.child",
     "workers.processes",
     "workers.session",

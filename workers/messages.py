@@ -213,10 +213,10 @@ def receive_task(channel: socket.socket) -> tuple[Task, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A message of a child: `waiting` (for a task), `ready` (detail: the update path) or `error` (an exception that
-    ends it). Of a loader, with its `task`: `bad-batch` (item: slot or range; detail: why), and `unreadable` (detail:
-    why its recipe cannot be opened in a worker). Of a trial: `trying`, and `tried` (item: bytes of the answer) or
-    `untriable` (it cannot be read in another process)."""
+    """A message of a child: `waiting` (for a task), `ready` (detail: the update path), `warning` (detail: its text;
+    place) or `error` (an exception that ends it). Of a loader, with its `task`: `bad-batch` (item: slot or range;
+    detail: why), and `unreadable` (detail: why its recipe cannot be opened in a worker). Of a trial: `trying`, and
+    `tried` (item: bytes of the answer) or `untriable` (it cannot be read in another process)."""
 
     kind: str
     detail: str = ""

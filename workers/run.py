@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from workers.processes.roles import is_patient
 from workers.processes.warm import KEPT
 from workers.request import COMMAND_LINE, Request
 from workers.session.startup import StartUp
+from workers.warning_reports import hearing_warnings
 
 if TYPE_CHECKING:
     from workers.execution import Result
@@ -111,7 +113,7 @@ def _begun(
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
     planned = replace(planned, procs_max=job.train.procs_max or 0)
     startup = StartUp(job, planned.procs, progress=progress, caller=caller)
-    with ProcessGroup(job.supervise) as group, startup:
+    with ProcessGroup(job.supervise) as group, startup, hearing_warnings(partial(group.warn, is_seen=True)):
         if is_real:
             startup.open_run(run_dir, resume)
             loaders = loaders_for(job, planned.procs) if surely_streams(job) else 0

@@ -1,6 +1,7 @@
 """The role of a child process: its first task makes it a trainer, a loader, a reader, the owner of a GPU, a
 cluster's communicator, or a predictor."""
 
+import contextlib
 import socket
 
 from workers.child.adoption import adopt, limit_threads
@@ -15,15 +16,21 @@ from workers.messages import (
     LoadTask,
     ParentGone,
     PredictTask,
+    Report,
     Setup,
     Start,
     TrialTask,
     receive_task,
 )
+from workers.warning_reports import hearing_warnings
 
 
 def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
     """Run the worker or the loader; return its exit status."""
+
+    def send_warning(text: str, place: str) -> None:
+        with contextlib.suppress(ParentGone):  # the next message of ours will see it
+            Report("warning", detail=text, place=place).send(channel)
 
     def receive_and_build() -> "Trainer | Loop":
         while True:
@@ -37,6 +44,8 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
                 if (loop := load(start, channel, leaving, task, descriptors)) is not None:
                     return loop
                 continue
+            if not isinstance(task, TrialTask):
+                heard.close()  # its socket is for answers to others than the group
             if isinstance(task, HoldTask):
                 from workers.child.gpu_owner import serve_flats  # one process of few jobs
 
@@ -61,4 +70,6 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
 
             try_out(start, channel, task, descriptors)
 
-    return serve(start, channel, leaving, receive_and_build)
+    with contextlib.ExitStack() as heard:
+        heard.enter_context(hearing_warnings(send_warning))
+        return serve(start, channel, leaving, receive_and_build)

@@ -32,6 +32,7 @@ from workers.processes.setbacks import End
 from workers.processes.stacks import LOOK_MS, Blocked, Stacks
 from workers.processes.team import Diary, KeptEvents, Spares, Team, said_by
 from workers.processes.warm import KEPT
+from workers.warning_reports import MOST
 
 
 class ProcessGroup:
@@ -44,6 +45,7 @@ class ProcessGroup:
         self.stacks = Stacks()
         self.pool = Spares(self, supervise)
         self.teams: list[Team] = [self.pool]
+        self.warnings: dict[str, str] = {}  # by their text; with their places
         self.has_kernels = False  # compiled kernels will probably train: processes load numba beforehand
         self._planned: Plan | None = None
         self._loaders = self._communicators = self._first = self.at_once = 0
@@ -78,6 +80,15 @@ class ProcessGroup:
         kept, self.diary = self.diary, diary
         if isinstance(kept, KeptEvents):
             kept.tell(diary)
+
+    def warn(self, text: str, place: str, *, is_seen: bool = False) -> None:
+        """Note a warning of any process of the job, each text once; `is_seen`: it stands on the terminal already."""
+        if text in self.warnings or len(self.warnings) >= MOST:
+            return
+        self.warnings[text] = f"{text} ({place})"
+        self.diary.event("warning", why=text, place=place)
+        if not is_seen:
+            self.diary.show_message(f"warning: {self.warnings[text]}")
 
     # ---- before training
 
@@ -259,7 +270,9 @@ class ProcessGroup:
     def _spawn_process(self) -> Handle:
         assert self._planned is not None
         kept = KEPT.take(self._planned)
-        return kept or Handle.spawn(self._lifeline[0], self._planned, has_kernels=self.has_kernels)
+        handle = kept or Handle.spawn(self._lifeline[0], self._planned, has_kernels=self.has_kernels)
+        handle.on_warning = self.warn
+        return handle
 
     def _end_silent(self, team: Team, handle: Handle, action: Kill) -> None:
         """Handle a silent process: its stacks first, if it can still write them, then SIGKILL. What it holds is freed

@@ -77,6 +77,7 @@ class Handle:
     parked_in: int = 0  # number of the pause, once its earlier stores are visible
     update_path: str = ""
     error: Report | None = None
+    on_warning: Callable[[str, str], object] = lambda text, place: None
     said: list[Report] = field(default_factory=list)  # about its current task; whoever gave the task takes them
     killed_for: str = ""
 
@@ -171,6 +172,8 @@ class Handle:
                 self.is_waiting = True
             elif report.kind == "error":
                 self.error = report
+            elif report.kind == "warning":
+                self.on_warning(report.detail, report.place)
             elif report.task != self.task:
                 continue
             elif report.kind == "ready":

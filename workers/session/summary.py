@@ -1,6 +1,7 @@
 """summary.json: the result of a job in one object, written at every end, good or bad."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
@@ -16,7 +17,7 @@ from workers.session.session import Session
 SKIPPED_SHARE = 0.05
 
 
-def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
+def summarise(session: Session, outcome: Outcome, now: float, warnings: Sequence[str]) -> dict[str, Any]:
     """Return the summary. After a resume, samples, updates and leases describe the surviving history; wall_s and
     restarts are sums over the attempts; startup_s, train_s, paused_s and samples_per_s are the last attempt's. In a
     cluster samples, updates and leases are all nodes'; times, restarts and samples_per_s are this node's."""
@@ -63,6 +64,7 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
         "staleness": asdict(board.staleness()),
         "peak_pss_bytes": session.peak_pss_bytes,
         "checkpoint": written.resolve().name if written.is_symlink() else None,
+        "warnings": [*warnings],
         "advice": _advice(session),
     }
     if outcome.error is not None:
