@@ -117,6 +117,11 @@ def test_kept_edges_of_earlier_data_encode_nothing_and_a_table_may_be_packed_aga
     assert named(table.pack(Here())) == named(alone)
 
 
+def test_a_sign_of_comments_may_begin_a_value(write: Write) -> None:
+    data = packed(write('name,clicked\n#1,1\n"# quoted",0\n'))
+    assert data.names["features"] == ["name", "name=# quoted", "name=#1"]
+
+
 def test_a_million_values_are_a_feature_each(write: Write) -> None:
     rows = "".join(f"{k % 2},{k * 7}\n" for k in range(1_000_000))
     data = packed(write("clicked,id\n" + rows))
@@ -141,6 +146,8 @@ def test_a_weight_is_no_feature_and_the_last_input_of_a_batch(write: Write) -> N
 @pytest.mark.parametrize(
     ("content", "arguments", "says"),
     [
+        (TABLE + "# 1,news,1.5,ann\n", {}, "line 7: begins as a comment: '# 1,news,1.5,ann'; remove it, or"),
+        (TABLE.replace("1,news,1.5,ann", "# a,b,1,ann"), {"target": "price"}, "line 2: begins as a comment"),
         (TABLE, {"buckets": {"site": 3}}, "line 2: column 'site': 'news' must be a number"),
         (TABLE.replace("0,shop", ",shop"), {}, "line 4: column 'clicked': the value is missing"),
         (TABLE.replace("site", "si=te"), {}, "column 'si=te': the name of an input must not contain"),

@@ -34,6 +34,7 @@ MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NAN", "-nan", 
 MISSING_TEXTS = frozenset(MISSING)
 YES_AND_NO = {"true": 1.0, "false": 0.0}  # as numbers, in any case
 LARGEST_CLASS = 2**53  # above it, not every whole number is a float64
+COMMENT = re.compile(rb"^#[ \t#]", re.MULTILINE)  # begins a line; #1 is a value
 SHOWN = 60  # characters of a value in an error
 
 
@@ -163,6 +164,8 @@ class CsvTable:
         from pyarrow import csv as arrow_csv
 
         encoding, used = self.format.encoding, sorted(self.used)
+        if b"#" in content and COMMENT.search(content):
+            return None
         if self.format.has_quotes and not quotes_are_whole(content, self.format.delimiter.encode()):
             return None
         # Not float32: pyarrow parses it more slowly, and rounds once while everyone else rounds twice.
@@ -209,6 +212,8 @@ class CsvTable:
         text = content.decode(self.format.encoding, "surrogateescape")
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=self.format.delimiter, strict=True)
         columns, line = len(self.layout.names), first
+        has_comments = b"#" in content and COMMENT.search(content)
+        begins = content.split(b"\n") if has_comments else []
         while True:
             try:
                 row = next(reader)
@@ -218,6 +223,9 @@ class CsvTable:
                 raise self._error(line, f"cannot be taken apart: {error}", "data/csv-quotes") from None
             if row and len(row) != columns:
                 raise self._ragged(content, line, row)
+            if row and has_comments and COMMENT.match(begins[line - first]):
+                words = f"begins as a comment: {_cut(begins[line - first].decode('utf-8', 'replace'))!r}; remove it"
+                raise self._error(line, f"{words}, or write the value in quotes if it is one", "data/csv-ragged")
             if row:
                 yield line, row
             line = first + reader.line_num
