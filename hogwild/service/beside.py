@@ -1,4 +1,4 @@
-"""What is copied with a job: the modules of its file's folder, and small files that these may open."""
+"""Copies that go with a job: the modules of its file's folder, and small files that these may open."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ NAMED = 5  # of those that are not copied
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What a job file's folder offers to the job's own code: `modules`, relative path -> text, are its .py files and
+    """Files beside a job file, for the job's own code: `modules`, relative path -> text, are its folder's .py files and
     those of packages (folders with an __init__.py); `others` -> content are small files beside them and in further
     folders, such as a vocabulary. `left_out`: what is not copied. Without a .py file no code of the job opens any."""
 
