@@ -9,6 +9,7 @@ row.
 
 import inspect
 import math
+import random
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ CHECK_NUMBERS = 1 << 24  # elements per NaN check: keeps the temporaries small
 RANGE_BYTES = 1 << 24  # of rows read in one call
 MOST_ROWS = 1 << 16
 STEP_S = 0.25
+LOOK_ROWS, LOOK_S = 16, 0.5  # read twice, to see whether they change; two at least
 ALIKE = "all items must have the same fields, shapes and types"
 
 
@@ -151,6 +153,36 @@ class RowSource:
         except BadRow as bad:
             raise bad.pop_error() from bad.__cause__
 
+    def changing_row(self) -> int | None:
+        """Return a row that is another when it is read again under another random state, as random augmentation makes
+        it; None if none of the first, the last and some others is. Raises DataError."""
+        if type(self.dataset).__module__.startswith("hogwild."):
+            return None  # ours are the same at each reading
+        python, numbers, ends_s = random.getstate(), np.random.get_state(), time.monotonic() + LOOK_S
+        others: list[int] = np.random.default_rng(self.seed).integers(0, self.count, LOOK_ROWS - 2).tolist()
+        try:
+            with torch.random.fork_rng(devices=[]):
+                for looked, row in enumerate(dict.fromkeys([0, self.count - 1, *others])):
+                    if looked > 1 and time.monotonic() > ends_s:
+                        break
+                    one, other = (self._read_seeded(row, seed) for seed in (1, 2))
+                    if not all(map(_is_same, one, other)) or len(one) != len(other):
+                        return row
+        except BadRow as bad:
+            raise bad.pop_error() from bad.__cause__
+        finally:
+            random.setstate(python)
+            np.random.set_state(numbers)
+        return None
+
+    def _read_seeded(self, row: int, seed: int) -> tuple[Tensor, ...]:
+        random.seed(seed)
+        np.random.seed(seed)
+        if not self.by_range:
+            return tuple(field.clone() for field in _item(self.dataset, row, self.what, seed))
+        torch.default_generator.manual_seed(seed)
+        return tuple(field.clone() for field in _rows(self.dataset, row, row + 1, self.what))
+
     def at_once(self, wanted: int) -> int:
         """Return `wanted`, limited to the largest range of rows."""
         return max(1, min(wanted, MOST_ROWS, RANGE_BYTES // max(1, self.row_bytes)))
@@ -198,6 +230,13 @@ class RowSource:
         if bad:
             row, position = min(bad)
             raise BadRow(start + row, not_finite(self.what, start + row, position, len(fields)))
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    same = one == other
+    return bool((same | ((one != one) & (other != other))).all())  # NaN is NaN
 
 
 def has_rows(dataset: Any) -> bool:

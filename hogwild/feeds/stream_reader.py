@@ -21,6 +21,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import torch
+from torch.utils.data import Subset
 from torch.utils.data._utils import worker as torch_worker
 
 from hogwild.errors import CheckpointError, DataError, HogwildError
@@ -136,8 +137,8 @@ class Filler:
         if self._order is None:
             self._introduce(int(row[SlotWord.SHARD]), self._shards_of_plan)
             return self._fill_next(slot, epoch, batch)
-        if epoch != self._epoch and hasattr(self._dataset, "set_epoch"):
-            self._dataset.set_epoch(epoch)
+        if epoch != self._epoch:
+            _set_epoch(self._dataset, epoch)
         self._epoch = epoch
         self._introduce(self._loader, self._ring.spec.loaders)
         first, last = self._stream.plan.positions(batch)
@@ -216,8 +217,7 @@ class Filler:
             self._dataset, self._was_ended = self._again().source.open(), False
         self._is_amid = True
         self._introduce(shard, self._shards_of_plan)
-        if hasattr(self._dataset, "set_epoch"):
-            self._dataset.set_epoch(epoch)
+        _set_epoch(self._dataset, epoch)
         is_again = self._was_ended and not state and _has_state(self._dataset)
         seed_all(mix(self._stream.seed, epoch, shard, BEGIN_SEED))
         iterator: Any = iter(self._dataset)
@@ -301,6 +301,14 @@ class _Records:
         return b"" if self.has_ended and not _has_state(self.iterator) else state_of(self.iterator, self.dataset)
 
 
+def _set_epoch(dataset: Any, epoch: int) -> None:
+    """Tell a data set its epoch, or those that torch's `Subset` and `data.val.fraction` take their items from."""
+    while not hasattr(dataset, "set_epoch") and isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    if hasattr(dataset, "set_epoch"):
+        dataset.set_epoch(epoch)
+
+
 def copies_of(thing: Any) -> Callable[[], Any]:
     """Return a function that returns copies of `thing` in its present state. Raises what pickling it raises."""
     packed = cloudpickle.dumps(thing)
@@ -380,7 +388,7 @@ def _has_state(thing: Any) -> bool:
     return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
 
 
-def travels(stream: Stream) -> str:
+def travels(stream: Any) -> str:
     """Return why it cannot be sent to other processes; "" if it can."""
     try:
         cloudpickle.dumps(stream)

@@ -21,6 +21,7 @@ from hogwild.feeds.materialise import Held, Part, Reader, division, ready_tensor
 from hogwild.feeds.packed import Packed
 from hogwild.feeds.ring import BatchForm, RingSpec
 from hogwild.feeds.row_reader import RowSource
+from hogwild.feeds.stream_reader import travels
 from hogwild.formatting import size
 from hogwild.job.packed_data import is_ranking, liked_rows, packs, read_packed
 from hogwild.job.source import Source
@@ -185,6 +186,10 @@ def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:
     if data.lanes is not None:
         return "", ""
     if data.feed == "resident":
+        if is_iterable(dataset) or ready_tensors(dataset, what) is not None:
+            return "", ""
+        if changes := _why_changing(RowSource.of(dataset, what, job.seed)):
+            return "", f"{what}: {changes}; data.feed: resident trains on one reading of each in every epoch"
         return "", ""
     if data.feed == "stream":
         return "set by data.feed", ""
@@ -201,10 +206,27 @@ def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:
         if error.code == "data/bad-item" and has_nested(dataset):
             return f"the inputs of {type(dataset).__name__} are nested", ""
         raise
+    frozen = ""
+    if changes := _why_changing(rows):
+        if not (unsent := travels(dataset)):
+            return f"{changes}, so every epoch is drawn anew (data.feed: resident would train on one reading)", ""
+        frozen = f"; {changes}, but it trains on one reading, as loaders cannot be sent the data set ({unsent})"
     needed, memory = rows.count * rows.row_bytes, host.available_memory()
     if needed > RESIDENT_SHARE * memory.bytes:
         return f"it needs {size(needed)}, more than half of the free memory ({size(memory.bytes)})", ""
-    return "", f"{what}: resident: {size(needed)} loaded into memory ({size(memory.bytes)} free; data.feed: auto)"
+    return (
+        "",
+        f"{what}: resident: {size(needed)} loaded into memory ({size(memory.bytes)} free; data.feed: auto){frozen}",
+    )
+
+
+def _why_changing(rows: RowSource) -> str:
+    """Return why a data set is not the same in every epoch; "" if it is, as far as a few readings tell."""
+    whole = rows.dataset.dataset if isinstance(rows.dataset, Part) else rows.dataset
+    if callable(getattr(whole, "set_epoch", None)):
+        return f"{type(whole).__name__} has a set_epoch"
+    row = rows.changing_row()
+    return "" if row is None else f"item {row} of {type(whole).__name__} changes from reading to reading"
 
 
 def split(dataset: Any, fraction: float, seed: int) -> tuple[Any, Any]:

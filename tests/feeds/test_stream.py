@@ -12,7 +12,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, get_worker_info
 
 from hogwild import host
 from hogwild.config.load import Job, job_from_mapping
@@ -48,6 +48,26 @@ class Draws(Dataset):
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         return torch.tensor(index), torch.rand(()), random.random(), float(np.random.rand()), index
+
+
+class Fixed(Dataset):
+    """Every record is the same whenever it is read."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return torch.tensor(index), torch.tensor(0.5), 0.5, 0.5, index
+
+
+class Random(Fixed):
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return torch.rand(()), index
+
+
+class Unsendable(Random):
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
 
 
 class Many(Draws):
@@ -376,7 +396,7 @@ def test_reading_leaves_the_callers_random_state_as_it_was() -> None:
 
 
 def test_a_data_set_that_fits_is_resident_and_the_numbers_are_said() -> None:
-    why, note = why_streamed(job_with(), Draws(1000), "data.train")
+    why, note = why_streamed(job_with(), Fixed(), "data.train")
     assert why == ""
     assert "27 KiB loaded into memory" in note
     assert "free; data.feed: auto)" in note
@@ -384,7 +404,7 @@ def test_a_data_set_that_fits_is_resident_and_the_numbers_are_said() -> None:
 
 def test_one_that_does_not_fit_is_streamed_and_the_numbers_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "available_memory", lambda: Memory(1000, "a test"))
-    why, _ = why_streamed(job_with(), Draws(1000), "data.train")
+    why, _ = why_streamed(job_with(), Fixed(), "data.train")
     assert why == "it needs 27 KiB, more than half of the free memory (1.0 KiB)"
 
 
@@ -397,13 +417,37 @@ def test_one_that_does_not_fit_is_streamed_and_the_numbers_are_said(monkeypatch:
         (Draws(), {"padding": {}}, "data.padding is set"),
         (Draws(), {"feed": "stream"}, "set by data.feed"),
         (Draws(), {"feed": "resident"}, ""),
+        (Random(), {}, "item 0 of Random changes from reading to reading, so every epoch is drawn anew"),
+        (Subset(Random(), [5, 6]), {}, "item 0 of Subset changes from reading to reading"),
+        (Draws(), {}, "Draws has a set_epoch, so every epoch is drawn anew"),
+        (Unsendable(), {}, ""),
     ],
-    ids=["tensors", "iterable", "iterator", "padding", "stream", "resident"],
+    ids=[
+        *("tensors", "iterable", "iterator", "padding", "stream", "resident", "random", "random subset", "set_epoch"),
+        "cannot be sent",
+    ],
 )
 def test_why_a_data_set_is_streamed(dataset: Any, section: dict[str, Any], why: str) -> None:
     assert why in why_streamed(job_with(**section), dataset, "data.train")[0]
     if not why:
         assert why_streamed(job_with(**section), dataset, "data.train")[0] == ""
+
+
+@pytest.mark.parametrize(
+    ("dataset", "section", "frozen"),
+    [
+        (Random(), {"feed": "resident"}, "changes from reading to reading; data.feed: resident trains on one reading"),
+        (Unsendable(), {}, "trains on one reading, as loaders cannot be sent the data set (TypeError: cannot pickle"),
+        (Fixed(), {"feed": "resident"}, ""),
+    ],
+    ids=["chosen", "cannot be sent", "fixed"],
+)
+def test_data_that_a_person_keeps_in_memory_stays_and_what_that_freezes_is_said(
+    dataset: Any, section: dict[str, Any], frozen: str
+) -> None:
+    why, note = why_streamed(job_with(**section), dataset, "data.train")
+    assert why == ""
+    assert frozen in note and bool(note) == bool(frozen)
 
 
 def test_an_option_of_streams_and_a_resident_feed_contradict_each_other() -> None:
