@@ -148,6 +148,7 @@ def run(request: Request, planned: Plan, group: ProcessGroup, startup: StartUp) 
                 state=state_of(request.job, parts, planned.placement),
                 memory_format=parts.memory_format,
                 late=parts.late,
+                buffer_rules=parts.buffer_rules,
             )
             prepared = _Prepared.lay_out(shared, request, planned, parts, rundir, clock, startup)
             stops.hand_over()

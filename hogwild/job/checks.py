@@ -70,6 +70,7 @@ def inspect(job: Job, parts: "Parts", reader: Reader) -> None:
             code="model/metric",
         )
     parts.writes_inputs, parts.infers = found.writes_inputs, found.infers
+    parts.buffer_rules = found.buffer_rules
     if parts.val is not None:
         directions(job.evaluate, parts.panel)
 

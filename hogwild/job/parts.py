@@ -20,6 +20,7 @@ from hogwild.job.source import Source
 from hogwild.job.update_choice import Meetings, UpdateChoice
 from hogwild.metrics import catalog
 from hogwild.metrics.panel import Own, Panel
+from hogwild.parameters.buffers import MergeRule
 from hogwild.training.torch_schedule import SteppedScheduler
 from hogwild.user_code import build, build_callable, resolve
 
@@ -44,6 +45,7 @@ class Parts:
     late: dict[str, int] = field(default_factory=dict)  # parameter -> the first update that trains it
     loss_names: tuple[str, ...] = ()  # further losses that a training_step returns
     infers: bool = False  # evaluations run under inference_mode
+    buffer_rules: dict[str, MergeRule] | None = None  # of buffers that training changes; None: not known
     names: dict[str, Any] | None = None  # names that the data's numbers stand for, and sizes
     identified: "Future[Identity] | None" = None  # the identity of the data, once a thread has computed it
     component: Component | None = None  # what the model was built from; None: a library caller's object

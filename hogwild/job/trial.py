@@ -17,10 +17,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from hogwild.errors import BuildError, DataError, HogwildError, ModelError
 from hogwild.feeds.transform import Transform, tried
+from hogwild.job.changed_state import find_changed_state
 from hogwild.job.weights import require_all_classes
 from hogwild.losses import HingeLoss, LogisticLoss
 from hogwild.metrics.loss_sums import as_module, parted
 from hogwild.metrics.panel import Panel
+from hogwild.parameters.buffers import MergeRule
 from hogwild.parameters.shared_model import OWN, converted, wants_channels_last
 from hogwild.training.autocast import autocast, device_type_of, widened
 from hogwild.training.compiled_model import check_compiler, scripted
@@ -66,6 +68,7 @@ class Findings:
     loss_names: tuple[str, ...] = ()
     writes_inputs: bool = False
     infers: bool = False
+    buffer_rules: dict[str, MergeRule] | None = None  # of buffers that training changes; None: not known
     error: HogwildError | None = None
 
 
@@ -183,6 +186,7 @@ class _Pass:
         self._try_evaluation()
         if with_update:
             self._try_update()
+        self._find_changed_state()
 
     def _try_forward(self) -> None:
         """Run one forward pass and one loss over the first samples, in evaluation mode."""
@@ -326,6 +330,26 @@ class _Pass:
                 torch.autograd.grad(losses.of(tuple(inputs), target), trained, allow_unused=True)
         except (Exception, SystemExit) as error:
             raise ModelError(raised_text(error), code="model/forward-failed") from error
+
+    def _find_changed_state(self) -> None:
+        """Look at what a training forward changes beside parameters; nothing to find where all code is ours."""
+        modules = [*self.model.modules(), *(self.loss.modules() if isinstance(self.loss, nn.Module) else ())]
+        if isinstance(self.loss, nn.Module) and all(map(_is_plain, modules)):
+            self.found.buffer_rules = {}
+            return
+        *inputs, target = transformed_copy(self._laid(self.trial.train), self.trial.transform)
+        losses = Losses(self.model, self.loss, self.found.loss_names)
+
+        def forward() -> None:
+            with self._autocast():
+                losses.of(tuple(_copied(inputs)), target.clone())
+
+        try:
+            changed = find_changed_state(self.model, self.loss, forward)
+        except (Exception, SystemExit):  # too few samples for it, perhaps: an error of the code ends the first update
+            return
+        self.found.buffer_rules = changed.rules
+        self.found.notes += changed.notes
 
     def _inputs(self, batch: list[Any]) -> tuple[Any, ...]:
         return parted(self.loss, tuple(batch[:-1]))[0]
