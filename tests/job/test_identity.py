@@ -399,10 +399,10 @@ X = torch.arange(12.0)[:, None]
 @pytest.mark.parametrize(
     ("data", "other", "settings", "words"),
     [
-        (Measured(IDS), Measured(IDS[::-1]), {}, "data.train: field 1: was int64 () "),
+        (Measured(IDS), Measured(IDS[::-1]), {"feed": "resident"}, "data.train: field 1: was int64 () "),
         (Measured(IDS), Measured(IDS[:8]), {}, "data.train: samples: was 12, now 8"),
         (Measured(IDS), Measured(IDS[:8]), {"feed": "stream"}, "data.train: samples: was 12, now 8"),
-        (Measured(IDS), Measured(IDS), {}, ""),
+        (Measured(IDS), Measured(IDS), {"feed": "resident"}, ""),
         (
             TensorDataset(X, torch.tensor(IDS)),
             TensorDataset(X + 1, torch.tensor(IDS)),
