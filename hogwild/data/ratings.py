@@ -136,6 +136,7 @@ class _IsUnusual(Exception):
 
 class _RatingsParsing(RatedParsing):
     source: Ratings
+    has_quotes = True
     kind, options = "ratings", ("columns", "delimiter", "header", "duplicates", "holdout", "encoding")
     rules: ClassVar[Mapping[int, str]] = {
         3: "TOKEN: a rating must be a number",

@@ -305,6 +305,22 @@ def quotes_are_whole(content: bytes, delimiter: bytes) -> bool:
     return bool(len(quotes) % 2 == 0 and begins_well and is_edge[text[quotes[1::2] + 1]].all())
 
 
+def whole_records(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Cut pieces of complete lines where a record ends, if that is within a few of them."""
+    rest = b""
+    for piece in pieces:
+        content, rest = rest + piece, b""
+        if b'"' in content:
+            _, ends = record_ends(np.frombuffer(content, np.uint8), 0, is_quoted=False)
+            end = int(ends[-1]) + 1 if len(ends) else 0
+            if end or len(content) < 4 * LINES:
+                content, rest = content[:end], content[end:]
+        if content:
+            yield content
+    if rest:
+        yield rest
+
+
 def _refuse_open_quote(text: TextFile, start: int, first_line: int) -> None:
     """Raise an error with the first line that has an odd number of quotes: the cause, which shows only at the end."""
     line = first_line

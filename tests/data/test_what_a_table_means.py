@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild.data import Ratings, Triples
+from hogwild.data import Ratings, Triples, text_file
 from hogwild.data.row_features import read_features
 from hogwild.errors import DataError, UsageError
 from hogwild.feeds.materialise import InTurn
@@ -99,6 +99,21 @@ def test_a_table_whose_meaning_is_not_certain_is_an_error(what: str, file: Path)
     with pytest.raises(DataError, match=words) as refused:
         packed(file, text)
     assert refused.value.code == code and str(refused.value).startswith(str(file))
+
+
+def test_a_value_in_quotes_may_have_line_ends(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces that end inside of values, too; a line of a text that looks like a row is none."""
+    texts = ["plain", "two\nlines", "5,6,1,x\n7,8,2,y", 'a ""quoted"" one\n\n', "end\r\n"]
+    content = "user,item,rating,text\n" + "".join(f'{n},{n % 7},{n % 5},"{texts[n % 5]}"\n' for n in range(1, 60))
+    wanted = [(n, n % 7, float(n % 5)) for n in range(1, 60)]
+    for size in (4 << 20, 64, 200):
+        monkeypatch.setattr(text_file, "LINES", size)
+        assert rows(packed(file, content)) == wanted
+        ids = [(f"u\n{user}", item, rating) for user, item, rating in wanted]
+        named = "".join(f'"u\n{n}",{n % 7},{n % 5},"{texts[n % 5]}"\n' for n in range(1, 60))
+        assert rows(packed(file, "user,item,rating,text\n" + named)) == sorted(ids)
+    with pytest.raises(DataError, match="line 121: 'bad': a rating must be a number"):
+        packed(file, content + "61,1,bad,x\n")
 
 
 def test_columns_that_are_set_are_the_cure(file: Path) -> None:

@@ -1,5 +1,6 @@
 """Lines of a text parsed one by one, in pieces that the quick parsers refuse: to name the lines that cannot be used."""
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -27,21 +28,38 @@ def parsed_lines(
     parsing: Parsing, content: bytes, parse: Callable[[bytes], _Row]
 ) -> tuple[list[tuple[int, _Row]], tuple[int, str], np.ndarray]:
     """Return (line, from 0 on, and parse(line)) of each good line that is not blank; the first bad line and what is
-    wrong with it; and the numbers of lines, rows and bad lines as `found`. `parse` raises BadLine."""
+    wrong with it; and the numbers of lines, rows and bad lines as `found`. `parse` raises BadLine. Where a quotation
+    mark is not closed, a value has line ends: it is parsed with the lines up to the one that closes it."""
     rows: list[tuple[int, _Row]] = []
     first, lines = (0, ""), content.split(b"\n")
     found = np.zeros(FOUND, np.int64)
+    behind = 0
     for number, whole in enumerate(lines):
         line = whole.removesuffix(b"\r")
-        if not line.strip(BLANK):
+        if number < behind or not line.strip(BLANK):
             continue
         try:
             rows.append((number, parse(line)))
         except BadLine as error:
+            if error.rule == QUOTE and (stop := _closed(lines, number)):
+                with contextlib.suppress(BadLine):
+                    rows.append((number, parse(b"\n".join(lines[number:stop]).removesuffix(b"\r"))))
+                    behind = stop
+                    continue
             first = first if found[BAD] else (number, problem(parsing.rules[error.rule], line, error.at))
             found[BAD] += 1
     found[LINES], found[ROWS] = len(lines) - content.endswith(b"\n"), len(rows)
     return rows, first, found
+
+
+def _closed(lines: list[bytes], number: int) -> int:
+    """Return the number behind the line that closes the quotation mark of line `number`, 0 for none."""
+    many = 0
+    for stop in range(number, len(lines)):
+        many += lines[stop].count(b'"')
+        if many % 2 == 0:
+            return stop + 1 if stop > number else 0
+    return 0
 
 
 def fields_of(line: bytes, delimiter: bytes, *, has_quotes: bool) -> Iterator[tuple[int, bytes]]:

@@ -21,7 +21,7 @@ import numpy as np
 from hogwild import host
 from hogwild.data.file_kind import MARK, Wanted, not_text
 from hogwild.data.locate import find_file, require
-from hogwild.data.text_file import TextFile
+from hogwild.data.text_file import TextFile, whole_records
 from hogwild.data.threads import in_threads
 from hogwild.errors import DataError, MemoryShortError
 from hogwild.feeds.packed import Packed
@@ -66,6 +66,7 @@ class Parsing(ABC):
     options: ClassVar[tuple[str, ...]]  # attributes of `source` that the output depends on
     rules: ClassVar[Mapping[int, str]] = {}  # by the kernel's rule number; TOKEN is replaced by the text in the file
     wanted: ClassVar[Wanted] = "table"
+    has_quotes: ClassVar[bool] = False  # around values, which may have line ends
     source: Any
 
     def __init__(self, source: Any, what: str, like: Packed | None, on_bad_line: str, *, text: Any = None) -> None:
@@ -144,8 +145,8 @@ class Parsing(ABC):
 
     def contents(self, begin: int) -> Iterator[bytes]:
         """Yield the pieces of the text, in UTF-8. Replaced by tests."""
-        line = 1
-        for content in self.text.lines(begin):
+        line, pieces = 1, self.text.lines(begin)
+        for content in whole_records(pieces) if self.has_quotes else pieces:
             try:
                 text = content if self.encoding == "utf-8" else content.decode(self.encoding).encode()
             except UnicodeDecodeError as error:
