@@ -89,6 +89,9 @@ def factorization_machine(  # type: ignore[no-untyped-def]
             pairs += work[f] * work[f]
         z += _HALF * pairs
         counts = weights[rows[n]] if len(weights) else _1
+        if counts == _0:  # as if it were not there: its features do not decay
+            applied += 1
+            continue
         lost, slope = loss_and_slope(kind, z, target[rows[n]], counts)
         if not (is_finite(z) and is_finite(slope)):
             continue
@@ -144,6 +147,9 @@ def ftrl(  # type: ignore[no-untyped-def]
             pairs += work[f] * work[f]
         z += _HALF * pairs
         counts = weights[rows[n]] if len(weights) else _1
+        if counts == _0:  # as if it were not there: its features do not decay
+            applied += 1
+            continue
         lost, slope = loss_and_slope(kind, z, target[rows[n]], counts)
         if not (is_finite(z) and is_finite(slope)):
             continue

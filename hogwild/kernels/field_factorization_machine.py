@@ -65,6 +65,9 @@ def field_factorization_machine(  # type: ignore[no-untyped-def]
         first = indptr[rows[n]]
         z = output(b, first, count, width, indices, values, weight, factors)
         counts = weights[rows[n]] if len(weights) else _1
+        if counts == _0:  # as if it were not there: its features do not decay
+            applied += 1
+            continue
         lost, slope = loss_and_slope(kind, z, target[rows[n]], counts)
         if not (is_finite(z) and is_finite(slope)):
             continue
@@ -113,6 +116,9 @@ def ftrl(  # type: ignore[no-untyped-def]
         first = indptr[rows[n]]
         z = output(b, first, count, width, indices, values, weight, factors)
         counts = weights[rows[n]] if len(weights) else _1
+        if counts == _0:  # as if it were not there: its features do not decay
+            applied += 1
+            continue
         lost, slope = loss_and_slope(kind, z, target[rows[n]], counts)
         if not (is_finite(z) and is_finite(slope)):
             continue

@@ -92,6 +92,9 @@ def sgd(rows, indptr, indices, values, target, weights, kind, weight, mine, bias
         first, last = indptr[rows[n]], indptr[rows[n] + 1]
         z, split = output(b, first, last, indices, values, mine, weight)
         counts = weights[rows[n]] if len(weights) else _1
+        if counts == _0:  # as if it were not there: its features do not decay
+            applied += 1
+            continue
         lost, slope = loss_and_slope(kind, z, target[rows[n]], counts)
         if not (is_finite(z) and is_finite(slope)):
             continue
@@ -130,6 +133,9 @@ def adagrad(  # type: ignore[no-untyped-def]
         first, last = indptr[rows[n]], indptr[rows[n] + 1]
         z, split = output(b, first, last, indices, values, mine, weight)
         counts = weights[rows[n]] if len(weights) else _1
+        if counts == _0:  # as if it were not there: its features do not decay
+            applied += 1
+            continue
         lost, slope = loss_and_slope(kind, z, target[rows[n]], counts)
         if not (is_finite(z) and is_finite(slope)):
             continue
@@ -189,6 +195,9 @@ def ftrl(  # type: ignore[no-untyped-def]
         first, last = indptr[rows[n]], indptr[rows[n] + 1]
         z, _ = output(b, first, last, indices, values, weight, weight)
         counts = weights[rows[n]] if len(weights) else _1
+        if counts == _0:  # as if it were not there: its features do not decay
+            applied += 1
+            continue
         lost, slope = loss_and_slope(kind, z, target[rows[n]], counts)
         if not (is_finite(z) and is_finite(slope)):
             continue
@@ -249,6 +258,9 @@ def softmax(  # type: ignore[no-untyped-def]
         if not (is_finite(lost) and is_finite(whole)):
             continue
         counts = weights[rows[n]] if len(weights) else _1
+        if counts == _0:  # as if it were not there: its features do not decay
+            applied += 1
+            continue
         loss += counts * lost
         applied += 1
         for c in range(classes):

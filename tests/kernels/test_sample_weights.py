@@ -132,3 +132,24 @@ def test_a_batch_of_classes_that_weigh_nothing_changes_nothing() -> None:
     tally = update.run(Chunk(np.arange(SAMPLES), 0))
     assert (tally.loss, tally.applied, tally.not_finite) == (0.0, SAMPLES, 0)
     assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("rule", [torch.optim.SGD, torch.optim.Adagrad])
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_sample_of_weight_0_decays_nothing(kind: str, rule: type[torch.optim.Optimizer], classes: int) -> None:
+    """It is as if it were not there."""
+    if classes > 2 and kind != "linear":
+        pytest.skip("one output")
+    arrays, found = weighted_rows(classes), []
+    arrays["weight"][::3] = 0
+    inner = LogisticLoss() if classes == 2 else nn.CrossEntropyLoss()
+    for rows in (np.arange(SAMPLES), np.flatnonzero(arrays["weight"])):
+        model = started(MODELS[kind] if classes == 2 else lambda: SparseLinear(FEATURES, classes))
+        optimizer = rule(model.parameters(), lr=0.05, weight_decay=0.3)
+        update = model.fused(WeightedLoss(inner, 1.0), optimizer)
+        assert not isinstance(update, str), update
+        update.bind(model, optimizer, arrays, {})
+        assert update.run(Chunk(rows, 0)).applied == len(rows)
+        found.append(everything(model))
+    assert all(map(torch.equal, *found))
