@@ -45,7 +45,7 @@ class ChangedState:
 def find_changed_state(model: nn.Module, loss: Any, forward: Callable[[], object]) -> ChangedState:
     """Run `forward`, a training forward with its loss, several times, and restore everything. Raises what it raises."""
     holders, notes = list(_holders(model, loss)), list[str]()
-    with leaving_no_trace(model), _restoring(holders):
+    with _keeping_structure(model), leaving_no_trace(model), _restoring(holders):
         seed = torch.initial_seed() & 0xFFFFFFFF
 
         def run() -> None:
@@ -199,6 +199,23 @@ def _digest(values: np.ndarray) -> bytes:
 
 def _bits(value: Tensor) -> Tensor:
     return value.contiguous().reshape(-1).view(torch.uint8) if value.numel() else value.new_empty(0, dtype=torch.uint8)
+
+
+@contextmanager
+def _keeping_structure(model: nn.Module) -> Iterator[None]:
+    """Remove the parameters, buffers and modules that a forward adds: training refuses some, and lays out none."""
+    tables = [
+        (module, table, set(table))
+        for module in model.modules()
+        for table in (module._parameters, module._buffers, module._modules)
+    ]
+    try:
+        yield
+    finally:
+        for module, table, kept in tables:
+            for key in [key for key in table if key not in kept]:
+                del table[key]
+                module._non_persistent_buffers_set.discard(key)
 
 
 @contextmanager

@@ -106,3 +106,14 @@ def test_a_look_leaves_no_trace() -> None:
 def test_a_model_without_such_state_has_nothing_to_say() -> None:
     rules, notes = found(nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1)), nn.MSELoss())
     assert rules == {"0.num_batches_tracked": SUM} and notes == ""
+
+
+def test_a_buffer_that_a_training_forward_adds_is_not_there_afterwards() -> None:
+    class Adding(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            self.register_buffer("late", torch.zeros(1))
+            return super().forward(x)
+
+    model = Adding(2, 1)
+    found(model, nn.MSELoss())
+    assert dict(model.named_buffers()) == {}
