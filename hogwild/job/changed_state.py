@@ -205,7 +205,7 @@ def _bits(value: Tensor) -> Tensor:
 def _keeping_structure(model: nn.Module) -> Iterator[None]:
     """Remove the parameters, buffers and modules that a forward adds: training refuses some, and lays out none."""
     tables = [
-        (module, table, set(table))
+        (module, table, set(table.keys()))  # tables of a ScriptModule cannot be iterated
         for module in model.modules()
         for table in (module._parameters, module._buffers, module._modules)
     ]
@@ -213,7 +213,7 @@ def _keeping_structure(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, table, kept in tables:
-            for key in [key for key in table if key not in kept]:
+            for key in [key for key in table.keys() if key not in kept]:  # noqa: SIM118
                 del table[key]
                 module._non_persistent_buffers_set.discard(key)
 
