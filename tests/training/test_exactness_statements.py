@@ -114,8 +114,6 @@ STATEMENTS = {
         train.the_same_job_with_one_worker_gives_the_same_bits
         train.training_inside_the_parent_gives_the_bits_of_one_worker
         exactness_workers.a_worker_process_gives_the_bits_of_the_plain_loop""",
-    "a measured choice is written to resolved.yaml and reused on resume": """
-        delta.a_measured_choice_is_written_down_and_a_resume_does_not_decide_again""",
     "a batch's random numbers depend on no worker and on no incarnation": """
         exactness_statements.the_random_numbers_of_a_batch_are_the_same_whichever_worker_draws_them
         exactness_workers.a_worker_killed_between_updates_and_replaced_changes_no_bit""",
