@@ -164,13 +164,15 @@ def _instead(detail: ErrorDetails) -> str:
 
 
 def _meant(detail: ErrorDetails) -> list[Path]:
-    """Return the fields that an unknown key may mean: by their own name or another one, here before elsewhere; then
-    similar ones."""
+    """Return the fields that an unknown key may mean: almost its name here; by their own name or another one, here
+    before elsewhere; then similar ones."""
     path, allowed = _path(detail), _allowed(detail)
     here, key = path[:-1], str(path[-1])
     by_class = "class_path" if "class_path" in allowed else "name"
     if (own := synonyms.CLASS_KEYS.get(key.lower(), "").replace("class_path", by_class)) in allowed:
         return [(*here, own)]
+    if close := nearest(key, allowed, most=1, cutoff=0.8):
+        return [(*here, close[0])]
     if elsewhere := homes(key):
         elsewhere = [one for one in elsewhere if one != path]  # as in another lr_schedule
         apart = [one for one in elsewhere if one[0] != path[0]]

@@ -73,7 +73,7 @@ SPARSE: dict[str, Row] = {
     "columns nobody knows": Row(
         sparse("columns.csv", "Ratings"), 1, "data/rating-columns", ("columns.csv", "who, when, what, how", "columns=")
     ),
-    "a row without a rating": bad(sparse("short.csv", "Ratings"), "short.csv: line 3", "too few columns"),
+    "a row without a rating": bad(sparse("short.csv", "Ratings"), "short.csv: line 3", "as many fields as the first"),
     "a header and no rating": Row(
         sparse("header.csv", "Ratings"), 1, "data/empty", ("header.csv: contains no samples",)
     ),
@@ -83,7 +83,7 @@ SPARSE: dict[str, Row] = {
         "config/bad-argument",
         ("holdout must be",),
     ),
-    "two jokes for a hundred": bad(sparse("jokes.csv", "Jester"), "jokes.csv: line 1", "must have 101 numbers"),
+    "two jokes for a hundred": bad(sparse("jokes.csv", "Jester"), "jokes.csv: line 1", "a line has 101 numbers"),
     "a triple of two": bad(sparse("pairs.txt", "Triples"), "pairs.txt: line 2", "three fields"),
     "a relation without a name": bad(sparse("blank.txt", "Triples"), "blank.txt: line 1", "a field is empty"),
 }  # fmt: skip
