@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 AHEAD = 160
+TRIED = 3  # samples of the trial before the training, whose batches have more
 
 
 class Witness(nn.Module):
@@ -29,7 +30,8 @@ class Witness(nn.Module):
         return super().share_memory()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if multiprocessing.parent_process() is not None and self.training:
+        is_trial = len(inputs) <= TRIED
+        if multiprocessing.parent_process() is not None and self.training and not is_trial:
             self._testify(inputs)
             if float(inputs[0, 0]) < 0:
                 self._wait_while_held()
