@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
@@ -384,11 +385,12 @@ def _refuse_broadcast(loss: Any, output: Any, target: Any) -> None:
     if not isinstance(output, Tensor) or not isinstance(target, Tensor) or output.shape == target.shape:
         return
     try:
-        if torch.broadcast_shapes(output.shape, target.shape) in (output.shape, target.shape):
+        # numpy's: torch's imports sympy.
+        if np.broadcast_shapes(output.shape, target.shape) in (output.shape, target.shape):
             is_wrong = isinstance(loss, ELEMENTWISE)
         else:
             is_wrong = isinstance(loss, ELEMENTWISE) or _is_sensitive(loss, output, target)
-    except RuntimeError:  # shapes that do not fit: the loss itself fails, or forms them
+    except ValueError:  # shapes that do not fit: the loss itself fails, or forms them
         return
     if is_wrong:
         shapes = f"the output is {_described(output)}, the target {_described(target)}"
