@@ -211,7 +211,7 @@ def test_what_lies_beside_the_copied_modules_is_no_hindrance(tmp_path: Path) -> 
     (files / "large.txt").touch()
     os.truncate(files / "large.txt", 1 << 30)
     (files / "job.yaml").write_text("größe: 1\n")
-    assert files_of(JobFolder(tmp_path)) == {"job.yaml": "größe: 1\n"}
+    assert files_of(JobFolder(tmp_path)) == {"job.yaml": "größe: 1\n".encode()}
 
 
 def test_a_damaged_checkpoint_is_not_gone_on_from(run: Path, tmp_path: Path) -> None:
