@@ -430,6 +430,7 @@ def _open_standard_streams() -> None:
             stream = open(number, "w", encoding=old.encoding, errors=old.errors, closefd=False)  # noqa: SIM115
             stream.reconfigure(line_buffering=number == 2 or stream.isatty())
             setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)  # replaced only by notebooks, as our code sees it
 
 
 def _write_mark(mark: str) -> None:
