@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from hogwild.feeds.packed import Packed
+from hogwild.feeds.sample_order import GOLDEN, mixed
 
-# FNV-1a (Fowler, Noll and Vo) of a name's bytes, then the mixer of splitmix64, as in kernels/rng.py.
+# FNV-1a (Fowler, Noll and Vo) of a name's bytes, then the mixer of splitmix64.
 BASIS, PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
-STEP, FIRST, SECOND = (np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 AT_ONCE = 4096  # names: they are padded to the longest of them
 Column = tuple[Any, np.ndarray]  # names by number, and the number of each row (N,)
 
@@ -32,8 +32,8 @@ def held_out(columns: Sequence[Column], fraction: float, seed: int) -> np.ndarra
     """Return whether each row (N,) belongs to the `fraction` that is held out, by a hash of its names and the seed."""
     bits = np.full(len(columns[0][1]), seed % 2**64, np.uint64)
     for names, rows in columns:
-        bits = _mixed(bits ^ _hashes(names)[rows])
-    is_held: np.ndarray = (_mixed(bits + STEP) >> np.uint64(11)).astype(np.float64) * 2.0**-53 < fraction
+        bits = mixed(bits ^ _hashes(names)[rows])
+    is_held: np.ndarray = (mixed(bits + GOLDEN) >> np.uint64(11)).astype(np.float64) * 2.0**-53 < fraction
     return is_held
 
 
@@ -55,10 +55,3 @@ def _hashes(names: Any) -> np.ndarray:
         for letter in part.view(np.uint8).reshape(len(part), -1).T:
             own[:] = np.where(letter, (own ^ letter) * PRIME, own)  # 0: behind its end
     return found
-
-
-def _mixed(bits: np.ndarray) -> np.ndarray:
-    bits = (bits ^ (bits >> np.uint64(30))) * FIRST
-    bits = (bits ^ (bits >> np.uint64(27))) * SECOND
-    mixed: np.ndarray = bits ^ (bits >> np.uint64(31))
-    return mixed

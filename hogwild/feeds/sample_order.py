@@ -244,6 +244,11 @@ def random_words(seed: int, start: int, count: int) -> np.ndarray:
     words: np.ndarray = np.arange(start + 1, start + 1 + count, dtype=np.uint64)
     words *= GOLDEN
     words += np.uint64(seed)
+    return mixed(words)
+
+
+def mixed(words: np.ndarray) -> np.ndarray:
+    """Mix the bits of each word (…,) uint64 in place, as splitmix64 does for an output; return `words`."""
     words ^= words >> np.uint64(30)
     words *= np.uint64(0xBF58476D1CE4E5B9)
     words ^= words >> np.uint64(27)
