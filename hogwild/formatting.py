@@ -5,18 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-TIME_UNITS = (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 BINARY_UNITS = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
 SIZES = ("_bytes", "size")
-
-
-def time_unit(span_s: float) -> tuple[str, float]:
-    """Return a readable unit for a span and its seconds: three days are in days, 100 s in seconds."""
-    return next(((word, unit) for word, unit in TIME_UNITS if span_s >= 3 * unit), TIME_UNITS[-1])
-
-
-def binary_unit(size: float) -> tuple[str, float]:
-    return next(((word, unit) for word, unit in BINARY_UNITS if size >= unit), BINARY_UNITS[-1])
 
 
 def duration(seconds: float) -> str:
@@ -37,7 +27,7 @@ def clock(seconds: float) -> str:
 
 def size(nbytes: float) -> str:
     """`812 B`, `28 MiB`, `1.5 GiB`: never more than three digits."""
-    word, unit = binary_unit(nbytes * 1024 / 999.5)  # 999.5 of a unit are shown as 1.0 of the next
+    word, unit = next((one for one in BINARY_UNITS if nbytes * 1024 / 999.5 >= one[1]), BINARY_UNITS[-1])
     value = nbytes / unit
     return f"{value:.1f} {word}" if value < 9.95 and unit > 1 else f"{value:.0f} {word}"
 

@@ -82,17 +82,14 @@ def check_file(option: str, file: Path, endings: Sequence[str] = (".npz", ".csv"
 
 
 def report_answer(runs: list[Path], out: Path | None) -> tuple[dict[str, Any], list[str]]:
-    """Write the page and its pictures; return them for --json and as lines. One run: RUN/report; several:
+    """Write the page; return its place for --json and as lines. One run: RUN/report; several:
     RUN/report/report-NAME1-NAME2 of the first; or `out`. Raises NotFoundError for a missing run, UsageError for a run
     named twice, RunDirError if the page cannot be written."""
-    from hogwild.report.report import write_comparison, write_report  # numpy; matplotlib for pictures, if installed
+    from hogwild.report.report import write_comparison, write_report  # numpy
 
     written = write_report(runs[0], out) if len(runs) == 1 else write_comparison(runs, out)
-    pictures = {path.stem: str(path) for path in written.pictures}
-    names = ", ".join(pictures)
-    drawn = f"pictures: {names} (PNG files beside it)" if names else "pictures: none: there is no data to plot"
-    record = {"report": str(written.index), "pictures": pictures, "missing": list(written.missing)}
-    return record, [str(written.index), f"  {written.no_pictures or drawn}", *(f"  {one}" for one in written.missing)]
+    record = {"report": str(written.index), "missing": list(written.missing)}
+    return record, [str(written.index), *(f"  {one}" for one in written.missing)]
 
 
 # ---- the trained model ----------------------------------------------------------------------------------------------

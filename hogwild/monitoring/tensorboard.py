@@ -197,19 +197,6 @@ class Curves:
         self._file.add(self._now, self._samples, summary=made)
 
 
-def add_figures(folder: Path, figures: Mapping[str, bytes], *, samples: int, time_s: float) -> Path:
-    """Write pictures (name -> PNG) of a finished run to a separate event file; `time_s` is wall-clock time. Needs the
-    package. Raises OSError."""
-    from tensorboard.compat.proto.summary_pb2 import Summary
-
-    with _EventFile(folder, time_s) as file:
-        for name, png in figures.items():
-            width, height = (int.from_bytes(png[at : at + 4], "big") for at in (16, 20))  # from the IHDR chunk
-            image = Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=png)
-            file.add(time_s, samples, summary=Summary(value=[Summary.Value(tag=f"report/{name}", image=image)]))
-        return file.path
-
-
 class _EventFile:
     """One event file. TensorBoard reads files in the order of their names, so this one comes after all earlier ones."""
 
@@ -221,8 +208,8 @@ class _EventFile:
         folder.mkdir(exist_ok=True)
         numbers = [int(found.name.split(".")[3]) for found in folder.glob(f"events.out.tfevents.*{ENDING}")]
         number = max(int(time_s or 0), *(number + 1 for number in numbers), 0)
-        self.path = folder / f"events.out.tfevents.{number:010}.{socket.gethostname()}.{os.getpid()}{ENDING}"
-        self._records = RecordWriter(open(self.path, "ab"))  # noqa: SIM115 - `__exit__` closes it
+        path = folder / f"events.out.tfevents.{number:010}.{socket.gethostname()}.{os.getpid()}{ENDING}"
+        self._records = RecordWriter(open(path, "ab"))  # noqa: SIM115 - `__exit__` closes it
         self.add(time_s or 0.0, file_version="brain.Event:2")
 
     def __enter__(self) -> "_EventFile":

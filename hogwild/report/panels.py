@@ -1,5 +1,5 @@
-"""The curves of a report as data: thinned tables of each run, and panels that name the columns to draw. Both the page's
-script (page_files/report.js) and the pictures for papers (pictures.py) draw these.
+"""The curves of a report as data: thinned tables of each run, and panels that name the columns to draw. The page's
+script (page_files/report.js) draws these.
 
     metrics.jsonl ─► Run ─► Table: train, smoothed, evaluations, workers ─┐
                                                                           ├─► Plot ─► lines, each a column of a table

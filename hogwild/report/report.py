@@ -3,7 +3,7 @@
 The page is one HTML file that requests nothing, neither scripts nor fonts, so it can be mailed. It has the script, the
 style and the chart library of page_files/ inside. All text from a run is escaped: a job may be called `<script>`. A
 content security policy allows only the page's own script, by its hash, and no request at all. The page needs no package
-beyond the core's; with matplotlib there are also pictures (PNG), for papers."""
+beyond the core's."""
 
 import base64
 import hashlib
@@ -14,21 +14,17 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hogwild.errors import UsageError
 from hogwild.formatting import moment
-from hogwild.monitoring import tensorboard
 from hogwild.report import tables
 from hogwild.report.panels import RunCurves, curves, page_data, to_json
-from hogwild.report.run_data import Run, read_run
+from hogwild.report.run_data import read_run
 from hogwild.report.tables import Bar, Headline, TableRows
 from hogwild.report.timeline import page_timeline
 from hogwild.storage.files import replace
 from hogwild.storage.records import explained
 
 INDEX = "index.html"
-INSTALL = "pip install 'hogwild[report]'"
 LONGEST_NAME = 120  # of a comparison's folder: a file system allows 255 bytes
 GROUPS = {
     "learning": "Learning",
@@ -38,11 +34,6 @@ GROUPS = {
     "resources": "Memory and processor",
     "rounds": "Rounds between nodes",
 }
-# All that a report, also of an older version, may have written beside its page.
-PICTURES = (
-    *("learning-time", "learning-samples", "learning-updates", "throughput", "timeline", "staleness", "resources"),
-    *("memory", "rounds"),
-)
 FILES = Path(__file__).parent / "page_files"
 UPLOT = "vendor/uplot/uPlot"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}; base-uri 'none'; form-action 'none'"
@@ -79,13 +70,10 @@ THINNED = (
 
 @dataclass(frozen=True, slots=True)
 class WrittenReport:
-    """The report's paths: the page, and its pictures beside it. `missing`: what it does not contain, and why;
-    `no_pictures`: why there are no pictures at all, or ""."""
+    """The report's page. `missing`: what it does not contain, and why."""
 
     index: Path
-    pictures: tuple[Path, ...]
     missing: tuple[str, ...]
-    no_pictures: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +121,7 @@ def write_report(path: Path, out: Path | None = None) -> WrittenReport:
         below=[*tables.tables(run)],
         missing=tables.missing(run),
     )
-    written = _write(out if out is not None else run.path / "report", content)
-    _to_tensorboard(run, written.pictures)
-    return written
+    return _write(out if out is not None else run.path / "report", content)
 
 
 def write_comparison(paths: Sequence[Path], out: Path | None = None) -> WrittenReport:
@@ -163,44 +149,11 @@ def write_comparison(paths: Sequence[Path], out: Path | None = None) -> WrittenR
 
 
 def _write(folder: Path, content: _Page) -> WrittenReport:
-    """Write the page and, with matplotlib, its pictures; remove those of an earlier report that it lacks."""
     text = content.html()
-    pictures, why = _pictures(content.found)
-    files = {name: folder / f"{name}.png" for name in pictures}
     with explained(f"cannot write the report to {folder} (another folder: --out DIR)"):
         folder.mkdir(parents=True, exist_ok=True)
-        for name, png in pictures.items():
-            replace(files[name], png, sync=False)
-        for name in set(PICTURES) - files.keys():
-            (folder / f"{name}.png").unlink(missing_ok=True)
         replace(folder / INDEX, text.encode(errors="replace"), sync=False)
-    return WrittenReport(folder / INDEX, tuple(files.values()), tuple(content.missing), why)
-
-
-def _pictures(found: RunCurves) -> tuple[dict[str, bytes], str]:
-    """Return the PNGs by name, and why there are none."""
-    try:
-        from hogwild.report.pictures import pictures
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "matplotlib":
-            raise
-        return {}, f"no pictures (PNG): matplotlib is not installed: {INSTALL}"
-    return pictures(found), ""
-
-
-def _to_tensorboard(run: Run, drawn: Sequence[Path]) -> None:
-    """Add the pictures to a finished job's TensorBoard curves, if it wrote any, as the run `report`; replaces those of
-    the previous report."""
-    samples = run.records.train["samples"]
-    if not (drawn and run.is_over and (run.path / "tensorboard").is_dir() and tensorboard.is_installed()):
-        return
-    folder = run.path / "tensorboard" / "report"
-    with explained(f"cannot write the pictures to {folder}"):
-        for before in folder.glob("events.out.tfevents.*"):
-            before.unlink()
-        at = int(samples[np.isfinite(samples)][-1]) if np.isfinite(samples).any() else 0
-        figures = {one.stem: one.read_bytes() for one in drawn}
-        tensorboard.add_figures(folder, figures, samples=at, time_s=run.read_at)
+    return WrittenReport(folder / INDEX, tuple(content.missing))
 
 
 # ---- HTML -----------------------------------------------------------------------------------------------------------

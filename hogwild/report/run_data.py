@@ -1,4 +1,4 @@
-"""A run directory as data, for ended and running jobs. Reads only; imports neither torch nor matplotlib.
+"""A run directory as data, for ended and running jobs. Reads only; does not import torch.
 
 Records are read once, line by line, into columns of float64: a number takes 8 bytes there and 80 in a dict. Missing
 values are NaN; incomplete lines and lines that are not JSON are counted."""

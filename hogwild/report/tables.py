@@ -19,7 +19,7 @@ from hogwild.storage.run_directory import LIBRARY
 
 MOST_EVENTS = 200
 MOST_WORKERS = 16  # shown at first
-# Shown in the pictures, or routine events of a job; the count of all events includes them.
+# Shown in the charts, or routine events of a job; the count of all events includes them.
 ORDINARY = (
     *("spawn", "ready", "restart", "evaluation", "checkpoint", "pause", "spare"),
     *("loader-spawn", "loader-ready", "communicator-spawn", "communicator-ready"),

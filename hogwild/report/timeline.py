@@ -43,11 +43,6 @@ class PhaseBars:
     words: tuple[str, ...]
     span_s: float
 
-    def used(self) -> list[str]:
-        """Return the words that occur, without ABSENT."""
-        words = dict.fromkeys(self.words[place] for place in np.unique(self.pixels))
-        return [word for word in words if word != ABSENT]
-
 
 def phase_bars(run: Run) -> PhaseBars:
     """Return the bars of every worker of the run: none without workers, only ABSENT without any time."""

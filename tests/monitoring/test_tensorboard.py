@@ -2,9 +2,7 @@
 undid."""
 
 import os
-import struct
 import threading
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from hogwild.errors import UsageError
 from hogwild.monitoring import tensorboard
-from hogwild.monitoring.tensorboard import BEGIN_AT, Curves, add_figures, check_wanted
+from hogwild.monitoring.tensorboard import BEGIN_AT, Curves, check_wanted
 from tests.helpers.jobs import in_turn
 
 
@@ -29,7 +27,7 @@ def evaluated(samples: int, **metrics: float) -> dict[str, Any]:
 
 
 def read(folder: Path) -> EventAccumulator:
-    return EventAccumulator(str(folder), size_guidance={"histograms": 0, "scalars": 0, "images": 0}).Reload()
+    return EventAccumulator(str(folder), size_guidance={"histograms": 0, "scalars": 0}).Reload()
 
 
 def points(found: EventAccumulator, tag: str) -> list[tuple[int, float]]:
@@ -89,16 +87,6 @@ def test_a_disk_that_takes_nothing_ends_the_curves_and_nothing_else(tmp_path: Pa
     assert curves.failure is not None and "FileExistsError" in curves.failure
     curves.write(trained(2))
     assert "tensorboard" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_the_reports_figures_are_pictures_there(tmp_path: Path) -> None:
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 3, 2, 8, 2, 0, 0, 0))
-    add_figures(tmp_path / "tb", {"loss": png}, samples=700, time_s=1e9)
-    (image,) = read(tmp_path / "tb").Images("report/loss")
-    assert (image.step, image.width, image.height, image.encoded_image_string) == (700, 3, 2, png)
 
 
 def test_without_the_package_auto_does_without_and_true_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
-import matplotlib
 import pytest
 
 from hogwild.cli import results
@@ -18,11 +17,10 @@ from hogwild.report.run_data import read_run
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
 
 WICKED = "<script>alert('&')</script>"
-ODD_METRIC = "f1 $\\frac$ \N{CJK UNIFIED IDEOGRAPH-7CBE}_</script><b>"  # no formula: matplotlib would raise
+ODD_METRIC = "f1 $\\frac$ \N{CJK UNIFIED IDEOGRAPH-7CBE}_</script><b>"
 ELEMENTS = """html head meta title style script body header h1 h2 p span div dl dt dd nav a button noscript i details
 summary table thead tbody tr th td ul li wbr"""
 PARTS = set(ELEMENTS.split())
-LEARNING = {"learning-time", "learning-samples", "learning-updates"}
 MOST_BYTES = 3_000_000
 
 
@@ -76,26 +74,20 @@ def story_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(story_run: Path) -> Page:
-    before = dict(matplotlib.rcParams)
     report(story_run)
-    assert dict(matplotlib.rcParams) == before
     return Page(story_run / "report" / "index.html")
 
 
 # ---- the page -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_page_needs_nothing_else_and_pictures_for_papers_lie_beside_it(story_run: Path, page: Page) -> None:
-    assert {file.stem for file in (story_run / "report").glob("*.png")} == {
-        *(*LEARNING, "throughput", "timeline", "staleness", "resources")
-    }
+def test_a_page_needs_nothing_else(story_run: Path, page: Page) -> None:
     assert all(link.startswith("#") and link[1:] in page.anchors for link in page.links)
     text = (story_run / "report" / "index.html").read_text()
     assert "url(" not in text and "@import" not in text
     assert page.policy.startswith("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-")
     assert page.policy.count("sha256-") == len(page.scripts) - 1  # the data are no script
-    assert {file.suffix for file in (story_run / "report").iterdir()} == {".png", ".html"}
+    assert [file.name for file in (story_run / "report").iterdir()] == ["index.html"]
 
 
 def test_nothing_that_a_run_says_becomes_a_part_of_the_page(page: Page) -> None:
@@ -138,13 +130,16 @@ def test_the_chart_library_comes_with_its_licence_and_its_origin() -> None:
     assert "(v1.6.32)" in (vendor / "uPlot.iife.min.js").read_text()[:80]
 
 
-def test_a_page_is_replaced_and_pictures_of_the_one_before_are_removed(tmp_path: Path) -> None:
+def test_a_page_is_replaced_and_other_files_beside_it_stay(tmp_path: Path) -> None:
     bare = write_run(tmp_path / "bare", Story(records=0, resume=False, rollback=False, deaths=0, checkpoints=0))
     (bare / "report").mkdir()
-    for name in ("throughput.png", "chaos.png", "index.html"):
+    for name in ("chaos.png", "index.html"):
         (bare / "report" / name).write_bytes(b"old")
-    assert report(bare)["pictures"] == {"timeline": str(bare / "report" / "timeline.png")}
-    assert {file.name for file in (bare / "report").iterdir()} == {"index.html", "timeline.png", "chaos.png"}
+    assert report(bare)["report"] == str(bare / "report" / "index.html")
+    assert {file.name: file.read_bytes() == b"old" for file in (bare / "report").iterdir()} == {
+        "index.html": False,
+        "chaos.png": True,
+    }
 
 
 def test_a_run_without_any_record_is_a_clear_page(tmp_path: Path) -> None:
@@ -155,21 +150,8 @@ def test_a_run_without_any_record_is_a_clear_page(tmp_path: Path) -> None:
     assert lines[0] == str(tmp_path / "there" / "index.html")
     assert "not started: there are no records yet" in words
     assert "Nothing was recorded yet." in words
-    assert all(line.strip() in words for line in lines[2:])
+    assert all(line.strip() in words for line in lines[1:])
     assert not (tmp_path / "run" / "report").exists()
-
-
-def test_tensorboard_shows_the_pictures_of_the_latest_report(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    run = write_run(tmp_path / "run", Story(records=0, resume=False, rollback=False, deaths=0, checkpoints=0))
-    (run / "tensorboard").mkdir()
-    for _ in range(2):
-        report(run)
-    events = EventAccumulator(str(run / "tensorboard" / "report")).Reload()
-    assert events.Tags()["images"] == ["report/timeline"]
-    (image,) = events.Images("report/timeline")
-    assert image.encoded_image_string == (run / "report" / "timeline.png").read_bytes()
 
 
 def test_what_is_no_run_is_refused_in_the_words_of_a_resume(tmp_path: Path) -> None:
@@ -188,24 +170,10 @@ def test_a_report_that_cannot_be_written_names_the_folder_and_the_way_out(tmp_pa
         report(run)
 
 
-def test_without_matplotlib_there_is_the_page_and_a_line_about_the_pictures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = write_run(tmp_path / "run", Story(records=3))
-    (run / "report").mkdir()
-    (run / "report" / "throughput.png").write_bytes(b"of an earlier report")
-    monkeypatch.delitem(sys.modules, "hogwild.report.pictures", raising=False)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    lines = results.report_answer([run], None)[1]
-    assert lines[1] == "  no pictures (PNG): matplotlib is not installed: pip install 'hogwild[report]'"
-    assert len(json.loads(Page(Path(lines[0])).scripts[0])["panels"]) >= 4
-    assert [file.name for file in (run / "report").iterdir()] == ["index.html"]
-
-
 @pytest.mark.processes
-def test_the_report_is_made_without_torch_and_matplotlib_is_imported_only_to_draw() -> None:
-    code = "import sys, hogwild.report.report; print([name for name in ('torch', 'matplotlib') if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+def test_the_report_is_made_without_torch() -> None:
+    code = "import sys, hogwild.report.report; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 # ---- several runs ---------------------------------------------------------------------------------------------------
@@ -218,7 +186,6 @@ def test_runs_are_compared_by_what_differs(story_run: Path, tmp_path: Path) -> N
     found = report(story_run, other)
     folder = story_run / "report" / "report-run-other"
     assert found["report"] == str(folder / "index.html")
-    assert {file.stem for file in folder.glob("*.png")} == {*LEARNING, "throughput", "staleness", "memory"}
     page = Page(folder / "index.html")
     assert page.parts <= PARTS
     data = json.loads(page.scripts[0])
