@@ -14,7 +14,7 @@ endef
 # With it every process of every job would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run shell serve test test-quick lint format stress bench-spine bench-dense bench-sparse bench-speedup bench-start bench-scaling bench-devices bench-gpu bench-people bench-service bench-cluster bench-convergence bench-quality bench-faults bench-live bench-rollouts soak clean
+.PHONY: help run shell serve test test-quick lint format reference stress bench-spine bench-dense bench-sparse bench-speedup bench-start bench-scaling bench-devices bench-gpu bench-people bench-service bench-cluster bench-convergence bench-quality bench-faults bench-live bench-rollouts soak clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -71,6 +71,9 @@ lint: $(VENV)/.dev   ## ruff and mypy
 format: $(VENV)/.dev ## rewrite the files in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+reference: $(VENV)/.core ## write docs/reference/, docs/job-file.md and the schema of job files from the source
+	$(BIN)/python -m tools.reference
 
 stress: $(VENV)/.test ## the fault campaign: thousands of kills, by seed, until its table is full (over an hour a call)
 	HOGWILD_THOROUGH=1 $(BIN)/python -m pytest -q tests/faults tests/whole_jobs tests/workers tests/training \

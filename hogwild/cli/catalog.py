@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from hogwild.cli.arguments import Arguments, Json, StateDir, is_job_id, split_arguments
+from hogwild.cli.init import SCHEMA, TASKS
 from hogwild.cli.output import print_result, reading
-from hogwild.cli.reference import KINDS, add_to_schema, described, job_file_page, page
-from hogwild.config.locate import first_sentence, source
+from hogwild.config.locate import first_sentence, shipped, source
 from hogwild.config.of_run import load
 from hogwild.errors import UsageError
 from hogwild.host import raise_noted
@@ -24,6 +24,7 @@ GROUPS = {
     "metrics": "evaluate.metrics",
     "tasks": "hogwild init TASK",
 }
+KINDS = ("models", "data", "losses", "metrics")  # those with a page in docs/reference
 
 
 def show(arguments: Arguments = None, state_dir: StateDir = None, as_json: Json = False) -> None:
@@ -39,15 +40,9 @@ def show(arguments: Arguments = None, state_dir: StateDir = None, as_json: Json 
     print_result(job.to_yaml().rstrip("\n"))
 
 
-def schema(
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the reference for people, docs/job-file.md.")
-    ] = False,
-) -> None:
+def schema() -> None:
     """Print the JSON Schema of job files, for editors."""
-    text = schema_text(markdown)
-    raise_noted()
-    print_result(text.rstrip("\n"))
+    print_result(source(SCHEMA).read_text("utf-8").rstrip("\n"))
 
 
 def list_(
@@ -59,7 +54,8 @@ def list_(
     if what is not None and what not in known:
         raise UsageError(f"cannot list {what!r}; choose {', '.join(known)}", code="usage/bad-value")
     if arguments:
-        print_result(*(page(kind).rstrip("\n") for kind in ([what] if what else KINDS)))
+        for kind in [what] if what else KINDS:
+            print_result((shipped("docs/reference") / f"{kind}.md").read_text("utf-8").rstrip("\n"))
         return
     groups = {name: dict(_rows(name)) for name in ([what] if what else GROUPS)}
     raise_noted()
@@ -77,25 +73,16 @@ def _rows(group: str) -> Iterator[tuple[str, str]]:
         package = f"hogwild.{group}"
         yield from ((f"{package}.{name}", text) for name, text in import_module(package).CATALOG.items())
     elif group == "losses":
-        yield from ((one.path, one.sentence) for one in described("losses"))
+        classes = json.loads(source(SCHEMA).read_text("utf-8"))["$defs"]["Loss"]["allOf"]
+        known = [(one["if"]["properties"], one["then"]["properties"]) for one in classes]
+        yield from ((name["class_path"]["const"], of["class_path"]["description"]) for name, of in known)
     elif group == "metrics":
         from hogwild.metrics.catalog import CATALOG
 
         yield from ((name, known.words) for name, known in CATALOG.items())
     elif group == "tasks":
-        from hogwild.cli.init import TASKS
-
         yield from ((name, first_sentence(source(task.job))) for name, task in TASKS.items())
     else:
         from hogwild.config.load import list_configs
 
         yield from ((str(path), first_sentence(path)) for path in list_configs())
-
-
-def schema_text(markdown: bool = False) -> str:
-    """Return the content of configs/job.schema.json, or of docs/job-file.md."""
-    from hogwild.config.load import json_schema
-
-    if markdown:
-        return job_file_page(json_schema())
-    return json.dumps(add_to_schema(json_schema()), indent=2, ensure_ascii=False) + "\n"

@@ -20,7 +20,7 @@ from hogwild.config.strict_yaml import BROKEN, SourcePlace, YamlReading, read
 from hogwild.config.strict_yaml import Path as KeyPath
 from hogwild.errors import ConfigError, Problem
 
-__all__ = ["Job", "default_config", "job_from_mapping", "json_schema", "list_configs", "load_job"]
+__all__ = ["Job", "default_config", "job_from_mapping", "list_configs", "load_job"]
 
 COMMAND_LINE = "command line"
 
@@ -49,20 +49,6 @@ def load_job(
 def job_from_mapping(values: Mapping[str, Any], source: str) -> Job:
     """Make a job from plain values, for the library call. `source` begins each error, e.g. `hogwild.train`."""
     return _checked(_JobDraft(_as_plain(values), source=source))
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the job file's JSON Schema, for editors."""
-    schema: dict[str, Any] = _in_standard_keywords(Job.model_json_schema())
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-def _in_standard_keywords(node: Any) -> Any:
-    """Rename pydantic's own keywords for the bounds of an optional number, which editors do not know."""
-    words = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
-    if isinstance(node, dict):
-        return {words.get(key, key): _in_standard_keywords(value) for key, value in node.items()}
-    return [_in_standard_keywords(value) for value in node] if isinstance(node, list) else node
 
 
 def is_text(path: KeyPath) -> bool:

@@ -12,8 +12,8 @@ import yaml
 from hogwild.cli import main
 from hogwild.cli.catalog import GROUPS
 from hogwild.cli.init import MODELINE, SCHEMA, TASKS, job_text
-from hogwild.cli.reference import described
 from hogwild.user_code import resolve
+from tools.reference import described
 
 Captured = pytest.CaptureFixture[str]
 

@@ -4,7 +4,6 @@ trip."""
 
 import fcntl
 import inspect
-import json
 import os
 import re
 import signal
@@ -22,13 +21,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from hogwild.cli.catalog import schema_text
 from hogwild.config import torch_arguments
 from hogwild.config.load import Job, default_config, job_from_mapping, list_configs, load_job
 from hogwild.config.locate import read_job_file
 from hogwild.errors import ConfigError, NotFoundError, Problem
 from hogwild.host import Interrupted, raising_on_signals
 from tests.helpers.processes import PATIENCE_S, wait_for
+from tools.reference import job_file_page, json_schema
 
 GOOD = """\
 model: {class_path: mymodel.Net}
@@ -414,13 +413,8 @@ def test_a_missing_job_file_says_where_it_was_looked_for_and_what_is_near(tmp_pa
         load_job(tmp_path)
 
 
-def test_the_schema_in_configs_is_the_one_printed() -> None:
-    file = default_config("digits").parent / "job.schema.json"
-    assert file.read_text("utf-8") == schema_text(), "run: python run.py schema > configs/job.schema.json"
-
-
 def test_every_field_of_the_schema_says_why_it_is_there() -> None:
-    schema = json.loads(schema_text())
+    schema = json_schema()
     for name, section in schema["$defs"].items():
         for key, value in section["properties"].items():
             assert value.get("description") or "$ref" in value, f"{name}.{key}"
@@ -431,14 +425,14 @@ def _arguments_of(found: Any) -> set[str]:
 
 
 def test_the_reference_has_a_chapter_for_every_section() -> None:
-    page = schema_text(markdown=True)
-    fields = json.loads(schema_text())["properties"]
+    page = job_file_page(json_schema())
+    fields = json_schema()["properties"]
     plain = {"version", "name", "seed"}
     assert [name for name in fields if name not in plain and f"\n## {name}\n" not in page] == []
 
 
 def test_the_reference_tells_a_list_of_numbers_from_a_list_of_sections() -> None:
-    rows = [line.split(" | ")[:2] for line in schema_text(markdown=True).splitlines()]
+    rows = [line.split(" | ")[:2] for line in job_file_page(json_schema()).splitlines()]
     assert ["| `device_per_worker`", "list of whole numbers or `null`"] in rows
     assert ["| `groups`", "list of sections"] in rows
 

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from hogwild.cli import main
-from hogwild.cli.reference import KINDS
+from hogwild.cli.catalog import KINDS
 from hogwild.config.load import load_job
 from tests.helpers.jobs import HOME, start
 from tests.helpers.pages import Step, as_json, beginning, blocks, steps
+from tools.reference import generated
 
 PAGES = {
     name: (HOME / name).read_text()
@@ -154,17 +155,21 @@ def test_every_job_file_in_a_page_is_right() -> None:
                 load_job(Path(f"{name}:{block.line}"), source_text="\n".join([*least, block.text]))
 
 
-def test_the_reference_of_the_job_file_is_the_one_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["schema", "--markdown"]) == 0
-    is_equal = capsys.readouterr().out == (HOME / "docs" / "job-file.md").read_text()
-    assert is_equal, "run: python run.py schema --markdown > docs/job-file.md"
+def test_every_generated_file_is_up_to_date() -> None:
+    assert [name for name, content in generated().items() if (HOME / name).read_text() != content] == [], (
+        "make reference"
+    )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_reference_of_arguments_is_the_one_printed(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["list", kind, "--arguments"]) == 0
-    is_equal = capsys.readouterr().out == (HOME / "docs" / "reference" / f"{kind}.md").read_text()
-    assert is_equal, f"run: python run.py list {kind} --arguments > docs/reference/{kind}.md"
+PRINTED = {"schema": "configs/job.schema.json"} | {
+    f"list {kind} --arguments": f"docs/reference/{kind}.md" for kind in KINDS
+}
+
+
+@pytest.mark.parametrize("command", PRINTED)
+def test_a_generated_file_is_the_one_printed(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(command.split()) == 0
+    assert capsys.readouterr().out == (HOME / PRINTED[command]).read_text()
 
 
 def test_every_link_and_picture_leads_somewhere() -> None:
