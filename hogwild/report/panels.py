@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hogwild.metrics.catalog import LOSS
+from hogwild.monitoring.words import in_words
 from hogwild.report.run_data import CLUSTER, LOSSES, ColumnTable, Floats, Run
-from hogwild.report.words import in_words
 
 AXES = ("time", "samples", "updates")
 MOST_ROWS = 6000  # of training records, of all runs together; more are thinned

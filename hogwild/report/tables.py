@@ -12,26 +12,15 @@ from hogwild.errors import ConfigError
 from hogwild.formatting import counted, duration, exact, flat, moment, number, size, told
 from hogwild.monitoring.job_view import ClusterGlance, two_digits
 from hogwild.monitoring.run_status import cluster_of
+from hogwild.monitoring.words import TROUBLE, event_in_words, in_words, is_routine, row_of
 from hogwild.report.run_data import CLUSTER, BestEvaluation, Run, flat_values
 from hogwild.report.timeline import ABSENT, ALIVE, phase_bars
-from hogwild.report.words import event_in_words, in_words
 from hogwild.storage.run_directory import LIBRARY
 
 MOST_EVENTS = 200
 MOST_WORKERS = 16  # shown at first
-# Shown in the charts, or routine events of a job; the count of all events includes them.
-ORDINARY = (
-    *("spawn", "ready", "restart", "evaluation", "checkpoint", "pause", "spare"),
-    *("loader-spawn", "loader-ready", "communicator-spawn", "communicator-ready"),
-    *("predictor-spawn", "predictor-ready"),
-)
 QUIET_S = 60.0  # without a record for so long, and for longer than ten intervals, a "running" job may be dead
 ENDS = ("succeeded", "stopped", "cancelled", "failed")
-LOUD = (
-    *("exit", "stall", "fence", "deadlock", "rollback", "checkpoint-failed", "checkpoint-refused", "spare-exit"),
-    *("loader-exit", "loader-stall", "bad-batch", "quarantined"),
-    *("node-lost", "communicator-exit", "round-refused", "cluster-out", "cluster-lost"),
-)
 DEFAULT, JOB_FILE, OVERRIDE, CALL, UNKNOWN = "default", "job file", "override", "call", "not in the job file"
 PHASE_COLOURS = {ALIVE: "alive", ABSENT: "absent"}  # the others are called as the phases
 NOT_THERE = "\N{EN DASH}"
@@ -284,12 +273,12 @@ def configuration(run: Run) -> TableRows:
 
 def events(run: Run) -> TableRows:
     """Return the unusual events, at most MOST_EVENTS; the note counts all of them."""
-    told_ones = [event for event in run.events if event["event"] not in ORDINARY and event.get("kind") != "left"]
+    told_ones = [event for event in run.events if not is_routine(event)]
     half = MOST_EVENTS // 2
     left_out = told_ones[half:-half] if len(told_ones) > MOST_EVENTS else []
     shown = [*told_ones[:half], *told_ones[-half:]] if left_out else told_ones
     rows = [_event_row(run, event) for event in shown]
-    marks = ["strong" if event["event"] in LOUD else "" for event in shown]
+    marks = ["strong" if row_of(event) == TROUBLE else "" for event in shown]
     note = f"All events: {_kinds(run.events)}."
     if left_out:
         note = f"The first and the last {half}; in between {_kinds(left_out)} are left out (events.jsonl). {note}"

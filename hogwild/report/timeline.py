@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hogwild.monitoring.words import event_in_words
 from hogwild.report.run_data import Floats, Run
-from hogwild.report.words import event_in_words
 
 COLUMNS = 1000
 HEIGHT = 20  # parts of a bar's height: a share of 1/20 is visible

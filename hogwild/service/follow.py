@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from weakref import WeakValueDictionary
 
 from hogwild.metrics.catalog import RECORDED
-from hogwild.report.words import event_in_words
+from hogwild.monitoring.words import event_in_words, row_of
 from hogwild.service.run_reader import LINE_BYTES, MOST_LINES, SMALL_BYTES, opened
 from hogwild.storage.records import to_json
 from hogwild.storage.run_directory import STATUS
@@ -264,8 +264,10 @@ class Timeline:
                 self._is_there = True
                 self._events.clear()
             elif (event := _object(line)) is not None:
-                title, detail = event_in_words({"event": "", **event})  # in the words of the report
-                self._events.append((end, _dumped(to_json({**event, "title": title, "detail": detail}))))
+                event = {"event": "", **event}
+                title, detail = event_in_words(event)
+                told = {**event, "title": title, "detail": detail, "row": row_of(event)}
+                self._events.append((end, _dumped(to_json(told))))
 
 
 class FollowedRun:

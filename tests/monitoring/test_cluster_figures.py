@@ -158,8 +158,8 @@ def test_a_training_record_has_the_numbers_of_the_rounds_and_an_end_moves_no_mor
         journal.event("node-lost", nodes=[1, 2], generation=2, left=[0])
         journal.event("communicator-exit", communicator=0, kind="died", how="killed by SIGKILL", pid=7)
         assert [line.partition("  ")[2] for line in journal.news] == [
-            "node-lost  nodes 1, 2  left 0",
-            "communicator-exit  killed by SIGKILL",
+            "nodes 1-2 lost: nodes that are left 0",
+            "communicator died: killed by SIGKILL",
         ]
         journal.record(2.0, replace(GLANCE, cluster=CLUSTER), {})
         journal.last_status("succeeded", 1.0, {})

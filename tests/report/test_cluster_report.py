@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from hogwild.monitoring.words import event_in_words
 from hogwild.report import tables
 from hogwild.report.panels import curves
 from hogwild.report.run_data import Run, read_run
-from hogwild.report.words import event_in_words
 from tests.helpers.run_records import BEGAN, Story, write_run
 from tests.report.test_report import Page, report
 

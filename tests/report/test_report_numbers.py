@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hogwild.monitoring.words import event_in_words, in_words, is_routine, row_of
 from hogwild.report import tables
 from hogwild.report.panels import curves, gaps, page_data, percentile, smoothed, thinned, to_json
 from hogwild.report.run_data import ColumnTable, Run, read_run
 from hogwild.report.tables import DEFAULT, JOB_FILE, OVERRIDE, settings
 from hogwild.report.timeline import ABSENT, ALIVE, COLUMNS, HEIGHT, STARTING, PhaseBars, page_timeline, phase_bars
-from hogwild.report.words import event_in_words, in_words
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
 
 # ---- reading --------------------------------------------------------------------------------------------------------
@@ -371,6 +371,26 @@ def test_keys_and_events_are_said_in_words() -> None:
     }
     assert event_in_words(event) == ("worker 3 died", "killed by SIGKILL; batches reassigned 2")
     assert event_in_words({"time": 1.0, "event": "new-thing", "loader": 1}) == ("new thing of loader 1", "")
+
+
+@pytest.mark.parametrize(
+    ("event", "row", "routine"),
+    [
+        ({"event": "exit", "worker": 0, "kind": "died"}, "trouble", False),
+        ({"event": "exit", "worker": 0, "kind": "left"}, "resizes", True),
+        ({"event": "loader-exit", "loader": 0}, "trouble", False),
+        ({"event": "spare-exit"}, "trouble", False),
+        ({"event": "loader-ready", "loader": 0}, "other", True),
+        ({"event": "request", "ask": "resize"}, "resizes", False),
+        ({"event": "request", "ask": "predictor"}, "other", False),
+        ({"event": "checkpoint-failed"}, "trouble", False),
+        ({"event": "checkpoint"}, "checkpoints", True),
+        ({"event": "resume"}, "restarts", False),
+        ({"event": "new-thing"}, "other", False),
+    ],
+)
+def test_an_event_has_one_row_on_the_page_and_in_the_report(event: dict[str, str], row: str, routine: bool) -> None:
+    assert (row_of(event), is_routine(event)) == (row, routine)
 
 
 def test_the_parts_of_the_workers_are_those_of_their_records(tmp_path: Path) -> None:

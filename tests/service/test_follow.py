@@ -176,7 +176,8 @@ def test_events_are_the_newest_and_follow_a_place(tmp_path: Path) -> None:
     first = timeline.since(None)
     assert first is not None and first.is_reset
     events = content(first)["events"]
-    first_kept = {"event": "a", "n": 10, "x": None, "title": "a", "detail": "n 10; x nan"}  # in words, too
+    first_kept = {"event": "a", "n": 10, "x": None, "title": "a", "detail": "n 10; x nan"}
+    first_kept |= {"row": "other"}  # for people, too
     assert (len(events), events[0]) == (MOST_EVENTS, first_kept)
     with file.open("a") as stream:
         stream.write('{"event":"b"}\n')

@@ -22,6 +22,7 @@ from hogwild.monitoring.job_view import ClusterGlance, Glance, standing
 from hogwild.monitoring.run_status import record_of
 from hogwild.monitoring.tensorboard import Curves, NoCurves, is_installed
 from hogwild.monitoring.terminal_writer import Look
+from hogwild.monitoring.words import event_in_words
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.storage.records import Records, tried
 from hogwild.storage.run_directory import STATUS, RunDir
@@ -31,12 +32,7 @@ LAST_STATUS_S = 10.0
 NEWS = 8  # number of latest events in a glance
 NEWS_EVERY_S = 0.1  # least time between two pictures for events: a crash loop has many
 # Shown in another form, or of no interest.
-NOT_NEWS = ("start", "spawn", "loader-spawn", "communicator-spawn", "update", "exchange", "pause", "evaluation", "end")
-PLAIN = ("name", "how", "why", "reason", "error")  # keys whose values are shown without the key
-DETAILS = (
-    *("pid", "kind", "incarnation", "update", "blocked", "from_updates", "records_cut", "samples"),
-    *("communicator", "generation", "disk"),
-)
+NOT_NEWS = ("start", "spawn", "loader-spawn", "communicator-spawn", "update", "pause", "evaluation", "end")
 
 
 class Journal:
@@ -92,7 +88,8 @@ class Journal:
         line = f"{kind} {words}".rstrip()
         self._kept(self._log.try_append_text(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}"))
         if kind not in NOT_NEWS:
-            self._news.append(f"{time.strftime('%H:%M:%S')}  {_describe(kind, values)}")
+            title, detail = event_in_words({"event": kind, **values})
+            self._news.append(f"{time.strftime('%H:%M:%S')}  {title}{': ' * bool(detail)}{detail}")
             self._has_news = True
         self.callbacks.tell(kind, self.rundir.path, values)
         if kind == "signal":
@@ -232,17 +229,6 @@ def _rounds(cluster: ClusterGlance) -> dict[str, Any]:
 def _short(value: float | None) -> float | None:
     """Return six digits: there are 86,400 records a day."""
     return None if value is None else float(f"{value:.6g}")
-
-
-def _describe(kind: str, values: Mapping[str, Any]) -> str:
-    """Return an event for a person: `worker 0  exit  killed by SIGKILL (perhaps out of memory)`."""
-    worker = [f"{noun} {values[noun]}" for noun in ("worker", "loader") if noun in values]
-    rest = [
-        str(value) if key in PLAIN else f"{key} {', '.join(map(str, value)) if isinstance(value, list) else value}"
-        for key, value in values.items()
-        if value not in ("", None) and key not in (*DETAILS, "worker", "loader")
-    ]
-    return "  ".join([*worker, kind, *rest])
 
 
 def curves_for(job: Job, rundir: RunDir, shared: SharedModel) -> Curves | NoCurves:

@@ -4,28 +4,16 @@ import { useKept } from "/page/hooks.js";
 import { clock, duration, number, ranges } from "/page/words.js";
 
 const MOST_LISTED = 500;
-// kind of row -> [colour, events in it]; "other" has the rest
-const KINDS = {
-  deaths: ["c1", "exit", "stall", "fence", "deadlock", "loader-exit", "loader-stall", "spare-exit", "quarantined", "rollback"],
-  restarts: ["c4", "restart", "resume", "lane-restarts"],
-  evaluations: ["c2", "evaluation"],
-  checkpoints: ["c0", "checkpoint", "checkpoint-failed", "checkpoint-refused", "checkpoint-rejected"],
-  resizes: ["c5", "resize"],
-  "moves of cores": ["c3", "move"],
-  other: ["c6"],
-};
-
-// A worker that was told to leave has not died: it belongs to the resize.
-const nameOf = ({ event, kind, ask }) => (event === "request" ? ask : event === "exit" && kind === "left" ? "resize" : event);
-const rowOf = (event) => Object.keys(KINDS).find((row) => KINDS[row].includes(nameOf(event), 1)) ?? "other";
+// row of the events (hogwild/monitoring/words.py) -> colour
+const ROWS = { trouble: "c1", restarts: "c4", evaluations: "c2", checkpoints: "c0", pauses: "c6", resizes: "c5", "moves of cores": "c3", other: "c6" };
 const WHY = { starts: "the job starts", ends: "the job ends", grows: "free cores", shrinks: "given back", lent: "lent" };
 
 export function Timeline({ job, events, moves = [] }) {
   const [hidden, setHidden] = useKept("timeline", ["other"]);
-  const ofJob = moves.filter((move) => move.from === job.id || move.to === job.id).map((move) => ({ time: move.at, event: "move", ...ofMove(move, job) }));
-  const all = [...(events ?? []), ...ofJob].sort((one, other) => one.time - other.time).map((one) => ({ ...one, row: rowOf(one) }));
+  const ofJob = moves.filter((move) => move.from === job.id || move.to === job.id).map((move) => ({ time: move.at, row: "moves of cores", ...ofMove(move, job) }));
+  const all = [...(events ?? []), ...ofJob].sort((one, other) => one.time - other.time);
   if (!all.length) return html`<p class="quiet">Nothing has happened yet.</p>`;
-  const kinds = Object.keys(KINDS).filter((kind) => all.some((one) => one.row === kind));
+  const kinds = Object.keys(ROWS).filter((kind) => all.some((one) => one.row === kind));
   const [first, last] = [all[0].time, all.at(-1).time];
   const x = (time) => (last > first ? 4 + (992 * (time - first)) / (last - first) : 500);
   const shown = all.filter((one) => !hidden.includes(one.row));
@@ -36,7 +24,7 @@ export function Timeline({ job, events, moves = [] }) {
         const marks = all.filter((one) => one.row === kind);
         return html`
           <button class="chip" aria-pressed=${!hidden.includes(kind)} onClick=${() => flip(kind)}>${kind} <small>${marks.length}</small></button>
-          <svg class="lane ${KINDS[kind][0]}" viewBox="0 0 1000 20" preserveAspectRatio="none" role="img" aria-label="${marks.length} ${kind}">
+          <svg class="lane ${ROWS[kind]}" viewBox="0 0 1000 20" preserveAspectRatio="none" role="img" aria-label="${marks.length} ${kind}">
             <path class="base" d="M0 10H1000" /><path d=${marks.map(({ time }) => `M${x(time).toFixed(1)} 3V17`).join("")} />
           </svg>
         `;
@@ -47,7 +35,7 @@ export function Timeline({ job, events, moves = [] }) {
       <caption class="unseen">events, the newest first</caption>
       <tbody>
         ${shown.slice(-MOST_LISTED).reverse().map((one) => html`
-          <tr><td class="time"><time>${clock(one.time)}</time></td><td>${one.title ?? one.event.replaceAll("-", " ")}</td><td class="quiet">${one.detail ?? ""}</td></tr>
+          <tr><td class="time"><time>${clock(one.time)}</time></td><td>${one.title}</td><td class="quiet">${one.detail ?? ""}</td></tr>
         `)}
       </tbody>
     </table>

@@ -1,5 +1,5 @@
-"""Words for the keys and events of records: `samples_per_s` is "samples per second". An unknown key is shown as it is,
-with spaces."""
+"""Words for the keys and events of records, the same on the terminal, in the report and on the service's page:
+`samples_per_s` is "samples per second". An unknown key is shown as it is, with spaces."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -88,48 +88,51 @@ WORDS = {
     "loop_longest_ms": "longest supervisor turn, ms",
 }
 PREFIXES = {"metrics.": "{}, last evaluation", "best.": "{}, best evaluation", "plan.environment.": "{}"}
+# A row of a timeline. What is in TROUBLE stands out in a list.
+TROUBLE, RESTARTS, EVALUATIONS, CHECKPOINTS, PAUSES, RESIZES, OTHER = (
+    *("trouble", "restarts", "evaluations", "checkpoints", "pauses", "resizes", "other"),
+)
 EVENTS = {
-    "start": "job started",
-    "resume": "resumed from a checkpoint",
-    "end": "job ended",
-    "exit": "{who} died",
-    "exit left": "{who} left",  # as it was told to
-    "restart": "{who} restarted",
-    "stall": "{who} stalled",
-    "fence": "{who} was killed",
-    "deadlock": "no worker could go on",
-    "rollback": "rolled back to a checkpoint",
-    "checkpoint": "checkpoint written",
-    "checkpoint-failed": "checkpoint failed",
-    "checkpoint-refused": "checkpoint refused",
-    "checkpoint-rejected": "checkpoint could not be loaded",
-    "data-read": "data read",
-    "bad-batch": "{who} could not read a batch",
-    "quarantined": "batch skipped after repeated crashes",
-    "loader-exit": "{who} died",
-    "loader-stall": "{who} stalled",
-    "spare-exit": "spare process died",
-    "cluster-joined": "joined the other nodes",
-    "cluster-formed": "the nodes formed their group again",
-    "cluster-out": "the other nodes went on without this one",
-    "cluster-lost": "the store on the first node was lost",
-    "node-lost": "{who} lost",
-    "communicator-exit": "communicator died",
-    "communicator-exit left": "communicator left",
-    "communicator-restart": "communicator restarted",
-    "communicator-stall": "communicator stalled",
-    "predictor-exit": "predictor died",
-    "predictor-stall": "predictor stalled",
-    "round-refused": "parameters were not finite: batches since the last round are skipped",
-    "lane-restarts": "lanes restarted",
-    "holder": "process that owns the GPU",
-    "update": "update path chosen",
-    "signal": "signal received",
+    "start": ("job started", OTHER),
+    "resume": ("resumed from a checkpoint", RESTARTS),
+    "end": ("job ended", OTHER),
+    "spawn": ("{who} starting", OTHER),
+    "ready": ("{who} ready", OTHER),
+    "spare": ("spare process starting", OTHER),
+    "exit": ("{who} died", TROUBLE),
+    "exit left": ("{who} left", RESIZES),  # as it was told to
+    "restart": ("{who} restarted", RESTARTS),
+    "stall": ("{who} stalled", TROUBLE),
+    "fence": ("{who} was killed", TROUBLE),
+    "deadlock": ("no worker could go on", TROUBLE),
+    "rollback": ("rolled back to a checkpoint", TROUBLE),
+    "evaluation": ("evaluation", EVALUATIONS),
+    "pause": ("pause", PAUSES),
+    "checkpoint": ("checkpoint written", CHECKPOINTS),
+    "checkpoint-failed": ("checkpoint failed", TROUBLE),
+    "checkpoint-refused": ("checkpoint refused", TROUBLE),
+    "checkpoint-rejected": ("checkpoint could not be loaded", CHECKPOINTS),
+    "data-read": ("data read", OTHER),
+    "bad-batch": ("{who} could not read a batch", TROUBLE),
+    "quarantined": ("batch skipped after repeated crashes", TROUBLE),
+    "cluster-joined": ("joined the other nodes", OTHER),
+    "cluster-formed": ("the nodes formed their group again", OTHER),
+    "cluster-out": ("the other nodes went on without this one", TROUBLE),
+    "cluster-lost": ("the store on the first node was lost", TROUBLE),
+    "node-lost": ("{who} lost", TROUBLE),
+    "round-refused": ("parameters were not finite: batches since the last round are skipped", TROUBLE),
+    "lane-restarts": ("lanes restarted", RESTARTS),
+    "holder": ("process that owns the GPU", OTHER),
+    "resize": ("workers added or removed", RESIZES),
+    "update": ("update path chosen", OTHER),
+    "signal": ("signal received", OTHER),
 }
+ROUTINE = (EVALUATIONS, PAUSES)
+ROLES = {"loader": "loader", "spare": "spare process", "communicator": "communicator", "predictor": "predictor"}
 PLAIN = ("how", "why", "reason", "error", "name", "checkpoint", "plan", "what", "choice", "state", "kind")
 # In the title, or technical.
 WITHIN = (
-    *("time", "event", "worker", "loader", "incarnation", "pid", "loop_longest_ms"),
+    *("time", "event", "worker", "loader", "incarnation", "pid", "loop_longest_ms", "id"),
     *("communicator", "predictor", "generation", "disk"),
 )
 TECHNICAL = {  # said by the title and by `how`
@@ -155,15 +158,34 @@ def event_in_words(event: Mapping[str, Any]) -> tuple[str, str]:
     if kind == "node-lost":
         gone = event.get("nodes")
         who = f"node{'s' * (isinstance(gone, list) and len(gone) > 1)} {_plain(gone, 'nodes')}"
-    title = EVENTS.get(f"{kind} {event.get('kind')}") or EVENTS.get(
-        kind, kind.replace("-", " ") + (" of {who}" if who else "")
-    )
+    title, _ = EVENTS.get(_name(event), (kind.replace("-", " ") + (" of {who}" if who else ""), OTHER))
     shown = [
         str(value) if key in PLAIN else f"{in_words(key)} {_plain(value, key)}"
         for key, value in event.items()
         if key not in WITHIN and value not in ("", None, [], {}, 0) and TECHNICAL.get(kind) != key
     ]
-    return title.replace("{who}", who), "; ".join(shown)
+    return title.replace("{who}", who or ROLES.get(kind.partition("-")[0], "")), "; ".join(shown)
+
+
+def row_of(event: Mapping[str, Any]) -> str:
+    """Return the row of a timeline that the event belongs to."""
+    return EVENTS.get(_name(event), ("", OTHER))[1]
+
+
+def is_routine(event: Mapping[str, Any]) -> bool:
+    """Return whether a timeline shows it well enough, or it happens in every job: a list of events leaves it out."""
+    name = _name(event)
+    return name in ("spawn", "ready", "restart", "spare", "checkpoint", "exit left") or row_of(event) in ROUTINE
+
+
+def _name(event: Mapping[str, Any]) -> str:
+    """Return the event's name in EVENTS, where other processes have those of workers."""
+    kind = str(event["event"])
+    role, _, end = kind.partition("-")
+    if kind == "request":
+        return str(event.get("ask"))
+    kind = end if end and role in ROLES else kind
+    return "exit left" if kind == "exit" and event.get("kind") == "left" else kind
 
 
 def _plain(value: Any, key: str) -> str:
