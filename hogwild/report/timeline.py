@@ -4,7 +4,7 @@ events of the whole job.
 There are two sources: the records give a worker's main phase, once per 30 s; the events give the start, readiness and
 end of its process to the millisecond. If they disagree, the events win."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -45,24 +45,27 @@ class PhaseBars:
 
 
 def phase_bars(run: Run) -> PhaseBars:
-    """Return the bars of every worker of the run: none without workers, only ABSENT without any time."""
+    """Return the bars of every worker of the run: none without workers, only ABSENT without any time.
+
+    A bar is asked for its word HEIGHT times in each column; the answers of a column are stacked."""
     records, span_s = run.records, run.span_s
     words = (ABSENT, STARTING, ALIVE, *(STARTING if name == BOOTING else name for name in records.phase_names))
-    edges = np.linspace(0.0, span_s, COLUMNS + 1)
-    times = run.clock.elapsed(records.told["time"])
+    at = np.asarray((np.arange(COLUMNS * HEIGHT) + 0.5) * (span_s / (COLUMNS * HEIGHT)), np.float64)
+    told_at = run.clock.elapsed(records.told["time"])
     pixels = np.zeros((run.workers, HEIGHT, COLUMNS), np.int64)
-    for worker in range(run.workers):
+    for worker in range(run.workers if span_s else 0):
         known = list(lives(run, worker))
-        # A worker without events counts as alive all the time.
-        shares = _alive(known or [(ALIVE, 0.0, span_s)], edges, len(words))
         phases = records.phases[worker]
         if known:
             # A 'starting' record was made after its predecessor's death, and would overwrite that process's last
             # moments; the events know the start.
             starting = [number for number, name in enumerate(records.phase_names) if name == BOOTING]
             phases = np.where(np.isin(phases, starting), np.nan, phases)
-        _put_phases(shares, times, phases, edges)
-        pixels[worker] = _stacked(shares)
+        found = np.zeros(at.size, np.int64)
+        for word, begin, end in known or [(ALIVE, 0.0, span_s)]:  # without events it counts as alive all the time
+            found[(at >= begin) & (at < end)] = words.index(word)
+        _put_phases(found, at, told_at, phases)
+        pixels[worker] = np.sort(found.reshape(COLUMNS, HEIGHT)).T
     return PhaseBars(pixels, words, span_s)
 
 
@@ -83,44 +86,16 @@ def lives(run: Run, worker: int) -> Iterator[tuple[str, float, float]]:
         yield word, begun, run.span_s
 
 
-def _alive(known: Sequence[tuple[str, float, float]], edges: Floats, words: int) -> Floats:
-    """Return (words, COLUMNS): the share of each column's time in which the process was starting or alive. The rest is
-    ABSENT. `known`: as `lives` yields them."""
-    shares = np.zeros((words, COLUMNS))
-    width = edges[1] - edges[0]
-    if width > 0:
-        for word, begin, end in known:
-            overlap = np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin), 0.0, None)
-            shares[1 if word == STARTING else 2] += overlap / width
-    shares[0] = np.clip(1.0 - shares.sum(0), 0.0, None)
-    return shares
-
-
-def _put_phases(shares: Floats, times: Floats, phases: Floats, edges: Floats) -> None:
-    """Divide a process's lifetime among the phases in the records. A record covers the time since the previous one: if
-    a column holds several records, each gets its share; a record that spans several columns is in each."""
+def _put_phases(found: NDArray[np.int64], at: Floats, times: Floats, phases: Floats) -> None:
+    """Put the phases of the records where the process was alive. A record covers the time since the previous one."""
     known = np.isfinite(times) & np.isfinite(phases)
     times, phases = times[known], phases[known].astype(np.int64)
     if not times.size:
         return
     usual = float(np.median(np.diff(times))) if times.size > 1 else np.inf
-    first = np.minimum(np.searchsorted(times, edges[:-1]), times.size - 1)  # after the last record: use that one
-    last = np.clip(np.searchsorted(times, edges[1:]), first + 1, times.size)
-    there = np.maximum(times[first] - edges[1:], edges[:-1] - times[first]) <= GAP * usual
-    is_phase = phases[None, :] == np.arange(len(shares) - 3)[:, None]
-    sums = np.concatenate([np.zeros((len(shares) - 3, 1)), np.cumsum(is_phase, 1)], 1)
-    counts = sums[:, last] - sums[:, first]
-    parts = counts / np.maximum(counts.sum(0), 1.0)
-    shares[3:] = np.where(there, shares[2] * parts, 0.0)
-    shares[2] = np.where(there, 0.0, shares[2])
-
-
-def _stacked(shares: Floats) -> NDArray[np.int64]:
-    """Turn shares (words, COLUMNS) that sum to 1 into (HEIGHT, COLUMNS) indices of words, the first word at the top."""
-    bounds = np.cumsum(shares, 0)[:-1]
-    middles = (np.arange(HEIGHT) + 0.5) / HEIGHT
-    places: NDArray[np.int64] = (middles[:, None, None] > bounds[None] + 1e-9).sum(1)
-    return places
+    record = np.minimum(np.searchsorted(times, at), times.size - 1)  # after the last record: use that one
+    is_told = (found == 2) & (np.abs(times[record] - at) <= GAP * usual)
+    found[is_told] = 3 + phases[record[is_told]]
 
 
 # ---- data of the page ------------------------------------------------------------------------------------------------
