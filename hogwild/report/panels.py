@@ -285,11 +285,11 @@ def page_data(found: RunCurves) -> dict[str, Any]:
 
 
 def _best_place(run: Run) -> dict[str, float] | None:
-    if run.best is None or run.best.row is None:
+    if run.best_row is None:
         return None
     evaluations = run.records.evaluations
-    place = {name: float(_axis(run, evaluations, name)[run.best.row]) for name in AXES}
-    return {**place, **{name: float(evaluations[name][run.best.row]) for name in run.metric_names}}
+    place = {name: float(_axis(run, evaluations, name)[run.best_row]) for name in AXES}
+    return {**place, **{name: float(evaluations[name][run.best_row]) for name in run.metric_names}}
 
 
 def to_json(value: Any) -> str:

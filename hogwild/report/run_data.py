@@ -19,8 +19,9 @@ from hogwild.config.of_run import require_run
 from hogwild.config.strict_yaml import read as read_yaml
 from hogwild.errors import ConfigError, NotFoundError
 from hogwild.formatting import flat
-from hogwild.metrics.catalog import LOSS, RECORDED, known
-from hogwild.monitoring.run_status import read_object
+from hogwild.metrics.catalog import LOSS, RECORDED
+from hogwild.monitoring.job_view import Glance
+from hogwild.monitoring.run_status import RunStatus, glance_of, read_object, read_status
 from hogwild.storage.run_directory import BEST, ENV
 
 Floats = NDArray[np.float64]
@@ -124,7 +125,7 @@ class Run:
     """All records of a run. Times are seconds since the epoch, as recorded."""
 
     path: Path
-    status: Mapping[str, Any]
+    status: RunStatus
     summary: Mapping[str, Any]  # of the last ended attempt; empty while one is running, and after a kill
     env: Mapping[str, Any]
     job_text: str
@@ -148,8 +149,20 @@ class Run:
     @property
     def last_heard(self) -> float | None:
         times = [*(event["time"] for event in self.events[-1:]), *self.records.train["time"][-1:]]
-        heard = [at for at in [*times, self.status.get("time")] if _is_number(at) and at == at]
+        heard = [at for at in [*times, self.status.record.get("time")] if _is_number(at) and at == at]
         return max(heard, default=None)
+
+    @cached_property
+    def latest(self) -> Mapping[str, Any]:
+        """The fields of status.json, and those of the summary in their place; without both, what the records tell."""
+        counted = {name: self.records.train[name] for name in ("updates", "samples")}
+        counts = {name: int(np.fmax.reduce(column, initial=0.0)) for name, column in counted.items()}
+        return {**counts, **{k: v for k, v in self.status.record.items() if v is not None}, **self.summary}
+
+    @cached_property
+    def glance(self) -> Glance:
+        """The job as it was last: at its end, or in the last record."""
+        return glance_of({"name": self.name, "run_dir": str(self.path), **self.latest})
 
     @cached_property
     def span_s(self) -> float:
@@ -167,13 +180,11 @@ class Run:
     def events_of(self, *kinds: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["event"] in kinds]
 
-    def numbers_of(self, kind: str, worker: int | None = None) -> ColumnTable:
-        """Return the events of a kind, of one worker or of all, by column: `time` and every other number in them.
-        A worker that left on request did not die: its own table leaves that out."""
+    def numbers_of(self, kind: str) -> ColumnTable:
+        """Return the events of a kind by column: `time` and every other number in them."""
         table = ColumnTable()
         for event in self.events_of(kind):
-            if worker is None or (event.get("worker") == worker and event.get("kind") != "left"):
-                table.add(event.items())
+            table.add(event.items())
         return table
 
     @cached_property
@@ -184,8 +195,10 @@ class Run:
         return [*([LOSS] if has_loss else []), *(name for name in measured if name != LOSS)]
 
     @cached_property
-    def best(self) -> "BestEvaluation | None":
-        return _best(self)
+    def best_row(self) -> int | None:
+        """The place of the best evaluation among the records; None if they do not have it."""
+        best, updates = self.glance.best, self.records.evaluations["updates"]
+        return None if best is None else max(np.flatnonzero(updates == best.updates).tolist(), default=None)
 
     @cached_property
     def resolved(self) -> Mapping[str, Any]:
@@ -195,41 +208,6 @@ class Run:
     @cached_property
     def clock(self) -> "RunClock":
         return RunClock.of(self)
-
-
-@dataclass(frozen=True, slots=True)
-class BestEvaluation:
-    """The best evaluation. `metric` and `value`: of `evaluate.monitor`; `row`: its place among the evaluations, None
-    where only the summary knows it; `checkpoint`: its folder below checkpoints/, empty if it was not kept."""
-
-    metric: str
-    value: float
-    row: int | None
-    epoch: int | None
-    checkpoint: str
-
-
-def _best(run: Run) -> BestEvaluation | None:
-    """Find the best evaluation: the summary's, or else by `evaluate.monitor` and `evaluate.mode`, as the job chooses.
-    None without evaluations."""
-    evaluations, said = run.records.evaluations, run.summary.get("best")
-    said = said if isinstance(said, dict) else {}
-    monitor, mode = run.resolved.get("evaluate.monitor"), run.resolved.get("evaluate.mode")
-    wanted = monitor if isinstance(monitor, str) else LOSS
-    metric = said.get("metric") or (wanted if wanted in evaluations or wanted in said else LOSS)
-    values, row = evaluations[metric], None
-    if (updates := said.get("updates")) is not None:
-        row = max(np.flatnonzero(evaluations["updates"] == updates).tolist(), default=None)
-    if row is None and np.isfinite(values).any():
-        ours = known(metric)
-        is_highest = mode == "max" or (mode != "min" and ours is not None and ours.higher_is_better)
-        row = int(np.nanargmax(values) if is_highest else np.nanargmin(values))
-    value: Any = said.get("value", said.get(metric, values[row] if row is not None else None))
-    epoch: Any = said.get("epoch", evaluations["epoch"][row] if row is not None else None)
-    if not _is_number(value):
-        return None
-    epoch = int(epoch) if _is_number(epoch) and epoch == epoch else None
-    return BestEvaluation(metric, float(value), row, epoch, str(said.get("checkpoint") or run.best_checkpoint))
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +261,7 @@ def read_run(path: Path) -> Run:
     events = [line for line in lines if isinstance(line.get("event"), str) and _is_number(line.get("time"))]
     return Run(
         path=path.absolute(),
-        status=read_object(path / "status.json"),
+        status=read_status(path),
         summary=read_object(path / "summary.json") if _has_ended(events) else {},
         env=read_object(path / ENV),
         job_text=_text(path / "job.yaml"),

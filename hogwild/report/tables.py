@@ -10,17 +10,15 @@ import numpy as np
 
 from hogwild.errors import ConfigError
 from hogwild.formatting import counted, duration, exact, flat, moment, number, size, told
-from hogwild.monitoring.job_view import ClusterGlance, two_digits
-from hogwild.monitoring.run_status import cluster_of
+from hogwild.monitoring.job_view import Best, two_digits
+from hogwild.monitoring.run_status import LOST
 from hogwild.monitoring.words import TROUBLE, event_in_words, in_words, is_routine, row_of
-from hogwild.report.run_data import CLUSTER, BestEvaluation, Run, flat_values
+from hogwild.report.run_data import CLUSTER, Run, flat_values
 from hogwild.report.timeline import ABSENT, ALIVE, phase_bars
 from hogwild.storage.run_directory import LIBRARY
 
 MOST_EVENTS = 200
 MOST_WORKERS = 16  # shown at first
-QUIET_S = 60.0  # without a record for so long, and for longer than ten intervals, a "running" job may be dead
-ENDS = ("succeeded", "stopped", "cancelled", "failed")
 DEFAULT, JOB_FILE, OVERRIDE, CALL, UNKNOWN = "default", "job file", "override", "call", "not in the job file"
 PHASE_COLOURS = {ALIVE: "alive", ABSENT: "absent"}  # the others are called as the phases
 NOT_THERE = "\N{EN DASH}"
@@ -29,7 +27,6 @@ OF_ITSELF = {
     *("run_dir", "pid", "argv", "checkpoint", "workers", "time", "host.available_memory_bytes"),
     *("cluster.of_nodes", "cluster.generation"),
 }
-EVENT_OF = {"loader_deaths": "loader-exit"}  # counts whose event has another name
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +63,16 @@ class Headline:
 
 
 def headline(run: Run) -> Headline:
-    state = str(run.summary.get("state") or run.status.get("state") or "unknown")
-    reason = str(run.summary.get("reason") or "")
-    if not run.is_over:
-        state, reason = _unfinished(run, state)
+    state, ending = run.status.state, run.status.ending
+    if run.is_over:
+        state = str(run.summary.get("state") or state)
+        ending = ": ".join(filter(None, (state, str(run.summary.get("reason") or ""))))
+    elif run.status.is_alive and run.last_heard is not None:
+        silent_s = max(0.0, run.read_at - run.last_heard)
+        ending = f"{run.status.glance.state}: last record {duration(silent_s)} before this page"
     return Headline(
-        f"{state}: {reason}" if reason else state,
-        {"succeeded": "good", "failed": "bad", "interrupted": "bad"}.get(state, "neither"),
+        ending,
+        {"succeeded": "good", "failed": "bad", LOST: "bad"}.get(state, "neither"),
         _sentence(run),
         list(_tiles(run)),
         str(run.summary.get("advice") or ""),
@@ -80,81 +80,45 @@ def headline(run: Run) -> Headline:
     )
 
 
-def _unfinished(run: Run, state: str) -> tuple[str, str]:
-    heard = run.last_heard
-    if heard is None:
-        return "not started", "there are no records yet"
-    if state in ENDS or state == "unknown":  # of the previous attempt; the current one has written no status yet
-        state = "starting"
-    silent_s = max(0.0, run.read_at - heard)
-    every_s = run.resolved.get("log.every_s")
-    if silent_s <= max(QUIET_S, 10 * every_s if isinstance(every_s, (int, float)) else 0.0):
-        return state, f"last record {duration(silent_s)} before this page"
-    return (
-        "interrupted",
-        f"no end was recorded; the last record is {duration(silent_s)} before this page: killed, or stuck",
-    )
-
-
 def _sentence(run: Run) -> str:
-    """Return the result in one sentence, from the summary or, without one, from the last status or record."""
-    latest = _latest(run)
-    did = [f"{number(latest[name])} {name}" for name in ("updates", "samples") if name in latest]
-    planned = run.status.get("planned_updates")
-    if did and isinstance(planned, int) and not run.is_over:
-        did[0] += f" of {number(planned)} planned"
-    wall_s = run.summary.get("wall_s") or run.status.get("wall_s") or run.span_s
+    glance = run.glance
+    if not glance.updates:
+        return "Nothing was recorded yet."
+    planned = f" of {number(glance.planned_updates)} planned" if glance.planned_updates and not run.is_over else ""
     workers = run.summary.get("procs", run.workers)
-    who = "in the parent" if workers == 0 else f"by {counted(workers, 'worker')}"
-    if (cluster := _cluster(run)) is not None:
-        who = f"by {counted(cluster.nodes + cluster.lost, 'node')}"
-    return f"{' and '.join(did)} {who} in {duration(wall_s)}" if did else "Nothing was recorded yet."
-
-
-def _latest(run: Run) -> Mapping[str, Any]:
-    train = run.records.train
-    recorded = {
-        name: float(train[name][-1])
-        for name in ("updates", "samples")
-        if name in train and train[name][-1] == train[name][-1]
-    }
-    return {**recorded, **{k: v for k, v in run.status.items() if v is not None}, **run.summary}
+    who = f"by {counted(workers, 'worker')}" if workers else "in the parent"
+    who = who if glance.cluster is None else f"by {counted(glance.cluster.nodes + glance.cluster.lost, 'node')}"
+    did = f"{number(glance.updates)} updates{planned} and {number(glance.samples)} samples"
+    return f"{did} {who} in {duration(glance.wall_s or run.span_s)}"
 
 
 def _tiles(run: Run) -> Iterator[tuple[str, str, str]]:
-    latest, train = _latest(run), run.records.train
-    if run.best is not None:
-        yield f"best {in_words(run.best.metric)}", number(float(f"{run.best.value:.4g}")), _place_of_best(run, run.best)
-    wall_s = latest.get("wall_s") or run.span_s
-    if wall_s:
+    glance, train = run.glance, run.records.train
+    if glance.best is not None:
+        yield f"best {in_words(glance.best.metric)}", f"{glance.best.value:.4g}", _place_of_best(run, glance.best)
+    if wall_s := glance.wall_s or run.span_s:
         yield "duration", duration(wall_s), ""
-    if isinstance(samples := latest.get("samples"), (int, float)):
-        updates = latest.get("updates")
-        yield "samples", number(samples), f"{number(updates)} updates" if isinstance(updates, (int, float)) else ""
-    cluster = _cluster(run)
-    rate = latest.get("samples_per_s") if cluster is None else cluster.samples_per_s or None
-    if rate is None and cluster is None and np.isfinite(train["samples_per_s"]).any():
-        rate = float(np.nanmean(train["samples_per_s"]))
-    if rate is not None:
-        yield in_words("samples_per_s"), number(round(float(rate))), "" if cluster is None else "of all nodes"
+    if glance.samples:
+        yield "samples", number(glance.samples), f"{number(glance.updates)} updates"
+    rate = glance.samples_per_s if glance.cluster is None else glance.cluster.samples_per_s
+    if rate:
+        yield in_words("samples_per_s"), number(round(rate)), "" if glance.cluster is None else "of all nodes"
     workers = run.summary.get("procs", run.workers)
     if workers or run.summary:
         yield "workers", told(workers), "" if workers else "trained in the parent process"
     for name in ("restarts", "rollbacks", "lane_restarts", "loader_deaths"):
-        count = latest.get(name, len(run.events_of(EVENT_OF.get(name, name[:-1]))))
+        count = run.latest.get(name)
         if count or (name == "restarts" and workers):
-            yield in_words(name), told(count), ""
-    peak = latest.get("peak_pss_bytes")
-    if peak is None and np.isfinite(train["pss_bytes"]).any():
-        peak = float(np.nanmax(train["pss_bytes"]))
+            yield in_words(name), told(count or 0), ""
+    peak = run.latest.get("peak_pss_bytes") or np.fmax.reduce(train["pss_bytes"], initial=0.0)
     if peak:
         yield "peak memory", size(peak), ""
 
 
-def _place_of_best(run: Run, best: BestEvaluation) -> str:
-    """Return the other metrics of the best evaluation, its epoch and its checkpoint."""
-    others = [name for name in run.metric_names if name != best.metric] if best.row is not None else []
-    values = [f"{in_words(name)} {run.records.evaluations[name][best.row]:.4g}" for name in others]
+def _place_of_best(run: Run, best: Best) -> str:
+    """Return the epoch of the best evaluation, its other metrics and its checkpoint."""
+    others = [name for name in run.metric_names if name != best.metric] if run.best_row is not None else []
+    values = [f"{in_words(name)} {run.records.evaluations[name][run.best_row]:.4g}" for name in others]
     epoch = [] if best.epoch is None else [f"epoch {best.epoch}"]
     where = " \N{RIGHTWARDS ARROW} checkpoints/best" if best.checkpoint else ""
     return ", ".join([*epoch, *values]) + where
@@ -202,7 +166,7 @@ def workers(run: Run) -> TableRows:
 
 def nodes(run: Run) -> TableRows:
     """Return a row per node of a cluster, as this node knows it; no rows on one machine."""
-    if (cluster := _cluster(run)) is None:
+    if (cluster := run.glance.cluster) is None:
         return TableRows("Nodes", (), ())
     rows = [
         (
@@ -220,13 +184,9 @@ def nodes(run: Run) -> TableRows:
     return TableRows("Nodes", head, rows, marks, f"{', '.join(cluster.words)}.")
 
 
-def _cluster(run: Run) -> ClusterGlance | None:
-    return cluster_of(_latest(run).get("cluster"))
-
-
 def summary(run: Run) -> TableRows:
     values = dict(
-        flat(run.summary or {k: v for k, v in run.status.items() if k not in ("workers", "spares", "loaders", "time")})
+        flat(run.summary or {k: v for k, v in run.latest.items() if k not in ("workers", "spares", "loaders", "time")})
     )
     note = "" if run.summary else "From status.json: there is no summary before the end."
     return TableRows("Result" if run.summary else "Status", (), _in_words(values), note=note)
@@ -391,7 +351,7 @@ def differences(runs: Sequence[Run]) -> Iterator[TableRows]:
         (word, *(one.get(word, NOT_THERE) for one in tiles)) for word in dict.fromkeys(w for t in tiles for w in t)
     ]
     folded = len(rows)
-    rows += _differing([dict(flat(run.summary or run.status)) for run in runs], told, in_words)
+    rows += _differing([dict(flat(run.latest)) for run in runs], told, in_words)
     yield TableRows("Results", ("", *head), rows, (), "", folded, "more differences")
     nothing = "Nothing differs."
     rows = _differing([run.resolved for run in runs], lambda value, _: exact(value), str)

@@ -53,9 +53,11 @@ def write_run(folder: Path, story: Story = Story()) -> Path:
     _write_json(folder / "env.json", _environment(story))
     add_lines(folder / "metrics.jsonl", *_metrics(story, times))
     add_lines(folder / "events.jsonl", *sorted(_events(story, times), key=lambda event: event["time"]))
-    _write_json(folder / "status.json", _status(story, times))
+    evaluations = [line for line in _metrics(story, times) if line["kind"] == "evaluation"]
+    best = {"best": _best(evaluations, story)} if evaluations else {}
+    _write_json(folder / "status.json", _status(story, times) | best)
     if story.state not in ("", "running"):
-        _write_json(folder / "summary.json", _summary(story, times))
+        _write_json(folder / "summary.json", _summary(story, times) | best)
     for number in range(1, story.checkpoints + 1):
         _checkpoint(folder / "checkpoints", number * story.records // max(1, story.checkpoints) * 10)
     return folder
@@ -207,6 +209,14 @@ def _summary(story: Story, times: list[float]) -> dict[str, Any]:
         "staleness": {"p50": 2, "p99": 13, "max": 140},
         "peak_pss_bytes": 2**30,
         "advice": "4 workers trained 1.05 times as fast as one: they share 2 usable cores",
+    }
+
+
+def _best(evaluations: list[dict[str, Any]], story: Story) -> dict[str, Any]:
+    best = min(evaluations, key=lambda line: line["loss"])
+    checkpoint = "update-000000100" if story.checkpoints else None
+    return {**{name: best[name] for name in ("updates", "epoch")}, "metric": "loss", "value": best["loss"]} | {
+        "checkpoint": checkpoint
     }
 
 

@@ -148,7 +148,7 @@ def test_a_run_without_any_record_is_a_clear_page(tmp_path: Path) -> None:
     lines = results.report_answer([tmp_path / "run"], tmp_path / "there")[1]
     words = Page(tmp_path / "there" / "index.html").words
     assert lines[0] == str(tmp_path / "there" / "index.html")
-    assert "not started: there are no records yet" in words
+    assert "lost: its process was killed, or the machine stopped" in words
     assert "Nothing was recorded yet." in words
     assert all(line.strip() in words for line in lines[1:])
     assert not (tmp_path / "run" / "report").exists()

@@ -1,9 +1,11 @@
 """What a report knows before it draws: a run directory read, curves and bars as numbers, tables as rows."""
 
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hogwild import host
 from hogwild.monitoring.words import event_in_words, in_words, is_routine, row_of
 from hogwild.report import tables
 from hogwild.report.panels import curves, gaps, page_data, percentile, smoothed, thinned, to_json
@@ -95,58 +98,59 @@ def test_a_resume_that_was_killed_before_its_start_is_an_attempt_of_its_own(tmp_
 
 
 @pytest.mark.parametrize(
-    ("state", "heard_s", "words"),
+    ("state", "is_held", "words"),
     [
-        ("running", 5.0, "running: last record"),
-        ("", 5.0, "running: last record"),
-        ("", 5000.0, "interrupted: no end was recorded"),
-        ("failed", 5000.0, "failed: epochs"),
+        ("running", True, "running: last record 5.0 s before this page"),
+        ("", False, "lost: its process was killed, or the machine stopped"),
+        ("failed", False, "failed: epochs"),
     ],
 )
-def test_the_headline_says_what_is_known_of_the_end(tmp_path: Path, state: str, heard_s: float, words: str) -> None:
+def test_the_headline_says_what_is_known_of_the_end(tmp_path: Path, state: str, is_held: bool, words: str) -> None:
     run = write_run(tmp_path / "run", Story(records=3, state=state, resume=False))
-    status = json.loads((run / "status.json").read_text())
-    (run / "status.json").write_text(json.dumps(status | {"time": time.time() - heard_s}))
-    found = tables.headline(read_run(run))
-    assert found.state.startswith(words)
-    assert found.sentence.startswith("30 updates" + ("" if state == "failed" else " of 36 planned"))
+    lock = host.lock_file(run / ".lock")
+    if not is_held:
+        os.close(lock)
+    found = read_run(run)
+    found = replace(found, read_at=(found.last_heard or 0.0) + 5.0)
+    assert tables.headline(found).state == words
+    planned = "" if state == "failed" else " of 36 planned"
+    assert tables.headline(found).sentence.startswith(f"30 updates{planned} and 960 samples by 4 workers")
 
 
 def test_the_summary_of_the_attempt_before_is_not_that_of_a_resume_that_runs(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", Story(records=3, resume=False))
     assert read_run(run).is_over
     add_lines(run / "events.jsonl", {"time": time.time(), "event": "start"})
+    (run / "status.json").write_text(json.dumps({"state": "building", "doing": "importing torch"}))
+    lock = host.lock_file(run / ".lock")
     assert not read_run(run).is_over
-    assert tables.headline(read_run(run)).state.startswith("starting: last record")
+    assert tables.headline(read_run(run)).state.startswith("importing torch: last record")
+    os.close(lock)
 
 
-def test_the_best_evaluation_is_the_one_that_the_job_would_choose(tmp_path: Path) -> None:
+def test_a_run_whose_status_is_lost_is_told_from_its_records(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Story(records=3, state="", resume=False))
+    (run / "status.json").write_bytes(bytes(512))  # after a power cut
+    assert tables.headline(read_run(run)).sentence.startswith("30 updates and 960 samples by 4 workers")
+
+
+def test_the_best_evaluation_is_the_one_that_the_job_chose(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", Story(records=20, evaluations=0, resume=False))
     for updates, loss, accuracy in ((10, 0.5, 0.7), (20, 0.3, 0.8), (30, 0.4, 0.9)):
         metrics = {"loss": loss, "accuracy": accuracy}
         add_lines(run / "metrics.jsonl", {"time": BEGAN, "kind": "evaluation", "updates": updates, **metrics})
-    found = []
-    for evaluate in ("{}", "{monitor: accuracy}", "{monitor: loss, mode: max}"):
-        (run / "resolved.yaml").write_text(f"{RESOLVED}evaluate: {evaluate}\n")
-        best = read_run(run).best
-        assert best is not None and best.row is not None
-        found.append((best.metric, best.value, best.row))
-    assert found == [("loss", 0.3, 1), ("accuracy", 0.9, 2), ("loss", 0.5, 0)]
-    (run / "resolved.yaml").write_text(RESOLVED)
+    assert read_run(run).best_row is None
     summary = json.loads((run / "summary.json").read_text())
-    for said in (
-        {"updates": 30, "loss": 0.4, "accuracy": 0.9},
-        {"updates": 30, "metric": "loss", "value": 0.4, "epoch": 7, "checkpoint": "update-000000030"},
-    ):
+    for updates, row in ((30, 2), (7, None)):
+        said = {"updates": updates, "metric": "accuracy", "value": 0.9, "epoch": 7, "checkpoint": "update-000000030"}
         (run / "summary.json").write_text(json.dumps(summary | {"best": said}))
-        best = read_run(run).best
-        assert best is not None
-        assert (best.metric, best.value, best.row, best.epoch) == ("loss", 0.4, 2, said.get("epoch"))
+        found = read_run(run)
+        assert found.best_row == row
+        assert tables.headline(found).tiles[0][:2] == ("best accuracy", "0.9")
 
 
 def test_the_tile_of_the_best_value_says_its_epoch_and_where_it_lies(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", Story(records=20, evaluations=1, checkpoints=1, resume=False))
-    (run / "checkpoints" / "best").symlink_to("update-000000200")
     word, value, more = tables.headline(read_run(run)).tiles[0]
     (record,) = (
         json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines() if '"evaluation"' in line
