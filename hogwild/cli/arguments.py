@@ -18,7 +18,7 @@ COMMANDS = (
     *("train", "check", "plan", "show", "schema", "doctor", "list", "chaos", "init"),
     *("runs", "status", "logs", "attach", "stop", "ask"),
     *("serve", "submit", "ps", "cancel", "pause", "resume", "retry", "delete"),
-    *("eval", "predict", "similar", "complete", "recommend", "sample", "report", "export", "completion", "explain"),
+    *("eval", "predict", "similar", "complete", "recommend", "sample", "report", "export", "explain"),
 )
 
 
@@ -28,7 +28,7 @@ WITH_JOB = ("train", "check", "plan", "show", "chaos", "submit")  # commands tha
 def with_command(argv: list[str]) -> list[str]:
     """Return `argv`, with `train` added if there is no command. Raises UsageError for an unknown command."""
     first = argv[0] if argv else ""
-    if first in (*COMMANDS, "-h", "--help", "-V", "--version"):
+    if first in (*COMMANDS, "-h", "--help", "-V", "--version", "--install-completion", "--show-completion"):
         return argv
     if not first or first.startswith("-") or "=" in first or "/" in first or Path(first).suffix or _exists(first):
         return ["train", *argv]
@@ -151,6 +151,13 @@ def named_run(given: Any) -> Any:
     return Client().run_dir(os.fspath(given))
 
 
+def run_names() -> list[str]:
+    """Return names of runs for the shell's completion; with none that fits it completes paths."""
+    from hogwild.monitoring.run_status import LATEST, RUNS
+
+    return [LATEST, *sorted(entry.name for entry in RUNS.iterdir())] if RUNS.is_dir() else []
+
+
 Arguments = Annotated[
     list[str] | None, typer.Argument(metavar="[JOB.yaml] [key=value]...", help="Job file, and fields to change.")
 ]
@@ -168,6 +175,7 @@ Run = Annotated[
         metavar="RUN|CHECKPOINT",
         help="Run directory, its name in runs/, latest, a job of the service, or a checkpoint.",
         callback=named_run,
+        autocompletion=run_names,
     ),
 ]
 Which = Annotated[

@@ -24,7 +24,7 @@ DONE = "done"
 
 def ask(
     run: RunOrJob,
-    what: Annotated[str, typer.Argument(metavar="checkpoint|stacks|resize")],
+    what: Annotated[str, typer.Argument(metavar="checkpoint|stacks|resize", autocompletion=lambda: KINDS)],
     procs: Annotated[int | None, typer.Option(min=1, help="resize: number of workers.", metavar="N")] = None,
     cores: Annotated[str | None, typer.Option(help="resize: logical CPUs, such as 0-3,8.", metavar="LIST")] = None,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the answer.")] = 60.0,

@@ -46,7 +46,10 @@ def schema() -> None:
 
 
 def list_(
-    what: Annotated[str | None, typer.Argument(metavar="[models|data|configs|losses|metrics|tasks]")] = None,
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="[models|data|configs|losses|metrics|tasks]", autocompletion=lambda: GROUPS),
+    ] = None,
     arguments: Annotated[bool, typer.Option("--arguments", help="Explain each argument: docs/reference/.")] = False,
 ) -> None:
     """List what comes with hogwild: everything, or one kind."""

@@ -110,7 +110,9 @@ TASKS: dict[str, InitTask] = {
 
 
 def init(
-    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Task; see --list.")] = None,
+    task: Annotated[
+        str | None, typer.Argument(metavar="[TASK]", help="Task; see --list.", autocompletion=lambda: TASKS)
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE|-", help="Job file to write (default: TASK.yaml); -: print it.")
     ] = None,

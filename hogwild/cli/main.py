@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hogwild.cli import ask, catalog, completion, explain, export, init, jobs, predict, recommend, results, runs, serve
+from hogwild.cli import ask, catalog, explain, export, init, jobs, predict, recommend, results, runs, serve
 from hogwild.cli.arguments import (
     COMMANDS,
     WITH_JOB,
@@ -53,8 +53,9 @@ INTERRUPT = 2  # the number of SIGINT; a status of 128 + n says that signal n en
 # ClickException: older versions of typer import click, newer ones contain their own.
 _CLICK_ERROR: Any = typer.BadParameter.__mro__[2]
 
+COMPLETION = "_HOGWILD_COMPLETE"  # set by the shell's script that --install-completion writes
+
 app = typer.Typer(
-    add_completion=False,
     rich_markup_mode=None,  # importing rich would take as long as the rest of --help
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Lock-free asynchronous training of any PyTorch module. The default command is train.",
@@ -71,10 +72,10 @@ def run(argv: Sequence[str]) -> int:
         raise_noted()
         require_linux()
         require_current_folder()
-        if shell := os.environ.get(completion.VARIABLE):
-            return completion.answer(shell, argv, typer.main.get_command(app))
-        arguments = with_command([argument for argument in argv if argument != "--debug"])
         command = typer.main.get_command(app)
+        if COMPLETION in os.environ:
+            command(prog_name="hogwild", complete_var=COMPLETION)
+        arguments = with_command([argument for argument in argv if argument != "--debug"])
         # Not `app(...)`: it turns Ctrl-C and a closed pipe into an exit status without a message.
         with command.make_context("hogwild", arguments) as context:
             return int(command.invoke(context) or 0)
@@ -82,6 +83,8 @@ def run(argv: Sequence[str]) -> int:
         return 0
     except typer.Exit as done:  # --help
         return int(done.exit_code)
+    except SystemExit as done:  # typer's completion
+        return int(done.code or 0)
     except HogwildError as error:
         return _failed(error, argv, debug)
     except _CLICK_ERROR as error:
@@ -313,7 +316,6 @@ app.command("complete")(results.complete)
 app.command("recommend")(recommend.recommend)
 app.command("sample")(results.sample)
 app.command("report")(results.report)
-app.command("completion")(completion.completion)
 app.command("explain")(explain.explain)
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from hogwild import host
-from hogwild.cli.arguments import Json, StateDir, is_job_id
+from hogwild.cli.arguments import Json, StateDir, is_job_id, run_names
 from hogwild.cli.output import print_answer, print_message, print_part
 from hogwild.errors import NotFoundError, RunEndedError, RunError
 from hogwild.formatting import clock, duration, moment, percent, short_number
@@ -24,9 +24,17 @@ from hogwild.storage.run_directory import LIBRARY, LOCK
 LOOK_S = 0.2
 BLOCK = 1 << 20  # bytes of a log read at once
 MOST_EVENTS = 3
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run directory, its name in runs/, or latest.")]
+RunName = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="Run directory, its name in runs/, or latest.", autocompletion=run_names),
+]
 RunOrJob = Annotated[
-    str, typer.Argument(metavar="RUN|ID", help="Run directory, its name in runs/, latest, or a job of the service.")
+    str,
+    typer.Argument(
+        metavar="RUN|ID",
+        help="Run directory, its name in runs/, latest, or a job of the service.",
+        autocompletion=run_names,
+    ),
 ]
 
 

@@ -101,5 +101,4 @@ COMMANDS: dict[str, Row] = {
     "a job file in no folder": Row(
         ("init", "digits", "--out", "no/where.yaml"), 3, "usage/no-folder", ("there is no folder", "create it first")
     ),
-    "a shell nobody uses": Row(("completion", "csh"), 2, "usage/bad-value", ("no completion for 'csh'", "bash")),
 }

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from hogwild.cli import completion, main
+from hogwild.cli import main
 from hogwild.cli.jobs import table
 from hogwild.service.client import Client
 from hogwild.service.folders import StateFolder
 from hogwild.service.states import Elastic, JobRecord, Move
 from hogwild.service.views import row_of
 from tests.helpers.processes import wait_for
-from tests.helpers.service import LONG, SMALL, Service, opened_store, order, serving
+from tests.helpers.service import LONG, SMALL, Service, order, serving
 
 Captured = pytest.CaptureFixture[str]
 ELASTIC = Elastic(1, 4)
@@ -111,27 +111,6 @@ def test_a_note_without_room_stands_cut_below_its_job_and_a_success_needs_none()
     _, first, second, note, third = table(rows, 46)
     assert first.endswith("-") and second.endswith("-") and third.endswith("-")
     assert note.startswith("     no module 'nowhere', xxx") and note.endswith("…") and len(note) == 46
-
-
-def test_jobs_and_sweeps_of_the_service_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from typer.main import get_command
-
-    with opened_store(tmp_path) as store:
-        for one in (order(1), order(2, sweep="s00000000000")):
-            store.add(one, store.write_aside({"job.yaml": b""}))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOGWILD_STATE", str(tmp_path))
-
-    def words(*typed: str) -> set[str]:
-        return {word for word, _ in completion.candidates([*typed[:-1]], typed[-1], get_command(main.app))}
-
-    jobs = {"1", "2", "s00000000000"}
-    for command in ("ps", "cancel", "pause", "resume", "retry", "delete", "show", "status", "logs", "attach", "ask"):
-        assert jobs <= words(command, ""), command
-    assert not jobs & words("stop", "")
-    assert words("ask", "1", "") == {"checkpoint", "stacks", "resize"}
-    assert words("submit", "--sweep", "train.ep") == {"train.epochs="}
-    assert {"--sweep", "--wait", "--detach", "--state-dir"} <= words("submit", "--")
 
 
 # ---- with one
