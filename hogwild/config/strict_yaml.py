@@ -6,6 +6,7 @@ read differently is an error with advice; the words (`no`, `on`) are text. Pure 
 C, and a deeply nested file would end the process instead of raising.
 """
 
+import codecs
 import math
 import re
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Any
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from hogwild.config.yaml_errors import excerpt, explained
+from hogwild.config.yaml_errors import broken, broken_at, syntax_error
 from hogwild.errors import ConfigError, Problem
 
 
@@ -31,12 +32,10 @@ class Trap(ValueError):
 NULLS = {"", "~", "null", "Null", "NULL"}
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+(\.[0-9_]*)?([eE][-+]?[0-9]+)?")
-_OTHER_BASE = re.compile(r"[-+]?0[xob][0-9a-fA-F_]+")
-_SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
-_UNDERSCORES = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)?")
+_OTHER_BASE = re.compile(r"[-+]?0(x_*[0-9a-fA-F][0-9a-fA-F_]*|o_*[0-7][0-7_]*|b_*[01][01_]*)")
+_OTHERS = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])*(\.[0-9_]*)?([eE][-+]?[0-9]+)?")
 
 
 def read_scalar(text: str) -> Any:
@@ -49,48 +48,30 @@ def read_scalar(text: str) -> Any:
         if len(text) > 300:
             raise Trap(f"a number of {len(text)} digits is too large", code="config/out-of-range")
         return int(text)
-    _refuse_traps(text)
-    if not _FLOAT.fullmatch(text):
-        return text
-    if not math.isfinite(number := float(text)):
-        raise Trap(f"must be finite, got {text}", code="config/not-finite")
-    return number
-
-
-def _refuse_traps(text: str) -> None:
-    if _NOT_FINITE.fullmatch(text):
+    is_float = _FLOAT.fullmatch(text) is not None
+    if _NOT_FINITE.fullmatch(text) or (is_float and math.isinf(float(text))):
         raise Trap(f'must be finite, got {text}; write a number, or "{text}" for text', code="config/not-finite")
-    if _LEADING_ZERO.fullmatch(text):
-        number = re.sub(r"^([-+]?)0+(?=[0-9])", r"\1", text.replace("_", ""))
-        raise Trap(f'{text} is 8-based for some YAML readers; write {number}, or "{text}" for text')
-    if _OTHER_BASE.fullmatch(text):
-        raise Trap(f'{text} is a number for some YAML readers; write {_in_tens(text)}or "{text}" for text')
-    if _SEXAGESIMAL.fullmatch(text):
-        raise Trap(f'{text} is {_in_sixties(text)} for some YAML readers; write "{text}" for text, or the number')
-    if _UNDERSCORES.fullmatch(text) and "_" in text:
-        number = text.replace("_", "")
-        raise Trap(f'{text} is a number for some YAML readers; write {number}, or "{text}" for text')
+    if (_OTHERS.fullmatch(text) and not is_float) or _OTHER_BASE.fullmatch(text):
+        number = _in_tens(text.replace("_", ""))
+        raise Trap(f'{text} is {number} for some YAML readers; write {number}, or "{text}" for text')
+    return float(text) if is_float else text
 
 
 def _in_tens(text: str) -> str:
-    try:
-        return f"{int(text.replace('_', ''), 0)}, "
-    except ValueError:
-        return ""
-
-
-def _in_sixties(text: str) -> str:
-    sign = -1.0 if text.startswith("-") else 1.0
+    """Return the number that `text` is for some readers: 0x1f, 010, or 1:30 of base 60."""
+    if _OTHER_BASE.fullmatch(text):
+        return str(int(text, 0))
+    if ":" not in text:
+        return re.sub(r"^([-+]?)0+(?=[0-9])", r"\1", text)
     total = 0.0
-    for part in text.lstrip("+-").replace("_", "").split(":")[:20]:
+    for part in text.lstrip("+-").split(":"):
         total = total * 60 + float(part)
-    return f"{sign * total:g}"
+    return f"{-total if text.startswith('-') else total:g}"
 
 
 MAX_BYTES = 1_000_000  # a job file has about a page; PyYAML needs seconds for a megabyte
 MAX_NODES = 100_000  # counted after aliases are expanded: nine lines of aliases can expand to 10**9 values
 MAX_DEPTH = 64  # below Python's recursion limit, for any caller
-_TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
 Path = tuple[str | int, ...]
 IsText = Callable[[Path], bool]
@@ -141,7 +122,10 @@ class _Composer(yaml.SafeLoader):
     """A SafeLoader that stops at nodes: no scalar is resolved, plain ones are only marked, and depth is limited."""
 
     PLAIN = "plain"
-    depth = 0
+
+    def __init__(self, text: str, source: str) -> None:
+        super().__init__(text)
+        self.text, self.source, self.depth = text, source, 0
 
     def resolve(self, kind: type[Node], value: Any, implicit: Any) -> str:
         if kind is ScalarNode and implicit[0]:
@@ -151,8 +135,8 @@ class _Composer(yaml.SafeLoader):
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            mark = self.peek_event().start_mark
-            raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=mark)
+            mark, words = self.peek_event().start_mark, f"nested more than {MAX_DEPTH} levels deep"
+            raise broken(self.text, self.source, mark.line, mark.column, words, "config/too-large")
         node: Node | None = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -165,37 +149,21 @@ _TAGS = {f"tag:yaml.org,2002:{name}": name for name in _KINDS}
 def compose(text: str, source: str) -> Node | None:
     """Return the node of the only document in `text`; None if it is empty. Raises ConfigError with the place."""
     try:
-        loader = _Composer(text)
+        loader = _Composer(text, source)
         try:
             node: Node | None = loader.get_single_node()
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
-        raise _syntax_error(error, text, source) from None
+        raise syntax_error(error, text, source) from None
     except yaml.reader.ReaderError as error:
-        before = text[: error.position]
-        line, column = before.count("\n") + 1, error.position - before.rfind("\n")
         message = f"character U+{int(error.character):04X} is not allowed in YAML; remove it"
-        raise _unreadable(source, message, "config/encoding", line, column) from None
-    except ValueError as error:  # PyYAML builds chr(0x110000) from "\U00110000" without a check
+        raise broken_at(error.position, text, source, message, "config/encoding") from None
+    except ValueError:  # PyYAML builds chr(0x110000) from "\U00110000" without a check
         at = text.find("\\U")
-        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
-        words = f"{text[at : at + 10]} is beyond the last character of Unicode, \\U0010FFFF ({error})"
-        raise _unreadable(source, words, "config/bad-yaml", line, column) from None
+        words = f"{text[at : at + 10]} is beyond the last character of Unicode, \\U0010FFFF"
+        raise broken_at(at, text, source, words, "config/bad-yaml") from None
     return node
-
-
-def _unreadable(source: str, message: str, code: str, line: int = 1, column: int = 1) -> ConfigError:
-    return ConfigError([Problem(source, line, column, "", message, code)])
-
-
-def _syntax_error(error: yaml.MarkedYAMLError, text: str, source: str) -> ConfigError:
-    if error.problem == _TOO_DEEP and error.problem_mark is not None:
-        mark = error.problem_mark
-        return _unreadable(source, _TOO_DEEP, "config/too-large", mark.line + 1, mark.column + 1)
-    line, column, message = explained(error, text)
-    shown = excerpt(text, line, column)
-    return ConfigError([Problem(source, line + 1, column + 1, "", message, "config/bad-yaml", shown)])
 
 
 @dataclass(slots=True)
@@ -296,24 +264,23 @@ def read(text: str, source: str, is_text: IsText = lambda path: False, prefix: P
 
 def decode(content: bytes, source: str) -> str:
     """Return a job file's text. Raises ConfigError with the place if it is too large or not UTF-8."""
+    start, code, message = SourcePlace(source, 1, 1), "config/encoding", ""
     if len(content) > MAX_BYTES:
-        message = f"{len(content):,} bytes; a job file has at most {MAX_BYTES:,}"
-        raise _unreadable(source, message, "config/too-large")
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise _unreadable(source, "saved as UTF-16; save it as UTF-8", "config/encoding")
-    if b"\0" in content or content.startswith((b"PK\x03\x04", b"\x1f\x8b")):
+        code, message = "config/too-large", f"{len(content):,} bytes; a job file has at most {MAX_BYTES:,}"
+    elif content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        message = "saved as UTF-16; save it as UTF-8"
+    elif b"\0" in content or content.startswith((b"PK\x03\x04", b"\x1f\x8b")):
         message = "a binary file, such as a checkpoint or an archive; a job file is text in UTF-8"
-        raise _unreadable(source, message, "config/encoding")
-    if content.startswith(b"\xef\xbb\xbf"):
-        raise _unreadable(source, "starts with a byte order mark; save it as UTF-8 without one", "config/encoding")
+    elif content.startswith(codecs.BOM_UTF8):
+        message = "starts with a byte order mark; save it as UTF-8 without one"
+    if message:
+        raise ConfigError([start.problem((), message, code)])
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        before = content[: error.start]
-        line = before.count(b"\n") + 1
-        column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8")) + 1
+        position = len(content[: error.start].decode("utf-8"))
         message = f"byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8"
-        raise _unreadable(source, message, "config/encoding", line, column) from None
+        raise broken_at(position, content.decode("utf-8", "replace"), source, message, code) from None
 
 
 class _Dumper(yaml.SafeDumper):
