@@ -21,6 +21,7 @@ import numpy as np
 from hogwild.kernels.compiling import inlined, is_finite, kernel
 from hogwild.kernels.matrix_factorization import adagrad_bias, adagrad_number, in_turns
 from hogwild.kernels.rng import STEP, below, mixed
+from hogwild.kernels.steps import ADAGRAD
 
 TRIES = 16  # after so many draws the user has (nearly) every item: nothing can be learnt from it
 HALF, EULER = np.float32(0.5), np.float32(0.57722)
@@ -101,49 +102,30 @@ def pair(bounds, had, drawable, tries, u, i, state, users, items, item_bias):  #
     return j, x, weight * (_1 - x), -weight
 
 
+@inlined
+def move(table, sums, row, f, gradient, rate, epsilon, rule):  # type: ignore[no-untyped-def]
+    if len(rule) == ADAGRAD:
+        adagrad_number(table, sums, row, f, gradient, rate, epsilon)
+    else:
+        table[row, f] -= rate * gradient
+
+
+@inlined
+def move_bias(table, sums, row, slope, rate, decay, epsilon, rule):  # type: ignore[no-untyped-def]
+    if len(rule) == ADAGRAD:
+        adagrad_bias(table, sums, row, slope, rate, decay, epsilon)
+    else:
+        table[row] -= rate * (slope + decay * table[row])
+
+
 @kernel
-def sgd(  # type: ignore[no-untyped-def]
-    rows, user, item, rating, bounds, had, drawable, seed, tries, alpha, users, items, item_bias, rates, decays
+def train(  # type: ignore[no-untyped-def]
+    rows, user, item, rating, bounds, had, drawable, seed, tries, alpha, users, items, item_bias,
+    user_sums, item_sums, item_bias_sums, rates, decays, epsilons, rule,
 ):  # fmt: skip
     """Train on samples `rows` (n,) int64; return (sum of losses, samples applied, samples without a pair: users who
-    have everything). users (U, k), items (I, k), item_bias (I,), float32. The draws depend only on `seed`, uint64, and
-    the sample."""
-    rate, other_rate, bias_rate = rates[0], rates[1], rates[3]
-    keep, other_keep, bias_keep = _1 - rate * decays[0], _1 - other_rate * decays[1], _1 - bias_rate * decays[3]
-    loss, applied, alone, half = 0.0, 0, 0, (len(rows) + 1) >> 1
-    for n in range(len(rows)):
-        at = np.uint64(rows[in_turns(n, half)])
-        u, i = np.uint64(user[at]), np.uint64(item[at])
-        state = mixed(seed ^ (at * STEP))
-        drawn, x, lost, slope = pair(bounds, had, drawable, tries, u, i, state, users, items, item_bias)
-        if drawn < 0:
-            alone += 1
-            continue
-        weight = _1 + alpha * max(rating[at], _0)
-        if not is_finite(x * weight):
-            continue
-        loss += weight * lost
-        applied += 1
-        if tries and slope == _0:
-            continue
-        j, slope = np.uint64(drawn), weight * slope
-        item_bias[i] = bias_keep * item_bias[i] - bias_rate * slope
-        item_bias[j] = bias_keep * item_bias[j] + bias_rate * slope
-        step, other_step = -rate * slope, -other_rate * slope
-        for f in range(np.uint64(users.shape[1])):
-            p, q, r = users[u, f], items[i, f], items[j, f]
-            users[u, f] = keep * p + step * (q - r)
-            items[i, f] = other_keep * q + other_step * p
-            items[j, f] = other_keep * r - other_step * p
-    return loss, applied, alone
-
-
-@kernel
-def adagrad(  # type: ignore[no-untyped-def]
-    rows, user, item, rating, bounds, had, drawable, seed, tries, alpha, users, items, item_bias,
-    user_sums, item_sums, item_bias_sums, rates, decays, epsilons,
-):  # fmt: skip
-    """Train as `sgd`, with a separate rate for each number."""
+    have everything). users (U, k), items (I, k), item_bias (I,), float32; sums have the shapes of their tables, SGD
+    reads none. `rule`: `steps.py`. The draws depend only on `seed`, uint64, and the sample."""
     rate, other_rate, decay, other_decay = rates[0], rates[1], decays[0], decays[1]
     epsilon, other_epsilon = epsilons[0], epsilons[1]
     loss, applied, alone, half = 0.0, 0, 0, (len(rows) + 1) >> 1
@@ -163,11 +145,11 @@ def adagrad(  # type: ignore[no-untyped-def]
         if tries and slope == _0:
             continue
         j, slope = np.uint64(drawn), weight * slope
-        adagrad_bias(item_bias, item_bias_sums, i, slope, rates[3], decays[3], epsilons[3])
-        adagrad_bias(item_bias, item_bias_sums, j, -slope, rates[3], decays[3], epsilons[3])
+        move_bias(item_bias, item_bias_sums, i, slope, rates[3], decays[3], epsilons[3], rule)
+        move_bias(item_bias, item_bias_sums, j, -slope, rates[3], decays[3], epsilons[3], rule)
         for f in range(np.uint64(users.shape[1])):
             p, q, r = users[u, f], items[i, f], items[j, f]
-            adagrad_number(users, user_sums, u, f, slope * (q - r) + decay * p, rate, epsilon)
-            adagrad_number(items, item_sums, i, f, slope * p + other_decay * q, other_rate, other_epsilon)
-            adagrad_number(items, item_sums, j, f, other_decay * r - slope * p, other_rate, other_epsilon)
+            move(users, user_sums, u, f, slope * (q - r) + decay * p, rate, epsilon, rule)
+            move(items, item_sums, i, f, slope * p + other_decay * q, other_rate, other_epsilon, rule)
+            move(items, item_sums, j, f, other_decay * r - slope * p, other_rate, other_epsilon, rule)
     return loss, applied, alone

@@ -8,9 +8,9 @@ A feature that both items of a pair have moves by the difference of its weights,
 
 import numpy as np
 
-from hogwild.kernels.bpr import TRIES, loss_and_slope, not_had, rank_weight
+from hogwild.kernels.bpr import TRIES, loss_and_slope, move, move_bias, not_had, rank_weight
 from hogwild.kernels.compiling import inlined, is_finite, kernel
-from hogwild.kernels.matrix_factorization import adagrad_bias, adagrad_number, in_turns
+from hogwild.kernels.matrix_factorization import in_turns
 from hogwild.kernels.rng import STEP, mixed
 
 _0, _1 = np.float32(0.0), np.float32(1.0)
@@ -36,31 +36,15 @@ def whole_bias(own, table, starts, ids, weights, row):  # type: ignore[no-untype
     return bias
 
 
-@inlined
-def move(table, sums, row, f, gradient, rate, epsilon, is_adagrad):  # type: ignore[no-untyped-def]
-    if is_adagrad:
-        adagrad_number(table, sums, row, f, gradient, rate, epsilon)
-    else:
-        table[row, f] -= rate * gradient
-
-
-@inlined
-def move_bias(table, sums, row, slope, rate, decay, epsilon, is_adagrad):  # type: ignore[no-untyped-def]
-    if is_adagrad:
-        adagrad_bias(table, sums, row, slope, rate, decay, epsilon)
-    else:
-        table[row] -= rate * (slope + decay * table[row])
-
-
 @kernel
 def train(  # type: ignore[no-untyped-def]
     rows, user, item, rating, bounds, had, drawable, seed, tries, alpha,
     user_starts, user_ids, user_weights, item_starts, item_ids, item_weights,
     users, items, item_bias, user_table, item_table, bias_table,
     user_sums, item_sums, item_bias_sums, user_table_sums, item_table_sums, bias_table_sums,
-    rates, decays, epsilons, is_adagrad,
+    rates, decays, epsilons, rule,
 ):  # fmt: skip
-    """Train as `bpr.sgd` or, with `is_adagrad`, `bpr.adagrad`. Sums have the shapes of their tables; SGD reads none."""
+    """Train as `bpr.train`."""
     loss, applied, alone, half = 0.0, 0, 0, (len(rows) + 1) >> 1
     k = np.uint64(users.shape[1])
     P, Q, R = np.empty(k, np.float32), np.empty(k, np.float32), np.empty(k, np.float32)
@@ -104,18 +88,18 @@ def train(  # type: ignore[no-untyped-def]
         loss += weight * lost
         slope *= weight
         j = np.uint64(drawn)
-        move_bias(item_bias, item_bias_sums, i, slope, rates[3], decays[3], epsilons[3], is_adagrad)
-        move_bias(item_bias, item_bias_sums, j, -slope, rates[3], decays[3], epsilons[3], is_adagrad)
+        move_bias(item_bias, item_bias_sums, i, slope, rates[3], decays[3], epsilons[3], rule)
+        move_bias(item_bias, item_bias_sums, j, -slope, rates[3], decays[3], epsilons[3], rule)
         for f in range(k):
             difference, step = slope * (Q[f] - R[f]), slope * P[f]
-            move(users, user_sums, u, f, difference + decays[0] * users[u, f], rates[0], epsilons[0], is_adagrad)
-            move(items, item_sums, i, f, step + decays[1] * items[i, f], rates[1], epsilons[1], is_adagrad)
-            move(items, item_sums, j, f, decays[1] * items[j, f] - step, rates[1], epsilons[1], is_adagrad)
+            move(users, user_sums, u, f, difference + decays[0] * users[u, f], rates[0], epsilons[0], rule)
+            move(items, item_sums, i, f, step + decays[1] * items[i, f], rates[1], epsilons[1], rule)
+            move(items, item_sums, j, f, decays[1] * items[j, f] - step, rates[1], epsilons[1], rule)
         for place in range(np.uint64(user_starts[u]), np.uint64(user_starts[u + _one])):
             own, share = np.uint64(user_ids[place]), slope * user_weights[place]
             for f in range(k):
                 gradient = share * (Q[f] - R[f]) + decays[4] * user_table[own, f]
-                move(user_table, user_table_sums, own, f, gradient, rates[4], epsilons[4], is_adagrad)
+                move(user_table, user_table_sums, own, f, gradient, rates[4], epsilons[4], rule)
         a, a_end = np.uint64(item_starts[i]), np.uint64(item_starts[i + _one])
         b, b_end = np.uint64(item_starts[j]), np.uint64(item_starts[j + _one])
         while a < a_end or b < b_end:
@@ -128,8 +112,8 @@ def train(  # type: ignore[no-untyped-def]
             if has_other:
                 times, part, b = times + _1, part - item_weights[b], b + _one
             decay = times * decays[6]
-            move_bias(bias_table, bias_table_sums, feature, slope * part, rates[6], decay, epsilons[6], is_adagrad)
+            move_bias(bias_table, bias_table_sums, feature, slope * part, rates[6], decay, epsilons[6], rule)
             for f in range(k):
                 gradient = slope * part * P[f] + times * decays[5] * item_table[feature, f]
-                move(item_table, item_table_sums, feature, f, gradient, rates[5], epsilons[5], is_adagrad)
+                move(item_table, item_table_sums, feature, f, gradient, rates[5], epsilons[5], rule)
     return loss, applied, alone

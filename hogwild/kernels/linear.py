@@ -26,8 +26,8 @@ roots and divisions of a block of features together, several per instruction: 25
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
-from hogwild.kernels.ftrl import ftrl_step
 from hogwild.kernels.prefetch import ask_ahead
+from hogwild.kernels.steps import ADAGRAD, adagrad_step, ftrl_step
 
 SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # kinds of loss
 BLOCK = np.uint64(256)  # features: their work arrays stay in the first-level cache
@@ -54,9 +54,14 @@ def loss_and_slope(kind, z, wanted, counts):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def adagrad_step(total, gradient, rate, eps):  # type: ignore[no-untyped-def]
-    """Return the amount to subtract from a parameter. `total` is a local that includes this gradient's square."""
-    return rate * gradient / (np.sqrt(total) + eps)
+def judged(kind, z, target, weights, row):  # type: ignore[no-untyped-def]
+    """Return (whether the row counts as applied, its weight, its loss, its slope). One of weight 0 is as if it were not
+    there: its features do not decay."""
+    counts = weights[row] if len(weights) else _1
+    lost, slope = loss_and_slope(kind, z, target[row], counts)
+    if counts == _0:
+        return True, counts, _0, _0
+    return is_finite(z) and is_finite(slope), counts, lost, slope
 
 
 @inlined
@@ -91,16 +96,11 @@ def sgd(rows, indptr, indices, values, target, weights, kind, weight, mine, bias
         ask_ahead(rows, n, indptr, indices, values)
         first, last = indptr[rows[n]], indptr[rows[n] + 1]
         z, split = output(b, first, last, indices, values, mine, weight)
-        counts = weights[rows[n]] if len(weights) else _1
-        if counts == _0:  # as if it were not there: its features do not decay
-            applied += 1
+        is_sound, counts, lost, slope = judged(kind, z, target, weights, rows[n])
+        if not is_sound:
             continue
-        lost, slope = loss_and_slope(kind, z, target[rows[n]], counts)
-        if not (is_finite(z) and is_finite(slope)):
-            continue
-        loss += lost
-        applied += 1
-        if slope == _0 and keep == _1:  # outside a hinge's margin
+        loss, applied = loss + lost, applied + 1
+        if counts == _0 or (slope == _0 and keep == _1):  # outside a hinge's margin
             continue
         b = bias_keep * b - bias_rate * slope
         step = rate * slope
@@ -132,16 +132,11 @@ def adagrad(  # type: ignore[no-untyped-def]
         ask_ahead(rows, n, indptr, indices, values)
         first, last = indptr[rows[n]], indptr[rows[n] + 1]
         z, split = output(b, first, last, indices, values, mine, weight)
-        counts = weights[rows[n]] if len(weights) else _1
-        if counts == _0:  # as if it were not there: its features do not decay
-            applied += 1
+        is_sound, counts, lost, slope = judged(kind, z, target, weights, rows[n])
+        if not is_sound:
             continue
-        lost, slope = loss_and_slope(kind, z, target[rows[n]], counts)
-        if not (is_finite(z) and is_finite(slope)):
-            continue
-        loss += lost
-        applied += 1
-        if slope == _0 and decay == _0:
+        loss, applied = loss + lost, applied + 1
+        if counts == _0 or (slope == _0 and decay == _0):
             continue
         gradient = slope + bias_decay * b
         b_total += gradient * gradient
@@ -194,15 +189,10 @@ def ftrl(  # type: ignore[no-untyped-def]
         ask_ahead(rows, n, indptr, indices, values)
         first, last = indptr[rows[n]], indptr[rows[n] + 1]
         z, _ = output(b, first, last, indices, values, weight, weight)
-        counts = weights[rows[n]] if len(weights) else _1
-        if counts == _0:  # as if it were not there: its features do not decay
-            applied += 1
+        is_sound, _, lost, slope = judged(kind, z, target, weights, rows[n])
+        if not is_sound:
             continue
-        lost, slope = loss_and_slope(kind, z, target[rows[n]], counts)
-        if not (is_finite(z) and is_finite(slope)):
-            continue
-        loss += lost
-        applied += 1
+        loss, applied = loss + lost, applied + 1
         if slope == _0:
             continue
         b_total += slope * slope
@@ -221,7 +211,7 @@ def ftrl(  # type: ignore[no-untyped-def]
 @kernel
 def softmax(  # type: ignore[no-untyped-def]
     rows, indptr, indices, values, target, weights, weight, sums, slot, local, local_sums, bias, bias_sums, work,
-    is_adagrad, rate, decay, eps, bias_rate, bias_decay, bias_eps,
+    rule, rate, decay, eps, bias_rate, bias_decay, bias_eps,
 ):  # fmt: skip
     """Train with one output per class: weight (F, C), slot (F,) and local (H, C) of its hot features (H may be 0), bias
     (C,), `work` (5, C) as scratch memory, target (N,) int64. SGD does not read the sums, which have the same shapes. A
@@ -268,7 +258,7 @@ def softmax(  # type: ignore[no-untyped-def]
         scores[wanted] -= counts
         for c in range(classes):
             gradient = scores[c] + bias_decay * b[c]
-            if is_adagrad:
+            if len(rule) == ADAGRAD:
                 total = b_sums[c] + gradient * gradient
                 b_sums[c] = total
                 b[c] -= adagrad_step(total, gradient, bias_rate, bias_eps)
@@ -280,7 +270,7 @@ def softmax(  # type: ignore[no-untyped-def]
             if s < hot:
                 for c in range(classes):
                     gradient = scores[c] * x + decay * local[s, c]
-                    if is_adagrad:
+                    if len(rule) == ADAGRAD:
                         total = local_sums[s, c] + gradient * gradient
                         local_sums[s, c] = total
                         local[s, c] -= adagrad_step(total, gradient, rate, eps)
@@ -289,7 +279,7 @@ def softmax(  # type: ignore[no-untyped-def]
             else:
                 for c in range(classes):
                     gradient = scores[c] * x + decay * weight[j, c]
-                    if is_adagrad:
+                    if len(rule) == ADAGRAD:
                         total = sums[j, c] + gradient * gradient
                         sums[j, c] = total
                         weight[j, c] -= adagrad_step(total, gradient, rate, eps)

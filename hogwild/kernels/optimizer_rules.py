@@ -13,6 +13,7 @@ from hogwild.optimizers import FTRL as FtrlProximal
 SGD, ADAGRAD, FTRL = "SGD", "Adagrad", "FTRL"
 _NAMES = {torch.optim.SGD: SGD, torch.optim.Adagrad: ADAGRAD, FtrlProximal: FTRL}
 MOST = (SGD, ADAGRAD)  # what most kernels compute
+RULES = {SGD: (0,), ADAGRAD: (0, 0), FTRL: (0, 0, 0)}  # `rule` of kernels/steps.py, which needs numba
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,16 @@ def ftrl_numbers(optimizer: torch.optim.Optimizer, param: torch.Tensor | None, f
             rate = float(group["lr"]) * factor
             return np.float32(rate), np.float32(group["beta"] + rate * group["l2"]), np.float32(group["l1"])
     return np.float32(0.0), np.float32(1.0), np.float32(0.0)
+
+
+def step_numbers(
+    optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor], factor: float
+) -> list[tuple[np.float32, ...]]:
+    """Return the `numbers` of kernels/steps.py of each parameter, its rate times `factor`."""
+    if rule_of(optimizer) == FTRL:
+        return [ftrl_numbers(optimizer, param, factor) for param in params]
+    numbers = [Numbers.of(optimizer, param, factor) for param in params]
+    return [(each.rate, each.decay, each.eps) for each in numbers]
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hogwild.errors import ModelError
 from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
-from hogwild.kernels.optimizer_rules import ADAGRAD, FTRL, MOST, Numbers, ftrl_numbers
+from hogwild.kernels.optimizer_rules import FTRL, MOST, RULES, step_numbers
 from hogwild.models.mlp import Mlp
 from hogwild.models.sparse_linear import (
     PLAIN,
@@ -139,18 +139,14 @@ class FieldMachineUpdate(RowsUpdate):
         assert isinstance(model, FieldFactorizationMachine)
         self._optimizer, self._params = optimizer, (model.weight, model.factors, model.bias)
         self._data, self._fields = csr_views(arrays, np.float32, self._counts), model.fields
-        self._views = state_views(optimizer, self._params, ("sum", "z") if self._rule == FTRL else ("sum",))
+        self._views = state_views(optimizer, self._params)
 
     def run(self, chunk: Chunk) -> Tally:
         """Update sample by sample; each sees the updates of those before it."""
-        from hogwild.kernels.field_factorization_machine import field_factorization_machine, ftrl
+        from hogwild.kernels.field_factorization_machine import field_factorization_machine
 
+        numbers = step_numbers(self._optimizer, self._params, chunk.rate)
         data = (*self._data, self._kind, self._fields)
-        if self._rule == FTRL:
-            words = [word for param in self._params for word in ftrl_numbers(self._optimizer, param, chunk.rate)]
-            loss, applied = ftrl(chunk.rows, *data, *self._views, *words)
-            return Tally(loss, applied, len(chunk.rows) - applied)
-        numbers = [Numbers.of(self._optimizer, param, chunk.rate) for param in self._params]
-        flat = [word for each in numbers for word in (each.rate, each.decay, each.eps)]
-        loss, applied = field_factorization_machine(chunk.rows, *data, *self._views, self._rule == ADAGRAD, *flat)
+        rule = RULES[self._rule], *numbers
+        loss, applied = field_factorization_machine(chunk.rows, *data, *self._views, *rule)
         return Tally(loss, applied, len(chunk.rows) - applied)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad
 
+from hogwild.kernels import optimizer_rules
 from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
 from hogwild.losses import BprLoss, Violations, WarpLoss
 from hogwild.models.matrix_factorization import (
@@ -221,20 +222,25 @@ class RankingUpdate(FactorizationUpdate):
 
     def bind(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
-        from hogwild.kernels.bpr import adagrad, sgd
+        from hogwild.kernels.bpr import train
         from hogwild.kernels.parsing.ordering import items_by_user
 
         super().bind(model, optimizer, arrays, hot)
-        self._kernel = sgd if self._rule is SGD else adagrad
+        self._kernel = train
         bounds, had, _ = items_by_user(arrays["user"], arrays["item"], len(self._tables[0]))
         self._had = bounds, had, drawable_items(arrays["item"], len(self._tables[1]))
         del self._tables[2], self._sums[2]  # users have no bias: it is the same for both items of a pair
+        self._members: list[np.ndarray] = []
 
     def run(self, chunk: Chunk) -> Tally:
         """Update the pairs; those with a NaN or infinite margin are counted and not applied."""
         samples = (self._arrays[name] for name in ("user", "item", "rating"))
-        data = (chunk.rows, *samples, *self._had, np.uint64(chunk.seed), *self._choice)
-        loss, applied, alone = self._call(data, rate=chunk.rate)
+        sums = self._tables if self._rule is SGD else self._sums
+        loss, applied, alone = self._kernel(
+            *(chunk.rows, *samples, *self._had, np.uint64(chunk.seed), *self._choice, *self._members),
+            *(*self._tables, *sums, self._rates * np.float32(chunk.rate), self._decays, self._epsilons),
+            optimizer_rules.RULES[self._rule.__name__],
+        )
         return Tally(loss, applied, len(chunk.rows) - applied - alone)
 
 
@@ -254,19 +260,7 @@ class HybridUpdate(RankingUpdate):
         super().bind(model, optimizer, arrays, hot)
         assert isinstance(model, Factors)
         self._kernel = train
-        self._members: list[np.ndarray] = []
         for side, rows in zip(("user", "item"), self._tables, strict=False):
             none = np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
             has = side in model.features
             self._members += [part.numpy() for part in model.members(side)] if has else none
-
-    def run(self, chunk: Chunk) -> Tally:
-        """Update the pairs; those with a NaN or infinite margin are counted and not applied."""
-        samples = (self._arrays[name] for name in ("user", "item", "rating"))
-        sums = self._tables if self._rule is SGD else self._sums
-        loss, applied, alone = self._kernel(
-            *(chunk.rows, *samples, *self._had, np.uint64(chunk.seed), *self._choice, *self._members),
-            *(*self._tables, *sums, self._rates * np.float32(chunk.rate), self._decays, self._epsilons),
-            self._rule is not SGD,
-        )
-        return Tally(loss, applied, len(chunk.rows) - applied - alone)

@@ -16,10 +16,12 @@ from hogwild.kernels.optimizer_rules import (
     ADAGRAD,
     FTRL,
     MOST,
+    RULES,
     Numbers,
     ftrl_numbers,
     parameter_view,
     rule_of,
+    step_numbers,
     sums_of,
     why_not,
 )
@@ -295,7 +297,7 @@ class LinearUpdate(RowsUpdate):
         own, bias = (Numbers.of(self._optimizer, param, chunk.rate) for param in params)
         numbers = (own.rate, own.decay, own.eps, bias.rate, bias.decay, bias.eps)
         if self._kind == SOFTMAX:
-            loss, applied = linear.softmax(chunk.rows, *self._data, *self._views, self._rule == ADAGRAD, *numbers)
+            loss, applied = linear.softmax(chunk.rows, *self._data, *self._views, RULES[self._rule], *numbers)
         elif self._rule == ADAGRAD:
             loss, applied = linear.adagrad(chunk.rows, *self._data, self._kind, *self._views, *numbers)
         else:
@@ -325,14 +327,8 @@ class FactorizationMachineUpdate(RowsUpdate):
         assert isinstance(model, FactorizationMachine)
         self._optimizer, self._params = optimizer, (model.weight, model.factors, model.bias)
         self._data = csr_views(arrays, np.float32, self._counts)
-        weight, factors, bias = map(parameter_view, self._params)
-        work = np.zeros(factors.shape[1], np.float32)
-        if self._rule == FTRL:
-            self._views: tuple[np.ndarray, ...] = (*state_views(optimizer, self._params, ("sum", "z")), work)
-            self._views = (*map(np.ravel, self._views[:3]), *self._views[3:])  # of `weight`
-            return
-        sums, factor_sums, bias_sums = (sums_of(optimizer, param) for param in self._params)
-        factor_sums = factor_sums if factor_sums.ndim == 2 else np.zeros((1, 1), np.float32)
+        self._views = state_views(optimizer, self._params)
+        weight, sums, _, factors, factor_sums = self._views[:5]
         mine, my_sums = hot_copies(hot, "weight", self._rule, weight, sums)
         local, local_sums = hot_copies(hot, "factors", self._rule, factors[:0], factor_sums[:0])
         slot = np.zeros(0, np.uint32)
@@ -340,22 +336,15 @@ class FactorizationMachineUpdate(RowsUpdate):
             if not {"factors", "weight"} <= hot.keys() or not np.array_equal(hot["weight"].rows, hot["factors"].rows):
                 raise ValueError("weight and factors do not have the same hot rows")
             slot = hot["factors"].slot.view(np.uint32)
-            mine, my_sums = mine.reshape(-1), my_sums.reshape(-1)
-        ones = [array.reshape(-1) for array in (weight, sums, mine, my_sums)]
-        self._views = (*ones, factors, factor_sums, slot, local, local_sums, bias, bias_sums, work)
+        self._views += [mine, my_sums, slot, local, local_sums, np.zeros(factors.shape[1], np.float32)]
 
     def run(self, chunk: Chunk) -> Tally:
         """Update sample by sample; each sees the updates of those before it."""
-        from hogwild.kernels.factorization_machine import factorization_machine, ftrl
+        from hogwild.kernels.factorization_machine import factorization_machine
 
-        if self._rule == FTRL:
-            words = [word for param in self._params for word in ftrl_numbers(self._optimizer, param, chunk.rate)]
-            loss, applied = ftrl(chunk.rows, *self._data, self._kind, *self._views, *words)
-            return Tally(loss, applied, len(chunk.rows) - applied)
-        numbers = [Numbers.of(self._optimizer, param, chunk.rate) for param in self._params]
-        flat = [word for each in numbers for word in (each.rate, each.decay, each.eps)]
-        is_adagrad = self._rule == ADAGRAD
-        loss, applied = factorization_machine(chunk.rows, *self._data, self._kind, *self._views, is_adagrad, *flat)
+        numbers = step_numbers(self._optimizer, self._params, chunk.rate)
+        rule = RULES[self._rule], *numbers
+        loss, applied = factorization_machine(chunk.rows, *self._data, self._kind, *self._views, *rule)
         return Tally(loss, applied, len(chunk.rows) - applied)
 
 
@@ -368,14 +357,12 @@ def csr_views(arrays: Mapping[str, np.ndarray], kind: type, counts: SampleCounts
     return indptr, indices, arrays["values"], target, counts.of(arrays)
 
 
-def state_views(
-    optimizer: torch.optim.Optimizer, params: Sequence[nn.Parameter], keys: Sequence[str]
-) -> list[np.ndarray]:
-    """Return a view of each parameter, followed by those of its optimizer state `keys`; an array of one number in as
-    many dimensions for a state that the rule does not have."""
+def state_views(optimizer: torch.optim.Optimizer, params: Sequence[nn.Parameter]) -> list[np.ndarray]:
+    """Return a view of each parameter, followed by those of its sums and its z; an array of one number in as many
+    dimensions for a state that the rule does not have."""
     views: list[np.ndarray] = []
     for param in params:
-        states = [sums_of(optimizer, param, key) for key in keys]
+        states = [sums_of(optimizer, param, key) for key in ("sum", "z")]
         views += [parameter_view(param), *(one.reshape((1,) * param.dim()) if one.size == 1 else one for one in states)]
     return views
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 pytest.importorskip("numba")
 
-from hogwild.kernels import factorization_machine
+from hogwild.kernels import factorization_machine, steps
 from hogwild.kernels.fused import Chunk
 from hogwild.kernels.hot_rows import HotRows
 from hogwild.losses import HingeLoss, LogisticLoss
@@ -187,18 +187,18 @@ def test_pairs_are_learnt_that_no_linear_model_can_tell_apart() -> None:
 
 def test_adagrads_step_is_bounded_by_its_rate_whatever_becomes_of_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel as plain Python, its sums reverted between the write and whatever would read them next."""
-    for name in ("add_feature", "learn", "loss_and_slope", "adagrad_step", "is_finite"):
+    for name in ("add_feature", "learn", "move"):
         monkeypatch.setattr(factorization_machine, name, getattr(factorization_machine, name).py_func)
     monkeypatch.setattr(factorization_machine, "ask_ahead", lambda *row: None)  # has no plain form: nothing is computed
     arrays, before, after = rows_and_targets(), started(), started()
     weight, factors, bias = (after.get_parameter(name).detach().numpy() for name in ("weight", "factors", "bias"))
-    weight, numbers = weight.reshape(-1), (np.float32(0.1), np.float32(0.0), np.float32(1e-10))
-    sums, wide = reverted(FEATURES), reverted(factors.shape)
+    numbers = (np.float32(0.1), np.float32(0.0), np.float32(1e-10))
+    sums, wide = reverted((FEATURES, 1)), reverted(factors.shape)
     factorization_machine.factorization_machine.py_func(
         np.array([5]), arrays["indptr"].view(np.uint64), arrays["indices"].view(np.uint32), arrays["values"],
-        arrays["target"], np.zeros(0, np.float32), 0, weight, sums, weight, sums, factors, wide,
-        np.zeros(0, np.uint32), factors[:0], wide[:0], bias, reverted(1), np.zeros(FACTORS, np.float32), True,
-        *numbers * 3,
+        arrays["target"], np.zeros(0, np.float32), 0, weight, sums, weight, factors, wide, factors,
+        bias, reverted(1), np.zeros(1, np.float32), weight, sums, np.zeros(0, np.uint32), factors[:0], wide[:0],
+        np.zeros(FACTORS, np.float32), (0,) * steps.ADAGRAD, numbers, numbers, numbers,
     )  # fmt: skip
     for old, new in zip(before.parameters(), after.parameters(), strict=True):
         assert 0 < (new - old).abs().max().item() <= 0.1 * 1.0001

@@ -12,9 +12,9 @@ pytest.importorskip("numba")
 
 from hogwild.errors import ModelError
 from hogwild.kernels import linear
-from hogwild.kernels.ftrl import ftrl_step
 from hogwild.kernels.fused import Chunk
 from hogwild.kernels.hot_rows import HotRows
+from hogwild.kernels.steps import ftrl_step
 from hogwild.losses import HingeLoss, LogisticLoss
 from hogwild.models.sparse_linear import FactorizationMachine, LinearUpdate, SparseLinear
 from hogwild.optimizers import FTRL
@@ -328,7 +328,7 @@ def test_adagrads_step_is_bounded_by_its_rate_whatever_becomes_of_the_sums(monke
         wide, wide_bias = np.zeros((FEATURES, 3), np.float32), np.zeros(3, np.float32)
         linear.softmax.py_func(
             np.array([row]), *data, np.zeros(SAMPLES, np.int64), none_weighted, wide, reverted(wide.shape),
-            np.zeros(0, np.uint32), wide[:0], wide[:0], wide_bias, reverted(3), np.zeros((5, 3), np.float32), True,
+            np.zeros(0, np.uint32), wide[:0], wide[:0], wide_bias, reverted(3), np.zeros((5, 3), np.float32), (0, 0),
             rate, none, eps, rate, none, eps,
         )  # fmt: skip
         assert 0 < np.abs(wide).max(initial=np.abs(wide_bias).max()) <= rate * 1.0001
