@@ -2,6 +2,7 @@
 display, the events and the result."""
 
 import json
+import logging
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 import hogwild
+from hogwild.monitoring.live_calls import LiveCalls
 from workers.warning_reports import MOST, hearing_warnings
 
 
@@ -29,6 +31,9 @@ class Noisy(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
             warnings.warn("the step is large", RuntimeWarning, stacklevel=1)
+            logging.getLogger("noisy").error("a gradient of %s", "1e9")
+        elif len(x) == 3:
+            warnings.warn("three rows only", stacklevel=1)
         return super().forward(x)
 
 
@@ -44,7 +49,8 @@ def events(run: Path) -> list[dict[str, Any]]:
     return [record for record in records if record["event"] == "warning"]
 
 
-SAID = ["UserWarning: row 17 has no price", "RuntimeWarning: the step is large", "UserWarning: Using a target size"]
+SAID = ["UserWarning: row 17 has no price", "RuntimeWarning: the step is large", "ERROR: a gradient of 1e9"]
+SAID += ["UserWarning: Using a target size"]
 
 
 @pytest.mark.processes
@@ -77,8 +83,65 @@ def test_a_warning_in_this_process_is_told_too(tmp_path: Path) -> None:
         warnings.simplefilter("always")
         result = hogwild.train(model, Rows(), Twice(), optimizer, procs=0, batch_size=8, run_dir=tmp_path / "run")
     assert "the step is large" in map(str, (one.message for one in here))
-    assert [[one.startswith(said) for one in result.warnings].count(True) for said in SAID] == [1, 1, 1]
+    assert [[one.startswith(said) for one in result.warnings].count(True) for said in SAID] == [1] * len(SAID)
     assert len(events(tmp_path / "run")) == len(result.warnings)
+
+
+class Asks:
+    """Asks the running job for three predictions, after its first evaluation."""
+
+    is_done = False
+
+    def on_evaluation(self, event: Any) -> None:
+        if not self.is_done:
+            with LiveCalls(event.run_dir) as calls:
+                calls.call(HEADER, torch.zeros(3, 2).numpy().tobytes())
+            self.is_done = True
+            event.stop()
+
+
+HEADER = {"do": "predict", "form": "tensors", "inputs": [["float32", [3, 2]]]}
+
+
+@pytest.mark.processes
+def test_a_warning_in_a_live_call_is_told(tmp_path: Path) -> None:
+    model, data = Noisy(2, 1), TensorDataset(torch.zeros(40, 2), torch.zeros(40, 1))
+    result = hogwild.train(
+        model, data, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1), val=data, procs=1, batch_size=8,
+        epochs=1_000_000, run_dir=tmp_path / "run", callbacks=[Asks()],
+    )  # fmt: skip
+    assert [one.split(" (")[0] for one in result.warnings].count("UserWarning: three rows only") == 1
+
+
+def test_a_text_is_shown_again_neither_by_a_filter_that_was_reset_nor_over_logging() -> None:
+    told: list[str] = []
+    make_record, aside = logging.getLogRecordFactory(), logging.getLogger("aside")
+    aside.propagate, aside.handlers = False, [logging.NullHandler()]  # which never formats it
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        with hearing_warnings(lambda text, place: told.append(text)):
+            for _ in range(3):
+                with warnings.catch_warnings():  # as numpy and torch do: now Python forgets what it has shown
+                    pass
+                warnings.warn("again", stacklevel=1)
+                logging.warning("over %s", "logging")
+                logging.info("of no concern")
+                aside.warning("bad %d", "argument")
+        assert len(shown) == 1
+    assert told == ["UserWarning: again", "WARNING: over logging", "WARNING: bad %d"]
+    assert logging.getLogRecordFactory() is make_record
+
+
+def test_warnings_that_user_code_captures_for_logging_are_heard() -> None:
+    told: list[str] = []
+    with warnings.catch_warnings(), hearing_warnings(lambda text, place: told.append(text)):
+        warnings.simplefilter("always")
+        logging.captureWarnings(True)
+        try:
+            warnings.warn("captured", stacklevel=1)
+        finally:
+            logging.captureWarnings(False)
+    assert len(told) == 1 and "UserWarning: captured" in told[0]
 
 
 def test_so_many_texts_are_told_and_each_once() -> None:

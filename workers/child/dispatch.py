@@ -44,7 +44,7 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
                 if (loop := load(start, channel, leaving, task, descriptors)) is not None:
                     return loop
                 continue
-            if not isinstance(task, TrialTask):
+            if isinstance(task, HoldTask | CommunicateTask):
                 heard.close()  # its socket is for answers to others than the group
             if isinstance(task, HoldTask):
                 from workers.child.gpu_owner import serve_flats  # one process of few jobs

@@ -89,6 +89,8 @@ class ProcessGroup:
         self.diary.event("warning", why=text, place=place)
         if not is_seen:
             self.diary.show_message(f"warning: {self.warnings[text]}")
+        if len(self.warnings) == MOST:
+            self.diary.show_message(f"warning: there were {MOST} different warnings; later ones are only in RUN/logs")
 
     # ---- before training
 
