@@ -30,6 +30,7 @@ from hogwild.job.parts import Parts
 from hogwild.monitoring.profile_report import clear, report
 from hogwild.monitoring.run_status import EXIT_STATUS
 from hogwild.monitoring.tensorboard import check_wanted
+from hogwild.optimizers import FTRL
 from hogwild.parameters.anchor import Anchor
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
@@ -432,7 +433,9 @@ def _node_of(launch: Launch, job: Job, parts: Parts, shared: SharedModel, queue:
     assert isinstance(queue, NodeQueue)
     update = parts.choice.update
     rows_of = {name for side in update.sides for name in side.params} if update is not None else set[str]()
+    if type(parts.optimizer) is FTRL:  # momentum would move weights that every node holds at 0
+        rows_of = {slot.name for slot in shared.layout.flats.params}
     buffered = shared.layout.buffers, shared.layout.workers
-    anchor = Anchor(shared.layout.flats, shared.regions, job.cluster.outer, rows_of, buffered)
+    anchor = Anchor(shared.layout.flats, shared.regions, job.cluster.outer, rows_of, buffered, shared.sums())
     shares = Shares(queue.plan, queue.limits)
     return Node(launch, anchor, shares, queue, Committed(shares))

@@ -173,7 +173,7 @@ class Optimizer(Component):
     state: Literal["auto", "private", "shared"] = Field(
         default="auto",
         description="Momentum and the like. private: one per worker; shared: one for all, without a lock; auto: shared "
-        "for sparse gradients and RAdam.",
+        "for sparse gradients, RAdam and FTRL.",
     )
     groups: list[Group] = Field(
         default=[], description="The first matching group applies; other parameters use the settings above."

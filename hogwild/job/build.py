@@ -213,9 +213,9 @@ def state_of(job: Job, parts: Parts, placement: str) -> str:
     """Return `optimizer.state` for `SharedModel.build`."""
     # Private if parameters are copied; kernels are half as fast if others write their accumulators' cache lines.
     # But with sums of its own a worker of FTRL would take a weight for 0 that is none to all together.
-    is_kernel = parts.choice.update is not None
-    if is_kernel and job.optimizer.state == "auto" and type(parts.optimizer) is FTRL:
+    if job.optimizer.state == "auto" and type(parts.optimizer) is FTRL and placement == CPU:
         return "shared"
+    is_kernel = parts.choice.update is not None
     is_private = job.train.exchange == "delta" or placement != CPU or is_kernel
     return "private" if job.optimizer.state == "auto" and is_private else job.optimizer.state
 

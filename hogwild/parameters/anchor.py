@@ -13,7 +13,8 @@ a word is lost, as in every exchange (`exchange.py`); the next cut is compared w
 Dense parameters move by the mean of the nodes' differences, weighted by their updates: by itself (`average`), or as the
 gradient of Nesterov's momentum (`nesterov`; DiLoCo, Douillard et al. 2023, arXiv:2311.08105). A row of a sparse table
 moves by the sum of the differences over the number of nodes that changed it: a plain mean would divide by nodes that
-never saw the row.
+never saw the row. Sums beside the parameters (`SharedModel.sums`: FTRL's z) move by the sum of the differences: with a
+sum for each of K nodes, l1 would weigh K times as much.
 
 `hold` puts the anchor into the flats for an evaluation or a checkpoint while workers are parked; `release` takes it out
 again, with what has come meanwhile. Buffers take part in all of this (`buffer_anchor.py`)."""
@@ -66,6 +67,7 @@ class _Words:
     anchor: Tensor = field(init=False)  # (n,)
     copy: Tensor = field(init=False)  # (n,) the flat at the cut
     momentum: Tensor | None = None  # (n,) of the dense words
+    bound: float | None = None  # of the size of a sum beside the parameters; None: parameters
 
     def __post_init__(self) -> None:
         self.anchor, self.copy = self.flat.clone(), self.flat.clone()
@@ -82,9 +84,11 @@ class Anchor:
         outer: str,
         rows_of: Collection[str] = (),
         buffered: tuple[buffers.BufferLayout, int] | None = None,
+        beside: Sequence[tuple[Tensor, float]] = (),
     ) -> None:
-        """`rows_of`: names of parameters that a kernel trains row by row, besides those with sparse gradients.
-        `buffered`: the layout of the buffers, and the number of workers that have copies."""
+        """`rows_of`: names of parameters that are trained row by row, besides those with sparse gradients.
+        `buffered`: the layout of the buffers, and the number of workers that have copies. `beside`: (n,) words of which
+        nodes add up their changes, and the bound of their size."""
         self._outer = outer
         self._words: list[_Words] = []
         self.regions: dict[str, Region] = {}  # for the communicator
@@ -106,6 +110,11 @@ class Anchor:
             words = _Words(flat, sums, _outside(size, tables), tables)
             words.momentum = torch.zeros(size, dtype=wide) if outer == "nesterov" and words.dense else None
             self._words.append(words)
+        for number, (flat, bound) in enumerate(beside):
+            name = f"{SUMS}sum-{number}-{str(flat.dtype).removeprefix('torch.')}"
+            self.regions[name] = Region.allocate(name, flat.nbytes)
+            shared = self.regions[name].tensor(flat.dtype, (len(flat),))
+            self._words.append(_Words(flat, shared, [], [], bound=bound))
         if bits:
             self.regions[CHANGED] = Region.allocate(CHANGED, -(-bits // 8))
             self.regions[CHANGERS] = Region.allocate(CHANGERS, -(-bits // 8) * 8)
@@ -139,8 +148,9 @@ class Anchor:
         moved = whole = 0.0
         for words in self._words:
             words.sums.copy_(words.copy).sub_(words.anchor)
-            moved += _square(words.sums)
-            whole += _square(words.anchor)
+            if words.bound is None:
+                moved += _square(words.sums)
+                whole += _square(words.anchor)
             for start, stop in words.dense:
                 words.sums[start:stop].mul_(updates)
             for table in words.tables:
@@ -151,9 +161,10 @@ class Anchor:
         return float((moved / whole) ** 0.5) if whole else 0.0, self._checksum()
 
     def _checksum(self) -> int:
-        """Return the sum of the anchor's words as integers: nodes that agree to the bit have the same."""
+        """Return the sum of the parameters' words as integers: nodes that agree to the bit have the same."""
         integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-        views = [words.anchor.view(integers[words.anchor.element_size()]) for words in self._words]
+        anchors = [words.anchor for words in self._words if words.bound is None]
+        views = [anchor.view(integers[anchor.element_size()]) for anchor in anchors]
         return sum(int(piece.sum()) for view in views for piece in view.split(BLOCK))
 
     def settle(self, updates: int, nodes: int) -> None:
@@ -165,6 +176,8 @@ class Anchor:
             if nodes == 1:  # alone: what this node has, to the bit
                 words.sums.copy_(words.copy)
                 continue
+            if words.bound is not None:
+                words.sums.add_(words.anchor).clamp_(-words.bound, words.bound)
             for start, stop in words.dense:
                 self._settle_dense(words, slice(start, stop), updates)
             for table in words.tables:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import ModelError, OptimizerError
+from hogwild.optimizers import FTRL
 from hogwild.parameters import buffers, state_dicts
 from hogwild.parameters.buffers import MASTER, MergeRule, plan_buffers
 from hogwild.parameters.checks import check_model, check_optimizer
@@ -128,6 +129,20 @@ class SharedModel:
 
     def _blocks(self) -> list[StateBlock]:
         return [StateBlock(self.layout.state, self.regions, k) for k in range(self.layout.state_blocks)]
+
+    def sums(self) -> list[tuple[Tensor, float]]:
+        """Return FTRL's z, which the nodes of a cluster add up, and its bound l1, per span. Where each worker has its
+        own, zeros stand for it: the nodes' choices may differ, but not what they exchange."""
+        if type(self.optimizer) is not FTRL:
+            return []
+        layout, groups, block = self.layout, self.optimizer.param_groups, self._blocks()[0]
+        found = []
+        for state in layout.state.arrays:
+            group = layout.flats.spans[state.span].group
+            if state.key == "z" and group is not None:
+                z = block.array(state) if layout.state.shared else torch.zeros(state.numel, dtype=state.dtype)
+                found.append((z, float(groups[group]["l1"])))
+        return found
 
     @property
     def has_buffers(self) -> bool:

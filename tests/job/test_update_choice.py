@@ -18,9 +18,12 @@ from hogwild.data import Csv
 from hogwild.errors import ModelError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
+from hogwild.job.build import state_of
 from hogwild.job.packed_data import count_classes, pack, packs, require_fitting, sizes_for
 from hogwild.job.update_choice import NO_GRID, choose, grid_shape, meetings, options_set, order_of
 from hogwild.kernels.fused import Side
+from hogwild.optimizers import FTRL
+from hogwild.planning.device_placement import CPU
 from hogwild.scheduling.grid_plan import Shape
 
 
@@ -337,3 +340,17 @@ def test_a_size_of_the_inputs_that_the_job_gives_is_the_one_of_the_data(given: d
 
 def test_what_can_be_packed_says_so_itself() -> None:
     assert not packs(nn.Linear) and not packs(object())
+
+
+@pytest.mark.parametrize("update", [None, Update(set(), ())])
+def test_workers_share_what_ftrl_remembers_of_weights_that_are_0(update: Update | None) -> None:
+    """With a sum for each worker, l1 would weigh as many times as much as there are workers."""
+
+    def chosen(rule: Any, **changes: Any) -> str:
+        parts: Any = SimpleNamespace(choice=SimpleNamespace(update=update))
+        parts.optimizer = rule([nn.Parameter(torch.zeros(2, 1))])
+        return state_of(job(**changes), parts, CPU)
+
+    assert chosen(FTRL) == "shared"
+    assert chosen(FTRL, optimizer__state="private") == "private"
+    assert chosen(torch.optim.Adagrad) != "shared"

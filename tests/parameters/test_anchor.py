@@ -5,11 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from hogwild.optimizers import FTRL
 from hogwild.parameters.anchor import CHANGED, CHANGERS, MOMENTUM, RATE, Anchor
 from hogwild.parameters.flat_layout import FlatLayout, plan_flats, region_name
 from hogwild.shared_memory.region import Region
+from tests.shared_model import attach, build
 
 ROWS, WIDTH = 50, 3
 
@@ -215,3 +219,82 @@ def test_words_that_nobody_changed_are_not_written() -> None:
     nodes[0].anchor.apply()
     assert nodes[0].flat[table][WIDTH:].isnan().all()
     assert not nodes[0].flat[table][:WIDTH].isnan().any()
+
+
+class Signs(nn.Module):
+    """One weight for each feature, all 0."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(features, 1))
+
+
+class FtrlNodes:
+    """Nodes that train by FTRL, and one process that sees all their gradients in turn."""
+
+    def __init__(self, nodes: int, features: int) -> None:
+        models = [Signs(features) for _ in range(nodes)]
+        self.shared = [build(model, FTRL(model.parameters(), lr=0.1, l1=1.0), state="shared") for model in models]
+        self.anchors = [Anchor(s.layout.flats, s.regions, "nesterov", {"weight"}, None, s.sums()) for s in self.shared]
+        self.workers, self.alone = [attach(each) for each in self.shared], Signs(features)
+        self.rule = FTRL(self.alone.parameters(), lr=0.1, l1=1.0)
+        self.was_0 = torch.ones(features, 1, dtype=torch.bool)  # at every moment, in every process
+
+    def round(self, gradients: Sequence[Sequence[Tensor]]) -> None:
+        """Train by the gradients (features, 1) of each node, and exchange."""
+        for worker, anchor, own in zip(self.workers, self.anchors, gradients, strict=True):
+            for gradient in own:
+                for param, rule in ((self.alone.weight, self.rule), (worker.params[0], worker.optimizer)):
+                    param.grad = gradient.clone()
+                    rule.step()
+                    self.was_0 &= param == 0
+            anchor.cut()
+            anchor.offer(len(own))
+        for words in zip(*(anchor._words for anchor in self.anchors), strict=True):
+            total = torch.stack([each.sums for each in words]).sum(0)
+            for each in words:
+                each.sums.copy_(total)
+        count = len(self.was_0)
+        bits = [anchor.regions[CHANGED].array(np.uint8, (-(-count // 8),)) for anchor in self.anchors]
+        changers = sum(np.unpackbits(each) for each in bits)
+        for anchor in self.anchors:
+            anchor.regions[CHANGERS].array(np.uint8, (len(changers),))[:] = changers
+            anchor.settle(sum(map(len, gradients)), len(self.anchors))
+            anchor.apply()
+
+
+@given(
+    nodes=st.integers(2, 4),
+    rounds=st.integers(1, 6),
+    updates=st.integers(1, 5),
+    drift=st.floats(-0.1, 0.1),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=25, deadline=None)
+def test_what_ftrl_remembers_of_a_weight_that_stays_0_is_the_sum_over_all_nodes(
+    nodes: int, rounds: int, updates: int, drift: float, seed: int
+) -> None:
+    features, random = 6, torch.Generator().manual_seed(seed)
+    cluster = FtrlNodes(nodes, features)
+    for _ in range(rounds):
+        cluster.round(list(drift + 0.1 * torch.randn(nodes, updates, features, 1, generator=random)))
+    expected = cluster.rule.state[cluster.alone.weight]["z"]
+    for shared in cluster.shared:
+        [(z, _)] = shared.sums()
+        torch.testing.assert_close(z[:features, None][cluster.was_0], expected[cluster.was_0])
+        assert torch.equal(z, cluster.shared[0].sums()[0][0])
+        assert torch.equal(shared.model.weight, cluster.shared[0].model.weight)
+
+
+def test_l1_weighs_in_a_cluster_as_in_one_process_and_a_weight_at_0_stays_there() -> None:
+    """With a z for each node, the weight would be 0 until every node alone has seen 10 gradients."""
+    cluster, push = FtrlNodes(3, 1), torch.full((1, 1), -0.11)
+    for _ in range(3):
+        cluster.round([[push]] * 3)
+    assert cluster.alone.weight == 0 and not any(shared.model.weight for shared in cluster.shared)
+    cluster.round([[push]] * 3)  # more than 9 of these are more than l1
+    assert cluster.alone.weight > 0 and all(shared.model.weight > 0 for shared in cluster.shared)
+    cluster.round([[-2 * push] * 2] * 3)
+    assert cluster.alone.weight == 0 and not any(shared.model.weight for shared in cluster.shared)
+    cluster.round([[0 * push]] * 3)  # the outer momentum does not move it
+    assert not any(shared.model.weight for shared in cluster.shared)
