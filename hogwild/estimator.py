@@ -221,13 +221,14 @@ class Recommender(_Trained):
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Fit to X (N, 2), or (N, 3) with ratings, or a sparse matrix. Raises UsageError for other columns."""
         pairs = PairTable.of(X, y)
-        if pairs.note:
-            log.warning("%s", pairs.note)
+        notes = [pairs.note] if pairs.note else []
         self.users_, self.items_ = np.unique(pairs.users), np.unique(pairs.items)
         users, items = len(self.users_), len(self.items_)
-        data = pairs.packed("ratings", self.users_, self.items_)
+        data = pairs.packed("ratings", self.users_, self.items_, notes)
+        for note in notes:
+            log.warning("%s", note)
         self._had = Had.of(users, data.arrays())
-        self.has_ratings_ = pairs.rating is not None
+        self.has_ratings_ = not pairs.is_plain
         if self.has_ratings_:
             made = partial(MatrixFactorization, users, items, self.factors, l2=self.l2)
             self._train(made, data, nn.MSELoss(), RowWiseAdagrad)

@@ -104,6 +104,56 @@ def test_columns_that_leave_it_open_are_refused_by_name(table: dict[str, Any], w
         assert words in str(error.value) and error.value.code == "usage/ratings"
 
 
+def test_ids_that_floats_cannot_hold_are_refused_and_long_ones_stay_apart() -> None:
+    for table in (np.array([[2.0**53 + 2, 1]]), pd.DataFrame({"user": [1], "item": np.float32([2**24 + 2])})):
+        with pytest.raises(UsageError, match="lost digits of whole numbers"):
+            PairTable.of(table)
+    for users in ([2**63 + 1, 2**63 + 2], [2**63 + 1, -1], [2**70, 2**70 + 1]):
+        found = PairTable.of(pd.DataFrame({"user": pd.Series(users, dtype=object), "item": [1, 1]}))
+        assert [*map(str, found.users)] == [*map(str, users)]
+
+
+@pytest.mark.parametrize(
+    ("table", "y", "words"),
+    [
+        ({"weight": [1, 1], "rating": [5, 4]}, None, "both 'weight' and 'rating' may be the rating"),
+        ({"rating": [5, 4]}, [1, 2], "'rating' may be ratings, and so may y"),
+        ({"userId": [8, 9]}, None, "both 'user' and 'userId' may be the user"),
+        ({"rating": [5, 4], "item": [3, 3], "user": [1, 1]}, None, "user 1 rated item 3 twice, the second time in row"),
+        ({}, [[1, 2], [3, 4]], "ratings of shape (2, 2) are no number per row"),
+    ],
+)
+def test_two_columns_for_one_thing_and_two_ratings_of_one_pair_are_refused(table: Any, y: Any, words: str) -> None:
+    frame = pd.DataFrame({"user": [1, 2], "item": [3, 4]} | table)
+    with pytest.raises(UsageError) as error:
+        made().fit(frame, y)
+    assert words in str(error.value) and error.value.code == "usage/ratings"
+
+
+def test_rows_of_different_lengths_are_no_table() -> None:
+    with pytest.raises(UsageError, match="got X of 2 rows that are no table"):
+        PairTable.of([(1, "x", 5), (2, "y")])
+
+
+def test_repeats_without_ratings_are_counted_and_equal_ratings_are_said() -> None:
+    frame = pd.DataFrame({"item": [3, 3, 4], "user": [1, 1, 2]})
+    packed, _, notes = as_data(BprFactorization(3, 9), frame, None)
+    assert packed.arrays()["rating"].tolist() == [2.0, 1.0] and packed.samples == 2
+    assert "dataset: 1 rows repeat a user and an item: repeats are counted" in notes
+    _, _, notes = as_data(MatrixFactorization(3, 9), frame[1:].assign(rating=[5, 5]), None)
+    assert "dataset: each rating is 5: leave them out to rank items" in notes
+    rated, val = frame[1:].assign(rating=[5, 4]), frame[1:]
+    assert "val: it has no ratings: each is 1" in as_data(MatrixFactorization(3, 9), rated, val)[2]
+
+
+def test_levels_of_an_index_are_columns_as_groupby_leaves_them() -> None:
+    frame = pd.DataFrame({"item": [3, 4], "user": [1, 2], "rating": [5.0, 4.0]})
+    for table in (frame.set_index("user"), frame.groupby(["item", "user"])["rating"].mean()):
+        found = PairTable.of(table)
+        assert (found.users.tolist(), found.items.tolist()) == ([1, 2], [3, 4])
+        assert found.rating is not None and found.rating.tolist() == [5.0, 4.0]
+
+
 def test_columns_of_unknown_names_are_taken_by_place_and_that_is_said() -> None:
     found = PairTable.of(pd.DataFrame({"who": [1], "what": [2], "how": [3]}))
     assert (found.users.tolist(), found.items.tolist()) == ([1], [2]) and found.note
@@ -124,6 +174,10 @@ def test_a_sparse_matrix_has_the_pairs_whose_value_is_not_0(kind: Any) -> None:
     twice = sparse.coo_matrix(([1, 2, 0], ([0, 0, 1], [0, 0, 1])), shape=(2, 2))
     added = PairTable.of(twice)
     assert added.users.tolist() == [0] and added.items.tolist() == [0]
+    assert added.rating is not None and added.rating.tolist() == [3.0] and added.is_plain
+    assert added.note == "1 stored values of 0 are no pairs"
+    small = sparse.coo_matrix((np.array([100, 100, 1], np.int8), ([0, 0, 1], [0, 0, 1])))
+    assert PairTable.of(small).rating.tolist() == [200.0, 1.0]  # type: ignore[union-attr]
     with pytest.raises(UsageError, match="without a value"):
         PairTable.of(kind((3, 3)))
 
@@ -204,6 +258,12 @@ def test_validation_pairs_have_the_rows_of_the_training_pairs() -> None:
     train, held, notes = as_data(MatrixFactorization(12, 9), frame, val)
     assert held.arrays()["user"].tolist() == [[*train.names["users"]].index("u7")]
     assert "val: 2 of 3 pairs are left out: dataset lacks their user or item" in notes
+
+
+def test_equal_values_of_a_validation_matrix_are_its_ratings() -> None:
+    train = sparse.csr_array([[5, 3], [4, 1]])
+    _, held, _ = as_data(MatrixFactorization(2, 2), train, sparse.csr_array([[4, 0], [0, 4]]))
+    assert held.arrays()["rating"].tolist() == [4.0, 4.0]
 
 
 def test_validation_pairs_go_with_a_recommenders_own_data() -> None:
