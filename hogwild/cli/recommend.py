@@ -84,12 +84,12 @@ def _ratings(ranker: "ItemRanker", rated: Sequence[str]) -> dict[str, float | No
     """Return the ratings by item; None for an item alone. An item's name may contain "=". Raises UsageError."""
     found: dict[str, float | None] = {}
     for text in rated:
-        item, equals, number = text.rpartition("=")
-        if ranker.knows(text) or not equals:
-            found[text] = None
-            continue
+        item, equals, number = (text, "", "") if ranker.knows(text) else text.rpartition("=")
+        item = item if equals else text
+        if item in found:
+            raise UsageError(f"--rated {text}: {item!r} is given twice", code="usage/bad-value")
         try:
-            found[item] = float(number)
+            found[item] = float(number) if equals else None
         except ValueError:
             raise UsageError(f"--rated {text}: {number!r} is not a number", code="usage/bad-value") from None
     return found

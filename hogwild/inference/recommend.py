@@ -126,7 +126,11 @@ class ItemRanker:
         """Return items for somebody new who has, or rated, the items of `rated` (name -> rating or None), without any
         training (`fold_in`). Raises UsageError for an unknown item, for a missing rating, and for one that the model
         does not know."""
-        had = torch.tensor([self.row_of(name) for name in rated])
+        rows = [self.row_of(name) for name in rated]
+        if len({*rows}) < len(rows):
+            names = [f"{name}" for name, row in zip(rated, rows, strict=True) if rows.count(row) > 1]
+            raise UsageError(f"{' and '.join(names)} are one item: give it once", code="usage/bad-value")
+        had = torch.tensor(rows)
         scores = fold_in(self.model, had, [*rated.values()])
         scores[had] = -torch.inf
         return Recommendation(self._named(scores[None], top))
@@ -160,6 +164,8 @@ class ItemRanker:
     def _best(self, scores: Tensor, top: int | None) -> tuple[np.ndarray, np.ndarray]:
         """Return places and scores (B, top), -inf for those that are not to be recommended."""
         many = len(self.items) if self._allowed is None else int(self._allowed.sum())
+        if top is not None and (not isinstance(top, int | np.integer) or top < 1):
+            raise UsageError(f"top must be a whole number >= 1, got {top!r}", code="usage/bad-value")
         if top is not None and top > many:
             what = "items" if self._allowed is None else "allowed items"
             raise UsageError(f"top {top:,} is more than the {many:,} {what}", code="usage/bad-value")
@@ -187,6 +193,8 @@ def fold_in(model: Any, items: Tensor, ratings: Sequence[float | None]) -> Tenso
             rule = "needs the rating of each item" if has_ratings else "was trained without ratings"
             got = "has none" if has_ratings else f"has {rating:g}"
             raise UsageError(f"{type(model).__name__} {rule}; item {number + 1} {got}", code="usage/bad-value")
+        if rating is not None and not np.isfinite(rating):
+            raise UsageError(f"the rating of item {number + 1} is {rating}: it must be finite", code="usage/bad-value")
     users, vectors, constant = (table.detach().double() for table in model.score_tables())
     l2 = model.l2 or max(LEAST, FAINT * float((users[:256] @ vectors.T).std(correction=0)))
     if not has_ratings:

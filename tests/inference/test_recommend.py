@@ -123,6 +123,9 @@ def test_never_more_items_than_there_are() -> None:
     ranker.allow(["film 7", "film 1"])
     assert {name for name, _ in ranker.for_user("nobody").items} == {"film 7", "film 1"}
     assert {name for name, _ in ranker.for_items({"film 7": 4.0}).items} == {"film 1"}
+    for wrong in (0, -1, 2.0):
+        with pytest.raises(UsageError, match="top must be a whole number >= 1"):
+            ranker.for_user(1, top=wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="top 3 is more than the 2 allowed items"):
         ranker.for_user("nobody", 3)
     with pytest.raises(UsageError, match="'film 77' is not one of the 9 items; did you mean 'film 7'"):
