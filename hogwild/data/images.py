@@ -21,6 +21,7 @@ EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", "
 MODES = {1: "L", 3: "RGB"}
 VERSION = 1  # of this class's output for a file; part of the fingerprint
 SHOWN = 5  # names in a message
+PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}  # folders that are no classes
 log = logging.getLogger(__name__)
 
 
@@ -147,12 +148,15 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
 
 def _eight_bits(picture: Any) -> Any:
     """Convert a 16-bit grey image to 8 bits: Pillow's own conversion clips everything above 255. Palettes with
-    transparency go through RGBA, as Pillow requires."""
+    transparency go through RGBA, as Pillow requires. Raises ValueError for numbers of an unknown scale."""
     from PIL import Image
 
-    if picture.mode.startswith("I"):
-        values = np.asarray(picture, np.float32) / 257  # 65,535 becomes 255
-        return Image.fromarray(values.clip(0, 255).round().astype(np.uint8))
+    if picture.mode[0] in "IF":
+        values = np.asarray(picture, np.float32)
+        if picture.mode == "F" or values.min() < 0 or values.max() > 65535:
+            found = f"from {values.min():g} to {values.max():g}"
+            raise ValueError(f"its grey values, {found}, are not of 8 or 16 bits; save it as one of these")
+        return Image.fromarray((values / 257).round().astype(np.uint8))  # 65,535 becomes 255
     return picture.convert("RGBA") if picture.mode == "P" and "transparency" in picture.info else picture
 
 
@@ -179,6 +183,12 @@ def _classes(folder: Path, wanted: Sequence[str] | None, who: str) -> tuple[str,
         raise DataError(
             f"{folder}: it has no class folders ({found}); put the pictures of each class into a separate "
             "folder" + ("" if not beside_them else ", or choose a part with split"),
+            code="data/image-classes",
+        )
+    if wanted is None and PARTS.issuperset(name.lower() for name in there):
+        raise DataError(
+            f"{folder}: its folders {', '.join(there)} are parts, not classes: choose one with split, or name them in "
+            "classes if they are classes",
             code="data/image-classes",
         )
     if beside_them:

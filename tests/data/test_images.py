@@ -65,6 +65,26 @@ ODD: dict[str, tuple[Any, dict[str, Any], float]] = {
 }
 
 
+@pytest.mark.parametrize("values", [np.full((4, 4), 0.2, np.float32), np.full((4, 4), 1 << 17, np.int32)])
+def test_grey_values_of_an_unknown_scale_are_refused(tmp_path: Path, values: np.ndarray) -> None:
+    """Pillow clips them to black or white."""
+    (tmp_path / "a").mkdir()
+    Image.fromarray(values).save(tmp_path / "a" / "p.tif")
+    with pytest.raises(DataError, match=r"a/p\.tif: .*its grey values, from .*, are not of 8 or 16 bits") as error:
+        ImageFolder(tmp_path, size=4).rows(0, 1)
+    assert error.value.code == "data/broken-image"
+
+
+def test_parts_are_no_classes(tmp_path: Path) -> None:
+    for part in ("train", "Val"):
+        save(tmp_path / part / "dog" / "1.png")
+    with pytest.raises(DataError, match="folders Val, train are parts, not classes: choose one with split") as error:
+        ImageFolder(tmp_path, size=4)
+    assert error.value.code == "data/image-classes"
+    assert ImageFolder(tmp_path, size=4, split="train").classes == ("dog",)
+    assert ImageFolder(tmp_path, size=4, classes=["train", "Val"]).classes == ("train", "Val")
+
+
 @pytest.mark.parametrize("kind", ODD)
 def test_other_kinds_of_pictures_become_colours(tmp_path: Path, kind: str) -> None:
     values, options, expected = ODD[kind]
