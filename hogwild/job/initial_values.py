@@ -90,6 +90,11 @@ def held_out_notes(job: Job, packed: Packed | None) -> list[str]:
     with suppress(HogwildError):  # not a run of ours, or of a version before
         if (before := _split_of(recorded(run)[0])) != split:
             return [f"data.val: {split} is held out, {before} in {path}, which may have been trained on some of it"]
+    if {"by", "last"} & split.keys():
+        return [
+            f"data.val: the newest rows are held out: {path} was trained on some of them if the data have lost newer "
+            "rows since, or got older ones"
+        ]
     return []
 
 

@@ -1,6 +1,7 @@
 """What is held out: a property of names, so that a run that continues on grown data is not evaluated on what the run
 before was trained on; where it is not, the job says so."""
 
+import json
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -177,3 +178,36 @@ def test_a_run_that_continues_says_that_its_held_out_rows_may_have_been_trained_
         status, text = say("train", "--continue", first, "--run-dir", f"{first}-2", *common, *job, *change)
         assert status == 0, text
         assert ("may have been trained on" in text) == (word is not None) and (word or "") in text
+
+
+@pytest.mark.parametrize("holdout", [{"last": 1}, {"fraction": 0.2, "by": "time"}])
+def test_a_holdout_by_time_may_have_been_trained_on_by_the_run_before(
+    holdout: dict[str, Any], tmp_path: Path, say: Say
+) -> None:
+    """Once newer rows have gone, rows that were in the training part are the newest."""
+    file = tmp_path / "ratings.csv"
+    lines = [f"u{n},{(i + 2 * n) % 12},{(n + i) % 5},{10 * i + n}" for i in range(12) for n in range(6)]
+    file.write_text("\n".join(["user,item,rating,time", *lines]) + "\n")
+    parts = [{"path": str(file), "holdout": {**holdout, "part": part}} for part in ("train", "test")]
+    before, _ = (named(Ratings(**one).pack(InTurn(0))) for one in parts)
+    file.write_text("\n".join(["user,item,rating,time", *lines[:-18]]) + "\n")
+    assert before & named(Ratings(**parts[1]).pack(InTurn(0))), "trained on"
+    job: Any = {
+        "model": MODEL,
+        "loss": {"class_path": "torch.nn.MSELoss"},
+        "data": {
+            role: {"class_path": "hogwild.data.Ratings", "init_args": one}
+            for role, one in zip(("train", "val"), parts, strict=True)
+        },
+        "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}},
+        "train": {"procs": 0, "epochs": 1},
+        "evaluate": {"metrics": []},
+        "log": {"tensorboard": False},
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    first, second = str(tmp_path / "1"), str(tmp_path / "2")
+    status, said = say("train", str(tmp_path / "job.yaml"), "--run-dir", first)
+    assert status == 0 and "newest rows" not in said, said
+    status, said = say("train", str(tmp_path / "job.yaml"), "--run-dir", second, "--continue", first)
+    words = f"data.val: the newest rows are held out: {first} was trained on some of them if the data have lost newer"
+    assert status == 0 and words in said, said
