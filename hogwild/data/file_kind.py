@@ -20,13 +20,21 @@ from hogwild.errors import DataError
 HEAD = 4096  # bytes that are looked at
 MOST_TIMES = 3  # packed one in the other
 MARK = codecs.BOM_UTF8  # some programs write it before UTF-8
-PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "Zstandard", b"PK\3\4": "zip"}
+PACKED = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"]\0\0": "xz",
+    b"\x28\xb5\x2f\xfd": "Zstandard",
+    b"PK\3\4": "zip",
+}
 PARQUET = b"PAR1"
 BAD_ZIP = (zipfile.BadZipFile, NotImplementedError, RuntimeError)  # also of another method, or with a password
 # Beginnings of other kinds, with the cure. Those of BINARY may begin a text, too: a binary file has zeros behind them.
 BINARY = {
-    PARQUET: "a Parquet table; hogwild.data.Csv and Clicks read it, other classes need it as text",
+    PARQUET: "a Parquet table; hogwild.data.Csv and Clicks read it if it is not packed again, other classes need text",
     b"ARROW1": "an Arrow (Feather) table; save it as Parquet or CSV",
+    b"\xff\xff\xff\xff": "an Arrow stream; save it as Parquet or CSV",
     b"ORC": "an ORC table; save it as Parquet or CSV",
     b"SQLite format 3": "an SQLite database; export its table as CSV",
 }
@@ -116,7 +124,9 @@ def refuse_other_kind(path: object, head: bytes, wanted: Wanted) -> None:
         raise _other(path, "an HTML page, perhaps an error of the server it was fetched from; get the file again")
     if wanted == "bytes":
         return
-    is_wide = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or 3 * head.count(b"\0") > len(head) > 0
+    # ASCII in UTF-16 has a zero at every other place, and nowhere else.
+    halves = (head[::2].strip(b"\0"), head[1::2].strip(b"\0"))
+    is_wide = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or (b"\0" in head and b"" in halves)
     if is_wide or (wanted == "table" and b"\0" in head):
         what = "UTF-16; save it as UTF-8" if is_wide else "binary, not a text file: it contains zero bytes"
         raise DataError(f"{path}: is {what}", code="data/csv-encoding")
