@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 from hogwild.data.file_kind import HEAD, refuse_other_kind, refuse_packed
 from hogwild.data.input_rows import SAMPLE, InputRows
-from hogwild.data.locate import find_file, reading
+from hogwild.data.locate import bad_argument, find_file, reading
 from hogwild.errors import DataError
 
 # torch supports few operations on unsigned types above 8 bits: convert each to a signed type that can hold it.
@@ -46,6 +46,9 @@ class Npz(TensorDataset):
         advice = "It is your own file: write it with numpy.savez(path, x=..., y=...)."
         file = find_file(f"Npz(path={str(Path(os.path.expanduser(path)))!r})", path, root, advice)
         names = [inputs] if isinstance(inputs, str) else list(inputs)
+        if target in names or len({*names}) < len(names):
+            twice = next(name for name in names if name == target or names.count(name) > 1)
+            raise bad_argument(f"Npz: array {twice!r} is named twice in inputs, or is the target, too")
         arrays = _read(file, names if target is None else [*names, target])
         tensors = [_input_tensor(file, name, array) for name, array in zip(names, arrays, strict=False)]
         known = torch.empty(len(arrays[0]), 0) if target is None else _target_tensor(file, target, arrays[-1])
@@ -68,8 +71,8 @@ class Npz(TensorDataset):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the inputs, if there are several, which a model takes by their order."""
-        return self.inputs if len(self.inputs) > 1 else ()
+        """The names of the inputs, which a model takes by their order."""
+        return self.inputs
 
     @property
     def sizes(self) -> dict[str, int]:

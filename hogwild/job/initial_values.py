@@ -191,7 +191,7 @@ def load_initial(
     if not theirs and recorded == identity_of(names)["names"]:
         theirs = ours
     told = (found["columns"] for found in (names or NO_NAMES, there) if found.get("columns"))
-    if FEATURES not in ours and len({(*each,) for each in told}) > 1:
+    if FEATURES not in {*ours, *theirs} and len({(*each,) for each in told}) > 1:
         raise ModelError(
             f"model.init_from: {path}: its inputs were {', '.join(there['columns'])}, those of data.train are "
             f"{', '.join((names or NO_NAMES)['columns'])}; a model takes them by their order: give the same",

@@ -16,7 +16,7 @@ pytest.importorskip("pyarrow", reason="tables are parsed by pyarrow: pip install
 import hogwild
 from hogwild.config.field_types import Component
 from hogwild.data import Csv, Npz
-from hogwild.errors import ModelError
+from hogwild.errors import ModelError, UsageError
 from hogwild.job.initial_values import load_initial
 from hogwild.job.packed_data import names_of, sizes_for
 from hogwild.user_code import build
@@ -157,6 +157,20 @@ def test_arrays_that_a_model_takes_by_their_order_are_refused_in_another(tmp_pat
     with pytest.raises(ModelError, match=r"its inputs were a, b, those of data\.train are b, a") as told:
         load_initial(new, str(tmp_path / "run"), other, None)
     assert told.value.code == "model/init-names"
+
+
+def test_one_array_in_the_place_of_another_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", a=np.ones((4, 2)), b=np.ones((4, 2)), y=np.zeros(4, int))
+    one, other = (names_of(Npz(tmp_path / "data.npz", name), None) or {} for name in "ab")
+    model = nn.Linear(2, 1)
+    write_run(tmp_path / "run", model, torch.optim.SGD(model.parameters(), lr=1), one)
+    load_initial(model, str(tmp_path / "run"), one, None)
+    with pytest.raises(ModelError, match=r"its inputs were a, those of data\.train are b"):
+        load_initial(model, str(tmp_path / "run"), other, None)
+    with pytest.raises(UsageError, match="array 'y' is named twice in inputs, or is the target, too"):
+        Npz(tmp_path / "data.npz", ["a", "y"])
+    with pytest.raises(UsageError, match="array 'a' is named twice"):
+        Npz(tmp_path / "data.npz", ["a", "a"])
 
 
 class Vectors(nn.Module):
