@@ -1,4 +1,5 @@
-"""Ids of users, items and entities as people write them: 7, 7.0, "7" and " 7 " are one id, 007 is another."""
+"""Ids of users, items and entities, and categories, as people write them: 7, 7.0, "7" and " 7 " are one id, 007 is
+another."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,13 @@ def spelled(name: Any) -> str:
     if isinstance(plain, float) and plain.is_integer():
         plain = int(plain)
     return str(plain).strip(WHITE)
+
+
+def one_spelling(text: str) -> str:
+    """Return the one spelling of a category, without white space around it: 7.0 is 7, and true and TRUE are True. A
+    column of whole numbers or of bool has these in one program, and those in another, or once a value is missing."""
+    whole = WHOLE.fullmatch(text)
+    return whole[1] if whole else text.title() if text.lower() in ("true", "false") else text
 
 
 class IdRows:

@@ -316,6 +316,8 @@ class TrainedOn:
         arguments = {key: value for key, value in self.data.init_args.items() if key not in ("split", "holdout")}
         if (for_inputs := getattr(kind, "for_inputs", None)) is not None:
             arguments = for_inputs(arguments, self.columns)
+        if arguments.get("missing") == "mean" and "means" in self.names:
+            arguments["missing"] = dict(zip(self.names["features"], self.names["means"], strict=True))
         return build(self.data.model_copy(update={"init_args": arguments | {name: path}}))
 
     def _check_ending(self, path: str, kind: type) -> None:

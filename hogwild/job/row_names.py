@@ -38,7 +38,8 @@ def names_by_kind(found: Mapping[str, Any] | None) -> dict[str, Sequence[Any]]:
     """Return the names of each kind of row. Features that have no names (libsvm) are numbers from the data's first
     one on."""
     found = found or NO_NAMES
-    kinds = {kind: values for kind, values in found["names"].items() if kind not in ("first", *MEMBERSHIPS.values())}
+    no_rows = ("first", "means", *MEMBERSHIPS.values())
+    kinds = {kind: values for kind, values in found["names"].items() if kind not in no_rows}
     if "first" in found["names"]:
         first = int(found["names"]["first"][0])
         kinds[FEATURES] = range(first, first + found["sizes"][FEATURES])

@@ -311,11 +311,47 @@ def test_yes_and_no_are_the_numbers_1_and_0(tmp_path: Path) -> None:
     assert tensors(Csv(table(tmp_path, content), "y", missing=7, target_type="class"))[1] == [0, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("content", "encoding", "rule"),
+    [
+        ("größe".encode(), "cp1252", "is 'größe' in UTF-8, not cp1252"),
+        ("größe".encode(), "latin-1", "is 'größe' in UTF-8, not latin-1"),
+        ("5 €".encode("cp1252"), "latin-1", "is '5 €' in cp1252"),
+        (b"\x81", "cp1252", r"b'\\x81' is not cp1252 text"),
+        ("größe".encode("latin-1"), "utf-8", "is not utf-8 text; say encoding: latin-1 or cp1252"),
+    ],
+)
+def test_text_in_another_encoding_than_is_said_is_refused(
+    content: bytes, encoding: str, rule: str, tmp_path: Path
+) -> None:
+    file = table(tmp_path, b"c,y\n" + content + b",1\n")
+    with pytest.raises(DataError, match=f"line 2: column 'c': .*{rule}") as told:
+        tensors(Csv(file, "y", categorical={"c": {"hash": 9}}, encoding=encoding))
+    assert told.value.code == "data/csv-encoding"
+
+
+@pytest.mark.parametrize(("encoding", "word"), [("latin-1", "größe"), ("cp1252", "größe 5 €"), ("utf-8", "Ã¶")])
+def test_text_in_the_encoding_that_is_said_is_read(encoding: str, word: str, tmp_path: Path) -> None:
+    file = table(tmp_path, f"c,y\n{word},1\n".encode(encoding))
+    assert tensors(Csv(file, "y", categorical={"c": [word]}, encoding=encoding))[0] == [[0]]
+
+
+def test_thousands_are_not_taken_for_a_decimal_comma(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="write it without ',' if that parts thousands"):
+        tensors(Csv(table(tmp_path, b'a,y\n"1,234",1\n'), "y"))
+    with pytest.raises(DataError, match="set decimal: ',' for the other"):
+        tensors(Csv(table(tmp_path, b'a,y\n"1,23",1\n'), "y"))
+
+
 def test_names_that_are_numbers_may_be_a_row_and_are_said(tmp_path: Path) -> None:
     path = table(tmp_path, b"5.1,3.5,0\n4.9,3,1\n")
     assert Csv(path, -1).notes == [
-        "the names of the columns are numbers, 5.1, 3.5, 0, …: for a row of values set header: false"
+        "the first line has numbers, 5.1, 3.5, 0, where columns of numbers have their names: if it is a row of values, "
+        "set header: false"
     ]
+    flowers = table(tmp_path, b"5.1,3.5,setosa\n4.9,3,virginica\n")
+    assert "the first line has numbers, 5.1, 3.5, where" in Csv(flowers, -1, categorical={-1: {"hash": 9}}).notes[0]
+    assert not Csv(table(tmp_path, b"2019,2020,y\n4.9,3,1\n"), "y").notes, "years of a table"
     assert not Csv(path, -1, header=False).notes and not Csv(table(tmp_path, b"0,1\n2,3\n"), -1).notes
 
 
@@ -327,6 +363,7 @@ BAD_FILES: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "only empty lines": (b"\n\r\n\n", {}, r"holds only empty lines"),
     "skipped to the end": (b"a,b\n1,2\n", {"skip_lines": 5}, r"no line with text after the 5"),
     "only a header": (b"a,b\n\n", {}, r"contains no samples: there is no row after line 1"),
+    "only a header without a line end": (b"a,b", {}, r"contains no samples: there is no row after line 1"),
     "another delimiter": (b"a;b\n1;2\n", {}, r"line 1: only one column is found with the delimiter ','; is it ';'\?"),
     "a name twice": (b"a,b,a\n1,2,3\n", {}, r"line 1: 'a' names the columns 0, 2"),
     "no names": (b"a,,,b\n1,2,3,4\n", {}, r"line 1: the columns 1, 2 have no name"),

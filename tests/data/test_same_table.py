@@ -15,6 +15,7 @@ pytest.importorskip("pyarrow", reason="tables are parsed by pyarrow: pip install
 pytest.importorskip("pandas", reason="pandas writes the tables")
 
 import pandas
+import pyarrow
 import torch
 
 from hogwild.config.load import job_from_mapping
@@ -29,12 +30,13 @@ WORDS = st.text(alphabet="ab ,\";'é\t#1", max_size=4)
 VALUES: dict[str, tuple[st.SearchStrategy[Any], Any]] = {
     "whole numbers": (st.integers(-(2**31), 2**31), "int64"),
     "whole numbers with gaps": (st.none() | st.integers(0, 5), "Int64"),
+    "long numbers": (st.integers(-(2**63), 2**63 - 1), "int64"),
     "small numbers": (st.integers(0, 9), "uint8"),
     "numbers": (st.none() | st.floats(-1e6, 1e6, width=32), "float64"),
     "short numbers": (st.floats(-1e9, 1e9, width=32), "float32"),
     "yes and no": (st.booleans(), "bool"),
     "yes and no with gaps": (st.none() | st.booleans(), "boolean"),
-    "words": (WORDS.filter(str.strip), "str"),
+    "words": (WORDS.filter(lambda word: word.strip() and not word.startswith(("##", "# ", "#\t"))), "str"),  # comments
     "categories": (st.none() | st.sampled_from(["red", "blue, dark", 'the "best"']), "category"),
     "categories of numbers": (st.sampled_from([7, 70, 700]), "category"),
     "dates": (st.none() | st.dates(datetime.date(1900, 1, 1)), object),
@@ -46,8 +48,8 @@ VALUES: dict[str, tuple[st.SearchStrategy[Any], Any]] = {
         st.integers(0, 99).map(lambda k: DAY + k * datetime.timedelta(minutes=30)), f"datetime64[ns, {ZONE}]"),
     "times of the day": (st.none() | st.times(), object),
 }  # fmt: skip
-NUMBERS = ["whole numbers", "small numbers", "numbers", "short numbers", "yes and no", "yes and no with gaps",
-           "whole numbers with gaps", "prices"]  # fmt: skip
+NUMBERS = ["whole numbers", "long numbers", "small numbers", "numbers", "short numbers", "yes and no",
+           "yes and no with gaps", "whole numbers with gaps", "prices"]  # fmt: skip
 
 
 @st.composite
@@ -102,10 +104,10 @@ def test_one_table_has_the_same_numbers_in_every_form(tmp_path: Path, table: Any
     [
         (pandas.Series([True, None, False], dtype="boolean"), ["True", "", "False"]),
         (pandas.Series([7, None, 10], dtype="Int64"), ["7", "", "10"]),
-        (pandas.Series([7, None, 10], dtype="float64"), ["7.0", "", "10.0"]),
-        (pandas.Series([0.1, 2, 3], dtype="float32"), ["0.1", "2.0", "3.0"]),
+        (pandas.Series([7, None, 10], dtype="float64"), ["7", "", "10"]),
+        (pandas.Series([0.1, 2, 3], dtype="float32"), ["0.1", "2", "3"]),
         (pandas.Series([datetime.date(2024, 1, 5), None, datetime.date(2024, 2, 5)]), ["2024-01-05", "", "2024-02-05"]),
-        (pandas.Series([decimal.Decimal("1.50"), None, decimal.Decimal("0.00")]), ["1.50", "", "0.00"]),
+        (pandas.Series([decimal.Decimal("1.50"), None, decimal.Decimal("0.00")]), ["1.50", "", "0"]),
         (pandas.Series(["a", None, " b "], dtype="category"), ["a", "", "b"]),
         (pandas.Series(pandas.to_datetime(["2024-01-05", None, "2024-01-06"])), ["2024-01-05", "", "2024-01-06"]),
         (
@@ -117,6 +119,7 @@ def test_one_table_has_the_same_numbers_in_every_form(tmp_path: Path, table: Any
             ["2024-03-31 01:00:00+01:00", "", "2024-03-31 04:00:00+02:00"],
         ),
         (pandas.Series([b"x", None, b"yz"]), ["x", "", "yz"]),
+        (pandas.Series([b"xy", None, b"yz"], dtype=pandas.ArrowDtype(pyarrow.binary(2))), ["xy", "", "yz"]),
     ],
 )  # fmt: skip
 def test_words_are_spelled_as_their_types_say(values: Any, words: list[str], tmp_path: Path) -> None:
@@ -125,6 +128,70 @@ def test_words_are_spelled_as_their_types_say(values: Any, words: list[str], tmp
     names = data.names["features"]
     found = [names[feature].partition("=")[2] for feature in data.arrays()["indices"].tolist()]
     assert found == words
+
+
+ONE_CATEGORY = [
+    pandas.Series([7, 70, 7]), pandas.Series([7.0, 70.0, 7.0]), pandas.Series(["7", "70.0", " 7 "]),
+    pandas.Series([7, 70, 7], dtype="category"), pandas.Series([decimal.Decimal("7.00"), decimal.Decimal(70), 7]),
+]  # fmt: skip
+ONE_BOOL = [
+    pandas.Series([True, False, True]), pandas.Series(["true", "FALSE", "True"]),
+    pandas.Series([True, False, True], dtype="boolean"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"), [(ONE_CATEGORY, ["7", "70", "7"]), (ONE_BOOL, ["True", "False", "True"])]
+)
+@pytest.mark.parametrize("hashed", [0, 1000])
+def test_a_category_is_one_whatever_type_its_column_has(
+    columns: list[Any], names: list[str], hashed: int, tmp_path: Path
+) -> None:
+    """A whole number gets a fraction in pandas once another value is missing; programs write bool in three ways."""
+    arguments: Any = {"hash": {"c": hashed}} if hashed else {}
+    train = Clicks(pandas.DataFrame({"c": columns[0], "y": [1, 0, 1]}), "y", **arguments).pack(Here())
+    wanted = train.arrays()["indices"].tolist()
+    assert hashed or [train.names["features"][row] for row in wanted] == [f"c={name}" for name in names]
+    listed = [*dict.fromkeys(names)]
+    for column in columns:
+        table = pandas.DataFrame({"c": column, "y": [1, 0, 1]})
+        for source, more in forms(tmp_path, table):
+            other = Clicks(source, "y", **arguments, **more)
+            other.number_by(train.names)
+            assert other.rows(0, 3)[0].tolist() == wanted
+            codes = Csv(source, "y", categorical={"c": {"hash": hashed} if hashed else listed}, **more).rows(0, 3)[0]
+            assert codes[0] == codes[2] != codes[1] and (hashed or codes[:, 0].tolist() == [0, 1, 0])
+
+
+def test_features_of_an_earlier_spelling_are_still_known() -> None:
+    table = Clicks(pandas.DataFrame({"c": [7.0, 8.0], "y": [1, 0]}), "y")
+    table.number_by({"features": ["c", "c=7.0"], "columns": ["c", "y"], "target": ["y"]})
+    assert table.rows(0, 2)[0].tolist() == [1, 0]
+
+
+def test_a_sign_of_comments_may_be_a_value_before_a_tab(tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("c\ty\n#\t1\n#\t0\n")
+    assert packed(tmp_path / "t.tsv", delimiter="\t")[0] == ["c", "c=#"]
+
+
+def test_white_space_around_a_columns_name_is_no_part_of_it(tmp_path: Path) -> None:
+    table = pandas.DataFrame({" a ": [1.5, 2], "a.b": [3.0, 4], "c ": ["x", "y"], "y ": [0, 1]})
+    for source, more in forms(tmp_path, table):
+        read = Csv(source, "y", categorical={"c": ["x", "y"]}, **more)
+        assert read.columns == ("a", "a.b", "c", "y") and read.inputs == ("a", "a.b")
+        assert [field.tolist() for field in read.rows(0, 2)] == [[[1.5, 3], [2, 4]], [[0], [1]], [[0], [1]]]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (pandas.Series(pandas.to_timedelta([1, 2], unit="h")), "column 'c' is duration.*; exclude it with leave_out"),
+        (pandas.Series([1j, 2]), "cannot be read as a table: Conversion failed for column c with type complex128"),
+    ],
+)
+def test_a_column_whose_texts_would_differ_from_form_to_form_is_refused(values: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        Clicks(pandas.DataFrame({"c": values, "y": [0, 1]}), "y").pack(Here())
 
 
 @pytest.mark.parametrize("as_form", [lambda table, file: table, lambda table, file: table.to_parquet(file) or file])
@@ -198,6 +265,8 @@ def test_a_column_that_tells_rows_apart_is_said(tmp_path: Path) -> None:
     assert Csv(table.assign(y=range(12)), "y", leave_out=["name"]).notes == [], "a whole number may measure another"
     assert Csv(table.assign(y=[0, 1] * 6), "y", leave_out=["name"]).notes[0].startswith("column 'id' identifies rows")
     assert Csv(people(), "y").notes == []
+    of_a_class = Csv(table.assign(y=[0, 1, 2] * 4), "y", leave_out=["name"], target_type="class").notes
+    assert of_a_class[0].startswith("column 'id' identifies rows")
 
 
 def test_notes_on_columns_are_told_before_the_start(tmp_path: Path) -> None:

@@ -4,18 +4,22 @@ import csv
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
 import pytest
 import torch
+from pyarrow import csv as pyarrow_csv
 from pyarrow import parquet
 from torch.utils.data import TensorDataset
 
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
 import hogwild
+from hogwild.data import Csv
 from hogwild.inference import inputs
+from hogwild.job.packed_data import match_names
 from tests.helpers.predicting import Say, linear, train
 
 COLOURS = ("red", "green", "blue")
@@ -224,6 +228,40 @@ def test_parquet_has_the_rules_of_text_for_categories_and_missing_values(say: Sa
     arguments = {"target": "y", "categorical": {"c": {"values": ["u", "v"], "other": True}}, "missing": "mean"}
     read = [hogwild.data.Csv(tmp_path / name, **arguments).rows(0, 16) for name in ("t.parquet", "colours.csv")]
     assert [field.tolist() for field in read[0]] == [field.tolist() for field in read[1]]
+
+
+def test_a_missing_value_to_predict_or_to_validate_with_is_the_training_datas_mean(say: Say, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b,y\n1,10,0\n3,,1\n,50,2\n")
+    arguments: Any = {"path": str(tmp_path / "t.csv"), "target": "y", "missing": "mean"}
+    run = train(say, tmp_path, "Csv", arguments, "torch.nn.MSELoss", linear(2, 1))
+    trained = hogwild.load(run)
+    wanted = trained.model(torch.tensor([[2.0, 30.0], [7.0, 30.0]])).tolist()
+    (tmp_path / "new.csv").write_text("b,a\n,\n,7\n")  # b has no mean of its own, and that of a is 7
+    assert trained.predict(tmp_path / "new.csv").tolist() == wanted
+    assert trained.predict(pyarrow.table({"a": [None, 7.0], "b": pyarrow.nulls(2)})).tolist() == wanted
+    (tmp_path / "val.csv").write_text("y,b,a\n0,9,\n0,,7\n")
+    val = Csv(tmp_path / "val.csv", "y", missing="mean")
+    match_names(Csv(**arguments), val)
+    assert val.rows(0, 2)[0].tolist() == [[2, 9], [7, 30]]
+
+
+@pytest.mark.parametrize("form", ["csv", "table"])
+def test_a_value_that_the_training_data_lacks_is_said_once_for_each_column(
+    form: str, say: Say, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "t.csv").write_text("site,user,y\nnews,7,0\nshop,8,1\n")
+    model = {"class_path": "hogwild.models.SparseLinear"}
+    arguments = {"path": str(tmp_path / "t.csv"), "target": "y", "hash": {"user": 5}}
+    run = train(say, tmp_path, "Clicks", arguments, "hogwild.losses.LogisticLoss", model)
+    rows = ["shop,7.0", "news,9", *["mail,1", "chat,2"] * 9]
+    (tmp_path / "new.csv").write_text("\n".join(["site,user", *rows]))
+    new = tmp_path / "new.csv" if form == "csv" else pyarrow_csv.read_csv(tmp_path / "new.csv")
+    hogwild.load(run).predict(new)
+    (said,) = [message for message in caplog.messages if "is not in the training data" in message]
+    assert "column 'site': 'mail' is not in the training data" in said
+    caplog.clear()
+    hogwild.load(run).predict(pyarrow.table({"site": ["shop", None], "user": [7.0, 1e6]}))
+    assert not caplog.messages
 
 
 def test_arrays_are_read_by_names_compressed_or_not(say: Say, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ class ArrowRecords:
 
     def __init__(self, path: Path, schema: Any, rows: int) -> None:
         self.path, self.rows, self._schema = path, rows, schema
-        self.names: list[str] = schema.names
+        self.names: list[str] = [name.strip() for name in schema.names]  # as in text
         self._used: tuple[int, ...] = ()
         self._times: dict[int, str] = {}  # place of a column of times -> the unit in which they are spelled
         twice = next((name for i, name in enumerate(self.names) if name in self.names[:i]), None)
@@ -41,21 +41,24 @@ class ArrowRecords:
             kind = self._kind(place)
             try:
                 pyarrow.chunked_array([], kind).dictionary_encode()
+                is_words = not pyarrow.types.is_duration(kind)
             except pyarrow.ArrowNotImplementedError:
+                is_words = False
+            if not is_words:
                 raise DataError(
                     f"{self.path}: column {self.names[place]!r} is {kind}, neither numbers nor words; exclude it with "
                     "leave_out",
                     code="data/csv-columns",
-                ) from None
+                )
             if pyarrow.types.is_timestamp(kind) and place not in self._times:
-                self._times[place] = _coarsest(self._whole(self.names[place]))
+                self._times[place] = _coarsest(self._whole(self._schema.names[place]))
 
     def read(self, _: object, first: int, stop: int) -> tuple[Mapping[int, Any], int]:
         """Return the columns of the records [first, stop) by place, and the number of the first one, from 1 on."""
         table = self._part(first, stop)
         columns = {}
         for place in self._used:
-            column = table.column(self.names[place]).cast(self._kind(place))
+            column = table.column(self._schema.names[place]).cast(self._kind(place))
             columns[place] = _spelled_times(column, self._times[place]) if place in self._times else column
         return columns, first + 1
 
@@ -86,7 +89,7 @@ class TableRecords(ArrowRecords):
 
         try:
             self._table = table if isinstance(table, pyarrow.Table) else pyarrow.table(table)
-        except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
+        except pyarrow.ArrowException as error:
             said = ": ".join(str(part) for part in reversed(error.args))
             raise DataError(f"{who}: cannot be read as a table: {said}", code="data/wrong-format") from error
         except (TypeError, ValueError) as error:
@@ -155,7 +158,7 @@ class ParquetRecords(ArrowRecords):
     def _go_to(self, row: int) -> None:
         group = int(np.searchsorted(self._groups, row, side="right")) - 1
         if self._batch is None or row < self._at or self._groups[group] > self._next:
-            rest, names = range(group, len(self._groups) - 1), [self.names[place] for place in self._used]
+            rest, names = range(group, len(self._groups) - 1), [self._schema.names[place] for place in self._used]
             self._batches = self._opened().iter_batches(ROWS, row_groups=rest, columns=names, use_threads=False)
             self._next = int(self._groups[group])
         while row >= self._next:
@@ -192,7 +195,8 @@ def spelled(values: Any) -> list[str]:
 
     if pyarrow.types.is_floating(values.type):  # NumPy's scalars are as short as they can be for their type
         return ["" if number != number else str(number) for number in numpy_of(values)]
-    if pyarrow.types.is_binary(values.type) or pyarrow.types.is_large_binary(values.type):
+    types = pyarrow.types
+    if any(test(values.type) for test in (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)):
         return [content.decode("utf-8", "surrogateescape") for content in values.to_pylist()]
     return [*map(str, values.to_pylist())]
 

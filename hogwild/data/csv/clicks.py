@@ -7,6 +7,7 @@
 These names say how a value becomes a feature: a file to validate with, to predict, or to go on with is encoded by the
 names of the training data, and by nothing else. Another size or other edges make other features."""
 
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,8 @@ import numpy as np
 from hogwild.data.csv.columns import MISSING_CODE, Codes, Column, ColumnNames, CsvLayout, layout
 from hogwild.data.csv.dataset import Csv
 from hogwild.data.csv.parse import ParsedRecords
-from hogwild.data.input_rows import given_arguments, named
+from hogwild.data.ids import one_spelling
+from hogwild.data.input_rows import InputRows, given_arguments, named
 from hogwild.data.locate import bad_argument
 from hogwild.data.text_parsing.parsing import Parsed, Parsing, Tell
 from hogwild.errors import UsageError
@@ -27,6 +29,7 @@ from hogwild.feeds.packed import Packed
 
 SIGNS = "=#<"  # between the name of a column and the rest of a feature's name
 MOST_SHOWN = 12  # columns of a note
+log = logging.getLogger(__name__)
 
 
 class FirstSeen(Codes):
@@ -36,11 +39,17 @@ class FirstSeen(Codes):
         return self.places[text] if text else MISSING_CODE
 
 
+@dataclass(frozen=True, slots=True)
 class KnownRows(Codes):
-    """Each value gets its feature; any other, and a missing one, the feature `size`."""
+    """Each value gets its feature; any other, and a missing one, the feature `size`. `unknown`: the first other one."""
+
+    unknown: set[str] | None = None
 
     def code(self, text: str) -> int | None:
-        return self.places.get(text, self.size)
+        found = self.places.get(text)
+        if found is None and text and self.unknown is not None and not self.unknown:
+            self.unknown.add(text)
+        return self.size if found is None else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +155,7 @@ class Clicks(Csv):
                 )
         self._own_layout = self._layout
         self._encoder: Encoder | None = None
+        self._told = set[str]()  # columns whose unknown values are said
         self.number_anew()
 
     @property
@@ -195,7 +205,7 @@ class Clicks(Csv):
         trained = CsvLayout(columns, inputs, (), (), tuple(targets[:1]), None, False, weight=weight)
         plan = self._own_layout.like(self._who, trained, self._has_header, *self._columns_named)
         self._encoder = encoder = Encoder.of(self.fields, names["features"])
-        known = {name: KnownRows(encoder.others[name], rows) for name, rows in encoder.rows.items()}
+        known = {name: KnownRows(encoder.others[name], rows, unknown=set()) for name, rows in encoder.rows.items()}
         self._read_as(replace(plan, ids=self._layout.ids), known)
 
     def blocks(self) -> Iterator[tuple[int, ParsedRecords]]:
@@ -203,6 +213,14 @@ class Clicks(Csv):
         for begin, records in self._all():
             self._refuse_missing_target(records.target, begin)
             yield begin, records
+
+    def _to_predict(self, begin: int, records: ParsedRecords) -> InputRows:
+        for field, codes in zip(self._categories, self._layout.codes, strict=True):
+            if isinstance(codes, KnownRows) and codes.unknown and field.name not in self._told:
+                self._told.add(field.name)
+                words = "%s: column %r: %r is not in the training data; such values share one feature of their column"
+                log.warning(words, self.path, field.name, *codes.unknown)
+        return super()._to_predict(begin, records)
 
     def _finished(self, begin: int, records: ParsedRecords) -> list[np.ndarray]:
         """Return the inputs of sparse rows, and the target."""
@@ -239,7 +257,7 @@ class Encoder:
         for row, name in enumerate(features):
             column, sign, rest = _split(name)
             if sign == "=" and column in rows:
-                rows[column][rest] = row
+                rows[column].setdefault(one_spelling(rest), row)
             elif sign == "<" and column in bounds:
                 pairs = bounds[column]
                 if not pairs or pairs[-1][0] < np.inf:  # behind it are kept ones of earlier data, of other edges
@@ -283,7 +301,7 @@ class _ClicksParsing(Parsing):
     """The parsing of a table into sparse rows. A row needs 4 bytes a column meanwhile."""
 
     source: Clicks
-    kind, version = "Clicks", 3
+    kind, version = "Clicks", 4
     options = ("min_count", "known", "arguments")
 
     def parse(self, tell: Tell) -> Parsed:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from hogwild.data.ids import one_spelling
 from hogwild.errors import UsageError, did_you_mean
 
 MISSING_CODE = -1
@@ -272,7 +273,7 @@ def _listed(where: str, values: Any, other: bool) -> Codes:
     odd = [value for value in values if isinstance(value, bool) or not isinstance(value, str | int)]
     if odd:
         raise _wrong(f"{where}: values are compared as text; write this one in quotes, as in the file: {odd[0]!r}")
-    places = {str(value).strip(): place for place, value in enumerate(values)}
+    places = {one_spelling(str(value).strip()): place for place, value in enumerate(values)}
     if len(places) < len(values):
         raise _wrong(f"{where}: lists a value twice: {', '.join(map(str, values))}")
     return Codes(len(places) + other, places, other)

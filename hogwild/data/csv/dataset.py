@@ -30,7 +30,7 @@ from hogwild.errors import DataError
 AT_ONCE = 8  # pieces of the index, 1 MB of text, parsed at a time: they and the results stay in the CPU caches
 FEWEST = 10  # rows, from which on different values mean something
 WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
-VERSION = 2  # of this class's output for a file; part of the fingerprint
+VERSION = 3  # of this class's output for a file; part of the fingerprint
 log = logging.getLogger(__name__)
 
 
@@ -52,7 +52,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     Columns are named as in the header, or numbered from 0 on, -1 being the last one. Spaces around a value are ignored.
     Values may be quoted, with delimiters and line ends inside; a quote inside a quoted value is written twice. Empty
     lines are skipped. `missing` concerns empty values, and NA, NaN, null, None, ? and similar texts in a column of
-    numbers. With mean or a number, a missing category gets the code of all others; the target is never filled in.
+    numbers. With mean or a number, a missing category gets the code of all others; the target is never filled in. To
+    validate or to predict, the means are those of the training data.
     `drop` and `mean` first read the whole file once more, which takes as long as reading it.
 
     With `like` the other arguments refer to the file that a model was trained on; from this one only the inputs are
@@ -88,7 +89,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         target: Column | Sequence[Column],
         inputs: Sequence[Column] | None = None,
         categorical: Mapping[Column, Any] | None = None,
-        missing: str | float = "fail",
+        missing: str | float | Mapping[str, float] = "fail",
         target_type: Literal["float", "class"] = "float",
         leave_out: Sequence[Column] = (),
         header: bool = True,
@@ -138,8 +139,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             self._index = found = find_records(self._text, self._start, self._line_of_start)
             form = replace(form, has_quotes=found.has_quotes)
         if self._index is not None and not self._index.rows:
-            where = f"there is no row after line {self._line_of_start - 1}"
-            raise DataError(f"{self._text.path}: contains no samples: {where}", code="data/empty")
+            where = f" after line {self._line_of_start - 1}" if isinstance(self._index, RecordPieces) else ""
+            raise DataError(f"{self._text.path}: contains no samples: there is no row{where}", code="data/empty")
         self._has_header = header
         self._classes = 0  # of `target_type: class`, once they are counted
         self._read_by(plan, form)
@@ -147,14 +148,17 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     def _read_by(self, plan: CsvLayout, form: Format) -> None:
         """Read the file by this layout from here on, and what `missing` needs of it."""
         self._use(plan, form)
-        self._fill = np.full(len(plan.numbers), self.missing, np.float32) if _is_number(self.missing) else None
+        self._fill: np.ndarray | None = None
+        if not isinstance(self.missing, str):
+            known = self.missing if isinstance(self.missing, Mapping) else {}
+            self._fill = np.array([known.get(name, self.missing) for name in self.inputs], np.float32)
         self._dropped = np.empty(0, np.int64)  # numbers of the records that are left out, ascending
         if self.missing == "drop" and self._index is not None:
             self._drop()
         elif self.missing == "mean":
             if self._index is None:
                 raise bad_argument(f"{self._who}: missing: mean needs a file, which is read twice, not a stream")
-            self._fill = self._means()
+            self._fill = self.means()
         self._text.close()
 
     def _use(self, plan: CsvLayout, form: Format) -> None:
@@ -173,7 +177,10 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         """Read this file, to validate, by the names of the training data's columns, in their order, and with its
         categories and classes. Raises UsageError for a column that is missing."""
         plan = self._layout.like(self._who, trained._layout, self._has_header, *self._columns_named)
-        if plan != self._layout:
+        fills = self.missing == "mean"
+        if fills:
+            self.missing = dict(zip(trained.inputs, trained.means().tolist(), strict=True))
+        if fills or plan != self._layout:
             self._read_by(plan, self._table.format)
 
     @property
@@ -204,6 +211,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         names = {"features": [*self.inputs], "categories": [*self.categories]}
         coded = zip(self.categories, self._layout.codes, strict=True)
         names |= {f"category {name}": codes.names() for name, codes in coded}
+        if self.missing == "mean":
+            names["means"] = self.means().tolist()
         codes = self._layout.target_codes
         return names if codes is None or codes.is_hashed else names | {"classes": codes.names()}
 
@@ -220,9 +229,14 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     def notes(self) -> list[str]:
         """Sentences on the columns, for the user to read before the start. Parses the first rows."""
         notes = []
-        if self._has_header and all(map(is_number, self.columns)) and self.columns[:2] != ("0", "1"):
-            shown = ", ".join(self.columns[:3])
-            notes.append(f"the names of the columns are numbers, {shown}, …: for a row of values set header: false")
+        numeric = [self.columns[place] for place in self._table.numeric]
+        is_text = isinstance(self._index, RecordPieces)
+        if self._has_header and is_text and all(map(is_number, numeric)) and self.columns[:2] != ("0", "1"):
+            shown = ", ".join(numeric[:3]) + (", …" if len(numeric) > 3 else "")
+            notes.append(
+                f"the first line has numbers, {shown}, where columns of numbers have their names: if it is a row of "
+                "values, set header: false"
+            )
         for place in self._layout.index:
             name = repr(self.columns[place]) if self.columns[place] else "0, without a name,"
             notes.append(f"column {name} is an index that was written with the table: no input")
@@ -240,7 +254,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         content, line = self._pieces.read(self._text, 0, count)
         words = self._table.words(content, count, line)
         self._text.close()
-        measured = [words[place] for place in self._layout.targets if self._layout.target_codes is None]
+        is_class = self._layout.is_class or self._layout.target_codes is not None
+        measured = [] if is_class else [words[place] for place in self._layout.targets]
         is_whole_target = any(len({*texts}) > 2 and all(map(WHOLE.fullmatch, texts)) for texts in measured)
         for place in sorted((*self._layout.numbers, *self._layout.coded)):
             if len({*words[place]}) < max(count, FEWEST):
@@ -420,8 +435,10 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             counts = f"{len(self._dropped):,} of {self._pieces.rows:,}"
             log.warning("%s: %s rows have a missing value and are left out (missing: drop)", self._text.path, counts)
 
-    def _means(self) -> np.ndarray:
+    def means(self) -> np.ndarray:
         """Return the means (F,) float32 of the existing values, summed in float64."""
+        if self._fill is not None and self.missing == "mean":
+            return self._fill
         sums = np.zeros(len(self._layout.numbers))
         counts = np.zeros(len(self._layout.numbers), np.int64)
         for _, records in self._all():
@@ -450,7 +467,9 @@ def _check_format(who: str, delimiter: str, decimal: str, encoding: str, skip_li
         raise bad_argument(f"{who}: skip_lines must be a whole number >= 0, got {skip_lines!r}")
 
 
-def _missing_policy(who: str, missing: Any) -> str | float:
+def _missing_policy(who: str, missing: Any) -> str | float | Mapping[str, float]:
+    if isinstance(missing, Mapping):  # the training data's means
+        return missing
     if missing in ("fail", "drop", "mean"):
         return str(missing)
     if _is_number(missing) and math.isfinite(np.float32(missing)):

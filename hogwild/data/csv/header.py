@@ -76,7 +76,7 @@ def _first_record(
         part = head[end : newline if newline >= 0 else len(head)]
         inside ^= bool(part.count(b'"') & 1)
         end = newline + 1 if newline >= 0 else len(head)
-        next_line += newline >= 0
+        next_line += 1
         if not inside:
             break
     if inside or (end == len(head) == HEAD):

@@ -11,6 +11,7 @@ Each reading is tried if the one before fails. The last one knows the place of e
 Missing numbers are NaN here and missing codes -1. Nothing else can be: a NaN in the file counts as missing and an
 infinity is an error."""
 
+import contextlib
 import csv
 import io
 import math
@@ -25,6 +26,7 @@ import numpy as np
 
 from hogwild.data.csv.arrow_records import numpy_of, spelled
 from hogwild.data.csv.columns import MISSING_CODE, Codes, CsvLayout
+from hogwild.data.ids import one_spelling
 from hogwild.data.text_file import quotes_are_whole
 from hogwild.errors import DataError
 
@@ -34,7 +36,8 @@ MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NAN", "-nan", 
 MISSING_TEXTS = frozenset(MISSING)
 YES_AND_NO = {"true": 1.0, "false": 0.0}  # as numbers, in any case
 LARGEST_CLASS = 2**53  # above it, not every whole number is a float64
-COMMENT = re.compile(rb"^#[ \t#]", re.MULTILINE)  # begins a line; #1 is a value
+CONTROL = re.compile(r"[\x80-\x9f]")  # of latin-1; letters and signs of cp1252
+THOUSANDS = re.compile(r"[+-]?\d{1,3}([.,])\d{3}(\1\d{3})*")
 SHOWN = 60  # characters of a value in an error
 
 
@@ -136,7 +139,7 @@ class CsvTable:
 
     def _readings(self, content: Any, count: int, line: int) -> Iterator[tuple[Columns, Sequence[int]]]:
         """Yield the columns, and the line of each record if it is known, the fastest reading first."""
-        numbers = {place for place in self._numeric if place != self.layout.ids}  # an id is kept as it is written
+        numbers = {place for place in self.numeric if place != self.layout.ids}  # an id is kept as it is written
         for typed in (numbers, set[int]()):
             if not isinstance(content, bytes):
                 columns = {place: column_of(column, place in typed) for place, column in content.items()}
@@ -148,7 +151,8 @@ class CsvTable:
             yield self._taken_apart(content, count, line)
 
     @property
-    def _numeric(self) -> tuple[int, ...]:
+    def numeric(self) -> tuple[int, ...]:
+        """The places of the columns that are read as numbers."""
         plan = self.layout
         targets = () if plan.target_codes is not None else plan.targets
         return (*plan.numbers, *targets, *(() if plan.weight is None else (plan.weight,)))
@@ -156,7 +160,12 @@ class CsvTable:
     @property
     def used(self) -> set[int]:
         """The places of the columns that are read."""
-        return {*self._numeric, *self.layout.texts}
+        return {*self.numeric, *self.layout.texts}
+
+    @property
+    def _comment(self) -> re.Pattern[bytes]:
+        """The beginning of a line that may be a comment; #1 is a value, and # before a delimiter, too."""
+        return re.compile(rb"^#[%s]" % b" \t#".replace(self.format.delimiter.encode(), b""), re.MULTILINE)
 
     def _quick(self, content: bytes, count: int, typed: set[int]) -> Any:
         """Return the table as pyarrow reads it, the columns `typed` as numbers; None if anything is unusual."""
@@ -164,7 +173,7 @@ class CsvTable:
         from pyarrow import csv as arrow_csv
 
         encoding, used = self.format.encoding, sorted(self.used)
-        if b"#" in content and COMMENT.search(content):
+        if b"#" in content and self._comment.search(content):
             return None
         if self.format.has_quotes and not quotes_are_whole(content, self.format.delimiter.encode()):
             return None
@@ -192,7 +201,7 @@ class CsvTable:
                     decimal_point=self.format.decimal,
                 ),
             )
-        except pyarrow.ArrowInvalid:
+        except (pyarrow.ArrowInvalid, UnicodeDecodeError):
             return None
         return table if table.num_rows == count else None
 
@@ -212,7 +221,7 @@ class CsvTable:
         text = content.decode(self.format.encoding, "surrogateescape")
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=self.format.delimiter, strict=True)
         columns, line = len(self.layout.names), first
-        has_comments = b"#" in content and COMMENT.search(content)
+        has_comments = b"#" in content and self._comment.search(content)
         begins = content.split(b"\n") if has_comments else []
         while True:
             try:
@@ -223,7 +232,7 @@ class CsvTable:
                 raise self._error(line, f"cannot be taken apart: {error}", "data/csv-quotes") from None
             if row and len(row) != columns:
                 raise self._ragged(content, line, row)
-            if row and has_comments and COMMENT.match(begins[line - first]):
+            if row and has_comments and self._comment.match(begins[line - first]):
                 words = f"begins as a comment: {_cut(begins[line - first].decode('utf-8', 'replace'))!r}; remove it"
                 raise self._error(line, f"{words}, or write the value in quotes if it is one", "data/csv-ragged")
             if row:
@@ -296,7 +305,7 @@ class CsvTable:
         return int(value)
 
     def code(self, text: str, codes: Codes) -> int:
-        code = codes.code(self.text(text))
+        code = codes.code(one_spelling(self.text(text)))
         if code is None:
             listed = list(codes.places)
             more = f", … ({len(listed)} in all)" if len(listed) > 12 else ""
@@ -313,7 +322,17 @@ class CsvTable:
         except UnicodeEncodeError:
             rule = f"is not {self.format.encoding} text; say encoding: latin-1 or cp1252 if the file is"
             raise _breaks(text.encode("utf-8", "surrogateescape"), rule, "data/csv-encoding") from None
+        if self.format.encoding != "utf-8" and not text.isascii():
+            self._check_encoding(text)
         return text
+
+    def _check_encoding(self, text: str) -> None:
+        """Raise BreaksRule for text that is surely in another encoding: any bytes are text in these two."""
+        given = self.format.encoding
+        with contextlib.suppress(UnicodeError):
+            raise _breaks(text, f"is {text.encode(given).decode()!r} in UTF-8, not {given}", "data/csv-encoding")
+        if given == "latin-1" and CONTROL.search(text):
+            raise _breaks(text, f"is {text.encode(given).decode('cp1252', 'replace')!r} in cp1252", "data/csv-encoding")
 
     def _float(self, text: str, rule: str) -> float:
         decimal = self.format.decimal
@@ -331,6 +350,8 @@ class CsvTable:
         other = "," if decimal == "." else "."
         plain = text.replace(other, "")
         if other in text and plain.lstrip("+-").isdigit():
+            if THOUSANDS.fullmatch(text):
+                return f" (the decimal point is {decimal!r}; write it without {other!r} if that parts thousands)"
             return f" (the decimal point is {decimal!r}; set decimal: {other!r} for the other; no thousands separators)"
         if any(sign.isalpha() for sign in text):
             return "; list a text column under categorical, or exclude it with leave_out"
@@ -379,7 +400,7 @@ def column_of(column: Any, as_number: bool) -> "np.ndarray | Words":
     kind, types = column.type, pyarrow.types
     tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
     if as_number and any(test(kind) for test in tests):
-        numbers = column.cast(pyarrow.float64())
+        numbers = column.cast(pyarrow.float64(), safe=False)  # rounds whole numbers above 2^53
         return numpy_of(_joined(numbers.fill_null(math.nan) if numbers.null_count else numbers))
     whole = _joined(column if types.is_dictionary(kind) else column.dictionary_encode())
     values = spelled(whole.dictionary)
