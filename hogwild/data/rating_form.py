@@ -1,13 +1,12 @@
 """The form of a table of ratings, found in its first lines or given by the job: delimiter, header, and the columns of
 users, items, ratings and times. What is not certain is an error; what is chosen is said in `Form.told`."""
 
-import csv
-import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hogwild.data.text_parsing.table_text import COMMENT, NUMBER, Format
 from hogwild.errors import DataError
 from hogwild.formatting import counted as number_of
 
@@ -24,10 +23,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }
 ORDER = ("user", "item", "rating", "time")  # of the columns of a table without names
 INDEX = re.compile(r"(unnamed: ?\d+|__index_level_\d+__|index)?", re.IGNORECASE)  # names of a column of row numbers
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-COMMENT = re.compile(rb"[#%](?:[ \t\r\d#%]|$)", re.MULTILINE)  # begins a line; #name is a name
 LOOKED_AT = 20  # lines
-ONE = "\x1f"  # in the place of a delimiter of two characters
 Columns = Mapping[str, str | int]
 
 
@@ -41,11 +37,6 @@ class Form:
     skipped: int
     width: int  # fields of each line
     told: str
-
-    @property
-    def bytes(self) -> tuple[int, int]:
-        """The delimiter's bytes; the second is 0 if there is only one."""
-        return ord(self.delimiter[0]), ord(self.delimiter[1]) if len(self.delimiter) > 1 else 0
 
 
 def comments_before(lines: Sequence[bytes]) -> int:
@@ -103,12 +94,8 @@ def form_of(
 
 def fields_in(line: str, delimiter: str) -> list[str]:
     """Return the fields of a line, without quotation marks around them."""
-    try:
-        whole = line.replace(delimiter, ONE) if len(delimiter) > 1 else line
-        sign = ONE if len(delimiter) > 1 else delimiter
-        (fields,) = csv.reader(io.StringIO(whole, newline=""), delimiter=sign, strict=True)
-    except (csv.Error, ValueError):  # of a line end in a value, or a quotation mark that is none
-        fields = line.split(delimiter)
+    found = next((fields for *_, fields in Format(delimiter, ".", "utf-8", True).records(line.encode())), line)
+    fields = line.split(delimiter) if isinstance(found, str) else found  # of a quotation mark that is none
     return [field.strip() for field in fields]
 
 
@@ -175,6 +162,8 @@ def _chosen(path: Path, fields: Sequence[str], has_header: bool, columns: Column
         places[what] = fields.index(column) if isinstance(column, str) else column
         if not 0 <= places[what] < len(fields):
             raise _wrong(path, f"there is no column {column} for the {what}s; the first line has {len(fields)}")
+    if len({places[what] for what in columns}) < len(columns):
+        raise _wrong(path, f"two of {', '.join(columns)} are the same column")
     return places
 
 

@@ -9,13 +9,11 @@ import numpy as np
 from hogwild.data.ids import IdRows
 from hogwild.data.row_features import read_features, with_features
 from hogwild.data.text_parsing.parsing import INPUT, Parsed, Parsing
-from hogwild.data.text_parsing.word_columns import in_order
 from hogwild.errors import DataError
 from hogwild.feeds.named_rows import held_out
 from hogwild.feeds.packed import MEMBERSHIPS, Packed
 from hogwild.formatting import counted as number_of
-
-TABLE_LIMIT = 1 << 26  # ids up to this, or four times the ratings, use a lookup table; others are sorted
+from hogwild.kernels.pair_order import pairs_of, places_in_order
 
 # Numbers since 1970, from 1973 on; a time below is of another kind, or missing.
 UNITS, SCALES = (
@@ -42,17 +40,15 @@ class Holdout:
 
 @dataclass(slots=True)
 class Rated:
-    """Parsed ratings, (N,) each. `user` and `item` int32 are ids as written or, with `words`, indices into those;
-    `time` only if it is needed."""
+    """Parsed ratings, (N,) each. `user` and `item` int32 are numbers of names; `time` only if it is needed."""
 
     user: np.ndarray
     item: np.ndarray
     rating: np.ndarray
-    words: tuple[list[bytes], list[bytes]] | None = None
     time: np.ndarray | None = None
 
     def rows(self, chosen: np.ndarray) -> "Rated":
-        """Return the ratings `chosen`, without words and times."""
+        """Return the ratings `chosen`, without times."""
         return Rated(self.user[chosen], self.item[chosen], self.rating[chosen])
 
 
@@ -61,11 +57,9 @@ class RatedParsing(Parsing):
 
     version = 2  # a holdout by a hash of names
 
-    def table(self, rated: Rated, duplicates: str) -> Parsed:
+    def table(self, rated: Rated, names: dict[str, Any], duplicates: str) -> Parsed:
         """Return the table, sorted by user and item. Raises DataError for duplicate pairs, if they fail."""
-        self.compile("ids")
-        names: dict[str, Any] = {"users": self._dense(rated.user, rated.words and rated.words[0])}
-        names["items"] = self._dense(rated.item, rated.words and rated.words[1])
+        names = {kind: np.array(ids, getattr(ids, "dtype", object)) for kind, ids in names.items()}
         if self.source.holdout is not None:
             rated = self._part(rated, names)
         if self.what != INPUT:
@@ -73,10 +67,7 @@ class RatedParsing(Parsing):
         if self.like is not None:
             rated, names = self._as_in(self.like, rated, names), {k: self.like.names[k] for k in names}
         elif self.source.holdout is not None:
-            names = {
-                "users": names["users"][self._dense(rated.user, None)],
-                "items": names["items"][self._dense(rated.item, None)],
-            }
+            names = {"users": dense(rated.user, names["users"]), "items": dense(rated.item, names["items"])}
         entries = self._add_features(names) if self.like is None else {}
         sizes = {kind: len(values) for kind, values in names.items()}
         names |= entries
@@ -104,16 +95,10 @@ class RatedParsing(Parsing):
 
     def _in_order(self, rated: Rated, names: dict[str, np.ndarray], duplicates: str) -> Rated:
         """Return the ratings sorted by user and item, each pair once unless duplicates are kept."""
-        from hogwild.kernels.parsing.ordering import are_sorted, counted
-
-        is_sorted, is_twice = are_sorted(rated.user, rated.item)
-        if is_sorted and not is_twice:
+        pairs = pairs_of(rated.user, rated.item)
+        if (pairs[1:] > pairs[:-1]).all():
             return rated
-        by_item = np.empty(len(rated.user), np.int32)
-        order = np.arange(len(rated.user), dtype=np.int32)
-        counted(rated.item, order, np.zeros(len(names["items"]) + 1, np.int64), by_item)
-        counted(rated.user, by_item, np.zeros(len(names["users"]) + 1, np.int64), order)
-        rated = rated.rows(order)
+        rated = rated.rows(places_in_order(pairs))
         is_again = (rated.user[1:] == rated.user[:-1]) & (rated.item[1:] == rated.item[:-1])
         many = int(is_again.sum())
         if duplicates == "keep" or not many:
@@ -171,14 +156,12 @@ class RatedParsing(Parsing):
 
     def _hold_last(self, rated: Rated, users: int, is_held: np.ndarray) -> None:
         """Hold out each user's newest ratings; of the same time, those further down. Who has no others keeps them."""
-        from hogwild.kernels.parsing.ordering import counted
-
         assert rated.time is not None
-        last, ends, order = self.source.holdout.last, np.zeros(users + 1, np.int64), np.empty(len(is_held), np.int32)
-        counted(rated.user, np.argsort(rated.time, kind="stable").astype(np.int32), ends, order)
-        counts = np.diff(ends[:-1], prepend=0)  # the kernel leaves the end of each user
+        last, order = self.source.holdout.last, places_in_order(rated.time)
+        order = order[places_in_order(rated.user[order])]
+        counts = np.bincount(rated.user, minlength=users)
         few = counts <= last
-        behind = np.repeat(ends[:-1], counts) - np.arange(len(order))  # 1 for a user's newest
+        behind = np.repeat(np.cumsum(counts), counts) - np.arange(len(order))  # 1 for a user's newest
         is_held[order[(behind <= last) & ~np.repeat(few, counts)]] = True
         if self.source.holdout.is_test and few.any():
             much = f"no more than {number_of(last, 'rating')}"
@@ -199,18 +182,10 @@ class RatedParsing(Parsing):
         )
         return Rated(rated.user[is_known], rated.item[is_known], rated.rating[is_known])
 
-    def _dense(self, ids: np.ndarray, words: list[bytes] | None) -> np.ndarray:
-        """Replace `ids` by numbers from 0 on, in place, in the order of the returned names."""
-        if words is not None:
-            ranks, names = in_order(words, self)
-            ids[:] = ranks[ids]
-            return np.asarray(names) if isinstance(names, np.ndarray) else np.array(names, object)
-        highest = int(ids.max(initial=0))
-        if highest >= max(TABLE_LIMIT, 4 * len(ids)):
-            names, numbers = np.unique(ids, return_inverse=True)
-            ids[:] = numbers
-            return names.astype(np.int64)
-        is_there = np.zeros(highest + 1, np.bool_)
-        is_there[ids] = True
-        ids[:] = (np.cumsum(is_there, dtype=np.int32) - np.int32(1))[ids]
-        return np.flatnonzero(is_there)
+
+def dense(ids: np.ndarray, names: np.ndarray) -> np.ndarray:
+    """Return the names that are used, and replace `ids` by their numbers among those, in place."""
+    is_used = np.zeros(len(names), np.bool_)
+    is_used[ids] = True
+    ids[:] = (np.cumsum(is_used, dtype=np.int32) - np.int32(1))[ids]
+    return names[is_used]

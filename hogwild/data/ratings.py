@@ -11,17 +11,17 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from hogwild.data.csv.arrow_records import numpy_of
 from hogwild.data.ids import IdRows
 from hogwild.data.locate import bad_argument, choice, find_file, require
 from hogwild.data.rating_form import DELIMITERS, ORDER, Columns, form_of
-from hogwild.data.rating_table import Holdout, Rated, RatedParsing
+from hogwild.data.rating_table import Holdout, Rated, RatedParsing, dense
 from hogwild.data.text_file import TextFile
-from hogwild.data.text_parsing.line_by_line import BadLine, fields_of, number_in, parsed_lines
-from hogwild.data.text_parsing.parsing import ENCODINGS, INPUT, PackedFile, Parsed, Parsing, Piece, Tell, find_text
-from hogwild.data.text_parsing.word_columns import WordColumns, numbered
+from hogwild.data.text_parsing.parsing import ENCODINGS, INPUT, PackedFile, Parsed, Parsing, Piece, Tell, problem
+from hogwild.data.text_parsing.table_text import Format, TableText, numbered
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
-from hogwild.kernels.parsing.found import COMMENTED, FIELDS, FOUND, LINES, ROWS, UNUSUAL
+from hogwild.kernels.parsing.found import BAD, COMMENTED, FIELDS, ROWS
 
 FEATURES = "It is your own file: lines of a user or an item, a feature and perhaps a weight, separated by tabs."
 ADVICE = "It is your own file, one line per rating: user, item, rating; for example MovieLens (grouplens.org/datasets)."
@@ -37,7 +37,7 @@ class Ratings(PackedFile):
     In validation data, ratings of users or items that are not in the training data are left out, counted and reported:
     nothing was learnt about them.
 
-    Needs numba, and pyarrow for ids that are words (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError;
+    Needs pyarrow (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError;
     `pack` raises DataError with file, line and rule.
 
     Arguments:
@@ -76,7 +76,7 @@ class Ratings(PackedFile):
         choice(who, "encoding", encoding, ENCODINGS)
         _check_columns(who, columns)
         self.encoding, self.holdout = encoding, holdout_of(who, holdout)
-        self.path = find_text(who, path, root, ADVICE)
+        self.path = find_file(who, path, root, ADVICE)
         self.columns, self.delimiter, self.header, self.duplicates = columns, delimiter, header, duplicates
         given = {"users": user_features, "items": item_features}
         self.feature_files = {kind: find_file(who, one, root, FEATURES) for kind, one in given.items() if one}
@@ -130,10 +130,6 @@ def _check_columns(who: str, columns: Any) -> None:
         )
 
 
-class _IsUnusual(Exception):
-    """A line has more than digits and delimiters."""
-
-
 class _RatingsParsing(RatedParsing):
     source: Ratings
     has_quotes = True
@@ -156,6 +152,7 @@ class _RatingsParsing(RatedParsing):
         return digest.hexdigest() if self.like is None and self.source.feature_files else super().key()
 
     def parse(self, tell: Tell) -> Parsed:
+        require("pyarrow.csv", "hogwild.data.Ratings", "pyarrow", "sparse")
         source, begin = self.source, self.begin()
         head = self.first_lines(begin)
         needs_time = source.holdout is not None and source.holdout.needs_time
@@ -170,31 +167,28 @@ class _RatingsParsing(RatedParsing):
             duplicates = "sum" if form.columns[2] < 0 else "fail"
         line = 1 + form.skipped
         begin += sum(map(len, head[: form.skipped]))
-        self.compile("ratings")
-        try:
-            pieces = self.pieces(self._whole_numbers, tell, begin, line)
-        except _IsUnusual:
-            return self.table(self._words(tell, begin, line), duplicates)
-        self.note_bad_lines(pieces)
-        user, item, rating, time = (np.concatenate([piece.arrays[k] for piece in pieces]) for k in range(4))
-        pieces.clear()
-        return self.table(Rated(user, item, rating, time=time if needs_time else None), duplicates)
-
-    def _words(self, tell: Tell, begin: int, line: int) -> Rated:
-        """Parse ids as words, from byte `begin` on, where line `line` starts."""
-        require("pyarrow.csv", "hogwild.data.Ratings, for this file,", "pyarrow", "sparse")
-        user_column, item_column, rating, time_column = self.form.columns
-        words = (user_column, item_column, *([time_column] if time_column >= 0 else []))
-        columns = WordColumns(self.form.delimiter.encode(), words, rating, self.form.width, has_quotes=True)
+        user_column, item_column, rating_column, time_column = form.columns
+        columns = TableText(
+            Format(form.delimiter, ".", "utf-8", has_quotes=True), form.width, (user_column, item_column),
+            numbers=(rating_column,) * (rating_column >= 0), times=(time_column,) * needs_time,
+        )  # fmt: skip
         pieces = self.pieces(partial(columns.parse, self), tell, begin, line)
         self.note_bad_lines(pieces)
-        (user,), users = numbered(self.source.path, [[piece.arrays[0] for piece in pieces]])
-        (item,), items = numbered(self.source.path, [[piece.arrays[1] for piece in pieces]])
-        time = None
-        if time_column >= 0:
-            (place,), times = numbered(self.source.path, [[piece.arrays[2] for piece in pieces]])
-            time = np.array([self._time(word) for word in times])[place]
-        return Rated(user, item, np.concatenate([piece.arrays[-1] for piece in pieces]), (users, items), time)
+        users, items, *others = zip(*(piece.arrays for piece in pieces), strict=True)
+        pieces.clear()
+        (user,), of_users = numbered(self, [users])
+        (item,), of_items = numbered(self, [items])
+        rating = np.concatenate(others[0]) if rating_column >= 0 else np.ones(len(user), np.float32)
+        time = np.concatenate([*map(self._times, others[-1])]) if needs_time else None
+        return self.table(Rated(user, item, rating, time), {"users": of_users, "items": of_items}, duplicates)
+
+    def _times(self, column: Any) -> np.ndarray:
+        """Return the times (n,) of a piece."""
+        if isinstance(column, np.ndarray):
+            return column
+        times = np.array([*map(self._time, column.dictionary.to_pylist())], np.float64)
+        found: np.ndarray = times[numpy_of(column.indices)]
+        return found
 
     def _time(self, word: bytes) -> float:
         """Return the seconds of a date since 1970, in UTC where it names no zone, or the number itself."""
@@ -211,35 +205,18 @@ class _RatingsParsing(RatedParsing):
             code="data/bad-value",
         )
 
-    def _whole_numbers(self, content: bytes) -> Piece:
-        """Parse a piece of ordinary lines: users, items, ratings. Raises _IsUnusual."""
-        from hogwild.kernels.parsing.lines import LF, count, ratings
-
-        text, found = np.frombuffer(content, np.uint8), np.zeros(FOUND, np.int64)
-        count(text, LF, found)
-        most = int(found[LINES])
-        user, item, rating = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.float32)
-        time = np.empty(most if self.form.columns[3] >= 0 else 0, np.int64)
-        ratings(text, *self.form.bytes, np.array(self.form.columns), self.form.width, user, item, rating, time, found)
-        if found[UNUSUAL]:
-            raise _IsUnusual
-        rows = int(found[ROWS])
-        return Piece((user[:rows], item[:rows], rating[:rows], time[:rows]), found)
-
     def places(self, user: str, item: str) -> list[str]:
         """Return the lines of one pair in the file, by reading it again."""
         found: list[str] = []
-        wanted, (user_column, item_column, *_) = (IdRows([user]), IdRows([item])), self.form.columns
-        before = 0
+        (user_column, item_column, *_), wanted = self.form.columns, (IdRows([user]), IdRows([item]))
+        before = 1
         for content in self.contents(self.begin()):
-            lines = content.removesuffix(b"\n").split(b"\n")
-            for number, line in enumerate(lines, before + 1):
-                fields = [field.strip(b'\r"') for field in line.split(self.form.delimiter.encode())]
-                if len(fields) <= max(user_column, item_column):
+            for number, _, fields in Format(self.form.delimiter, ".", "utf-8", has_quotes=True).records(content):
+                if isinstance(fields, str) or len(fields) != self.form.width:
                     continue
                 if wanted[0].row(fields[user_column]) == wanted[1].row(fields[item_column]) == 0:
-                    found.append(self.place(number))
-            before += len(lines)
+                    found.append(self.place(before + number))
+            before += content.count(b"\n")
         return found
 
 
@@ -247,6 +224,7 @@ class _RatingsParsing(RatedParsing):
 
 JOKES = 100
 NOTHING = 99.0  # the value for no rating
+TABLE = TableText(Format(",", ".", "utf-8", has_quotes=True), JOKES + 1, (), numbers=(*range(JOKES + 1),))
 JESTER = "It is jester-data-1.zip (or -2, -3) of https://eigentaste.berkeley.edu/dataset, or the table in it as CSV."
 
 
@@ -268,7 +246,7 @@ class Jester(PackedFile):
     ) -> None:
         who = f"Jester(path={str(path)!r})"
         self.holdout = holdout_of(who, holdout, has_times=False)
-        self.path = find_text(who, path, root, JESTER)
+        self.path = find_file(who, path, root, JESTER)
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
         return _JesterParsing(self, what, like, on_bad_line)
@@ -283,61 +261,25 @@ class _JesterParsing(RatedParsing):
     }
 
     def parse(self, tell: Tell) -> Parsed:
-        """Parse the ratings; persons and jokes are numbered from 1 on."""
         require("pyarrow.csv", "hogwild.data.Jester", "pyarrow", "sparse")
-        pieces = self.pieces(lambda content: self._quick(content) or self._careful(content), tell, self.begin())
+        pieces = self.pieces(self._piece, tell, self.begin())
         self.note_bad_lines(pieces)
         user = np.concatenate([piece.arrays[0] + np.int32(piece.line) for piece in pieces])
         item, rating = (np.concatenate([piece.arrays[k] for piece in pieces]) for k in (1, 2))
-        return self.table(Rated(user, item + np.int32(1), rating), "keep")
+        names = {"users": dense(user, np.arange(user.max() + 1)), "items": dense(item, np.arange(1, JOKES + 1))}
+        return self.table(Rated(user, item, rating), names, "keep")
 
-    def _quick(self, content: bytes) -> Piece | None:
-        """Parse a piece: persons, counted within it from 0 on, jokes, ratings. Return None if anything is unusual."""
-        import pyarrow
-        from pyarrow import csv
-
-        names = [*map(str, range(JOKES + 1))]
-        try:
-            table = csv.read_csv(
-                pyarrow.BufferReader(content),
-                csv.ReadOptions(use_threads=False, block_size=len(content) + 1, column_names=names),
-                csv.ParseOptions(quote_char=False),
-                csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.float64()), null_values=[]),
-            )
-        except pyarrow.ArrowInvalid:
-            return None
-        lines = content.count(b"\n") + (not content.endswith(b"\n"))
-        if table.num_rows != lines:
-            return None
-        promised, *columns = (np.from_dlpack(column.chunk(0)) for column in table.columns)
-        found = np.zeros(FOUND, np.int64)
-        piece = self._rated(np.stack(columns, axis=1), found)
-        found[LINES], found[ROWS] = lines, len(piece.arrays[0])
-        is_right = np.array_equal(np.bincount(piece.arrays[0], minlength=lines), promised)
-        return piece if is_right and np.isfinite(piece.arrays[2]).all() else None
-
-    def _careful(self, content: bytes) -> Piece:
-        rows, bad, found = parsed_lines(self, content, self._line)
-        table = np.full((int(found[LINES]), JOKES), NOTHING)
-        for line, ratings in rows:
-            table[line] = ratings
-        piece = self._rated(table, found)
-        piece.bad, found[ROWS] = bad, len(piece.arrays[0])
-        return piece
-
-    def _rated(self, table: np.ndarray, found: np.ndarray) -> Piece:
-        """Return the ratings in a table of a line per person (n, JOKES) float64."""
+    def _piece(self, content: bytes) -> Piece:
+        """Parse a piece: lines, counted within it from 0 on, jokes, ratings."""
+        piece = TABLE.parse(self, content)
+        many, *columns = piece.arrays
+        table, lines, found = np.stack(columns, axis=1), np.array(piece.rows, np.int32), piece.found
+        if len(wrong := lines[(table != NOTHING).sum(axis=1) != many]):
+            if not found[BAD] or wrong[0] < piece.bad[0]:
+                line = content.split(b"\n", int(wrong[0]) + 1)[wrong[0]]
+                piece.bad = int(wrong[0]), problem(self.rules[FIELDS], line, b"")
+            found[BAD] += len(wrong)
+            table[np.isin(lines, wrong)] = NOTHING
         user, item = np.nonzero(table != NOTHING)
-        with np.errstate(over="ignore"):  # the value becomes infinite
-            return Piece((user.astype(np.int32), item.astype(np.int32), table[user, item].astype(np.float32)), found)
-
-    def _line(self, line: bytes) -> list[float]:
-        """Return the ratings of a line. Raises BadLine."""
-        values: list[float] = []
-        for at, field in fields_of(line, b",", has_quotes=True):
-            if len(values) > JOKES:
-                raise BadLine(FIELDS, 0)
-            values.append(number_in(field, at))
-        if len(values) != JOKES + 1 or values[0] != sum(value != NOTHING for value in values[1:]):
-            raise BadLine(FIELDS, 0)
-        return values[1:]
+        found[ROWS] = len(user)
+        return Piece((lines[user], item.astype(np.int32), table[user, item]), found, piece.bad)

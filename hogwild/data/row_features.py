@@ -11,7 +11,8 @@ import numpy as np
 
 from hogwild.data.file_kind import text_of
 from hogwild.data.ids import WHITE, IdRows
-from hogwild.data.rating_form import COMMENT, LOOKED_AT, comments_before, recognised
+from hogwild.data.rating_form import LOOKED_AT, comments_before, recognised
+from hogwild.data.text_parsing.table_text import COMMENT
 from hogwild.errors import DataError
 
 RULE = "a line must be NAME, FEATURE and perhaps a WEIGHT, a number, separated by tabs, or by commas, ; or |"

@@ -1,7 +1,7 @@
 """Knowledge graphs from text: one triple of head, relation and tail per line, as in FB15k-237, CoDEx and Wikidata5M."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +11,7 @@ from hogwild.data.ids import IdRows
 from hogwild.data.locate import choice, find_file, require
 from hogwild.data.rating_form import comments_before, fields_in
 from hogwild.data.text_parsing.parsing import ENCODINGS, PackedFile, Parsed, Parsing, Tell
-from hogwild.data.text_parsing.word_columns import WordColumns, in_order, numbered
+from hogwild.data.text_parsing.table_text import Format, TableText, numbered
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 
@@ -72,14 +72,14 @@ class _TriplesParsing(Parsing):
     def parse(self, tell: Tell) -> Parsed:
         require("pyarrow.csv", "hogwild.data.Triples", "pyarrow", "sparse")
         sign = self.source.delimiter
-        columns = WordColumns(sign.encode(), (0, 1, 2), -1, 3, has_quotes=sign in QUOTING)
+        columns = TableText(Format(sign, ".", "utf-8", has_quotes=sign in QUOTING), 3, (0, 1, 2))
         begin, line = self._rows()
         pieces = self.pieces(partial(columns.parse, self), tell, begin, line)
         self.note_bad_lines(pieces)
-        heads, relations, tails, _ = zip(*(piece.arrays for piece in pieces), strict=True)
-        (head, tail), entities = numbered(self.source.path, [[*heads], [*tails]])
-        (relation,), kinds = numbered(self.source.path, [[*relations]])
-        triples, names = self._numbered((head, relation, tail), (entities, kinds))
+        heads, relations, tails = zip(*(piece.arrays for piece in pieces), strict=True)
+        (head, tail), entities = numbered(self, [heads, tails])
+        (relation,), kinds = numbered(self, [relations])
+        triples, names = self._as_in_training((head, relation, tail), {"entities": entities, "relations": kinds})
         arrays = {"triple": triples, "weight": np.ones(len(triples), np.float32)}
         sizes = {name: len(values) for name, values in names.items()}
         return self.finished(Packed.of(self.region_name, "table", arrays, sizes, names))
@@ -97,22 +97,18 @@ class _TriplesParsing(Parsing):
             self.notes.append(f"{what} {'is' if is_header and not before else 'are'} left out")
         return begin + sum(map(len, head[: before + is_header])), 1 + before + is_header
 
-    def _numbered(
-        self, codes: tuple[np.ndarray, ...], known: tuple[list[bytes], ...]
+    def _as_in_training(
+        self, columns: Sequence[np.ndarray], names: dict[str, Any]
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Return ((n, 3) int32, names), with the training data's numbers if there is any."""
-        kinds = ("entities", "relations")
-        ordered = [in_order(words, self) for words in known]
-        if self.like is not None and {*kinds} - {*self.like.names}:
-            raise DataError(f"{self.source.path}: data.train has no triples", code="data/val-unlike-train")
-        ranks = [numbers for numbers, _ in ordered]
-        names = {kind: values for kind, (_, values) in zip(kinds, ordered, strict=True)}
         if self.like is not None:
-            theirs = {kind: self.like.names[kind] for kind in kinds}
-            tables = [IdRows(theirs[kind]).rows(names[kind]).astype(np.int32) for kind in kinds]
-            ranks = [table[numbers] for table, numbers in zip(tables, ranks, strict=True)]
-            names = theirs
-        triples = np.stack([ranks[0][codes[0]], ranks[1][codes[1]], ranks[0][codes[2]]], axis=1)
+            if {*names} - {*self.like.names}:
+                raise DataError(f"{self.source.path}: data.train has no triples", code="data/val-unlike-train")
+            theirs = {kind: self.like.names[kind] for kind in names}
+            entities, relations = (IdRows(theirs[kind]).rows(names[kind]).astype(np.int32) for kind in names)
+            head, relation, tail = columns
+            columns, names = (entities[head], relations[relation], entities[tail]), theirs
+        triples = np.stack(columns, axis=1)
         is_known = (triples >= 0).all(axis=1)
         if unknown := int(np.count_nonzero(~is_known)):
             self.left_out["unseen triples"] = unknown

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.kernels.parsing.ordering import items_by_user
+from hogwild.kernels.pair_order import items_by_user
 from hogwild.kernels.ranking import keep_new, rank, scratch_of
 from hogwild.metrics.catalog import AUC, RANKED
 

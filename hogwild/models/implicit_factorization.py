@@ -223,7 +223,7 @@ class RankingUpdate(FactorizationUpdate):
     def bind(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
         from hogwild.kernels.bpr import train
-        from hogwild.kernels.parsing.ordering import items_by_user
+        from hogwild.kernels.pair_order import items_by_user
 
         super().bind(model, optimizer, arrays, hot)
         self._kernel = train

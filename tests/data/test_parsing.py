@@ -109,27 +109,23 @@ def test_without_numba_the_error_says_what_to_install(file: Path, monkeypatch: p
     with pytest.raises(UsageError, match=r"pip install 'hogwild\[sparse\]'") as error:
         LibSvm(file)
     assert error.value.code == "usage/missing-extra"
+    file.write_text("3,4,1\n5,6,2\n")
+    assert Ratings(file).pack(InTurn(0)).samples == 2, "a table needs only pyarrow"
 
 
 @pytest.mark.slow
 def test_nothing_is_written_past_the_places_a_piece_was_given() -> None:
     """As if a piece held more than was counted."""
     from hogwild.kernels.parsing.found import FOUND, OVERFLOW
-    from hogwild.kernels.parsing.lines import libsvm, ratings
+    from hogwild.kernels.parsing.lines import libsvm
 
-    def of(content: bytes) -> np.ndarray:
-        return np.frombuffer(content, np.uint8)
-
-    found, ids, floats = np.zeros((3, FOUND), np.int64), np.full((4, 9), 77, np.int32), np.full((5, 9), 77, np.float32)
-    longs, svm, table = np.full((1, 9), 77), of(b"1 1:1 2:1\n1 3:1 4:1\n1\n"), of(b"1\t2\t3\n" * 3)
+    found, ids, floats = np.zeros((2, FOUND), np.int64), np.full((2, 9), 77, np.int32), np.full((4, 9), 77, np.float32)
+    longs, svm = np.full((1, 9), 77), np.frombuffer(b"1 1:1 2:1\n1 3:1 4:1\n1\n", np.uint8)
     libsvm(svm, 0, 9, False, longs[0], ids[0], floats[0], floats[1], 0, 3, 0, 3, found[0])
     libsvm(svm, 0, 9, False, longs[0], ids[1], floats[2], floats[3], 0, 1, 0, 9, found[1])
-    columns, no_times = np.array([0, 1, 2, -1]), np.zeros(0, np.int64)
-    ratings(table, 9, 0, columns, 3, ids[2, :2], ids[3, :2], floats[4, :2], no_times, found[2])
     assert (found[:, OVERFLOW] == 1).all()
     assert (ids[0, 3:] == 77).all() and (floats[0, 3:] == 77).all()
     assert (longs[0, 1:] == 77).all() and (floats[3, 1:] == 77).all()
-    assert (ids[2:4, 2:] == 77).all() and (floats[4, 2:] == 77).all()
 
 
 # ---- by threads -----------------------------------------------------------------------------------------------------

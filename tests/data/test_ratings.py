@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from hogwild.data import Jester, Ratings, text_file
-from hogwild.data.rating_table import TABLE_LIMIT
 from hogwild.errors import DataError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
@@ -58,7 +57,7 @@ def test_words_are_ids_too_and_so_are_numbers_of_any_length(file: Path) -> None:
     assert rows(data) == [("al", "007", 2.0), ("al", "7", 3.0), ("bo", "B002", 1.0), ("zé", "7", 4.0)]
     data = packed(file, f"5\t{10**17}\t1\n5\t9\t2\n{2**31}\t9\t3\n")
     assert rows(data) == [(5, 9, 2.0), (5, 10**17, 1.0), (2**31, 9, 3.0)]
-    high = TABLE_LIMIT * 3
+    high = 3 << 26
     assert rows(packed(file, f"{high}\t1\t1\n2\t1\t2\n")) == [(2, 1, 2.0), (high, 1, 1.0)]
 
 
@@ -93,6 +92,8 @@ def test_columns_are_named_by_hand_where_they_cannot_be_seen(file: Path) -> None
         packed(file, text, columns={"user": "whom", "item": "what"})
     with pytest.raises(DataError, match="there is no column 7 for the items"):
         packed(file, text, columns={"user": 0, "item": 7})
+    with pytest.raises(DataError, match="two of user, item are the same column"):
+        packed(file, text, columns={"user": "what", "item": 2})
     with pytest.raises(DataError, match="the first line has only one column"):
         packed(file, "12345\n")
 

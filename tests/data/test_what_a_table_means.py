@@ -50,6 +50,7 @@ RIGHT: Mapping[str, tuple[str, list[Row]]] = {
     "two columns of words": ("user,item\nu1,i1\nu2,i1\n", [("u1", "i1", 1), ("u2", "i1", 1)]),
     "the index of pandas": (",user,item,rating\n0,101,205,4\n1,102,205,3\n", [(101, 205, 4), (102, 205, 3)]),
     "only an index and pairs": (",user,item\n0,101,205\n1,102,205\n", [(101, 205, 1), (102, 205, 1)]),
+    "two colons in quotation marks": ('u1::"a::b"::4\nu2::c:d::3\n', [("u1", "a::b", 4), ("u2", "c:d", 3)]),
     "windows": ("\ufeffuser;item;rating\r\n1;2;3\r\n\r\n2;2;4\r\n", [(1, 2, 3), (2, 2, 4)]),
     "empty lines at the beginning": ("\n\nuser|item|rating\n1|2|3\n", [(1, 2, 3)]),
     "a text without ratings": ("user,item,title\n1,2,So so\n1,3,Good\n", [(1, 2, 1), (1, 3, 1)]),
@@ -79,6 +80,10 @@ BAD: Mapping[str, tuple[str, str, str]] = {
     "a quotation mark not closed": (
         'user,item,rating\n1,"2,3\n', "data/bad-line", "line 2: a quotation mark is not closed"),
     "behind a quotation mark": ('user,item,rating\n1,"2"x,3\n', "data/bad-line", "something stands behind it"),
+    "a control character in the place of two colons": (
+        "u1::a\x1fb::4\nu2::c::3\n", "data/bad-line", "line 1: a line must have as many fields"),
+    "a carriage return in the middle": (
+        "user,item,rating\n1,2,3\r1,3,4\n", "data/bad-line", "line 2: a line must have as many fields"),
     "only a header": ("user,item,rating\n", "data/empty", "contains no samples"),
     "only comments": ("# nothing\n\n", "data/empty", "contains no samples"),
     "old line ends": ("user,item,rating\r1,2,3\r", "data/csv-line-ends", "carriage return only"),
@@ -146,7 +151,7 @@ def test_names_are_text_in_the_encoding_that_is_set(encoding: str, file: Path) -
     content = "user,item,rating\nZoë,Amélie,4\nBjörk,Amélie,5\n".encode(encoding)
     wanted = [("Björk", "Amélie", 5.0), ("Zoë", "Amélie", 4.0)]
     assert rows(packed(file, content, encoding=encoding)) == wanted
-    with pytest.raises(DataError, match=r"line 3: b'Bj\\xf6rk' is not utf-8 text; save it as .* set encoding: latin-1"):
+    with pytest.raises(DataError, match=r"line 2: b'Zo\\xeb' is not utf-8 text; save it as .* set encoding: latin-1"):
         packed(file, content)
     with pytest.raises(UsageError, match="encoding must be one of utf-8, latin-1, cp1252"):
         Ratings(file, encoding="utf-16")  # type: ignore[arg-type]

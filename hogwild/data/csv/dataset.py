@@ -19,11 +19,12 @@ from torch.utils.data import Dataset
 from hogwild.data.csv.arrow_records import ArrowRecords, ParquetRecords, TableRecords
 from hogwild.data.csv.columns import MISSING_CODE, Column, CsvLayout, is_number, layout
 from hogwild.data.csv.header import delimiter_of, read_header
-from hogwild.data.csv.parse import CsvTable, Format, ParsedRecords
+from hogwild.data.csv.parse import CsvTable, ParsedRecords
 from hogwild.data.file_kind import is_parquet
 from hogwild.data.input_rows import SAMPLE, InputRows, given_arguments, named
 from hogwild.data.locate import bad_argument, find_file, require
 from hogwild.data.text_file import RecordPieces, TextFile, TextStream, find_records
+from hogwild.data.text_parsing.table_text import Format
 from hogwild.data.threads import in_threads
 from hogwild.errors import DataError
 

@@ -12,8 +12,6 @@ Missing numbers are NaN here and missing codes -1. Nothing else can be: a NaN in
 infinity is an error."""
 
 import contextlib
-import csv
-import io
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,12 +25,9 @@ import numpy as np
 from hogwild.data.csv.arrow_records import numpy_of, spelled
 from hogwild.data.csv.columns import MISSING_CODE, Codes, CsvLayout
 from hogwild.data.ids import one_spelling
-from hogwild.data.text_file import quotes_are_whole
+from hogwild.data.text_parsing.table_text import MISSING, Format
 from hogwild.errors import DataError
 
-UTF8 = "utf8"  # only with this name pyarrow knows that no recoding is needed
-# Texts for "no number" in files from pandas, R, spreadsheets, databases and the UCI archive.
-MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NAN", "-nan", "NULL", "null", "None", "none", "?")
 MISSING_TEXTS = frozenset(MISSING)
 YES_AND_NO = {"true": 1.0, "false": 0.0}  # as numbers, in any case
 LARGEST_CLASS = 2**53  # above it, not every whole number is a float64
@@ -60,16 +55,6 @@ class ParsedRecords:
             lacks = self.target == MISSING_CODE
         found: np.ndarray = lacks | np.isnan(self.numbers).any(axis=1) | (self.codes == MISSING_CODE).any(axis=1)
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """The text format of a file."""
-
-    delimiter: str
-    decimal: str
-    encoding: str
-    has_quotes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,40 +155,13 @@ class CsvTable:
     def _quick(self, content: bytes, count: int, typed: set[int]) -> Any:
         """Return the table as pyarrow reads it, the columns `typed` as numbers; None if anything is unusual."""
         import pyarrow
-        from pyarrow import csv as arrow_csv
 
-        encoding, used = self.format.encoding, sorted(self.used)
         if b"#" in content and self._comment.search(content):
-            return None
-        if self.format.has_quotes and not quotes_are_whole(content, self.format.delimiter.encode()):
             return None
         # Not float32: pyarrow parses it more slowly, and rounds once while everyone else rounds twice.
         number, words = pyarrow.float64(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-        try:
-            table = arrow_csv.read_csv(
-                pyarrow.BufferReader(pyarrow.py_buffer(content)),
-                read_options=arrow_csv.ReadOptions(
-                    use_threads=False,  # each thread parses a separate piece
-                    block_size=len(content) + 1,  # one chunk per column
-                    column_names=[str(place) for place in range(len(self.layout.names))],
-                    encoding=UTF8 if encoding == "utf-8" else encoding,
-                ),
-                parse_options=arrow_csv.ParseOptions(
-                    delimiter=self.format.delimiter,
-                    quote_char='"' if self.format.has_quotes else False,  # without quotes it saves 10 %
-                    newlines_in_values=self.format.has_quotes,
-                ),
-                convert_options=arrow_csv.ConvertOptions(
-                    include_columns=[str(place) for place in used],
-                    column_types={str(place): number if place in typed else words for place in used},
-                    null_values=MISSING,
-                    strings_can_be_null=False,
-                    decimal_point=self.format.decimal,
-                ),
-            )
-        except (pyarrow.ArrowInvalid, UnicodeDecodeError):
-            return None
-        return table if table.num_rows == count else None
+        kinds = {place: number if place in typed else words for place in sorted(self.used)}
+        return self.format.columns(content, count, len(self.layout.names), kinds)
 
     def _taken_apart(self, content: bytes, count: int, line: int) -> tuple[Columns, Sequence[int]]:
         """Return the columns and the line of each record. Raises DataError for lines that cannot be taken apart."""
@@ -217,27 +175,17 @@ class CsvTable:
 
     def _rows(self, content: bytes, first: int) -> Iterator[tuple[int, list[str]]]:
         """Yield (line number, fields) of each record; each has as many fields as there are columns."""
-        # Wrong encoding matters only in a column that is read; the rules check it there.
-        text = content.decode(self.format.encoding, "surrogateescape")
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=self.format.delimiter, strict=True)
-        columns, line = len(self.layout.names), first
-        has_comments = b"#" in content and self._comment.search(content)
-        begins = content.split(b"\n") if has_comments else []
-        while True:
-            try:
-                row = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                raise self._error(line, f"cannot be taken apart: {error}", "data/csv-quotes") from None
-            if row and len(row) != columns:
-                raise self._ragged(content, line, row)
-            if row and has_comments and self._comment.match(begins[line - first]):
-                words = f"begins as a comment: {_cut(begins[line - first].decode('utf-8', 'replace'))!r}; remove it"
+        columns = len(self.layout.names)
+        for number, begin, row in self.format.records(content):
+            line = first + number
+            if isinstance(row, str):
+                raise self._error(line, f"cannot be taken apart: {row}", "data/csv-quotes")
+            if len(row) != columns:
+                raise self._ragged(line, row)
+            if begin.startswith("#") and self._comment.match(begin.encode("utf-8", "replace")):
+                words = f"begins as a comment: {_cut(begin)!r}; remove it"
                 raise self._error(line, f"{words}, or write the value in quotes if it is one", "data/csv-ragged")
-            if row:
-                yield line, row
-            line = first + reader.line_num
+            yield line, row
 
     # ---- from columns to arrays
 
@@ -364,14 +312,12 @@ class CsvTable:
 
     # ---- lines that cannot be taken apart
 
-    def _ragged(self, content: bytes, line: int, row: list[str]) -> DataError:
+    def _ragged(self, line: int, row: list[str]) -> DataError:
         shown = _cut(self.format.delimiter.join(row))
         columns = len(self.layout.names)
         hint = ""
         if row[0].lstrip().startswith("#"):
             hint = "; comments are not supported: remove them, or skip those before the header with skip_lines"
-        elif re.search(rb"\r(?!\n)", content):
-            hint = "; a carriage return inside the line ends it"
         elif not "".join(row).strip():
             hint = "; it has only spaces: remove it"
         elif len(row) > columns:

@@ -11,7 +11,7 @@ import os
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -55,6 +55,7 @@ class Piece:
     found: np.ndarray  # (FOUND,) int64
     bad: tuple[int, str] = (0, "")
     line: int = 0  # the number of its first line in the file
+    rows: Sequence[int] = ()  # of a table: the line of each row, counted within the piece from 0 on
 
 
 class Parsing(ABC):
@@ -185,7 +186,7 @@ class Parsing(ABC):
             return Piece(arrays, found)
         begin, token = int(found[LINE_AT]), int(found[TOKEN_AT])
         line = content[begin:].split(b"\n", 1)[0]
-        words = problem(self.rules[int(found[RULE])], line, token - begin)
+        words = problem(self.rules[int(found[RULE])], line, line[max(token - begin, 0) :])
         return Piece(arrays, found, (content.count(b"\n", 0, begin), words))
 
     def note_bad_lines(self, pieces: list[Piece]) -> None:
@@ -255,9 +256,9 @@ def find_text(who: str, path: str | os.PathLike[str], root: str | os.PathLike[st
 # ---- lines that do not parse ----------------------------------------------------------------------------------------
 
 
-def problem(rule: str, line: bytes, at: int) -> str:
-    """Return what is wrong with a line: the rule, with the text at byte `at` for TOKEN, and the line."""
-    token = re.split(rb"[\s,;]|::", line[max(at, 0) :], maxsplit=1)[0]
+def problem(rule: str, line: bytes, rest: bytes) -> str:
+    """Return what is wrong with a line: the rule, with the beginning of `rest` for TOKEN, and the line."""
+    token = re.split(rb"[\s,;]|::", rest, maxsplit=1)[0]
     return f"{rule.replace('TOKEN', repr(shown(token)))}: {shown(line)!r}"
 
 

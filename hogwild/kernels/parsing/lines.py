@@ -1,9 +1,9 @@
-"""Parsing of text lines into numbers: libsvm rows, and ratings in ordinary lines.
+"""Parsing of text lines into numbers: libsvm rows.
 
 The input is a piece of a file, complete lines as bytes; the output is written into arrays. The file is not trusted:
 every read is bounds-checked, and nothing is written outside of the arrays. So the worst result of any file content is a
-line counted as `BAD`, or a piece that is `UNUSUAL`. For the first bad line of a piece, the broken rule and its place
-are kept in `found` (`found.py`)."""
+line counted as `BAD`. For the first bad line of a piece, the broken rule and its place are kept in `found`
+(`found.py`)."""
 
 import numpy as np
 
@@ -25,12 +25,11 @@ from hogwild.kernels.parsing.found import (
     RULE,
     TOKEN_AT,
     UNSEEN,
-    UNUSUAL,
     VALUE,
     ZERO,
 )  # fmt: skip
 
-LF, CR, TAB, SPACE, COLON, HASH, POINT, PLUS, MINUS, QUOTES = 10, 13, 9, 32, 58, 35, 46, 43, 45, 34
+LF, CR, TAB, SPACE, COLON, HASH, POINT, PLUS, MINUS = 10, 13, 9, 32, 58, 35, 46, 43, 45
 NO_DIGIT = 1  # number parsing errors
 NO_NUMBER = 2
 LONG = np.int64(10**17)  # a mantissa below this can take one more digit
@@ -233,96 +232,3 @@ def libsvm(text, least, most, leaves_out, lengths, indices, values, target, row,
         row += 1
     found[ROWS], found[ITEMS] = row - first_row, place - first_place
     found[LEAST], found[MOST], found[UNSEEN] = lowest, highest, unseen
-
-
-# ---- columns --------------------------------------------------------------------------------------------------------
-
-
-@inlined
-def _is_delimiter(text, at, end, one, two):  # type: ignore[no-untyped-def]
-    """Return whether a delimiter is at `at`; `two` is the second byte of `::`, or 0."""
-    return text[at] == one and (two == 0 or (at + 1 < end and text[at + 1] == two))
-
-
-@inlined
-def _ends_line(text, at, end):  # type: ignore[no-untyped-def]
-    if at == end or text[at] == LF:
-        return True
-    return text[at] == CR and at + 1 < end and text[at + 1] == LF
-
-
-@inlined
-def _plain(text, at, end, one, two, of_user, of_item, of_rating, of_time, wanted, width):  # type: ignore[no-untyped-def]
-    """Return (user, item, rating, time, the line's end) of an ordinary line of `width` fields, those that are wanted
-    digits only, in one pass. An end of -1: the line is not ordinary."""
-    u, i, value, when, number, got = np.int64(0), np.int64(0), 1.0, np.int64(0), 0, 0
-    while got < wanted:
-        begin = at
-        if (number == of_user) | (number == of_item) | (number == of_rating) | (number == of_time):
-            whole, point, longest = np.int64(0), -1, 18 if number == of_time else 10
-            while at < end and at - begin < longest:
-                digit = np.int64(text[at]) - 48
-                if 0 <= digit <= 9:
-                    whole = whole * 10 + digit
-                elif text[at] == POINT and point < 0 and number == of_rating:
-                    point = at
-                else:
-                    break
-                at += 1
-            got += 1
-            is_last = got == wanted and _ends_line(text, at, end)
-            behind = is_last or (at < end and _is_delimiter(text, at, end, one, two))
-            if not behind or at == begin + (point >= 0):
-                return u, i, value, when, -1
-            if number == of_rating:
-                value = np.float64(whole) if point < 0 else np.float64(whole) / POWERS[at - point - 1]
-            elif number == of_time:
-                when = whole
-            elif whole > HIGHEST or (text[begin] == 48 and at > begin + 1):
-                return u, i, value, when, -1
-            elif number == of_user:
-                u = whole
-            else:
-                i = whole
-        else:
-            while at < end and text[at] != LF and text[at] != QUOTES and not _is_delimiter(text, at, end, one, two):
-                at += 1
-            if at >= end or text[at] == LF or text[at] == QUOTES:
-                return u, i, value, when, -1
-        number += 1
-        if got < wanted:
-            at += 2 if two else 1
-    while at < end and text[at] != LF:
-        if text[at] == QUOTES:
-            return u, i, value, when, -1
-        if _is_delimiter(text, at, end, one, two):
-            number += 1
-            at += two != 0
-        at += 1
-    return u, i, value, when, at if number == width else -1
-
-
-@kernel
-def ratings(text, one, two, columns, width, user, item, rating, time, found):  # type: ignore[no-untyped-def]
-    """Parse the columns (user, item, rating, time) of a table of `width` fields, by number; a rating of column -1
-    is 1, and `time` is not written without its column. Empty lines are skipped. At a line that is not ordinary, parsing
-    stops and sets `UNUSUAL`."""
-    end, at, row = len(text), 0, 0
-    of_user, of_item, of_rating, of_time = columns[0], columns[1], columns[2], columns[3]
-    wanted = 2 + (of_rating >= 0) + (of_time >= 0)
-    while at < end:
-        if _ends_line(text, at, end):
-            at = line_end(text, at, end) + 1
-            continue
-        if row >= len(user) or (of_time >= 0 and row >= len(time)):
-            found[OVERFLOW] = 1
-            return
-        u, i, value, when, stop = _plain(text, at, end, one, two, of_user, of_item, of_rating, of_time, wanted, width)
-        if stop < 0:
-            found[UNUSUAL] = 1
-            return
-        user[row], item[row], rating[row] = u, i, value
-        if of_time >= 0:
-            time[row] = when
-        row, at = row + 1, stop + 1
-    found[ROWS] = row

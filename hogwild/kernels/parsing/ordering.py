@@ -1,4 +1,4 @@
-"""Sorting of parsed data: a row's features by frequency, ratings by user and item."""
+"""Sorting of the features of each sparse row by their frequency."""
 
 import numpy as np
 
@@ -74,44 +74,3 @@ def by_frequency(  # type: ignore[no-untyped-def]
         target[to_row] = labels[row]
         indptr[to_row + 1] = to_place
         to_row += 1
-
-
-# ---- ids ------------------------------------------------------------------------------------------------------------
-
-
-@kernel
-def are_sorted(user, item):  # type: ignore[no-untyped-def]
-    """Return (sorted by user, then item; two neighbours are the same pair)."""
-    is_sorted, is_twice = True, False
-    for i in range(1, len(user)):
-        if user[i] < user[i - 1] or (user[i] == user[i - 1] and item[i] < item[i - 1]):
-            is_sorted = False
-        is_twice = is_twice or (user[i] == user[i - 1] and item[i] == item[i - 1])
-    return is_sorted, is_twice
-
-
-@kernel
-def counted(keys, order, begins, out):  # type: ignore[no-untyped-def]
-    """Write `order` to `out`, sorted by keys[order[i]], stably: a counting sort. `begins` (K + 1,) int64 zeros, where K
-    is the number of keys, becomes the end of each key."""
-    for i in range(len(keys)):
-        begins[keys[i] + 1] += 1
-    for key in range(1, len(begins)):
-        begins[key] += begins[key - 1]
-    for i in range(len(order)):
-        key = keys[order[i]]
-        out[begins[key]] = order[i]
-        begins[key] += 1
-
-
-def items_by_user(user: np.ndarray, item: np.ndarray, users: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return (starts (users + 1,) int64, items (N,) int32, order (N,)): each user's items, sorted, begin at `starts`;
-    they are item[order], or for sorted data `item` itself and None."""
-    starts = np.zeros(users + 1, np.int64)
-    np.cumsum(np.bincount(user, minlength=users), out=starts[1:])
-    if are_sorted(user, item)[0]:
-        return starts, item, None
-    by_item, order = np.empty(len(item), np.int32), np.empty(len(item), np.int32)
-    counted(item, np.arange(len(item), dtype=np.int32), np.zeros(int(item.max()) + 2, np.int64), by_item)
-    counted(user, by_item, np.zeros(users + 1, np.int64), order)
-    return starts, item[order], order

@@ -43,28 +43,14 @@ def _longs(*shape: int) -> np.ndarray:
     return np.zeros(shape, np.int64)
 
 
-def _counted() -> np.ndarray:
+def _libsvm() -> None:
     found = _longs(FOUND)
     lines.count(_text(), lines.COLON, found)
-    return found
-
-
-def _libsvm() -> None:
-    found = _counted()
     lines.libsvm(_text(), 0, 1, False, _longs(1), _ints(1), _floats(1), _floats(1), 0, 0, 0, 0, found)
     ordering.by_frequency(
         _longs(1), _ints(1), _floats(1), _floats(1), 0, 0, 0, 0, _longs(1), False,
         _longs(1), _ints(1), _floats(1), _floats(1), np.zeros(1, np.uint8), 0, 0, _longs(2, 1), _floats(2, 1),
     )  # fmt: skip
-
-
-def _ids() -> None:
-    ordering.are_sorted(_ints(0), _ints(0))
-    ordering.counted(_ints(0), _ints(0), _longs(2), _ints(0))
-
-
-def _ratings() -> None:
-    lines.ratings(_text(), 0, 0, _longs(4), 4, _ints(1), _ints(1), _floats(1), _longs(1), _counted())
 
 
 def _running_text() -> None:
@@ -74,9 +60,4 @@ def _running_text() -> None:
     tokens.encode(_ints(0), _ints(1), 1, _ints(1), 0, _longs(1), 0)
 
 
-RUNS: dict[str, Callable[[], None]] = {
-    "libsvm": _libsvm,
-    "ratings": _ratings,
-    "ids": _ids,
-    "text": _running_text,
-}
+RUNS: dict[str, Callable[[], None]] = {"libsvm": _libsvm, "text": _running_text}
