@@ -194,7 +194,7 @@ def homes(name: str) -> list[Path]:
     return fields.get(name) or [
         (section, "init_args", name)
         for section, table in (("optimizer", torch_arguments.OPTIMIZERS), ("loss", torch_arguments.LOSSES))
-        if any(name in arguments for arguments in table.values())
+        if any(name in (arguments or ()) for arguments in table.values())
     ]
 
 

@@ -11,7 +11,7 @@ from hogwild.config import synonyms, torch_arguments
 from hogwild.config.schedules import SCHEDULES
 from hogwild.config.schema import SGD, Supervise, Train
 from hogwild.config.strict_yaml import Path
-from hogwild.config.torch_arguments import Check
+from hogwild.config.torch_arguments import Arguments, broken_rule
 from hogwild.devices.kinds import accelerators
 from hogwild.errors import did_you_mean
 from hogwild.metrics import catalog as metric_names
@@ -160,9 +160,9 @@ def _catalogued(here: Path, module: str, name: str) -> Iterator[JobFinding]:
 
 def _optimizer(path: Path, name: str, init_args: Any) -> Iterator[JobFinding]:
     here = (*path, "class_path")
-    if name in torch_arguments.REFUSED:
-        code = "optimizer/closure" if name == "LBFGS" else "config/class-path"
-        yield JobFinding(here, f"torch.optim.{name} {torch_arguments.REFUSED[name]}", code=code)
+    if name == "LBFGS":
+        words = "needs a closure that evaluates the loss several times; a worker applies one gradient"
+        yield JobFinding(here, f"torch.optim.{name} {words}", code="optimizer/closure")
     elif name not in torch_arguments.OPTIMIZERS:
         known = torch_arguments.OPTIMIZERS
         words = f"torch.optim has no {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})"
@@ -200,21 +200,22 @@ def _nesterov_of_group(path: Path, common: Mapping[str, Any], own: Mapping[str, 
 
 def _loss(path: Path, name: str, init_args: Any) -> Iterator[JobFinding]:
     if name in torch_arguments.LOSSES:
-        if isinstance(init_args, Mapping):
-            yield from _arguments(path, name, torch_arguments.LOSSES[name], init_args)
-    elif name not in torch_arguments.UNCHECKED_LOSSES:
-        known = torch_arguments.LOSSES
+        known = torch_arguments.LOSSES[name]
+        if known is not None and isinstance(init_args, Mapping):
+            yield from _arguments(path, name, known, init_args)
+    else:
         meant = synonyms.class_paths("loss", name)
-        close = f"; write {' or '.join(meant)}" if meant else did_you_mean(name, known)
-        message = f"torch.nn has no loss {name!r}{close} (known: {', '.join(known)})"
+        close = f"; write {' or '.join(meant)}" if meant else did_you_mean(name, torch_arguments.LOSSES)
+        message = f"torch.nn has no loss {name!r}{close} (known: {', '.join(torch_arguments.LOSSES)})"
         yield JobFinding((*path, "class_path"), message, code="config/class-path")
 
 
-def _arguments(path: Path, name: str, known: Mapping[str, Check], init_args: Mapping[str, Any]) -> Iterator[JobFinding]:
+def _arguments(path: Path, name: str, known: Arguments, init_args: Mapping[str, Any]) -> Iterator[JobFinding]:
     for argument, value in init_args.items():
         here = (*path, "init_args", argument)
-        if argument in torch_arguments.FILLED_IN:
-            yield JobFinding(here, torch_arguments.FILLED_IN[argument], True, "config/unknown-argument")
+        if argument == "params":
+            words = "is filled in with the model's parameters; remove it"
+            yield JobFinding(here, words, True, "config/unknown-argument")
         elif argument in _FOR_ALL and argument not in known and argument in torch_arguments.OPTIMIZERS.get(name, ()):
             yield JobFinding(here, _FOR_ALL[argument], True, "config/unknown-argument")
         elif argument not in known:
@@ -222,7 +223,7 @@ def _arguments(path: Path, name: str, known: Mapping[str, Check], init_args: Map
             close = f"; did you mean '{meant}'?" if meant in known else did_you_mean(argument, known)
             words = f"unknown argument of {name}{close} (allowed: {', '.join(known)})"
             yield JobFinding(here, words, True, "config/unknown-argument")
-        elif rule := known[argument](value):
+        elif rule := broken_rule(known[argument], value):
             yield JobFinding(here, f"{rule}, got {show(value)}", code="config/bad-argument")
 
 

@@ -142,7 +142,7 @@ def _plain(text: str, section: str) -> str:
 
 def _known_classes(section: str) -> Iterator[str]:
     if section == "loss":
-        yield from (f"torch.nn.{name}" for name in (*torch_arguments.LOSSES, *torch_arguments.UNCHECKED_LOSSES))
+        yield from (f"torch.nn.{name}" for name in torch_arguments.LOSSES)
         yield from (
             f"hogwild.losses.{name}"
             for name in ("LogisticLoss", "HingeLoss", "NegativeSampling", "BprLoss", "WarpLoss")

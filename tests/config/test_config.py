@@ -3,7 +3,6 @@
 trip."""
 
 import fcntl
-import inspect
 import os
 import re
 import signal
@@ -21,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from hogwild.config import torch_arguments
 from hogwild.config.load import Job, default_config, job_from_mapping, list_configs, load_job
 from hogwild.config.locate import read_job_file
 from hogwild.errors import ConfigError, NotFoundError, Problem
@@ -420,10 +418,6 @@ def test_every_field_of_the_schema_says_why_it_is_there() -> None:
             assert value.get("description") or "$ref" in value, f"{name}.{key}"
 
 
-def _arguments_of(found: Any) -> set[str]:
-    return set(inspect.signature(found).parameters) - {"self", "params"}
-
-
 def test_the_reference_has_a_chapter_for_every_section() -> None:
     page = job_file_page(json_schema())
     fields = json_schema()["properties"]
@@ -437,36 +431,10 @@ def test_the_reference_tells_a_list_of_numbers_from_a_list_of_sections() -> None
     assert ["| `groups`", "list of sections"] in rows
 
 
-@pytest.mark.parametrize("name", torch_arguments.OPTIMIZERS)
-def test_the_table_of_optimizers_is_that_of_the_installed_torch(name: str) -> None:
-    import torch
+def test_the_table_of_torchs_arguments_is_that_of_the_installed_torch() -> None:
+    from tools.torch_arguments import FILE, text  # imports torch
 
-    found = getattr(torch.optim, name)
-    assert set(torch_arguments.OPTIMIZERS[name]) == _arguments_of(found)
-    for argument, parameter in inspect.signature(found).parameters.items():
-        if argument != "params":
-            value = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
-            assert torch_arguments.OPTIMIZERS[name][argument](value) is None, argument
-
-
-@pytest.mark.parametrize("name", torch_arguments.LOSSES)
-def test_the_table_of_losses_is_that_of_the_installed_torch(name: str) -> None:
-    import torch
-
-    found = getattr(torch.nn, name)
-    assert set(torch_arguments.LOSSES[name]) == _arguments_of(found)
-    for argument, parameter in inspect.signature(found).parameters.items():
-        assert torch_arguments.LOSSES[name][argument](parameter.default) is None, argument
-
-
-def test_the_tables_know_every_optimizer_and_loss_of_torch() -> None:
-    import torch
-
-    optimizers = {name for name in dir(torch.optim) if inspect.isclass(getattr(torch.optim, name))}
-    optimizers = {name for name in optimizers if issubclass(getattr(torch.optim, name), torch.optim.Optimizer)}
-    assert optimizers == set(torch_arguments.OPTIMIZERS) | set(torch_arguments.REFUSED)
-    losses = {name for name in dir(torch.nn) if "Loss" in name}
-    assert losses == set(torch_arguments.LOSSES) | set(torch_arguments.UNCHECKED_LOSSES)
+    assert FILE.read_text("utf-8") == text(), "run: python -m tools.torch_arguments"
 
 
 # ---- a job file from a pipe ------------------------------------------------------------------------------------------
