@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hogwild.config.of_run import require_run
-from hogwild.config.strict_yaml import read as read_yaml
-from hogwild.errors import ConfigError, NotFoundError
-from hogwild.formatting import flat
+from hogwild.config.origins import flat_values
+from hogwild.errors import NotFoundError
 from hogwild.metrics.catalog import LOSS, RECORDED
 from hogwild.monitoring.job_view import Glance
-from hogwild.monitoring.run_status import RunStatus, glance_of, read_object, read_status
-from hogwild.storage.run_directory import BEST, ENV
+from hogwild.monitoring.run_status import RunStatus, glance_of, read_status
+from hogwild.storage.run_directory import ENV
+from hogwild.storage.run_files import checkpoints_in, read_json, read_small
 
 Floats = NDArray[np.float64]
 PHASE = "phase"
@@ -65,17 +65,6 @@ class ColumnTable:
     @property
     def names(self) -> list[Any]:
         return list(self._columns)
-
-
-@dataclass(frozen=True, slots=True)
-class SavedCheckpoint:
-    """A checkpoint on disk. `size_bytes` is the sum of all its files; `at` is the manifest's own text (ISO 8601)."""
-
-    name: str
-    update: int | None
-    at: str
-    size_bytes: int
-    metrics: Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -132,8 +121,7 @@ class Run:
     resolved_text: str
     records: MetricRecords
     events: list[dict[str, Any]]
-    checkpoints: tuple[SavedCheckpoint, ...]
-    best_checkpoint: str  # name of the folder that checkpoints/best points to; empty without one
+    checkpoints: list[dict[str, Any]]  # as `checkpoints_in` returns them
     read_at: float
 
     @property
@@ -262,14 +250,13 @@ def read_run(path: Path) -> Run:
     return Run(
         path=path.absolute(),
         status=read_status(path),
-        summary=read_object(path / "summary.json") if _has_ended(events) else {},
-        env=read_object(path / ENV),
-        job_text=_text(path / "job.yaml"),
-        resolved_text=_text(resolved),
+        summary=read_json(path, "summary.json") if _has_ended(events) else {},
+        env=read_json(path, ENV),
+        job_text=read_small(path, "job.yaml") or "",
+        resolved_text=read_small(path, resolved.name) or "",
         records=records,
         events=events,
-        checkpoints=tuple(_checkpoints(path / "checkpoints")),
-        best_checkpoint=(path / "checkpoints" / BEST).resolve().name if (path / "checkpoints" / BEST).exists() else "",
+        checkpoints=checkpoints_in(path),
         read_at=time.time(),
     )
 
@@ -280,16 +267,6 @@ def read_metrics(path: Path) -> MetricRecords:
     for record in _lines(path / "metrics.jsonl", records):
         records.add(record)
     return records
-
-
-def flat_values(text: str) -> Mapping[str, Any]:
-    """Return a job file's text as dotted names with values, by its own rules (1e-3 is a number). Empty if it is not
-    YAML."""
-    try:
-        values = read_yaml(text, "job").values
-    except ConfigError:
-        return {}
-    return dict(flat(values)) if isinstance(values, Mapping) else {}
 
 
 def _has_ended(events: list[dict[str, Any]]) -> bool:
@@ -316,31 +293,6 @@ def _lines(file: Path, records: MetricRecords) -> Iterator[dict[str, Any]]:
                 yield record
             else:
                 records.unreadable += 1
-
-
-def _checkpoints(folder: Path) -> Iterator[SavedCheckpoint]:
-    for file in sorted(folder.glob("*/manifest.json")):
-        manifest = read_object(file)
-        if file.parent.is_symlink() or not manifest:
-            continue
-        files, meta = manifest.get("files"), manifest.get("meta")
-        entries = files.values() if isinstance(files, dict) else ()
-        sizes = [entry.get("size") for entry in entries if isinstance(entry, dict)]
-        metrics = meta.get("metrics") if isinstance(meta, dict) else None
-        yield SavedCheckpoint(
-            file.parent.name,
-            manifest.get("update") if isinstance(manifest.get("update"), int) else None,
-            str(manifest.get("created", "")),
-            sum(size for size in sizes if isinstance(size, int)),
-            metrics if isinstance(metrics, dict) else {},
-        )
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 def _pad(column: "array[float]", rows: int) -> None:

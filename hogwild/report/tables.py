@@ -3,23 +3,22 @@ several."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from hogwild.errors import ConfigError
+from hogwild.config.origins import CALL, DEFAULT, OVERRIDE, settings
 from hogwild.formatting import counted, duration, exact, flat, moment, number, size, told
 from hogwild.monitoring.job_view import Best, two_digits
 from hogwild.monitoring.run_status import LOST
 from hogwild.monitoring.words import TROUBLE, event_in_words, in_words, is_routine, row_of
-from hogwild.report.run_data import CLUSTER, Run, flat_values
+from hogwild.report.run_data import CLUSTER, Run
 from hogwild.report.timeline import ABSENT, ALIVE, phase_bars
 from hogwild.storage.run_directory import LIBRARY
 
 MOST_EVENTS = 200
 MOST_WORKERS = 16  # shown at first
-DEFAULT, JOB_FILE, OVERRIDE, CALL, UNKNOWN = "default", "job file", "override", "call", "not in the job file"
 PHASE_COLOURS = {ALIVE: "alive", ABSENT: "absent"}  # the others are called as the phases
 NOT_THERE = "\N{EN DASH}"
 # They differ between any two runs and mean nothing.
@@ -208,20 +207,23 @@ def _in_words(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 def checkpoints(run: Run) -> TableRows:
     rows = [
         (
-            one.name + (" (best)" if one.name == run.best_checkpoint else ""),
-            "" if one.update is None else number(one.update),
-            one.at,
-            size(one.size_bytes),
-            ", ".join(f"{in_words(name)} {told(value)}" for name, value in one.metrics.items()),
+            one["name"] + (" (best)" if one["is_best"] else ""),
+            number(one["updates"]),
+            "" if one["at"] is None else moment(one["at"]),
+            size(one["bytes"]),
+            ", ".join(f"{in_words(name)} {told(value)}" for name, value in (one["metrics"] or {}).items()),
         )
-        for one in run.checkpoints
+        for one in reversed(run.checkpoints)
     ]
     return TableRows("Checkpoints on the disk", ("name", "update", "written", "size", "metrics"), rows)
 
 
 def configuration(run: Run) -> TableRows:
     """Return every field, those that were set first; overrides are strong, defaults quiet."""
-    found = sorted(settings(run), key=lambda one: one.origin == DEFAULT)
+    found = settings(run.resolved, run.job_text)
+    if run.env.get("caller") == LIBRARY:  # there is no file: job.yaml equals resolved.yaml
+        found = [replace(one, origin=CALL) for one in found]
+    found.sort(key=lambda one: one.origin == DEFAULT)
     marks = [{DEFAULT: "quiet", OVERRIDE: "strong"}.get(one.origin, "") for one in found]
     rows = [(one.key, exact(one.value), one.origin) for one in found]
     folded = sum(one.origin != DEFAULT for one in found)
@@ -285,51 +287,6 @@ def _percentiles(run: Run) -> str:
     if not isinstance(known, dict) or not known:
         return ""
     return f" (summary.json: {', '.join(f'{name} {told(value)}' for name, value in known.items())})"
-
-
-# ---- origin of each setting ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedSetting:
-    """One value. `key` has dots, e.g. train.procs; `origin` is one of DEFAULT to UNKNOWN."""
-
-    key: str
-    value: Any
-    origin: str
-
-
-def settings(run: Run) -> list[ResolvedSetting]:
-    """Return every field of resolved.yaml, in its order. `override` also covers changes by a resume, and the numbers
-    that `procs auto` measured."""
-    if run.env.get("caller") == LIBRARY:  # there is no file: job.yaml equals resolved.yaml
-        return [ResolvedSetting(key, value, CALL) for key, value in run.resolved.items()]
-    written = flat_values(run.job_text)
-    meant = _meant(run.job_text)
-    return [ResolvedSetting(key, value, _origin(key, value, written, meant)) for key, value in run.resolved.items()]
-
-
-def _origin(key: str, value: Any, written: Mapping[str, Any], meant: Mapping[str, Any] | None) -> str:
-    asked = written if meant is None else meant
-    if key in asked and asked[key] != value:
-        return OVERRIDE
-    if key in written or any(name.startswith(f"{key}.") for name in written):
-        return JOB_FILE
-    if meant is None:
-        return UNKNOWN
-    return DEFAULT if key in meant else OVERRIDE
-
-
-def _meant(text: str) -> dict[str, Any] | None:
-    """Return every field of the job that the file alone describes; None if this version cannot read it."""
-    from hogwild.config.load import load_job
-
-    if not text:
-        return None
-    try:
-        return dict(flat(load_job(None, source_text=text).model_dump()))
-    except ConfigError:
-        return None
 
 
 # ---- several runs ----------------------------------------------------------------------------------------------------

@@ -16,10 +16,10 @@ from typing import Any
 
 from hogwild.errors import NotFoundError, StorageFullError
 from hogwild.service.folders import CACHE, MOST_BYTES, MOST_FILES, JobFolder, check_files
-from hogwild.service.run_reader import CHECKPOINTS, opened, read_json, read_small
 from hogwild.storage.checkpoint_format import FILES, MANIFEST, verify
 from hogwild.storage.files import replace
 from hogwild.storage.run_directory import ENV, NAMES, RESOLVED
+from hogwild.storage.run_files import CHECKPOINTS, opened, read_json, read_small
 
 DESCRIPTIONS = ("job.yaml", RESOLVED)  # without them there is no run
 METRICS = "metrics.jsonl"

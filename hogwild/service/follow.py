@@ -23,9 +23,10 @@ from weakref import WeakValueDictionary
 
 from hogwild.metrics.catalog import RECORDED
 from hogwild.monitoring.words import event_in_words, row_of
-from hogwild.service.run_reader import LINE_BYTES, MOST_LINES, SMALL_BYTES, opened
+from hogwild.service.run_reader import LINE_BYTES, MOST_LINES
 from hogwild.storage.records import to_json
 from hogwild.storage.run_directory import STATUS
+from hogwild.storage.run_files import SMALL_BYTES, opened
 
 MOST_POINTS = 2000
 MOST_EVENTS = MOST_LINES

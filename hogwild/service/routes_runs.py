@@ -29,6 +29,7 @@ from hogwild.service.states import JobOrder
 from hogwild.service.views import Row
 from hogwild.service.wishes import wishes_of
 from hogwild.storage.run_directory import RESOLVED
+from hogwild.storage.run_files import checkpoints_in, read_small
 from hogwild.storage.run_requests import answer_to, size_of_events, withdraw, write_request
 
 ANSWER_S = 30.0  # at most, for a live job's answer
@@ -134,7 +135,7 @@ def runs_router(loop: ServiceLoop, followed: Followed) -> APIRouter:
     @routes.get("/checkpoints")
     async def checkpoints(name: Name) -> list[dict[str, Any]]:
         """List the checkpoints, the newest first."""
-        return await asyncio.to_thread(run_reader.checkpoints_in, await run_of(name))
+        return await asyncio.to_thread(checkpoints_in, await run_of(name))
 
     @routes.get("/checkpoints/{checkpoint}/export", response_class=StreamingResponse)
     async def export(name: Name, checkpoint: Checkpoint) -> StreamingResponse:
@@ -191,7 +192,7 @@ def _continued(loop: ServiceLoop, old_id: str, checkpoint: str, given: Continuat
     NotFoundError, ConflictError, CheckpointError, StorageFullError."""
     old = loop.state.job(old_id)
     order = run_reader.order_in(old)
-    resolved = run_reader.read_small(old.run, RESOLVED)
+    resolved = read_small(old.run, RESOLVED)
     if resolved is None:
         raise NotFoundError(f"{old.run} has no {RESOLVED}", code="run/not-a-run")
     files = files_of(old)

@@ -1,82 +1,34 @@
-"""Files of one run directory as the service shows them: logs, checkpoints, configuration, stacks.
-
-The one thing to know: user code may have written there, and a killed job may have left half of anything. So a file is
-opened through no link, must be a regular file, and only a bounded part of it is returned."""
+"""Files of one run directory as the service shows them: logs, stacks, a checkpoint's model, configuration. Only a
+bounded part of a file is returned."""
 
 import contextlib
 import hashlib
-import json
 import os
 import re
-import stat
 from collections import deque
-from collections.abc import Iterator, Mapping
-from datetime import datetime
+from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from hogwild.config.load import load_job
 from hogwild.config.locate import read_job_file
-from hogwild.config.strict_yaml import read as read_yaml
-from hogwild.errors import CheckpointError, ConfigError, ConflictError, NotFoundError
+from hogwild.config.origins import JOB_FILE, OVERRIDE, ResolvedSetting, flat_values, settings
+from hogwild.errors import CheckpointError, ConflictError, NotFoundError
 from hogwild.formatting import flat
 from hogwild.service.folders import JobFolder
 from hogwild.service.states import JobOrder
-from hogwild.storage.checkpoint_format import MANIFEST, MODEL, NAME
+from hogwild.storage.checkpoint_format import MANIFEST, MODEL
 from hogwild.storage.records import to_json
-from hogwild.storage.run_directory import BEST, LATEST, RESOLVED
+from hogwild.storage.run_directory import RESOLVED
+from hogwild.storage.run_files import CHECKPOINTS, MOST_ENTRIES, opened, opened_folder, read_json, read_small
 
 LOG_BYTES = 256 << 10  # of a log, in one answer
 SEARCHED_BYTES = 256 << 20  # of the end of a log, by a search: 0.6 s
 MOST_LINES = 2000  # that a search returns
 LINE_BYTES = 64 << 10  # a longer line is cut into several
-SMALL_BYTES = 4 << 20  # of a file that is read whole: manifest, configuration
 STACK_BYTES = 64 << 10  # of one process
-MOST_ENTRIES = 1000  # of a folder
-CHECKPOINTS = "checkpoints"
 LOG = re.compile(r"([a-z]+)(?:-([0-9]{1,4}))?\.log")
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-
-
-@contextlib.contextmanager
-def opened_folder(run: Path, *names: str) -> Iterator[int]:
-    """Yield the descriptor of a folder below a run directory, reached through no link. Raises OSError."""
-    folder = os.open(run, _FOLDER)
-    try:
-        for name in names:
-            above, folder = folder, os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
-            os.close(above)
-        yield folder
-    finally:
-        os.close(folder)
-
-
-def opened(run: Path, *names: str) -> BufferedReader:
-    """Open a regular file below a run directory, through no link; a pipe does not block. Raises OSError."""
-    with opened_folder(run, *names[:-1]) as folder:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        reader = os.open(names[-1], flags, dir_fd=folder)
-    if not stat.S_ISREG(os.fstat(reader).st_mode):  # `open` would not close a folder that it refuses
-        os.close(reader)
-        raise FileNotFoundError(f"{'/'.join(names)} is no regular file")
-    return open(reader, "rb")
-
-
-def read_small(run: Path, *names: str) -> str | None:
-    """Return the text of a small file; None if it is missing, unreadable or large."""
-    with contextlib.suppress(OSError), opened(run, *names) as stream:
-        content = stream.read(SMALL_BYTES + 1)
-        return content.decode(errors="replace") if len(content) <= SMALL_BYTES else None
-    return None
-
-
-def read_json(run: Path, *names: str) -> dict[str, Any]:
-    """Return the JSON object in a small file; {} if it is missing or damaged."""
-    with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(read_small(run, *names) or "{}")
-        return found if isinstance(found, dict) else {}
-    return {}
 
 
 # ---- logs
@@ -151,49 +103,6 @@ def read_stacks(run: Path, before: Mapping[str, int]) -> str:
 # ---- checkpoints
 
 
-def checkpoints_in(run: Path) -> list[dict[str, Any]]:
-    """Return the checkpoints, the newest first."""
-    names, best, latest = [], None, None
-    with contextlib.suppress(OSError), opened_folder(run, CHECKPOINTS) as folder:
-        names = [name for name in os.listdir(folder) if NAME.fullmatch(name)]
-        best, latest = (_target(folder, link) for link in (BEST, LATEST))
-    ordered = sorted(names, key=lambda name: int(name.partition("-")[2]), reverse=True)[:MOST_ENTRIES]
-    found = [(name, read_json(run, CHECKPOINTS, name, MANIFEST)) for name in ordered]
-    return [
-        {**_checkpoint(name, manifest), "is_best": name == best, "is_latest": name == latest}
-        for name, manifest in found
-        if manifest
-    ]
-
-
-def _target(folder: int, link: str) -> str | None:
-    try:
-        return os.readlink(link, dir_fd=folder)
-    except OSError:
-        return None
-
-
-def _checkpoint(name: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    meta, files = (one if isinstance(one := manifest.get(key), dict) else {} for key in ("meta", "files"))
-    sizes = [one.get("size") for one in files.values() if isinstance(one, dict)]
-    metrics, epoch = meta.get("metrics"), meta.get("epoch")
-    return {
-        "name": name,
-        "updates": int(name.partition("-")[2]),
-        "epoch": epoch if isinstance(epoch, int) else None,
-        "bytes": sum(size for size in sizes if isinstance(size, int)),
-        "at": _seconds(manifest.get("created")),
-        "metrics": to_json(metrics) if isinstance(metrics, dict) else None,
-    }
-
-
-def _seconds(created: Any) -> float | None:
-    try:
-        return datetime.fromisoformat(created).timestamp()
-    except (TypeError, ValueError, OverflowError, OSError):
-        return None
-
-
 def opened_model(run: Path, name: str) -> tuple[BufferedReader, int]:
     """Open the model of a checkpoint, for `export`; return it with its size. Reads all of it, to compare it with the
     manifest. Raises NotFoundError, CheckpointError."""
@@ -224,18 +133,17 @@ def config_of(folder: JobFolder) -> dict[str, Any]:
     order = order_in(folder)
     text = read_job_file(folder.files / order.copied)
     resolved = read_small(folder.run, RESOLVED)
-    values = _flat_values(resolved or "")
+    values = flat_values(resolved or "")
     if not values:
         values = dict(flat(load_job(Path(order.job_file), order.overrides, source_text=text).model_dump()))
     changes = [change.partition("=") for change in order.overrides]
-    given, changed = _flat_values(text), [path for path, _, _ in changes]
     return {
         "text": text,
         "resolved": resolved,
         "overridden": [{"path": path, "value": value} for path, _, value in changes],
         "fields": [
-            {"path": path, "value": to_json(value), "from": _origin(path, given, changed)}
-            for path, value in values.items()
+            {"path": one.key, "value": to_json(one.value), "from": _source(one, [path for path, _, _ in changes])}
+            for one in settings(values, text)
         ],
     }
 
@@ -248,20 +156,8 @@ def order_in(folder: JobFolder) -> JobOrder:
         raise ConflictError(f"{folder.order}: {error}", code="service/damaged-job") from None
 
 
-def _origin(path: str, given: Mapping[str, Any], changed: list[str]) -> str:
-    if any(_is_part(path, one) or _is_part(one, path) for one in changed):
-        return "command line"
-    return "file" if path in given or any(_is_part(one, path) for one in given) else "default"
-
-
-def _is_part(path: str, section: str) -> bool:
-    return path == section or path.startswith(f"{section}.")
-
-
-def _flat_values(text: str) -> dict[str, Any]:
-    """Return dotted names with values of a job file; {} if it is not YAML."""
-    try:
-        values = read_yaml(text, "job").values
-    except ConfigError:
-        return {}
-    return dict(flat(values)) if isinstance(values, Mapping) else {}
+def _source(one: ResolvedSetting, changed: list[str]) -> str:
+    """Return the origin in the words of the API; a number of workers that the service or a measurement chose is a default."""
+    if one.origin != OVERRIDE:
+        return "file" if one.origin == JOB_FILE else "default"
+    return "command line" if any(f"{one.key}.".startswith(f"{path}.") for path in changed) else "default"

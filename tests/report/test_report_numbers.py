@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hogwild import host
+from hogwild.config.origins import DEFAULT, JOB_FILE, OVERRIDE, settings
 from hogwild.monitoring.words import event_in_words, in_words, is_routine, row_of
 from hogwild.report import tables
 from hogwild.report.panels import curves, gaps, page_data, percentile, smoothed, thinned, to_json
 from hogwild.report.run_data import ColumnTable, Run, read_run
-from hogwild.report.tables import DEFAULT, JOB_FILE, OVERRIDE, settings
 from hogwild.report.timeline import ABSENT, ALIVE, COLUMNS, HEIGHT, STARTING, PhaseBars, page_timeline, phase_bars
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
 
@@ -409,7 +409,8 @@ def test_the_parts_of_the_workers_are_those_of_their_records(tmp_path: Path) -> 
 
 
 def test_every_setting_says_where_it_comes_from(tmp_path: Path) -> None:
-    found = {one.key: one.origin for one in settings(a_run(tmp_path, records=1))}
+    run = a_run(tmp_path, records=1)
+    found = {one.key: one.origin for one in settings(run.resolved, run.job_text)}
     assert found["optimizer.init_args.lr"] == JOB_FILE  # 1e-3 there, 0.001 in resolved.yaml
     assert found["train.epochs"] == OVERRIDE  # 3 in the file
     assert found["train.procs"] == OVERRIDE

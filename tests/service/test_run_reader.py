@@ -15,6 +15,7 @@ from hogwild.service import run_reader
 from hogwild.service.continuation import copy_checkpoint, files_of
 from hogwild.service.folders import JobFolder, order_text
 from hogwild.storage import checkpoint
+from hogwild.storage.run_files import checkpoints_in
 from tests.helpers.run_records import JOB, RESOLVED, Story, write_run
 from tests.helpers.service import order
 
@@ -109,7 +110,7 @@ def test_checkpoints_are_listed_with_what_they_are_good_for(run: Path) -> None:
     (run / "checkpoints" / "latest").symlink_to("update-000001000")
     (run / "checkpoints" / "update-000000200" / "manifest.json").write_text("{")
     (run / "checkpoints" / "rejected-update-000000100").mkdir()
-    found = run_reader.checkpoints_in(run)
+    found = checkpoints_in(run)
     assert [(one["updates"], one["is_best"], one["is_latest"]) for one in found] == [
         (1000, False, True),
         (800, False, False),

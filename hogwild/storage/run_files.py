@@ -1,0 +1,106 @@
+"""Files below a run directory, read by a process that does not trust them.
+
+The one thing to know: user code may have written there, and a killed job may have left half of anything. So a file is
+opened through no link and must be a regular file."""
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from hogwild.storage.checkpoint_format import MANIFEST, NAME
+from hogwild.storage.records import to_json
+from hogwild.storage.run_directory import BEST, LATEST
+
+SMALL_BYTES = 4 << 20  # of a file that is read whole: manifest, configuration
+MOST_ENTRIES = 1000  # of a folder
+CHECKPOINTS = "checkpoints"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+@contextlib.contextmanager
+def opened_folder(run: Path, *names: str) -> Iterator[int]:
+    """Yield the descriptor of a folder below a run directory, reached through no link. Raises OSError."""
+    folder = os.open(run, _FOLDER)
+    try:
+        for name in names:
+            above, folder = folder, os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(above)
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def opened(run: Path, *names: str) -> BufferedReader:
+    """Open a regular file below a run directory, through no link; a pipe does not block. Raises OSError."""
+    with opened_folder(run, *names[:-1]) as folder:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        reader = os.open(names[-1], flags, dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(reader).st_mode):  # `open` would not close a folder that it refuses
+        os.close(reader)
+        raise FileNotFoundError(f"{'/'.join(names)} is no regular file")
+    return open(reader, "rb")
+
+
+def read_small(run: Path, *names: str) -> str | None:
+    """Return the text of a small file; None if it is missing, unreadable or large."""
+    with contextlib.suppress(OSError), opened(run, *names) as stream:
+        content = stream.read(SMALL_BYTES + 1)
+        return content.decode(errors="replace") if len(content) <= SMALL_BYTES else None
+    return None
+
+
+def read_json(run: Path, *names: str) -> dict[str, Any]:
+    """Return the JSON object in a small file; {} if it is missing or damaged."""
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(read_small(run, *names) or "{}")
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def checkpoints_in(run: Path) -> list[dict[str, Any]]:
+    """Return the checkpoints, the newest first."""
+    names, best, latest = [], None, None
+    with contextlib.suppress(OSError), opened_folder(run, CHECKPOINTS) as folder:
+        names = [name for name in os.listdir(folder) if NAME.fullmatch(name)]
+        best, latest = (_target(folder, link) for link in (BEST, LATEST))
+    ordered = sorted(names, key=lambda name: int(name.partition("-")[2]), reverse=True)[:MOST_ENTRIES]
+    found = [(name, read_json(run, CHECKPOINTS, name, MANIFEST)) for name in ordered]
+    return [
+        {**_checkpoint(name, manifest), "is_best": name == best, "is_latest": name == latest}
+        for name, manifest in found
+        if manifest
+    ]
+
+
+def _target(folder: int, link: str) -> str | None:
+    try:
+        return os.readlink(link, dir_fd=folder)
+    except OSError:
+        return None
+
+
+def _checkpoint(name: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    meta, files = (one if isinstance(one := manifest.get(key), dict) else {} for key in ("meta", "files"))
+    sizes = [one.get("size") for one in files.values() if isinstance(one, dict)]
+    metrics, epoch = meta.get("metrics"), meta.get("epoch")
+    return {
+        "name": name,
+        "updates": int(name.partition("-")[2]),
+        "epoch": epoch if isinstance(epoch, int) else None,
+        "bytes": sum(size for size in sizes if isinstance(size, int)),
+        "at": _seconds(manifest.get("created")),
+        "metrics": to_json(metrics) if isinstance(metrics, dict) else None,
+    }
+
+
+def _seconds(created: Any) -> float | None:
+    try:
+        return datetime.fromisoformat(created).timestamp()
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None
