@@ -1,7 +1,6 @@
 """Commands that ask a running service: submit, ps, cancel, pause, resume, retry, delete. They import neither torch nor
 fastapi."""
 
-import re
 import shlex
 import shutil
 import sys
@@ -16,20 +15,20 @@ import typer
 
 from hogwild import host
 from hogwild.cli.arguments import Arguments, DataDir, Json, StateDir, Sweep, split_arguments
-from hogwild.cli.output import print_answer, print_message, print_result
+from hogwild.cli.output import aligned, cut, print_answer, print_message, print_result
+from hogwild.cli.runs import watch
 from hogwild.formatting import clock, counted, duration, percent, ranges, short_number
-from hogwild.monitoring.job_view import Best
+from hogwild.monitoring.job_view import Best, Glance
+from hogwild.monitoring.run_status import read_status
 from hogwild.service.client import WAITED_FOR, Client, Row, jobs_of, seconds_since
 from hogwild.service.folders import StateFolder, state_folder
 
-LOOK_S = 0.2
 WATCH_S = 1.0
 RECENT_S = 3600.0  # ended jobs that `ps` shows without -a
 MOST_NAME, LEAST_NAME, MOST_CELL = 32, 8, 20  # letters in a table
 INDENT = 14  # of the text in `show`
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}  # paths can be copied
 HOME, TO_LINE_END, TO_END = "\x1b[H", "\x1b[K", "\x1b[J"  # overwriting does not flicker as clearing does
-NUMBER = re.compile(r"-|\d[\d.,:e+-]*( %)?")
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Number or id of a job, or id of a sweep; or its beginning.")]
 Now = Annotated[bool, typer.Option("--now", help="At once, without a checkpoint; a second time: SIGKILL.")]
 Detach = Annotated[bool, typer.Option("-d", "--detach", help="Do not show the job's progress.")]
@@ -137,31 +136,25 @@ def table(rows: Sequence[Row], width: int | None = None) -> Iterator[str]:
     cells = [
         (
             str(row["number"]),
-            *([_cut(row["sweep_values"].get(path, "-")) for path in paths] or [_cut(_name(row), MOST_NAME)]),
+            *([cut(row["sweep_values"].get(path, "-"), MOST_CELL) for path in paths] or [cut(_name(row), MOST_NAME)]),
             row["state"],
             "-" if row["progress"] is None else percent(row["progress"]),
             "-" if row["left_s"] is None else clock(row["left_s"]),
-            _cut(ranges(row["cores"])) or "-",
+            cut(ranges(row["cores"]), MOST_CELL) or "-",
             _best(row),
         )
         for row in rows
     ]
-    columns = [*zip(*cells, strict=True)] or [()] * len(head)
-    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
-    if width is not None and not paths:
-        rest = sum(widths) - widths[1] + 2 * (len(widths) - 1)
-        widths[1] = min(widths[1], max(LEAST_NAME, width - rest))
-    sides = [">" if all(map(NUMBER.fullmatch, column)) else "<" for column in columns]
-    for line, note in zip([head, *cells], ["note", *map(_note, rows)], strict=True):
-        shape = zip(line, sides, widths, strict=True)
-        text = "  ".join(f"{_cut(cell, size):{side}{size}}" for cell, side, size in shape).rstrip()
-        beside = f"{text:{sum(widths) + 2 * (len(widths) - 1)}}  {note}".rstrip()
+    lines = aligned([head, *cells], None if paths else width, least=LEAST_NAME)
+    indent = " " * max(len(one[0]) for one in (head, *cells))
+    for line, note, state in zip(lines, ["note", *map(_note, rows)], ["", *(r["state"] for r in rows)], strict=True):
+        beside = f"{line}  {note}".rstrip()
         if width is None or len(beside) <= width:
             yield beside
         else:
-            yield _cut(text, width)
-            if line is not head and "succeeded" not in line:
-                yield _cut(f"{' ' * widths[0]}  {note}", width)
+            yield cut(line.rstrip(), width)
+            if state and state != "succeeded":
+                yield cut(f"{indent}  {note}", width)
 
 
 def sweep_table(name: str, rows: Sequence[Row], width: int | None = None) -> Iterator[str]:
@@ -218,10 +211,6 @@ def _best(row: Row) -> str:
 def _name(row: Row) -> str:
     values = row["sweep_values"]
     return " ".join([row["name"], *(f"{end}={values[path]}" for path, end in short_paths(values).items())])
-
-
-def _cut(text: str, most: int = MOST_CELL) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _is_recent(row: Row) -> bool:
@@ -310,28 +299,19 @@ def _where(state_dir: Path | None) -> str:
 
 def _show_until_end(client: Client, row: Row, state_dir: Path | None) -> int:
     """Show the live display until the job ends; Ctrl-C leaves it alone."""
-    from hogwild.monitoring.run_status import read_status
-    from hogwild.monitoring.terminal_writer import Screen, look_for
-
     print_message(f"job {row['number']} ({row['id']}) is {row['state']}; Ctrl-C: leave it alone")
-    stop_it = f"hogwild cancel {row['number']}{_where(state_dir)}"
-    screen = Screen(look_for(True, 1), lambda _: f"Ctrl-C: leave; the job goes on. To stop it: {stop_it}")
-    is_left = False
-    run, said = Path(row["run_dir"]), None
-    try:
-        with host.raising_on_signals():
-            screen.start()
-            while (row := client.job(row["id"]))["state"] not in WAITED_FOR:
-                if row["state"] != "queued" and run.is_dir() and (found := read_status(run)).is_alive:
-                    screen.show(found.glance)
-                elif row["state"] == "queued" and row["reason"] != said:
-                    said = row["reason"]
-                    print_message(f"job {row['number']} waits: {said}" if said else f"job {row['number']} is queued")
-                time.sleep(LOOK_S)
-    except host.Interrupted:
-        is_left = True
-    screen.close()
-    if is_left:
+
+    def glances() -> Iterator[Glance | None]:
+        nonlocal row
+        run, said = Path(row["run_dir"]), None
+        while (row := client.job(row["id"]))["state"] not in WAITED_FOR:
+            if row["state"] == "queued" and row["reason"] != said:
+                said = row["reason"]
+                print_message(f"job {row['number']} waits: {said}" if said else f"job {row['number']} is queued")
+            found = read_status(run) if row["state"] != "queued" and run.is_dir() else None
+            yield found.glance if found is not None and found.is_alive else None
+
+    if not watch(glances(), f"hogwild cancel {row['number']}{_where(state_dir)}"):
         print_message(_left(row, state_dir))
         return 0
     print_result(*_fitted(_figures(row)))

@@ -6,14 +6,16 @@ import errno
 import io
 import json
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hogwild.errors import RunError, UsageError
 from hogwild.host import raising_on_signals
 
+NUMBER = re.compile(r"-|\d[\d.,:e+-]*( %)?")
 LAST_STANDARD = 2  # 0, 1, 2: standard input, output, error
 
 
@@ -37,6 +39,26 @@ def print_result(*texts: str) -> None:
 def print_answer(record: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> None:
     """Print a result: with --json as one object, otherwise as lines."""
     print_result(*([json.dumps(record)] if as_json else lines))
+
+
+def aligned(rows: Sequence[Sequence[str]], width: int | None = None, *, least: int = 8) -> list[str]:
+    """Return a table's title and rows as lines of one length. Columns of numbers stand right; the second column is cut,
+    down to `least`, if the lines would be longer than `width`."""
+    columns = [*zip(*rows, strict=True)]
+    widths = [max(map(len, column)) for column in columns]
+    if width is not None:
+        room = width - sum(widths) + widths[1] - 2 * (len(widths) - 1)
+        widths[1] = min(widths[1], max(least, room))
+    sides = [">" if all(map(NUMBER.fullmatch, column[1:])) else "<" for column in columns]
+    shapes = [*zip(sides, widths, strict=True)]
+    return [
+        "  ".join(f"{cut(cell, most):{side}{most}}" for cell, (side, most) in zip(row, shapes, strict=True))
+        for row in rows
+    ]
+
+
+def cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def print_part(text: str) -> None:

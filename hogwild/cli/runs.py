@@ -13,7 +13,7 @@ import typer
 
 from hogwild import host
 from hogwild.cli.arguments import Json, StateDir, is_job_id, run_names
-from hogwild.cli.output import print_answer, print_message, print_part
+from hogwild.cli.output import aligned, print_answer, print_message, print_part
 from hogwild.errors import NotFoundError, RunEndedError, RunError
 from hogwild.formatting import clock, duration, moment, percent, short_number
 from hogwild.host import other_jobs
@@ -55,9 +55,7 @@ def runs(
         )
         for run in found
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    print_answer({"runs": [_as_json(run) for run in found]}, lines, as_json)
+    print_answer({"runs": [_as_json(run) for run in found]}, map(str.rstrip, aligned(rows)), as_json)
 
 
 def status(run: RunOrJob, state_dir: StateDir = None, as_json: Json = False) -> None:
@@ -156,8 +154,6 @@ def _is_another(stream: io.BufferedReader, file: Path) -> bool:
 
 def attach(run: RunOrJob, state_dir: StateDir = None) -> int:
     """Show the live display of a job that was started elsewhere. Ctrl-C leaves the job alone."""
-    from hogwild.monitoring.terminal_writer import Screen, look_for
-
     path = run_of(run, state_dir)
     found = require_alive(read_status(path))
     stop_it = f"hogwild stop {shlex.quote(str(path))}"
@@ -165,27 +161,42 @@ def attach(run: RunOrJob, state_dir: StateDir = None) -> int:
         from hogwild.service.folders import StateFolder, state_folder
 
         stop_it = f"hogwild cancel {run}{StateFolder(state_folder(state_dir)).option}"
-    screen = Screen(look_for(True, 1), lambda _: f"Ctrl-C: leave; the job goes on. To stop it: {stop_it}")
-    is_left = False
-    try:
-        with host.raising_on_signals():
-            screen.start()
-            shown = None
-            while True:
-                if (at := found.record.get("time")) != shown or found.late_s is not None:
-                    screen.show(found.glance)
-                    shown = at
-                if not found.is_alive:
-                    break
-                time.sleep(LOOK_S)
-                found = read_status(path)
-    except host.Interrupted:
-        is_left = True
-    screen.close()
-    if is_left:
+
+    def glances() -> Iterator[Glance | None]:
+        nonlocal found
+        shown = None
+        while True:
+            at = found.record.get("time")
+            yield found.glance if at != shown or found.late_s is not None else None
+            shown = at
+            if not found.is_alive:
+                return
+            found = read_status(path)
+
+    if not watch(glances(), stop_it):
         print_message(f"left; the job goes on. To stop it: {stop_it}")
         return 0
     return _told(path, found)
+
+
+def watch(glances: Iterator[Glance | None], stop_it: str) -> bool:
+    """Show a job on the live display, look after look (None: nothing new); return False at Ctrl-C. `stop_it`: the
+    command that does."""
+    from hogwild.monitoring.terminal_writer import Screen, look_for
+
+    screen = Screen(look_for(True, 1), lambda _: f"Ctrl-C: leave; the job goes on. To stop it: {stop_it}")
+    try:
+        with host.raising_on_signals():
+            screen.start()
+            for glance in glances:
+                if glance is not None:
+                    screen.show(glance)
+                time.sleep(LOOK_S)
+        return True
+    except host.Interrupted:
+        return False
+    finally:
+        screen.close()
 
 
 def stop(
