@@ -157,7 +157,7 @@ def order_in(folder: JobFolder) -> JobOrder:
 
 
 def _source(one: ResolvedSetting, changed: list[str]) -> str:
-    """Return the origin in the words of the API; a number of workers that the service or a measurement chose is a default."""
+    """Return the origin in the words of the API; workers that the service or a measurement chose are a default."""
     if one.origin != OVERRIDE:
         return "file" if one.origin == JOB_FILE else "default"
     return "command line" if any(f"{one.key}.".startswith(f"{path}.") for path in changed) else "default"
