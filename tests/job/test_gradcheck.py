@@ -3,6 +3,7 @@ the example of a function of one's own."""
 
 import re
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,11 @@ class Embedded(nn.Module):
         return self.rows(x.abs().mul(10).long()).mean(1)
 
 
+class Last(nn.Module):
+    def forward(self, found: tuple[Tensor, Any]) -> Tensor:
+        return found[0]
+
+
 class Stepping(nn.Module):
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -97,6 +103,12 @@ class Stepping(nn.Module):
         return {"loss": loss(Scaled.apply(self.first(batch[0]), self.factor), batch[1])}
 
 
+def scripted() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit is old, but `model.compile: script` has it
+        return network(torch.jit.script(nn.Linear(5, 5)))
+
+
 RIGHT = {
     "few": lambda: network(Layer(3.0)),
     "many": lambda: network(Layer(3.0), hidden=300),
@@ -104,10 +116,13 @@ RIGHT = {
     "corners, many": lambda: Cornered(400),
     "sparse rows": Embedded,
     "a step": lambda: Stepping(3.0),
+    "a scripted part": scripted,
+    "an LSTM": lambda: nn.Sequential(nn.LSTM(6, 3, batch_first=True), Last()),
 }
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's, of a script's copy
 @pytest.mark.parametrize("what", RIGHT)
 def test_a_right_backward_passes_and_the_model_is_as_before(what: str) -> None:
     model = RIGHT[what]()
@@ -147,6 +162,24 @@ def test_a_wrong_backward_is_named_with_both_numbers(what: str) -> None:
     assert raised.value.code == "model/wrong-gradient"
     found = re.search(numbers, str(raised.value))
     assert found is not None and float(found[1]) / float(found[2]) == pytest.approx(2 / 3, rel=1e-3)
+
+
+def test_a_backward_that_raises_is_named_with_its_error() -> None:
+    class Raising(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, upstream: Tensor) -> Tensor:
+            return upstream.no_such_name
+
+    class Layer(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return Raising.apply(x)
+
+    with pytest.raises(ModelError, match=r"module 3 \(Layer\): backward fails: AttributeError: .*no_such_name"):
+        check_gradients(network(Layer()), LOSS, SAMPLE)
 
 
 def test_a_backward_that_is_random_is_an_error() -> None:
