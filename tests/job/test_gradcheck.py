@@ -3,7 +3,6 @@ the example of a function of one's own."""
 
 import re
 import shutil
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -103,12 +102,6 @@ class Stepping(nn.Module):
         return {"loss": loss(Scaled.apply(self.first(batch[0]), self.factor), batch[1])}
 
 
-def scripted() -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit is old, but `model.compile: script` has it
-        return network(torch.jit.script(nn.Linear(5, 5)))
-
-
 RIGHT = {
     "few": lambda: network(Layer(3.0)),
     "many": lambda: network(Layer(3.0), hidden=300),
@@ -116,13 +109,11 @@ RIGHT = {
     "corners, many": lambda: Cornered(400),
     "sparse rows": Embedded,
     "a step": lambda: Stepping(3.0),
-    "a scripted part": scripted,
     "an LSTM": lambda: nn.Sequential(nn.LSTM(6, 3, batch_first=True), Last()),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's, of a script's copy
 @pytest.mark.parametrize("what", RIGHT)
 def test_a_right_backward_passes_and_the_model_is_as_before(what: str) -> None:
     model = RIGHT[what]()
@@ -137,6 +128,15 @@ def test_a_penalty_that_only_the_backward_pass_pays_is_no_wrong_gradient() -> No
     model = MatrixFactorization(5, 4, factors=2, l2=0.3)
     check_gradients(model, nn.MSELoss(), (torch.tensor([0, 1, 2]), torch.tensor([3, 0, 3]), torch.randn(3)))
     assert model.l2 == 0.3
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's, of a script's copy
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_what_is_around_a_scripted_part_is_compared() -> None:
+    part = torch.jit.script(nn.Linear(5, 5))
+    assert check_gradients(network(part), LOSS, SAMPLE)["parameters"] == 63
+    with pytest.raises(ModelError, match=r"module 0\.3 \(Layer\)"):
+        check_gradients(nn.Sequential(network(Layer(2.0)), torch.jit.script(nn.Linear(3, 3))), LOSS, SAMPLE)
 
 
 def test_both_ways_of_comparing_are_tried_above() -> None:
