@@ -162,8 +162,7 @@ def _write(folder: Path, content: _Page) -> WrittenReport:
 def page(title: str, parts: Iterable[str], data: Mapping[str, Any] | None) -> str:
     """Return the whole file. `parts` are HTML, made by the functions below; `data` is what the script draws, or None
     if there is nothing to draw."""
-    library, script = _file(f"{UPLOT}.iife.min.js"), _file("report.js")
-    scripts = [] if data is None else [library, script]
+    scripts = [] if data is None else _files(f"{UPLOT}.iife.min.js", "drawing.js", "report.js")
     hashes = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
     elements = [f"<script>{one}</script>" for one in scripts]
     if data is not None:
@@ -171,14 +170,14 @@ def page(title: str, parts: Iterable[str], data: Mapping[str, Any] | None) -> st
     return PAGE.format(
         policy=POLICY.format(hashes=" ".join(f"'sha256-{one}'" for one in hashes) or "'none'"),
         title=escape(title),
-        style=_file(f"{UPLOT}.min.css") + _file("report.css"),
+        style="".join(_files(f"{UPLOT}.min.css", "colours.css", "report.css")),
         body="\n".join(parts),
         scripts="\n".join(elements),
     )
 
 
-def _file(name: str) -> str:
-    return (FILES / name).read_text("utf-8")
+def _files(*names: str) -> list[str]:
+    return [(FILES / name).read_text("utf-8") for name in names]
 
 
 def header(title: str, lines: Sequence[str], found: Headline | None = None) -> str:

@@ -199,8 +199,8 @@ def build_app(loop: ServiceLoop, changes: Changes, templates: Callable[[], Seque
 def _page_files() -> dict[str, Path]:
     """Return the files that a browser may load, by name."""
     found = {str(file.relative_to(PAGE)): file for file in PAGE.rglob("*") if file.is_file()}
-    charts = shipped("report") / "page_files/vendor/uplot"
-    found |= {f"vendor/uplot/{file.name}": file for file in charts.iterdir()}
+    charts = shipped("report") / "page_files"  # what both pages draw with
+    found |= {str(file.relative_to(charts)): file for file in charts.rglob("*") if file.is_file()}
     return {**found, "errors.md": shipped("docs/errors.md")}
 
 

@@ -93,7 +93,7 @@ def test_a_page_needs_nothing_else(story_run: Path, page: Page) -> None:
 def test_nothing_that_a_run_says_becomes_a_part_of_the_page(page: Page) -> None:
     assert page.parts <= PARTS
     assert page.words.count(WICKED) >= 4  # heading, result, event, its reason
-    assert len(page.scripts) == 3
+    assert len(page.scripts) == 4
     data = json.loads(page.scripts[0])
     assert ODD_METRIC in {panel["name"] for panel in data["panels"]}
 

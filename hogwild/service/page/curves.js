@@ -1,16 +1,15 @@
 // Curves of one job or of several over each other: which metrics, over what, how smooth. uPlot draws.
 import { html, useEffect, useMemo, useRef } from "/page/vendor/preact/htm-preact.module.js";
 import { useKept, useScheme } from "/page/hooks.js";
-import { duration, inWords, number } from "/page/words.js";
+import { inWords, number } from "/page/words.js";
 
 const HEIGHT = 210;
-const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 432000]; // between ticks
-const COLORS = 7; // --c0 … --c6; further curves have the same colours, and dashes
+const { NAMED } = drawing; // further curves have the same colours, and dashes
 const AXES = { time: "time", samples: "samples", updates: "updates" };
 const OF_TRAINING = ["loss", "samples_per_s", "lr"];
 const SMOOTH = [0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99];
 
-export const colorOf = (place) => `c${place % COLORS}`;
+export const colorOf = (place) => `c${place % NAMED}`;
 
 // runs: [{id, label, curves: {train, evaluations}}]; only one: training and validation share a panel.
 export function Curves({ runs }) {
@@ -56,7 +55,7 @@ function panelsOf(runs, { x, smooth }) {
     const { train, evaluations } = curves;
     const began = Math.min(train.time[0] ?? Infinity, evaluations[0]?.time ?? Infinity);
     const at = (value) => (x === "time" ? value - began : value);
-    const looks = { css: colorOf(place), isDashed: place >= COLORS };
+    const looks = { css: colorOf(place), isDashed: place >= NAMED };
     for (const name of OF_TRAINING) {
       const title = name === "loss" && !isOne ? "training loss" : inWords(name);
       const [xs, values] = rising(train[x].map(at), train[name]);
@@ -140,28 +139,17 @@ function Chart({ panel, x, isLog, isDark }) {
 const sizeOf = (place) => ({ width: Math.max(240, place.clientWidth), height: HEIGHT });
 
 function options(place, series, x, isLog) {
-  const css = (name) => {
-    place.style.color = `var(${name})`; // a canvas does not know variables, and light-dark() is resolved only in a colour
-    const found = getComputedStyle(place).color;
-    place.style.color = "";
-    return found;
-  };
-  const axis = { stroke: css("--quiet"), grid: { stroke: css("--grid"), width: 1 }, ticks: { stroke: css("--grid"), size: 4 }, font: `11px ${getComputedStyle(place).fontFamily}` };
-  const onX = x === "time" ? duration : number;
   return {
     ...sizeOf(place),
     cursor: { y: false, sync: { key: "curves" }, points: { size: 6 }, dataIdx: nearest },
-    scales: { x: { time: false }, y: { distr: isLog ? 3 : 1 } },
-    axes: [
-      { ...axis, size: 28, values: (_, splits) => splits.map(onX), space: 60, ...(x === "time" && { incrs: SECONDS, space: 80 }) },
-      { ...axis, size: 52, values: (_, splits) => splits.map((value) => (value === null ? "" : number(value))) },
-    ],
+    scales: { x: { time: false }, y: { distr: isLog ? 3 : 1, range: drawing.range("number", isLog) } },
+    axes: drawing.axes(x, "number"),
     series: [
-      { label: AXES[x], value: (chart, value) => onX(value ?? chart.data[0].at(-1)) },
+      { label: AXES[x], value: (chart, value) => drawing.xInFull(x, value ?? chart.data[0].at(-1)) },
       ...series.map(({ label, css: name, isFaint, isDashed, hasPoints }) => ({
         label,
         class: isFaint ? "is-raw" : undefined,
-        stroke: css(`--${name}`),
+        stroke: () => drawing.css(`--${name}`),
         alpha: isFaint ? 0.28 : 1,
         width: isFaint ? 1 : 1.75,
         dash: isDashed ? [6, 3] : undefined,

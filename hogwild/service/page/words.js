@@ -41,12 +41,7 @@ export function clock(at) {
   return when.toDateString() === new Date().toDateString() ? time : `${when.toLocaleDateString("en-CA")} ${time}`;
 }
 
-export function bytes(value) {
-  if (isMissing(value)) return "";
-  for (const [power, word] of [[40, "TiB"], [30, "GiB"], [20, "MiB"], [10, "KiB"]])
-    if (value >= 2 ** power) return `${Number((value / 2 ** power).toPrecision(3))} ${word}`;
-  return `${value} B`;
-}
+export const bytes = (value) => (isMissing(value) ? "" : drawing.bytes(value));
 
 // [0, 1, 2, 5] is 0–2, 5
 export function ranges(numbers) {
