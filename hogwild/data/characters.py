@@ -60,6 +60,7 @@ class Characters(TensorDataset):
             raise bad_argument(f"{who}: steps must be a whole number >= 1, got {steps!r}")
         _check_fraction(who, fraction)
         self.path = _find(who, path, root)
+        self.alike = {f"the fraction of {self.path}": fraction}  # of another one they would overlap
         text = text_of(self.path, "text")
         codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)  # the Unicode numbers
         symbols, numbers = np.unique(codes, return_inverse=True)
@@ -208,6 +209,7 @@ class Names(LabelledLines):
         choice("Names", "split", split, ("train", "val"))
         _check_fraction(who, fraction)
         self.path = _folder(who, Path(path), root)
+        self.alike = {f"the fraction of {self.path}": fraction}
         files = sorted(self.path.glob("*.txt"))
         if len(files) < 2:
             raise DataError(f"{self.path}: needs two .txt files (classes) or more, has {len(files)}. {NAMES_ADVICE}",

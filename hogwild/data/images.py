@@ -81,6 +81,11 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
         self.classes = trained.classes
 
     @property
+    def alike(self) -> dict[str, Any]:
+        """The arguments that training and validation data share."""
+        return {"mean": self._mean.tolist(), "deviation": self._deviation.tolist()}
+
+    @property
     def vocabularies(self) -> dict[str, list[str]]:
         """The names of the classes, by number."""
         return {"classes": list(self.classes)}

@@ -71,6 +71,7 @@ class LibSvm(PackedFile):
         self.stream = source if isinstance(source, TextStream) else None
         self.path = source.path if isinstance(source, TextStream) else find_text(who, path, root, advice)
         self.features, self.one_based, self.labels, self.normalise = features, one_based, labels, normalise
+        self.alike = {"normalise": normalise} | ({} if one_based == "auto" else {"one_based": one_based})
         self.is_one_based: bool | Literal["auto"] = one_based  # as `remember` knows it
 
     def remember(self, names: Mapping[str, Sequence[Any]]) -> None:

@@ -86,6 +86,7 @@ class Mnist(TensorDataset):
             where = self._downloaded(wanted, where, mirror, who)
         image_file, label_file = find(wanted, where, who, self.advice)
         images, labels = _read_pair(image_file, label_file)
+        self.alike = {"normalize": normalize}
         mean, deviation = (self.mean, self.deviation) if normalize else (0.0, 1.0)
         super().__init__(_scaled(images, mean, deviation), torch.from_numpy(labels.astype(np.int64)))
 

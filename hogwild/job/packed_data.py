@@ -185,9 +185,17 @@ def _parts(packed: Packed, fraction: float, seed: int) -> tuple[np.ndarray, np.n
 
 def match_names(train: Any, val: Any) -> None:
     """Have the validation data read by the names of the training data: columns, categories, classes, inputs. A data set
-    that can be read so has `read_like(train)`, for training data of its class. Raises UsageError, DataError for a name
-    that only one of the two has, and for other data sets whose names differ."""
+    that can be read so has `read_like(train)`, for training data of its class; and `alike`, arguments by name that both
+    must share. Raises UsageError, DataError for another argument, for a name that only one of the two has, and for
+    other data sets whose names differ."""
     train, val = (one.dataset if isinstance(one, Subset) else one for one in (train, val))
+    theirs, ours = (getattr(one, "alike", {}) for one in (train, val))
+    for name in ours.keys() & theirs.keys() if isinstance(ours, Mapping) and isinstance(theirs, Mapping) else ():
+        if ours[name] != theirs[name]:
+            raise DataError(
+                f"data.val: {name} is {ours[name]!r}, but {theirs[name]!r} in data.train; give both the same",
+                code="data/val-unlike-train",
+            )
     if packs(train) or isinstance(train, Packed) or train is val:
         return
     base = next((one for one in type(val).__mro__ if "read_like" in vars(one)), None)

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 pytest.importorskip("pyarrow", reason="tables are parsed by pyarrow: pip install 'hogwild[csv]'")
 
-from hogwild.data import Characters, Csv, ImageFolder, Npz
+from hogwild.data import Characters, Csv, ImageFolder, LibSvm, Names, Npz
 from hogwild.errors import DataError, HogwildError
 from hogwild.job.packed_data import match_names
 from hogwild.storage import checkpoint
@@ -180,3 +180,29 @@ def test_a_job_and_its_evaluation_read_validation_data_by_name(
         recorded.append(recorded_in(tmp_path / f"run{number}"))
     assert figures[0] == figures[1]
     assert recorded[0] == recorded[1] != {}
+
+
+def test_arguments_that_give_the_inputs_another_meaning_are_the_same_in_both(tmp_path: Path) -> None:
+    pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
+    from PIL import Image
+
+    for name in ("a", "b"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        Image.new("L", (4, 4), 9).save(tmp_path / "pictures" / name / "1.png")
+        (tmp_path / f"{name}.txt").write_text("ann\nbob\ncy\ndora\n" * 20)
+    (tmp_path / "rows").write_text("1 1:1 2:3\n0 2:1\n")
+    pictures, text, rows = tmp_path / "pictures", tmp_path / "a.txt", tmp_path / "rows"
+    pairs: list[tuple[Any, Any, str]] = [
+        (ImageFolder(pictures, 4), ImageFolder(pictures, 4, mean=[0.5] * 3), r"mean is \[0.5, .*\[0.0, 0.0, 0.0\] in"),
+        (ImageFolder(pictures, 4, deviation=[2] * 3), ImageFolder(pictures, 4), r"deviation is \[1.0, .* \[2.0, 2.0"),
+        (LibSvm(rows, normalise="l2"), LibSvm(rows), "normalise is None, but 'l2' in data.train"),
+        (LibSvm(rows, one_based=True), LibSvm(rows, one_based=False), "one_based is False, but True in data.train"),
+        (Characters(4, path=text), Characters(4, "val", 0.5, text), "the fraction of .*a.txt is 0.5, but 0.1 in"),
+        (Names(tmp_path), Names(tmp_path, "val", 0.5), "the fraction of .* is 0.5, but 0.1 in data.train"),
+    ]
+    for train, val, words in pairs:
+        with pytest.raises(DataError, match=f"data.val: {words}") as error:
+            match_names(train, val)
+        assert error.value.code == "data/val-unlike-train"
+    match_names(Characters(4, path=text), Characters(4, "val", 0.5, tmp_path / "b.txt"))
+    match_names(LibSvm(rows, one_based=True), LibSvm(rows))
