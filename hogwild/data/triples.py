@@ -1,6 +1,7 @@
 """Knowledge graphs from text: one triple of head, relation and tail per line, as in FB15k-237, CoDEx and Wikidata5M."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -11,7 +12,7 @@ from hogwild.data.ids import IdRows
 from hogwild.data.locate import choice, find_file, require
 from hogwild.data.rating_form import comments_before, fields_in
 from hogwild.data.text_parsing.parsing import ENCODINGS, PackedFile, Parsed, Parsing, Tell
-from hogwild.data.text_parsing.table_text import Format, TableText, numbered
+from hogwild.data.text_parsing.table_text import NUMBER, Format, TableText, numbered
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 
@@ -20,15 +21,16 @@ HEADERS = (  # names of the three columns
     ("relation", "predicate", "relationship", "rel", "edge", "label", "type", "r", "p", "pred"),
     ("tail", "object", "target", "to", "t", "o", "entity2", "node2", "obj"),
 )
+END = re.compile("(?<=.)(id|name|label)$")  # of a column's name
 QUOTING = (",", ";", "|")  # delimiters whose fields may be in quotes
 ADVICE = "It is your own file, one triple per line: head, relation and tail, separated by tabs."
 
 
 class Triples(PackedFile):
     """Lines `head<tab>relation<tab>tail`, packed as `table`: `triple` (N, 3) int32: head, relation, tail;
-    `weight` (N,) float32, ones. With tabs or spaces quotes are ordinary characters, as in published files.
-    Sizes and names: entities, relations, numbered in
-    alphabetical order (in numerical order if all are whole numbers).
+    `weight` (N,) float32, ones. With tabs or spaces quotes are ordinary characters, as in published files. A header
+    with names of the three columns, such as subject, predicate, object, says their order. Sizes and names: entities,
+    relations, numbered in alphabetical order (in numerical order if all are whole numbers).
 
     In validation data, triples with an entity or a relation that is not in the training data are left out, counted and
     reported: nothing was learnt about them.
@@ -61,7 +63,7 @@ class Triples(PackedFile):
 class _TriplesParsing(Parsing):
     source: Triples
     kind, options = "triples", ("delimiter", "encoding")
-    version = 2
+    version = 3  # columns by the header's names
     rules: ClassVar[Mapping[int, str]] = {
         7: "a line must be head, relation and tail, three fields",
         8: "a field is empty",
@@ -72,30 +74,42 @@ class _TriplesParsing(Parsing):
     def parse(self, tell: Tell) -> Parsed:
         require("pyarrow.csv", "hogwild.data.Triples", "pyarrow", "sparse")
         sign = self.source.delimiter
-        columns = TableText(Format(sign, ".", "utf-8", has_quotes=sign in QUOTING), 3, (0, 1, 2))
-        begin, line = self._rows()
+        begin, line, places = self._rows()
+        columns = TableText(Format(sign, ".", "utf-8", has_quotes=sign in QUOTING), 3, (*places,))
         pieces = self.pieces(partial(columns.parse, self), tell, begin, line)
         self.note_bad_lines(pieces)
         heads, relations, tails = zip(*(piece.arrays for piece in pieces), strict=True)
         (head, tail), entities = numbered(self, [heads, tails])
         (relation,), kinds = numbered(self, [relations])
+        if self.like is None and len(head) > 1:
+            ends = [np.count_nonzero(head == one) + np.count_nonzero(tail == one) for one in (head[0], tail[0])]
+            if [*ends, np.count_nonzero(relation == relation[0])] == [1, 1, 1]:
+                first = ", ".join(map(str, (entities[head[0]], kinds[relation[0]], entities[tail[0]])))
+                self.notes.append(f"no header: the first row is {first}, which occur nowhere else")
         triples, names = self._as_in_training((head, relation, tail), {"entities": entities, "relations": kinds})
         arrays = {"triple": triples, "weight": np.ones(len(triples), np.float32)}
         sizes = {name: len(values) for name, values in names.items()}
         return self.finished(Packed.of(self.region_name, "table", arrays, sizes, names))
 
-    def _rows(self) -> tuple[int, int]:
-        """Return the byte and the line where the rows begin, behind comments and a header."""
+    def _rows(self) -> tuple[int, int, Sequence[int]]:
+        """Return the byte and the line where the rows begin, behind comments and a header, and the places of head,
+        relation and tail, by the header's names if it has these."""
         begin = self.begin()
         head = self.first_lines(begin)
         before = comments_before(head)
-        first = b"".join(head[before : before + 1]).decode("utf-8", "replace")
-        fields = fields_in(first.lower(), self.source.delimiter)
-        is_header = len(fields) == 3 and all(name in names for name, names in zip(fields, HEADERS, strict=True))
+        lines = [line.decode("utf-8", "replace") for line in head]
+        rows = [fields_in(line, self.source.delimiter) for line in lines[before:] if line.strip()]
+        comments = [line for line in lines[:before] if line.strip()]
+        commented = fields_in(comments[-1].lstrip("#% "), self.source.delimiter) if comments else []
+        places, of_comment = (_places(names) for names in (rows[0] if rows else [], commented))
+        is_header = places is not None or _is_above_numbers(rows)
+        names, places = (rows[0], places) if places else (commented, of_comment)
         if before or is_header:
             what = " and ".join([f"{before:,} lines before the first row"] * bool(before) + ["the header"] * is_header)
-            self.notes.append(f"{what} {'is' if is_header and not before else 'are'} left out")
-        return begin + sum(map(len, head[: before + is_header])), 1 + before + is_header
+            order = f"; columns by name: {', '.join(names)}" if places not in (None, [0, 1, 2]) else ""
+            self.notes.append(f"{what} {'is' if is_header and not before else 'are'} left out{order}")
+        skipped = before + is_header
+        return begin + sum(map(len, head[:skipped])), 1 + skipped, places or (0, 1, 2)
 
     def _as_in_training(
         self, columns: Sequence[np.ndarray], names: dict[str, Any]
@@ -117,3 +131,17 @@ class _TriplesParsing(Parsing):
                 "entities or relations"
             )
         return np.ascontiguousarray(triples[is_known]), names
+
+
+def _places(names: Sequence[str]) -> list[int] | None:
+    """Return the places of head, relation and tail among the names of three columns; None for other names."""
+    plain = [END.sub("", re.sub(r"\W|_", "", name.lower())) for name in names]
+    found = [next((place for place, name in enumerate(plain) if name in known), -1) for known in HEADERS]
+    return found if len(names) == 3 and min(found) >= 0 else None
+
+
+def _is_above_numbers(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the head and the tail are numbers in all rows but the first."""
+    ends = [[row[0], row[-1]] for row in rows]
+    is_number = [all(NUMBER.fullmatch(field) for field in pair) for pair in ends]
+    return len(rows) > 1 and all(is_number[1:]) and not any(NUMBER.fullmatch(field) for field in ends[0])

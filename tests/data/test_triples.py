@@ -3,6 +3,7 @@
 import gzip
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,3 +137,50 @@ def test_pyarrow_reads_a_piece_as_the_careful_parser_does_or_not_at_all(
             assert one.tolist() == [int(word) for word in other.to_pylist()]
         else:
             assert one.to_pylist() == other.to_pylist()
+
+
+# ---- columns by name ------------------------------------------------------------------------------------------------
+
+NAMES = [("head", "relation", "tail"), ("subject_id", "Predicate", "OBJECT"), ("s", "p", "o"), ("from", "type", "to")]
+triple = st.tuples(st.sampled_from("abcd"), st.sampled_from(["r", "type"]), st.sampled_from("abcd"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    triples=st.lists(triple, min_size=2, max_size=8, unique=True),
+    names=st.sampled_from(NAMES),
+    orders=st.tuples(st.permutations(range(3)), st.permutations(range(3))),
+    sign=st.sampled_from(["\t", ","]),
+    before=st.sampled_from(["", "# "]),
+    random=st.randoms(),
+)
+def test_columns_and_rows_in_any_order_are_the_same_triples_in_training_and_validation(
+    tmp_path_factory: pytest.TempPathFactory,
+    triples: list[tuple[str, str, str]],
+    names: tuple[str, str, str],
+    orders: tuple[list[int], list[int]],
+    sign: str,
+    before: str,
+    random: Any,
+) -> None:
+    file, found = tmp_path_factory.mktemp("graph") / "triples", list[Packed]()
+    for order in orders:
+        random.shuffle(triples)
+        lines = [sign.join(row[place] for place in order) for row in [names, *triples]]
+        file.write_text(before + "\n".join(lines) + "\n")
+        found.append(Triples(file, sign).pack(InTurn(0), "data", *found))
+        assert {*written(found[-1])} == {*triples} and len(written(found[-1])) == len(triples)
+    assert found[0].names == found[1].names
+
+
+def test_a_first_row_that_may_be_a_header_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "triples"
+    for text, words, rows in (
+        ("kopf\tart\tende\n1\t2\t3\n2\t2\t1\n", "the header is left out", [(1, 2, 3), (2, 2, 1)]),
+        ("Kopf\tArt\tEnde\na\tr\tb\n", "no header: the first row is Kopf, Art, Ende, which occur nowhere else", None),
+        ("a\tr\tb\nb\tr\ta\n", None, [("a", "r", "b"), ("b", "r", "a")]),
+    ):
+        file.write_text(text)
+        parsed = Triples(file).parsing("data.train", None, "fail").parse(lambda done, size: None)
+        assert parsed.notes == (() if words is None else (f"{file}: {words}",))
+        assert rows is None or written(parsed.packed) == rows
