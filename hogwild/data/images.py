@@ -19,7 +19,7 @@ from hogwild.errors import DataError, NotFoundError, did_you_mean
 
 EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 MODES = {1: "L", 3: "RGB"}
-VERSION = 1  # of this class's output for a file; part of the fingerprint
+VERSION = 2  # of this class's output for a file; part of the fingerprint
 SHOWN = 5  # names in a message
 PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}  # folders that are no classes
 log = logging.getLogger(__name__)

@@ -51,7 +51,8 @@ class NamedVectors:
     def put_into(self, model: nn.Module, skipped: set[str], ours: Names, rows: Rows) -> str:
         """Copy the vectors of known names into the model; return a note with the counts. Raises ModelError."""
         tables = [one for one in _tables(model, skipped, ours, rows) if self.kind in (None, one[1])]
-        name, kind = self._first_known(tables, ours)
+        fitting = [one for one in tables if model.get_parameter(one[0]).shape[1] == self.matrix.shape[1]]
+        name, kind = self._first_known(tables, fitting, ours)
         table, places = model.get_parameter(name), {each: row for row, each in enumerate(self.names)}
         if table.shape[1] != self.matrix.shape[1]:
             raise _mismatch(
@@ -72,18 +73,28 @@ class NamedVectors:
             + (f"; skip {name} to fill {others[0]} instead" if others else "")
         )
 
-    def _first_known(self, tables: Sequence[tuple[str, str]], ours: Names) -> tuple[str, str]:
-        """Return the first table with a row whose name has a vector. Raises ModelError."""
+    def _first_known(
+        self, tables: Sequence[tuple[str, str]], fitting: Sequence[tuple[str, str]], ours: Names
+    ) -> tuple[str, str]:
+        """Return the first table with a row whose name has a vector, if possible one of `fitting`, whose rows are as
+        long. Raises ModelError, also if the names are those of several kinds."""
         if not tables:
             raise _mismatch(
                 f"it has vectors by name, but no nn.Embedding of the model has a row for each of the data's "
                 f"{self.kind or 'names'}; the data names: {', '.join(_kinds(ours)) or 'nothing'}"
             )
-        known = {*self.names}
-        for table, kind in tables:
-            if any(str(each) in known for each in ours[kind]):
-                return table, kind
-        kinds = [kind for _, kind in tables]
+        known, kinds = {*self.names}, [kind for _, kind in tables]
+        found = {kind: sum(str(each) in known for each in ours[kind]) for kind in kinds}
+        chosen = [one for one in fitting if found[one[1]]] or [one for one in tables if found[one[1]]]
+        if len({kind for _, kind in chosen}) > 1:
+            of_kinds = " and ".join(f"{many:,} {kind}" for kind, many in found.items() if many)
+            raise ModelError(
+                f"its names are those of {of_kinds}: nothing says whose vectors they are; add the tables of the others "
+                f"to skip, of {', '.join(table for table, _ in chosen)}",
+                code="model/init-names",
+            )
+        if chosen:
+            return chosen[0]
         own = f"{kinds[-1]}, as {str(ours[kinds[-1]][0])!r}" if len(ours[kinds[-1]]) else kinds[-1]
         raise _mismatch(f"none of its {self.total:,} names is one of the data's {len(ours[kinds[-1]]):,} {own}")
 

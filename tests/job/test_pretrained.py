@@ -18,6 +18,7 @@ from hogwild.errors import HogwildError
 from hogwild.inference.word_vectors import WordVectors
 from hogwild.job.initial_values import load_initial
 from hogwild.models import SkipGram
+from hogwild.user_code import build
 from tests.job.conftest import Say
 
 WORDS = ["the", "cat", "sat", "."]
@@ -155,3 +156,16 @@ def test_jobs_begin_with_a_file_and_with_a_run_of_another_model(
     assert "1 of 2 words have their vector from there, in word.weight" in note
     assert torch.equal(model.word.weight[0], torch.from_numpy(vectors["mat"]))
     assert torch.equal(model.word.weight[1], before)
+
+
+def test_names_of_two_kinds_do_not_say_whose_vectors_they_are(tmp_path: Path) -> None:
+    """Users and items that are numbers: the users got the items' vectors."""
+    path = written(tmp_path, "v.txt", b"2 3\n1 5 6 7\n2 7 8 9\n")
+    component = Component(class_path="hogwild.models.MatrixFactorization", init_args={"factors": 3, "mean": 0.0})
+    names = {"names": {"users": [1, 2, 3], "items": [2, 4]}, "sizes": {"users": 3, "items": 2}}
+    model = build(component, **names["sizes"])
+    with pytest.raises(HogwildError, match="its names are those of 2 users and 1 items: nothing says whose") as refused:
+        load_initial(model, str(path), names, component)
+    assert refused.value.code == "model/init-names" and "skip, of user.weight, item.weight" in str(refused.value)
+    load_initial(model, InitFrom(path=str(path), skip=["user.weight"]), names, component)
+    assert model.item.weight[0].tolist() == [7.0, 8.0, 9.0]
