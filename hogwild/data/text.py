@@ -1,20 +1,23 @@
 """A text as word numbers."""
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import count
+from typing import Any
 
 import numpy as np
 
-from hogwild.data.locate import bad_argument
-from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Tell, find_text
+from hogwild.data import text_file
+from hogwild.data.csv.arrow_records import numpy_of
+from hogwild.data.locate import bad_argument, find_file, require
+from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Tell, begins_of
+from hogwild.data.threads import in_threads
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 
+SEPARATORS = bytes(range(ord(" ") + 1))
 LONGEST = 10_000  # words in a sentence: a text of one line, such as text8, is cut there
-AT_ONCE = 1 << 20  # numbers of words written in one go
-FIRST_WORDS, FIRST_BYTES = 1 << 16, 1 << 20  # room for so many different words at first, and for their bytes
-SPACIOUS = 4  # slots per word: a power of two
 ADVICE = "It is your own text: words separated by spaces, one sentence per line or one long line, plain or packed."
 
 
@@ -28,7 +31,7 @@ class Text(PackedFile):
     Sizes: words, context. Names: words. Validation data uses the training data's words; other words are left out,
     counted and reported. A word that is not UTF-8 makes a bad line; with `on_bad_line: skip` it is left out.
 
-    Needs numba (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError.
+    Needs pyarrow (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError.
 
     Arguments:
         path: file, plain or packed.
@@ -46,7 +49,7 @@ class Text(PackedFile):
         for name, value in (("min_count", min_count), ("context", context)):
             if type(value) is not int or not 0 < value < 1 << 31:
                 raise bad_argument(f"{who}: {name} must be a whole number >= 1, got {value!r}")
-        self.path = find_text(who, path, root, ADVICE)
+        self.path = find_file(who, path, root, ADVICE)
         self.min_count, self.context = min_count, context
         self.known: list[str] = []
 
@@ -59,7 +62,7 @@ class Text(PackedFile):
 
 
 class TextParsing(Parsing):
-    """The parsing of a text into packed arrays. In one process: 100 MB take a second, and unzipping as long."""
+    """The parsing of a text into packed arrays. By threads; unzipping 100 MB takes a second."""
 
     source: Text
     kind, options = "Text", ("min_count", "context", "known")
@@ -67,16 +70,21 @@ class TextParsing(Parsing):
 
     def parse(self, tell: Tell) -> Parsed:
         """Parse the text. Raises DataError, MemoryShortError."""
-        self.compile("text")
-        table = WordTable()
-        raw: list[np.ndarray] = []
-        for content in self.contents(self.begin()):
-            raw += table.read(np.frombuffer(content, np.uint8))
-            self.check_memory(sum(numbers.nbytes for numbers in raw))
+        require("pyarrow", "hogwild.data.Text", "pyarrow", "sparse")
+        places: dict[bytes, int] = defaultdict(count().__next__)  # in order of first appearance
+        parts, line_ends = list[np.ndarray](), list[np.ndarray]()
+        for words_in, ends in in_threads(_words_in, self._parts()):
+            numbers = np.array([places[word] for word in words_in.dictionary.to_pylist()], np.int32)
+            parts.append(numbers[numpy_of(words_in.indices)])
+            line_ends.append(ends)
+            self.check_memory(sum(part.nbytes for part in parts))
             tell(*self.text.progress)
-        left_out, rank, words = self._vocabulary(table)
-        counts = np.bincount(rank[rank >= 0], table.counts[rank >= 0], minlength=len(words)).astype(np.int64)
-        tokens, starts = _encoded(raw, rank, int(counts.sum()))
+        many = np.zeros(len(places), np.int64)
+        for part in parts:
+            many += np.bincount(part, minlength=len(many))
+        left_out, rank, words = self._vocabulary([*places], many)
+        counts = np.bincount(rank[rank >= 0], many[rank >= 0], minlength=len(words)).astype(np.int64)
+        tokens, starts = _encoded(parts, line_ends, rank, int(counts.sum()))
         if self.like is not None:
             counts = self.like.arrays()["counts"]
         arrays = {"tokens": tokens, "starts": starts, "counts": counts}
@@ -84,13 +92,23 @@ class TextParsing(Parsing):
         notes = tuple(f"{many:,} {why} are left out" for why, many in left_out.items())
         return Parsed(Packed.of(self.what, "tokens", arrays, sizes, {"words": words}), left_out, notes)
 
-    def _vocabulary(self, table: "WordTable") -> tuple[dict[str, int], np.ndarray, list[str]]:
+    def _parts(self) -> Iterator[bytes]:
+        """Yield the text in parts, which end with a line or, in a long line, with a word."""
+        for content in self.contents(self.begin()):
+            begin = 0
+            while begin < len(content):
+                end = content.find(b" ", begin + text_file.LINES) + 1 or len(content)
+                yield content[begin:end]
+                begin = end
+
+    def _vocabulary(
+        self, words_as_bytes: list[bytes], counts: np.ndarray
+    ) -> tuple[dict[str, int], np.ndarray, list[str]]:
         """Return (counts of words left out, by reason; rank (entries,) int32 of each word, -1: left out; the words)."""
-        counts = table.counts
-        found = [_decoded(word) for word in table]
+        found = [_decoded(word) for word in words_as_bytes]
         broken = [entry for entry, word in enumerate(found) if word is None]
         if broken and self.on_bad_line != "skip":
-            raise self._not_text([*table][broken[0]])
+            raise self._not_text(words_as_bytes[broken[0]])
         rank, good = np.full(len(counts), -1, np.int32), np.ones(len(counts), bool)
         good[broken] = False
         left_out = {"words that are not UTF-8": int(counts[broken].sum())} if broken else {}
@@ -110,11 +128,10 @@ class TextParsing(Parsing):
             words += [word for word in self.source.known if word in known]
             left_out[f"words rarer than min_count {self.source.min_count}"] = int(counts[good & (rank < 0)].sum())
         if not (rank >= 0).any():
-            raise self._no_words(table, found)
+            raise self._no_words(found, counts)
         return {why: many for why, many in left_out.items() if many}, rank, words
 
-    def _no_words(self, table: "WordTable", found: list[str | None]) -> DataError:
-        counts = table.counts
+    def _no_words(self, found: list[str | None], counts: np.ndarray) -> DataError:
         if self.like is not None:
             rule = "none of its words is in the training data"
         else:
@@ -134,72 +151,38 @@ class TextParsing(Parsing):
         )
 
 
-class WordTable:
-    """The distinct words of a text with their counts, in order of first appearance. It grows. An iteration yields the
-    words."""
+def _words_in(content: bytes) -> tuple[Any, np.ndarray]:
+    """Return the words of a part of the text, runs of bytes above the space, as an arrow dictionary, and how many of
+    them stand before each line end (L,)."""
+    import pyarrow
 
-    def __init__(self) -> None:
-        self._sizes = np.zeros(2, np.int64)
-        self._keys, self._ends = np.empty(FIRST_WORDS, np.uint64), np.empty(FIRST_WORDS, np.int64)
-        self._pool = np.empty(FIRST_BYTES, np.uint8)
-        self._slots = np.full(SPACIOUS * FIRST_WORDS, -1, np.int32)
-        self._counts = np.zeros(FIRST_WORDS, np.int64)
-
-    def __len__(self) -> int:
-        return int(self._sizes[0])
-
-    def __iter__(self) -> Iterator[bytes]:
-        content = self._pool[: self._sizes[1]].tobytes()
-        return (content[begin:end] for begin, end in pairwise([0, *self._ends[: len(self)].tolist()]))
-
-    @property
-    def counts(self) -> np.ndarray:
-        """The counts (entries,) int64."""
-        return self._counts[: len(self)]
-
-    def read(self, content: np.ndarray) -> Iterator[np.ndarray]:
-        """Add the words of complete lines; yield their numbers (n,) int32, -1 at line ends, in parts."""
-        from hogwild.kernels.parsing.tokens import number
-
-        at, raw = 0, np.empty(AT_ONCE, np.int32)
-        while at < len(content):
-            before = at
-            known = self._slots, self._keys, self._ends, self._pool, self._sizes
-            at, written = number(content, at, *known, self._counts, raw)
-            yield raw[:written].copy()
-            if at < len(content) and written < len(raw):
-                self._grow(len(content) - before)
-
-    def _grow(self, longest: int) -> None:
-        """Make room for twice as many words, or for any next word, of at most `longest` bytes."""
-        from hogwild.kernels.parsing.tokens import fill_slots
-
-        entries, used = self._sizes.tolist()
-        if entries == len(self._keys):
-            self._keys, self._ends, self._counts = (
-                np.concatenate([array, np.zeros_like(array)]) for array in (self._keys, self._ends, self._counts)
-            )
-            self._slots = np.full(SPACIOUS * len(self._keys), -1, np.int32)
-            fill_slots(self._keys, entries, self._slots)
-        else:
-            more = np.empty(max(len(self._pool), longest), np.uint8)
-            self._pool = np.concatenate([self._pool[:used], more])
+    text = np.frombuffer(content, np.uint8)
+    is_letter = text >= len(SEPARATORS)
+    edges = np.flatnonzero(np.diff(is_letter, prepend=False, append=False))
+    begins, ends = edges[::2], edges[1::2]
+    buffers = begins_of(ends - begins).astype(np.int32), content.translate(None, SEPARATORS)
+    words = pyarrow.Array.from_buffers(pyarrow.binary(), len(begins), [None, *map(pyarrow.py_buffer, buffers)])
+    return words.dictionary_encode(), np.searchsorted(begins, np.flatnonzero(text == ord("\n")))
 
 
-def _encoded(raw: list[np.ndarray], rank: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (tokens (count,) int32, starts (S+1,) int64). Frees each part of `raw` after encoding it."""
-    from hogwild.kernels.parsing.tokens import LINE_END, encode
-
-    line_ends = sum(int((numbers == LINE_END).sum()) for numbers in raw)
-    tokens, starts = np.empty(count, np.int32), np.zeros(line_ends + count // LONGEST + 2, np.int64)
-    at = sentences = 0
-    for place, numbers in enumerate(raw):
-        at, sentences = encode(numbers, rank, LONGEST, tokens, at, starts, sentences)
-        raw[place] = numbers[:0]
-    if at > starts[sentences]:
-        sentences += 1
-        starts[sentences] = at
-    return tokens, starts[: sentences + 1].copy()
+def _encoded(
+    parts: list[np.ndarray], line_ends: list[np.ndarray], rank: np.ndarray, many: int
+) -> tuple[np.ndarray, ...]:
+    """Return (tokens (many,) int32, starts (S+1,) int64) of the parts of a text, without the words of rank -1. Frees
+    each part after encoding it."""
+    tokens, bounds, at = np.empty(many, np.int32), [np.zeros(1, np.int64)], 0
+    while parts:
+        numbers, ends = rank[parts.pop(0)], line_ends.pop(0)
+        is_kept = numbers >= 0
+        if len(ends):
+            bounds.append(at + begins_of(is_kept)[ends])
+        kept = numbers[is_kept]
+        tokens[at : at + len(kept)] = kept
+        at += len(kept)
+    lines = np.unique(np.append(np.concatenate(bounds), at))
+    pieces = -(-np.diff(lines) // LONGEST)  # of each line
+    numbers = np.arange(pieces.sum()) - np.repeat(begins_of(pieces)[:-1], pieces)
+    return tokens, np.append(np.repeat(lines[:-1], pieces) + LONGEST * numbers, at)
 
 
 def _decoded(word: bytes) -> str | None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from hogwild.data import text as text_module
-from hogwild.data.text import Text, WordTable
+from hogwild.data import text_file
+from hogwild.data.text import Text
 from hogwild.data.text_parsing.parsing import Parsed, Parsing
 from hogwild.data.word_pairs import WordPairs
 from hogwild.errors import DataError, NotFoundError, UsageError
@@ -19,8 +19,6 @@ from hogwild.feeds.packed import Packed, TokenFeed
 from hogwild.feeds.sample_order import InMemory
 from hogwild.models.skipgram import SkipGram
 from hogwild.scheduling.batch_plan import BatchPlan
-
-pytest.importorskip("numba", reason="texts are parsed by compiled code: pip install 'hogwild[sparse]'")
 
 
 class Here:
@@ -67,10 +65,7 @@ def random_lines(seed: int, count: int = 300) -> list[str]:
 def test_words_are_numbered_by_frequency_and_rare_ones_are_as_if_they_were_not_there(
     write: Callable[..., Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # So little room at first, and so few numbers at once, that everything grows and stops in between.
-    monkeypatch.setattr(text_module, "FIRST_WORDS", 4)
-    monkeypatch.setattr(text_module, "FIRST_BYTES", 8)
-    monkeypatch.setattr(text_module, "AT_ONCE", 100)
+    monkeypatch.setattr(text_file, "LINES", 50)  # a line is longer than a part
     lines = random_lines(1)
     packed = Text(write("\n".join(lines), name), min_count=3).pack(reader := Here())
     counts = Counter(word for line in lines for word in line.split())
@@ -85,32 +80,22 @@ def test_words_are_numbered_by_frequency_and_rare_ones_are_as_if_they_were_not_t
     assert f"{sum(counts.values()) - packed.samples:,} words rarer than min_count 3" in told
 
 
-def test_a_text_of_one_line_is_cut_after_ten_thousand_words(write: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("part", [4 << 20, 100])
+def test_a_text_of_one_line_is_cut_after_ten_thousand_words(
+    write: Callable[..., Path], part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_file, "LINES", part)
     words = ["a", "b", "c"] * 7000
     packed = Text(write(" ".join(words))).pack(Here())
     assert packed.arrays()["starts"].tolist() == [0, 10_000, 20_000, 21_000]
     assert [word for sentence in sentences(packed) for word in sentence] == words
+    packed = Text(write("\n".join(["rare", " ".join(words[:10_000]), "", " ".join(words[:10_001]), "a"]))).pack(Here())
+    assert packed.arrays()["starts"].tolist() == [0, 10_000, 20_000, 20_001, 20_002]
 
 
 def test_white_space_and_control_characters_stand_between_words(write: Callable[..., Path]) -> None:
     packed = Text(write("\ufeffa\tb\x0b c\r\n\r\n \na\x00b  "), min_count=1).pack(Here())
     assert sentences(packed) == [["a", "b", "c"], ["a", "b"]]
-
-
-def test_two_words_of_one_hash_stay_two() -> None:
-    from hogwild.kernels.parsing.tokens import fill_slots
-
-    def read(table: WordTable, word: bytes) -> list[int]:
-        return [int(number) for part in table.read(np.frombuffer(word, np.uint8)) for number in part]
-
-    other, table = WordTable(), WordTable()
-    read(other, b"xy")
-    assert read(table, b"ab xyz") == [0, 1]
-    table._keys[:2] = other._keys[0]  # as if "ab" and "xyz" had the hash of "xy"
-    table._slots[:] = -1
-    fill_slots(table._keys, 2, table._slots)
-    assert read(table, b"xy xy") == [2, 2]
-    assert [*table] == [b"ab", b"xyz", b"xy"]
 
 
 def test_validation_text_is_written_in_the_words_of_the_training_data(write: Callable[..., Path]) -> None:

@@ -126,7 +126,7 @@ def test_a_change_of_any_kernel_s_source_makes_another_folder_in_sub_folders_too
     monkeypatch.setattr(compiling, "__file__", str(kernels / "compiling.py"))
     fingerprints = [compiling.fingerprint()]
     assert compiling.fingerprint() == fingerprints[0]
-    for name in ("linear.py", "parsing/tokens.py"):
+    for name in ("linear.py", "parsing/lines.py"):
         with (kernels / name).open("a") as source:
             source.write("# changed\n")
         fingerprints.append(compiling.fingerprint())

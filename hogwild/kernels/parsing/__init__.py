@@ -1,1 +1,1 @@
-"""Compiled kernels that parse text and number ids."""
+"""Compiled kernels that parse rows of libsvm."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hogwild.kernels.compiling import KernelCache
-from hogwild.kernels.parsing import lines, ordering, tokens
+from hogwild.kernels.parsing import lines, ordering
 from hogwild.kernels.parsing.found import FOUND
 
 log = logging.getLogger(__name__)
@@ -53,11 +53,4 @@ def _libsvm() -> None:
     )  # fmt: skip
 
 
-def _running_text() -> None:
-    slots, keys = np.full(2, -1, np.int32), np.zeros(1, np.uint64)
-    tokens.fill_slots(keys, 0, slots)
-    tokens.number(_text(), 0, slots, keys, _longs(1), np.zeros(1, np.uint8), _longs(2), _longs(1), _ints(0))
-    tokens.encode(_ints(0), _ints(1), 1, _ints(1), 0, _longs(1), 0)
-
-
-RUNS: dict[str, Callable[[], None]] = {"libsvm": _libsvm, "text": _running_text}
+RUNS: dict[str, Callable[[], None]] = {"libsvm": _libsvm}
