@@ -117,7 +117,7 @@ class StackRequest:
         return self.awaited <= self.settled or self.is_done or now >= self.until_s
 
     def blocked(self) -> Blocked:
-        """Return `in CALL at PLACE, system call NAME` per process, as far as known."""
+        """Return `in CALL at PLACE, in the kernel's FUNCTION` per process, as far as known."""
         kernel, python = dict(self.kernel), dict(self.python)
         return {pid: ", ".join(filter(None, (python.get(pid), words))) for pid, words in kernel.items()}
 
