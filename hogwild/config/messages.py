@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import chain
 from typing import Any, get_args, get_origin
 
 from pydantic import Tag, ValidationError
@@ -14,7 +15,7 @@ from hogwild.config.rules import JobFinding, show
 from hogwild.config.schedules import SCHEDULES
 from hogwild.config.schema import Job
 from hogwild.config.strict_yaml import Path, dotted
-from hogwild.errors import did_you_mean, nearest
+from hogwild.errors import nearest
 from hogwild.metrics import catalog
 
 _BOUNDS = {
@@ -42,7 +43,6 @@ _CODES = {  # for errors other than unknown keys, types, bounds, and our own rul
     "finite_number": "config/not-finite",
 }
 _OPTIONS = ("resume", "run_dir", "data_dir", "profile", "dry_run", "no_progress")
-_ON = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 
 
 def schema_findings(error: ValidationError) -> Iterator[JobFinding]:
@@ -97,14 +97,10 @@ def _own_rule(context: Mapping[str, Any], value: Any, path: Path) -> str:
     at = context["at"]
     if at and isinstance(value, Mapping):
         value = value.get(at)
+    paths = synonyms.class_paths(str(path[0]), str(value)) if path[-1] == "class_path" else []
     words = [word.strip(",") for word in str(context["message"]).split()]
-    close = did_you_mean(value, words) if isinstance(value, str) and len(value) > 2 else ""
-    if path[-1] == "class_path" and (paths := synonyms.class_paths(str(path[0]), str(value))):
-        close = f"; write {' or '.join(paths)}"
-    elif word := synonyms.word_for(value, words):
-        close = f"; write {word}"
-    is_switch = isinstance(value, str) and "true" in words and value.lower() in _ON
-    return f"{context['message']}, got {show(value)}{f'; write {_ON[value.lower()]}' if is_switch else close}"
+    close = f"; write {' or '.join(paths)}" if paths else synonyms.close_word(value, words)
+    return f"{context['message']}, got {show(value)}{close}"
 
 
 def _one_of(allowed: list[str], value: Any) -> str:
@@ -116,8 +112,8 @@ def _one_of(allowed: list[str], value: Any) -> str:
 
 
 def _what_to_write(kind: str, value: Any) -> str:
-    if kind == "bool_type" and isinstance(value, str) and value.lower() in _ON:
-        return f"; write {_ON[value.lower()]}"
+    if kind == "bool_type":
+        return synonyms.close_word(value, ["true", "false"])
     if kind == "int_type" and isinstance(value, float) and value.is_integer():
         return f"; write {int(value)}"
     if kind in ("int_type", "float_type") and isinstance(value, str) and re.fullmatch(r"[-+.0-9eE]+", value):
@@ -168,44 +164,40 @@ def _meant(detail: ErrorDetails) -> list[Path]:
     before elsewhere; then similar ones."""
     path, allowed = _path(detail), _allowed(detail)
     here, key = path[:-1], str(path[-1])
-    by_class = "class_path" if "class_path" in allowed else "name"
-    if (own := synonyms.CLASS_KEYS.get(key.lower(), "").replace("class_path", by_class)) in allowed:
-        return [(*here, own)]
-    if close := nearest(key, allowed, most=1, cutoff=0.8):
-        return [(*here, close[0])]
+    if own := synonyms.meanings(key, allowed) or nearest(key, allowed, most=1, cutoff=0.8):
+        return [(*here, own[0])]
     if elsewhere := homes(key):
         elsewhere = [one for one in elsewhere if one != path]  # as in another lr_schedule
-        apart = [one for one in elsewhere if one[0] != path[0]]
-        return [one for one in elsewhere if one[:-1] == here] or apart or elsewhere
+        return [one for one in elsewhere if one[:-1] == here] or elsewhere
     if close := nearest(key, allowed, most=1, cutoff=0.65):
         return [(*here, close[0])]
     return homes(close[0]) if (close := nearest(key, _fields_by_name(), most=1, cutoff=0.8)) else []
 
 
 def homes(name: str) -> list[Path]:
-    """Return the fields of a job that someone who wrote `name` may mean, by their own last name or another's."""
+    """Return the fields of a job that someone who wrote `name` may mean: by their whole or their last name, or by
+    another word."""
     name = name.replace("-", "_").lower()
+    if ".init_args." in name:
+        return [tuple(name.split("."))]
     fields = _fields_by_name()
-    if "." in name:
-        known = [path for paths in fields.values() for path in paths if dotted(path) == name]
-        return known or ([tuple(name.split("."))] if ".init_args." in name else [])
-    if found := synonyms.FIELDS.get(name):
-        return [tuple(path.split(".")) for path in found]
-    return fields.get(name) or [
-        (section, "init_args", name)
-        for section, table in (("optimizer", torch_arguments.OPTIMIZERS), ("loss", torch_arguments.LOSSES))
-        if any(name in (arguments or ()) for arguments in table.values())
-    ]
+    return fields.get(name) or [fields[one][0] for one in synonyms.meanings(name, fields)]
 
 
 @cache
 def _fields_by_name() -> dict[str, list[Path]]:
-    """Return the paths of all fields by last name, except those that any section has and those in lists."""
+    """Return the paths of all fields by whole and by last name, except fields that any section has and those in lists;
+    with the arguments of torch's optimizers and losses that have no field's name."""
     found: dict[str, list[Path]] = {}
-    for path in _fields_of(Job, ()):
+    for path in dict.fromkeys(_fields_of(Job, ())):
         if path[-1] not in ("name", "class_path", "init_args", "version"):
-            found.setdefault(str(path[-1]), []).append(path)
-    return {name: list(dict.fromkeys(paths)) for name, paths in found.items()}
+            for name in {dotted(path), str(path[-1])}:
+                found.setdefault(name, []).append(path)
+    for section, table in (("optimizer", torch_arguments.OPTIMIZERS), ("loss", torch_arguments.LOSSES)):
+        for name in chain(*(arguments or () for arguments in table.values())):
+            path = (section, "init_args", name)
+            found.setdefault(dotted(path), found.setdefault(name, [path]))
+    return found
 
 
 def _fields_of(section: type[Section], above: Path) -> Iterator[Path]:

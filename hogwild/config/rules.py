@@ -219,8 +219,8 @@ def _arguments(path: Path, name: str, known: Arguments, init_args: Mapping[str, 
         elif argument in _FOR_ALL and argument not in known and argument in torch_arguments.OPTIMIZERS.get(name, ()):
             yield JobFinding(here, _FOR_ALL[argument], True, "config/unknown-argument")
         elif argument not in known:
-            meant = synonyms.ARGUMENTS.get(str(argument).lower())
-            close = f"; did you mean '{meant}'?" if meant in known else did_you_mean(argument, known)
+            meant = synonyms.meanings(argument, [f"optimizer.init_args.{one}" for one in known])
+            close = f"; did you mean '{meant[0].rpartition('.')[2]}'?" if meant else did_you_mean(argument, known)
             words = f"unknown argument of {name}{close} (allowed: {', '.join(known)})"
             yield JobFinding(here, words, True, "config/unknown-argument")
         elif rule := broken_rule(known[argument], value):
