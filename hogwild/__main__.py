@@ -27,6 +27,7 @@ NEEDED = [
 
 def main() -> NoReturn:
     """Run the command that `sys.argv` names and exit with its status."""
+    _speak_utf8()
     statuses: list[int] = []
     atexit.register(_leave, statuses)  # registered first, so called last
     note_signals()
@@ -38,6 +39,16 @@ def main() -> NoReturn:
 
     statuses.append(run(sys.argv[1:]))
     sys.exit(statuses[0])
+
+
+def _speak_utf8() -> None:
+    """Start this command again in Python's UTF-8 mode where names of files are ASCII (a POSIX locale with
+    PYTHONUTF8=0): there a job file could name no path and an argument no value beyond ASCII. The standard streams stay
+    ASCII with escapes, as the terminal's locale says."""
+    if sys.getfilesystemencoding() == "ascii" and sys.executable:
+        os.environ["PYTHONUTF8"] = "1"
+        os.environ.setdefault("PYTHONIOENCODING", "ascii:backslashreplace")
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
 def _require_packages() -> None:

@@ -7,6 +7,7 @@ it.
 
 torch is imported with the first region, not with this module: the workers' protocol is tested without torch."""
 
+import errno
 import mmap
 import os
 import warnings
@@ -75,8 +76,10 @@ class Region:
             mmap.mmap(descriptor, nbytes).close()
         except OSError as error:
             os.close(descriptor)
+            limit = "; the limit on the size of files holds for it: ulimit -f" if error.errno == errno.EFBIG else ""
             raise MemoryShortError(
-                f"cannot allocate {size(nbytes)} of shared memory for {name}: {error}", code="run/shm-full"
+                f"cannot allocate {size(nbytes)} of shared memory for {name}: {error.strerror}{limit}",
+                code="run/shm-full",
             ) from error
         return cls(descriptor, nbytes)
 

@@ -154,7 +154,7 @@ def test_what_the_system_refuses_is_the_same_error_and_leaves_no_descriptor() ->
     allocated, mapped, leaked = in_a_process(REFUSALS).splitlines()
     assert allocated.startswith("cannot allocate 256 MiB of shared memory for large: ")
     assert mapped.startswith("cannot allocate 256 MiB of shared memory for large: ")
-    assert allocated.endswith("| 1")
+    assert allocated.endswith("File too large; the limit on the size of files holds for it: ulimit -f | 1")
     assert mapped.endswith("| 1")
     assert leaked == "0"
 

@@ -27,11 +27,11 @@ def test_names_beyond_ascii_end_no_command_that_would_end_well(
 ) -> None:
     folder = tmp_path / "größe"
     folder.mkdir()
-    (folder / "table.csv").write_text("größe,höhe,preis€\n" + "1,2,3\n4,5,7\n" * 20, encoding="utf-8")
+    (folder / "maße.csv").write_text("größe,höhe,preis€\n" + "1,2,3\n4,5,7\n" * 20, encoding="utf-8")
     (folder / "printing.py").write_text(PRINTING, encoding="utf-8")
-    train = {"class_path": "hogwild.data.Csv", "init_args": {"path": "table.csv", "target": "preis€"}}
+    train = {"class_path": "hogwild.data.Csv", "init_args": {"path": "maße.csv", "target": "preis€"}}
     described = {
-        "name": "größe→",
+        "name": "x",
         "model": {**linear(2, 1), "class_path": "printing.Printing"},
         "loss": {"class_path": "torch.nn.MSELoss"},
         "data": {"train": train, "val": {"fraction": 0.2}, "batch_size": 4},
@@ -41,9 +41,9 @@ def test_names_beyond_ascii_end_no_command_that_would_end_well(
     (folder / "job.yaml").write_text(json.dumps(described))
     run = folder / "läuft"
     for arguments in (
-        ("train", "job.yaml", "--run-dir", "läuft"),
+        ("train", "job.yaml", "--run-dir", "läuft", "name=größe→"),
         ("train", "--resume", "läuft", "train.epochs=3"),
-        ("predict", "läuft", "table.csv", "--out", "läuft.csv"),
+        ("predict", "läuft", "maße.csv", "--out", "läuft.csv"),
         ("report", "läuft"),
         ("status", "läuft"),
     ):
