@@ -107,6 +107,9 @@ def test_the_updates_of_the_window_are_in_the_trace_with_their_phases(profile: P
     phases = ["bookkeeping", *IN_AN_UPDATE, "wait"]
     assert ranges(tmp_path) == [name for update in range(5, 10) for name in (f"update {update}", *phases)]
     assert sum(event["name"] == "aten::mul" for event in events(tmp_path)) == 5 * len(IN_AN_UPDATE)
+    assert f" {5 * len(IN_AN_UPDATE)}  " in next(
+        line for line in (tmp_path / "worker-0.operators.txt").read_text().splitlines() if "aten::mul" in line
+    )
 
 
 def test_an_update_goes_around_its_phases_and_not_around_the_waiting(profile: Profile, tmp_path: Path) -> None:
@@ -119,11 +122,11 @@ def test_an_update_goes_around_its_phases_and_not_around_the_waiting(profile: Pr
 
 def test_phases_are_timed_on_as_many_later_updates_without_the_profiler(profile: Profile, tmp_path: Path) -> None:
     train(profile, 10 + SETTLING + 5)
-    assert (len(record(tmp_path).traced), len(record(tmp_path).timed)) == (5, 0)
+    assert ranges(tmp_path).count("apply") == 5 and record(tmp_path).timed == []
     train(profile, 1, 10 + SETTLING + 5)
     found = record(tmp_path)
     assert found.is_complete and found.pid == os.getpid()
-    assert [set(update) for update in (*found.traced, *found.timed)] == [set(PHASES)] * 10
+    assert [set(update) for update in found.timed] == [set(PHASES)] * 5
     assert not list(tmp_path.glob(".tmp-*"))
 
 
@@ -139,16 +142,16 @@ def test_a_worker_that_leaves_in_its_window_leaves_what_it_has(profile: Profile,
     profile.enter("forward")
     profile.close()
     profile.close()
-    assert len(record(tmp_path).traced) == 3 and not record(tmp_path).is_complete
-    assert "update 8" in ranges(tmp_path)
+    assert record(tmp_path).timed == [] and not record(tmp_path).is_complete
+    assert ranges(tmp_path)[-3:] == ["update 8", "bookkeeping", "forward"]
     train(profile, 30, 9)
-    assert len(record(tmp_path).traced) == 3  # it is over
+    assert record(tmp_path).timed == []  # it is over
 
 
 def test_a_worker_that_leaves_while_it_is_timed_keeps_both(profile: Profile, tmp_path: Path) -> None:
     train(profile, 10 + SETTLING + 2)
     profile.close()
-    assert (len(record(tmp_path).traced), len(record(tmp_path).timed)) == (5, 2)
+    assert ranges(tmp_path).count("apply") == 5 and len(record(tmp_path).timed) == 2
 
 
 def test_a_worker_that_is_killed_in_its_window_leaves_the_note_that_it_came_there(
@@ -216,50 +219,21 @@ def profiled(job: Ended) -> Path:
     return job.run_dir / "profile"
 
 
-def of_updates(whole: dict[str, Any], pid: int, name: str) -> dict[str, Any]:
-    (found,) = (e for e in whole["traceEvents"] if (e["name"], e["pid"], e.get("ph")) == (name, pid, "X"))
-    return found
-
-
-def test_two_workers_leave_a_trace_each_and_one_of_both(ended: dict[str, Ended]) -> None:
+def test_two_workers_leave_a_trace_and_their_operators_each(ended: dict[str, Ended]) -> None:
     job = ended["two"]
     assert job.status == 0 and not job.left_behind
-    pids = {event["worker"]: event["pid"] for event in job.events("spawn")}
-    whole = json.loads((profiled(job) / "merged.json").read_text())
-    named = {e["pid"]: e["args"]["name"] for e in whole["traceEvents"] if e["name"] == "process_name"}
-    assert {pid: named[pid] for pid in pids.values()} == {pids[0]: "worker 0", pids[1]: "worker 1"}
-    for worker, pid in pids.items():
-        own = json.loads((profiled(job) / f"worker-{worker}.json").read_text())["traceEvents"]
-        operations = [event["name"] for event in own if event.get("cat") == "cpu_op"]
-        assert operations.count("aten::addmm") == 2 * LENGTH  # two layers
-        merged = [e["name"] for e in whole["traceEvents"] if e["pid"] == pid and e.get("cat") == "cpu_op"]
-        assert sorted(merged) == sorted(operations)
-
-
-def test_what_workers_did_at_the_same_time_lies_side_by_side_in_the_merged_trace(ended: dict[str, Ended]) -> None:
-    whole = json.loads((profiled(ended["two"]) / "merged.json").read_text())
-    pids = [event["pid"] for event in ended["two"].events("spawn")]
-    for number in range(5, 10):
-        one, other = (of_updates(whole, pid, f"update {number}") for pid in pids)
-        assert one["ts"] < other["ts"] + other["dur"] and other["ts"] < one["ts"] + one["dur"]
-
-
-def test_arrows_lead_from_forward_to_backward_of_the_same_worker(ended: dict[str, Ended]) -> None:
-    whole = json.loads((profiled(ended["two"]) / "merged.json").read_text())
-    ends: dict[int, list[tuple[str, int]]] = {}
-    for event in whole["traceEvents"]:
-        if event.get("cat") == "fwdbwd":
-            ends.setdefault(event["id"], []).append((event["ph"], event["pid"]))
-    assert ends
-    for pair in ends.values():
-        assert sorted(kind for kind, _ in pair) == ["f", "s"] and len({pid for _, pid in pair}) == 1
+    for event in job.events("spawn"):
+        own = json.loads((profiled(job) / f"worker-{event['worker']}.json").read_text())["traceEvents"]
+        operations = [(one["name"], one["pid"]) for one in own if one.get("cat") == "cpu_op"]
+        assert operations.count(("aten::addmm", event["pid"])) == 2 * LENGTH  # two layers
+        assert "aten::addmm" in (profiled(job) / f"worker-{event['worker']}.operators.txt").read_text()
 
 
 def test_every_phase_of_a_workers_update_is_told(ended: dict[str, Ended]) -> None:
     for worker in range(2):
         found = read_phases(profiled(ended["two"]), worker)
         assert found is not None and found.is_complete
-        for update in (*found.traced, *found.timed):
+        for update in found.timed:
             assert set(IN_AN_UPDATE) <= set(update) <= set(PHASES)
 
 
@@ -269,28 +243,27 @@ def test_the_table_is_shown_at_the_end_and_kept(ended: dict[str, Ended]) -> None
     assert table in job.stderr and "phases of an update" not in job.stdout
     for words in (*PHASES.values(), "worker 0", "worker 1", "all", "updates 20 to 24"):
         assert words in table
-    assert "note:" not in table and "*" not in table
+    assert "note:" not in table
 
 
-def test_a_worker_killed_in_its_window_is_named_and_the_other_is_merged(ended: dict[str, Ended]) -> None:
+def test_a_worker_killed_in_its_window_is_named_and_the_other_is_told(ended: dict[str, Ended]) -> None:
     job = ended["killed"]
     (gone,) = (event["worker"] for event in job.events("exit") if "SIGKILL" in event["how"])
     assert job.status == 0
-    assert f"note: worker {gone} is missing: it entered the window, and wrote no trace" in job.stderr
-    whole = json.loads((profiled(job) / "merged.json").read_text())
-    assert {e["args"]["name"] for e in whole["traceEvents"] if e["name"] == "process_name"} == {f"worker {1 - gone}"}
+    assert f"note: of worker {gone} 0 of 5 updates were timed" in job.stderr
+    assert {file.name for file in profiled(job).glob("worker-?.json")} == {f"worker-{1 - gone}.json"}
     assert f"worker {1 - gone}" in (profiled(job) / "phases.txt").read_text().splitlines()[1]
 
 
 def test_a_job_inside_the_parent_is_recorded_too(ended: dict[str, Ended]) -> None:
     found = read_phases(profiled(ended["inline"]), 0)
     assert found is not None and found.is_complete and len(found.timed) == LENGTH
-    assert "update 9" in (profiled(ended["inline"]) / "merged.json").read_text()
+    assert "update 9" in (profiled(ended["inline"]) / "worker-0.json").read_text()
 
 
 def test_a_job_that_ends_in_the_window_shows_what_there_is(ended: dict[str, Ended]) -> None:
-    assert "note: of worker 0 3 of 5 updates were traced" in ended["short"].stderr
-    assert "* with the profiler running" in ended["short"].stderr
+    assert "note: of worker 0 0 of 5 updates were timed" in ended["short"].stderr
+    assert "update 7" in (profiled(ended["short"]) / "worker-0.json").read_text()
 
 
 def test_a_window_the_job_never_reaches_is_said_at_the_end(ended: dict[str, Ended]) -> None:

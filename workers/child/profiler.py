@@ -13,6 +13,8 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from typing import Any
 from hogwild.monitoring.profile_report import PAUSE, SETTLING, PhaseRecord, Window, phases_name, read_phases, trace_name
 
 BOOKKEEPING, WAIT = "bookkeeping", "wait"
+OPERATORS = 30  # in worker-K.operators.txt
 BETWEEN = (WAIT, PAUSE)  # phases outside an update
 
 
@@ -76,11 +79,10 @@ class Stopwatch:
         self._phase = ""
 
 
-class Tracer(Stopwatch):
-    """A stopwatch with torch.profiler running: each operation, phase and update is an event of the trace."""
+class Tracer:
+    """torch's profiler: each operation, phase and update is an event of the trace."""
 
     def __init__(self) -> None:
-        super().__init__()
         import torch  # only here: without --profile this module needs no torch
 
         self._torch_profiler = torch.autograd.profiler
@@ -92,22 +94,22 @@ class Tracer(Stopwatch):
 
     def start_update(self, number: int) -> None:
         self._end_ranges(0)
-        super().start_update(number)
         self._open(f"update {number}")
         self._open(BOOKKEEPING)
 
     def enter(self, phase: str) -> None:
         self._end_ranges(0 if phase in BETWEEN else 1)  # the event of the update stays open around its phases
-        super().enter(phase)
         self._open(phase)
 
     def save(self, file: Path) -> None:
-        """Stop recording and write the Chrome trace; only once. Raises OSError."""
+        """Stop recording and write the Chrome trace and the operators; only once. Raises OSError."""
         self._end_ranges(0)
         self._profiler.__exit__(None, None, None)
         aside = file.with_name(f".tmp-{file.name}")
         self._profiler.export_chrome_trace(str(aside))
         aside.replace(file)
+        operators = self._profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=OPERATORS)
+        file.with_suffix(".operators.txt").write_text(operators, "utf-8")
 
     def _open(self, name: str) -> None:
         opened = self._torch_profiler.record_function(name)
@@ -137,9 +139,7 @@ class TorchProfile(Profile):
         self._worker = worker
         self._stage = ProfileStage.BEFORE
         self._left = 0  # calls until the stage ends; not by `number`, which skipped batches do not increase
-        self._watch: Stopwatch | None = None
-        self._traced: list[dict[str, int]] = []
-        self._timed: list[dict[str, int]] = []
+        self._watch: Tracer | Stopwatch | None = None
 
     def start_update(self, number: int) -> None:
         if self._stage is ProfileStage.OVER or (self._stage is ProfileStage.BEFORE and number < self._window.start):
@@ -155,16 +155,16 @@ class TorchProfile(Profile):
             self._watch.enter(phase)
 
     def close(self) -> None:
-        if self._watch is not None:
+        if isinstance(self._watch, Stopwatch):
             self._watch.break_off()
-            self._keep(is_complete=False)
+        self._keep()
         self._stage = ProfileStage.OVER
 
     def _go_on(self) -> None:
         """Save the records of this stage and enter the next one."""
-        if self._watch is not None:
+        if isinstance(self._watch, Stopwatch):
             self._watch.finish()
-            self._keep(is_complete=self._stage is ProfileStage.TIMED)
+        self._keep(is_complete=self._stage is ProfileStage.TIMED)
         self._stage = ProfileStage(self._stage.value + 1)
         length = self._window.stop - self._window.start
         if self._stage is ProfileStage.TRACED:
@@ -175,31 +175,30 @@ class TorchProfile(Profile):
         elif self._stage is ProfileStage.TIMED:
             self._left, self._watch = length, Stopwatch()
 
-    def _keep(self, *, is_complete: bool) -> None:
+    def _keep(self, *, is_complete: bool = False) -> None:
         watch, self._watch = self._watch, None
-        if isinstance(watch, Tracer):
-            self._traced = watch.updates
-            self._save(watch)
-        elif watch is not None:
-            self._timed = watch.updates
-        self._write(is_complete)
-
-    def _save(self, tracer: Tracer) -> None:
         file = self._folder / trace_name(self._worker)
-        try:
-            tracer.save(file)
-        except OSError as error:
-            print(f"profile: {file} cannot be written: {error}", file=sys.stderr)
+        if isinstance(watch, Tracer):
+            with _complaining(file):
+                watch.save(file)
+        elif watch is not None:
+            self._write(watch.updates, is_complete)
 
-    def _write(self, is_complete: bool = False) -> None:
-        record = PhaseRecord(self._worker, os.getpid(), self._traced, self._timed, is_complete)
+    def _write(self, timed: Sequence[dict[str, int]] = (), is_complete: bool = False) -> None:
+        record = PhaseRecord(self._worker, os.getpid(), timed, is_complete)
         file = self._folder / phases_name(self._worker)
         aside = file.with_name(f".tmp-{file.name}")
-        try:
+        with _complaining(file):
             aside.write_text(json.dumps(record.to_json()) + "\n", "utf-8")
             aside.replace(file)
-        except OSError as error:
-            print(f"profile: {file} cannot be written: {error}", file=sys.stderr)
+
+
+@contextmanager
+def _complaining(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        print(f"profile: {file} cannot be written: {error}", file=sys.stderr)
 
 
 def make_profile(asked: tuple[int, int, str] | None, worker: int) -> Profile:

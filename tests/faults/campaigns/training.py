@@ -198,6 +198,6 @@ def apply_share(kind: Kind, folder: Path) -> float | None:
     finally:
         job.destroy()
     records = [read_phases(job.run_dir / "profile", worker) for worker in (0, 1)]
-    updates = [times for record in records if record is not None for times in record.timed or record.traced]
+    updates = [times for record in records if record is not None for times in record.timed]
     busy = sum(time_ for times in updates for phase, time_ in times.items() if phase != "wait")
     return sum(times.get("apply", 0) for times in updates) / busy if busy else None
