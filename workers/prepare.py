@@ -20,7 +20,7 @@ from hogwild.job.checks import batch_of
 from hogwild.job.data import ring_spec_of
 from hogwild.job.parts import Parts
 from hogwild.job.source import Source
-from hogwild.job.update_choice import NO_GRID, order_of
+from hogwild.job.update_choice import NO_GRID
 from hogwild.parameters.exchange import COPIES
 from hogwild.parameters.structure_file import check_apart
 from hogwild.parameters.trial_step import trial_bytes
@@ -126,7 +126,7 @@ def share_data(
         elif source is not None:
             regions[f"data-{name}"], spec = _shared(source, f"data-{name}", channels_last)
             is_ordered = name == "val" or parts.meetings.grid is not None
-            splits[name] = DataSpec(spec, source.plan, "none" if is_ordered else order_of(job, parts.choice.update))
+            splits[name] = DataSpec(spec, source.plan, "none" if is_ordered else job.data.shuffle)
             source.tensors, source.resident, source.packed = (), None, None  # the shared copy is the only one
     sent = [("evaluate.metrics", parts.panel), ("data.transform", parts.transform), *rollouts]
     for what, thing in sent if procs else ():

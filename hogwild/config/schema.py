@@ -152,7 +152,8 @@ class Data(Section):
     )
     slot_bytes: Slots = Field(default="auto", description="Bytes per batch of streamed data; auto: measured.")
     shuffle: Literal["auto", "full", "chunked", "none"] = Field(
-        default="auto", description="full (auto): a new random order per epoch; chunked: random chunks, faster to read."
+        default="auto",
+        description="full (auto, but for texts): a new random order per epoch; chunked: random chunks, faster to read.",
     )
     lanes: Whole | None = Field(
         default=None, ge=1, description="For recurrent models: number of sequences that keep their state."

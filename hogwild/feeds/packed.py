@@ -126,14 +126,14 @@ class Packed:
         return is_csr and any(spec.name == WEIGHT for spec in self.spec.arrays)
 
     def feed(self, plan: EpochPlan, *, seed: int, order: str) -> Feed:
-        """Return a feed for autograd and evaluations. `order`: value of `data.shuffle`; auto is chunked here."""
+        """Return a feed for autograd and evaluations. `order`: value of `data.shuffle`."""
         return FEEDS[self.spec.form](self, plan, self.order(order, seed))
 
     def order(self, shuffle: str, seed: int) -> Order:
-        """Return the order of an epoch. By default neighbours stay together: kernels are limited by memory speed."""
-        kinder = "chunked" if self.spec.form == "csr" else "runs"
-        chosen = kinder if shuffle in ("auto", "chunked") else shuffle
-        return make_order(chosen, self.samples, seed=seed, row_bytes=self.nbytes // max(1, self.samples))
+        """Return the order of an epoch; auto is full, but a text stays in runs: its words are trained in sentences."""
+        if shuffle == "chunked" or (shuffle == "auto" and self.spec.form == "tokens"):
+            shuffle = "chunked" if self.spec.form == "csr" else "runs"
+        return make_order(shuffle, self.samples, seed=seed, row_bytes=self.nbytes // max(1, self.samples))
 
     def pick(self, rows: np.ndarray) -> Batch:
         """Return the samples `rows` (n,) int64 as one batch."""

@@ -159,12 +159,6 @@ def meetings(
     return _one_sided(model, packed, sides[0]) if sides and may_copy else Meetings()
 
 
-def order_of(job: Job, update: FusedUpdate | None) -> str:
-    """Return the order of an epoch outside of a grid: `data.shuffle`, or for its auto what is better for the update."""
-    is_drawn = update is not None and any(side.is_drawn for side in update.sides)
-    return "full" if is_drawn and job.data.shuffle == "auto" else job.data.shuffle
-
-
 def _one_sided(model: nn.Module, packed: "Packed", side: Side) -> Meetings:
     rows, width = _extent(model, side)
     counts = np.bincount(packed.arrays()[side.array].reshape(-1), minlength=rows)

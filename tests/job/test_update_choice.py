@@ -20,7 +20,7 @@ from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
 from hogwild.job.build import state_of
 from hogwild.job.packed_data import count_classes, pack, packs, require_fitting, sizes_for
-from hogwild.job.update_choice import NO_GRID, choose, grid_shape, meetings, options_set, order_of
+from hogwild.job.update_choice import NO_GRID, choose, grid_shape, meetings, options_set
 from hogwild.kernels.fused import Side
 from hogwild.optimizers import FTRL
 from hogwild.planning.device_placement import CPU
@@ -173,18 +173,13 @@ def test_the_smaller_side_is_copied_where_it_has_too_few_rows_to_keep_workers_ap
 
 
 @pytest.mark.parametrize(("items", "procs", "is_copied"), [(40, 2, True), (40, 1, False), (9000, 2, False)])
-def test_a_side_that_is_drawn_has_no_grid_and_its_pairs_come_in_random_order(
-    items: int, procs: int, is_copied: bool
-) -> None:
+def test_a_side_that_is_drawn_has_no_grid(items: int, procs: int, is_copied: bool) -> None:
     sides = TWO_SIDES[0], Side("item", ("item",), is_drawn=True)
     model, packed = Factors(9000, items, offer=Update(set(), sides)), ratings(9000, items)
     found = met(model, packed, procs=procs, train__exchange="delta")
     assert found.grid is None and bool(found.hot) == is_copied
     assert not met(model, packed, procs=procs).hot
     assert met(model, packed, procs=procs, shape=(2, 4, 2)).grid is not None, "a resumed run keeps its cells"
-    orders = [order_of(job(data__shuffle=asked), model.offer) for asked in ("auto", "chunked")]
-    assert orders == ["full", "chunked"]
-    assert order_of(job(), Update(set(), TWO_SIDES)) == order_of(job(), None) == "auto"
 
 
 @pytest.mark.parametrize(
