@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,13 +13,13 @@ import numpy as np
 
 from hogwild.data.file_kind import MARK
 from hogwild.data.input_rows import given_arguments
-from hogwild.data.locate import bad_argument, choice
+from hogwild.data.locate import bad_argument, choice, find_file, require
 from hogwild.data.text_file import TextFile, TextStream
-from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Piece, Tell, begins_of, find_text, shown
+from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Piece, Tell, begins_of, problem, shown
 from hogwild.data.threads import in_threads
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed, PackedSpec
-from hogwild.kernels.parsing.found import FOUND, ITEMS, LEAST, LINES, MOST, ROWS, UNSEEN
+from hogwild.kernels.fused import has_numba
 
 MOST_INDEX = 2**31 - 2
 PIECE = 1 << 18  # bytes of rows that are predicted at once
@@ -69,7 +70,9 @@ class LibSvm(PackedFile):
         advice = "It is your own file in libsvm format, one row per line: label index:value index:value …"
         source: Any = path  # also a TextStream, to predict
         self.stream = source if isinstance(source, TextStream) else None
-        self.path = source.path if isinstance(source, TextStream) else find_text(who, path, root, advice)
+        if self.stream is None and not has_numba():  # not imported where the file was parsed before
+            require("numba", who, "numba", "sparse")
+        self.path = self.stream.path if self.stream else find_file(who, path, root, advice)
         self.features, self.one_based, self.labels, self.normalise = features, one_based, labels, normalise
         self.alike = {"normalise": normalise} | ({} if one_based == "auto" else {"one_based": one_based})
         self.is_one_based: bool | Literal["auto"] = one_based  # as `remember` knows it
@@ -117,11 +120,11 @@ class _LibSvmParsing(Parsing):
         4: "TOKEN is NaN or infinite; clean the data first",
         5: "TOKEN: features are numbered from 1 on (one_based: false, where they begin with 0)",
         6: "TOKEN: the index is past the last feature",
-        10: "TOKEN: an index is not negative",
+        7: "TOKEN: an index is not negative",
     }
 
     def parse(self, tell: Tell) -> Parsed:
-        self.compile("libsvm")
+        self._compile()
         pieces = self._rows(tell)
         self.note_bad_lines(pieces)
         base, features = self._numbering(pieces)
@@ -130,7 +133,7 @@ class _LibSvmParsing(Parsing):
             self.notes.append(f"features are numbered from {base} on, as {why} (one_based)")
         packed, labels, twice = self._ordered(pieces, base, features)
         keep = np.ones(packed.samples, bool)
-        if unseen := sum(int(piece.found[UNSEEN]) for piece in pieces):
+        if unseen := sum(int(piece.arrays[4][2]) for piece in pieces):
             self.left_out["unseen features"] = unseen
             self.notes.append(f"{unseen:,} values are left out: their features are past the training data's last one")
         self._twice(keep, twice, pieces)
@@ -138,6 +141,15 @@ class _LibSvmParsing(Parsing):
         if not keep.all():
             packed = packed.copy_rows(self.region_name, np.flatnonzero(keep))
         return self.finished(packed)
+
+    def _compile(self) -> None:
+        """Compile the kernels, or load them from the cache."""
+        began_s = time.monotonic()
+        require("numba", "hogwild.data.LibSvm", "numba", "sparse")
+        from hogwild.kernels import libsvm
+
+        libsvm.ready()
+        self.compiling_s += time.monotonic() - began_s
 
     def _rows(self, tell: Tell) -> list[Piece]:
         """Parse the rows as written."""
@@ -151,19 +163,24 @@ class _LibSvmParsing(Parsing):
         return self.pieces(partial(self._piece, least, most - 1), tell, self.begin())
 
     def _piece(self, least: int, most: int, content: bytes) -> Piece:
-        """Parse a piece: the lengths, indices, values and labels of its rows."""
-        from hogwild.kernels.parsing.lines import COLON, count, libsvm
+        """Parse a piece: the lengths, indices, values and labels of its rows; the lowest and the highest index, and the
+        number of unseen ones."""
+        from hogwild.kernels import libsvm
 
-        text, found = np.frombuffer(content, np.uint8), np.zeros(FOUND, np.int64)
-        count(text, COLON, found)
-        rows, items = int(found[LINES]), int(found[ITEMS])
-        lengths, labels = np.empty(rows, np.int64), np.empty(rows, np.float32)
+        text, found = np.frombuffer(content, np.uint8), np.zeros(libsvm.FOUND, np.int64)
+        libsvm.count(text, found)
+        lines, items = int(found[libsvm.LINES]), int(found[libsvm.ITEMS])
+        lengths, labels = np.empty(lines, np.int64), np.empty(lines, np.float32)
         indices, values = np.empty(items, np.int32), np.empty(items, np.float32)
-        libsvm(
-            text, least, most, self.like is not None, lengths, indices, values, labels, 0, rows, 0, items, found
-        )  # fmt: skip
-        rows, items = int(found[ROWS]), int(found[ITEMS])
-        return self.piece(content, found, lengths[:rows], indices[:items], values[:items], labels[:rows])
+        libsvm.parse(text, least, most, self.like is not None, lengths, indices, values, labels, found)
+        rows, items, bad_lines, rule, begin, token = found[libsvm.ROWS : libsvm.OVERFLOW].tolist()
+        arrays = lengths[:rows], indices[:items], values[:items], labels[:rows], found[libsvm.LEAST :]
+        piece = Piece(arrays, lines, rows, bad_lines)
+        if bad_lines:
+            line = content[begin:].split(b"\n", 1)[0]
+            words = problem(self.rules[rule], line, line[max(token - begin, 0) :])
+            piece.bad = content.count(b"\n", 0, begin), words
+        return piece
 
     def _bounds(self) -> tuple[int, int]:
         """Return the lowest and highest valid index, as written."""
@@ -185,7 +202,7 @@ class _LibSvmParsing(Parsing):
     def _ordered(self, pieces: list[Piece], base: int, features: int) -> tuple[Packed, np.ndarray, np.ndarray]:
         """Return the rows, each most frequent feature first, without their targets; the labels (N,) float32, and (N,)
         uint8: 1 for a row that names a feature twice."""
-        from hogwild.kernels.parsing.ordering import by_frequency
+        from hogwild.kernels.libsvm import by_frequency
 
         to_rows = begins_of(np.array([len(piece.arrays[0]) for piece in pieces]))
         to_places = begins_of(np.array([len(piece.arrays[1]) for piece in pieces]))
@@ -201,13 +218,10 @@ class _LibSvmParsing(Parsing):
             counts[: len(some)] += some
 
         def order(number: int) -> None:
-            lengths, *rest = pieces[number].arrays
-            longest = int(lengths.max(initial=0))
-            scratch = np.empty((2, longest), np.int64), np.empty((2, longest), np.float32)
+            *rows, _ = pieces[number].arrays
             by_frequency(
-                lengths, *rest, 0, len(lengths), 0, base, counts, self.source.normalise is not None,
-                out["indptr"], out["indices"], out["values"], labels, twice,
-                int(to_rows[number]), int(to_places[number]), *scratch,
+                *rows, base, counts, self.source.normalise is not None, out["indptr"], out["indices"], out["values"],
+                labels, twice, int(to_rows[number]), int(to_places[number]),
             )  # fmt: skip
 
         for _ in in_threads(order, range(len(pieces))):
@@ -237,7 +251,7 @@ class _LibSvmParsing(Parsing):
         least, most = self._bounds()
         left, content = row - int(begins[number]), next(islice(self.contents(self.begin()), number, None))
         for at, line in enumerate(content.split(b"\n")):
-            left -= int(self._piece(least, most, line).found[ROWS])
+            left -= self._piece(least, most, line).rows
             if left < 0:
                 return f"{self.place(pieces[number].line + at)}: {shown(line)!r}"
         raise self.text.changed()
@@ -302,9 +316,9 @@ def _rows_in(content: bytes) -> int:
 
 def _least(pieces: list[Piece]) -> int:
     """Return the lowest index as written."""
-    return min(int(piece.found[LEAST]) for piece in pieces)
+    return min(int(piece.arrays[4][0]) for piece in pieces)
 
 
 def _most(pieces: list[Piece]) -> int:
     """Return the highest index as written."""
-    return max(int(piece.found[MOST]) for piece in pieces)
+    return max(int(piece.arrays[4][1]) for piece in pieces)

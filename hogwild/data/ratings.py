@@ -5,6 +5,7 @@ import hashlib
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -18,10 +19,19 @@ from hogwild.data.rating_form import DELIMITERS, ORDER, Columns, form_of
 from hogwild.data.rating_table import Holdout, Rated, RatedParsing, dense
 from hogwild.data.text_file import TextFile
 from hogwild.data.text_parsing.parsing import ENCODINGS, INPUT, PackedFile, Parsed, Parsing, Piece, Tell, problem
-from hogwild.data.text_parsing.table_text import Format, TableText, numbered
+from hogwild.data.text_parsing.table_text import (
+    COMMENTED,
+    EMPTY,
+    FIELDS,
+    FINITE,
+    QUOTE,
+    VALUE,
+    Format,
+    TableText,
+    numbered,
+)  # fmt: skip
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
-from hogwild.kernels.parsing.found import BAD, COMMENTED, FIELDS, ROWS
 
 FEATURES = "It is your own file: lines of a user or an item, a feature and perhaps a weight, separated by tabs."
 ADVICE = "It is your own file, one line per rating: user, item, rating; for example MovieLens (grouplens.org/datasets)."
@@ -135,11 +145,11 @@ class _RatingsParsing(RatedParsing):
     has_quotes = True
     kind, options = "ratings", ("columns", "delimiter", "header", "duplicates", "holdout", "encoding")
     rules: ClassVar[Mapping[int, str]] = {
-        3: "TOKEN: a rating must be a number",
-        4: "TOKEN is NaN or infinite; clean the data first",
+        VALUE: "TOKEN: a rating must be a number",
+        FINITE: "TOKEN is NaN or infinite; clean the data first",
         FIELDS: "a line must have as many fields as the first; quote a value with a delimiter or decimal comma",
-        8: "a user, an item or a time is empty",
-        9: "a quotation mark is not closed, or something stands behind it",
+        EMPTY: "a user, an item or a time is empty",
+        QUOTE: "a quotation mark is not closed, or something stands behind it",
         COMMENTED: "a line must not begin as a comment; remove it, or write the value in quotes if it is one",
     }
 
@@ -273,13 +283,13 @@ class _JesterParsing(RatedParsing):
         """Parse a piece: lines, counted within it from 0 on, jokes, ratings."""
         piece = TABLE.parse(self, content)
         many, *columns = piece.arrays
-        table, lines, found = np.stack(columns, axis=1), np.array(piece.rows, np.int32), piece.found
-        if len(wrong := lines[(table != NOTHING).sum(axis=1) != many]):
-            if not found[BAD] or wrong[0] < piece.bad[0]:
+        table, lines = np.stack(columns, axis=1), np.array(piece.places, np.int32)
+        is_wrong = (table != NOTHING).sum(axis=1) != many
+        if len(wrong := lines[is_wrong]):
+            if not piece.bad_lines or wrong[0] < piece.bad[0]:
                 line = content.split(b"\n", int(wrong[0]) + 1)[wrong[0]]
                 piece.bad = int(wrong[0]), problem(self.rules[FIELDS], line, b"")
-            found[BAD] += len(wrong)
-            table[np.isin(lines, wrong)] = NOTHING
+            table[is_wrong] = NOTHING
         user, item = np.nonzero(table != NOTHING)
-        found[ROWS] = len(user)
-        return Piece((lines[user], item.astype(np.int32), table[user, item]), found, piece.bad)
+        arrays = lines[user], item.astype(np.int32), table[user, item]
+        return replace(piece, arrays=arrays, rows=len(user), bad_lines=piece.bad_lines + len(wrong))

@@ -12,7 +12,16 @@ from hogwild.data.ids import IdRows
 from hogwild.data.locate import choice, find_file, require
 from hogwild.data.rating_form import comments_before, fields_in
 from hogwild.data.text_parsing.parsing import ENCODINGS, PackedFile, Parsed, Parsing, Tell
-from hogwild.data.text_parsing.table_text import NUMBER, Format, TableText, numbered
+from hogwild.data.text_parsing.table_text import (
+    COMMENTED,
+    EMPTY,
+    FIELDS,
+    NUMBER,
+    QUOTE,
+    Format,
+    TableText,
+    numbered,
+)  # fmt: skip
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 
@@ -65,10 +74,10 @@ class _TriplesParsing(Parsing):
     kind, options = "triples", ("delimiter", "encoding")
     version = 3  # columns by the header's names
     rules: ClassVar[Mapping[int, str]] = {
-        7: "a line must be head, relation and tail, three fields",
-        8: "a field is empty",
-        9: "a quotation mark is not closed, or something stands behind it",
-        11: "a line must not begin as a comment; remove it",
+        FIELDS: "a line must be head, relation and tail, three fields",
+        EMPTY: "a field is empty",
+        QUOTE: "a quotation mark is not closed, or something stands behind it",
+        COMMENTED: "a line must not begin as a comment; remove it",
     }
 
     def parse(self, tell: Tell) -> Parsed:

@@ -37,13 +37,12 @@ def check_that_bounds_are_checked() -> None:
     """Otherwise nothing below would prove anything."""
     import numpy as np
 
-    from hogwild.kernels.parsing.found import FOUND
-    from hogwild.kernels.parsing.lines import COLON, count
+    from hogwild.kernels.libsvm import FOUND, count
 
-    found, none = np.zeros(FOUND, np.int64), np.zeros(0, np.int64)
-    count(np.frombuffer(b"1 2:3\n", np.uint8), COLON, found)
+    text = np.frombuffer(b"1 2:3\n", np.uint8)
+    count(text, np.zeros(FOUND, np.int64))
     try:
-        count(np.frombuffer(b"1 2:3\n", np.uint8), COLON, none)  # a lie: there is no room
+        count(text, np.zeros(0, np.int64))  # a lie: there is no room
     except IndexError:
         print("checked")
 

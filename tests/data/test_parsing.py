@@ -116,16 +116,15 @@ def test_without_numba_the_error_says_what_to_install(file: Path, monkeypatch: p
 @pytest.mark.slow
 def test_nothing_is_written_past_the_places_a_piece_was_given() -> None:
     """As if a piece held more than was counted."""
-    from hogwild.kernels.parsing.found import FOUND, OVERFLOW
-    from hogwild.kernels.parsing.lines import libsvm
+    from hogwild.kernels.libsvm import FOUND, OVERFLOW, parse
 
     found, ids, floats = np.zeros((2, FOUND), np.int64), np.full((2, 9), 77, np.int32), np.full((4, 9), 77, np.float32)
-    longs, svm = np.full((1, 9), 77), np.frombuffer(b"1 1:1 2:1\n1 3:1 4:1\n1\n", np.uint8)
-    libsvm(svm, 0, 9, False, longs[0], ids[0], floats[0], floats[1], 0, 3, 0, 3, found[0])
-    libsvm(svm, 0, 9, False, longs[0], ids[1], floats[2], floats[3], 0, 1, 0, 9, found[1])
+    longs, svm = np.full((2, 9), 77), np.frombuffer(b"1 1:1 2:1\n1 3:1 4:1\n1\n", np.uint8)
+    parse(svm, 0, 9, False, longs[0, :3], ids[0, :3], floats[0, :3], floats[1, :3], found[0])
+    parse(svm, 0, 9, False, longs[1, :1], ids[1], floats[2], floats[3, :1], found[1])
     assert (found[:, OVERFLOW] == 1).all()
-    assert (ids[0, 3:] == 77).all() and (floats[0, 3:] == 77).all()
-    assert (longs[0, 1:] == 77).all() and (floats[3, 1:] == 77).all()
+    assert (ids[0, 3:] == 77).all() and (floats[:2, 3:] == 77).all() and (longs[0, 3:] == 77).all()
+    assert (longs[1, 1:] == 77).all() and (floats[3, 1:] == 77).all()
 
 
 # ---- by threads -----------------------------------------------------------------------------------------------------

@@ -124,9 +124,11 @@ def test_a_change_of_any_kernel_s_source_makes_another_folder_in_sub_folders_too
 ) -> None:
     kernels = Path(shutil.copytree(Path(compiling.__file__).parent, tmp_path / "kernels"))
     monkeypatch.setattr(compiling, "__file__", str(kernels / "compiling.py"))
+    (kernels / "more").mkdir()
+    (kernels / "more" / "deep.py").touch()
     fingerprints = [compiling.fingerprint()]
     assert compiling.fingerprint() == fingerprints[0]
-    for name in ("linear.py", "parsing/lines.py"):
+    for name in ("linear.py", "more/deep.py"):
         with (kernels / name).open("a") as source:
             source.write("# changed\n")
         fingerprints.append(compiling.fingerprint())

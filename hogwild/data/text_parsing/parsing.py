@@ -7,9 +7,7 @@ Pieces are read, not mapped: a file that is truncated meanwhile is then an error
 
 import hashlib
 import json
-import os
 import re
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,14 +18,11 @@ import numpy as np
 
 from hogwild import host
 from hogwild.data.file_kind import MARK, Wanted, not_text
-from hogwild.data.locate import find_file, require
 from hogwild.data.text_file import TextFile, whole_records
 from hogwild.data.threads import in_threads
 from hogwild.errors import DataError, MemoryShortError
 from hogwild.feeds.packed import Packed
 from hogwild.formatting import size
-from hogwild.kernels.fused import has_numba
-from hogwild.kernels.parsing.found import BAD, LINE_AT, LINES, ROWS, RULE, TOKEN_AT
 
 LOOKED_AT = 1 << 16  # bytes in which the form of the lines is found
 SHOWN = 60  # characters of a line
@@ -48,14 +43,16 @@ class Parsed:
 
 @dataclass(slots=True)
 class Piece:
-    """A parsed piece of a file: its rows as arrays, and the numbers `found` (`kernels/parsing/found.py`).
-    `bad`: the first line that does not parse, counted within the piece from 0 on, and what is wrong with it."""
+    """A parsed piece of a file: its rows as arrays, and its numbers of lines, rows and bad lines. `bad`: the first line
+    that does not parse, counted within the piece from 0 on, and what is wrong with it."""
 
     arrays: tuple[Any, ...]
-    found: np.ndarray  # (FOUND,) int64
+    lines: int
+    rows: int
+    bad_lines: int = 0
     bad: tuple[int, str] = (0, "")
     line: int = 0  # the number of its first line in the file
-    rows: Sequence[int] = ()  # of a table: the line of each row, counted within the piece from 0 on
+    places: Sequence[int] = ()  # of a table: the line of each row, counted within the piece from 0 on
 
 
 class Parsing(ABC):
@@ -65,7 +62,7 @@ class Parsing(ABC):
     kind: ClassVar[str]
     version: ClassVar[int] = 1  # of the output for a file
     options: ClassVar[tuple[str, ...]]  # attributes of `source` that the output depends on
-    rules: ClassVar[Mapping[int, str]] = {}  # by the kernel's rule number; TOKEN is replaced by the text in the file
+    rules: ClassVar[Mapping[int, str]] = {}  # by their number; TOKEN is replaced by the text in the file
     wanted: ClassVar[Wanted] = "table"
     has_quotes: ClassVar[bool] = False  # around values, which may have line ends
     source: Any
@@ -100,15 +97,6 @@ class Parsing(ABC):
 
     # ---- steps of `parse`
 
-    def compile(self, kind: str) -> None:
-        """Compile the kernels of a kind of file (`kernels/parsing/warm_up.py`), or load them from the cache."""
-        began_s = time.monotonic()
-        require("numba", f"hogwild.data.{type(self.source).__name__}", "numba", "sparse")
-        from hogwild.kernels.parsing import warm_up
-
-        warm_up.ready(kind)
-        self.compiling_s += time.monotonic() - began_s
-
     def begin(self) -> int:
         """Return the offset of the first line, behind a byte order mark. Raises DataError for an empty file."""
         head = self.text.read_at(0, len(MARK) + 1)
@@ -136,7 +124,7 @@ class Parsing(ABC):
                     code="data/bad-line",
                 )
             piece.line = line
-            line += int(piece.found[LINES])
+            line += piece.lines
             pieces.append(piece)
             nbytes += sum(array.nbytes for array in piece.arrays)
             self.check_memory(nbytes)
@@ -180,23 +168,14 @@ class Parsing(ABC):
                 code="run/memory-short",
             )
 
-    def piece(self, content: bytes, found: np.ndarray, *arrays: np.ndarray) -> Piece:
-        """Return a piece that a kernel has parsed, with the place and the text of its first bad line."""
-        if not found[BAD]:
-            return Piece(arrays, found)
-        begin, token = int(found[LINE_AT]), int(found[TOKEN_AT])
-        line = content[begin:].split(b"\n", 1)[0]
-        words = problem(self.rules[int(found[RULE])], line, line[max(token - begin, 0) :])
-        return Piece(arrays, found, (content.count(b"\n", 0, begin), words))
-
     def note_bad_lines(self, pieces: list[Piece]) -> None:
         """Note the number of bad lines, which are skipped. Raises DataError if no row is left."""
-        if bad := sum(int(piece.found[BAD]) for piece in pieces):
+        if bad := sum(piece.bad_lines for piece in pieces):
             first = next(piece for piece in pieces if piece.bad[1])
             words = f"{self.place(first.line + first.bad[0])}: {first.bad[1]}"
             self.left_out["bad lines"] = bad
             self.notes.append(f"{bad:,} lines cannot be parsed and are left out; the first: {words}")
-        if not sum(int(piece.found[ROWS]) for piece in pieces):
+        if not sum(piece.rows for piece in pieces):
             raise self.no_rows()
 
     def place(self, line: int) -> str:
@@ -244,13 +223,6 @@ class PackedFile(ABC):
         parsed: Parsed = reader.pack(self.parsing(what, like, on_bad_line))
         self.left_out = parsed.left_out
         return parsed.packed
-
-
-def find_text(who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None, advice: str) -> Path:
-    """Return the path of the file. Raises NotFoundError with the searched folders, and UsageError without numba."""
-    if not has_numba():  # not imported otherwise: where the file was parsed before, it is not used
-        require("numba", who, "numba", "sparse")
-    return find_file(who, path, root, advice)
 
 
 # ---- lines that do not parse ----------------------------------------------------------------------------------------

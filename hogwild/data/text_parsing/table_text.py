@@ -16,19 +16,8 @@ from hogwild.data.file_kind import not_text
 from hogwild.data.ids import WHITE
 from hogwild.data.text_file import quotes_are_whole
 from hogwild.data.text_parsing.parsing import Parsing, Piece, problem
-from hogwild.kernels.parsing.found import (
-    BAD,
-    COMMENTED,
-    EMPTY,
-    FIELDS,
-    FINITE,
-    FOUND,
-    LINES,
-    QUOTE,
-    ROWS,
-    VALUE,
-)  # fmt: skip
 
+VALUE, FINITE, FIELDS, EMPTY, QUOTE, COMMENTED = range(1, 7)  # rules that a line can break
 UTF8 = "utf8"  # only with this name pyarrow knows that no recoding is needed
 ONE = "\x1f"  # in the place of a delimiter of two characters, which neither pyarrow nor Python's csv knows
 # Texts for "no number" in files from pandas, R, spreadsheets, databases and the UCI archive.
@@ -157,38 +146,35 @@ class TableText:
         for time in (pyarrow.int64(), words) if self.times else (words,):
             table = self.form.columns(content, lines, self.width, kinds | dict.fromkeys(self.times, time))
             if table is not None and all(map(_is_plain, columns := [column.chunk(0) for column in table.columns])):
-                found = np.zeros(FOUND, np.int64)
-                found[LINES] = found[ROWS] = lines
-                return Piece(tuple(_array(column) for column in columns), found, rows=range(lines))
+                return Piece(tuple(map(_array, columns)), lines, lines, places=range(lines))
         return None
 
     def _careful(self, parsing: Parsing, content: bytes) -> Piece:
         """Return the piece, read record by record."""
         import pyarrow
 
-        lines, rows = list[int](), list[list[str]]()
-        bad, found = (0, ""), np.zeros(FOUND, np.int64)
+        places, rows, broken = list[int](), list[list[str]](), list[tuple[int, str]]()
         for number, line, fields in self.form.records(content):
             if not line.strip(WHITE):
                 continue
-            rule, field = self._broken(line, fields)
-            if not rule:
-                lines.append(number)
-                rows.append([*fields])
+            if found := self._broken(line, fields):
+                rule, field = found
+                said = "" if broken else problem(parsing.rules[rule], _bytes(line), _bytes(field))
+                broken.append((number, said))
                 continue
-            if not found[BAD]:
-                bad = number, problem(parsing.rules[rule], _bytes(line), _bytes(field))
-            found[BAD] += 1
-        found[LINES], found[ROWS] = content.count(b"\n") + (not content.endswith(b"\n")), len(rows)
+            places.append(number)
+            rows.append([*fields])
         words, numbers, times = (
             [[row[place] for row in rows] for place in places] for places in (self.words, self.numbers, self.times)
         )
         ids = [pyarrow.array(map(_bytes, column), pyarrow.binary()).dictionary_encode() for column in (*words, *times)]
         ratings = [np.array([*map(float, column)], np.float32) for column in numbers]
-        return Piece((*ids[: len(words)], *ratings, *ids[len(words) :]), found, bad, rows=lines)
+        lines = content.count(b"\n") + (not content.endswith(b"\n"))
+        arrays = (*ids[: len(words)], *ratings, *ids[len(words) :])
+        return Piece(arrays, lines, len(rows), len(broken), broken[0] if broken else (0, ""), places=places)
 
-    def _broken(self, line: str, fields: list[str] | str) -> tuple[int, str]:
-        """Return the rule of `found.py` that a record breaks, 0 for none, and the field that does."""
+    def _broken(self, line: str, fields: list[str] | str) -> tuple[int, str] | None:
+        """Return the rule that a record breaks, if any, and the field that does."""
         if COMMENT.match(_bytes(line)):
             return COMMENTED, ""
         if isinstance(fields, str):
@@ -199,7 +185,7 @@ class TableText:
                 return EMPTY, field
             if place in self.numbers and not (NUMBER.fullmatch(text) and abs(float(text)) <= LARGEST):
                 return FINITE if NOT_FINITE.match(text) or NUMBER.fullmatch(text) else VALUE, field
-        return 0 if len(fields) == self.width else FIELDS, ""
+        return None if len(fields) == self.width else (FIELDS, "")
 
 
 def _bytes(text: str) -> bytes:

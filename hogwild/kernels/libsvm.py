@@ -1,39 +1,31 @@
-"""Parsing of text lines into numbers: libsvm rows.
+"""Parsing of libsvm's lines into sparse rows, and the order of each row's features.
 
 The input is a piece of a file, complete lines as bytes; the output is written into arrays. The file is not trusted:
 every read is bounds-checked, and nothing is written outside of the arrays. So the worst result of any file content is a
-line counted as `BAD`. For the first bad line of a piece, the broken rule and its place are kept in `found`
-(`found.py`)."""
+line counted as `BAD`. For the first bad line of a piece, the broken rule and its place are kept in `found`."""
+
+import logging
+from functools import cache
 
 import numpy as np
 
-from hogwild.kernels.compiling import inlined, kernel
-from hogwild.kernels.parsing.found import (
-    BAD,
-    FINITE,
-    ITEMS,
-    LABEL,
-    LARGE,
-    LEAST,
-    LINE_AT,
-    LINES,
-    MOST,
-    NEGATIVE,
-    OVERFLOW,
-    PAIR,
-    ROWS,
-    RULE,
-    TOKEN_AT,
-    UNSEEN,
-    VALUE,
-    ZERO,
-)  # fmt: skip
+from hogwild.kernels.compiling import KernelCache, inlined, kernel
+
+log = logging.getLogger(__name__)
+
+# Indices into `found` (FOUND,) int64, the result of a piece.
+LINES, ROWS, ITEMS, BAD, RULE, LINE_AT, TOKEN_AT, OVERFLOW, LEAST, MOST, UNSEEN = range(11)
+FOUND = 11
+# Rules that a line can break.
+LABEL, PAIR, VALUE, FINITE, ZERO, LARGE, NEGATIVE = range(1, 8)
 
 LF, CR, TAB, SPACE, COLON, HASH, POINT, PLUS, MINUS = 10, 13, 9, 32, 58, 35, 46, 43, 45
 NO_DIGIT = 1  # number parsing errors
 NO_NUMBER = 2
 LONG = np.int64(10**17)  # a mantissa below this can take one more digit
 HIGHEST = np.int64(2**31 - 2)  # highest index: one more is still an int32
+FREQUENT = np.int64(2**31 - 1)  # higher counts are treated as this one
+PLACE = np.int64(2**32)  # of a key: the count above, the index below
 GREATEST = np.float64(np.finfo(np.float32).max)
 POWERS = 10.0 ** np.arange(23)  # exact in float64
 
@@ -143,18 +135,15 @@ def spoilt(found, rule, line_at, token_at):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def count(text, mark, found):  # type: ignore[no-untyped-def]
-    """Count line ends, with an unfinished last line, and bytes `mark`: upper bounds of a piece's rows and values."""
-    lines, marks = np.int64(0), np.int64(0)
+def count(text, found):  # type: ignore[no-untyped-def]
+    """Count line ends, with an unfinished last line, and colons: upper bounds of a piece's rows and values."""
+    lines, colons = np.int64(0), np.int64(0)
     for at in range(len(text)):
         lines += text[at] == LF
-        marks += text[at] == mark
+        colons += text[at] == COLON
     if len(text) and text[len(text) - 1] != LF:
         lines += 1
-    found[LINES], found[ITEMS] = lines, marks
-
-
-# ---- libsvm ---------------------------------------------------------------------------------------------------------
+    found[LINES], found[ITEMS] = lines, colons
 
 
 @inlined
@@ -181,12 +170,10 @@ def _pair(text, at, end, least, most):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def libsvm(text, least, most, leaves_out, lengths, indices, values, target, row, last_row, place, last_place, found):  # type: ignore[no-untyped-def]
-    """Parse lines of `label index:value … # comment`, one row each. Rows go to [row, last_row) of `lengths` and
-    `target`, their values to [place, last_place). `leaves_out`: an index past `most` is left out and counted, not an
-    error. Lines with only a comment are skipped."""
-    end, at = len(text), 0
-    first_row, first_place = row, place
+def parse(text, least, most, leaves_out, lengths, indices, values, target, found):  # type: ignore[no-untyped-def]
+    """Parse lines of `label index:value … # comment`, one row each. `leaves_out`: an index past `most` is left out and
+    counted, not an error. Lines with only a comment are skipped."""
+    end, at, row, place = len(text), 0, 0, 0
     lowest, highest, unseen = HIGHEST, np.int64(-1), np.int64(0)
     while at < end:
         line_at = at
@@ -195,7 +182,7 @@ def libsvm(text, least, most, leaves_out, lengths, indices, values, target, row,
         if at == stop or text[at] == HASH:
             at = stop + 1
             continue
-        if row >= last_row:
+        if row >= len(lengths):
             found[OVERFLOW] = 1
             break
         token_at = at
@@ -216,7 +203,7 @@ def libsvm(text, least, most, leaves_out, lengths, indices, values, target, row,
                 continue
             if rule:
                 break
-            if place >= last_place:
+            if place >= len(indices):
                 found[OVERFLOW] = 1
                 return
             low, high = min(low, index), max(high, index)
@@ -230,5 +217,56 @@ def libsvm(text, least, most, leaves_out, lengths, indices, values, target, row,
         lowest, highest, unseen = low, high, unseen + left_out
         lengths[row], target[row] = place - begun, label
         row += 1
-    found[ROWS], found[ITEMS] = row - first_row, place - first_place
+    found[ROWS], found[ITEMS] = row, place
     found[LEAST], found[MOST], found[UNSEEN] = lowest, highest, unseen
+
+
+@kernel
+def by_frequency(  # type: ignore[no-untyped-def]
+    lengths, raw_indices, raw_values, labels, base, counts, unit, indptr, indices, values, target, twice, to_row, at
+):  # fmt: skip
+    """Write rows from row `to_row` and place `at` on. `base` is subtracted from each index. A row's features are sorted
+    most frequent first (`counts` (F,) int64, of the whole data), equally frequent ones by number. `unit`: each row is
+    divided by its Euclidean length. `twice` (N,) marks rows that name a feature twice."""
+    place = 0
+    for row in range(len(lengths)):
+        size, squares = lengths[row], 0.0
+        keys = np.empty(size, np.int64)
+        for i in range(size):
+            index, value = np.int64(raw_indices[place + i]) - base, np.float64(raw_values[place + i])
+            keys[i] = (FREQUENT - min(counts[index], FREQUENT)) * PLACE + index
+            squares += value * value
+        order = np.argsort(keys)
+        scale = np.float32(1.0 / np.sqrt(squares)) if unit and squares > 0.0 else np.float32(1.0)
+        twice[to_row] = 0
+        for i in range(size):
+            if i > 0 and keys[order[i]] == keys[order[i - 1]]:
+                twice[to_row] = 1
+            indices[at + i] = keys[order[i]] % PLACE
+            values[at + i] = raw_values[place + order[i]] * scale
+        place, at = place + size, at + size
+        target[to_row] = labels[row]
+        indptr[to_row + 1] = at
+        to_row += 1
+
+
+@cache
+def ready() -> None:
+    """Load or compile the kernels, once per process. Several processes may ask at once: each compiles for itself then,
+    and the first complete folder is kept."""
+    kept = KernelCache.of("libsvm")
+    if kept.is_whole():
+        kept.load(_run)
+    elif problem := kept.fill(_run):
+        log.info("%s", problem)
+
+
+def _run() -> None:
+    text, found = np.frombuffer(b"", np.uint8), np.zeros(FOUND, np.int64)
+    longs, ints, floats = np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.float32)
+    count(text, found)
+    parse(text, 0, 1, False, longs, ints, floats, floats.copy(), found)
+    by_frequency(
+        longs, ints, floats, floats.copy(), 0, longs.copy(), False, np.zeros(2, np.int64), ints.copy(), floats.copy(),
+        floats.copy(), np.zeros(1, np.uint8), 0, 0,
+    )  # fmt: skip

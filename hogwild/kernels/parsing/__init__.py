@@ -1,1 +1,0 @@
-"""Compiled kernels that parse rows of libsvm."""
