@@ -12,6 +12,7 @@ from hogwild.errors import UsageError
 from hogwild.storage.run_directory import RESOLVED, part_of
 
 RUN_ID = "TORCHELASTIC_RUN_ID"
+SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")  # torchrun, mpirun, srun
 COMMAND = (
     "torchrun --nnodes N --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:PORT -m hogwild train JOB.yaml "
     "--run-dir RUN"
@@ -33,8 +34,7 @@ class Launch:
         """Return the node's place in the cluster; None for a job on one machine. `engine`: `cluster.engine` of the job.
         Raises UsageError if it does not fit to what has started us."""
         is_started, is_wanted = RUN_ID in environment, engine == "torchrun"
-        given = environment.get("WORLD_SIZE", "")  # of other launchers, too
-        world = int(given) if given.isdecimal() else 1
+        copies = {name: int(environment[name]) for name in SIZES if environment.get(name, "").isdecimal()}
         if is_wanted and not is_started:
             raise UsageError(
                 "cluster.engine is torchrun, but torchrun did not start this process: start it on every node with\n"
@@ -42,14 +42,15 @@ class Launch:
                 code="cluster/not-started",
             )
         if not is_wanted:
-            if world > 1:
-                raise UsageError(
-                    f"WORLD_SIZE={world}: torchrun, or another launcher, has started {world} of these processes, and "
-                    "each would train the whole job by itself. Start one, without torchrun: it starts its workers "
-                    "itself (train.procs). On several machines set cluster.engine=torchrun. A program of which only "
-                    'one process trains removes the variable there: os.environ.pop("WORLD_SIZE")',
-                    code="cluster/not-wanted",
-                )
+            for name, count in copies.items():
+                if count > 1:
+                    raise UsageError(
+                        f"{name}={count}: a launcher has started {count} of these processes, and each would train the "
+                        "whole job by itself. Start one, without torchrun, mpirun or srun: it starts its workers "
+                        "itself (train.procs). On several machines set cluster.engine=torchrun. A program of which "
+                        f'only one process trains removes the variable there: os.environ.pop("{name}")',
+                        code="cluster/not-wanted",
+                    )
             return None
         if int(environment.get("LOCAL_WORLD_SIZE", "1")) != 1:
             raise UsageError(
@@ -59,7 +60,7 @@ class Launch:
             )
         return cls(
             rank=int(environment["RANK"]),
-            world=world,
+            world=copies["WORLD_SIZE"],
             run_id=environment[RUN_ID],
             address=environment["MASTER_ADDR"],
             port=int(environment["MASTER_PORT"]),

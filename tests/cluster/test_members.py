@@ -83,6 +83,7 @@ def test_a_node_is_what_torchrun_says_and_nothing_else() -> None:
     assert Launch.of("torchrun", BY_TORCHRUN) == Launch(1, 2, "x", "h", 29500)
     assert Launch.of("none", {}) is None
     assert Launch.of("none", {**BY_TORCHRUN, "WORLD_SIZE": "1"}) is None
+    assert Launch.of("none", {"SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}) is None  # of an allocation, not of a step
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,8 @@ def test_a_node_is_what_torchrun_says_and_nothing_else() -> None:
         ("torchrun", {}, "cluster/not-started"),
         ("none", BY_TORCHRUN, "cluster/not-wanted"),
         ("none", {"WORLD_SIZE": "2", "RANK": "0"}, "cluster/not-wanted"),  # of another launcher
+        ("none", {"OMPI_COMM_WORLD_SIZE": "2"}, "cluster/not-wanted"),  # mpirun
+        ("none", {"WORLD_SIZE": "1", "SLURM_STEP_NUM_TASKS": "4"}, "cluster/not-wanted"),  # srun
         ("torchrun", {**BY_TORCHRUN, "LOCAL_WORLD_SIZE": "2"}, "cluster/per-node"),
     ],
 )
