@@ -21,7 +21,7 @@ HIGHEST = float(np.finfo(np.float32).max)
 
 def read_features(path: Path, encoding: str = "utf-8") -> dict[tuple[str, str], float]:
     """Return the weights of (name, feature) pairs, in the file's order; those of a repeated pair are added up. Comments
-    before the first line, and a header, are left out: its second field is `feature`, or its first one is a name of a
+    before the first line, and a header, are left out: one of its fields is `feature`, or its first one is a name of a
     column of users or items. Raises DataError with file and line."""
     text = text_of(path, "table", encoding).split("\n")
     before = comments_before([line.encode() for line in text[:LOOKED_AT]])
@@ -29,10 +29,21 @@ def read_features(path: Path, encoding: str = "utf-8") -> dict[tuple[str, str], 
     found: dict[tuple[str, str], float] = {}
     rows = io.StringIO("\n" * before + "\n".join(text[before:]), newline="")
     lines = csv.reader(rows, delimiter=delimiter, strict=True)
+    order: list[int] = []
     for fields in _parsed(lines, path):
         fields = [field.strip(WHITE) for field in fields]
-        if not any(fields) or (lines.line_num == before + 1 and _is_header(fields)):
+        if lines.line_num == before + 1 and (header := _header(fields)):
+            if len(header) != len(fields):
+                raise DataError(
+                    f"{path}:{lines.line_num}: the columns are {', '.join(fields)}; {RULE}: one for each feature of a "
+                    "name, such as u1, age:30",
+                    code="data/bad-value",
+                )
+            order = header
             continue
+        if not any(fields):
+            continue
+        fields = [fields[place] for place in order] if len(order) == len(fields) else fields
         if COMMENT.match(fields[0].encode()):
             raise DataError(
                 f"{path}:{lines.line_num}: {fields}: a line must not begin as a comment", code="data/bad-value"
@@ -44,10 +55,17 @@ def read_features(path: Path, encoding: str = "utf-8") -> dict[tuple[str, str], 
     return found
 
 
-def _is_header(fields: list[str]) -> bool:
-    return [field.lower() for field in fields[1:2]] == ["feature"] or max(
-        recognised(fields[:1])[what] for what in ("user", "item")
-    ) == 0
+def _header(fields: list[str]) -> list[int]:
+    """Return the places of the name, the feature and the weight, if they are known, in a header; [] if it is none."""
+    lower = [field.lower() for field in fields]
+    known = recognised(fields)
+    named = max(known["user"], known["item"])
+    feature = lower.index("feature") if "feature" in lower else 1 if named == 0 else -1
+    if feature < 0 or len(fields) < 2:
+        return []
+    weight = known["rating"] if known["rating"] >= 0 else lower.index("value") if "value" in lower else -1
+    rest = next(place for place in range(len(fields)) if place not in (feature, weight))
+    return [named if named >= 0 else rest, feature, *([weight] if weight >= 0 else [])]
 
 
 def _parsed(lines: Any, path: Path) -> Iterator[list[str]]:

@@ -184,6 +184,7 @@ FEATURES: Mapping[str, str] = {
     "plain": "i1\tso, so\ni2\told\t0.5\n",
     "a header": "item\tfeature\tweight\ni1\tso, so\ni2\told\t0.5\n",
     "a header without the word": "movieId\tgenre\ni1\tso, so\ni2\told\t0.5\n",
+    "another order": 'weight,feature,user\n1,"so, so",i1\n.5,old,i2\n',
     "comments": "# of May\n\n# name feature\ni1\tso, so\ni2\told\t0.5\n",
     "quotation marks": '"i1"\t"so, so"\n"i2"\t"old"\t0.5\n',
     "commas": '\ufeffi1,"so, so"\r\ni2,old,0.5\r\n',
@@ -194,6 +195,16 @@ FEATURES: Mapping[str, str] = {
 def test_files_of_features_follow_the_same_rules(what: str, file: Path) -> None:
     file.write_text(FEATURES[what])
     assert read_features(file) == {("i1", "so, so"): 1.0, ("i2", "old"): 0.5}
+
+
+def test_a_table_with_a_column_for_each_feature_is_no_file_of_features(file: Path) -> None:
+    """A zip code was the weight of an age."""
+    file.write_text("user,age,zip\nu1,30,94110\nu2,40,94110\n")
+    with pytest.raises(
+        DataError,
+        match="features:1: the columns are user, age, zip; .*such as u1, age:30".replace("features", file.name),
+    ):
+        read_features(file)
 
 
 def test_features_are_text_in_the_encoding_of_the_ratings(file: Path, tmp_path: Path) -> None:
