@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -223,6 +223,30 @@ def test_a_recommender_fits_a_matrix_as_it_fits_its_pairs() -> None:
     assert made().fit(graded).recommend(7) == with_ratings.recommend(7)
     with pytest.raises(UsageError, match="a part of a sparse matrix does not say which users its rows are"):
         found.score(matrix)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    orders=st.tuples(st.permutations(range(3)), st.permutations(range(3))), seed=st.integers(0, 99), rated=st.booleans()
+)
+def test_rows_columns_and_types_in_any_order_give_the_same_recommender(orders: Any, seed: int, rated: bool) -> None:
+    rng = np.random.default_rng(seed)
+    pairs = np.argwhere(rng.random((6, 5)) < 0.6)
+    table = pd.DataFrame({"user_id": pairs[:, 0], "movieId": [f"m{one}" for one in pairs[:, 1]]})
+    table["rating" if rated else "date"] = rng.integers(1, 6, len(table)) if rated else "2027-05-31"
+    columns = [*table.columns]
+    forms = (
+        table[[columns[place] for place in orders[0]]],
+        table.sample(frac=1, random_state=seed)[[columns[place] for place in orders[1]]].astype(
+            {"movieId": "category"}
+        ),
+        Stream(pyarrow.table(table.astype({"user_id": float}).iloc[::-1].reset_index(drop=True))),
+    )
+    fits = [made().fit(form) for form in forms]
+    assert fits[0].has_ratings_ == rated
+    for other in fits[1:]:
+        assert np.array_equal(other.predict(table), fits[0].predict(table))
+        assert [other.recommend(user, 5) for user in range(7)] == [fits[0].recommend(user, 5) for user in range(7)]
 
 
 # ---- hogwild.train

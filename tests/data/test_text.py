@@ -5,10 +5,13 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hogwild.data import text_file
 from hogwild.data.text import Text
@@ -203,3 +206,36 @@ def test_pairs_that_cannot_be_used_are_refused(write: Callable[..., Path], conte
 def test_pairs_without_a_text_are_refused(write: Callable[..., Path]) -> None:
     with pytest.raises(DataError, match=r"can only be data\.val"):
         WordPairs(write("cat\tdog\t3")).pack(Here())
+
+
+drawn = st.lists(
+    st.lists(st.sampled_from(["a", "b", "é", "c d", "\u3000"]), min_size=1, max_size=5), min_size=1, max_size=6
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(trained=drawn, held=drawn, random=st.randoms())
+def test_words_of_validation_data_are_the_training_datas_in_any_order_of_both(
+    tmp_path_factory: pytest.TempPathFactory, trained: list[list[str]], held: list[list[str]], random: Random
+) -> None:
+    """U+3000 and U+00A0 are characters of a word."""
+    file = tmp_path_factory.mktemp("text") / "text"
+
+    def packed(lines: list[list[str]], like: Packed | None = None) -> Packed:
+        file.write_text("".join(" ".join(word.replace(" ", "\u00a0") for word in line) + "\n" for line in lines))
+        return Text(file, min_count=1).pack(Here(), "data", like)
+
+    train = packed(trained)
+    again = packed(random.sample(trained, len(trained)))
+    assert (
+        {*again.names["words"]}
+        == {*train.names["words"]}
+        == {w.replace(" ", "\u00a0") for line in trained for w in line}
+    )
+    counts = [dict(zip(one.names["words"], one.arrays()["counts"].tolist(), strict=True)) for one in (train, again)]
+    assert counts[0] == counts[1]
+    known = [word.replace(" ", "\u00a0") for line in held for word in line]
+    known = [word for word in known if word in train.names["words"]]
+    for like in (train, again) if known else ():
+        val = packed(held, like)
+        assert [like.names["words"][number] for number in val.arrays()["tokens"]] == known
