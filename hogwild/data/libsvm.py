@@ -1,5 +1,6 @@
 """Sparse rows from text: the libsvm (svmlight) format, as written by the LIBSVM collection and scikit-learn."""
 
+import logging
 import os
 import re
 import time
@@ -25,7 +26,9 @@ MOST_INDEX = 2**31 - 2
 PIECE = 1 << 18  # bytes of rows that are predicted at once
 ROW = re.compile(rb"^[^\S\n]*[^\s#]", re.MULTILINE)
 UNLABELLED = re.compile(rb"^(?=[^\S\n]*[0-9]+:)", re.MULTILINE)
+EMPTY = re.compile(rb"^[^\S\n]*\n", re.MULTILINE)
 LARGEST_CLASS = 1 << 24  # a float32 represents every whole number up to it
+log = logging.getLogger(__name__)
 
 
 class LibSvm(PackedFile):
@@ -76,6 +79,7 @@ class LibSvm(PackedFile):
         self.features, self.one_based, self.labels, self.normalise = features, one_based, labels, normalise
         self.alike = {"normalise": normalise} | ({} if one_based == "auto" else {"one_based": one_based})
         self.is_one_based: bool | Literal["auto"] = one_based  # as `remember` knows it
+        self._told = False  # that features are unknown
 
     def remember(self, names: Mapping[str, Sequence[Any]]) -> None:
         """Begin with 0 if the `features` of `names` do, also where this file lacks that feature."""
@@ -95,18 +99,37 @@ class LibSvm(PackedFile):
         """Yield the text in pieces of whole lines with a row or more, to predict: the first byte, the text, the numbers
         of its first line and row. Those of a stream come once they are there. Raises DataError for an empty file."""
         contents = self.stream.lines() if self.stream else TextFile(self.path).lines(0, PIECE)
-        begin, line, row = 0, 1, 0
+        begin, line, row, empty = 0, 1, 0, 0
         for content in contents:
             if rows := _rows_in(content):
+                self._check_empty_lines(content, line, empty)
                 yield begin, content, line, row
+            end = content.rstrip()
+            empty = line + end.count(b"\n") + bool(end) if content.count(b"\n", len(end)) > bool(end) else 0
             begin, line, row = begin + len(content), line + content.count(b"\n"), row + rows
         if not row:
             raise DataError(f"{self.path}: contains no samples: there is no row", code="data/empty")
 
+    def _check_empty_lines(self, content: bytes, line: int, before: int) -> None:
+        """Raise DataError for an empty line between rows without labels. `before`: such a line before the piece."""
+        if not UNLABELLED.search(content):
+            return
+        found = EMPTY.search(content.rstrip())
+        if place := before or (found and line + content.count(b"\n", 0, found.start())):
+            raise DataError(
+                f"{self.path}: line {place:,}: is empty, among rows without labels: no row, or one without features? "
+                "Remove it, or write a label, such as 0, before each row",
+                code="data/bad-line",
+            )
+
     def inputs_in(self, content: bytes, line: int, like: Packed) -> Packed:
         """Return the rows of a piece, with or without labels. `like`: the training data. Raises DataError for a bad
         line."""
-        return _PieceParsing(self, content, line, like).parse(lambda done, size: None).packed
+        parsed = _PieceParsing(self, content, line, like).parse(lambda done, size: None)
+        if parsed.left_out and not self._told:
+            log.warning("%s: values are left out: their features are past the training data's last one", self.path)
+            self._told = True
+        return parsed.packed
 
 
 class _LibSvmParsing(Parsing):

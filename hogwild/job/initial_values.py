@@ -38,7 +38,18 @@ from hogwild.feeds.packed import Packed
 from hogwild.job.identity import NO_NAMES, identity_of, names_beside, read_names
 from hogwild.job.parameter_groups import no_match
 from hogwild.job.pretrained import NamedVectors
-from hogwild.job.row_names import FEATURES, KnownNames, Move, Rows, matched, moved, names_by_kind, renamed, rows_of
+from hogwild.job.row_names import (
+    FEATURES,
+    FIELDS,
+    KnownNames,
+    Move,
+    Rows,
+    matched,
+    moved,
+    names_by_kind,
+    renamed,
+    rows_of,
+)
 from hogwild.parameters import state_dicts
 from hogwild.parameters.state_layout import initial_state
 from hogwild.parameters.trial_step import parameters_of
@@ -218,6 +229,9 @@ def load_initial(
     if unknown := getattr(left, "unexpected_keys", ()):
         words = "the model's state_dict() has these names, but its load_state_dict() rejects them; add a load hook"
         raise _mismatch(path, f"{_some(unknown)}: {words}")
+    here = ours.get(FIELDS, theirs.get(FIELDS, ()))
+    if gone := [str(column) for column in theirs.get(FIELDS, ()) if column not in here]:
+        counts.append(f"columns that the data lacks now: {_some(gone)}")
     note = "; ".join([_describe(path, own, saved, chosen, left_out), *counts])
     if not given.optimizer_state or "optimizer_names" not in state:
         return InitialValues(note)

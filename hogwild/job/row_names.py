@@ -223,6 +223,8 @@ def matched(
     pairs = {kind: (torch.arange(len(names)),) * 2 for kind, names in ours.items() if kind not in changed}
     pairs |= {kind: _places(kind, theirs[kind], names) for kind, names in changed.items() if kind in theirs}
     unclear = changed.keys() - {kind for places in rows.values() for each in places.values() for kind in each}
+    if type(model).__module__.startswith("hogwild.models"):  # it has an argument for what it counts
+        unclear -= {FIELDS, CATEGORIES} - inspect.signature(type(model)).parameters.keys()
     own, found, told = model.state_dict(), dict[str, list[Move]](), set[str]()
     spare = dict[str, tuple[str, int, int]]()  # kind -> a table that may have rows of it
     for name, value in saved.items():

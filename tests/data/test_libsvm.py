@@ -12,7 +12,7 @@ import scipy.sparse
 import torch
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
-from hogwild.data import LibSvm, text_file
+from hogwild.data import LibSvm, libsvm, text_file
 from hogwild.data.libsvm import PIECE
 from hogwild.data.text_file import TextFile
 from hogwild.errors import DataError, UsageError
@@ -216,3 +216,38 @@ def test_arguments_that_are_none(file: Path) -> None:
     for options in ({"features": 0}, {"one_based": "yes"}, {"labels": "binary"}, {"normalise": "l1"}):
         with pytest.raises(UsageError, match=r"LibSvm\(path="):
             LibSvm(file, **options)  # type: ignore[arg-type]
+
+
+def test_an_unknown_feature_to_predict_is_said_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trained = packed(file, GOOD)
+    source = LibSvm(file)
+    caplog.clear()
+    file.write_text("1 9:1 2:1\n1 1:1\n" * 3)
+    blocks = [*SparseLines(source, trained.spec.sizes, trained.names, TextFile(file)).blocks()]
+    assert blocks[0].inputs[0].tolist() == [1, 0] * 3
+    assert caplog.messages == [f"{file}: values are left out: their features are past the training data's last one"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("1:1\n\n2:1\n", 2), ("1:1\r\n \r\n2:1\r\n", 2), ("\n1:1\n", 1), ("1:1\n" * 9 + "\n2:1\n", 10)]
+)
+def test_an_empty_line_among_rows_without_labels_is_refused(
+    text: str, line: int, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row without features would be such a line: the answers behind it would be those of other rows."""
+    monkeypatch.setattr(libsvm, "PIECE", 16)
+    trained = packed(file, GOOD)
+    file.write_bytes(text.encode())
+    inputs = SparseLines(LibSvm(file), trained.spec.sizes, trained.names, TextFile(file))
+    with pytest.raises(DataError, match=rf"line {line}: is empty, among rows without labels") as told:
+        [*inputs.blocks()]
+    assert told.value.code == "data/bad-line"
+    for fine in ("1:1\n# a comment\n2:1\n\n\n", "0\n\n1 2:1\n", "\n1 2:1\n\n"):
+        file.write_text(fine)
+        assert sum(len(block.names["sample"]) for block in inputs_again(file, trained)) == fine.count(":1") + (
+            fine[0] == "0"
+        )
+
+
+def inputs_again(file: Path, trained: Packed) -> Any:
+    return SparseLines(LibSvm(file), trained.spec.sizes, trained.names, TextFile(file)).blocks()

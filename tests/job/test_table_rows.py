@@ -110,6 +110,24 @@ def test_the_fields_of_a_row_are_told_by_name(model: str, tmp_path: Path) -> Non
     assert "fields by name: 2 kept, 1 new, 1 gone" in note
 
 
+@pytest.mark.parametrize("model", ["FactorizationMachine", "SparseLinear"])
+def test_a_model_without_fields_goes_on_with_columns_in_another_order(model: str, tmp_path: Path) -> None:
+    """Eight factors are no two numbers for each of four fields."""
+    pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
+    component = Component(class_path=f"hogwild.models.{model}")
+    sides = []
+    for fields in ("abcd", "dcb"):
+        names = {"fields": [*fields], "features": [f"{field}=1" for field in fields]}
+        sides.append((build(component, features=len(fields)), {"names": names, "sizes": {"features": len(fields)}}))
+    (old, theirs), (new, ours) = sides
+    write_run(tmp_path / "run", old, torch.optim.SGD(old.parameters(), lr=1), theirs)
+    note = load_initial(new, str(tmp_path / "run"), ours, component).note
+    assert "features by name: 3 kept, 0 new, 1 gone; columns that the data lacks now: a" in note
+    for name, value in new.state_dict().items():
+        rows = old.state_dict()[name]
+        assert torch.equal(value, rows[[3, 2, 1]] if len(rows) == 4 else rows)
+
+
 class Mf(nn.Module):
     """More rows than names."""
 
