@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from hogwild import host
 from hogwild.chaos import schedule
 from hogwild.chaos.inject import FaultRecord, FaultRun
-from hogwild.chaos.report import ChaosReport, draw, outcomes_of
+from hogwild.chaos.report import ChaosReport, outcomes_of
 from hogwild.chaos.schedule import Fault, FaultLimits
 from hogwild.chaos.verdict import Baseline, Check, checks
 from hogwild.config.load import Job
@@ -157,9 +157,7 @@ def answer(order: ChaosRequest, say: Callable[[str], None], *, as_json: bool) ->
         job = order.job.name
         report = ChaosReport(job, run_dir, order.seed, order.every_s, order.kills, record, outcomes, found, notes)
         report.write()
-        missing = "" if as_json else draw(report)
-        picture = [f"note: {missing}"] if missing else []
-        lines = [json.dumps(report.as_json())] if as_json else [*picture, *report.lines()]
+        lines = [json.dumps(report.as_json())] if as_json else [*report.lines()]
         return 128 + record.interrupted if record.interrupted else int(not report.holds), lines
 
 

@@ -1,14 +1,10 @@
-"""The report of a run under faults: RUN/report/chaos.json, chaos.md, chaos.png, and a few lines for the terminal, with
-the verdict last."""
+"""The report of a run under faults: RUN/report/chaos.json, and lines for the terminal, with the verdict last."""
 
 import json
 import re
-import statistics
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +14,6 @@ from hogwild.chaos.verdict import COUNTED, ENDED_BY_SUPERVISOR, SETTLED, Check, 
 from hogwild.chaos.watch import PREFIX, SUMMARY, events_of, read_json
 from hogwild.storage.records import explained, to_json
 
-METRICS = "metrics.jsonl"
-GAP = 4  # times the usual interval between two records: records are missing
-INSTALL = "pip install 'hogwild[bench]'"
-
 
 @dataclass(frozen=True, slots=True)
 class FaultOutcome:
@@ -29,9 +21,13 @@ class FaultOutcome:
     started again; None if nothing had to be replaced or nothing was."""
 
     hit: Hit
-    words: str
     survived: bool
     took_s: float | None = None
+
+    def __str__(self) -> str:
+        back = "" if self.took_s is None else f"; back after {self.took_s:.1f} s"
+        not_survived = "" if self.survived else "; NOT SURVIVED"
+        return f"{self.hit.since_s:8.1f} s  {self.hit.fault} (pid {self.hit.pid}){back}{not_survived}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,40 +110,19 @@ class ChaosReport:
         yield f"  faults: {kinds or 'none'}"
         if took := [outcome.took_s for outcome in self.outcomes if outcome.took_s is not None]:
             yield f"  back after {min(took):.1f} to {max(took):.1f} s"
-        for outcome in self.outcomes:
-            if not outcome.survived:
-                yield f"  NOT SURVIVED: {outcome.hit.fault} at {outcome.hit.since_s:.1f} s: {outcome.words}"
+        yield from (f"  {outcome}" for outcome in self.outcomes if not outcome.survived)
         for check in self.checks:
             if check.holds is not True:
                 yield f"  {'BROKEN' if check.holds is False else 'not checked'}: {check.name}: {check.words}"
-        yield f"  report: {self.run_dir / 'report' / 'chaos.md'}"
+        yield f"  report: {self.run_dir / 'report' / 'chaos.json'}"
         yield self.verdict
 
-    def markdown(self) -> str:
-        lines = [
-            f"# {self.job} under faults",
-            "",
-            f"{time.strftime('%Y-%m-%d %H:%M')}, seed {self.seed}, a fault every {self.every_s:g} s on average, "
-            f"{len(self.outcomes)} of {self.asked} injected. **{self.verdict}**",
-            "",
-            *(f"* {note}" for note in self.notes),
-            "",
-            "| at, s | fault | pid | outcome |",
-            "|---:|---|---:|---|",
-        ]
-        lines += [f"| {o.hit.since_s:.1f} | {o.hit.fault} | {o.hit.pid} | {_cell(o.words)} |" for o in self.outcomes]
-        lines += ["", "| invariant | holds | |", "|---|---|---|"]
-        answers = {True: "yes", False: "**no**", None: "not checked"}
-        lines += [f"| {check.name} | {answers[check.holds]} | {_cell(check.words)} |" for check in self.checks]
-        return "\n".join(lines) + "\n"
-
     def write(self) -> None:
-        """Write chaos.json and chaos.md. Raises RunDirError on failure."""
+        """Write chaos.json. Raises RunDirError on failure."""
         folder = self.run_dir / "report"
         with explained(f"cannot write the report to {folder}"):
             folder.mkdir(exist_ok=True)
             (folder / "chaos.json").write_text(json.dumps(self.as_json(), indent=2) + "\n", "utf-8")
-            (folder / "chaos.md").write_text(self.markdown(), "utf-8")
 
 
 def _as_json(outcome: FaultOutcome) -> dict[str, Any]:
@@ -155,13 +130,6 @@ def _as_json(outcome: FaultOutcome) -> dict[str, Any]:
     hit = values.pop("hit")
     fault = hit.pop("fault")
     return {"role": schedule.ROLE[fault["kind"]], **fault, **hit, **values}
-
-
-def _cell(words: str) -> str:
-    return words.replace("|", "/").replace("\n", " ")
-
-
-# ---- outcome of each fault ------------------------------------------------------------------------------------------
 
 
 def outcomes_of(record: FaultRecord, run_dir: Path) -> list[FaultOutcome]:
@@ -174,90 +142,26 @@ def outcomes_of(record: FaultRecord, run_dir: Path) -> list[FaultOutcome]:
 
 
 def _of_child(hit: Hit, events: Sequence[Mapping[str, Any]]) -> FaultOutcome:
-    """Return the outcome for a worker or loader: it continued, it was replaced, or the attempt ended first."""
+    """Return the outcome for a worker or loader: survived, unless the job failed with nothing ready in its place."""
     role, prefix = hit.fault.role, PREFIX[hit.fault.role]
     this = [event for event in events if event["attempt"] == hit.attempt]
-    number = next((e[role] for e in this if e["event"] == f"{prefix}spawn" and e["pid"] == hit.pid), hit.fault.number)
-    own = [event for event in this if event.get(role) == number]
-    gone = next((e for e in own if e["event"] == f"{prefix}exit" and e.get("pid") == hit.pid), None)
-    is_deadly = hit.fault.kind in schedule.DEADLY
-    if gone is None:
-        return FaultOutcome(hit, "the attempt ended before it was noticed" if is_deadly else "went on", True)
-    if not is_deadly and not re.search(ENDED_BY_SUPERVISOR, gone["how"]):  # it died later of another cause
-        return FaultOutcome(hit, "went on", True)
-    back = next((e for e in own if e["event"] == f"{prefix}ready" and e["incarnation"] > hit.incarnation), None)
-    if back is not None:
-        took_s = max(0.0, back["time"] - hit.time)
-        words = f"{gone['how']}; replaced after {took_s:.1f} s by incarnation {back['incarnation']}"
-        return FaultOutcome(hit, words, True, round(took_s, 3))
-    later = this[-1]
-    is_over = later["event"] == "end" or any(event["attempt"] > hit.attempt for event in events)
-    has_failed = later.get("state") == "failed"
-    words = "the job failed" if has_failed else "the attempt ended before it was replaced"
-    return FaultOutcome(hit, f"{gone['how']}; {words}", is_over and not has_failed)
+    gone = next((e for e in this if e["event"] == f"{prefix}exit" and e.get("pid") == hit.pid), None)
+    if gone is None or not (hit.fault.kind in schedule.DEADLY or re.search(ENDED_BY_SUPERVISOR, gone["how"])):
+        return FaultOutcome(hit, True)  # it went on, and perhaps died later of another cause
+    ready = (e for e in this if e["event"] == f"{prefix}ready" and e[role] == gone[role])
+    back = next((event for event in ready if event["incarnation"] > hit.incarnation), None)
+    return FaultOutcome(hit, this[-1].get("state") != "failed") if back is None else _back(hit, back)
 
 
 def _of_supervisor(hit: Hit, record: FaultRecord, events: Sequence[Mapping[str, Any]]) -> FaultOutcome:
     attempt = record.attempts[hit.attempt - 1]
     if hit.fault.kind == schedule.SUPERVISOR_PAUSE:
-        return FaultOutcome(hit, "went on", True)
-    if attempt.left:
-        listed = "; ".join(f"{pid}: {command}" for pid, command in attempt.left.items())
-        return FaultOutcome(hit, f"processes survived it: {listed}", False)
-    if not attempt.is_to_be_resumed:
-        return FaultOutcome(hit, f"the job had ended before it, status {attempt.status}", attempt.status == 0)
+        return FaultOutcome(hit, True)
+    if attempt.left or not attempt.is_to_be_resumed:
+        return FaultOutcome(hit, not attempt.left and attempt.status == 0)
     again = next((e for e in events if e["event"] == "start" and e["attempt"] > hit.attempt), None)
-    if again is None:
-        return FaultOutcome(hit, "it was not resumed", bool(record.interrupted))
-    took_s = again["time"] - hit.time
-    gone = f"no process left after {attempt.gone_s:.2f} s"
-    return FaultOutcome(hit, f"{gone}; training resumed after {took_s:.1f} s", True, round(took_s, 3))
+    return FaultOutcome(hit, bool(record.interrupted)) if again is None else _back(hit, again)
 
 
-# ---- picture --------------------------------------------------------------------------------------------------------
-
-
-def draw(report: ChaosReport) -> str:
-    """Draw samples/s over time, with the faults, to RUN/report/chaos.png; return why there is no picture, or ""."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return f"no plot: matplotlib is not installed ({INSTALL})"
-    file = report.run_dir / METRICS
-    lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
-    records = [line for line in lines if line["kind"] == "train" and line["samples_per_s"] is not None]
-    if not records:
-        return "no plot: the job wrote no metrics (log.jsonl)"
-    began = report.record.attempts[0].began
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(*_curve(records, began), color="black", linewidth=0.8)
-    for number, kind in enumerate(schedule.KINDS):
-        times = [hit.time - began for hit in report.record.hits if hit.fault.kind == kind]
-        for at in times:
-            axes.axvline(at, color=f"C{number}", linewidth=0.8, alpha=0.6)
-        if times:  # an empty line, for the legend
-            axes.plot([], [], color=f"C{number}", label=f"{len(times)} {kind}")
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
-    axes.set_xlabel("seconds")
-    axes.set_ylabel("samples/s")
-    axes.set_title(report.verdict, loc="left", fontsize=10)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    with explained(f"cannot write the picture to {report.run_dir / 'report'}"):
-        figure.savefig(report.run_dir / "report" / "chaos.png", dpi=150)
-    return ""
-
-
-def _curve(records: Sequence[Mapping[str, Any]], began: float) -> tuple[list[float], list[float]]:
-    """Return seconds and samples/s. Gaps in the records mean that nothing trained: 0 there."""
-    times = [record["time"] - began for record in records]
-    usual_s = statistics.median([0.0] + [later - earlier for earlier, later in pairwise(times)])
-    seconds, rates = [0.0], [0.0]
-    for at, record in zip(times, records, strict=True):
-        if at - seconds[-1] > GAP * usual_s:
-            seconds, rates = [*seconds, seconds[-1] + usual_s, at - usual_s], [*rates, 0.0, 0.0]
-        seconds.append(at)
-        rates.append(record["samples_per_s"])
-    return seconds, rates
+def _back(hit: Hit, event: Mapping[str, Any]) -> FaultOutcome:
+    return FaultOutcome(hit, True, round(max(0.0, event["time"] - hit.time), 3))

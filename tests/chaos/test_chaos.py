@@ -358,10 +358,8 @@ def test_the_report_says_what_was_done_and_what_became_of_it(runs: dict[str, End
     )
     assert [bool(attempt["asked"]) for attempt in report["attempts"]] in ([True, False], [True, True, False])
     killed = next(fault for fault in report["faults"] if fault["kind"] == "kill")
-    assert f"| kill worker {killed['number']}" in (ended.run_dir / "report" / "chaos.md").read_text()
-    assert (ended.run_dir / "report" / "chaos.png").read_bytes().startswith(b"\x89PNG")
     resumed = next(fault for fault in report["faults"] if fault["kind"] == "supervisor-kill")
-    assert "training resumed after" in resumed["words"]
+    assert killed["survived"] and resumed["survived"] and resumed["took_s"] > 0
 
 
 def test_a_job_survives_faults_of_its_loaders_and_every_record_is_trained(runs: dict[str, Ended]) -> None:
@@ -377,7 +375,7 @@ def test_a_job_survives_faults_of_its_loaders_and_every_record_is_trained(runs: 
     killed = [fault for fault in report["faults"] if fault["kind"] == "loader-kill"]
     assert ended.summary["loader_deaths"] == report["loader_deaths"] >= len(killed) >= 1
     assert {fault["pid"] for fault in killed} <= {event["pid"] for event in deaths}
-    assert all("replaced after" in fault["words"] for fault in killed)
+    assert all(fault["took_s"] > 0 for fault in killed)
     assert f"{report['loader_deaths']} deaths of loaders" in ended.stdout
 
 

@@ -133,12 +133,12 @@ def test_the_chart_library_comes_with_its_licence_and_its_origin() -> None:
 def test_a_page_is_replaced_and_other_files_beside_it_stay(tmp_path: Path) -> None:
     bare = write_run(tmp_path / "bare", Story(records=0, resume=False, rollback=False, deaths=0, checkpoints=0))
     (bare / "report").mkdir()
-    for name in ("chaos.png", "index.html"):
+    for name in ("chaos.json", "index.html"):
         (bare / "report" / name).write_bytes(b"old")
     assert report(bare)["report"] == str(bare / "report" / "index.html")
     assert {file.name: file.read_bytes() == b"old" for file in (bare / "report").iterdir()} == {
         "index.html": False,
-        "chaos.png": True,
+        "chaos.json": True,
     }
 
 
