@@ -83,8 +83,11 @@ def _may_be_wanted(entry: Path) -> bool:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    for where, folders, files in os.walk(folder):
-        folders[:] = sorted(one for one in folders if _may_be_wanted(Path(one)))
+    seen = {folder.resolve()}
+    for where, folders, files in os.walk(folder, followlinks=True):
+        inner = {one: Path(where, one).resolve() for one in sorted(folders) if _may_be_wanted(Path(one))}
+        folders[:] = [one for one, place in inner.items() if place not in seen]  # a link may lead back
+        seen.update(inner.values())
         yield from (file for name in sorted(files) if _may_be_wanted(file := Path(where, name)) and file.is_file())
 
 

@@ -229,3 +229,14 @@ def test_only_code_of_the_jobs_own_has_files_copied_for_it(tmp_path: Path) -> No
     (tmp_path / "spaces" / "mine.py").write_text("")  # a package without __init__.py
     assert Beside.of(tmp_path, 0).others.keys() == {"words.txt", "data/rows.csv", "spaces/mine.py"}
     assert Beside.of(tmp_path, 10 << 20).left_out == ["data/rows.csv (1 B)", "words.txt (1 B)"], "the job file is large"
+
+
+def test_linked_folders_are_copied_once_and_one_that_leads_back_ends(tmp_path: Path) -> None:
+    job, shared = tmp_path / "job", tmp_path / "shared"
+    for folder in (job / "lists" / "deep", shared):
+        folder.mkdir(parents=True)
+    (job / "model.py").touch()
+    (shared / "words.txt").write_text("a")
+    (job / "lists" / "deep" / "shared").symlink_to(shared)
+    (job / "lists" / "deep" / "up").symlink_to(job / "lists")
+    assert Beside.of(job, 0).others == {"lists/deep/shared/words.txt": b"a"}
