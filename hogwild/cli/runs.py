@@ -259,7 +259,7 @@ def _told(path: Path, found: RunStatus, *, as_json: bool = False) -> int:
         print_answer({"state": "cancelled", "run_dir": str(path)}, [], as_json)
         print_message(f"{path.name}: ended before training began; its run directory is removed")
         return 0
-    print_answer(_as_json(found), _ended(found), as_json)
+    print_answer(_as_json(found), _figures(found, path.name), as_json)
     return int(found.state in ("failed", LOST))
 
 
@@ -271,24 +271,14 @@ def _as_json(found: RunStatus) -> Mapping[str, Any]:
     return {**found.record, "run_dir": str(found.path.absolute()), **ends}
 
 
-def _ended(found: RunStatus) -> Iterator[str]:
-    glance = found.glance
-    yield found.ending
-    if found.record.get("error"):
-        yield f"  {str(found.record['error']).splitlines()[0]}"
-    yield f"  {_position(glance)}"
-    if glance.best is not None:
-        yield f"  best {glance.best}"
-    if found.way_on:
-        yield f"  {found.way_on}"
-
-
 def _figures(found: RunStatus, title: str) -> Iterator[str]:
     """Yield a run on one screen."""
     glance, record = found.glance, found.record
     doing = f", {glance.state}" if found.is_alive and glance.state != found.state else ""
     left = f", left {clock(glance.left_s)}" if found.is_alive and glance.left_s is not None else ""
     yield f"{title}  {found.state if found.is_alive else found.ending}{doing}{left}"
+    if found.record.get("error"):
+        yield f"  error       {str(found.record['error']).splitlines()[0]}"
     yield f"  job         {glance.name}, in {glance.run_dir}"
     who = f"{record.get('pid', '-')} on {record.get('host', '-')}, attempt {record.get('attempt', 1)}"
     yield f"  process     {who}, began {moment(found.began)}"

@@ -307,7 +307,7 @@ def test_attach_shows_a_job_started_elsewhere_until_its_end(tmp_path: Path) -> N
         replace(run / "status.json", now(state="stopped", updates=20_100, **END), False)
         output, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
-        assert output.splitlines()[0] == "stopped: SIGTERM" and "--resume" in output.splitlines()[-1]
+        assert output.splitlines()[0] == "run  stopped: SIGTERM" and "--resume" in output.splitlines()[-1]
         assert "update 20,100" in shown(reader) and "digits  stopped" in shown(reader)
 
 
@@ -328,5 +328,5 @@ def test_attach_ends_by_ctrl_c_or_with_a_killed_job(end: str, tmp_path: Path) ->
             (run / ".lock").unlink()  # nobody holds the lock of the one that is there now
             (run / ".lock").touch()
             output, _ = process.communicate(timeout=PATIENCE_S)
-            assert process.returncode == 1 and output.startswith("lost: its process was killed")
+            assert process.returncode == 1 and output.startswith("run  lost: its process was killed")
         assert (run / "status.json").read_bytes() == before

@@ -94,7 +94,7 @@ def test_a_stop_from_elsewhere_waits_for_the_checkpoint_and_the_run_goes_on_at_o
     stopped = next(record for record in seen if record["state"] == "stopped")
     assert (stopped["reason"], stopped["exit_status"], stopped["pid"]) == ("SIGTERM", 75, job.process.pid)
     lines = stop.stdout().splitlines()
-    assert lines[0] == "stopped: SIGTERM" and lines[-1] == f"  resume with: hogwild train --resume {job.run_dir}"
+    assert lines[0] == "run  stopped: SIGTERM" and lines[-1] == f"  resume with: hogwild train --resume {job.run_dir}"
     again = start_job(tmp_path / "stop-again", "stop", str(job.run_dir), run_dir=job.run_dir)
     assert again.process.wait() == 4 and "code run/ended" in again.stderr()
 
@@ -158,7 +158,7 @@ def test_stop_ends_a_job_and_says_how_it_goes_on(
     job.wait_for_updates(20)
     assert main.run(["stop", str(job.run_dir), *options]) == 0
     out, _ = capfd.readouterr()
-    assert out.startswith(f"{end}: ") and f"resume with: hogwild train --resume {job.run_dir}" in out
+    assert out.startswith(f"run  {end}: ") and f"resume with: hogwild train --resume {job.run_dir}" in out
     ended = job.wait()
     assert ended.status in (exit_status, 143 if options else 75) and not ended.left_behind
     found = read_status(job.run_dir)
