@@ -87,9 +87,8 @@ def report_answer(runs: list[Path], out: Path | None) -> tuple[dict[str, Any], l
     named twice, RunDirError if the page cannot be written."""
     from hogwild.report.report import write_comparison, write_report  # numpy
 
-    written = write_report(runs[0], out) if len(runs) == 1 else write_comparison(runs, out)
-    record = {"report": str(written.index), "missing": list(written.missing)}
-    return record, [str(written.index), *(f"  {one}" for one in written.missing)]
+    page, missing = write_report(runs[0], out) if len(runs) == 1 else write_comparison(runs, out)
+    return {"report": str(page), "missing": list(missing)}, [str(page), *(f"  {one}" for one in missing)]
 
 
 # ---- the trained model ----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ script (page_files/report.js) draws these.
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -255,7 +255,9 @@ def marks(run: Run) -> list[dict[str, Any]]:
     there = np.isfinite(train["updates"]) & np.isfinite(train["samples"])
     by = np.argsort(train["updates"][there], kind="stable")
     for kind in ("rollback", "resume"):
-        table = run.numbers_of(kind)
+        table = ColumnTable()
+        for event in run.events_of(kind):
+            table.add(event.items())
         samples = table["samples"]
         if there.any():  # an older resume has no samples: they lie between those of the records around its updates
             between = np.interp(table["updates"], train["updates"][there][by], train["samples"][there][by])
@@ -293,34 +295,26 @@ def _best_place(run: Run) -> dict[str, float] | None:
 
 
 def to_json(value: Any) -> str:
-    """Return compact JSON for a page: numbers with six significant digits (whole ones in full), null for what is not
-    finite, and no `<`, which could end the script element."""
-    return _json(value).replace("<", "\\u003c")
+    """Return compact JSON for a page: numbers with six significant digits (whole ones in full; large ones with three
+    decimals, since six digits would be seconds in a long job), null for what is not finite, and no `<`, which could end
+    the script element."""
+    return json.dumps(_plain(value), separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _json(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"[{','.join(_numbers(value))}]"
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        if value == int(value) and abs(value) < 1e15:
+            return int(value)
+        return round(value, 3) if abs(value) >= 1000 else float(f"{value:.6g}")
     if is_dataclass(value):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{json.dumps(str(key))}:{_json(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, float):
-        return next(iter(_numbers(np.array([value]))))
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(_json, value))}]"
-    return json.dumps(value)
-
-
-def _numbers(values: Floats) -> Iterable[str]:
-    """Yield numbers as JSON; times keep milliseconds, since six digits would be seconds in a long job."""
-    for value in values.tolist():
-        if not math.isfinite(value):
-            yield "null"
-        elif value == int(value) and abs(value) < 1e15:
-            yield str(int(value))
-        else:
-            yield str(round(value, 3)) if abs(value) >= 1000 else f"{value:.6g}"
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 # ---- long columns made short ----------------------------------------------------------------------------------------

@@ -69,14 +69,6 @@ THINNED = (
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenReport:
-    """The report's page. `missing`: what it does not contain, and why."""
-
-    index: Path
-    missing: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Page:
     """The content of a page, downwards: tables, charts (with the timeline the table of each worker), tables, notes."""
 
@@ -105,9 +97,9 @@ class _Page:
         return page(self.title, parts, data if shown else None)
 
 
-def write_report(path: Path, out: Path | None = None) -> WrittenReport:
-    """Write the page of one run to RUN/report or to `out`. Raises NotFoundError if there is no run, RunDirError if it
-    cannot be written."""
+def write_report(path: Path, out: Path | None = None) -> tuple[Path, Sequence[str]]:
+    """Write the page of one run to RUN/report or to `out`; return it, and what it does not contain and why. Raises
+    NotFoundError if there is no run, RunDirError if it cannot be written."""
     run = read_run(path)
     places = [str(run.path), f"Page made {moment(run.read_at)} from the files of the run directory."]
     timeline = page_timeline(run)
@@ -124,7 +116,7 @@ def write_report(path: Path, out: Path | None = None) -> WrittenReport:
     return _write(out if out is not None else run.path / "report", content)
 
 
-def write_comparison(paths: Sequence[Path], out: Path | None = None) -> WrittenReport:
+def write_comparison(paths: Sequence[Path], out: Path | None = None) -> tuple[Path, Sequence[str]]:
     """Write the page of several runs to FIRST/report/report-NAME1-NAME2 or to `out`. Raises as `write_report`, and
     UsageError for the same run twice."""
     resolved = [path.resolve() for path in paths]
@@ -148,12 +140,12 @@ def write_comparison(paths: Sequence[Path], out: Path | None = None) -> WrittenR
     return _write(out if out is not None else runs[0].path / "report" / f"report-{folders}"[:LONGEST_NAME], content)
 
 
-def _write(folder: Path, content: _Page) -> WrittenReport:
+def _write(folder: Path, content: _Page) -> tuple[Path, Sequence[str]]:
     text = content.html()
     with explained(f"cannot write the report to {folder} (another folder: --out DIR)"):
         folder.mkdir(parents=True, exist_ok=True)
         replace(folder / INDEX, text.encode(errors="replace"), sync=False)
-    return WrittenReport(folder / INDEX, tuple(content.missing))
+    return folder / INDEX, content.missing
 
 
 # ---- HTML -----------------------------------------------------------------------------------------------------------

@@ -168,13 +168,6 @@ class Run:
     def events_of(self, *kinds: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["event"] in kinds]
 
-    def numbers_of(self, kind: str) -> ColumnTable:
-        """Return the events of a kind by column: `time` and every other number in them."""
-        table = ColumnTable()
-        for event in self.events_of(kind):
-            table.add(event.items())
-        return table
-
     @cached_property
     def metric_names(self) -> list[str]:
         """`loss` first, then the metrics of the evaluations in their order: every name with a number somewhere."""

@@ -9,11 +9,12 @@ the kernel's page cache.
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from hogwild.config.load import Job
+from hogwild.formatting import flat
 from hogwild.host.background_thread import Background
 from hogwild.job.update_choice import Meetings, UpdateChoice
 from hogwild.monitoring import prometheus
@@ -236,18 +237,11 @@ def curves_for(job: Job, rundir: RunDir, shared: SharedModel) -> Curves | NoCurv
     setting = job.log.tensorboard
     if setting is False or (setting == "auto" and not is_installed()):
         return NoCurves()
+    values = job.model_dump(mode="json")
     return Curves(
         rundir.tensorboard,
-        dict(_flattened(job.model_dump(mode="json"))),
+        {key: ", ".join(map(str, one)) if isinstance(one, list) else one for key, one in flat(values)},
         at_once=setting is True,
         tensors=shared.model.named_parameters,
         histograms_every=job.log.histograms_every,
     )
-
-
-def _flattened(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _flattened(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value if not isinstance(value, list) else ", ".join(map(str, value))
