@@ -191,12 +191,11 @@ class _LibSvmParsing(Parsing):
         from hogwild.kernels import libsvm
 
         text, found = np.frombuffer(content, np.uint8), np.zeros(libsvm.FOUND, np.int64)
-        libsvm.count(text, found)
-        lines, items = int(found[libsvm.LINES]), int(found[libsvm.ITEMS])
+        lines, items = content.count(b"\n") + (not content.endswith(b"\n")), content.count(b":")
         lengths, labels = np.empty(lines, np.int64), np.empty(lines, np.float32)
         indices, values = np.empty(items, np.int32), np.empty(items, np.float32)
         libsvm.parse(text, least, most, self.like is not None, lengths, indices, values, labels, found)
-        rows, items, bad_lines, rule, begin, token = found[libsvm.ROWS : libsvm.OVERFLOW].tolist()
+        rows, items, bad_lines, rule, begin, token = found[: libsvm.OVERFLOW].tolist()
         arrays = lengths[:rows], indices[:items], values[:items], labels[:rows], found[libsvm.LEAST :]
         piece = Piece(arrays, lines, rows, bad_lines)
         if bad_lines:

@@ -94,7 +94,7 @@ def form_of(
 
 def fields_in(line: str, delimiter: str) -> list[str]:
     """Return the fields of a line, without quotation marks around them."""
-    found = next((fields for *_, fields in Format(delimiter, ".", "utf-8", True).records(line.encode())), line)
+    found = next((fields for *_, fields in Format(delimiter).records(line.encode())), line)
     fields = line.split(delimiter) if isinstance(found, str) else found  # of a quotation mark that is none
     return [field.strip() for field in fields]
 

@@ -179,7 +179,7 @@ class _RatingsParsing(RatedParsing):
         begin += sum(map(len, head[: form.skipped]))
         user_column, item_column, rating_column, time_column = form.columns
         columns = TableText(
-            Format(form.delimiter, ".", "utf-8", has_quotes=True), form.width, (user_column, item_column),
+            Format(form.delimiter), form.width, (user_column, item_column),
             numbers=(rating_column,) * (rating_column >= 0), times=(time_column,) * needs_time,
         )  # fmt: skip
         pieces = self.pieces(partial(columns.parse, self), tell, begin, line)
@@ -221,7 +221,7 @@ class _RatingsParsing(RatedParsing):
         (user_column, item_column, *_), wanted = self.form.columns, (IdRows([user]), IdRows([item]))
         before = 1
         for content in self.contents(self.begin()):
-            for number, _, fields in Format(self.form.delimiter, ".", "utf-8", has_quotes=True).records(content):
+            for number, _, fields in Format(self.form.delimiter).records(content):
                 if isinstance(fields, str) or len(fields) != self.form.width:
                     continue
                 if wanted[0].row(fields[user_column]) == wanted[1].row(fields[item_column]) == 0:
@@ -234,7 +234,7 @@ class _RatingsParsing(RatedParsing):
 
 JOKES = 100
 NOTHING = 99.0  # the value for no rating
-TABLE = TableText(Format(",", ".", "utf-8", has_quotes=True), JOKES + 1, (), numbers=(*range(JOKES + 1),))
+TABLE = TableText(Format(","), JOKES + 1, (), numbers=(*range(JOKES + 1),))
 JESTER = "It is jester-data-1.zip (or -2, -3) of https://eigentaste.berkeley.edu/dataset, or the table in it as CSV."
 
 

@@ -1,9 +1,6 @@
 """Features of users and items, in a file of their own: what a row of a hybrid model is the sum of."""
 
-import csv
-import io
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import numpy as np
 from hogwild.data.file_kind import text_of
 from hogwild.data.ids import WHITE, IdRows
 from hogwild.data.rating_form import LOOKED_AT, comments_before, recognised
-from hogwild.data.text_parsing.table_text import COMMENT
+from hogwild.data.text_parsing.table_text import COMMENT, Format
 from hogwild.errors import DataError
 
 RULE = "a line must be NAME, FEATURE and perhaps a WEIGHT, a number, separated by tabs, or by commas, ; or |"
@@ -27,16 +24,20 @@ def read_features(path: Path, encoding: str = "utf-8") -> dict[tuple[str, str], 
     before = comments_before([line.encode() for line in text[:LOOKED_AT]])
     delimiter = next((sign for sign in "\t,;|" if sign in "".join(text[before : before + 1])), "\t")
     found: dict[tuple[str, str], float] = {}
-    rows = io.StringIO("\n" * before + "\n".join(text[before:]), newline="")
-    lines = csv.reader(rows, delimiter=delimiter, strict=True)
     order: list[int] = []
-    for fields in _parsed(lines, path):
+    for number, _, fields in Format(delimiter).records(("\n" * before + "\n".join(text[before:])).encode()):
+        where = f"{path}:{number + 1}"
+        if isinstance(fields, str):
+            raise DataError(f"{where}: {fields}", code="data/bad-value")
+        if "\n" in "".join(fields):
+            why = "a field has more than one line; is a quotation mark not closed?"
+            raise DataError(f"{where}: {why}", code="data/bad-value")
         fields = [field.strip(WHITE) for field in fields]
-        if lines.line_num == before + 1 and (header := _header(fields)):
+        if number == before and (header := _header(fields)):
             if len(header) != len(fields):
                 raise DataError(
-                    f"{path}:{lines.line_num}: the columns are {', '.join(fields)}; {RULE}: one for each feature of a "
-                    "name, such as u1, age:30",
+                    f"{where}: the columns are {', '.join(fields)}; {RULE}: one for each feature of a name, such as "
+                    "u1, age:30",
                     code="data/bad-value",
                 )
             order = header
@@ -45,13 +46,11 @@ def read_features(path: Path, encoding: str = "utf-8") -> dict[tuple[str, str], 
             continue
         fields = [fields[place] for place in order] if len(order) == len(fields) else fields
         if COMMENT.match(fields[0].encode()):
-            raise DataError(
-                f"{path}:{lines.line_num}: {fields}: a line must not begin as a comment", code="data/bad-value"
-            )
+            raise DataError(f"{where}: {fields}: a line must not begin as a comment", code="data/bad-value")
         if len(fields) not in (2, 3) or not (fields[0] and fields[1]):
-            raise DataError(f"{path}:{lines.line_num}: {fields}: {RULE}", code="data/bad-value")
+            raise DataError(f"{where}: {fields}: {RULE}", code="data/bad-value")
         pair = fields[0], fields[1]
-        found[pair] = _weight(fields[2] if len(fields) > 2 else "1", found.get(pair, 0.0), path, lines.line_num)
+        found[pair] = _weight(fields[2] if len(fields) > 2 else "1", found.get(pair, 0.0), where)
     return found
 
 
@@ -68,20 +67,7 @@ def _header(fields: list[str]) -> list[int]:
     return [named if named >= 0 else rest, feature, *([weight] if weight >= 0 else [])]
 
 
-def _parsed(lines: Any, path: Path) -> Iterator[list[str]]:
-    """Yield the fields of each line. Raises DataError for a quotation mark that the line does not close."""
-    begin = 1
-    try:
-        for fields in lines:
-            if lines.line_num > begin:
-                raise csv.Error("a field has more than one line; is a quotation mark not closed?")
-            yield fields
-            begin = lines.line_num + 1
-    except csv.Error as error:
-        raise DataError(f"{path}:{begin}: {error}", code="data/bad-value") from error
-
-
-def _weight(text: str, before: float, path: Path, line: int) -> float:
+def _weight(text: str, before: float, where: str) -> float:
     """Return the sum of the weight and the one before, which float32 must hold."""
     try:
         weight = before + float(text)
@@ -89,8 +75,7 @@ def _weight(text: str, before: float, path: Path, line: int) -> float:
         weight = math.nan
     if not abs(weight) <= HIGHEST:
         raise DataError(
-            f"{path}:{line}: the weight {text!r} must be a finite number, up to {HIGHEST:.2g} with those of repeated "
-            "lines",
+            f"{where}: the weight {text!r} must be a finite number, up to {HIGHEST:.2g} with those of repeated lines",
             code="data/bad-value",
         )
     return weight

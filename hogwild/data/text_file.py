@@ -200,7 +200,6 @@ class RecordPieces:
     begins: np.ndarray  # (pieces + 1,) int64
     records: np.ndarray  # (pieces + 1,) int64
     lines: np.ndarray  # (pieces + 1,) int64
-    has_quotes: bool
 
     @property
     def rows(self) -> int:
@@ -229,12 +228,11 @@ def find_records(text: TextFile, start: int, first_line: int) -> RecordPieces:
     Raises DataError if the file ends inside quotes."""
     begins, records, lines = [start], [0], [first_line]
     at, ended, line, tail = start, 0, first_line, b""
-    is_quoted = has_quotes = False
+    is_quoted = False
     while content := text.read_at(at, RECORDS):
         found = _scanned(tail + content, len(tail), is_quoted)
         at, ended, line = at + len(content), ended + found.records, line + found.lines
         is_quoted ^= bool(found.quotes & 1)
-        has_quotes |= found.quotes > 0
         tail = (tail + content)[-2:]
         if found.records:
             begins.append(at - found.rest)
@@ -246,7 +244,7 @@ def find_records(text: TextFile, start: int, first_line: int) -> RecordPieces:
         begins.append(at)
         records.append(ended + 1)
         lines.append(line)
-    return RecordPieces(np.array(begins), np.array(records), np.array(lines), has_quotes)
+    return RecordPieces(np.array(begins), np.array(records), np.array(lines))
 
 
 @dataclass(frozen=True, slots=True)

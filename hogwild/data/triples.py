@@ -84,7 +84,7 @@ class _TriplesParsing(Parsing):
         require("pyarrow.csv", "hogwild.data.Triples", "pyarrow", "sparse")
         sign = self.source.delimiter
         begin, line, places = self._rows()
-        columns = TableText(Format(sign, ".", "utf-8", has_quotes=sign in QUOTING), 3, (*places,))
+        columns = TableText(Format(sign, has_quotes=sign in QUOTING), 3, (*places,))
         pieces = self.pieces(partial(columns.parse, self), tell, begin, line)
         self.note_bad_lines(pieces)
         heads, relations, tails = zip(*(piece.arrays for piece in pieces), strict=True)

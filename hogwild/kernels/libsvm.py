@@ -14,8 +14,8 @@ from hogwild.kernels.compiling import KernelCache, inlined, kernel
 log = logging.getLogger(__name__)
 
 # Indices into `found` (FOUND,) int64, the result of a piece.
-LINES, ROWS, ITEMS, BAD, RULE, LINE_AT, TOKEN_AT, OVERFLOW, LEAST, MOST, UNSEEN = range(11)
-FOUND = 11
+ROWS, ITEMS, BAD, RULE, LINE_AT, TOKEN_AT, OVERFLOW, LEAST, MOST, UNSEEN = range(10)
+FOUND = 10
 # Rules that a line can break.
 LABEL, PAIR, VALUE, FINITE, ZERO, LARGE, NEGATIVE = range(1, 8)
 
@@ -132,18 +132,6 @@ def spoilt(found, rule, line_at, token_at):  # type: ignore[no-untyped-def]
     if found[BAD] == 0:
         found[RULE], found[LINE_AT], found[TOKEN_AT] = rule, line_at, token_at
     found[BAD] += 1
-
-
-@kernel
-def count(text, found):  # type: ignore[no-untyped-def]
-    """Count line ends, with an unfinished last line, and colons: upper bounds of a piece's rows and values."""
-    lines, colons = np.int64(0), np.int64(0)
-    for at in range(len(text)):
-        lines += text[at] == LF
-        colons += text[at] == COLON
-    if len(text) and text[len(text) - 1] != LF:
-        lines += 1
-    found[LINES], found[ITEMS] = lines, colons
 
 
 @inlined
@@ -264,7 +252,6 @@ def ready() -> None:
 def _run() -> None:
     text, found = np.frombuffer(b"", np.uint8), np.zeros(FOUND, np.int64)
     longs, ints, floats = np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.float32)
-    count(text, found)
     parse(text, 0, 1, False, longs, ints, floats, floats.copy(), found)
     by_frequency(
         longs, ints, floats, floats.copy(), 0, longs.copy(), False, np.zeros(2, np.int64), ints.copy(), floats.copy(),

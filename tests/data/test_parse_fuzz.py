@@ -37,12 +37,14 @@ def check_that_bounds_are_checked() -> None:
     """Otherwise nothing below would prove anything."""
     import numpy as np
 
-    from hogwild.kernels.libsvm import FOUND, count
+    from hogwild.kernels.libsvm import FOUND, parse
 
-    text = np.frombuffer(b"1 2:3\n", np.uint8)
-    count(text, np.zeros(FOUND, np.int64))
+    text, longs, ints = np.frombuffer(b"1 2:3\n", np.uint8), np.zeros(1, np.int64), np.zeros(1, np.int32)
+    floats, found = np.zeros((3, 1), np.float32), np.zeros(FOUND, np.int64)
+    parse(text, 0, 9, False, longs, ints, floats[0], floats[1], found)
+    assert ints[0] == 2
     try:
-        count(text, np.zeros(0, np.int64))  # a lie: there is no room
+        parse(text, 0, 9, False, longs, ints, floats[0, :0], floats[1], found)  # a lie: there is no room
     except IndexError:
         print("checked")
 

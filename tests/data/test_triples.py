@@ -123,7 +123,7 @@ def test_pyarrow_reads_a_piece_as_the_careful_parser_does_or_not_at_all(
 ) -> None:
     content = ending.join(delimiter.encode().join(line) for line in lines) + b"\n"
     words, numbers, times, has_quotes = form
-    table = TableText(Format(delimiter, ".", "utf-8", has_quotes), 3, words, numbers, times)
+    table = TableText(Format(delimiter, has_quotes=has_quotes), 3, words, numbers, times)
     rules = SimpleNamespace(rules=dict.fromkeys(range(12), "a rule"))
     quick, careful = table._quick(content), table._careful(rules, content)  # type: ignore[arg-type]
     if quick is None:

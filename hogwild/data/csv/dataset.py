@@ -6,7 +6,6 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
@@ -127,18 +126,17 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         )  # fmt: skip
         wanted = None if like is None else planned(like)
         if self._index is not None:
-            names, header, form = self._index.names, True, Format(",", ".", "utf-8", has_quotes=True)
+            names, header, form = self._index.names, True, Format(",")
         else:
             if wanted is not None and header:
                 delimiter = delimiter_of(self._text, delimiter, encoding, skip_lines, {*wanted.input_names})
             names, self._start, self._line_of_start = read_header(
                 self._text, header, delimiter, encoding, skip_lines, has_target=like is None
             )
-            form = Format(delimiter, decimal, encoding, has_quotes=True)
+            form = Format(delimiter, decimal, encoding)
         plan = planned(names) if wanted is None else wanted.inputs_in(who, names, header)
         if isinstance(self._text, TextFile) and self._index is None:
-            self._index = found = find_records(self._text, self._start, self._line_of_start)
-            form = replace(form, has_quotes=found.has_quotes)
+            self._index = find_records(self._text, self._start, self._line_of_start)
         if self._index is not None and not self._index.rows:
             where = f" after line {self._line_of_start - 1}" if isinstance(self._index, RecordPieces) else ""
             raise DataError(f"{self._text.path}: contains no samples: there is no row{where}", code="data/empty")

@@ -2,12 +2,11 @@
 
 import codecs
 import contextlib
-import csv
-import io
 from collections.abc import Collection
 
 from hogwild.data.file_kind import not_text
 from hogwild.data.text_file import TextFile, TextStream
+from hogwild.data.text_parsing.table_text import Format
 from hogwild.errors import DataError
 
 HEAD = 1 << 20  # bytes in which the header, or the first row, must end
@@ -70,38 +69,26 @@ def _first_record(
     text: TextFile | TextStream, head: bytes, start: int, line: int, encoding: str, delimiter: str
 ) -> tuple[list[str], int, int]:
     """Return the record's fields, the offset behind it and the line number there."""
-    end, inside, next_line = start, False, line
-    while end < len(head):
-        newline = head.find(b"\n", end)
-        part = head[end : newline if newline >= 0 else len(head)]
-        inside ^= bool(part.count(b'"') & 1)
-        end = newline + 1 if newline >= 0 else len(head)
-        next_line += 1
-        if not inside:
-            break
-    if inside or (end == len(head) == HEAD):
+    where = f"{text.path}: line {line}"
+    _, shown, record = next(Format(delimiter, encoding=encoding).records(head[start:]))
+    content = shown.encode(encoding, "surrogateescape")
+    if b"\r" in content.rstrip(b"\r\n") or (isinstance(record, str) and content.endswith(b"\r")):
         raise DataError(
-            f'{text.path}: line {line}: does not end within {HEAD:,} bytes; perhaps a quote (") is not closed, or the '
-            "file is not text",
-            code="data/csv-quotes",
-        )
-    content = head[start:end].rstrip(b"\r\n")
-    if b"\r" in content:
-        raise DataError(
-            f"{text.path}: line {line}: lines end with a carriage return only; save the file with \\n line ends",
+            f"{where}: lines end with a carriage return only; save the file with \\n line ends",
             code="data/csv-line-ends",
         )
-    try:
-        decoded = content.decode(encoding)
-        (record,) = csv.reader(io.StringIO(decoded, newline=""), delimiter=delimiter, strict=True)
-    except UnicodeDecodeError as error:
-        place, found = f"{text.path}: line {line}", content[error.start : error.start + 1]
-        raise not_text(place, found, encoding) from error
-    except (csv.Error, ValueError) as error:
+    if isinstance(record, str) or start + len(content) == HEAD:
+        why = record if isinstance(record, str) else "perhaps the file is not text"
         raise DataError(
-            f"{text.path}: line {line}: cannot be split into columns: {error}", code="data/csv-quotes"
-        ) from error
-    return record, end, next_line
+            f'{where}: does not end within {HEAD:,} bytes, or cannot be split into columns: {why}; is a quote (") not '
+            "closed?",
+            code="data/csv-quotes",
+        )
+    try:
+        content.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise not_text(where, content[error.start : error.start + 1], encoding) from error
+    return record, start + len(content), line + max(1, shown.count("\n"))
 
 
 def _refuse_one_column(text: TextFile | TextStream, content: str, line: int, delimiter: str) -> None:

@@ -176,8 +176,8 @@ class CsvTable:
     def _rows(self, content: bytes, first: int) -> Iterator[tuple[int, list[str]]]:
         """Yield (line number, fields) of each record; each has as many fields as there are columns."""
         columns = len(self.layout.names)
-        for number, begin, row in self.format.records(content):
-            line = first + number
+        for number, text, row in self.format.records(content):
+            line, begin = first + number, text.partition("\n")[0]
             if isinstance(row, str):
                 raise self._error(line, f"cannot be taken apart: {row}", "data/csv-quotes")
             if len(row) != columns:

@@ -34,9 +34,9 @@ class Format:
     """The text format of a table. Without `has_quotes` quotation marks are ordinary characters."""
 
     delimiter: str
-    decimal: str
-    encoding: str
-    has_quotes: bool
+    decimal: str = "."
+    encoding: str = "utf-8"
+    has_quotes: bool = True
 
     def columns(self, content: bytes, count: int, width: int, kinds: Mapping[int, Any]) -> Any:
         """Return the columns `kinds`, arrow types by place, of the `count` records of `width` fields in `content` as an
@@ -79,7 +79,7 @@ class Format:
         return table if table.num_rows == count else None
 
     def records(self, content: bytes) -> Iterator[tuple[int, str, list[str] | str]]:
-        """Yield the number of the first line, from 0 on, that line, and the fields, or why there are none, of each
+        """Yield the number of the first line, from 0 on, the text, and the fields, or why there are none, of each
         record that is not empty. A record that cannot be taken apart ends with its first line. Wrong bytes become
         surrogates: they matter only in a column that is read."""
         lines = io.StringIO(content.decode(self.encoding, "surrogateescape"), newline="").readlines()
@@ -106,9 +106,10 @@ class Format:
                     found = f"the character {sign!r} is in it"
             except csv.Error as error:
                 found, rows, at = str(error), None, begin + 1
+            text = "".join(lines[begin:at])
             if found:
-                yield number, lines[begin].rstrip("\r\n"), found
-            number += sum(line.count("\n") for line in lines[begin:at])
+                yield number, text, found
+            number += text.count("\n")
 
     @property
     def _sign(self) -> str:
@@ -154,7 +155,8 @@ class TableText:
         import pyarrow
 
         places, rows, broken = list[int](), list[list[str]](), list[tuple[int, str]]()
-        for number, line, fields in self.form.records(content):
+        for number, text, fields in self.form.records(content):
+            line = text.partition("\n")[0].rstrip("\r")
             if not line.strip(WHITE):
                 continue
             if found := self._broken(line, fields):
