@@ -79,6 +79,22 @@ def test_a_step_of_the_models_own_is_no_exception(kind: type[nn.Linear], tmp_pat
     assert failed.value.code == "model/broadcast"
 
 
-def test_a_loss_that_forms_the_shapes_itself_is_none(tmp_path: Path) -> None:
-    assert trained(nn.Linear(2, 1), careful, torch.ones(8), tmp_path / "first").updates == 1
+FORMING = {
+    "both": careful,
+    "squeezed": lambda output, target: (output.squeeze() - target).square().mean(),
+    "a column": lambda output, target: (output[:, 0] - target).abs().mean(),
+    "unsqueezed": lambda output, target: F.mse_loss(output, target.unsqueeze(1)),
+    "standardised": lambda output, target: (output.flatten() - (target - target.mean()) / 2).square().mean(),
+    "pairs": lambda output, target: F.softplus((output.T - output) * (target[:, None] - target).sign()).mean(),
+    "weighted": lambda output, target: (target.abs() * (output[..., 0] - target) ** 2).sum() / target.abs().sum(),
+}
+
+
+@pytest.mark.parametrize("loss", FORMING.values(), ids=FORMING)
+def test_a_loss_that_forms_the_shapes_itself_is_none(loss: Any, tmp_path: Path) -> None:
+    result = trained(nn.Linear(2, 1), loss, torch.ones(8), tmp_path / "first")
+    assert result.updates == 1 and not result.warnings
+
+
+def test_class_numbers_have_another_shape_than_the_output(tmp_path: Path) -> None:
     assert trained(nn.Linear(2, 3), nn.CrossEntropyLoss(), torch.ones(3).long(), tmp_path / "second").updates == 1
