@@ -128,7 +128,8 @@ class _JobDraft(YamlReading):
         try:
             job = Job.model_validate(self.values)
         except ValidationError as error:
-            wrong = list(schema_findings(error)) + wrong
+            unfit = list(schema_findings(error))
+            wrong = unfit + [one for one in wrong if one.path not in {bad.path for bad in unfit}]
         for path, message, at_key, code in wrong:
             if path not in broken:
                 self.problems.append(self._place(path, at_key).problem(path, message, code))

@@ -5,10 +5,10 @@ They work on the raw values, so that errors are reported in the same pass as all
 """
 
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from hogwild.config import synonyms, torch_arguments
-from hogwild.config.schedules import SCHEDULES
 from hogwild.config.schema import SGD, Supervise, Train
 from hogwild.config.strict_yaml import Path
 from hogwild.config.torch_arguments import Arguments, broken_rule
@@ -33,51 +33,91 @@ def _contradiction(path: str, rule: str, value: Any) -> JobFinding:
     return JobFinding(tuple(path.split(".")), f"{rule}, got {show(value)}")
 
 
-def _devices(values: Mapping[str, Any]) -> Iterator[JobFinding]:
-    """Check that the fields about devices agree; the existing devices are known only later (`device_placement.py`)."""
-    train = values.get("train")
-    if not isinstance(train, Mapping):
-        return
-    kind = str(train.get("device", "auto")).partition(":")[0]
-    placement = train.get("placement", "auto")
-    if kind == "cpu" and placement in ("cuda-replica", "cuda-shared"):
-        yield _contradiction("train.placement", "must be auto or cpu where train.device is cpu", placement)
-    elif kind in accelerators() and placement == "cpu":
-        rule = f"must be auto or cuda-replica where train.device is {kind}: parameters must be on the device"
-        yield _contradiction("train.placement", rule, placement)
-    yield from _device_per_worker(train)
-    is_shared = placement == "cuda-shared"
-    if placement == "cpu" or not (kind in accelerators() or placement == "cuda-replica" or is_shared):
-        return
-    exchange = (
-        ("delta", "direct or auto: workers write the parameters on the device")
-        if is_shared
-        else ("direct", "delta or auto: each worker has a copy on its device")
-    )
-    for path, refused, allowed in (
-        ("train.exchange", *exchange),
-        ("train.update", "fused", "auto or autograd: kernels run on the CPU"),
-        ("optimizer.state", "shared", "private: each worker's state is on its device"),
-    ):
-        if _at(values, path) == refused:
-            yield _contradiction(path, f"must be {allowed} (train.device is {kind})", refused)
+_GIVEN = object()  # any value but null
+_GPU = "an accelerator"
+# A field, the values that it may have while another field has a value, and why.
+_CONFLICTS: tuple[tuple[str, tuple[Any, ...], str, Any, str], ...] = (
+    ("train.placement", ("auto", "cpu"), "train.device", "cpu", "workers compute on the CPU"),
+    ("train.placement", ("auto", "cuda-replica", "cuda-shared"), "train.device", _GPU, "workers compute there"),
+    ("train.exchange", ("direct", "auto"), "train.placement", "cuda-shared", "workers write the parameters themselves"),
+    ("train.exchange", ("delta", "auto"), "train.placement", "cuda-replica", "each worker has a copy on its device"),
+    ("train.update", ("auto", "autograd"), "train.placement", "cuda-shared", "kernels run on the CPU"),
+    ("train.update", ("auto", "autograd"), "train.placement", "cuda-replica", "kernels run on the CPU"),
+    ("optimizer.state", ("private", "auto"), "train.placement", "cuda-shared", "each worker has its own state"),
+    ("optimizer.state", ("private", "auto"), "train.placement", "cuda-replica", "each worker has its own state"),
+    ("train.exchange", ("direct", "auto"), "optimizer.state", "shared", "a shared state needs shared parameters"),
+    ("train.procs_max", (None,), "train.procs", 0, "no worker is started"),
+    ("queue.elastic", (None,), "train.procs", 0, "no worker is started"),
+    ("queue.elastic", (None,), "train.pin", True, "workers are bound to their cores"),
+    ("queue.elastic", (None,), "data.lanes", _GIVEN, "a lane belongs to one worker"),
+    ("supervise.spares", (0,), "train.procs", 0, "no worker is ever replaced"),
+    ("supervise.spares", (0,), "supervise.max_restarts", 0, "no worker is ever replaced"),
+    ("data.loaders", ("auto",), "data.feed", "resident", "no loader reads during training"),
+    ("data.slots", ("auto",), "data.feed", "resident", "no loader reads during training"),
+    ("data.slot_bytes", ("auto",), "data.feed", "resident", "no loader reads during training"),
+    ("data.shuffle", ("auto", "none"), "data.lanes", _GIVEN, "lanes are read in order"),
+    ("data.feed", ("auto", "resident"), "data.lanes", _GIVEN, "lanes read rows by index"),
+    ("train.accumulate", (1,), "data.lanes", _GIVEN, "the state is passed on after each batch"),
+    ("cluster.engine", ("none",), "train.procs", 0, "the parent exchanges with other nodes while workers train"),
+    ("cluster.engine", ("none",), "train.placement", "cuda-shared", "nodes exchange parameters in host memory"),
+    ("supervise.on_nan", ("skip", "fail"), "cluster.engine", "torchrun", "nodes cannot go back one by one"),
+)
 
 
-def _device_per_worker(train: Mapping[str, Any]) -> Iterator[JobFinding]:
-    chosen, procs, device = train.get("device_per_worker"), train.get("procs"), train.get("device", "auto")
+def _conflicts(values: Mapping[str, Any]) -> Iterator[JobFinding]:
+    """Check the fields that exclude each other. The existing devices are known only later (`device_placement.py`)."""
+    device = str(_at(values, "train.device")).partition(":")[0]
+    placement = _at(values, "train.placement")
+    is_gpu = device in accelerators()
+    facts = {
+        "train.device": _GPU if is_gpu else device,
+        "train.placement": "cuda-replica" if is_gpu and placement in (None, "auto") else placement,
+    }
+    for field, allowed, other, refused, why in _CONFLICTS:
+        value, found = _at(values, field), facts.get(other, _at(values, other))
+        is_met = found is not None if refused is _GIVEN else (type(found), found) == (type(refused), refused)
+        if is_met and value is not None and value not in allowed:
+            where = f"with {other}" if refused is _GIVEN else f"where {other} is {_word(found)}"
+            yield _contradiction(field, f"must be {' or '.join(map(_word, allowed))} {where}: {why}", value)
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else show(value)
+
+
+# The field at most, the field at least, whether the error is at the latter, and why.
+_ORDERED = (
+    ("supervise.min_workers", "train.procs", False, ""),
+    ("supervise.grace_s", "supervise.deadlock_timeout_s", False, ""),
+    ("train.procs", "train.procs_max", True, ""),
+    ("train.procs", "data.lanes", True, ": a worker without a lane has nothing to do"),
+    ("queue.elastic.min", "queue.elastic.max", False, ""),
+)
+_DEFAULTS = {f"supervise.{name}": Supervise.model_fields[name].default for name in ("grace_s", "deadlock_timeout_s")}
+
+
+def _orders(values: Mapping[str, Any]) -> Iterator[JobFinding]:
+    """Check the fields of which one is at most the other. The error is at a field that the file gives."""
+    for small, large, is_at_large, why in _ORDERED:
+        given = {field: _at(values, field) for field in (small, large)}
+        both = {field: _DEFAULTS.get(field, 0) if value is None else value for field, value in given.items()}
+        if not all(type(one) in (int, float) and one > 0 for one in both.values()) or both[small] <= both[large]:
+            continue
+        field, sign, other = (large, ">=", small) if is_at_large or given[small] is None else (small, "<=", large)
+        default = ", the default" if given[other] is None else ""
+        yield _contradiction(field, f"must be {sign} {other} ({both[other]:g}{default}){why}", both[field])
+
+
+def _device_per_worker(values: Mapping[str, Any]) -> Iterator[JobFinding]:
+    chosen, procs, device = (_at(values, f"train.{name}") for name in ("device_per_worker", "procs", "device"))
     if not isinstance(chosen, list):
         return
     here: Path = ("train", "device_per_worker")
     if device not in accelerators():
-        yield JobFinding(here, f"needs train.device: cuda, without an index, got {device}", at_key=True)
+        yield JobFinding(here, f"needs train.device: cuda, without an index, got {device or 'auto'}", at_key=True)
     if type(procs) is int and len(chosen) != max(1, procs):
         yield JobFinding(here, f"must name one device for each of {max(1, procs)} workers, got {len(chosen)}")
 
-
-# Arguments that torch reads from the constructor and never from a group.
-_FOR_ALL = dict.fromkeys(
-    ("differentiable", "initial_accumulator_value"), "applies to all groups; set it in optimizer.init_args"
-)
 
 _CLASS_PATHS: Mapping[str, str | None] = {
     "model": None,
@@ -86,6 +126,7 @@ _CLASS_PATHS: Mapping[str, str | None] = {
     "data.val": None,
     "optimizer": SGD,
 }
+_FOR_ALL = ("differentiable", "initial_accumulator_value")  # torch reads them from the constructor, never from a group
 
 
 def findings(values: Mapping[str, Any]) -> Iterator[JobFinding]:
@@ -97,18 +138,13 @@ def findings(values: Mapping[str, Any]) -> Iterator[JobFinding]:
                 tuple(path.split(".")), section.get("class_path", default), section.get("init_args", {})
             )
     yield from _groups(values.get("optimizer"))
-    yield from _enough_workers(values)
-    yield from _deadlines(values)
-    yield from _most_workers(values)
-    yield from _elastic(values)
-    yield from _spares(values)
-    yield from _exchange(values)
-    yield from _cluster(values)
-    yield from _lanes(values)
+    yield from _conflicts(values)
+    yield from _orders(values)
+    yield from _device_per_worker(values)
+    yield from _batches_of_an_item(values)
     yield from _stream(values)
     yield from _slots(values)
     yield from _needs_validation(values)
-    yield from _devices(values)
     yield from _metrics(values.get("evaluate"))
     yield from _torch_schedule(_at(values, "lr_schedule.name"))
 
@@ -133,44 +169,32 @@ def _at(values: Any, path: str) -> Any:
 
 
 def _component(path: Path, class_path: Any, init_args: Any) -> Iterator[JobFinding]:
+    """Check a class of a module whose names are known, and its arguments."""
     if not isinstance(class_path, str):
         return
     module, _, name = class_path.rpartition(".")
-    here: Path = (*path, "class_path")
-    if module in ("hogwild.models", "hogwild.data"):
-        yield from _catalogued(here, module, name)
-    elif module == "torch.optim":
-        yield from _optimizer(path, name, init_args)
-    elif module == "torch.nn" and path == ("loss",):
-        yield from _loss(path, name, init_args)
-    elif module == "torch" and (meant := synonyms.class_paths(str(path[0]), name)):
-        words = f"torch has no {name!r}; write {' or '.join(meant)}"
-        yield JobFinding(here, words, code="config/class-path")
-
-
-def _catalogued(here: Path, module: str, name: str) -> Iterator[JobFinding]:
-    # An import by name, because only here it is known which of the two packages is meant. Neither imports torch.
-    from importlib import import_module
-
-    catalog: Mapping[str, str] = import_module(module).CATALOG
-    if name not in catalog:
-        words = f"{module} has no {name!r}{did_you_mean(name, catalog)} (it has: {', '.join(catalog)})"
-        yield JobFinding(here, words, code="config/class-path")
-
-
-def _optimizer(path: Path, name: str, init_args: Any) -> Iterator[JobFinding]:
-    here = (*path, "class_path")
-    if name == "LBFGS":
+    here, meant = (*path, "class_path"), synonyms.class_paths(str(path[0]), name)
+    known = _known_names(module, path)
+    if (module, name) == ("torch.optim", "LBFGS"):
         words = "needs a closure that evaluates the loss several times; a worker applies one gradient"
-        yield JobFinding(here, f"torch.optim.{name} {words}", code="optimizer/closure")
-    elif name not in torch_arguments.OPTIMIZERS:
-        known = torch_arguments.OPTIMIZERS
-        words = f"torch.optim has no {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})"
-        yield JobFinding(here, words, code="config/class-path")
-    elif isinstance(init_args, Mapping):
-        yield from _arguments(path, name, torch_arguments.OPTIMIZERS[name], init_args)
-        if name == "SGD":
-            yield from _nesterov(path, init_args)
+        yield JobFinding(here, f"{class_path} {words}", code="optimizer/closure")
+    elif (known is None and module == "torch" and meant) or (known is not None and name not in known):
+        close = f"; write {' or '.join(meant)}" if meant else did_you_mean(name, known or ())
+        words = f"{module} has no {'loss ' if path == ('loss',) else ''}{name!r}{close}"
+        yield JobFinding(here, words + (f" (known: {', '.join(known)})" if known else ""), code="config/class-path")
+    elif known is not None and isinstance(known[name], Mapping) and isinstance(init_args, Mapping):
+        yield from _arguments(path, name, known[name], init_args)
+        yield from _nesterov(path, init_args) if name == "SGD" else ()
+
+
+def _known_names(module: str, path: Path) -> Mapping[str, Any] | None:
+    """Return the names in a module, with the rules of their arguments if there are some; None for other modules."""
+    if module in ("hogwild.models", "hogwild.data"):
+        catalog: Mapping[str, Any] = import_module(module).CATALOG  # neither imports torch
+        return catalog
+    if module == "torch.optim":
+        return torch_arguments.OPTIMIZERS
+    return torch_arguments.LOSSES if module == "torch.nn" and path == ("loss",) else None
 
 
 def _groups(section: Any) -> Iterator[JobFinding]:
@@ -198,18 +222,6 @@ def _nesterov_of_group(path: Path, common: Mapping[str, Any], own: Mapping[str, 
             yield JobFinding((*path, "init_args", guilty), f"nesterov {message}", is_key, code)
 
 
-def _loss(path: Path, name: str, init_args: Any) -> Iterator[JobFinding]:
-    if name in torch_arguments.LOSSES:
-        known = torch_arguments.LOSSES[name]
-        if known is not None and isinstance(init_args, Mapping):
-            yield from _arguments(path, name, known, init_args)
-    else:
-        meant = synonyms.class_paths("loss", name)
-        close = f"; write {' or '.join(meant)}" if meant else did_you_mean(name, torch_arguments.LOSSES)
-        message = f"torch.nn has no loss {name!r}{close} (known: {', '.join(torch_arguments.LOSSES)})"
-        yield JobFinding((*path, "class_path"), message, code="config/class-path")
-
-
 def _arguments(path: Path, name: str, known: Arguments, init_args: Mapping[str, Any]) -> Iterator[JobFinding]:
     for argument, value in init_args.items():
         here = (*path, "init_args", argument)
@@ -217,7 +229,8 @@ def _arguments(path: Path, name: str, known: Arguments, init_args: Mapping[str, 
             words = "is filled in with the model's parameters; remove it"
             yield JobFinding(here, words, True, "config/unknown-argument")
         elif argument in _FOR_ALL and argument not in known and argument in torch_arguments.OPTIMIZERS.get(name, ()):
-            yield JobFinding(here, _FOR_ALL[argument], True, "config/unknown-argument")
+            words = "applies to all groups; set it in optimizer.init_args"
+            yield JobFinding(here, words, True, "config/unknown-argument")
         elif argument not in known:
             meant = synonyms.meanings(argument, [f"optimizer.init_args.{one}" for one in known])
             close = f"; did you mean '{meant[0].rpartition('.')[2]}'?" if meant else did_you_mean(argument, known)
@@ -236,84 +249,14 @@ def _nesterov(path: Path, init_args: Mapping[str, Any]) -> Iterator[JobFinding]:
 
 def _torch_schedule(name: Any) -> Iterator[JobFinding]:
     """Refuse torch's schedulers as functions of the number of updates."""
-    module, _, last = str(name).rpartition(".")
-    if module == "torch.optim.lr_scheduler":
-        word = synonyms.word_for(last, SCHEDULES)
-        rule = f"must be one of {', '.join(SCHEDULES)}, or your own function of the number of updates"
-        meant = f"class_path: {name}, with its init_args" + (f"; or {word}" if word else "")
-        words = f"{rule}: torch's schedulers need an optimizer, got {last!r}; write {meant}"
+    if str(name).rpartition(".")[0] == "torch.optim.lr_scheduler":
+        words = (
+            f"must be a function of the number of updates, got {name!r}; write class_path: {name}, with its init_args"
+        )
         yield JobFinding(("lr_schedule", "name"), words, code="config/unknown-choice")
 
 
-def _enough_workers(values: Mapping[str, Any]) -> Iterator[JobFinding]:
-    procs, least = _at(values, "train.procs"), _at(values, "supervise.min_workers")
-    if type(procs) is int and type(least) is int and 0 < procs < least:
-        yield _contradiction("supervise.min_workers", f"must be <= train.procs ({procs})", least)
-
-
-def _deadlines(values: Mapping[str, Any]) -> Iterator[JobFinding]:
-    """Check the deadlines, of which the file may give both or one: the defaults agree. The error is at the grace if the
-    file gives one."""
-    given = values.get("supervise")
-    given = given if isinstance(given, Mapping) else {}
-    grace_s, deadline_s = (
-        given.get(name, Supervise.model_fields[name].default) for name in ("grace_s", "deadlock_timeout_s")
-    )
-    if type(grace_s) not in (int, float) or type(deadline_s) not in (int, float) or not grace_s > deadline_s > 0:
-        return
-    if "grace_s" in given:
-        default = "" if "deadlock_timeout_s" in given else ", the default"
-        rule = f"must be <= supervise.deadlock_timeout_s ({deadline_s:g}{default})"
-        yield _contradiction("supervise.grace_s", rule, grace_s)
-    else:
-        rule = f"must be >= supervise.grace_s ({grace_s:g}, the default)"
-        yield _contradiction("supervise.deadlock_timeout_s", rule, deadline_s)
-
-
-def _most_workers(values: Mapping[str, Any]) -> Iterator[JobFinding]:
-    """Check that `train.procs_max` leaves room for the workers that the job begins with."""
-    procs, most = _at(values, "train.procs"), _at(values, "train.procs_max")
-    if type(procs) is not int or type(most) is not int:
-        return
-    if procs == 0:
-        yield _contradiction("train.procs_max", "must be null where train.procs is 0: no worker is started", most)
-    elif most < procs:
-        yield _contradiction("train.procs_max", f"must be >= train.procs ({procs})", most)
-
-
-def _elastic(values: Mapping[str, Any]) -> Iterator[JobFinding]:
-    """Check that a job which asks for changing cores can be resized."""
-    elastic = _at(values, "queue.elastic")
-    if not isinstance(elastic, Mapping):
-        return
-    for path, value, rule in (
-        ("train.procs", 0, "no worker is started"),
-        ("train.pin", True, "workers are bound to their cores"),
-    ):
-        if (found := _at(values, path)) == value and type(found) is type(value):
-            yield _contradiction("queue.elastic", f"must be null where {path} is {show(value)}: {rule}", elastic)
-    if _at(values, "data.lanes") is not None:
-        yield _contradiction("queue.elastic", "must be null with data.lanes: a lane belongs to one worker", elastic)
-    least, most = elastic.get("min", 1), elastic.get("max", "auto")
-    if type(least) is int and type(most) is int and least > most:
-        yield _contradiction("queue.elastic.min", f"must be <= queue.elastic.max ({most})", least)
-
-
-def _spares(values: Mapping[str, Any]) -> Iterator[JobFinding]:
-    """Check that spare processes can be needed."""
-    spares = _at(values, "supervise.spares")
-    if type(spares) is not int or spares <= 0:
-        return
-    for path in ("train.procs", "supervise.max_restarts"):
-        value = _at(values, path)
-        if type(value) is int and value == 0:
-            yield _contradiction("supervise.spares", f"must be 0 where {path} is 0: no worker is ever replaced", spares)
-
-
-def _exchange(values: Mapping[str, Any]) -> Iterator[JobFinding]:
-    if _at(values, "train.exchange") == "delta" and _at(values, "optimizer.state") == "shared":
-        rule = "must be direct where optimizer.state is shared: a shared state needs shared parameters"
-        yield _contradiction("train.exchange", rule, "delta")
+def _batches_of_an_item(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     accumulate, sync_every = _at(values, "train.accumulate"), _at(values, "train.sync_every")
     if type(accumulate) is int and type(sync_every) is int and accumulate * sync_every > MAX_ITEM_BATCHES >= sync_every:
         message = f"times train.accumulate must be <= {MAX_ITEM_BATCHES} batches, got {sync_every} x {accumulate}"
@@ -321,18 +264,15 @@ def _exchange(values: Mapping[str, Any]) -> Iterator[JobFinding]:
 
 
 def _stream(values: Mapping[str, Any]) -> Iterator[JobFinding]:
-    """Check that a job without a stream sets no fields of a stream."""
-    if _at(values, "data.feed") != "resident":
-        return
-    for path in ("data.loaders", "data.slots", "data.slot_bytes"):
-        value = values["data"].get(path.removeprefix("data."), "auto")
-        if value != "auto":
-            rule = "has no effect with data.feed: resident, where no loader reads during training"
-            yield _contradiction(path, rule, value)
-    for path in ("data.collate", "data.padding"):
-        if _at(values, path) is not None and _at(values, "data.lanes") is None:
-            message = "needs data.feed: stream, but the job sets resident"
-            yield JobFinding(tuple(path.split(".")), message, True, "data/stream-only")
+    """Check fields that need a stream, and a split that lanes exclude."""
+    if _at(values, "data.lanes") is None:
+        for name in ("collate", "padding") if _at(values, "data.feed") == "resident" else ():
+            if _at(values, f"data.{name}") is not None:
+                message = "needs data.feed: stream, but the job sets resident"
+                yield JobFinding(("data", name), message, True, "data/stream-only")
+    elif _at(values, "data.val.fraction") is not None:
+        message = "must be a separate data set with data.lanes: a random split leaves gaps in the sequence"
+        yield JobFinding(("data", "val"), message)
 
 
 def _slots(values: Mapping[str, Any]) -> Iterator[JobFinding]:
@@ -359,42 +299,6 @@ def _needs_validation(values: Mapping[str, Any]) -> Iterator[JobFinding]:
         if _at(values, f"evaluate.{name}"):
             message = "needs data.val, as nothing is evaluated without it; such as data.val={fraction: 0.1}"
             yield JobFinding(("evaluate", name), message, True, "config/needs-validation")
-
-
-def _cluster(values: Mapping[str, Any]) -> Iterator[JobFinding]:
-    """Check the fields that a cluster excludes; what torchrun must have set is known only when the job starts."""
-    if _at(values, "cluster.engine") != "torchrun":
-        return
-    for path, refused, allowed in (
-        ("train.procs", 0, "1 or more: the parent exchanges with the other nodes while workers train"),
-        ("train.placement", "cuda-shared", "auto, cpu or cuda-replica: nodes exchange parameters in host memory"),
-        ("supervise.on_nan", "rollback", "skip or fail: nodes cannot go back to a checkpoint one by one"),
-    ):
-        value = _at(values, path)
-        if value == refused and type(value) is type(refused):
-            yield _contradiction(path, f"must be {allowed} (cluster.engine is torchrun)", value)
-
-
-def _lanes(values: Mapping[str, Any]) -> Iterator[JobFinding]:
-    """Check the fields that lanes exclude: they are an order of consecutive rows, one batch after the other."""
-    lanes = _at(values, "data.lanes")
-    if type(lanes) is not int:
-        return
-    procs, accumulate = _at(values, "train.procs"), _at(values, "train.accumulate")
-    shuffle, feed, val = (_at(values, f"data.{name}") for name in ("shuffle", "feed", "val"))
-    if isinstance(shuffle, str) and shuffle not in ("auto", "none"):
-        yield _contradiction("data.shuffle", "must be auto or none with data.lanes: lanes are read in order", shuffle)
-    if isinstance(feed, str) and feed not in ("auto", "resident"):
-        yield _contradiction("data.feed", "must be auto or resident with data.lanes: lanes read rows by index", feed)
-    if isinstance(val, Mapping) and "fraction" in val:
-        message = "must be a separate data set with data.lanes: a random split leaves gaps in the sequence"
-        yield JobFinding(("data", "val"), message)
-    if type(accumulate) is int and accumulate > 1:
-        rule = "must be 1 with data.lanes: the state is passed on after each batch"
-        yield _contradiction("train.accumulate", rule, accumulate)
-    if type(procs) is int and procs > lanes:
-        rule = f"must be >= train.procs ({procs}): a worker without a lane has nothing to do"
-        yield _contradiction("data.lanes", rule, lanes)
 
 
 def _metrics(section: Any) -> Iterator[JobFinding]:

@@ -150,7 +150,7 @@ FILES: dict[str, Row] = {
         job("train.exchange=delta", "optimizer.state=shared"),
         2,
         "config/contradiction",
-        ("train.exchange", "must be direct where optimizer.state is shared", "got 'delta'"),
+        ("train.exchange", "must be direct or auto where optimizer.state is shared", "got 'delta'"),
     ),
     "a misspelt target": Row(
         job("data.val={fraction: 0.5}", "evaluate.target={accurcy: 0.9}"),

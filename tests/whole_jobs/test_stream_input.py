@@ -192,7 +192,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str, str]] = {
         Items(good),
         {"feed": "resident", "loaders": 3},
         "config/contradiction",
-        "data.loaders: has no effect with data.feed: resident",
+        "data.loaders: must be auto where data.feed is resident",
     ),
     "a part of an iterable": (Stream(good), {"val": {"fraction": 0.2}}, "data/split", "give data.val a data set"),
     "a curve over nobody knows what": (
