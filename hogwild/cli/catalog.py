@@ -10,7 +10,7 @@ import typer
 from hogwild.cli.arguments import Arguments, Json, StateDir, is_job_id, split_arguments
 from hogwild.cli.init import SCHEMA, TASKS
 from hogwild.cli.output import print_result, reading
-from hogwild.config.locate import first_sentence, shipped, source
+from hogwild.config.locate import first_sentence, shipped
 from hogwild.config.of_run import load
 from hogwild.errors import UsageError
 from hogwild.host import raise_noted
@@ -42,7 +42,7 @@ def show(arguments: Arguments = None, state_dir: StateDir = None, as_json: Json 
 
 def schema() -> None:
     """Print the JSON Schema of job files, for editors."""
-    print_result(source(SCHEMA).read_text("utf-8").rstrip("\n"))
+    print_result(shipped(f"configs/{SCHEMA}").read_text("utf-8").rstrip("\n"))
 
 
 def list_(
@@ -76,7 +76,7 @@ def _rows(group: str) -> Iterator[tuple[str, str]]:
         package = f"hogwild.{group}"
         yield from ((f"{package}.{name}", text) for name, text in import_module(package).CATALOG.items())
     elif group == "losses":
-        classes = json.loads(source(SCHEMA).read_text("utf-8"))["$defs"]["Loss"]["allOf"]
+        classes = json.loads(shipped(f"configs/{SCHEMA}").read_text("utf-8"))["$defs"]["Loss"]["allOf"]
         known = [(one["if"]["properties"], one["then"]["properties"]) for one in classes]
         yield from ((name["class_path"]["const"], of["class_path"]["description"]) for name, of in known)
     elif group == "metrics":
@@ -84,7 +84,7 @@ def _rows(group: str) -> Iterator[tuple[str, str]]:
 
         yield from ((name, known.words) for name, known in CATALOG.items())
     elif group == "tasks":
-        yield from ((name, first_sentence(source(task.job))) for name, task in TASKS.items())
+        yield from ((name, first_sentence(shipped(f"configs/{task.job}"))) for name, task in TASKS.items())
     else:
         from hogwild.config.load import list_configs
 

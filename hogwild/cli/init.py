@@ -16,7 +16,7 @@ import typer
 
 from hogwild.cli.output import file_exists, print_message, print_result
 from hogwild.cli.samples import about_sample, sample_files
-from hogwild.config.locate import first_sentence, source
+from hogwild.config.locate import first_sentence, shipped
 from hogwild.errors import NotFoundError, RunError, UsageError, did_you_mean
 from hogwild.host import raise_noted
 
@@ -123,7 +123,9 @@ def init(
     if list_ or task is None:
         raise_noted()
         width = max(map(len, TASKS))
-        print_result(*(f"{name:<{width}}  {first_sentence(source(one.job))}" for name, one in TASKS.items()))
+        print_result(
+            *(f"{name:<{width}}  {first_sentence(shipped(f'configs/{one.job}'))}" for name, one in TASKS.items())
+        )
         return
     if task not in TASKS:
         raise UsageError(
@@ -147,7 +149,7 @@ def init(
 def job_text(name: str) -> str:
     """Return the text of a task's job file; its first line names the schema beside it."""
     task = TASKS[name]
-    first, *lines = source(task.job).read_text("utf-8").splitlines()
+    first, *lines = shipped(f"configs/{task.job}").read_text("utf-8").splitlines()
     assert first.startswith(MODELINE), task.job
     begin = next(place for place, line in enumerate(lines) if not line.startswith("#"))
     words = [SAMPLED, about_sample(task.sample)] if task.sample else []
@@ -170,7 +172,7 @@ def _edited(line: str, edits: Mapping[str, str]) -> list[str]:
 
 def needed_files(task: InitTask) -> dict[str, bytes]:
     """Return the files that the job needs in its folder: relative path -> content."""
-    files = {name: source(name).read_bytes() for name in task.beside}
+    files = {name: shipped(f"configs/{name}").read_bytes() for name in task.beside}
     if task.sample:
         files |= {f"samples/{name}": content for name, content in sample_files(task.sample).items()}
     return files
@@ -179,7 +181,7 @@ def needed_files(task: InitTask) -> dict[str, bytes]:
 def _bring(task: InitTask, folder: Path) -> list[str]:
     """Write the files that the job needs beside it; return a line about each, or about a folder of many. Existing files
     are kept: they may be the user's."""
-    files = {**needed_files(task), SCHEMA: source(SCHEMA).read_bytes()}
+    files = {**needed_files(task), SCHEMA: shipped(f"configs/{SCHEMA}").read_bytes()}
     lines, written = [], dict[Path, list[Path]]()
     for name, content in files.items():
         file = folder / name

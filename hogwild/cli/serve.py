@@ -8,7 +8,7 @@ import typer
 from hogwild.cli.arguments import StateDir
 from hogwild.cli.init import TASKS, job_text, needed_files
 from hogwild.cli.output import print_message, print_result
-from hogwild.config.locate import first_sentence, source
+from hogwild.config.locate import first_sentence, shipped
 from hogwild.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _templates() -> "list[Template]":
         found.append(
             Template(
                 name=name,
-                description=first_sentence(source(task.job)),
+                description=first_sentence(shipped(f"configs/{task.job}")),
                 text=job_text(name),
                 files=texts,
                 needs=needs,

@@ -5,7 +5,7 @@ only the result is checked. So an error names the file's line or the command lin
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from hogwild.config.locate import default_config, list_configs, read_job_file
 from hogwild.config.messages import schema_findings
 from hogwild.config.rules import findings
 from hogwild.config.schema import Job
-from hogwild.config.strict_yaml import BROKEN, SourcePlace, YamlReading, read
 from hogwild.config.strict_yaml import Path as KeyPath
+from hogwild.config.strict_yaml import SourcePlace, YamlReading, read
 from hogwild.errors import ConfigError, Problem
 
 __all__ = ["Job", "default_config", "job_from_mapping", "list_configs", "load_job"]
@@ -73,9 +73,9 @@ def _parse_override(text: str) -> _Change:
     except ConfigError as error:
         words = [(one, f"{one.message}, in {value!r}") for one in error.problems]
         problems = [Problem(COMMAND_LINE, 0, 0, key, message, one.code) for one, message in words]
-        return path, YamlReading(BROKEN, problems=problems)
+        return path, YamlReading(None, problems=problems, broken={path})
     problems = [replace(one, source=COMMAND_LINE, line=0, column=0) for one in reading.problems]
-    return path, YamlReading(reading.values, problems=problems)
+    return path, YamlReading(reading.values, problems=problems, broken=reading.broken)
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class _JobDraft(YamlReading):
 
     @classmethod
     def of(cls, reading: YamlReading, changes: Iterable[_Change], source: str, stem: str) -> "_JobDraft":
-        draft = cls(reading.values, reading.keys, reading.places, list(reading.problems), source)
+        draft = cls(reading.values, reading.keys, reading.places, list(reading.problems), set(reading.broken), source)
         if not isinstance(draft.values, dict):
             kind = "a list" if isinstance(draft.values, list) else f"the single value {draft.values!r}"
             what = "is empty" if draft.values is None else f"must be a map of sections, not {kind}"
@@ -96,7 +96,8 @@ class _JobDraft(YamlReading):
             return draft
         for path, change in changes:
             draft.problems += change.problems
-            if path:
+            draft.broken |= change.broken
+            if path and path not in change.broken:
                 draft._apply(path, change.values)
         if draft.values.get("name") is None:
             draft.values["name"] = _as_name(stem)
@@ -123,7 +124,6 @@ class _JobDraft(YamlReading):
         """Return the job, or None; the errors are in `problems`."""
         if not isinstance(self.values, dict):
             return None
-        broken = set(_prune(self.values, ()))
         job, wrong = None, list(findings(self.values))
         try:
             job = Job.model_validate(self.values)
@@ -131,7 +131,7 @@ class _JobDraft(YamlReading):
             unfit = list(schema_findings(error))
             wrong = unfit + [one for one in wrong if one.path not in {bad.path for bad in unfit}]
         for path, message, at_key, code in wrong:
-            if path not in broken:
+            if path not in self.broken:
                 self.problems.append(self._place(path, at_key).problem(path, message, code))
         return job
 
@@ -150,20 +150,6 @@ def _checked(draft: _JobDraft) -> Job:
         raise ConfigError(sorted(problems, key=lambda one: (one.line == 0, one.line, one.column)))
     assert job is not None, "no job and no problem"
     return job
-
-
-def _prune(value: Any, path: KeyPath) -> Iterator[KeyPath]:
-    """Remove unreadable values, which were already reported; yield their paths."""
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in list(entries):
-        if item is not BROKEN:
-            yield from _prune(item, (*path, key))
-            continue
-        if isinstance(value, dict):
-            del value[key]
-        else:
-            value[key] = None  # the other entries keep their numbers
-        yield (*path, key)
 
 
 def _as_plain(value: Any) -> Any:

@@ -87,8 +87,3 @@ def first_sentence(job_file: Path) -> str:
         if not line.startswith("# yaml-language-server"):
             words += line[1:].split()
     return re.split(r"[.:](?: |$)", " ".join(words), maxsplit=1)[0]
-
-
-def source(name: str) -> Path:
-    """Return the path of a file in configs/, in a checkout or a wheel."""
-    return shipped("configs") / name

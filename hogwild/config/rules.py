@@ -9,14 +9,13 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from hogwild.config import synonyms, torch_arguments
-from hogwild.config.schema import SGD, Supervise, Train
+from hogwild.config.schema import SGD, Supervise
 from hogwild.config.strict_yaml import Path
 from hogwild.config.torch_arguments import Arguments, broken_rule
 from hogwild.devices.kinds import accelerators
 from hogwild.errors import did_you_mean
 from hogwild.metrics import catalog as metric_names
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES
-from hogwild.scheduling.stream_schedule import fewest_slots, too_few_slots
 
 
 class JobFinding(NamedTuple):
@@ -143,7 +142,6 @@ def findings(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     yield from _device_per_worker(values)
     yield from _batches_of_an_item(values)
     yield from _stream(values)
-    yield from _slots(values)
     yield from _needs_validation(values)
     yield from _metrics(values.get("evaluate"))
     yield from _torch_schedule(_at(values, "lr_schedule.name"))
@@ -273,23 +271,6 @@ def _stream(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     elif _at(values, "data.val.fraction") is not None:
         message = "must be a separate data set with data.lanes: a random split leaves gaps in the sequence"
         yield JobFinding(("data", "val"), message)
-
-
-def _slots(values: Mapping[str, Any]) -> Iterator[JobFinding]:
-    """Check the slots of a stream whose processes the job file counts; others are counted at the start."""
-    slots, procs, loaders = (_at(values, path) for path in ("data.slots", "train.procs", "data.loaders"))
-    loaders = procs if loaders in (None, "auto") else loaders
-    batches = _exchanged(_at(values, "train.accumulate"))
-    if _at(values, "train.exchange") == "delta":
-        batches *= _exchanged(_at(values, "train.sync_every"), Train.model_fields["sync_every"].default)
-    counts = [one for one in (slots, procs, loaders) if type(one) is int and one > 0]
-    is_streamed = _at(values, "data.feed") == "stream" and _at(values, "data.lanes") is None
-    if is_streamed and len(counts) == 3 and slots < (least := fewest_slots(procs, loaders, batches)):
-        yield JobFinding(("data", "slots"), too_few_slots(slots, least, procs, loaders, batches))
-
-
-def _exchanged(value: Any, default: int = 1) -> int:
-    return value if type(value) is int and value > 0 else default
 
 
 def _needs_validation(values: Mapping[str, Any]) -> Iterator[JobFinding]:

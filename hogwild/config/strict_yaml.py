@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 import yaml
@@ -91,25 +90,17 @@ class SourcePlace:
 
 @dataclass(slots=True)
 class YamlReading:
-    """One reading of a document: plain values, and the place of each key and value. An unreadable value is `BROKEN`;
-    its problem is in `problems`."""
+    """One reading of a document: plain values, and the place of each key and value. An unreadable value is left out, or
+    null in a list: its path is in `broken`, its problem in `problems`."""
 
     values: Any
     keys: dict[Path, SourcePlace] = field(default_factory=dict)
     places: dict[Path, SourcePlace] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    broken: set[Path] = field(default_factory=set)
 
 
-class Broken(Enum):
-    """The mark of an unreadable value, so that it is reported only once. A copy is the same object."""
-
-    VALUE = "unreadable"
-
-    def __repr__(self) -> str:
-        return "<unreadable>"
-
-
-BROKEN = Broken.VALUE
+BROKEN = object()  # an unreadable value, which has been reported
 
 
 def dotted(path: Path) -> str:
@@ -179,7 +170,9 @@ class _NodeReader:
     def read(self, node: Node, path: Path) -> Any:
         """Return the value of a node, and note its place."""
         self.reading.places[path] = self._place(node)
-        return self._value(node, path)
+        if (value := self._value(node, path)) is BROKEN:
+            self.reading.broken.add(path)
+        return value
 
     def _place(self, node: Node) -> SourcePlace:
         return SourcePlace(self.source, node.start_mark.line + 1, node.start_mark.column + 1)
@@ -205,7 +198,8 @@ class _NodeReader:
         if isinstance(node, MappingNode):
             value: Any = self._mapping(node, path)
         else:
-            value = [self.read(child, (*path, index)) for index, child in enumerate(node.value)]
+            items = [self.read(child, (*path, index)) for index, child in enumerate(node.value)]
+            value = [None if item is BROKEN else item for item in items]  # the others keep their numbers
         self.open.discard(id(node))
         return value
 
@@ -227,13 +221,14 @@ class _NodeReader:
             if key is BROKEN:
                 continue
             here = (*path, key)
-            if key in values:
+            if here in self.reading.keys:
                 first = self.reading.keys[here]
                 message = f"duplicate key; it was already given at line {first.line}, column {first.column}"
                 self._report(key_node, here, message, code="config/duplicate-key")
                 continue
             self.reading.keys[here] = self._place(key_node)
-            values[key] = self.read(value_node, here)
+            if (value := self.read(value_node, here)) is not BROKEN:
+                values[key] = value
         return values
 
     def _key(self, node: Node, path: Path) -> Any:
@@ -258,7 +253,8 @@ def read(text: str, source: str, is_text: IsText = lambda path: False, prefix: P
     node = compose(text, source)
     reader = _NodeReader(source, is_text)
     if node is not None:
-        reader.reading.values = reader.read(node, prefix)
+        value = reader.read(node, prefix)
+        reader.reading.values = None if value is BROKEN else value
     return reader.reading
 
 

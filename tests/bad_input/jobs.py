@@ -179,13 +179,13 @@ FIELDS: dict[str, Row] = {
         check("evaluate.every_updates=5"), 2, "config/needs-validation", ("evaluate.every_updates: needs data.val",)
     ),
     "too few slots for the workers": Row(
-        check("data.feed=stream", "data.slots=3"),
+        job("data.feed=stream", "data.slots=3"),
         2,
         "config/contradiction",
         ("data.slots: must be >= 4 for 1 workers, 1 loaders and exchanges of 1 batches, got 3",),
     ),
     "too few slots for an exchange": Row(
-        check("data.feed=stream", "data.slots=9", "train.exchange=delta", "train.sync_every=4", "data.loaders=2"),
+        job("data.feed=stream", "data.slots=9", "train.exchange=delta", "train.sync_every=4", "data.loaders=2"),
         2,
         "config/contradiction",
         ("data.slots: must be >= 12", "2 loaders and exchanges of 4 batches, got 9"),

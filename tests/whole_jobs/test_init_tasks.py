@@ -16,7 +16,7 @@ from hogwild.cli.init import TASKS, job_text
 from hogwild.cli.main import run as command
 from hogwild.cli.samples import ARCHIVE, about_sample, sample_files
 from hogwild.config.load import load_job
-from hogwild.config.locate import source
+from hogwild.config.locate import shipped
 from hogwild.data import locate
 from hogwild.job.build import build
 from hogwild.losses import BprLoss, LogisticLoss, NegativeSampling, SoftmaxLoss
@@ -97,7 +97,7 @@ def test_a_task_trains_as_it_was_written_and_learns(task: str, folder: Path, tra
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_edit_of_a_task_changes_a_line_and_keeps_the_old_one(task: str) -> None:
-    written, given = job_text(task), source(TASKS[task].job).read_text()
+    written, given = job_text(task), shipped(f"configs/{TASKS[task].job}").read_text()
     for old, new in TASKS[task].edits.items():
         assert old in given and new in written, old
     for line in given.splitlines():
