@@ -156,6 +156,11 @@ def _check_labels(job: Job, parts: "Parts", source: "Source", what: str) -> None
     for target in source.targets:
         if not isinstance(target, Tensor):
             return
+        if isinstance(loss, BY_CLASS) and target.is_floating_point() and parts.output_shape[1:2] == (1,):
+            words = f"{type(loss).__name__} of one output is 0 for any target: give class numbers of type int64"
+            raise DataError(
+                f"{what}: {words} (hogwild.data.Csv: target_type: class), or take BCEWithLogitsLoss", code="data/labels"
+            )
         labels = Labels.of(loss, parts.output_shape, target, is_judged=is_judged)
         if labels is None:
             _require_whole(loss, parts.output_shape, target, what)
@@ -176,6 +181,8 @@ def _check_labels(job: Job, parts: "Parts", source: "Source", what: str) -> None
         raise DataError(f"{what}: {words}", code="data/labels")
     if len(found) == 1:
         parts.notes.append(f"{what}: all {first:,} labels are {found.pop():g}: there is one class only")
+    elif source is parts.train and isinstance(loss, BY_CLASS) and (lowest := min(found)) >= 1:
+        parts.notes.append(f"{what}: the lowest label is {lowest:g}: no sample is of class 0, the first output")
 
 
 def _changes_labels(parts: "Parts") -> bool:

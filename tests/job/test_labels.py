@@ -105,6 +105,7 @@ REFUSED: dict[str, tuple[Any, Tensor, int, str]] = {
     "several": (nn.MultiLabelMarginLoss(), cycled(0, -1, 2, -1, dtype=whole).reshape(-1, 2), 2, "sample 1 is 2"),
     "classes as floats": (nn.CrossEntropyLoss(), cycled(0, 1), 2, r"the targets are \(12,\) float32; CrossEntropyLoss"),
     "probabilities": (nn.CrossEntropyLoss(), cycled(0.5, 50).reshape(-1, 2), 2, "sample 0 is 50; CrossEntropyLoss"),
+    "one output": (nn.CrossEntropyLoss(), cycled(0, 1).reshape(-1, 1), 1, "CrossEntropyLoss of one output is 0 for"),
 }  # fmt: skip
 
 
@@ -145,6 +146,14 @@ def test_labels_of_one_class_are_said(loss: nn.Module) -> None:
     assert "data.val: all 12 labels are 0: there is one class only" in parts_of(loss, cycled(0, 1), cycled(0)).notes
     classes = parts_of(nn.CrossEntropyLoss(), cycled(1, -100, dtype=whole), outputs=2).notes
     assert "data.train: all 12 labels are 1: there is one class only" in classes
+
+
+def test_classes_that_begin_with_1_are_said() -> None:
+    loss = nn.CrossEntropyLoss()
+    said = "data.train: the lowest label is 1: no sample is of class 0, the first output"
+    assert said in parts_of(loss, cycled(1, 2, dtype=whole), outputs=3).notes
+    notes = parts_of(loss, cycled(0, 1, 2, dtype=whole), cycled(1, 2, dtype=whole), outputs=3).notes
+    assert not any("lowest" in note for note in notes), "validation data may lack a class"
 
 
 MAKE: dict[str, Callable[[Tensor], Any]] = {"tensors": lambda y: y, "items": Items, "stream": Stream}
