@@ -381,7 +381,7 @@ def _failing(words: Callable[[], str]) -> Iterator[None]:
 def _refuse_broadcast(loss: Any, output: Any, target: Any) -> None:
     """Raise ModelError if the loss broadcasts the target against the output, which then compares each sample with all
     others: by the shapes for a loss that compares element by element; any other, which may form them itself, by whether
-    it has another value where both have one shape."""
+    it matters which target belongs to which output."""
     if not isinstance(output, Tensor) or not isinstance(target, Tensor) or output.shape == target.shape:
         return
     try:
@@ -389,7 +389,7 @@ def _refuse_broadcast(loss: Any, output: Any, target: Any) -> None:
         if np.broadcast_shapes(output.shape, target.shape) in (output.shape, target.shape):
             is_wrong = isinstance(loss, ELEMENTWISE)
         else:
-            is_wrong = isinstance(loss, ELEMENTWISE) or _is_sensitive(loss, output, target)
+            is_wrong = isinstance(loss, ELEMENTWISE) or _mixes_samples(loss, output, target)
     except ValueError:  # shapes that do not fit: the loss itself fails, or forms them
         return
     if is_wrong:
@@ -401,27 +401,26 @@ def _refuse_broadcast(loss: Any, output: Any, target: Any) -> None:
         )
 
 
-def _is_sensitive(loss: Any, output: Tensor, target: Tensor) -> bool:
-    """Return whether the loss has one value where both have the output's shape and where both have the target's, but
-    another as they are. A loss that forms one of the two itself differs from one of the first. Tried with numbers that
-    differ, as the first samples may be alike."""
-    count, values = output.numel(), []
+def _mixes_samples(loss: Any, output: Tensor, target: Tensor) -> bool:
+    """Return whether it is all the same to the loss which target belongs to which output, but not if both have one
+    shape. Tried with numbers that differ, as the first samples may be alike."""
+    count = output.numel()
     if count != target.numel():
         return False
     rising = torch.linspace(0.1, 0.9, count)
     wanted = (rising > 0.5 if not target.is_floating_point() else rising).to(target.dtype)
-    for own, other in ((output.shape,) * 2, (target.shape,) * 2, (output.shape, target.shape)):
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what the loss says of shapes that the job does not have
-            try:
-                values.append(loss(rising.to(output.dtype).reshape(own), wanted.reshape(other)))
-            except Exception:
-                return False  # it takes these shapes only, or will fail on the samples
-    return all(isinstance(value, Tensor) for value in values) and _is_equal(*values[:2]) and not _is_equal(*values[1:])
 
+    def is_same(shape: torch.Size) -> bool:
+        targets = (wanted.reshape(shape), wanted.reshape(shape).roll(1, 0))
+        one, other = (loss(rising.to(output.dtype).reshape(output.shape), each) for each in targets)
+        return bool(torch.allclose(one, other, equal_nan=True))
 
-def _is_equal(one: Tensor, other: Tensor) -> bool:
-    return one.numel() == other.numel() and torch.allclose(one.flatten(), other.flatten(), equal_nan=True)
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the loss says of shapes that the job does not have
+        try:
+            return is_same(target.shape) and not is_same(output.shape)
+        except Exception:
+            return False  # it takes targets of its own shape only, or will fail on the samples
 
 
 def laid(batch: list[Any], model: nn.Module, memory_format: str) -> list[Any]:
