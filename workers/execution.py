@@ -265,6 +265,8 @@ class _Prepared:
                 shutil.rmtree(self.worker_spec.compute.compile_scratch, ignore_errors=True)
             watch.raises_second = False  # from here on we poll for the second signal
             outcome = self._heed_callbacks(self._finish(outcome, watch), watch)
+            if outcome.state == "succeeded" and session.queue.ledger.skipped:
+                group.warn(session.about_skipped, "supervise.on_nan")
             summary = summarise(session, outcome, time.monotonic(), [*group.warnings.values()])
             if not session.rundir.try_write_json("summary.json", summary):
                 session.journal.show_message("warning: summary.json cannot be written (disk full?)")

@@ -184,6 +184,8 @@ def test_max_time_stops_the_job_so_that_it_can_be_resumed(ended: dict[str, Ended
 def test_a_batch_whose_gradient_is_nan_is_skipped_and_counted(ended: dict[str, Ended]) -> None:
     job = ended["nan"]
     assert (job.status, job.leases["skipped"], job.leases["done"]) == (0, 2, 398), job.stderr
+    (told,) = job.summary["warnings"]
+    assert told.startswith("2 of 400 batches were not applied, because ") and job.stderr.count(f"warning: {told}") == 1
     effects = job.effects()
     assert effects[40:44].tolist() == effects[800:804].tolist() == [0] * 4
     assert int(effects.sum()) == 398 * 4

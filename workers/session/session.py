@@ -216,7 +216,7 @@ class Session:
                     "rate",
                     code="train/no-update",
                 )
-                return Outcome("failed", TrainingError.code, error=error)
+                return Outcome("failed", error.code, error=error)
             everything = self.queue.epoch >= self.queue.limits.epochs
             return Outcome("succeeded", "epochs" if everything else "max_updates")
         limit = self.job.train.max_time_s
