@@ -1,11 +1,11 @@
 """Commands for running and ended jobs, from their run directories alone: runs, status, logs, attach, stop. They import
 neither torch nor numpy."""
 
-import io
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +22,7 @@ from hogwild.monitoring.run_status import LOST, RUNS, RunStatus, find_run, is_ru
 from hogwild.storage.run_directory import LIBRARY, LOCK
 
 LOOK_S = 0.2
-BLOCK = 1 << 20  # bytes of a log read at once
+LINES = 10_000  # of a log printed at once
 MOST_EVENTS = 3
 RunName = Annotated[
     str,
@@ -86,7 +86,7 @@ def logs(
         raise NotFoundError(f"{path} has no {file.relative_to(path)} (there: {there})", code="run/no-log")
     try:
         with host.raising_on_signals():
-            for lines in follow(file, goes_on):
+            for lines in follow(path, file.relative_to(path).parts, goes_on):
                 print_part(lines)
     except host.Interrupted:
         return
@@ -109,47 +109,24 @@ def _is_of_job(given: str, path: Path) -> bool:
     return is_job_id(given) and path.name != given
 
 
-def follow(file: Path, goes_on: Callable[[], bool]) -> Iterator[str]:
-    """Yield the complete lines of a file, several at once and without the last line end, then those appended to it,
-    until `goes_on` is False; then also a last line without an end. The file may not exist yet, be replaced, or be cut:
-    then it is read from its beginning."""
-    stream: io.BufferedReader | None = None
-    rest = b""
-    try:
-        while True:
-            is_last = not goes_on()  # asked first: what was written before the end is still read
-            if stream is None or _is_another(stream, file):
-                if stream is not None:
-                    stream.close()
-                stream, rest = _opened(file), b""
-            while stream is not None and (block := stream.read(BLOCK)):
-                whole, end, rest = (rest + block).rpartition(b"\n")
-                if end:
-                    yield whole.decode(errors="replace")
-            if is_last:
-                break
-            time.sleep(LOOK_S)
-        if rest:
-            yield rest.decode(errors="replace")
-    finally:
-        if stream is not None:
-            stream.close()
+def follow(run: Path, names: Sequence[str], goes_on: Callable[[], bool]) -> Iterator[str]:
+    """Yield the complete lines of a file below a run, several at once and without the last line end, then those that
+    are appended, until `goes_on` is False; then also a last line without an end. The file may not exist yet, be
+    replaced, or be cut: then it is read from its beginning."""
+    from hogwild.service.follow import GrowingFile
 
-
-def _opened(file: Path) -> io.BufferedReader | None:
-    try:
-        return file.open("rb")
-    except FileNotFoundError:
-        return None
-
-
-def _is_another(stream: io.BufferedReader, file: Path) -> bool:
-    """Return whether the name has another file now, or this one was cut."""
-    try:
-        named, ours = file.stat(), os.fstat(stream.fileno())
-    except FileNotFoundError:
-        return False
-    return (named.st_dev, named.st_ino) != (ours.st_dev, ours.st_ino) or ours.st_size < stream.tell()
+    file = GrowingFile(run, *names)
+    while True:
+        is_last = not goes_on()  # asked first: what was written before the end is still read
+        lines = (line for _, _, line in file.lines())
+        while block := [*islice(lines, LINES)]:
+            if text := b"".join(block):
+                yield text.decode(errors="replace").removesuffix("\n")
+        if is_last:
+            break
+        time.sleep(LOOK_S)
+    if rest := file.rest():
+        yield rest.decode(errors="replace")
 
 
 def attach(run: RunOrJob, state_dir: StateDir = None) -> int:

@@ -61,15 +61,15 @@ class Place:
 class GrowingFile:
     """The lines of a file below a run directory, each read once."""
 
-    def __init__(self, run: Path, name: str) -> None:
-        self._run, self._name = run, name
+    def __init__(self, run: Path, *names: str) -> None:
+        self._run, self._names = run, names
         self._place = Place(0, 0, zlib.crc32(b""))
 
     def lines(self) -> Iterator[tuple[bool, int, bytes]]:
         """Yield (is_new, end, line) of the lines since the last call, `end`: offset behind it. `is_new`: the file was
         cut or replaced, and this is its first line; b"" if there is none yet. A half written line is left for later."""
         try:
-            stream = opened(self._run, self._name)
+            stream = opened(self._run, *self._names)
         except OSError:
             return
         with stream:
@@ -88,13 +88,22 @@ class GrowingFile:
             if end != self._place.offset:
                 self._place = self.place(stream, end)
 
+    def rest(self) -> bytes:
+        """Return what is behind the last complete line."""
+        try:
+            with opened(self._run, *self._names) as stream:
+                stream.seek(self._place.offset)
+                return stream.read(LINE_BYTES)
+        except OSError:
+            return b""
+
     def place(self, stream: BinaryIO, offset: int, stride: int = 1) -> Place:
         return Place(self._place.inode, offset, _checksum(stream, offset), stride)
 
     def is_at(self, place: Place) -> bool:
         """Return whether the file still has what was before the place."""
         try:
-            with opened(self._run, self._name) as stream:
+            with opened(self._run, *self._names) as stream:
                 return _is_at(stream, os.fstat(stream.fileno()).st_ino, place)
         except OSError:
             return False
@@ -102,7 +111,7 @@ class GrowingFile:
     def place_at(self, offset: int, stride: int = 1) -> Place | None:
         """Return the place at an offset that was read; None if the file is gone or another one."""
         try:
-            with opened(self._run, self._name) as stream:
+            with opened(self._run, *self._names) as stream:
                 is_same = os.fstat(stream.fileno()).st_ino == self._place.inode
                 return self.place(stream, offset, stride) if is_same else None
         except OSError:

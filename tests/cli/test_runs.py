@@ -224,7 +224,7 @@ def test_logs_prints_the_supervisors_or_a_workers(tmp_path: Path, capsys: pytest
 def test_following_misses_and_repeats_nothing_that_is_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of any size, also half lines and half characters; the file is made, cut and replaced meanwhile."""
     monkeypatch.setattr(runs, "LOOK_S", 0.0005)
-    monkeypatch.setattr(runs, "BLOCK", 64)
+    monkeypatch.setattr(runs, "LINES", 7)
     file, is_over = tmp_path / "log", threading.Event()
     found: list[str] = []
     looks: list[None] = []
@@ -234,7 +234,7 @@ def test_following_misses_and_repeats_nothing_that_is_appended(tmp_path: Path, m
         return not is_over.is_set()
 
     def follow() -> None:
-        for lines in runs.follow(file, goes_on):
+        for lines in runs.follow(tmp_path, ["log"], goes_on):
             found.extend(lines.split("\n"))
 
     follower = threading.Thread(target=follow)
