@@ -28,7 +28,7 @@ def save(name: str, png: bytes) -> None:
 
 
 def main(run: Path) -> None:
-    page_file, _ = write_report(run)
+    page_file, _ = write_report([run])
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": TOP}, color_scheme="light")

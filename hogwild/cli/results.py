@@ -82,12 +82,10 @@ def check_file(option: str, file: Path, endings: Sequence[str] = (".npz", ".csv"
 
 
 def report_answer(runs: list[Path], out: Path | None) -> tuple[dict[str, Any], list[str]]:
-    """Write the page; return its place for --json and as lines. One run: RUN/report; several:
-    RUN/report/report-NAME1-NAME2 of the first; or `out`. Raises NotFoundError for a missing run, UsageError for a run
-    named twice, RunDirError if the page cannot be written."""
-    from hogwild.report.report import write_comparison, write_report  # numpy
+    """Write the page; return its place for --json and as lines. Raises as `write_report`."""
+    from hogwild.report.report import write_report  # numpy
 
-    page, missing = write_report(runs[0], out) if len(runs) == 1 else write_comparison(runs, out)
+    page, missing = write_report(runs, out)
     return {"report": str(page), "missing": list(missing)}, [str(page), *(f"  {one}" for one in missing)]
 
 

@@ -37,9 +37,6 @@ WORDS = {
     "ring.slots": "batch slots of the stream",
     "ring.bytes": "memory of the batch slots",
     "leases.total": "batches",
-    "leases.done": "batches done",
-    "leases.skipped": "batches skipped",
-    "leases.quarantined": "batches quarantined",
     "leases.indeterminate": "batches that were perhaps applied",
     "leases.redone": "batches done again",
     "staleness.p50": "staleness, median",
@@ -67,10 +64,7 @@ WORDS = {
     "host.os": "operating system",
     "host.kernel": "version of the kernel",
     "host.python": "version of Python",
-    "plan.procs": "planned workers",
-    "plan.threads": "planned threads per worker",
     "plan.reason": "reason for the plan",
-    "plan.placement": "planned place of the parameters",
     "data_dir": "data folder",
     "user_folders": "folders of your code",
     "argv": "command",
@@ -87,7 +81,13 @@ WORDS = {
     "left": "nodes that are left",
     "loop_longest_ms": "longest supervisor turn, ms",
 }
-PREFIXES = {"metrics.": "{}, last evaluation", "best.": "{}, best evaluation", "plan.environment.": "{}"}
+PREFIXES = {
+    "metrics.": "{}, last evaluation",
+    "best.": "{}, best evaluation",
+    "plan.environment.": "{}",
+    "plan.": "planned {}",
+    "leases.": "batches {}",
+}
 # A row of a timeline. What is in TROUBLE stands out in a list.
 TROUBLE, RESTARTS, EVALUATIONS, CHECKPOINTS, PAUSES, RESIZES, OTHER = (
     *("trouble", "restarts", "evaluations", "checkpoints", "pauses", "resizes", "other"),

@@ -18,7 +18,7 @@ from hogwild.errors import UsageError
 from hogwild.formatting import moment
 from hogwild.report import tables
 from hogwild.report.panels import RunCurves, curves, page_data, to_json
-from hogwild.report.run_data import read_run
+from hogwild.report.run_data import Run, read_run
 from hogwild.report.tables import Bar, Headline, TableRows
 from hogwild.report.timeline import page_timeline
 from hogwild.storage.files import replace
@@ -97,13 +97,32 @@ class _Page:
         return page(self.title, parts, data if shown else None)
 
 
-def write_report(path: Path, out: Path | None = None) -> tuple[Path, Sequence[str]]:
-    """Write the page of one run to RUN/report or to `out`; return it, and what it does not contain and why. Raises
-    NotFoundError if there is no run, RunDirError if it cannot be written."""
-    run = read_run(path)
+def write_report(paths: Sequence[Path], out: Path | None = None) -> tuple[Path, Sequence[str]]:
+    """Write the page of one run, or of several compared, to RUN/report, RUN/report/report-NAME1-NAME2 of the first, or
+    `out`; return it, and what it does not contain and why. Raises NotFoundError if there is no run, UsageError for the
+    same run twice, RunDirError if the page cannot be written."""
+    resolved = [path.resolve() for path in paths]
+    twice = next((path for place, path in enumerate(resolved) if path in resolved[:place]), None)
+    if twice is not None:
+        raise UsageError(f"{twice} is named twice; name different runs to compare", code="usage/contradiction")
+    runs = [read_run(path) for path in paths]
+    folder = runs[0].path / "report"
+    if len(runs) > 1:
+        names = "-".join(re.sub(r"[^\w.+-]+", "_", run.name) for run in runs)
+        folder /= f"report-{names}"[:LONGEST_NAME]
+    folder = folder if out is None else out
+    content = _of_one(runs[0]) if len(runs) == 1 else _of_several(runs)
+    text = content.html()
+    with explained(f"cannot write the report to {folder} (another folder: --out DIR)"):
+        folder.mkdir(parents=True, exist_ok=True)
+        replace(folder / INDEX, text.encode(errors="replace"), sync=False)
+    return folder / INDEX, content.missing
+
+
+def _of_one(run: Run) -> _Page:
     places = [str(run.path), f"Page made {moment(run.read_at)} from the files of the run directory."]
     timeline = page_timeline(run)
-    content = _Page(
+    return _Page(
         title=f"{run.name}: a run of hogwild",
         head=header(str(run.summary.get("name") or run.name), places, tables.headline(run)),
         above=(),
@@ -113,20 +132,12 @@ def write_report(path: Path, out: Path | None = None) -> tuple[Path, Sequence[st
         below=[*tables.tables(run)],
         missing=tables.missing(run),
     )
-    return _write(out if out is not None else run.path / "report", content)
 
 
-def write_comparison(paths: Sequence[Path], out: Path | None = None) -> tuple[Path, Sequence[str]]:
-    """Write the page of several runs to FIRST/report/report-NAME1-NAME2 or to `out`. Raises as `write_report`, and
-    UsageError for the same run twice."""
-    resolved = [path.resolve() for path in paths]
-    twice = next((path for place, path in enumerate(resolved) if path in resolved[:place]), None)
-    if twice is not None:
-        raise UsageError(f"{twice} is named twice; name different runs to compare", code="usage/contradiction")
-    runs = [read_run(path) for path in paths]
+def _of_several(runs: Sequence[Run]) -> _Page:
     names = tables.labels(runs)
     *above, machine = tables.differences(runs)
-    content = _Page(
+    return _Page(
         title=f"{len(runs)} runs of hogwild",
         head=header(", ".join(names), [str(run.path) for run in runs]),
         above=above,
@@ -136,16 +147,6 @@ def write_comparison(paths: Sequence[Path], out: Path | None = None) -> tuple[Pa
         below=[machine],
         missing=[f"{name}: {line}" for name, run in zip(names, runs, strict=True) for line in tables.missing(run)],
     )
-    folders = "-".join(re.sub(r"[^\w.+-]+", "_", run.name) for run in runs)
-    return _write(out if out is not None else runs[0].path / "report" / f"report-{folders}"[:LONGEST_NAME], content)
-
-
-def _write(folder: Path, content: _Page) -> tuple[Path, Sequence[str]]:
-    text = content.html()
-    with explained(f"cannot write the report to {folder} (another folder: --out DIR)"):
-        folder.mkdir(parents=True, exist_ok=True)
-        replace(folder / INDEX, text.encode(errors="replace"), sync=False)
-    return folder / INDEX, content.missing
 
 
 # ---- HTML -----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ events of the whole job.
 There are two sources: the records give a worker's main phase, once per 30 s; the events give the start, readiness and
 end of its process to the millisecond. If they disagree, the events win."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hogwild.monitoring.words import event_in_words
+from hogwild.monitoring.words import CHECKPOINTS, EVALUATIONS, PAUSES, RESTARTS, TROUBLE, event_in_words, row_of
 from hogwild.report.run_data import Floats, Run
 
 COLUMNS = 1000
@@ -22,16 +22,6 @@ ABSENT, STARTING, ALIVE = "not there", "starting", "alive, phase not recorded"
 BOOTING = "booting"  # the records' word for a process that is starting
 GAP = 10.0  # a record covers the time since the previous one, unless that is so many times the usual interval
 WORKER_MARKS = {"exit": "death", "stall": "stall", "fence": "killed for safety"}
-JOB_ROWS = {
-    "evaluation": "evaluations",
-    "checkpoint": "checkpoints",
-    "pause": "pauses",
-    "rollback": "rollbacks",
-    "loader-exit": "loader deaths",
-    "resume": "resumes",
-    "node-lost": "lost nodes",
-    "communicator-exit": "communicator deaths",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +94,7 @@ def _put_phases(found: NDArray[np.int64], at: Floats, times: Floats, phases: Flo
 def page_timeline(run: Run) -> dict[str, Any] | None:
     """Return the timeline for the page's script; None if there are no workers, or no time has passed. `bars[worker]`:
     runs of equal columns, each with their number and pairs of a word's index and its part of HEIGHT. `rows`: events of
-    the job by kind; a pause has its length, since its event is written when it is over."""
+    the job; a pause has its length, since its event is written when it is over."""
     found = phase_bars(run)
     if not run.workers or not found.span_s:
         return None
@@ -113,12 +103,12 @@ def page_timeline(run: Run) -> dict[str, Any] | None:
         "columns": COLUMNS,
         "height": HEIGHT,
         "bars": [[*_runs(found.pixels[worker])] for worker in range(run.workers)],
-        "marks": [mark for kind in WORKER_MARKS for mark in page_marks(run, kind) if "worker" in mark],
+        "marks": [mark for kind in WORKER_MARKS for mark in page_marks(run, run.events_of(kind)) if "worker" in mark],
         "names": WORKER_MARKS,
         "rows": [
-            {"kind": kind, "name": name, "marks": marks}
-            for kind, name in JOB_ROWS.items()
-            if (marks := [*page_marks(run, kind)])
+            {"name": row, "marks": marks}
+            for row in (EVALUATIONS, CHECKPOINTS, PAUSES, RESTARTS, TROUBLE)
+            if (marks := [*page_marks(run, [e for e in run.events if row_of(e) == row and "worker" not in e])])
         ],
     }
 
@@ -131,10 +121,11 @@ def _runs(pixels: NDArray[np.int64]) -> Iterator[list[int]]:
         yield [len(list(same)), *parts]
 
 
-def page_marks(run: Run, kind: str) -> Iterator[dict[str, Any]]:
-    """Yield the events of a kind: `at` in seconds of running time, `text`, `length` in seconds, `worker`."""
-    events = [event for event in run.events_of(kind) if event.get("kind") != "left"]
+def page_marks(run: Run, events: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield events: `at` in seconds of running time, `text`, `length` in seconds, `worker` and `kind`."""
+    events = [event for event in events if event.get("kind") != "left"]
     for event in events[:: 1 + len(events) // MOST_MARKS]:
         mark = {"at": float(run.clock.elapsed(event["time"])), "text": "; ".join(filter(None, event_in_words(event)))}
         mark |= {"length": event["seconds"]} if isinstance(event.get("seconds"), (int, float)) else {}
-        yield mark | ({"worker": event["worker"], "kind": kind} if isinstance(event.get("worker"), int) else {})
+        worker = event.get("worker")
+        yield mark | ({"worker": worker, "kind": event["event"]} if isinstance(worker, int) else {})

@@ -88,7 +88,9 @@ def test_the_page_has_both(run: Path) -> None:
         assert words in page.words, words
     assert "of_nodes" not in page.words and "of nodes" not in page.words
     data = json.loads(page.scripts[0])
-    assert {row["kind"] for row in data["timeline"]["rows"]} >= {"node-lost", "communicator-exit"}
+    (trouble,) = (row["marks"] for row in data["timeline"]["rows"] if row["name"] == "trouble")
+    told = {mark["text"].partition(";")[0] for mark in trouble}
+    assert told >= {"node 1 lost", "communicator died"} and "worker" not in " ".join(told)
 
 
 @pytest.mark.parametrize("kind", EVENTS)

@@ -346,8 +346,7 @@
   // ---- timeline of the workers ----
 
   const MARKS = { exit: "✕", stall: "▲", fence: "▼" };
-  const ROW_COLOURS = { evaluation: "--p-evaluating", checkpoint: "--p-working", pause: "--p-parked", rollback: "--c3",
-    "loader-exit": "--ink", resume: "--ink" };
+  const ROW_COLOURS = { evaluations: "--c2", checkpoints: "--c0", pauses: "--p-parked", restarts: "--c4", trouble: "--c1" };
 
   const timeline = (chart) => {
     const { panel, box } = chart;
@@ -389,9 +388,9 @@
       ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
       ctx.clip();
       found.rows.forEach((row, place) => {
-        ctx.fillStyle = css(ROW_COLOURS[row.kind] || "--ink");
+        ctx.fillStyle = css(ROW_COLOURS[row.name]);
         for (const mark of row.marks) {
-          const length = row.kind === "pause" ? mark.length || 0 : 0;
+          const length = row.name === "pauses" ? mark.length || 0 : 0;
           const wide = Math.max(2 * ratio, at(mark.at) - at(mark.at - length));
           ctx.fillRect(at(mark.at) - (length ? wide : wide / 2), edge(place) + 0.2 * high * unit, wide, 0.6 * high * unit);
         }
