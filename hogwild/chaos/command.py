@@ -14,7 +14,7 @@ from hogwild import host
 from hogwild.chaos import schedule
 from hogwild.chaos.inject import FaultRecord, FaultRun
 from hogwild.chaos.report import ChaosReport, outcomes_of
-from hogwild.chaos.schedule import Fault, FaultLimits
+from hogwild.chaos.schedule import Fault
 from hogwild.chaos.verdict import Baseline, Check, checks
 from hogwild.config.load import Job
 from hogwild.config.locate import reopenable
@@ -70,15 +70,13 @@ class ChaosRequest:
         _check_loaders(read[0], kinds)
         return cls(*read, kills, seed, every_s, kinds, *folders)
 
-    @property
-    def limits(self) -> FaultLimits:
-        return FaultLimits(self.job.supervise.stall_timeout_s, self.job.supervise.deadlock_timeout_s)
-
     def schedule(self) -> list[Fault]:
         job = self.job.train
         procs = plan_here(job.procs, job.threads, pin=job.pin).procs
         loaders = loaders_for(self.job, procs) if surely_streams(self.job) else 0
-        return schedule.draw(self.seed, self.kills, self.every_s, self.kinds, procs, self.limits, loaders)
+        supervise = self.job.supervise
+        longest_s = schedule.longest_stop_s(supervise.stall_timeout_s, supervise.deadlock_timeout_s)
+        return schedule.draw(self.seed, self.kills, self.every_s, self.kinds, procs, longest_s, loaders)
 
     @property
     def changes(self) -> list[str]:
@@ -88,17 +86,9 @@ class ChaosRequest:
         return [f"{key}={value}" for key, value in wanted.items() if key not in given]
 
     def notes(self) -> list[str]:
-        notes = (
+        return (
             [f"changed for this run, because of the injected faults: {' '.join(self.changes)}"] if self.changes else []
         )
-        stops = {schedule.STOP, schedule.LOADER_STOP} & {*(self.kinds or schedule.USUAL)}
-        if stops and not self.limits.stops_past_stall:
-            notes.append(
-                f"stops last at most {self.limits.longest_short_s:g} s, less than the stall limit of "
-                f"{self.limits.stall_s:g} s; for longer stops set supervise.stall_timeout_s={schedule.LONG_STOP_S:g} "
-                "or less"
-            )
-        return notes
 
     def shortage(self, injected: int) -> list[str]:
         """Return a note if the job ended before all its faults came."""
@@ -149,8 +139,9 @@ def answer(order: ChaosRequest, say: Callable[[str], None], *, as_json: bool) ->
             record.interrupted = signal.number
         if not (run_dir / RESOLVED).exists():
             return _refused(fault_run, record)
-        status, is_complete = record.attempts[-1].status, not record.interrupted
-        seen = checks(run_dir, before, status=status, hits=record.hits, is_complete=is_complete)
+        last = record.attempts[-1]
+        is_ended = not record.interrupted or schedule.SUPERVISOR_KILL not in last.asked
+        seen = checks(run_dir, before, status=last.status, hits=record.hits, is_ended=is_ended)
         found = [*seen, _end(record)]
         notes = [*order.notes(), *([] if record.interrupted else order.shortage(len(record.hits)))]
         outcomes = outcomes_of(record, run_dir)

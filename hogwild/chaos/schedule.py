@@ -29,8 +29,7 @@ USUAL = {KILL: 6, STOP: 2, TERMINATE: 1}
 USUAL_OF_STREAMS = {**USUAL, LOADER_KILL: 4, LOADER_STOP: 2}
 SUPERVISOR_EVERY = 10
 LONGEST_GAP = 4  # times the mean: an exponential gap has no upper limit, and a job does not wait for it
-SHORT_STOP_S, LONG_STOP_S = (0.05, 1.0), 15.0
-LONG_STOPS = 0.25  # of all stops, if the job's own limits allow it
+SHORTEST_STOP_S, LONGEST_STOP_S = 0.05, 1.0
 EARLY = 1 / 6  # of all kills: whatever the target is doing, even while it starts
 
 
@@ -54,24 +53,6 @@ class Fault:
         if self.role != SUPERVISOR:
             who += f" {self.number}" if self.kind.startswith(self.role) else f" {self.role} {self.number}"
         return who + (f" for {self.lasts_s:.2f} s" if self.lasts_s else "") + (" (also in its start)" * self.early)
-
-
-@dataclass(frozen=True, slots=True)
-class FaultLimits:
-    """The job's limits from `supervise`: a stop past the stall limit counts as a death, and stopping everything for
-    nearly the deadlock limit would be our own fault."""
-
-    stall_s: float
-    deadlock_s: float
-
-    @property
-    def longest_short_s(self) -> float:
-        return min(SHORT_STOP_S[1], self.stall_s / 2, self.deadlock_s / 4)
-
-    @property
-    def stops_past_stall(self) -> bool:
-        """True if some stops last longer than the stall limit; False if that would delay the job by minutes."""
-        return self.stall_s <= LONG_STOP_S and 4 * self.stall_s <= self.deadlock_s
 
 
 def checked_kinds(given: str | None) -> tuple[str, ...]:
@@ -100,18 +81,24 @@ def check(kills: int, seed: int, every_s: float) -> None:
         )
 
 
+def longest_stop_s(stall_s: float, deadlock_s: float) -> float:
+    """Return how long a stop may last below the job's limits: a stop past the stall limit would be a death, and of all
+    for nearly the deadlock limit the end of the job."""
+    return min(LONGEST_STOP_S, stall_s / 2, deadlock_s / 4)
+
+
 def draw(
-    seed: int, count: int, every_s: float, kinds: Sequence[str], procs: int, limits: FaultLimits, loaders: int = 0
+    seed: int, count: int, every_s: float, kinds: Sequence[str], procs: int, longest_s: float, loaders: int = 0
 ) -> list[Fault]:
     """Return the schedule: the same for the same arguments, on every machine. Empty `kinds` mean the default mix,
-    including loader faults if `loaders` > 0."""
+    including loader faults if `loaders` > 0. No stop lasts longer than `longest_s`."""
     chance = random.Random(seed)
     faults, at_s = [], 0.0
     for number in range(1, count + 1):
         at_s += min(chance.expovariate(1 / every_s), LONGEST_GAP * every_s)
         kind = chance.choice(kinds) if kinds else _usual(chance, number, USUAL_OF_STREAMS if loaders else USUAL)
         of = loaders if ROLE[kind] == LOADER else procs
-        faults.append(_drawn(chance, Fault(kind, 0, round(at_s, 3)), of, limits))
+        faults.append(_drawn(chance, Fault(kind, 0, round(at_s, 3)), of, longest_s))
     return faults
 
 
@@ -121,17 +108,12 @@ def _usual(chance: random.Random, number: int, mix: Mapping[str, int]) -> str:
     return chance.choices(list(mix), list(mix.values()))[0]
 
 
-def _drawn(chance: random.Random, fault: Fault, count: int, limits: FaultLimits) -> Fault:
+def _drawn(chance: random.Random, fault: Fault, count: int, longest_s: float) -> Fault:
     """Return the fault with a random target, one of `count`, and a random duration."""
-    who, how_long, is_long = chance.randrange(count), chance.random(), chance.random() < LONG_STOPS
+    who, share = chance.randrange(count), chance.random()
     fault = replace(fault, number=who if fault.role != SUPERVISOR else 0)
     if fault.kind == KILL:
-        return replace(fault, early=how_long < EARLY)
-    if fault.kind not in LASTING:
-        return fault
-    if fault.kind != SUPERVISOR_PAUSE and is_long and limits.stops_past_stall:
-        lasts_s = limits.stall_s * (1.0 + how_long)
-    else:
-        shortest = min(SHORT_STOP_S[0], limits.longest_short_s)
-        lasts_s = shortest + how_long * (limits.longest_short_s - shortest)
-    return replace(fault, lasts_s=round(lasts_s, 3))
+        return replace(fault, early=share < EARLY)
+    shortest_s = min(SHORTEST_STOP_S, longest_s)
+    lasts_s = round(shortest_s + share * (longest_s - shortest_s), 3)
+    return replace(fault, lasts_s=lasts_s) if fault.kind in LASTING else fault

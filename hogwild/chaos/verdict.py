@@ -77,11 +77,11 @@ def checks(
     *,
     status: int | None = None,
     hits: Sequence[Hit] = (),
-    is_complete: bool = True,
+    is_ended: bool = True,
 ) -> list[Check]:
     """Return every invariant of the run in `run_dir`; its last process has ended with `status` (None: unknown) after
-    `hits`. Not `is_complete`: what was killed may not have been resumed. Changes nothing. A damaged run gives checks
-    that do not hold, never an exception."""
+    `hits`. Not `is_ended`: it was killed and not resumed, and has no end to look at. Changes nothing. A damaged run
+    gives checks that do not hold, never an exception."""
     run = _Run(run_dir)
     looks: dict[str, Callable[[], Answer]] = {
         "open-files": partial(_open_files, before),  # first: torch, loaded for a checkpoint, keeps some open
@@ -95,10 +95,8 @@ def checks(
         "ending": partial(_ending, run, status),
         "deaths": partial(_deaths, run, hits),
     }
-    if not is_complete:
-        looks |= {
-            name: partial(_if_ended, run, hits, looks[name]) for name in ("checkpoint-ledger", "ledger", "ending")
-        }
+    if not is_ended:
+        looks |= dict.fromkeys(("checkpoint-ledger", "ledger", "ending"), lambda: (None, NOT_RESUMED))
     return [Check(name, *_looked(look)) for name, look in looks.items()]
 
 
@@ -270,15 +268,6 @@ def _ending(run: _Run, status: int | None) -> Answer:
     if state == "failed" and not summary.get("error"):
         return False, f"{said}, without an error message"
     return True, said + ("" if status is None else f", exit status {status}")
-
-
-def _if_ended(run: _Run, hits: Sequence[Hit], look: Callable[[], Answer]) -> Answer:
-    """Run the check, unless the last recorded attempt has no end because its supervisor was killed."""
-    attempts = [*attempts_of(run.events)]
-    killed = {hit.attempt for hit in hits if hit.fault.kind == schedule.SUPERVISOR_KILL}
-    if attempts and attempts[-1][0] in killed and attempts[-1][1]["event"] != "end":
-        return None, NOT_RESUMED
-    return look()
 
 
 def _deaths(run: _Run, hits: Sequence[Hit]) -> Answer:

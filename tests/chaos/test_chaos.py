@@ -16,7 +16,7 @@ import torch
 from hogwild.chaos import schedule
 from hogwild.chaos.command import ChaosRequest
 from hogwild.chaos.inject import SIGNALS, Hit
-from hogwild.chaos.schedule import Fault, FaultLimits
+from hogwild.chaos.schedule import Fault, longest_stop_s
 from hogwild.chaos.verdict import Baseline, attempts_of, checks
 from hogwild.chaos.watch import Watch
 from hogwild.cli import main
@@ -29,13 +29,12 @@ pytestmark = pytest.mark.processes
 
 COUNTING = str(JOBS / "counting.yaml")
 EPOCHS, SAMPLES, BATCH = 4, 1600, 4
-PATIENT, SHARP = FaultLimits(60.0, 300.0), FaultLimits(3.0, 300.0)
 
 # ---- schedules ------------------------------------------------------------------------------------------------------
 
 
-def drawn(seed: int, count: int = 200, kinds: tuple[str, ...] = (), limits: FaultLimits = SHARP) -> list[Fault]:
-    return schedule.draw(seed, count, 2.0, kinds, 3, limits)
+def drawn(seed: int, count: int = 200, kinds: tuple[str, ...] = (), longest_s: float = 1.0) -> list[Fault]:
+    return schedule.draw(seed, count, 2.0, kinds, 3, longest_s)
 
 
 def test_a_seed_is_a_schedule() -> None:
@@ -45,20 +44,20 @@ def test_a_seed_is_a_schedule() -> None:
 
 
 def test_a_schedule_is_the_same_on_every_machine() -> None:
-    assert [f"{fault.at_s:.1f} {fault}" for fault in schedule.draw(0, 10, 2.0, (), 2, PATIENT)] == GOLDEN
+    assert [f"{fault.at_s:.1f} {fault}" for fault in schedule.draw(0, 10, 2.0, (), 2, 1.0)] == GOLDEN
 
 
 GOLDEN = [
     "3.7 stop worker 1 for 0.09 s",
-    "5.1 terminate worker 1",
-    "9.5 kill worker 0",
-    "11.4 kill worker 0",
-    "16.0 stop worker 1 for 0.58 s",
-    "16.8 kill worker 0",
-    "20.8 kill worker 0 (also in its start)",
-    "23.3 stop worker 0 for 0.63 s",
-    "24.1 stop worker 0 for 0.23 s",
-    "24.6 supervisor-kill",
+    "10.5 kill worker 1",
+    "11.3 terminate worker 0",
+    "12.0 stop worker 1 for 0.99 s",
+    "13.5 stop worker 0 for 0.34 s",
+    "16.1 terminate worker 1",
+    "16.4 kill worker 0",
+    "17.6 stop worker 1 for 0.11 s",
+    "22.7 terminate worker 0",
+    "23.7 supervisor-pause for 0.63 s",
 ]
 
 
@@ -82,7 +81,7 @@ def test_the_usual_mix_is_mostly_kills_and_one_in_ten_of_the_supervisor() -> Non
 
 
 def test_the_usual_mix_of_a_job_that_streams_has_faults_of_its_loaders() -> None:
-    faults = schedule.draw(1, 1000, 2.0, (), 3, SHARP, loaders=2)
+    faults = schedule.draw(1, 1000, 2.0, (), 3, 1.0, loaders=2)
     assert {fault.number for fault in faults if fault.role == schedule.LOADER} == {0, 1}
     assert 200 < sum(fault.kind == schedule.LOADER_KILL for fault in faults) < 350
     assert sum(fault.role == schedule.SUPERVISOR for fault in faults) == 100
@@ -100,22 +99,13 @@ def test_the_usual_mix_of_a_job_that_streams_has_faults_of_its_loaders() -> None
 
 
 @pytest.mark.parametrize(
-    ("limits", "has_long", "longest_s"),
-    [
-        (SHARP, True, 6.0),
-        (PATIENT, False, 1.0),  # nobody waits for a minute, again and again
-        (FaultLimits(3.0, 10.0), False, 1.0),  # a stop of all would be the deadlock that the job fails for
-        (FaultLimits(0.02, 0.04), False, 0.01),
-    ],
+    ("stall_s", "deadlock_s", "longest_s"), [(60.0, 300.0, 1.0), (1.0, 300.0, 0.5), (60.0, 2.0, 0.5), (0.02, 1.0, 0.01)]
 )
-def test_stops_last_past_the_stall_limit_only_where_the_job_can_bear_it(
-    limits: FaultLimits, has_long: bool, longest_s: float
-) -> None:
-    stops = [fault.lasts_s for fault in drawn(2, 400, (schedule.STOP, schedule.SUPERVISOR_PAUSE), limits)]
-    assert any(lasts_s > limits.stall_s for lasts_s in stops) == has_long
-    assert max(stops) <= longest_s
-    pauses = [fault.lasts_s for fault in drawn(2, 400, (schedule.SUPERVISOR_PAUSE,), limits)]
-    assert max(pauses) <= 1.0
+def test_no_stop_lasts_until_a_limit_of_the_job(stall_s: float, deadlock_s: float, longest_s: float) -> None:
+    assert longest_stop_s(stall_s, deadlock_s) == longest_s
+    lasting = (schedule.STOP, schedule.SUPERVISOR_PAUSE)
+    stops = [fault.lasts_s for fault in drawn(2, 400, lasting, longest_s)]
+    assert 0 < min(stops) <= 0.1 and 0.9 * longest_s < max(stops) <= longest_s
 
 
 # ---- the command line -----------------------------------------------------------------------------------------------
@@ -281,12 +271,12 @@ def test_a_loader_is_hit_when_it_has_filled_a_slot_at_its_place_among_those_that
 # ---- real runs ------------------------------------------------------------------------------------------------------
 
 EACH_ONCE = "kill,stop,terminate,supervisor-kill,supervisor-terminate,supervisor-pause"
-SEED = 118  # with which each of them comes once
+SEED = 362  # with which each of them comes once
 PACE = "model.init_args.pace_s=0.5"
 OF_STREAMS = "kill,loader-kill,loader-stop"
 STREAMED = [
     *("data.train.class_path=streaming.Divided", f"data.train.init_args.samples={SAMPLES}", "data.feed=stream"),
-    *("--kills", "5", "--seed", "7", "--every", "0.3", "--faults", OF_STREAMS, PACE, f"train.epochs={EPOCHS}"),
+    *("--kills", "5", "--seed", "0", "--every", "0.3", "--faults", OF_STREAMS, PACE, f"train.epochs={EPOCHS}"),
     *("train.procs=2", "train.exchange=direct"),
 ]
 
@@ -430,9 +420,9 @@ def hits_of(run: Path) -> list[Hit]:
 
 
 def broken(
-    run: Path, before: Baseline | None = None, status: int | None = 0, *, is_complete: bool = True
+    run: Path, before: Baseline | None = None, status: int | None = 0, *, is_ended: bool = True
 ) -> dict[str, str]:
-    found = checks(run, before or Baseline.now(), status=status, hits=hits_of(run), is_complete=is_complete)
+    found = checks(run, before or Baseline.now(), status=status, hits=hits_of(run), is_ended=is_ended)
     return {check.name: check.words for check in found if check.holds is False}
 
 
@@ -557,7 +547,7 @@ def test_a_supervisor_that_was_killed_and_not_resumed_left_no_end(run: Path) -> 
     (run / "summary.json").unlink()
     without_end = {"checkpoint-ledger", "ledger", "ending"}
     assert without_end <= set(broken(run, status=-9))
-    assert without_end.isdisjoint(broken(run, status=-9, is_complete=False))
+    assert without_end.isdisjoint(broken(run, status=-9, is_ended=False))
 
 
 def test_a_process_that_was_left_is_seen_by_its_mark_and_by_its_number(run: Path) -> None:
