@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from hogwild.cli.catalog import CLASSES
 from hogwild.config.schema import Job
 from hogwild.version import PACKAGE
 
@@ -217,7 +218,7 @@ def _in_standard_keywords(node: Any) -> Any:
 def schema_with_arguments() -> dict[str, Any]:
     """Return the schema with what editors show: the class paths, and the arguments of each."""
     schema = json_schema()
-    for kind, definition in (("models", "Model"), ("data", "Component"), ("losses", "Loss")):
+    for kind, definition in CLASSES.items():
         known = described(kind)
         schema["$defs"][definition]["properties"]["class_path"]["examples"] = [one.path for one in known]
         schema["$defs"][definition]["allOf"] = [

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -24,6 +23,7 @@ GROUPS = {
     "metrics": "evaluate.metrics",
     "tasks": "hogwild init TASK",
 }
+CLASSES = {"models": "Model", "data": "Component", "losses": "Loss"}  # group -> its definition in the schema
 KINDS = ("models", "data", "losses", "metrics")  # those with a page in docs/reference
 
 
@@ -72,11 +72,8 @@ def list_(
 
 def _rows(group: str) -> Iterator[tuple[str, str]]:
     """Yield each name with a line about it."""
-    if group in ("models", "data"):
-        package = f"hogwild.{group}"
-        yield from ((f"{package}.{name}", text) for name, text in import_module(package).CATALOG.items())
-    elif group == "losses":
-        classes = json.loads(shipped(f"configs/{SCHEMA}").read_text("utf-8"))["$defs"]["Loss"]["allOf"]
+    if group in CLASSES:
+        classes = json.loads(shipped(f"configs/{SCHEMA}").read_text("utf-8"))["$defs"][CLASSES[group]]["allOf"]
         known = [(one["if"]["properties"], one["then"]["properties"]) for one in classes]
         yield from ((name["class_path"]["const"], of["class_path"]["description"]) for name, of in known)
     elif group == "metrics":

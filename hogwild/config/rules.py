@@ -188,8 +188,7 @@ def _component(path: Path, class_path: Any, init_args: Any) -> Iterator[JobFindi
 def _known_names(module: str, path: Path) -> Mapping[str, Any] | None:
     """Return the names in a module, with the rules of their arguments if there are some; None for other modules."""
     if module in ("hogwild.models", "hogwild.data"):
-        catalog: Mapping[str, Any] = import_module(module).CATALOG  # neither imports torch
-        return catalog
+        return dict.fromkeys(import_module(module).CATALOG)  # neither imports torch
     if module == "torch.optim":
         return torch_arguments.OPTIMIZERS
     return torch_arguments.LOSSES if module == "torch.nn" and path == ("loss",) else None

@@ -30,26 +30,6 @@ __all__ = [
     "Names", "Npz", "Packed", "Ratings", "Rollout", "Speakers", "Text", "Triples", "WordPairs",
 ]  # fmt: skip
 
-# The output of `hogwild list data`.
-CATALOG: dict[str, str] = {
-    "Digits": "1,797 handwritten digits of 8x8 pixels, bundled: needs no file (split)",
-    "Mnist": "handwritten digits, 28x28, the four original IDX files, also packed (split, root, normalize, download)",
-    "FashionMnist": "pictures of clothes, 28x28, the same four IDX files (split, root, normalize, download)",
-    "Npz": "your own arrays from one .npz file (path, inputs, target, root)",
-    "Csv": "your own table as text, plain or packed (path, target, inputs, categorical, missing, target_type, …)",
-    "Clicks": "a table of clicks as sparse rows: a feature for each column (path, target, buckets, hash, min_count)",
-    "ImageFolder": "your own pictures, a folder per class (path, size, split, channels, mean, deviation, classes)",
-    "LibSvm": "sparse rows as text, label index:value … (path, features, one_based, labels, normalise)",
-    "Ratings": "ratings of items by users: u.data, ratings.dat, ratings.csv, your table (path, duplicates, holdout)",
-    "Jester": "the Jester jokes: one line per person with 100 ratings, the original zip file (path, holdout)",
-    "Triples": "a knowledge graph: head, relation and tail in three columns (path)",
-    "Text": "a text as word numbers: text8, or one sentence per line, plain or packed (path, min_count, context)",
-    "WordPairs": "word pairs with similarity scores, to evaluate word vectors: data.val of a text (path)",
-    "Characters": "windows of a text, to predict the next character (steps, split, fraction, path)",
-    "Speakers": "lines of tinyshakespeare and their speakers, of any length (split, classes, lines, longest)",
-    "Names": "names by class, one .txt file per class, one name per line; of any length (path, split, fraction)",
-}
-
 _HOMES = {
     "feeds.packed": ("Packed",),  # the return type of `pack` in your own data set
     "data.csv.dataset": ("Csv",),
@@ -66,6 +46,9 @@ _HOMES = {
     "data.word_pairs": ("WordPairs",),
     "data.characters": ("Characters", "Speakers", "Names"),
 }
+CATALOG = tuple(
+    name for names in _HOMES.values() for name in names if name not in ("Packed", "Rollout")
+)  # for job files
 
 
 def __getattr__(name: str) -> Any:

@@ -22,29 +22,6 @@ __all__ = [
     "RotatE", "SequenceClassifier", "SkipGram", "SparseLinear", "Tabular", "TransE", "WarpFactorization",
 ]  # fmt: skip
 
-# The output of `hogwild list models`.
-CATALOG: dict[str, str] = {
-    "LogisticRegression": "one linear layer; convex with a cross-entropy loss (features, classes)",
-    "Mlp": "fully connected layers with ReLU and dropout (features, hidden, classes, dropout)",
-    "LeNet": "two 5x5 convolutions of 10 and 20 channels, then 320-50-classes, for 28x28 images",
-    "ConvNet": "3x3 convolutions, group norm, pooling, for pictures of any size (classes, channels, widths)",
-    "Tabular": "a table's numbers and categories (features, outputs, categories, hidden, width, dropout)",
-    "CharRnn": "next character of a text, with a state: lstm, gru, custom (symbols, embedding, hidden, layers, cell)",
-    "SequenceClassifier": "classes of sequences of any length (symbols, classes, embedding, hidden, layers, cell)",
-    "SparseLinear": "sparse rows, a weight per feature: logistic, hinge, squared, softmax (features, classes, bias)",
-    "SkipGram": "word vectors, CBOW, subwords; loss: NegativeSampling (words, dim, window, negatives, cbow, buckets)",
-    "FactorizationMachine": "sparse rows, with interactions of every two features (features, factors)",
-    "FieldFactorizationMachine": "clicks: interactions by a vector for each other column (features, fields, factors)",
-    "DeepFm": "clicks: a factorisation machine and a network over its vectors (features, fields, factors, hidden)",
-    "ComplEx": "knowledge graph, complex vectors (entities, relations, dim, negatives, reciprocal, n3, dropout)",
-    "DistMult": "knowledge graph, real vectors; arguments as ComplEx, losses in hogwild.losses",
-    "RotatE": "knowledge graph, rotations: head turned by relation is near tail; arguments as ComplEx",
-    "TransE": "knowledge graph, translations: head + relation is near tail; arguments as ComplEx",
-    "BprFactorization": "ranking of items per user (BPR), from purchases or views (users, items, factors, l2)",
-    "WarpFactorization": "as BprFactorization, for the top of the list (WARP) (users, items, factors, l2, tries)",
-    "MatrixFactorization": "users and items, biases and products, for ratings (users, items, factors, bias, mean, l2)",
-}
-
 _HOMES = {
     "lstm_cell": ("CustomLstm",),  # a layer, for your own models
     "char_rnn": ("CharRnn", "SequenceClassifier"),
@@ -57,6 +34,8 @@ _HOMES = {
     "matrix_factorization": ("MatrixFactorization",),
     "implicit_factorization": ("BprFactorization", "WarpFactorization"),
 }
+# Those that a job file may name.
+CATALOG = tuple(name for names in _HOMES.values() for name in names if name != "CustomLstm")
 
 
 _WITH_KERNELS = (
