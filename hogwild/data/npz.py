@@ -58,16 +58,19 @@ class Npz(TensorDataset):
     def read_like(self, trained: "Npz") -> None:
         """Give the inputs of this file, to validate, in the order of the training data's arrays. Raises DataError for
         one that is missing."""
-        absent = [name for name in trained.inputs if name not in self.inputs]
-        if absent or len(self.inputs) != len(trained.inputs):
+        self.order_inputs(trained.inputs, "data.val")
+
+    def order_inputs(self, names: Sequence[str], what: str) -> None:
+        """Give the inputs in this order. `what` is this data set. Raises DataError for one that is missing."""
+        if {*names} != {*self.inputs}:
             raise DataError(
-                f"data.val: {self.path}: its inputs are {', '.join(self.inputs)}, those of data.train "
-                f"{', '.join(trained.inputs)}; give both the same inputs",
+                f"{what}: {self.path}: its inputs are {', '.join(self.inputs)}, those of data.train "
+                f"{', '.join(names)}; give both the same inputs",
                 code="data/val-unlike-train",
             )
         *inputs, target = self.tensors
-        self.tensors = (*(inputs[self.inputs.index(name)] for name in trained.inputs), target)
-        self.inputs = trained.inputs
+        self.tensors = (*(inputs[self.inputs.index(name)] for name in names), target)
+        self.inputs = tuple(names)
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@
 
 A block is what the model gets at once, so the outputs do not depend on who reads it."""
 
+import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ from hogwild.feeds.collate import BadBatch, Collator
 from hogwild.feeds.materialise import Reader, ready_tensors
 from hogwild.feeds.packed import Packed
 from hogwild.feeds.row_reader import RowSource, first_non_finite, not_finite
-from hogwild.job.packed_data import packs
+from hogwild.job.packed_data import packs, require_same_names
+from hogwild.job.row_names import CLASSES
 from hogwild.job.stream_setup import as_batch, has_nested
 from hogwild.job.weights import is_weighted
 from hogwild.user_code import build, resolve
@@ -238,11 +240,14 @@ class TrainedOn:
         """Return the inputs in a data set, or in a table in memory; its targets are not used. Raises DataError."""
         if hasattr(dataset, "__arrow_c_stream__") and issubclass(self._kind, Csv):
             return Ranges(self._encoding(self._built(dataset)))
+        if isinstance(dataset, Clicks) and issubclass(self._kind, Clicks):
+            return Ranges(self._encoding(copy.copy(dataset)))
         if isinstance(dataset, Packed) or packs(dataset):
             packed = dataset if isinstance(dataset, Packed) else dataset.pack(
                 self.reader, INPUT, nothing_like(self.sizes, self.names), self.on_bad_line
             )  # fmt: skip
             return Ranges(_PackedRows(packed), "its file is parsed as a whole, by one process")
+        dataset = self._in_order(dataset)
         if hasattr(dataset, "inputs_of"):
             return Ranges(dataset)
         if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 1:
@@ -256,6 +261,27 @@ class TrainedOn:
             if error.code != "data/bad-item" or not has_nested(dataset):
                 raise
             return Ranges(_NestedItems(dataset))
+
+    def _in_order(self, dataset: Any) -> Any:
+        """Return a data set with its inputs by the training data's names. Raises UsageError for a missing one, and
+        DataError for names in another order that nothing can restore."""
+        if self.columns and isinstance(dataset, Csv) and issubclass(self._kind, Csv):
+            dataset = copy.copy(dataset)
+            dataset.read_inputs_of(self.data.init_args, self.columns, self._means)
+        elif self.columns and isinstance(dataset, Npz):
+            dataset = copy.copy(dataset)
+            dataset.order_inputs(self.columns, INPUT)
+        else:
+            targets_too = (CLASSES, "means")
+            require_same_names(
+                {kind: one for kind, one in self.names.items() if kind not in targets_too}, dataset, INPUT
+            )
+        return dataset
+
+    @property
+    def _means(self) -> dict[str, float] | None:
+        """The training data's means, by column, if missing values have these."""
+        return dict(zip(self.names["features"], self.names["means"], strict=True)) if "means" in self.names else None
 
     def of_file(self, path: str, ids: str | None, model: nn.Module) -> Inputs:
         """Return the inputs in a file like that of the training data, or in standard input ("-"). `ids`: its column of
@@ -316,8 +342,8 @@ class TrainedOn:
         arguments = {key: value for key, value in self.data.init_args.items() if key not in ("split", "holdout")}
         if (for_inputs := getattr(kind, "for_inputs", None)) is not None:
             arguments = for_inputs(arguments, self.columns)
-        if arguments.get("missing") == "mean" and "means" in self.names:
-            arguments["missing"] = dict(zip(self.names["features"], self.names["means"], strict=True))
+        if arguments.get("missing") == "mean" and self._means is not None:
+            arguments["missing"] = self._means
         return build(self.data.model_copy(update={"init_args": arguments | {name: path}}))
 
     def _check_ending(self, path: str, kind: type) -> None:

@@ -202,13 +202,19 @@ def match_names(train: Any, val: Any) -> None:
     if base is not None and isinstance(train, base):
         val.read_like(train)
         return
-    theirs, ours = _listed_names(train), _listed_names(val)
-    for kind in theirs.keys() & ours.keys():
-        if theirs[kind] != ours[kind]:
-            row = next(k for k, pair in enumerate(zip_longest(theirs[kind], ours[kind])) if pair[0] != pair[1])
-            here, there = (repr(names[row]) if row < len(names) else "nothing" for names in (ours[kind], theirs[kind]))
+    require_same_names(_listed_names(train), val, "data.val")
+
+
+def require_same_names(theirs: Mapping[str, Sequence[Any]], dataset: Any, what: str) -> None:
+    """Raise DataError if a data set has other names by number than the training data, `theirs`, or another order."""
+    listed = _listed_names(dataset)
+    for kind in theirs.keys() & listed.keys():
+        known, ours = _all_plain(theirs[kind]), _all_plain(listed[kind])
+        if known != ours:
+            row = next(k for k, pair in enumerate(zip_longest(known, ours)) if pair[0] != pair[1])
+            here, there = (repr(names[row]) if row < len(names) else "nothing" for names in (ours, known))
             raise DataError(
-                f"data.val: {kind}: number {row} is {here}, but {there} in data.train, so the model would take one for "
+                f"{what}: {kind}: number {row} is {here}, but {there} in data.train, so the model would take one for "
                 f"the other; give both the same {kind} in the same order",
                 code="data/val-unlike-train",
             )

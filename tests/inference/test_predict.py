@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
 import hogwild
-from hogwild.data import Csv
+from hogwild.data import Clicks, Csv, Npz
 from hogwild.inference import inputs
 from hogwild.job.packed_data import match_names
 from tests.helpers.predicting import Say, linear, train
@@ -262,6 +262,56 @@ def test_a_value_that_the_training_data_lacks_is_said_once_for_each_column(
     caplog.clear()
     hogwild.load(run).predict(pyarrow.table({"site": ["shop", None], "user": [7.0, 1e6]}))
     assert not caplog.messages
+
+
+def test_a_data_set_to_predict_is_read_by_the_training_datas_names(say: Say, tmp_path: Path) -> None:
+    table = pyarrow.table({"a": [1.0, 2, None], "c": ["u", "v", "u"], "b": [5.0, 7, 9], "y": [0.0, 1, 0]})
+    pyarrow_csv.write_csv(table, tmp_path / "t.csv")
+    arguments: Any = {
+        "path": str(tmp_path / "t.csv"),
+        "target": "y",
+        "missing": "mean",
+        "categorical": {"c": ["u", "v"]},
+    }
+    model = {"class_path": "hogwild.models.Tabular", "init_args": {"hidden": []}}
+    trained = hogwild.load(train(say, tmp_path, "Csv", arguments, "torch.nn.MSELoss", model))
+    wanted = trained.predict(tmp_path / "t.csv").tolist()
+    other = Csv(table.select(["y", "b", "c", "a"]), "y", categorical={"c": ["v", "u"]}, missing="mean")
+    before = [field.tolist() for field in other.rows(0, 3)]
+    assert trained.predict(other).tolist() == wanted
+    assert [field.tolist() for field in other.rows(0, 3)] == before, "the data set itself stays as it is"
+    with pytest.raises(hogwild.HogwildError, match="column 'a' of the training data is missing"):
+        trained.predict(Csv(table.select(["y", "b", "c"]), "y", categorical={"c": ["v", "u"]}))
+
+
+def test_arrays_and_clicks_to_predict_are_taken_by_names(say: Say, tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", a=np.array([1.5, 2]), b=np.array([3.0, 5]), y=np.zeros((2, 1)))
+    arguments: Any = {"path": str(tmp_path / "t.npz"), "inputs": ["a", "b"]}
+    difference = {"class_path": f"{__name__}.Difference"}
+    trained = hogwild.load(train(say, tmp_path, "Npz", arguments, "torch.nn.MSELoss", difference))
+    wanted = trained.predict(tmp_path / "t.npz").tolist()
+    assert trained.predict(Npz(tmp_path / "t.npz", ["b", "a"])).tolist() == wanted
+    with pytest.raises(hogwild.HogwildError, match=r"input: .*its inputs are b, those of data\.train a, b"):
+        trained.predict(Npz(tmp_path / "t.npz", ["b"]))
+    table = pyarrow.table({"site": ["news", "shop"], "user": [7, 8], "y": [0, 1]})
+    pyarrow_csv.write_csv(table, tmp_path / "t.csv")
+    arguments = {"path": str(tmp_path / "t.csv"), "target": "y"}
+    (tmp_path / "clicks").mkdir()
+    sparse = {"class_path": "hogwild.models.SparseLinear"}
+    trained = hogwild.load(train(say, tmp_path / "clicks", "Clicks", arguments, "hogwild.losses.LogisticLoss", sparse))
+    wanted = trained.predict(tmp_path / "t.csv").tolist()
+    assert trained.predict(Clicks(table.select(["user", "y", "site"]), "y")).tolist() == wanted
+
+
+class Difference(torch.nn.Module):
+    """Takes its inputs by their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor([1.0]))
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return ((a - 2 * b) * self.scale)[:, None]
 
 
 def test_arrays_are_read_by_names_compressed_or_not(say: Say, tmp_path: Path) -> None:

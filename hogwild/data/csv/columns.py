@@ -108,7 +108,7 @@ class CsvLayout:
         UsageError."""
         plan = trained.inputs_in(who, self.names, has_header)
         targets = self._places_like(trained, trained.targets, target, self.targets)
-        if len(targets) != len(trained.targets):
+        if trained.targets and len(targets) != len(trained.targets):
             raise _wrong(f"{who}: has {len(targets)} targets, the training data {len(trained.targets)}")
         _check_disjoint(who, self.names, (*plan.numbers, *plan.coded), targets)
         weights = () if trained.weight is None else (trained.weight,)

@@ -1,11 +1,13 @@
 """A user's own table from a text file: CSV, with any delimiter, plain or packed."""
 
+import copy
 import hashlib
 import logging
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
@@ -181,6 +183,26 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             self.missing = dict(zip(trained.inputs, trained.means().tolist(), strict=True))
         if fills or plan != self._layout:
             self._read_by(plan, self._table.format)
+
+    def read_inputs_of(
+        self, arguments: Mapping[str, Any], columns: Sequence[str], means: Mapping[str, float] | None
+    ) -> None:
+        """Read this table, to predict, by the inputs and categories of a model's training data: `arguments` of its
+        `Csv`, the `columns` of its file and, if missing values have these, its `means`. Raises UsageError."""
+        given = {"inputs": None, "leave_out": (), "categorical": {}, "weight": None, **arguments}
+        names = ("target", "inputs", "leave_out", "weight")
+        trained = layout(
+            self._who, columns, given.get("header", True), categorical=given["categorical"] or {}, target_type="float",
+            **{name: given[name] for name in names},
+        )  # fmt: skip
+        own, plan = self._layout, trained.inputs_in(self._who, self.columns, self._has_header)
+        if self.missing == "mean" and means is not None:
+            self.missing = means
+        self._index = copy.copy(self._index)
+        plan = replace(
+            plan, targets=own.targets, target_codes=own.target_codes, is_class=own.is_class, weight=own.weight
+        )  # fmt: skip
+        self._read_by(plan, self._table.format)
 
     @property
     def has_sample_weights(self) -> bool:
