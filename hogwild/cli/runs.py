@@ -273,7 +273,7 @@ def _figures(found: RunStatus, title: str) -> Iterator[str]:
         yield f"  cluster     {', '.join(glance.cluster.words)}"
     counts = {name: getattr(glance, name) for name in ("restarts", "rollbacks", "skipped", "quarantined")}
     if any(counts.values()):
-        yield "  trouble     " + ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+        yield "  trouble     " + ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
     yield from (f"  worker {worker.worker:<4} {_worker(worker)}" for worker in glance.workers)
     yield from (f"  event       {line}" for line in glance.news[-MOST_EVENTS:] if found.is_alive)
     if found.late_s is not None:
