@@ -113,6 +113,7 @@ def test_a_file_without_a_header_has_numbered_columns(tmp_path: Path) -> None:
 ODD = {
     "a byte order mark": (b"\xef\xbb\xbfa,b\n1,2\n3,4\n", {}),
     "carriage returns": (b"a,b\r\n1,2\r\n3,4\r\n", {}),
+    "doubled carriage returns": (b"a,b\r\r\n1,2\r\r\n3,4\r\r\n", {}),
     "no end of the last line": (b"a,b\n1,2\n3,4", {}),
     "empty lines everywhere": (b"\n\na,b\n\n1,2\n\n\n3,4\n\n\n", {}),
     "empty lines with carriage returns": (b"\r\na,b\r\n\r\n1,2\r\n\r\n3,4\r\n\r\n\r\n", {}),
@@ -372,6 +373,7 @@ BAD_FILES: dict[str, tuple[bytes, dict[str, Any], str]] = {
         b"a,b\nx,1\n\xe4,2\n", {"categorical": {"a": {"hash": 9}}}, r"line 3: column 'a': b'\\xe4' is not utf-8 text"),
     "UTF-16": ("a,b\n1,2\n".encode("utf-16"), {}, r"is UTF-16; save it as UTF-8"),
     "old line ends": (b"a,b\r1,2\r", {}, r"line 1: lines end with a carriage return only"),
+    "a word behind doubled carriage returns": (b"a,b\r\r\n1,2\r\r\nx,4\r\r\n", {}, r"line 3: column 'a': 'x'"),
     "a line end of the old kind": (b"a,b\n1,2\r3,4\n", {}, r"line 2: .*carriage return inside a line"),
     "a word": (b"a,b\n1,2\nParis,3\n", {}, r"line 3: column 'a': 'Paris' must be a number; list a text column"),
     "a word far down": (

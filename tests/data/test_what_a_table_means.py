@@ -52,6 +52,7 @@ RIGHT: Mapping[str, tuple[str, list[Row]]] = {
     "only an index and pairs": (",user,item\n0,101,205\n1,102,205\n", [(101, 205, 1), (102, 205, 1)]),
     "two colons in quotation marks": ('u1::"a::b"::4\nu2::c:d::3\n', [("u1", "a::b", 4), ("u2", "c:d", 3)]),
     "windows": ("\ufeffuser;item;rating\r\n1;2;3\r\n\r\n2;2;4\r\n", [(1, 2, 3), (2, 2, 4)]),
+    "doubled carriage returns": ("user,item,rating\r\r\n1,2,3\r\r\n2,2,4\r\r\n", [(1, 2, 3), (2, 2, 4)]),
     "empty lines at the beginning": ("\n\nuser|item|rating\n1|2|3\n", [(1, 2, 3)]),
     "a text without ratings": ("user,item,title\n1,2,So so\n1,3,Good\n", [(1, 2, 1), (1, 3, 1)]),
 }  # fmt: skip
@@ -83,7 +84,7 @@ BAD: Mapping[str, tuple[str, str, str]] = {
     "a control character in the place of two colons": (
         "u1::a\x1fb::4\nu2::c::3\n", "data/bad-line", "line 1: a line must have as many fields"),
     "a carriage return in the middle": (
-        "user,item,rating\n1,2,3\r1,3,4\n", "data/bad-line", "line 2: a line must have as many fields"),
+        "user,item,rating\n1,2,3\r1,3,4\n", "data/bad-line", "line 2: a line must .*: '1,2,3.*r1,3,4'"),
     "only a header": ("user,item,rating\n", "data/empty", "contains no samples"),
     "only comments": ("# nothing\n\n", "data/empty", "contains no samples"),
     "old line ends": ("user,item,rating\r1,2,3\r", "data/csv-line-ends", "carriage return only"),

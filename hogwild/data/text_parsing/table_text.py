@@ -100,12 +100,16 @@ class Format:
             found: list[str] | str
             try:
                 found = [field.replace(sign, self.delimiter) for field in next(rows)]
+                while lines[at - 1].endswith("\r") and lines[at : at + 1] in (["\r"], ["\r\n"]):
+                    at += 1
                 if found and lines[at - 1].endswith("\r") and at < len(lines):
                     found = "a carriage return inside a line ends it"
                 elif sign != self.delimiter and sign in lines[begin]:
                     found = f"the character {sign!r} is in it"
             except csv.Error as error:
                 found, rows, at = str(error), None, begin + 1
+            while isinstance(found, str) and at < len(lines) and not lines[at - 1].endswith("\n"):
+                at += 1
             text = "".join(lines[begin:at])
             if found:
                 yield number, text, found
