@@ -92,7 +92,7 @@ class PrivateState:
     Order: `read`, the rule's step, `write`."""
 
     def __init__(self, group: Mapping[str, Any], shared: Mapping[str, Tensor]) -> None:
-        self._shared = dict(shared)
+        self._shared, self._group = dict(shared), group
         self.own = {key: torch.zeros_like(whole) for key, whole in shared.items() if key != "step"}
         self.own["step"] = torch.zeros((), dtype=shared["step"].dtype)
         self._counted = torch.zeros_like(self.own["step"])
@@ -109,6 +109,7 @@ class PrivateState:
             elif key not in ("step", mended):
                 self.own[key].copy_(whole)
         if self._bound is not None:
+            self._bound.follow(self._group)
             self._bound.read(self._shared[mended], self.own)
 
     def write(self) -> None:
@@ -125,8 +126,16 @@ class _MomentBound:
 
     def __init__(self, beta1: float, beta2: float, like: Tensor) -> None:
         limits = torch.finfo(like.dtype)
+        self._betas, self._epsilon = (beta1, beta2), limits.eps
         self._ratio = least_ratio(beta1, beta2, limits.eps)
         self._floor = torch.tensor(-lost_squares(beta2, limits.smallest_normal), dtype=like.dtype)
+
+    def follow(self, group: Mapping[str, Any]) -> None:
+        """Loosen the bound to the least of all betas that a scheduler has set: that one holds after any of them."""
+        betas = group.get("betas", self._betas)
+        if betas != self._betas:
+            self._betas = betas
+            self._ratio = min(self._ratio, least_ratio(float(betas[0]), float(betas[1]), self._epsilon))
 
     def read(self, shared: Tensor, own: dict[str, Tensor]) -> None:
         """Set own v = max(shared v, c m^2): the memory of own v holds the bound first, and shared v is read once."""
@@ -142,7 +151,7 @@ class _VarianceBound(_MomentBound):
 
     def __init__(self, alpha: float, like: Tensor) -> None:
         super().__init__(alpha, alpha, like)
-        self._alpha, self._epsilon = alpha, torch.finfo(like.dtype).eps
+        self._alpha = alpha
         self._least, self._is_below = torch.empty_like(like), torch.empty_like(like)
 
     def read(self, shared: Tensor, own: dict[str, Tensor]) -> None:

@@ -55,6 +55,7 @@ class SparseTable:
     group: dict[str, Any]
     slots: Mapping[str, StateSlot]
     state: dict[str, np.ndarray] = field(default_factory=dict)
+    least_ratio: float = math.inf  # of SparseAdam's v to m^2, for all betas that a scheduler has set
     _rows: np.ndarray | None = None
     _address: int = 0
 
@@ -185,7 +186,9 @@ class CompiledRows:
         step = int(own["step"])
         self._state.set_number(table.slots["step"], step)
         rate = float(group["lr"]) * math.sqrt(1 - beta2**step) / (1 - beta1**step)
-        scalars = map(np.float32, (rate, group["eps"], 1 - beta1, 1 - beta2, *_bound(beta1, beta2)))
+        ratio, lost = _bound(beta1, beta2)
+        table.least_ratio = min(table.least_ratio, ratio)
+        scalars = map(np.float32, (rate, group["eps"], 1 - beta1, 1 - beta2, table.least_ratio, lost))
         arrays = table.rows(), state["exp_avg"], state["exp_avg_sq"], indices, values, factor, *chains
         self.kernels.lazy_adam(*arrays, self._totals[values.shape[1]], *scalars)
 

@@ -292,6 +292,18 @@ def test_one_worker_with_shared_state_gives_the_bits_of_torchs_rule(rule, dtype)
         assert differences(rule, gradients, dtype) == []
 
 
+@pytest.mark.parametrize("rule", [optim.Adam, optim.AdamW])
+def test_one_worker_whose_betas_cycle_gives_the_bits_of_torchs_rule(rule):
+    """As OneCycleLR and CyclicLR do: the bound of one beta does not hold for what smaller ones have left."""
+    ours, torchs = (updates(functools.partial(rule, betas=(0.95, 0.999)), state)[0] for state in ("shared", "private"))
+    gradients = worst_sequence(200, 0.999 / 0.85, 1e-9)
+    for number, gradient in enumerate(gradients):
+        for update in (ours, torchs):
+            update._optimizer.param_groups[0]["betas"] = (0.95 if number % 100 > 90 else 0.85, 0.999)
+            feed(update, gradient)
+        assert torch.equal(weight(ours), weight(torchs)), number
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     beta1=st.floats(0.0, 0.99),
