@@ -60,7 +60,7 @@ class ChaosRequest:
     ) -> "ChaosRequest":
         """Check the arguments; draw a seed if none is given. `folders`: run folder, data folder. Raises UsageError."""
         seed = random.SystemRandom().randrange(SEEDS) if seed is None else seed
-        schedule.check(kills, seed, every_s)
+        schedule.check(every_s)
         if read[0].train.procs == 0:
             raise UsageError(
                 "train.procs: 0 trains in the parent process, so there is no worker to kill; use 1 or more",

@@ -53,7 +53,7 @@ class Hit:
 @dataclass(slots=True)
 class Attempt:
     """One process of the job's supervisor. `asked`: our faults that were meant to end it. `left`: processes of the job
-    that lived ORPHANS_S longer than it; `gone_s`: seconds until the last one was gone."""
+    that lived ORPHANS_S longer than it."""
 
     number: int
     pid: int
@@ -62,7 +62,6 @@ class Attempt:
     status: int | None = None
     asked: list[str] = field(default_factory=list)
     left: dict[int, str] = field(default_factory=dict)
-    gone_s: float = 0.0
 
     @property
     def is_to_be_resumed(self) -> bool:
@@ -153,7 +152,7 @@ class FaultRun:
             wait_or_kill(process, self.grace_s)
         finally:
             attempt.ended, attempt.status = time.time(), process.returncode
-            attempt.gone_s, attempt.left = other_jobs.wait_until_gone(partial(other_jobs.marked, self.mark), ORPHANS_S)
+            _, attempt.left = other_jobs.wait_until_gone(partial(other_jobs.marked, self.mark), ORPHANS_S)
 
 
 class _Hits:

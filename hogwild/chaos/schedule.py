@@ -69,12 +69,8 @@ def checked_kinds(given: str | None) -> tuple[str, ...]:
     return kinds
 
 
-def check(kills: int, seed: int, every_s: float) -> None:
-    """Raise UsageError for arguments that make no schedule."""
-    if kills < 1:
-        raise UsageError(f"--kills {kills}: must be at least 1, the number of faults", code="usage/bad-value")
-    if seed < 0:
-        raise UsageError(f"--seed {seed}: must be at least 0", code="usage/bad-value")
+def check(every_s: float) -> None:
+    """Raise UsageError for times that make no schedule."""
     if not (every_s > 0 and math.isfinite(every_s)):
         raise UsageError(
             f"--every {every_s:g}: must be > 0, the mean seconds between two faults", code="usage/bad-value"

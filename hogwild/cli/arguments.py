@@ -200,10 +200,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON
 
 # ---- chaos ----------------------------------------------------------------------------------------------------------
 
-Kills = Annotated[int, typer.Option(help="Number of faults.", metavar="N")]
+Kills = Annotated[int, typer.Option(min=1, help="Number of faults.", metavar="N")]
 Seed = Annotated[
     int | None,
-    typer.Option(help="Random seed; the same seed gives the same faults. Default: random, printed.", metavar="S"),
+    typer.Option(min=0, help="Random seed; the same gives the same faults. Default: random, printed.", metavar="S"),
 ]
 Every = Annotated[float, typer.Option(help="Mean time between two faults.", metavar="SECONDS")]
 Faults = Annotated[

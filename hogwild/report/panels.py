@@ -30,7 +30,6 @@ WORKER = ("samples_per_s", "pss_bytes", "cpu")
 GAP = 10.0  # times the steps around it: nothing was recorded in between
 SMOOTH_FROM = 100  # rows; shorter curves are not smoothed
 WINDOWS = 150  # a smooth line has at most so many points, each the mean of an equal stretch
-OLDEST = 127  # the histogram's last bin holds all values from here on (scoreboard.py)
 
 
 @dataclass(frozen=True, slots=True)

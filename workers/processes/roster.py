@@ -161,11 +161,6 @@ class Roster:
         return [k for k, slot in enumerate(self.slots) if slot.state in (State.READY, State.TRAINING)]
 
     @property
-    def all_train(self) -> bool:
-        """True if every worker of the job has committed something since it started."""
-        return all(slot.state is State.TRAINING for slot in self.slots if slot.state is not State.VACANT)
-
-    @property
     def is_anyone_missing(self) -> bool:
         """True if a worker is starting or to be replaced: that has its own clocks and limits."""
         return any(slot.state in (State.EMPTY, State.STARTING, State.DYING) for slot in self.slots)
