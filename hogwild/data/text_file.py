@@ -109,7 +109,11 @@ class TextFile:
         if _identity(os.fstat(raw.fileno())) != self._identity:
             self.close()
             raise self.changed()
-        self._streams = opened(self.path, raw, self._wanted)
+        try:
+            self._streams = opened(self.path, raw, self._wanted)
+        except BaseException:
+            self.close()  # the next read must not find the raw file
+            raise
         return self._streams[0]
 
 

@@ -98,6 +98,17 @@ def test_every_class_reads_a_packed_file_as_the_plain_one(reader: str, file: Pat
         assert read(file) == plain, name
 
 
+def test_a_file_of_another_kind_is_refused_again_and_by_name_where_its_delimiter_is_looked_for(file: Path) -> None:
+    for content, words in ((b'{"a": 1, "y": 2}\n', "is JSON"), ("a,y\n1,2\n".encode("utf-16"), "is UTF-16")):
+        file.write_bytes(content)
+        text = TextFile(file)
+        for _ in range(2):
+            with pytest.raises(DataError, match=words):
+                text.read_at(0, 10)
+        with pytest.raises(DataError, match=words):
+            Csv(file, "y", like=["a", "y"])
+
+
 def test_a_packed_file_is_read_from_any_place_on_in_any_order(file: Path) -> None:
     content = np.random.default_rng(0).integers(97, 123, LINES + 5000, np.uint8).tobytes()
     for name, pack in PACKERS.items():
