@@ -160,4 +160,6 @@ def _source(one: ResolvedSetting, changed: list[str]) -> str:
     """Return the origin in the words of the API; workers that the service or a measurement chose are a default."""
     if one.origin != OVERRIDE:
         return "file" if one.origin == JOB_FILE else "default"
-    return "command line" if any(f"{one.key}.".startswith(f"{path}.") for path in changed) else "default"
+    key = f"{one.key}."
+    is_given = any(key.startswith(f"{path}.") or path.startswith(key) for path in changed)
+    return "command line" if is_given else "default"

@@ -9,7 +9,7 @@ const ROWS = { trouble: "c1", restarts: "c4", evaluations: "c2", checkpoints: "c
 const WHY = { starts: "the job starts", ends: "the job ends", grows: "free cores", shrinks: "given back", lent: "lent" };
 
 export function Timeline({ job, events, moves = [] }) {
-  const [hidden, setHidden] = useKept("timeline", ["other"]);
+  const [hidden, setHidden] = useKept("timeline", ["pauses", "other"]);
   const ofJob = moves.filter((move) => move.from === job.id || move.to === job.id).map((move) => ({ time: move.at, row: "moves of cores", ...ofMove(move, job) }));
   const all = [...(events ?? []), ...ofJob].sort((one, other) => one.time - other.time);
   if (!all.length) return html`<p class="quiet">Nothing has happened yet.</p>`;
