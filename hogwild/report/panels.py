@@ -244,7 +244,9 @@ def staleness(run: Run) -> dict[str, Any] | None:
     if not counts.sum():
         return None
     end = int(np.flatnonzero(counts)[-1]) + 1
-    return {"counts": counts[:end], "p50": percentile(counts, 0.5), "p99": percentile(counts, 0.99)}
+    sums = np.cumsum(counts)
+    p50, p99 = (int(np.searchsorted(sums, share * sums[-1])) for share in (0.5, 0.99))
+    return {"counts": counts[:end], "p50": p50, "p99": p99}
 
 
 def marks(run: Run) -> list[dict[str, Any]]:
@@ -363,10 +365,3 @@ def spans_decades(*values: Floats) -> bool:
     lowest. Values that are not finite are left out."""
     every = np.concatenate([value[np.isfinite(value)] for value in values]) if values else np.empty(0)
     return bool(every.size and every.min() > 0 and every.max() > 30 * every.min())
-
-
-def percentile(counts: Floats, share: float) -> int:
-    """Return the lowest value that at least `share` of a histogram's entries do not exceed; counts (bins,), bin i
-    counts value i. 0 for an empty histogram."""
-    sums = np.cumsum(counts)
-    return int(np.searchsorted(sums, share * sums[-1])) if sums.size and sums[-1] > 0 else 0

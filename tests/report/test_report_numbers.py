@@ -18,7 +18,7 @@ from hogwild import host
 from hogwild.config.origins import DEFAULT, JOB_FILE, OVERRIDE, settings
 from hogwild.monitoring.words import event_in_words, in_words, is_routine, row_of
 from hogwild.report import tables
-from hogwild.report.panels import curves, gaps, page_data, percentile, smoothed, thinned, to_json
+from hogwild.report.panels import curves, gaps, page_data, smoothed, staleness, thinned, to_json
 from hogwild.report.run_data import ColumnTable, Run, read_run
 from hogwild.report.timeline import ABSENT, ALIVE, COLUMNS, HEIGHT, STARTING, PhaseBars, page_timeline, phase_bars
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
@@ -249,10 +249,13 @@ def test_json_has_null_for_what_is_not_finite_and_cannot_end_the_script() -> Non
     assert json.loads(text) == {"</script>": [1, None, None, 1234567.891, 1e-12, 0.123457], "x": "<!--"}
 
 
-def test_percentiles_of_a_histogram_are_the_values_themselves() -> None:
-    counts = np.array([50, 0, 49, 0, 0, 1])
-    assert [percentile(counts, share) for share in (0.5, 0.51, 0.99, 1.0)] == [0, 2, 2, 5]
-    assert percentile(np.zeros(4), 0.5) == 0
+def test_percentiles_of_a_histogram_are_the_values_themselves(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", Story(records=5, per_worker=False, resume=False))
+    assert staleness(read_run(path)) is None
+    for counts, p50, p99 in (([50, 0, 49, 0, 0, 1], 0, 2), ([49, 0, 49, 0, 0, 2, 0], 2, 5)):
+        add_lines(path / "metrics.jsonl", {"kind": "staleness", "counts": counts})
+        found = staleness(read_run(path))
+        assert found is not None and (found["p50"], found["p99"], len(found["counts"])) == (p50, p99, 6)
 
 
 def shares(found: PhaseBars, worker: int, begin_s: float, end_s: float) -> dict[str, float]:
