@@ -24,19 +24,30 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 ORDER = ("user", "item", "rating", "time")  # of the columns of a table without names
 INDEX = re.compile(r"(unnamed: ?\d+|__index_level_\d+__|index)?", re.IGNORECASE)  # names of a column of row numbers
 LOOKED_AT = 20  # lines
+EARLIEST = 1e8  # seconds since 1970: 1973
 Columns = Mapping[str, str | int]
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
     """Format of the lines. `columns`: numbers of the user, item, rating and time columns; -1: no ratings, each is 1; no
-    times, or none that are needed. `skipped`: lines before the first row, with the header."""
+    times, or none that are needed. `skipped`: lines before the first row, with the header; `names`: in it."""
 
     delimiter: str
     columns: tuple[int, int, int, int]
     skipped: int
     width: int  # fields of each line
     told: str
+    names: tuple[str, ...]
+
+    def columns_for(self, other: "Form") -> Columns | None:
+        """Return the columns by which another file is read as this one: by the names in both headers, or, without a
+        header there, at their places. None if it has other names, or another width."""
+        places = {what: place for what, place in zip(ORDER, self.columns, strict=True) if place >= 0}
+        if not other.names:
+            return places if other.width == self.width else None
+        names = {what: self.names[place] for what, place in places.items()} if self.names else {}
+        return names if names and {*names.values()} <= {*other.names} else None
 
 
 def comments_before(lines: Sequence[bytes]) -> int:
@@ -83,13 +94,16 @@ def form_of(
         places = _named(path, names, rows if needs_rating else [])
     else:
         places = {what: place if place < len(names) else -1 for place, what in enumerate(ORDER)}
+        if needs_rating and len(names) > 2 and all(_is_time(row[2]) for row in rows if len(row) > 2):
+            raise _wrong(path, f"column 2 has numbers such as {rows[0][2]}, which seem to be times, not ratings")
     if needs_time and places["time"] < 0:
         raise _wrong(path, "a holdout by time needs a column of times")
     told = _told(names, places, has_header)
     told += f"; {number_of(len(comments), 'line')} of comments before them" if comments and taken == has_header else ""
     told += "; the column of R's row names is left out" if has_row_names else ""
     user, item, rating, time = (places[what] for what in ORDER)
-    return Form(delimiter, (user, item, rating, time if needs_time else -1), before + taken, len(names), told)
+    columns_read = user, item, rating, time if needs_time else -1
+    return Form(delimiter, columns_read, before + taken, len(names), told, tuple(names) if has_header else ())
 
 
 def fields_in(line: str, delimiter: str) -> list[str]:
@@ -118,6 +132,10 @@ def looks_like_names(fields: Sequence[str], rows: Sequence[Sequence[str]]) -> bo
         return not NUMBER.fullmatch(fields[2])
     are_numbers = bool(rows) and all(NUMBER.fullmatch(field) for row in rows for field in row[:2])
     return are_numbers and not any(NUMBER.fullmatch(field) for field in fields[:2])
+
+
+def _is_time(text: str) -> bool:
+    return bool(NUMBER.fullmatch(text)) and float(text) >= EARLIEST
 
 
 def _letters(name: str) -> str:

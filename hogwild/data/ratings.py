@@ -15,7 +15,7 @@ import numpy as np
 from hogwild.data.csv.arrow_records import numpy_of
 from hogwild.data.ids import IdRows
 from hogwild.data.locate import bad_argument, choice, find_file, require
-from hogwild.data.rating_form import DELIMITERS, ORDER, Columns, form_of
+from hogwild.data.rating_form import DELIMITERS, ORDER, Columns, Form, form_of
 from hogwild.data.row_features import read_features, with_features
 from hogwild.data.text_file import TextFile
 from hogwild.data.text_parsing.parsing import ENCODINGS, INPUT, PackedFile, Parsed, Parsing, Piece, Tell, problem
@@ -98,6 +98,19 @@ class Ratings(PackedFile):
         self.columns, self.delimiter, self.header, self.duplicates = columns, delimiter, header, duplicates
         given = {"users": user_features, "items": item_features}
         self.feature_files = {kind: find_file(who, one, root, FEATURES) for kind, one in given.items() if one}
+
+    @property
+    def needs_time(self) -> bool:
+        """True if the column of times is read."""
+        return self.holdout is not None and self.holdout.needs_time
+
+    def read_like(self, trained: "Ratings") -> None:
+        """Read this file, to validate, by the columns of the training data, unless it has columns of its own. Raises
+        DataError."""
+        if self.columns is None:
+            theirs = _RatingsParsing(trained, "data.train", None, "fail")
+            ours = _RatingsParsing(self, "data.val", None, "fail").form_by({"user": 0, "item": 1}, needs_time=False)
+            self.columns = theirs.form_by(trained.columns, needs_time=self.needs_time).columns_for(ours)
 
     @staticmethod
     def for_inputs(arguments: Mapping[str, Any], _: Sequence[str] | None) -> dict[str, Any]:
@@ -348,11 +361,8 @@ class _RatingsParsing(RatedParsing):
         require("pyarrow.csv", "hogwild.data.Ratings", "pyarrow", "sparse")
         source, begin = self.source, self.begin()
         head = self.first_lines(begin)
-        needs_time = source.holdout is not None and source.holdout.needs_time
-        self.form = form = form_of(
-            source.path, head, source.delimiter, source.header, source.columns, needs_time, self.what != INPUT,
-            source.encoding,
-        )  # fmt: skip
+        needs_time = source.needs_time
+        self.form = form = self.form_by(source.columns, needs_time=needs_time)
         if self.what != INPUT:
             self.notes.append(form.told)
         duplicates = source.duplicates
@@ -374,6 +384,13 @@ class _RatingsParsing(RatedParsing):
         rating = np.concatenate(others[0]) if rating_column >= 0 else np.ones(len(user), np.float32)
         time = np.concatenate([*map(self._times, others[-1])]) if needs_time else None
         return self.table(Rated(user, item, rating, time), {"users": of_users, "items": of_items}, duplicates)
+
+    def form_by(self, columns: Columns | None, *, needs_time: bool) -> Form:
+        """Return the file's form. Raises DataError."""
+        source, head = self.source, self.first_lines(self.begin())
+        return form_of(
+            source.path, head, source.delimiter, source.header, columns, needs_time, self.what != INPUT, source.encoding
+        )
 
     def _times(self, column: Any) -> np.ndarray:
         """Return the times (n,) of a piece."""

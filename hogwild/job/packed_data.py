@@ -69,7 +69,9 @@ def pack(job: Job, reader: Reader, known: KnownNames = NOTHING_KNOWN) -> PackedD
     val = job.data.val
     if not isinstance(val, Component) or not packs(resolve(val.class_path)):
         return PackedData(train, unseen=unseen)
-    return PackedData(train, build(val).pack(reader, "data.val", train, job.data.on_bad_line), unseen=unseen)
+    held = build(val)
+    match_names(dataset, held)
+    return PackedData(train, held.pack(reader, "data.val", train, job.data.on_bad_line), unseen=unseen)
 
 
 def sizes_for(model: Component, sizes: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,6 +172,13 @@ def _liked(packed: Packed, what: str, loss: Any, notes: list[str]) -> Packed:
     """Return the ratings that the loss may have."""
     rating = packed.arrays().get("rating") if is_ranking(loss) else None
     rows = None if rating is None else liked_rows(rating, what, notes)
+    users, items = (packed.spec.sizes.get(kind, 0) for kind in ("users", "items"))
+    if rating is not None and what == "data.train" and users * items == (len(rating) if rows is None else len(rows)):
+        raise DataError(
+            f"{what}: each of the {users:,} users has each of the {items:,} items, and none is left to rank below "
+            "them; leave out what is no like, or give it the value 0",
+            code="data/empty",
+        )
     return packed if rows is None else packed.copy_rows(what.replace(".", "-"), rows)
 
 
@@ -196,11 +205,11 @@ def match_names(train: Any, val: Any) -> None:
                 f"data.val: {name} is {ours[name]!r}, but {theirs[name]!r} in data.train; give both the same",
                 code="data/val-unlike-train",
             )
-    if packs(train) or isinstance(train, Packed) or train is val:
-        return
     base = next((one for one in type(val).__mro__ if "read_like" in vars(one)), None)
-    if base is not None and isinstance(train, base):
+    if base is not None and isinstance(train, base) and train is not val:
         val.read_like(train)
+        return
+    if packs(train) or isinstance(train, Packed) or train is val:
         return
     require_same_names(_listed_names(train), val, "data.val")
 

@@ -17,6 +17,7 @@ from hogwild.data.row_features import read_features
 from hogwild.errors import DataError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
+from hogwild.job.packed_data import match_names
 from tests.data.test_ratings import Row, packed, rows
 from tests.data.test_triples import written
 
@@ -168,6 +169,45 @@ def test_names_are_text_in_the_encoding_that_is_set(encoding: str, file: Path) -
 def triples(path: Path, text: str, **options: Any) -> Packed:
     path.write_text(text)
     return Triples(path, **options).pack(InTurn(0))
+
+
+VALIDATED: Mapping[str, tuple[str, str, Any]] = {  # training file, validation file, columns of the training data
+    "columns of unusual names": (
+        "who,what,given\n1,2,5\n2,1,3\n",
+        "given,what,who\n5,2,1\n",
+        {"user": "who", "item": "what", "rating": "given"},
+    ),
+    "columns exchanged on purpose": (
+        "user,item,rating\n2,1,5\n1,2,3\n",
+        "user,item,rating\n2,1,5\n",
+        {"user": "item", "item": "user", "rating": "rating"},
+    ),
+    "the end of the same file": ("item,user,rating\n2,1,5\n1,2,3\n", "2,1,5\n", None),
+    "no headers": ("2,1,5\n1,2,3\n", "2,1,5\n", {"user": 1, "item": 0, "rating": 2}),
+    "a header here only": ("2,1,5\n1,2,3\n", "user,item,rating\n1,2,5\n", {"user": 1, "item": 0, "rating": 2}),
+    "other names": ("item,user,rating\n2,1,5\n1,2,3\n", "userId,movieId,stars\n1,2,5\n", None),
+}
+
+
+@pytest.mark.parametrize("what", VALIDATED)
+def test_validation_ratings_are_read_by_the_columns_of_the_training_data(what: str, file: Path, tmp_path: Path) -> None:
+    """Ids that are users and items give no error where the two are exchanged."""
+    trained, held, columns = VALIDATED[what]
+    file.write_text(trained)
+    (tmp_path / "val").write_text(held)
+    train, val = Ratings(file, columns), Ratings(tmp_path / "val")
+    match_names(train, val)
+    assert rows(val.pack(InTurn(0), "data.val", train.pack(InTurn(0)))) == [(1, 2, 5.0)]
+    own = Ratings(tmp_path / "val", columns := {"user": 0, "item": 1})
+    match_names(train, own)
+    assert own.columns == columns
+
+
+def test_times_in_the_place_of_ratings_are_an_error(file: Path) -> None:
+    file.write_text("1\t2\t881250949\n2\t1\t881250950\n")
+    with pytest.raises(DataError, match="column 2 has numbers such as 881250949, which seem to be times") as error:
+        Ratings(file).pack(InTurn(0))
+    assert error.value.code == "data/rating-columns"
 
 
 def test_triples_have_headers_comments_and_quotation_marks_too(file: Path) -> None:

@@ -206,3 +206,20 @@ def test_arguments_that_give_the_inputs_another_meaning_are_the_same_in_both(tmp
         assert error.value.code == "data/val-unlike-train"
     match_names(Characters(4, path=text), Characters(4, "val", 0.5, tmp_path / "b.txt"))
     match_names(LibSvm(rows, one_based=True), LibSvm(rows))
+
+
+def test_jobs_of_packed_data_have_the_same_check(tmp_path: Path, say: Say) -> None:
+    pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
+    (tmp_path / "rows").write_text("1 1:1 2:3\n0 2:1\n" * 9)
+    rows: dict[str, Any] = {"class_path": "hogwild.data.LibSvm", "init_args": {"path": str(tmp_path / "rows")}}
+    normed = {**rows, "init_args": {**rows["init_args"], "normalise": "l2"}}
+    job = {
+        "model": {"class_path": "hogwild.models.SparseLinear"},
+        "loss": {"class_path": "hogwild.losses.LogisticLoss"},
+        "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}},
+        "data": {"train": normed, "val": rows},
+        "train": {"procs": 0, "epochs": 1},
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    status, said = say("train", str(tmp_path / "job.yaml"), "--run-dir", str(tmp_path / "run"))
+    assert status == 1 and "data.val: normalise is None, but 'l2' in data.train; give both the same" in said, said
