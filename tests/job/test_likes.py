@@ -103,3 +103,12 @@ def test_a_stream_with_another_value_is_refused(first: float, tmp_path: Path) ->
     ) as error:
         hogwild.train(model, Stream([first] + [1.0] * 15), BprLoss(), rule, procs=0, batch_size=4, epochs=1)
     assert error.value.code == "data/labels"
+
+
+@pytest.mark.parametrize("kind", ["Bpr", "Warp"])
+def test_likes_of_everything_rank_nothing_and_are_refused(tmp_path: Path, kind: str) -> None:
+    """The mean over no items is NaN: every batch was skipped, and the advice was another learning rate."""
+    with pytest.raises(DataError, match="each of the 8 users has each of the 8 items") as error:
+        parts_of(tmp_path, [(user, item, 1 + value) for user, item, value in PAIRS], kind)
+    assert error.value.code == "data/empty"
+    parts_of(tmp_path, [(user, item, 1 + value) for user, item, value in PAIRS[1:]], kind)
