@@ -146,6 +146,19 @@ def test_what_threads_parse_is_what_is_parsed_at_once(
         LibSvm(file).pack(Loading(nobody, config(), None, no_start_up()))
 
 
+def test_what_two_parts_of_one_file_mean_is_said_once(tmp_path: Path, nobody: ProcessGroup) -> None:
+    table = tmp_path / "ratings.csv"
+    table.write_text("userId,movieId,rating\n" + "".join(f"{user},{item},3\n" for user in "12345" for item in "6789"))
+    loading, nobody.diary = Loading(nobody, config(), None, no_start_up()), KeptEvents()
+    train, _ = (
+        Ratings(table, holdout={"fraction": 0.3, "part": part}).pack(loading, what, None, "skip")
+        for part, what in (("train", "data.train"), ("test", "data.val"))
+    )
+    assert 0 < train.samples < 20
+    (said,) = [line for line in Said(nobody).sentences if "columns:" in line]
+    assert said.startswith("data.train: ")
+
+
 def test_an_error_is_that_of_the_first_piece_and_nothing_goes_on_behind_it() -> None:
     began: list[int] = []
 

@@ -122,6 +122,7 @@ class Loading:
         """`runs`: the folder of runs; the cache of data sets lies beside it. `startup` shows the progress."""
         self._group, self._seed, self._runs = group, job.seed, runs
         self._startup = startup
+        self._shown = set[str]()  # of the notes: two parts of one file mean the same
 
     def read(self, dataset: Any, what: str, *, fraction: float | None, channels_last: bool) -> tuple[Held, ...]:
         ready = ready_tensors(dataset, what)
@@ -242,7 +243,9 @@ class Loading:
             compiling = f", after {compiling_s:.1f} s of compiling" if compiling_s > SHORT_S else ""
             self._show(f"{many} parsed by the parent process in {seconds - compiling_s:.1f} s{compiling}")
         for note in parsed.notes:
-            self._show(f"{parsing.what}: {note}")
+            if note not in self._shown:
+                self._show(f"{parsing.what}: {note}")
+        self._shown.update(parsed.notes)
         self._group.diary.event(
             "data-read",
             what=parsing.what,
