@@ -7,6 +7,7 @@ White space is ASCII's: other spaces (U+00A0, U+3000) are characters of a word, 
 
 import mmap
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,8 +60,9 @@ class VectorFile:
 
 
 def unwritable(words: Iterable[object]) -> list[str]:
-    """Return the words that word2vec's formats cannot represent."""
-    return [word for word in map(str, words) if not word or NOT_IN_A_WORD.search(word)]
+    """Return the words that word2vec's formats cannot represent: those with white space, and those that occur twice."""
+    counts = Counter(map(str, words))
+    return [word for word, count in counts.items() if not word or count > 1 or NOT_IN_A_WORD.search(word)]
 
 
 def has_vectors(path: Path) -> bool:

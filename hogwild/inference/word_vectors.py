@@ -45,7 +45,8 @@ class AnalogySection:
 class WordVectors:
     """Unique `words`, by falling frequency if known, and their vectors `matrix` (V, D), copied as float32. Similarity
     is the cosine. `kind`: what messages call them; they may be items, users or entities. `spelled`: returns the vector
-    (D,) of a word that is not among them, from its spelling, or zeros. Raises ValueError if the sizes do not match."""
+    (D,) of a word that is not among them, from its spelling, or zeros. Raises ValueError if the sizes do not match, and
+    UsageError for a word that occurs twice."""
 
     def __init__(
         self,
@@ -58,10 +59,11 @@ class WordVectors:
         self.matrix = np.array(matrix, np.float32)
         self._spelled = spelled
         self._number = {word: number for number, word in enumerate(self.words)}
-        if self.matrix.ndim != 2 or len(self.matrix) != len(self.words) or len(self._number) != len(self.words):
-            raise ValueError(
-                f"{len(self.words)} words, {len(self._number)} different ones, and vectors of shape {self.matrix.shape}"
-            )
+        if len(self._number) != len(self.words):
+            twice = next(word for number, word in enumerate(self.words) if self._number[word] != number)
+            raise UsageError(f"{twice!r} occurs twice among the {len(self.words):,} {kind}", code="usage/bad-value")
+        if self.matrix.ndim != 2 or len(self.matrix) != len(self.words):
+            raise ValueError(f"{len(self.words)} words, and vectors of shape {self.matrix.shape}")
         # In doubles: the square of a large float32 overflows.
         lengths = np.sqrt(np.einsum("vd,vd->v", self.matrix, self.matrix, dtype=np.float64))[:, None]
         self._unit = (self.matrix / np.where(lengths > 0, lengths, 1)).astype(np.float32)

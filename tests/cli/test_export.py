@@ -366,6 +366,10 @@ class Places(Dataset):
         return torch.tensor(index % 3), torch.tensor([float(index)])
 
 
+class Twice(Places):
+    vocabularies: ClassVar = {"words": ["Rome", "Oslo", "Rome"]}
+
+
 class Vectors(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -378,12 +382,19 @@ class Vectors(nn.Module):
         return self.table.weight
 
 
+@pytest.mark.parametrize(
+    ("places", "note", "refusal"),
+    [
+        ("Places", "2 words such as 'New York'", "'New York' cannot be written"),
+        ("Twice", "1 word such as 'Rome'", "'Rome' occurs twice among the 3 words"),
+    ],
+)
 def test_vectors_that_cannot_be_exported_are_said_before_training(
-    tmp_path: Path, export: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+    places: str, note: str, refusal: str, tmp_path: Path, export: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = {"class_path": f"{__name__}.Vectors"}
-    run = train(tmp_path, "places", model, "torch.nn.MSELoss", {"class_path": f"{__name__}.Places"})
+    run = train(tmp_path, "places", model, "torch.nn.MSELoss", {"class_path": f"{__name__}.{places}"})
     said = capsys.readouterr().err
-    assert "note: 2 words such as 'New York' cannot be written in word2vec's formats" in said
+    assert f"note: {note} cannot be written in word2vec's formats" in said
     status, out, err = export(run, "--format", "word2vec")
-    assert (status, out) == (2, "") and "'New York' cannot be written" in err and not list(Path().glob("*.txt"))
+    assert (status, out) == (2, "") and refusal in err and not list(Path().glob("*.txt"))

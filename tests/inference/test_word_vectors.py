@@ -74,7 +74,7 @@ def test_a_word_with_a_vector_of_zeros_is_near_to_nothing() -> None:
 
 
 def test_words_and_vectors_must_fit() -> None:
-    with pytest.raises(ValueError, match="2 words, 1 different ones"):
+    with pytest.raises(UsageError, match="occurs twice among the 2 words"):
         WordVectors(["a", "a"], np.zeros((2, 3)))
     with pytest.raises(ValueError, match=r"\(3, 2\)"):
         WordVectors(["a", "b"], np.zeros((3, 2)))
