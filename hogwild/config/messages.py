@@ -89,8 +89,7 @@ def _detail_text(detail: ErrorDetails) -> str:
         return f"must be {sign} {context[key]:g}, got {show(value)}"
     if kind == "rule":
         return _own_rule(context, value, _path(detail))
-    written = _what_to_write(kind, value) or _as_section(detail)
-    return f"{_TYPES.get(kind, detail['msg'])}, got {show(value)}{written}"
+    return f"{_TYPES.get(kind, detail['msg'])}, got {show(value)}{_what_to_write(detail)}"
 
 
 def _own_rule(context: Mapping[str, Any], value: Any, path: Path) -> str:
@@ -111,26 +110,22 @@ def _one_of(allowed: list[str], value: Any) -> str:
     return f"{rule}, got {show(value)}{close}"
 
 
-def _what_to_write(kind: str, value: Any) -> str:
+def _what_to_write(detail: ErrorDetails) -> str:
+    """Return what to write instead, also for a section of which only the class, the name or the fraction was given."""
+    kind, value, path = detail["type"], detail["input"], _path(detail)
     if kind == "bool_type":
         return synonyms.close_word(value, ["true", "false"])
     if kind == "int_type" and isinstance(value, float) and value.is_integer():
         return f"; write {int(value)}"
     if kind in ("int_type", "float_type") and isinstance(value, str) and re.fullmatch(r"[-+.0-9eE]+", value):
         return "; remove the quotes"
-    if kind in ("model_type", "dict_type") and value is None:
-        return "; write its keys below it, or remove it"
     if kind == "list_type" and isinstance(value, str | int | float):
         return f"; write [{value}]"
-    return ""
-
-
-def _as_section(detail: ErrorDetails) -> str:
-    """Return what to write for a section of which only the class, the name or the fraction was given."""
-    value, path = detail["input"], _path(detail)
+    if kind in ("model_type", "dict_type") and value is None:
+        return "; write its keys below it, or remove it"
     if path == ("data", "val") and isinstance(value, float) and 0 < value < 1:
         return f"; write {{fraction: {value}}}"
-    if detail["type"] != "model_type" or not isinstance(value, str):
+    if kind != "model_type" or not isinstance(value, str):
         return ""
     if match := re.fullmatch(r"(\w+):(\S+)", value):
         return f"; a space is missing after the colon: {match[1]}: {match[2]}"
@@ -138,8 +133,7 @@ def _as_section(detail: ErrorDetails) -> str:
     if "class_path" in fields:
         found = [value] if "." in value else synonyms.class_paths(str(path[0]), value)
         return "; write " + " or ".join(f"{{class_path: {one}}}" for one in found) if found else ""
-    words = SCHEDULES if "warmup_updates" in fields else ()
-    return f"; write {{name: {synonyms.word_for(value, words) or value}}}" if "name" in fields else ""
+    return f"; write {{name: {synonyms.word_for(value, SCHEDULES) or value}}}" if "name" in fields else ""
 
 
 def _words_in(expected: str) -> list[str]:
@@ -152,8 +146,8 @@ def _instead(detail: ErrorDetails) -> str:
     if key in _OPTIONS:
         return f"; it is an option of the command line: --{str(key).replace('_', '-')}"
     if meant := _meant(detail):
-        shown = [str(path[-1]) if path[:-1] == here else dotted(path) for path in meant]
-        return f"; did you mean {synonyms.one_of(shown)}?"
+        shown = [f"'{path[-1] if path[:-1] == here else dotted(path)}'" for path in meant]
+        return f"; did you mean {' or '.join(shown)}?"
     if "init_args" in _allowed(detail):
         return f"; an argument of the class is written below init_args: {dotted((*here, 'init_args', key))}"
     return ""

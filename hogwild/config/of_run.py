@@ -43,11 +43,8 @@ def _nothing_there(source: Path, folder: Path, which: str | None) -> str:
     from hogwild.storage.checkpoint_format import NAME
 
     there = sorted(entry.name for entry in folder.iterdir() if NAME.fullmatch(entry.name))
-    if which == "best" and there:
-        return f"{source}: has no best checkpoint, as nothing was evaluated; use --which latest for the last checkpoint"
-    if there:
-        return f"{folder}: there is no '{which or 'latest'}', only {', '.join(there)}; try export {folder / there[-1]}"
-    return f"{folder}: contains no checkpoint: the job ended before its first one"
+    listed = f"it has {', '.join(there)}; use --which latest for the last"
+    return f"{folder}: there is no {which or 'latest'} checkpoint: {listed if there else 'the job ended before it'}"
 
 
 def load(

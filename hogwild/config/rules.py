@@ -182,7 +182,7 @@ def _component(path: Path, class_path: Any, init_args: Any) -> Iterator[JobFindi
         yield JobFinding(here, words + (f" (known: {', '.join(known)})" if known else ""), code="config/class-path")
     elif known is not None and isinstance(known[name], Mapping) and isinstance(init_args, Mapping):
         yield from _arguments(path, name, known[name], init_args)
-        yield from _nesterov(path, init_args) if name == "SGD" else ()
+        yield from _nesterov(path, {}, init_args) if name == "SGD" else ()
 
 
 def _known_names(module: str, path: Path) -> Mapping[str, Any] | None:
@@ -208,15 +208,7 @@ def _groups(section: Any) -> Iterator[JobFinding]:
             continue
         yield from _arguments(path, name, {key: check for key, check in known.items() if key not in _FOR_ALL}, own)
         if name == "SGD":
-            yield from _nesterov_of_group(path, common, own)
-
-
-def _nesterov_of_group(path: Path, common: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[JobFinding]:
-    """Report an error of the group's own settings; errors of `init_args` alone are reported there."""
-    if not any(_nesterov(path, common)):
-        guilty = next((key for key in ("nesterov", "momentum", "dampening") if key in own), "nesterov")
-        for _, message, is_key, code in _nesterov(path, {**common, **own}):
-            yield JobFinding((*path, "init_args", guilty), f"nesterov {message}", is_key, code)
+            yield from _nesterov(path, common, own)
 
 
 def _arguments(path: Path, name: str, known: Arguments, init_args: Mapping[str, Any]) -> Iterator[JobFinding]:
@@ -237,11 +229,17 @@ def _arguments(path: Path, name: str, known: Arguments, init_args: Mapping[str, 
             yield JobFinding(here, f"{rule}, got {show(value)}", code="config/bad-argument")
 
 
-def _nesterov(path: Path, init_args: Mapping[str, Any]) -> Iterator[JobFinding]:
-    """Check what torch.optim.SGD would raise only when it is built."""
-    if init_args.get("nesterov") is True and (not init_args.get("momentum") or init_args.get("dampening")):
-        here = (*path, "init_args", "nesterov")
-        yield JobFinding(here, "needs a momentum > 0 and no dampening", code="config/bad-argument")
+def _nesterov(path: Path, common: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[JobFinding]:
+    """Check what torch.optim.SGD would raise only when it is built, and never for a group. An error of the settings
+    that all groups have in common is reported there."""
+    if _is_nesterov_alone({**common, **own}) and not _is_nesterov_alone(common):
+        guilty = next(key for key in ("nesterov", "momentum", "dampening") if key in own)
+        words = "nesterov needs a momentum > 0 and no dampening"
+        yield JobFinding((*path, "init_args", guilty), words, code="config/bad-argument")
+
+
+def _is_nesterov_alone(settings: Mapping[str, Any]) -> bool:
+    return settings.get("nesterov") is True and bool(not settings.get("momentum") or settings.get("dampening"))
 
 
 def _torch_schedule(name: Any) -> Iterator[JobFinding]:
@@ -289,12 +287,11 @@ def _metrics(section: Any) -> Iterator[JobFinding]:
     listed = section.get("metrics", "auto")
     names = [metric_names.LOSS]
     for number, metric in enumerate(listed if isinstance(listed, list) else []):
-        name = str(metric).rpartition(".")[2]
+        name, where = str(metric).rpartition(".")[2], ("evaluate", "metrics", number)
         if name in metric_names.RECORDED and "." in str(metric):
             rule = "evaluation records already have a field of this name; rename the function"
-            yield JobFinding(("evaluate", "metrics", number), f"{rule}, got {show(metric)}", code="config/metric-name")
+            yield JobFinding(where, f"{rule}, got {show(metric)}", code="config/metric-name")
         if name in names and metric != metric_names.LOSS:
-            where = ("evaluate", "metrics", number)
             yield JobFinding(where, f"must not be listed twice, got {show(metric)}", code="config/duplicate-key")
         names.append(name)
     target = section.get("target")

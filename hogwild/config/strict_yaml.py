@@ -140,11 +140,7 @@ _TAGS = {f"tag:yaml.org,2002:{name}": name for name in _KINDS}
 def compose(text: str, source: str) -> Node | None:
     """Return the node of the only document in `text`; None if it is empty. Raises ConfigError with the place."""
     try:
-        loader = _Composer(text, source)
-        try:
-            node: Node | None = loader.get_single_node()
-        finally:
-            loader.dispose()
+        node: Node | None = _Composer(text, source).get_single_node()
     except yaml.MarkedYAMLError as error:
         raise syntax_error(error, text, source) from None
     except yaml.reader.ReaderError as error:

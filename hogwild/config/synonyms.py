@@ -2,7 +2,7 @@
 name for each thing; these only make the error name it. Torch-free."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -63,11 +63,6 @@ def class_paths(section: str, text: str) -> list[str]:
     """Return the class paths that someone who wrote `text` in `section` (model, loss, data, optimizer) may mean."""
     name, known = _plain(text.rpartition(".")[2], section), list(_known_classes(section))
     return meanings(name, known) or [path for path in known if _plain(path.rpartition(".")[2], section) == name]
-
-
-def one_of(options: Iterable[str]) -> str:
-    """Return `'a'`, or `'a' or 'b'`."""
-    return " or ".join(f"'{option}'" for option in options)
 
 
 def word_for(value: Any, allowed: Collection[str]) -> str:

@@ -27,7 +27,7 @@ def syntax_error(error: yaml.MarkedYAMLError, text: str, source: str) -> ConfigE
     if _OPENED.search(words):
         opened = lines[begin.line][begin.column : begin.column + 1]
         hint = f"the {opened} of line {begin.line + 1}, column {begin.column + 1} is not closed"
-    if not lines[line][column:].strip() or ("while scanning" in words and begin.line < line):
+    if not lines[line][column:].strip(" ") or ("while scanning" in words and begin.line < line):
         line, column = begin.line, begin.column
     return broken(text, source, line, column, f"{words}{f'; {hint}' if hint else ''}")
 
@@ -46,7 +46,7 @@ def broken(text: str, source: str, line: int, column: int, message: str, code: s
     """Return the error at a place, both counted from 0, or at the end of the last line above it that is not empty; with
     this line and a caret below the column."""
     lines = _lines(text)
-    while line > 0 and not lines[line].strip():
+    while line > 0 and not lines[line].strip(" "):
         line, column = line - 1, len(lines[line - 1])
     shown = "".join(letter if letter.isprintable() else "→" if letter == "\t" else "�" for letter in lines[line])
     first = max(0, column - WIDEST // 2)

@@ -95,6 +95,7 @@ PLACES = [
     ("a: 1\nb: 2\na: 3", 3, 1, "duplicate key; it was already given at line 1, column 1"),
     ("a: {b: 1, b: 2}", 1, 11, "duplicate key"),
     ("a:\n\tb: 1", 2, 1, "a tab"),
+    ("a: 1\n\t\nb: 2\n", 2, 1, "a tab"),
     ("a: [1, 2", 1, 4, "the [ of line 1, column 4 is not closed"),
     ("a: b: c", 1, 5, "mapping values are not allowed here; text that holds"),
     ("a: 'x", 1, 4, "the ' of line 1, column 4 is not closed"),
