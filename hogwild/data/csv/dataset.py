@@ -493,10 +493,6 @@ def _missing_policy(who: str, missing: Any) -> str | float | Mapping[str, float]
         return missing
     if missing in ("fail", "drop", "mean"):
         return str(missing)
-    if _is_number(missing) and math.isfinite(np.float32(missing)):
+    if isinstance(missing, int | float) and not isinstance(missing, bool) and math.isfinite(np.float32(missing)):
         return float(missing)
     raise bad_argument(f"{who}: missing must be fail, drop, mean or a finite number, got {missing!r}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
