@@ -16,15 +16,24 @@ from hogwild.data.file_kind import MARK
 from hogwild.data.input_rows import given_arguments
 from hogwild.data.locate import bad_argument, choice, find_file, require
 from hogwild.data.text_file import TextFile, TextStream
-from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Piece, Tell, begins_of, problem, shown
-from hogwild.data.threads import in_threads
+from hogwild.data.text_parsing.parsing import (
+    PackedFile,
+    Parsed,
+    Parsing,
+    Piece,
+    Tell,
+    begins_of,
+    in_threads,
+    problem,
+    shown,
+)
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.kernels.fused import has_numba
 
 MOST_INDEX = 2**31 - 2
 PIECE = 1 << 18  # bytes of rows that are predicted at once
-ROW = re.compile(rb"^[^\S\n]*[^\s#]", re.MULTILINE)
+ROW = re.compile(rb"^[^\S\n]*[^\s#]", re.MULTILINE)  # a line that is neither empty nor a comment
 UNLABELLED = re.compile(rb"^(?=[^\S\n]*[0-9]+:)", re.MULTILINE)
 EMPTY = re.compile(rb"^[^\S\n]*\n", re.MULTILINE)
 LARGEST_CLASS = 1 << 24  # a float32 represents every whole number up to it
@@ -101,7 +110,7 @@ class LibSvm(PackedFile):
         contents = self.stream.lines() if self.stream else TextFile(self.path).lines(0, PIECE)
         begin, line, row, empty = 0, 1, 0, 0
         for content in contents:
-            if rows := _rows_in(content):
+            if rows := len(ROW.findall(content.removeprefix(MARK))):
                 self._check_empty_lines(content, line, empty)
                 yield begin, content, line, row
             end = content.rstrip()
@@ -180,7 +189,8 @@ class _LibSvmParsing(Parsing):
         pieces = self.pieces(partial(self._piece, least, most), tell, self.begin())
         if self.source.features is None or self.source.is_one_based != "auto" or self.like is not None:
             return pieces
-        if _least(pieces) > 0 or _most(pieces) < most:
+        lowest, highest = _extremes(pieces)
+        if lowest > 0 or highest < most:
             return pieces
         # There is a 0, so the last index is one less: parse again, to find lines past it.
         return self.pieces(partial(self._piece, least, most - 1), tell, self.begin())
@@ -218,8 +228,9 @@ class _LibSvmParsing(Parsing):
         """Return (the first feature's index as written, the number of features)."""
         if self.like is not None:
             return int(self.like.names["first"][0]), self.like.spec.sizes["features"]
-        base = int(_least(pieces) > 0) if self.source.is_one_based == "auto" else int(self.source.is_one_based)
-        return base, self.source.features or max(1, _most(pieces) + 1 - base)
+        lowest, highest = _extremes(pieces)
+        base = int(lowest > 0 if self.source.is_one_based == "auto" else self.source.is_one_based)
+        return base, self.source.features or max(1, highest + 1 - base)
 
     def _ordered(self, pieces: list[Piece], base: int, features: int) -> tuple[Packed, np.ndarray, np.ndarray]:
         """Return the rows, each most frequent feature first, without their targets; the labels (N,) float32, and (N,)
@@ -331,16 +342,6 @@ class _PieceParsing(_LibSvmParsing):
         return super().pieces(parse, tell, begin, self._first_line)
 
 
-def _rows_in(content: bytes) -> int:
-    """Return the number of lines that are neither empty nor a comment."""
-    return len(ROW.findall(content.removeprefix(MARK)))
-
-
-def _least(pieces: list[Piece]) -> int:
-    """Return the lowest index as written."""
-    return min(int(piece.arrays[4][0]) for piece in pieces)
-
-
-def _most(pieces: list[Piece]) -> int:
-    """Return the highest index as written."""
-    return max(int(piece.arrays[4][1]) for piece in pieces)
+def _extremes(pieces: list[Piece]) -> tuple[int, int]:
+    """Return the lowest and the highest index as written."""
+    return min(int(piece.arrays[4][0]) for piece in pieces), max(int(piece.arrays[4][1]) for piece in pieces)

@@ -355,7 +355,7 @@ class _RatingsParsing(RatedParsing):
         for kind, path in self.source.feature_files.items() if self.like is None else ():
             digest.update(f"{kind} {len(kind)}".encode())
             TextFile(path).hash_into(digest)
-        return digest.hexdigest() if self.like is None and self.source.feature_files else super().key()
+        return digest.hexdigest()
 
     def parse(self, tell: Tell) -> Parsed:
         require("pyarrow.csv", "hogwild.data.Ratings", "pyarrow", "sparse")

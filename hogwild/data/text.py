@@ -11,8 +11,7 @@ import numpy as np
 from hogwild.data import text_file
 from hogwild.data.csv.arrow_records import numpy_of
 from hogwild.data.locate import bad_argument, find_file, require
-from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Tell, begins_of
-from hogwild.data.threads import in_threads
+from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Tell, begins_of, in_threads
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 

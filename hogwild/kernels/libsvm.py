@@ -108,13 +108,6 @@ def decimal(text, at, end):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def line_end(text, at, end):  # type: ignore[no-untyped-def]
-    while at < end and text[at] != LF:
-        at += 1
-    return at
-
-
-@inlined
 def blanks(text, at, end):  # type: ignore[no-untyped-def]
     """Return the place behind spaces, tabs and carriage returns."""
     while at < end and (text[at] == SPACE or text[at] == TAB or text[at] == CR):
@@ -164,8 +157,9 @@ def parse(text, least, most, leaves_out, lengths, indices, values, target, found
     end, at, row, place = len(text), 0, 0, 0
     lowest, highest, unseen = HIGHEST, np.int64(-1), np.int64(0)
     while at < end:
-        line_at = at
-        stop = line_end(text, at, end)
+        line_at = stop = at
+        while stop < end and text[stop] != LF:
+            stop += 1
         at = blanks(text, at, stop)
         if at == stop or text[at] == HASH:
             at = stop + 1

@@ -19,8 +19,7 @@ from hogwild.config.load import job_from_mapping
 from hogwild.data import LibSvm, Ratings, packed_cache, text_file
 from hogwild.data.cache import DATA, DatasetCache
 from hogwild.data.text_file import TextFile, TextStream
-from hogwild.data.text_parsing.parsing import Parsed
-from hogwild.data.threads import in_threads
+from hogwild.data.text_parsing.parsing import Parsed, in_threads
 from hogwild.errors import DataError, MemoryShortError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed

@@ -25,8 +25,8 @@ from hogwild.data.file_kind import is_parquet
 from hogwild.data.input_rows import SAMPLE, InputRows, given_arguments, named
 from hogwild.data.locate import bad_argument, find_file, require
 from hogwild.data.text_file import RecordPieces, TextFile, TextStream, find_records
+from hogwild.data.text_parsing.parsing import in_threads
 from hogwild.data.text_parsing.table_text import Format
-from hogwild.data.threads import in_threads
 from hogwild.errors import DataError
 
 AT_ONCE = 8  # pieces of the index, 1 MB of text, parsed at a time: they and the results stay in the CPU caches

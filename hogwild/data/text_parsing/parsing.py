@@ -3,23 +3,25 @@
     dataset.pack(reader, what, like, on_bad_line)
        Parsing ── reader.pack ──► from the cache, mapped; or parse(tell): pieces ──► threads ──► arrays, in their order
 
-Pieces are read, not mapped: a file that is truncated meanwhile is then an error, not a signal."""
+Pieces are read, not mapped: a file that is truncated meanwhile is then an error, not a signal. pyarrow and compiled
+kernels work without the GIL."""
 
 import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from hogwild import host
 from hogwild.data.file_kind import MARK, Wanted, not_text
 from hogwild.data.text_file import TextFile, whole_records
-from hogwild.data.threads import in_threads
 from hogwild.errors import DataError, MemoryShortError
 from hogwild.feeds.packed import Packed
 from hogwild.formatting import size
@@ -28,7 +30,10 @@ LOOKED_AT = 1 << 16  # bytes in which the form of the lines is found
 SHOWN = 60  # characters of a line
 ENCODINGS = ("utf-8", "latin-1", "cp1252")  # of tables
 INPUT = "input"  # the name in errors of rows to predict, which stay in the order of the file
+AHEAD = 3  # pieces per thread that are read and parsed before their turn
 Tell = Callable[[int, int], object]  # bytes of the file that are read, its size
+_Piece = TypeVar("_Piece")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +181,11 @@ class Parsing(ABC):
             self.left_out["bad lines"] = bad
             self.notes.append(f"{bad:,} lines cannot be parsed and are left out; the first: {words}")
         if not sum(piece.rows for piece in pieces):
-            raise self.no_rows()
+            skipped = f"; {bad:,} lines cannot be parsed" if bad else ""
+            raise DataError(f"{self.source.path}: contains no samples: there is no row{skipped}", code="data/empty")
 
     def place(self, line: int) -> str:
         return f"{self.source.path}: line {line:,}"
-
-    def no_rows(self) -> DataError:
-        skipped = f"; {self.left_out['bad lines']:,} lines cannot be parsed" if "bad lines" in self.left_out else ""
-        return DataError(f"{self.source.path}: contains no samples: there is no row{skipped}", code="data/empty")
 
     def finished(self, packed: Packed) -> Parsed:
         return Parsed(packed, self.left_out, tuple(f"{self.source.path}: {note}" for note in self.notes))
@@ -223,6 +225,23 @@ class PackedFile(ABC):
         parsed: Parsed = reader.pack(self.parsing(what, like, on_bad_line))
         self.left_out = parsed.left_out
         return parsed.packed
+
+
+def in_threads(parse: Callable[[_Piece], _Result], pieces: Iterable[_Piece]) -> Iterator[_Result]:
+    """Yield parse(piece) for each piece, in their order. The calling thread takes the pieces one by one, so they may
+    come from a file. An error is raised in its piece's turn."""
+    threads = max(1, int(host.usable_cores().usable))
+    pool = ThreadPoolExecutor(threads, "parse", initializer=host.leave_signals_to_main)
+    waiting: deque[Future[_Result]] = deque()
+    try:
+        for piece in pieces:
+            waiting.append(pool.submit(parse, piece))
+            if len(waiting) > AHEAD * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 # ---- lines that do not parse ----------------------------------------------------------------------------------------
