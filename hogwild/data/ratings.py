@@ -61,7 +61,8 @@ class Ratings(PackedFile):
     Arguments:
         path: file, plain or packed.
         columns: {user: …, item: …, rating: …, time: …}, names in the header or numbers from 0 on; null: recognised by
-            name, or the first four. Times, only for `holdout`, are numbers or dates.
+            name, or the first four; in validation data as the training data's. Times, only for `holdout`, are numbers
+            or dates.
         delimiter: tab, comma, `;`, `|`, space or `::`; auto: detected from the first line.
         header: whether the first line has the names of the columns; auto: detected.
         duplicates: of one user and one item: fail, last (the later line), sum (the ratings are added up), keep; auto:

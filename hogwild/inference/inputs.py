@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import TensorDataset
@@ -26,6 +27,7 @@ from hogwild.data.csv.dataset import Csv
 from hogwild.data.input_rows import SAMPLE, InputRows
 from hogwild.data.libsvm import LibSvm
 from hogwild.data.npz import Npz, NpzRows
+from hogwild.data.pair_tables import PairTable, is_table, rows_of
 from hogwild.data.text_file import TextFile, TextStream
 from hogwild.data.text_parsing.parsing import INPUT
 from hogwild.errors import DataError, UsageError
@@ -242,6 +244,8 @@ class TrainedOn:
             return Ranges(self._encoding(self._built(dataset)))
         if isinstance(dataset, Clicks) and issubclass(self._kind, Clicks):
             return Ranges(self._encoding(copy.copy(dataset)))
+        if is_table(dataset) and {"users", "items"} <= self.names.keys():
+            return Ranges(_Tensors(self._pairs_in(dataset)))
         if isinstance(dataset, Packed) or packs(dataset):
             packed = dataset if isinstance(dataset, Packed) else dataset.pack(
                 self.reader, INPUT, nothing_like(self.sizes, self.names), self.on_bad_line
@@ -282,6 +286,21 @@ class TrainedOn:
     def _means(self) -> dict[str, float] | None:
         """The training data's means, by column, if missing values have these."""
         return dict(zip(self.names["features"], self.names["means"], strict=True)) if "means" in self.names else None
+
+    def _pairs_in(self, table: Any) -> tuple[Tensor, ...]:
+        """Return the rows (N,) of users and of items in a table in memory. Raises UsageError for an unknown one."""
+        pairs, found = PairTable.of(table), list[Tensor]()
+        for kind, ids in (("users", pairs.users), ("items", pairs.items)):
+            rows = rows_of(np.asarray(self.names[kind]), ids)
+            if (rows < 0).any():
+                unknown = int((rows < 0).argmax())
+                raise UsageError(
+                    f"row {unknown} of the table: {ids[unknown]} is not among the {kind} of the training data, of whom "
+                    f"nothing was learnt; {int((rows < 0).sum()):,} rows are like this: leave them out",
+                    code="usage/unknown-name",
+                )
+            found.append(torch.from_numpy(rows))
+        return (*found,)
 
     def of_file(self, path: str, ids: str | None, model: nn.Module) -> Inputs:
         """Return the inputs in a file like that of the training data, or in standard input ("-"). `ids`: its column of

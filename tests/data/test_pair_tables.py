@@ -276,6 +276,21 @@ def test_a_call_trains_on_pairs_in_any_form_alike(tmp_path: Any, capfd: pytest.C
     assert run.recommend("u07").items == hogwild.load(tmp_path / "frame", model=found["frame"]).recommend(7.0).items
 
 
+def test_a_run_predicts_pairs_in_any_form_by_their_names_in_their_order(tmp_path: Any) -> None:
+    frame, pairs = rated(lambda one: f"u{one}")
+    table = frame.assign(rating=1.0 + pairs.sum(1) % 5)
+    model, _ = trained(table, MatrixFactorization(12, 9, 3), run_dir=tmp_path / "run")
+    run, asked = hogwild.load(tmp_path / "run", model=model), frame.iloc[::-1].astype({"item": float})
+    rows = [torch.tensor(pairs[::-1, place].copy()) for place in (0, 1)]
+    users = torch.tensor([[*np.unique(frame["user"])].index(f"u{one}") for one in rows[0].tolist()])
+    wanted = model(users, rows[1]).detach()
+    for form in (asked, Stream(pyarrow.table(asked)), asked[["user", "item"]].to_numpy()):
+        assert torch.allclose(run.predict(form).flatten(), wanted.flatten(), atol=1e-5)
+    with pytest.raises(UsageError, match="row 1 of the table: nobody is not among the users") as error:
+        run.predict(pd.DataFrame({"item": [1, 1], "user": ["u3", "nobody"]}))
+    assert error.value.code == "usage/unknown-name"
+
+
 def test_validation_pairs_have_the_rows_of_the_training_pairs() -> None:
     frame, _ = rated(lambda one: f"u{one}")
     val = pd.DataFrame({"user": ["u7", "stranger", "u3"], "item": [1.0, 1.0, 99.0], "rating": [1, 1, 1]})
