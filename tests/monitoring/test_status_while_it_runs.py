@@ -171,7 +171,7 @@ def test_a_log_that_is_cut_or_replaced_is_read_from_its_beginning(tmp_path: Path
             step()
         return step is not None
 
-    assert list(follow(file, goes_on)) == [
+    assert list(follow(tmp_path, ["log"], goes_on)) == [
         "first\nsecond",
         "cut",
         "replaced\nby another file, which is longer",
