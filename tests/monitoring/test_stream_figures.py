@@ -147,6 +147,7 @@ def test_a_job_tells_deaths_and_the_ring_in_its_records_and_its_report(
     assert result.advice is not None and "of the time for streamed batches" in result.advice
     events = read_events(tmp_path / "run")
     ready = [event for event in events if event["event"] == "loader-ready"]
+    assert not any(event["update"] for event in ready), "a loader makes no updates"
     assert [event["incarnation"] for event in ready] == [1, 2]
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert status["loader_deaths"] == 1

@@ -73,7 +73,7 @@ class Communicator:
     """One node's part; runs as a worker's loop does. `members`: original ranks of the group; `generation`: its number,
     0 before there is one."""
 
-    path = "gloo"
+    path = ""
     task = 0
     item: WorkItem | None = None
 

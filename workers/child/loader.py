@@ -46,7 +46,7 @@ class LoaderLoop:
     """Fills until told to leave. Every wait beats and watches the lifeline."""
 
     item: WorkItem | None = None  # a loader has no lease: its row says what a death is charged to
-    path = "loader"
+    path = ""
     # The newest finished task, per process. A process that starts slowly may find several tasks in its socket, and read
     # the ends of all of them in the pipe at once.
     over = 0
