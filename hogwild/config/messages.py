@@ -97,7 +97,7 @@ def _own_rule(context: Mapping[str, Any], value: Any, path: Path) -> str:
     if at and isinstance(value, Mapping):
         value = value.get(at)
     paths = synonyms.class_paths(str(path[0]), str(value)) if path[-1] == "class_path" else []
-    words = [word.strip(",") for word in str(context["message"]).split()]
+    words = [word.strip(",") for word in str(context["message"]).split() if len(word) > 2]  # no `a`, no `or`
     close = f"; write {' or '.join(paths)}" if paths else synonyms.close_word(value, words)
     return f"{context['message']}, got {show(value)}{close}"
 

@@ -223,6 +223,10 @@ def test_everything_wrong_is_reported_in_one_pass_and_nothing_twice() -> None:
     assert len(found) == len(rows) > 10
 
 
+def test_a_word_of_the_rule_is_no_advice() -> None:
+    assert [one.message.rpartition("got ")[2] for one in problems_of(GOOD + "loss: {class_path: a}")] == ["'a'"]
+
+
 def test_a_misspelt_required_key_is_one_error_not_two() -> None:
     assert [one.path for one in problems_of("model: {class_pth: a.B}\ndata: {train: {class_path: a.B}}")] == [
         "model.class_pth"
