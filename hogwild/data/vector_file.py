@@ -55,7 +55,8 @@ class VectorFile:
                 path, f"the header promises {count:,} words, but the file holds {total:,}; perhaps it is truncated"
             )
         if len(set(words)) != len(words):
-            raise _wrong(path, "a word occurs twice")
+            twice = next(word for word, many in Counter(words).items() if many > 1)
+            raise _wrong(path, f"the word {twice!r} occurs twice")
         return cls(words, np.stack(vectors) if vectors else np.empty((0, width), np.float32), total)
 
 
