@@ -1,7 +1,7 @@
 """The command line: `hogwild`, `python -m hogwild` and `python run.py`. Without a sub-command it trains.
 
 Nothing heavy is imported here or by --help and check: importing torch takes seconds. Results go to stdout, everything
-else to stderr; the exit status tells how the command ended (README).
+else to stderr; the exit status tells how the command ended (docs/running-jobs.md).
 
 A signal to stop during imports is only noted (`__main__.py`) and raised after them: `raise_noted`. It is raised at once
 where we may wait: `raising_on_signals`.

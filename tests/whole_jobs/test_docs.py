@@ -54,10 +54,10 @@ def is_target(words: list[str]) -> bool:
 
 
 def is_installable(words: list[str]) -> bool:
-    """pip: that the extra is one of ours."""
-    extra = re.search(r"\[(\w+)\]", words[-1])
+    """pip: that the extras are ours."""
+    extras = re.search(r"\[(.+)\]", words[-1])
     known = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    return words[1] == "install" and (extra is None or extra[1] in known)
+    return words[1] == "install" and (extras is None or set(extras[1].split(",")) <= set(known))
 
 
 # What is not run here, and what is looked at instead.
