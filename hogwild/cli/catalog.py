@@ -1,6 +1,7 @@
 """Commands before training: list what comes with hogwild, print the schema of job files, print a resolved job."""
 
 import json
+import textwrap
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -25,6 +26,7 @@ GROUPS = {
 }
 CLASSES = {"models": "Model", "data": "Component", "losses": "Loss"}  # group -> its definition in the schema
 KINDS = ("models", "data", "losses", "metrics")  # those with a page in docs/reference
+MOST = 110  # letters about one name: with it, they fit a line
 
 
 def show(arguments: Arguments = None, state_dir: StateDir = None, as_json: Json = False) -> None:
@@ -74,8 +76,8 @@ def _rows(group: str) -> Iterator[tuple[str, str]]:
     """Yield each name with a line about it."""
     if group in CLASSES:
         classes = json.loads(shipped(f"configs/{SCHEMA}").read_text("utf-8"))["$defs"][CLASSES[group]]["allOf"]
-        known = [(one["if"]["properties"], one["then"]["properties"]) for one in classes]
-        yield from ((name["class_path"]["const"], of["class_path"]["description"]) for name, of in known)
+        known = [[one[part]["properties"]["class_path"] for part in ("if", "then")] for one in classes]
+        yield from ((name["const"], textwrap.shorten(of["description"], MOST, placeholder=" …")) for name, of in known)
     elif group == "metrics":
         from hogwild.metrics.catalog import CATALOG
 
