@@ -1,6 +1,5 @@
 """OpenAPI of the service: the errors and the token that all routes have in common. Pure: a schema in, a schema out."""
 
-from collections.abc import Iterator
 from typing import Any
 
 SECURITY = {"token": {"type": "http", "scheme": "bearer", "description": "The file `token` of the state folder."}}
@@ -38,7 +37,7 @@ ERRORS = {
     "503": "The service is ending.",
     "507": "The disk is full, or cannot be written.",
 }
-METHODS = ("get", "post", "put", "patch", "delete")
+METHODS = {"get", "post", "put", "patch", "delete"}
 
 
 def described(schema: dict[str, Any]) -> dict[str, Any]:
@@ -51,13 +50,8 @@ def described(schema: dict[str, Any]) -> dict[str, Any]:
     components["securitySchemes"] = SECURITY
     schema["security"] = [{"token": []}]
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    for operation in _operations(schema):
-        operation["responses"] |= {
-            status: {"description": words, "content": content} for status, words in ERRORS.items()
-        }
-    return schema
-
-
-def _operations(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    errors = {status: {"description": words, "content": content} for status, words in ERRORS.items()}
     for path in schema["paths"].values():
-        yield from (operation for method, operation in path.items() if method in METHODS)
+        for method in METHODS & path.keys():
+            path[method]["responses"] |= errors
+    return schema

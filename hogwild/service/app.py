@@ -227,13 +227,9 @@ def _lock(state: StateFolder) -> int:
 
 
 def _listening(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
-        listener.listen(BACKLOG)
+        return socket.create_server(("127.0.0.1", port), backlog=BACKLOG)
     except OSError as error:
-        listener.close()
-        used = "is used by another program" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+        why = os.strerror(error.errno or 0)  # its own words have the address, too
+        used = "is used by another program" if error.errno == errno.EADDRINUSE else f"cannot be used: {why}"
         raise ServiceError(f"port {port} {used}; choose another one with --port", code="service/port") from None
-    return listener

@@ -69,11 +69,8 @@ class Guard:
         body = b""
         if answer is None:
             body, is_whole = await _read(receive)
-            answer = (
-                None
-                if is_whole
-                else _refuse(413, f"the body has more than {MOST_BYTES >> 20} MiB", "service/too-large")
-            )
+            if not is_whole:
+                answer = problem(413, f"the body has more than {MOST_BYTES >> 20} MiB", "service/too-large")
         if answer is not None:
             return await answer(scope, receive, send_with_headers)
 
@@ -93,11 +90,11 @@ class Guard:
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         host = HOST.fullmatch(headers.get("host", "")) if len(hosts) == 1 else None
         if host is None:
-            return _refuse(403, "the Host header must be localhost or 127.0.0.1", "service/forbidden")
+            return problem(403, "the Host header must be localhost or 127.0.0.1", "service/forbidden")
         is_visit = scope["method"] == "GET" and scope["path"] == "/"  # somebody follows a link
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         if origin not in (None, f"http://{headers['host']}") or (site not in ("none", "same-origin") and not is_visit):
-            return _refuse(403, "requests of other pages are refused", "service/forbidden")
+            return problem(403, "requests of other pages are refused", "service/forbidden")
         if scope["path"] == HEALTH:
             return None
         cookie = f"hogwild-{host[1] or 80}"
@@ -107,7 +104,7 @@ class Guard:
             return None
         if is_visit:
             return PlainTextResponse("Open the link that `hogwild serve` printed: it has a token.\n", 401)
-        return _refuse(401, "a token is needed: the file `token` of the state folder has it", "service/unauthorized")
+        return problem(401, "a token is needed: the file `token` of the state folder has it", "service/unauthorized")
 
     def _enter(self, cookie: str, given: str) -> Response:
         if not self._is_token(given):
@@ -146,10 +143,6 @@ async def _read(receive: Receive) -> tuple[bytes, bool]:
             return b"", False
         if not message.get("more_body", False):
             return b"".join(parts), True
-
-
-def _refuse(status: int, words: str, code: str) -> Response:
-    return problem(status, words, code)
 
 
 def problem(status: int, words: str, code: str, **more: Any) -> Response:
