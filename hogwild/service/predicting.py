@@ -1,9 +1,9 @@
 """Calls to the predictors of running jobs, passed on by the service, which computes nothing: no torch."""
 
 import asyncio
-import contextlib
 import json
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +18,25 @@ class PassedCalls:
     """Passes calls on, each in a thread of its own that does not delay the end of the service."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self._free = threading.Semaphore(MOST_CALLS)
 
     async def pass_on(self, run: Path, rows: dict[str, Any], *, consistent: bool) -> dict[str, Any]:
         """Return the answer of the predictor of `run`. Raises ConflictError for too many calls, and what
         `LiveCalls.call` raises."""
-        if self._count >= MOST_CALLS:
+        if not self._free.acquire(blocking=False):
             raise ConflictError(f"{MOST_CALLS} calls to predictors are waiting; call again", code="predict/busy")
-        events = asyncio.get_running_loop()
-        done: asyncio.Future[dict[str, Any]] = events.create_future()
-
-        def finish(answer: dict[str, Any] | BaseException) -> None:
-            self._count -= 1
-            if done.cancelled():
-                return
-            if isinstance(answer, BaseException):
-                done.set_exception(answer)
-            else:
-                done.set_result(answer)
+        done: Future[dict[str, Any]] = Future()
+        done.set_running_or_notify_cancel()  # the call goes on, even if nobody waits for its answer any more
+        done.add_done_callback(lambda _: self._free.release())
 
         def work() -> None:
-            answer: dict[str, Any] | BaseException
             try:
-                answer = _called(run, rows, consistent)
+                done.set_result(_called(run, rows, consistent))
             except Exception as error:  # raised where the call was made
-                answer = error
-            with contextlib.suppress(RuntimeError):  # the service has ended
-                events.call_soon_threadsafe(finish, answer)
+                done.set_exception(error)
 
-        self._count += 1
         threading.Thread(target=work, name="predict", daemon=True).start()
-        return await done
+        return await asyncio.wrap_future(done)
 
 
 def _called(run: Path, rows: dict[str, Any], consistent: bool) -> dict[str, Any]:
