@@ -14,10 +14,12 @@ import zlib
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import isnan, nan
 from pathlib import Path
+from statistics import fmean
 from typing import Any, BinaryIO
 from weakref import WeakValueDictionary
 
@@ -298,13 +300,10 @@ class FollowedRun:
         with self._guard:
             return self._timeline.read()
 
-    def curves_since(self, place: Place | None) -> News | None:
+    def since(self, kind: str, place: Place | None) -> News | None:
+        """Return the "curves" or "events" that a reader at `place` lacks; None: nothing."""
         with self._guard:
-            return self._curves.since(place)
-
-    def events_since(self, place: Place | None) -> News | None:
-        with self._guard:
-            return self._timeline.since(place)
+            return (self._curves if kind == "curves" else self._timeline).since(place)
 
     def status(self) -> tuple[tuple[int, ...], str]:
         """Return identity and content (JSON) of status.json, read again only if it was replaced; "" without one."""
@@ -341,12 +340,6 @@ class Followed:
                 del self._recent[next(iter(self._recent))]
             return found
 
-    def read(self, run: Path) -> dict[str, Any]:
-        return self.run(run).curves()
-
-    def events(self, run: Path) -> list[dict[str, Any]]:
-        return self.run(run).events()
-
     def sparkline(self, run: Path, points: int) -> list[float | None]:
         """Return `points` or fewer training losses over the whole run. A large file is read at so many places only."""
         try:
@@ -367,25 +360,21 @@ class Followed:
 
 def _sampled(stream: BinaryIO, size: int, points: int) -> list[float | None]:
     if size <= SAMPLED_BYTES:
-        losses = [_loss(line) for line in stream.read(SAMPLED_BYTES).split(b"\n")]
-        known: list[list[float | None]] = [[loss] for loss in losses if loss is not None]
-        groups = [
-            known[len(known) * number // points : len(known) * (number + 1) // points] for number in range(points)
-        ]
-        return [_mean(group)[0] for group in groups if group]
+        known = _losses(stream.read(SAMPLED_BYTES).split(b"\n"))
+        ends = [len(known) * number // points for number in range(points + 1)]
+        return [fmean(known[begin:end]) for begin, end in pairwise(ends) if begin < end]
     part = SAMPLED_BYTES // points
     found: list[float | None] = []
     for number in range(points):
         stream.seek((size - part) * number // max(1, points - 1))
-        losses = [_loss(line) for line in stream.read(part).split(b"\n")[1:]]
-        known = [[loss] for loss in losses if loss is not None]
-        found.append(_mean(known)[0] if known else None)
+        known = _losses(stream.read(part).split(b"\n")[1:])
+        found.append(fmean(known) if known else None)
     return found
 
 
-def _loss(line: bytes) -> float | None:
-    record = _object(line) or {}
-    return _number(record.get("loss")) if record.get("kind") == "train" else None
+def _losses(lines: Iterable[bytes]) -> list[float]:
+    records = [record for line in lines if (record := _object(line)) is not None and record.get("kind") == "train"]
+    return [loss for record in records if (loss := _number(record.get("loss"))) is not None]
 
 
 def _dumped(value: Any) -> str:

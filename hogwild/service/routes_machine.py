@@ -1,8 +1,10 @@
 """Routes for the machine as a whole: the stream, cores and memory, sparklines, templates, figures for Prometheus."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,7 +43,8 @@ def machine_router(
     machine: MachineView,
     templates: Callable[[], Sequence[Template]],
 ) -> APIRouter:
-    """Return the routes; all but /metrics are below /api/v1. `templates` may be slow: it is called in a thread."""
+    """Return the routes; all but /metrics are below /api/v1. Those that may be slow are no coroutines: FastAPI calls
+    them in threads."""
     routes = APIRouter(tags=["machine"])
 
     @routes.get("/api/v1/stream", response_class=EventSourceResponse)
@@ -54,18 +57,14 @@ def machine_router(
         last_event_id: Annotated[str, Header(max_length=8192)] = "",
     ) -> AsyncIterator[ServerSentEvent]:
         """Send what changes as events: jobs, machine, and of each followed run: run, curves, events."""
-        runs = {one.id: one for name in run if (one := await _reader_of(name)) is not None}
-        async for event in stream.StreamReader(
-            loop, changes, machine, [*runs.values()], last_event_id or last
-        ).events():
+        runs = {}
+        for name in run:
+            with contextlib.suppress(NotFoundError, ConflictError):
+                row = await asyncio.wrap_future(loop.call(partial(loop.row, name)))
+                runs[row["id"]] = stream.RunReader(row["id"], followed.run(Path(row["run_dir"])))
+        reader = stream.StreamReader(loop, changes, machine, [*runs.values()], last_event_id or last)
+        async for event in reader.events():
             yield event
-
-    async def _reader_of(name: str) -> stream.RunReader | None:
-        try:
-            row = await asyncio.wrap_future(loop.call(lambda: loop.row(name)))
-        except (NotFoundError, ConflictError):
-            return None
-        return stream.RunReader(row["id"], followed.run(Path(row["run_dir"])))
 
     @routes.get("/api/v1/machine", response_model=dict[str, Any])
     async def shown() -> Response:
@@ -73,28 +72,20 @@ def machine_router(
         return Response(machine.update(loop.snapshot), media_type="application/json")
 
     @routes.get("/api/v1/sparklines")
-    async def sparklines(points: Annotated[int, Query(ge=2, le=200)] = 40) -> dict[str, list[float | None]]:
+    def sparklines(points: Annotated[int, Query(ge=2, le=200)] = 40) -> dict[str, list[float | None]]:
         """Return id -> training losses over the whole run, of the live jobs and the newest others."""
-
-        def read() -> dict[str, list[float | None]]:
-            shown = live_and_newest(loop.snapshot, NEWEST)
-            return {name: followed.sparkline(Path(run), points) for name, run in shown}
-
-        return await asyncio.to_thread(read)
+        shown = live_and_newest(loop.snapshot, NEWEST)
+        return {name: followed.sparkline(Path(run), points) for name, run in shown}
 
     @routes.get("/api/v1/templates")
-    async def listed() -> list[Template]:
+    def listed() -> list[Template]:
         """Return the job files that `hogwild init` can write."""
-        return list(await asyncio.to_thread(templates))
+        return list(templates())
 
     @routes.get("/metrics", response_class=PlainTextResponse, tags=["service"])
-    async def prometheus() -> Response:
+    def prometheus() -> Response:
         """Return the figures of the service in Prometheus' text format."""
-        rows = [text for _, text in loop.snapshot.rows.values()]
-
-        def read() -> str:
-            return figures.exposition([json.loads(text) for text in rows], loop.machine)
-
-        return Response(await asyncio.to_thread(read), media_type=PROMETHEUS)
+        rows = [json.loads(text) for _, text in loop.snapshot.rows.values()]
+        return Response(figures.exposition(rows, loop.machine), media_type=PROMETHEUS)
 
     return routes

@@ -99,12 +99,12 @@ def runs_router(loop: ServiceLoop, followed: Followed) -> APIRouter:
     @routes.get("/metrics")
     async def metrics(name: Name) -> dict[str, Any]:
         """Return the curves, thinned."""
-        return await asyncio.to_thread(followed.read, await run_of(name))
+        return await asyncio.to_thread(followed.run(await run_of(name)).curves)
 
     @routes.get("/events")
     async def events(name: Name) -> list[dict[str, Any]]:
         """Return the newest events of the run, the oldest first."""
-        return await asyncio.to_thread(followed.events, await run_of(name))
+        return await asyncio.to_thread(followed.run(await run_of(name)).events)
 
     @routes.get("/config")
     async def config(name: Name) -> dict[str, Any]:

@@ -12,13 +12,13 @@ file was sent (`follow.Place`); a reader that comes back with it (Last-Event-ID,
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
 from fastapi.sse import ServerSentEvent
 
 from hogwild.service.folders import ID
-from hogwild.service.follow import FollowedRun, News, Place
+from hogwild.service.follow import FollowedRun, Place
 from hogwild.service.loop import ServiceLoop
 from hogwild.service.machine_view import MachineView
 from hogwild.service.rows import Snapshot
@@ -87,12 +87,8 @@ class RunReader:
         if seen != self.seen and status:
             self.seen = seen
             yield "run", f'{{"id":"{self.id}","status":{status}}}'
-        since: Mapping[str, Callable[[Place | None], News | None]] = {
-            "curves": self.run.curves_since,
-            "events": self.run.events_since,
-        }
-        for kind, ask in since.items():
-            if (news := ask(places.get((self.id, kind)))) is not None:
+        for kind in KINDS.values():
+            if (news := self.run.since(kind, places.get((self.id, kind)))) is not None:
                 places[self.id, kind] = news.place
                 yield kind, f'{{"id":"{self.id}","reset":{json.dumps(news.is_reset)},{news.text}}}'
 

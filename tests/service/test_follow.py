@@ -77,7 +77,7 @@ def test_the_runs_that_were_asked_for_last_are_kept(tmp_path: Path) -> None:
     followed = Followed()
     first = followed.run(tmp_path / "0")
     for number in range(100):
-        assert followed.read(tmp_path / str(number))["generation"] == 0
+        assert followed.run(tmp_path / str(number)).curves()["generation"] == 0
     assert len(followed._recent) == MOST_RUNS
     gc.collect()
     assert len(followed._runs) == MOST_RUNS + 1
