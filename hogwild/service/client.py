@@ -80,12 +80,13 @@ class Client:
         beside = Beside({}, {}, []) if job_file is None else Beside.of(folder, len(text.encode()))
         if beside.left_out:
             tell(beside.words)
+        own = (
+            {"id": f"s{secrets.token_hex(6)[1:]}", "sweep": sweep}
+            if sweep is not None
+            else {"id": secrets.token_hex(6)}
+        )
         body = {
-            **(
-                {"id": secrets.token_hex(6)}
-                if sweep is None
-                else {"id": f"s{secrets.token_hex(6)[1:]}", "sweep": sweep}
-            ),
+            **own,
             "job_file": str(path),
             "text": text,
             "files": beside.modules,
@@ -98,7 +99,7 @@ class Client:
         }
         self._state.connection()
         place, timeout_s = ("/jobs", TIMEOUT_S) if sweep is None else ("/sweeps", SWEEP_TIMEOUT_S)
-        return _repeated(lambda: self._row("POST", place, body, timeout_s))  # the id makes it the same job
+        return _repeated(lambda: self._ask("POST", place, body, timeout_s))  # the id makes it the same job
 
     def sweep(
         self,
@@ -122,7 +123,7 @@ class Client:
 
     def job(self, name: str | int) -> Row:
         """Return a job by id, number or beginning of an id. Raises NotFoundError."""
-        return self._row("GET", _place(name))
+        return self._ask("GET", _place(name))
 
     def run_dir(self, name: str | int) -> Path:
         """Return the run directory of a job. Raises NotFoundError, also if there is none (yet); UsageError for a
@@ -144,19 +145,19 @@ class Client:
 
     def cancel(self, name: str | int, *, now: bool = False) -> Row:
         """Cancel a job: it writes a checkpoint and stops; `now`: without one. Does not wait for the end."""
-        return self._row("POST", f"{_place(name)}/cancel?now={str(now).lower()}")
+        return self._ask("POST", f"{_place(name)}/cancel?now={str(now).lower()}")
 
     def pause(self, name: str | int) -> Row:
         """Stop a job with a checkpoint, so that others get its cores; `resume` goes on."""
-        return self._row("POST", f"{_place(name)}/pause")
+        return self._ask("POST", f"{_place(name)}/pause")
 
     def resume(self, name: str | int) -> Row:
         """Queue a paused job again."""
-        return self._row("POST", f"{_place(name)}/resume")
+        return self._ask("POST", f"{_place(name)}/resume")
 
     def retry(self, name: str | int) -> Row:
         """Queue a failed or cancelled job again; it goes on from its newest checkpoint."""
-        return self._row("POST", f"{_place(name)}/retry")
+        return self._ask("POST", f"{_place(name)}/retry")
 
     def delete(self, name: str | int) -> None:
         """Remove an ended or paused job with its run directory."""
@@ -176,11 +177,7 @@ class Client:
                 raise TimeoutError(f"job {left[0]['number']} is still {left[0]['state']} after {timeout_s:g} s")
             time.sleep(LOOK_S)
 
-    def _row(self, method: str, path: str, body: object = None, timeout_s: float = TIMEOUT_S) -> Row:
-        row: Row = self._ask(method, path, body, timeout_s)
-        return row
-
-    def _ask(self, method: str, path: str, body: object = None, timeout_s: float = TIMEOUT_S) -> Any:
+    def _ask(self, method: str, path: str, body: object = None, timeout_s: float = TIMEOUT_S) -> Row:
         where = self._state.connection()
         headers = {"Authorization": f"Bearer {where['token']}", "Content-Type": "application/json"}
         connection = http.client.HTTPConnection("127.0.0.1", where["port"], timeout=timeout_s)
@@ -198,7 +195,8 @@ class Client:
             connection.close()
         if answer.status >= http.client.BAD_REQUEST:
             raise _error(answer.status, content)
-        return json.loads(content) if content else None
+        row: Row = json.loads(content) if content else {}
+        return row
 
 
 def _repeated(ask: Callable[[], Row]) -> Row:

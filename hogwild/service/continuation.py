@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,7 @@ def copy_checkpoint(old: JobFolder, name: str, aside: Path, new: JobFolder) -> N
     described = {one: read_small(old.run, one) for one in DESCRIPTIONS}
     if None in described.values():
         raise NotFoundError(f"{old.run} has no {' or no '.join(DESCRIPTIONS)}", code="run/not-a-run")
-    with _copying(aside):
+    try:
         target.mkdir(parents=True)
         for file in (*FILES, MANIFEST):
             _take(old.run, (CHECKPOINTS, name, file), target / file)
@@ -64,19 +63,13 @@ def copy_checkpoint(old: JobFolder, name: str, aside: Path, new: JobFolder) -> N
         for one, text in described.items():
             if text is not None:
                 replace(run / one, text.encode(), sync=True)
-    verify(target)
-
-
-@contextlib.contextmanager
-def _copying(aside: Path) -> Iterator[None]:
-    try:
-        yield
     except FileNotFoundError as error:
         raise NotFoundError(
             f"the checkpoint is gone, perhaps replaced by newer ones: {error}", code="export/no-checkpoint"
         ) from None
     except OSError as error:
         raise StorageFullError(f"the checkpoint was not copied to {aside}: {error.strerror or error}") from error
+    verify(target)
 
 
 def _take(run: Path, names: tuple[str, ...], target: Path, *, may_link: bool = True) -> None:

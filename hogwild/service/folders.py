@@ -13,8 +13,8 @@ import re
 import secrets
 import shlex
 import stat
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from hogwild import host
 from hogwild.errors import ServiceError, UsageError
 from hogwild.service.environment import STATE
 from hogwild.service.states import VERSION, JobOrder
-from hogwild.storage.files import TEMPORARY, home, replace
+from hogwild.storage.files import home, replace
 from hogwild.storage.records import explained
 
 FORMAT = 1  # of the folder; a newer one is refused
@@ -46,27 +46,13 @@ def state_folder(given: Path | None) -> Path:
     return Path(os.path.expanduser(given)).absolute()
 
 
-@dataclass(frozen=True, slots=True)
 class JobFolder:
     """Paths of one job."""
 
-    path: Path
-
-    @property
-    def order(self) -> Path:
-        return self.path / "job.json"
-
-    @property
-    def files(self) -> Path:
-        return self.path / "files"
-
-    @property
-    def journal(self) -> Path:
-        return self.path / "journal.jsonl"
-
-    @property
-    def run(self) -> Path:
-        return self.path / "run"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.order, self.journal = path / "job.json", path / "journal.jsonl"
+        self.files, self.run = path / "files", path / "run"
 
     def attempt(self, number: int) -> Path:
         return self.path / "attempts" / str(number)
@@ -87,27 +73,12 @@ def order_text(order: JobOrder) -> str:
     return json.dumps(asdict(order), indent=1) + "\n"
 
 
-@dataclass(frozen=True, slots=True)
 class StateFolder:
     """Paths of the service, and its token."""
 
-    path: Path
-
-    @property
-    def lock(self) -> Path:
-        return self.path / "lock"
-
-    @property
-    def index(self) -> Path:
-        return self.path / "index.sqlite3"
-
-    @property
-    def address(self) -> Path:
-        return self.path / "service.json"
-
-    @property
-    def jobs(self) -> Path:
-        return self.path / "jobs"
+    def __init__(self, path: Path) -> None:
+        self.path, self.jobs = path, path / "jobs"
+        self.lock, self.address, self.index = path / "lock", path / "service.json", path / "index.sqlite3"
 
     def job(self, name: str) -> JobFolder:
         assert ID.fullmatch(name), name
@@ -169,22 +140,10 @@ class StateFolder:
                 with open(self.address, "r+b") as stream:
                     stream.write(content)
 
-    def job_folders(self) -> Iterator[JobFolder]:
+    def folders(self, prefix: str = "") -> list[Path]:
+        """Return the folders in jobs/ whose names begin with that, in order. Raises RunDirError."""
         with explained(f"cannot read {self.jobs}"):
-            names = sorted(os.listdir(self.jobs))
-        yield from (JobFolder(self.jobs / name) for name in names if ID.fullmatch(name))
-
-    def leftovers(self) -> Iterator[Path]:
-        """Yield the folders of jobs that a killed service was adding or removing."""
-        return self._beginning(TEMPORARY)
-
-    def accepted_sweeps(self) -> Iterator[Path]:
-        """Yield the folders of sweeps that a killed service had accepted."""
-        return self._beginning(ACCEPTED)
-
-    def _beginning(self, prefix: str) -> Iterator[Path]:
-        with explained(f"cannot read {self.jobs}"):
-            yield from (self.jobs / name for name in sorted(os.listdir(self.jobs)) if name.startswith(prefix))
+            return [self.jobs / name for name in sorted(os.listdir(self.jobs)) if name.startswith(prefix)]
 
     def connection(self) -> dict[str, Any]:
         """Return address and token of a running service, for a client. Raises ServiceError if there is none."""

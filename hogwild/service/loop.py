@@ -16,7 +16,7 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -69,9 +69,8 @@ class Watched:
 
 
 class ServiceLoop:
-    """The thread. Other threads use `call`, `write_aside`, `write_sweep_aside`, `snapshot` and `stop`
-    only. In this thread, `on_change` is
-    called after each new snapshot, `on_failure` if an error ends it."""
+    """The thread. Other threads use `call`, `write_aside`, `write_sweep_aside`, `snapshot` and `stop` only. In this
+    thread, `on_change` is called after each new snapshot, `on_failure` if an error ends it."""
 
     def __init__(
         self, state: StateFolder, machine: Machine, on_change: Callable[[], None], on_failure: Callable[[], None]
@@ -80,6 +79,7 @@ class ServiceLoop:
         self.machine = machine
         self._home = state.identity()
         self._store = Store(state)
+        self.write_aside, self.write_sweep_aside = self._store.write_aside, self._store.write_sweep_aside
         self._on_change = on_change
         self._on_failure = on_failure
         self._calls: SimpleQueue[Callable[[BaseException | None], None]] = SimpleQueue()
@@ -128,14 +128,6 @@ class ServiceLoop:
     @property
     def is_well(self) -> bool:
         return self._failure is None
-
-    def write_aside(self, files: Mapping[str, bytes]) -> Path:
-        """Write a new job's files, for `submit`. May take long. Raises StorageFullError."""
-        return self._store.write_aside(files)
-
-    def write_sweep_aside(self, files: Mapping[str, bytes], orders: Sequence[JobOrder]) -> Path:
-        """Write the jobs of a new sweep, for `submit_sweep`. May take long. Raises StorageFullError."""
-        return self._store.write_sweep_aside(files, orders)
 
     def call(self, work: Callable[[], Answer]) -> "Future[Answer]":
         """Run `work`, one of the methods below, in the thread."""
@@ -277,7 +269,8 @@ class ServiceLoop:
         self._answer_calls()
         for name in [name for name, watched in self._live.items() if watched.process.is_dead()]:
             with self._alone(name):
-                self._book_end(name)
+                reach("before-end")
+                self._end(name, self._live.pop(name).process.close())
         for name, watched in list(self._live.items()):
             with self._alone(name):
                 self._look(name, watched.process)
@@ -359,10 +352,6 @@ class ServiceLoop:
             self._store.book(name, {"event": "started", "pid": process.pid, "start_ticks": process.start_ticks})
             reach("started")
 
-    def _book_end(self, name: str) -> None:
-        reach("before-end")
-        self._end(name, self._live.pop(name).process.close())
-
     def _end(self, name: str, status: int | None) -> None:
         job, folder = self._store.jobs[name], self.state.job(name)
         end = attempts.end_of(job, folder, status)
@@ -436,16 +425,12 @@ class ServiceLoop:
                 words = f"cannot be started: {error}"
                 self._finish(name, AttemptEnd("failed", words, words, "service/not-started", 1))
             except (OSError, StorageFullError) as error:  # no space, process or memory is left: not the job's fault
-                self._postpone(name, error)
+                self._waits[name] = f"cannot be started for now: {error}"
+                self._not_before_s[name] = time.monotonic() + IDLE_S
                 if self._store.jobs[name].is_live:
                     self._finish(name, AttemptEnd())
             else:
                 self._take(name, Watched(process))
-
-    def _postpone(self, name: str, error: Exception) -> None:
-        """Start a job later that cannot be started for now."""
-        self._waits[name] = f"cannot be started for now: {error}"
-        self._not_before_s[name] = time.monotonic() + IDLE_S
 
     def _is_startable(self, job: JobRecord) -> bool:
         if job.state != "queued" or job.id in self._sweeping:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from hogwild.errors import RunDirError, StorageFullError
 from hogwild.service.failpoints import reach
-from hogwild.service.folders import ACCEPTED, JobFolder, StateFolder, order_text
+from hogwild.service.folders import ACCEPTED, ID, JobFolder, StateFolder, order_text
 from hogwild.service.states import JobEvent, JobOrder, JobRecord, apply
 from hogwild.storage.files import TEMPORARY, sync_folder
 from hogwild.storage.records import Records
@@ -53,14 +53,14 @@ class Store:
 
     def load(self) -> None:
         """Read all jobs. Raises RunDirError."""
-        for left in self.state.leftovers():
+        for left in self.state.folders(TEMPORARY):  # of jobs that a killed service was adding or removing
             shutil.rmtree(left, ignore_errors=True)
-        for sweep in self.state.accepted_sweeps():
+        for sweep in self.state.folders(ACCEPTED):  # by a killed service
             self._finish_sweep(sweep)
         self._index = _Index.open(self.state.index)
         rows = self._index.rows() if self._index else {}
         found: list[tuple[JobOrder, JobRecord, bool]] = []
-        for folder in self.state.job_folders():
+        for folder in [JobFolder(path) for path in self.state.folders() if ID.fullmatch(path.name)]:
             name, what = folder.path.name, folder.order
             try:
                 order = folder.read_order()
