@@ -14,7 +14,8 @@ from hogwild.cli.arguments import Json, StateDir, check_choice
 from hogwild.cli.output import print_answer
 from hogwild.cli.runs import RunOrJob, require_alive, run_of
 from hogwild.errors import ConflictError, RunEndedError, RunError, UsageError
-from hogwild.monitoring.run_status import read_object, read_status
+from hogwild.monitoring.run_status import read_status
+from hogwild.storage.run_files import read_json
 from hogwild.storage.run_requests import answer_to, size_of_events, withdraw, write_request
 
 KINDS = ("checkpoint", "stacks", "resize")
@@ -59,7 +60,7 @@ def ask(
 
 def _check_cores(run: Path, pid: Any, cores: list[int]) -> None:
     """Check that a job of the service stays on its own cores. Raises ConflictError, UsageError."""
-    order = read_object(run.parent / "job.json")
+    order = read_json(run.parent, "job.json")
     if not order or not isinstance(pid, int):
         return
     if order.get("elastic"):

@@ -15,8 +15,9 @@ from typing import Any
 from hogwild import host
 from hogwild.cli.output import print_message
 from hogwild.errors import UsageError
-from hogwild.monitoring.run_status import EXIT_STATUS, read_object
+from hogwild.monitoring.run_status import EXIT_STATUS
 from hogwild.storage.run_directory import new_folder, part_of
+from hogwild.storage.run_files import read_json
 
 LOOPBACK = "127.0.0.1"
 # torchrun, tied to the life of this process. A store that is not the first node's ignores the socket.
@@ -117,7 +118,7 @@ def _pass_on(agent: "subprocess.Popen[bytes]", number: int) -> None:
 def _summaries(run: Path, nodes: int) -> dict[Path, dict[str, Any]]:
     """Return the run directory of each node -> the result of its latest attempt that has ended, {} if none has."""
     folders = [part_of(run, node) for node in range(nodes)]
-    return {folder: read_object(folder / "summary.json") for folder in folders}
+    return {folder: read_json(folder, "summary.json") for folder in folders}
 
 
 def _status(summary: Mapping[str, Any]) -> int:

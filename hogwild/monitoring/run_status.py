@@ -20,7 +20,6 @@ Fields of status.json:
 
 Unknown fields must be ignored, and any but the first three may be missing. NaN and infinity are null."""
 
-import json
 import math
 import os
 import platform
@@ -34,8 +33,8 @@ from typing import Any, get_args, get_origin
 from hogwild import host
 from hogwild.errors import NotFoundError, RunError, did_you_mean
 from hogwild.monitoring.job_view import Best, ClusterGlance, Glance, NodeGlance, StreamGlance, WorkerGlance, standing
-from hogwild.storage.files import read_regular
 from hogwild.storage.run_directory import LIBRARY, LOCK, RESOLVED, STATUS, run_of_all
+from hogwild.storage.run_files import read_json
 from hogwild.version import __version__
 
 FORMAT = 1
@@ -250,7 +249,7 @@ def read_status(run: Path) -> RunStatus:
     before: Mapping[str, Any] | None = None
     while True:
         is_held = host.is_locked(run / LOCK)
-        record = read_object(run / STATUS)
+        record = read_json(run, STATUS)
         if is_held is None:
             is_held = is_running(record)
         state = str(record.get("state", ""))
@@ -317,13 +316,3 @@ def _is_run(path: Path) -> bool:
     """Return whether it is a run that we may read: of another, the live ones would look lost."""
     files = (path / STATUS, path / RESOLVED)
     return any(os.path.isfile(file) and os.access(file, os.R_OK, effective_ids=True) for file in files)
-
-
-def read_object(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a file of a run; {} if it is missing (not there yet, or the job was killed before) or
-    damaged (by a power cut: status.json is replaced without a sync), or no file (user code made a pipe of it)."""
-    try:
-        value = json.loads(read_regular(file))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -17,12 +17,13 @@ from typing import Any
 from hogwild import host
 from hogwild.host import other_jobs
 from hogwild.host.own_command import python_child
-from hogwild.monitoring.run_status import EXIT_STATUS, read_object
+from hogwild.monitoring.run_status import EXIT_STATUS
 from hogwild.service.environment import MARK
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import JobFolder
 from hogwild.service.states import KILLED, AttemptEnd, JobOrder, JobRecord
 from hogwild.storage.run_directory import RESOLVED, STATUS
+from hogwild.storage.run_files import read_json
 
 GPUS = "CUDA_VISIBLE_DEVICES"
 _COMMAND = """
@@ -166,7 +167,7 @@ def end_of(job: JobRecord, folder: JobFolder, status: int | None) -> AttemptEnd:
     of its output, unless a signal killed it; else by its exit status."""
     is_begun = (folder.run / RESOLVED).exists()
     attempt = folder.attempt(job.attempt)
-    answer = read_object(folder.run / STATUS)
+    answer = read_json(folder.run, STATUS)
     is_its = answer.get("pid") == job.pid and answer.get("start_ticks") == job.start_ticks
     if not is_its or answer.get("state") not in tuple(EXIT_STATUS):
         answer = _last_object(attempt / "stdout") if status is None or status >= 0 else {}

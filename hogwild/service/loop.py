@@ -27,7 +27,6 @@ from hogwild import host
 from hogwild.errors import ConflictError, NotFoundError, ServiceError, StorageFullError
 from hogwild.host import other_jobs
 from hogwild.monitoring.run_status import is_running as is_process_of
-from hogwild.monitoring.run_status import read_object
 from hogwild.service import attempts
 from hogwild.service.attempts import JobProcess
 from hogwild.service.environment import MARK
@@ -40,6 +39,7 @@ from hogwild.service.states import Ask, AttemptEnd, JobOrder, JobRecord, asked, 
 from hogwild.service.store import Store
 from hogwild.service.views import Row
 from hogwild.storage.run_directory import LOCK, STATUS
+from hogwild.storage.run_files import read_json
 
 LIVE_S, IDLE_S, SWEEP_S, MOVE_S = 0.5, 5.0, 0.2, 0.05  # between two looks
 UNSURE_S = 600.0  # at most, for a record of a found process
@@ -338,7 +338,7 @@ class ServiceLoop:
 
     def _process_of_run(self, name: str) -> JobProcess | None:
         """Return the process that trains the job's run, if it is one of ours."""
-        record = read_object(self.state.job(name).run / STATUS)
+        record = read_json(self.state.job(name).run, STATUS)
         if not is_process_of(record):
             return None
         values = {field: record.get(field) for field in ("pid", "start_ticks", "boot_id")}

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hogwild.monitoring.run_status import read_object
 from hogwild.service.folders import StateFolder
 from hogwild.service.store import Store
 from hogwild.service.views import Row, row_of
 from hogwild.storage.run_directory import STATUS
+from hogwild.storage.run_files import read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class JobRows:
             identity = None
         before = self._looked.get(name)
         if before is None or before[0] != identity:
-            self._looked[name] = before = (identity, read_object(file) if identity else {})
+            self._looked[name] = before = (identity, read_json(file.parent, STATUS) if identity else {})
         return before[1]
 
     def row(self, name: str, waits: str | None) -> Row:

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from hogwild.errors import CheckpointError, NotFoundError
-from hogwild.monitoring.run_status import read_object
 from hogwild.service import run_reader
 from hogwild.service.continuation import copy_checkpoint, files_of
 from hogwild.service.folders import JobFolder, order_text
 from hogwild.storage import checkpoint
-from hogwild.storage.run_files import checkpoints_in
+from hogwild.storage.run_files import checkpoints_in, read_json
 from tests.helpers.run_records import JOB, RESOLVED, Story, write_run
 from tests.helpers.service import order
 
@@ -72,7 +71,7 @@ def test_what_is_no_file_costs_no_descriptor(run: Path) -> None:
     for _ in range(3):
         with pytest.raises(NotFoundError):
             run_reader.read_log(run, "worker-0")
-        assert read_object(run / "logs") == read_object(run / "pipe") == {}
+        assert read_json(run, "logs") == read_json(run, "pipe") == {}
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -19,7 +19,6 @@ import pytest
 
 from hogwild.errors import ConfigError, ConflictError, NotFoundError, ServiceError, UsageError
 from hogwild.host import boot_id, lock_file, pidfd_open, start_ticks
-from hogwild.monitoring.run_status import read_object
 from hogwild.service.attempts import JobProcess, entry_of
 from hogwild.service.client import Client
 from hogwild.service.environment import MARK as JOB_MARK
@@ -28,6 +27,7 @@ from hogwild.service.loop import ServiceLoop
 from hogwild.service.moves import Moves
 from hogwild.service.schedule import Machine
 from hogwild.service.store import Store
+from hogwild.storage.run_files import read_json
 from tests.helpers.jobs import RUN_PY, environment
 from tests.helpers.processes import IS_THOROUGH, PATIENCE_S, state_of, wait_for
 from tests.helpers.service import LONG, SMALL, Service, order, serving
@@ -390,7 +390,7 @@ def test_a_run_that_somebody_trains_by_hand_is_left_to_him(service: Service, tmp
     with subprocess.Popen(command, env=environment(service.mark, tmp_path), stderr=subprocess.DEVNULL) as by_hand:
 
         def trains() -> bool:
-            record = read_object(run / "status.json")
+            record = read_json(run, "status.json")
             return (record.get("pid"), record.get("state"), by_hand.poll()) == (by_hand.pid, "running", None)
 
         wait_for("it trains", trains)
