@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,9 +16,8 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 from hogwild.config.load import load_job
 from hogwild.errors import NotFoundError, UsageError
 from hogwild.service.environment import allowed, is_possible
-from hogwild.service.folders import ID, StateFolder, check_files
+from hogwild.service.folders import ID, check_files
 from hogwild.service.loop import ServiceLoop
-from hogwild.service.schedule import Machine
 from hogwild.service.states import JobOrder
 from hogwild.service.views import Row
 from hogwild.service.wishes import cores_for, wishes_of
@@ -74,12 +73,13 @@ class Draft(BaseModel):
 def jobs_router(loop: ServiceLoop) -> APIRouter:
     """Return the routes below /api/v1."""
     routes = APIRouter(prefix="/api/v1", tags=["jobs"])
-    intake = Intake(loop.machine, loop.state, os.getcwd())
 
     @routes.post("/jobs", status_code=201)
     async def submit(given: Submission) -> Row:
         """Queue a job. Only `id`, `job_file` and `text` are needed."""
-        order = await asyncio.to_thread(intake.order_of, given)
+        await asyncio.to_thread(check_submission, given)
+        made = partial(order_with, loop, given, given.id, given.overrides)
+        order = await asyncio.to_thread(lambda: made(digest_of(given)))
         aside = await asyncio.to_thread(loop.write_aside, given.copies)
         return await asyncio.wrap_future(loop.call(lambda: loop.submit(order, aside)))
 
@@ -134,34 +134,21 @@ def check_submission(given: Submission) -> None:
             raise NotFoundError(f"{what} {folder}: there is no such folder", code="service/no-folder")
 
 
-@dataclass(frozen=True, slots=True)
-class Intake:
-    """Makes orders of submissions. `current`: the service's folder, for whoever names none."""
-
-    machine: Machine
-    state: StateFolder
-    current: str
-
-    def order_of(self, given: Submission) -> JobOrder:
-        """Check a submission. Raises UsageError, ConfigError, NotFoundError."""
-        check_submission(given)
-        return self.order_with(given, given.id, given.overrides, digest_of(given))
-
-    def order_with(self, given: Submission, name: str, overrides: Sequence[str], digest: str) -> JobOrder:
-        """Return the order of job `name` of a checked submission. Raises ConfigError, UsageError."""
-        job = load_job(Path(given.job_file), overrides, source_text=given.text)
-        return JobOrder(
-            id=name,
-            number=0,  # the loop gives it
-            submitted=time.time(),
-            job_file=given.job_file,
-            copied=copied_name(given),
-            job_folder=str(self.state.job(name).files) if given.job_folder is None else given.job_folder,
-            overrides=tuple(overrides),
-            folder=self.current if given.folder is None else given.folder,
-            data_dir=given.data_dir,
-            environment=allowed(os.environ if given.environment is None else given.environment),
-            digest=digest,
-            mark=secrets.token_hex(16),
-            **wishes_of(job, self.machine),
-        )
+def order_with(loop: ServiceLoop, given: Submission, name: str, overrides: Sequence[str], digest: str) -> JobOrder:
+    """Return the order of job `name` of a checked submission. Raises ConfigError, UsageError."""
+    job = load_job(Path(given.job_file), overrides, source_text=given.text)
+    return JobOrder(
+        id=name,
+        number=0,  # the loop gives it
+        submitted=time.time(),
+        job_file=given.job_file,
+        copied=copied_name(given),
+        job_folder=str(loop.state.job(name).files) if given.job_folder is None else given.job_folder,
+        overrides=tuple(overrides),
+        folder=os.getcwd() if given.folder is None else given.folder,
+        data_dir=given.data_dir,
+        environment=allowed(os.environ if given.environment is None else given.environment),
+        digest=digest,
+        mark=secrets.token_hex(16),
+        **wishes_of(job, loop.machine),
+    )

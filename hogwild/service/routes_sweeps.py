@@ -1,7 +1,6 @@
 """Sweeps over HTTP: submit one, look at it, ask all its jobs. The jobs themselves are those of `routes_jobs`."""
 
 import asyncio
-import os
 from dataclasses import replace
 from typing import Literal
 
@@ -10,14 +9,7 @@ from pydantic import Field
 
 from hogwild.errors import ConflictError
 from hogwild.service.loop import ServiceLoop
-from hogwild.service.routes_jobs import (
-    Intake,
-    Name,
-    Submission,
-    Text,
-    check_submission,
-    digest_of,
-)
+from hogwild.service.routes_jobs import Name, Submission, Text, check_submission, digest_of, order_with
 from hogwild.service.states import LIVE, JobOrder
 from hogwild.service.sweeps import MOST_JOBS, SWEEP, combinations, job_id
 from hogwild.service.views import Row
@@ -35,12 +27,11 @@ class SweepSubmission(Submission):
 def sweeps_router(loop: ServiceLoop) -> APIRouter:
     """Return the routes below /api/v1/sweeps. All answer with the sweep: its id and the rows of its jobs."""
     routes = APIRouter(prefix="/api/v1/sweeps", tags=["sweeps"])
-    intake = Intake(loop.machine, loop.state, os.getcwd())
 
     @routes.post("", status_code=201)
     async def submit(given: SweepSubmission) -> Row:
         """Accept all combinations, or none if one of them is wrong."""
-        checked = await asyncio.to_thread(_orders_of, given, intake)
+        checked = await asyncio.to_thread(_orders_of, loop, given)
         orders = await asyncio.wrap_future(loop.call(lambda: loop.numbered(checked)))
         aside = await asyncio.to_thread(loop.write_sweep_aside, given.copies, orders)
         return await asyncio.wrap_future(loop.call(lambda: loop.submit_sweep(orders, aside)))
@@ -79,13 +70,13 @@ def sweeps_router(loop: ServiceLoop) -> APIRouter:
     return routes
 
 
-def _orders_of(given: SweepSubmission, intake: Intake) -> list[JobOrder]:
+def _orders_of(loop: ServiceLoop, given: SweepSubmission) -> list[JobOrder]:
     """Check a sweep, with each of its combinations. Raises UsageError, ConfigError, NotFoundError."""
     check_submission(given)
     digest = digest_of(given)
     orders = []
     for index, values in enumerate(combinations(given.sweep, given.overrides)):
         overrides = [*given.overrides, *(f"{path}={value}" for path, value in values.items())]
-        order = intake.order_with(given, job_id(given.id, index), overrides, digest)
+        order = order_with(loop, given, job_id(given.id, index), overrides, digest)
         orders.append(replace(order, sweep=given.id, sweep_values=values))
     return orders
