@@ -28,6 +28,10 @@ class Family:
     words: str
     samples: Sequence[Sample]
 
+    @classmethod
+    def one(cls, name: str, words: str, value: float | None) -> "Family":
+        return cls(name, words, [({}, value)])
+
     def lines(self, common: Mapping[str, str]) -> Iterator[str]:
         known = [(labels, value) for labels, value in self.samples if value is not None]
         if known:
@@ -46,9 +50,7 @@ def exposition(glance: Glance) -> str:
 
 
 def _of_the_job(glance: Glance) -> Iterator[Family]:
-    def one(name: str, words: str, value: float | None) -> Family:
-        return Family(name, words, [({}, value)])
-
+    one = Family.one
     states = [({"state": state}, float(state == glance.state)) for state in STATES]
     metrics = [({"metric": name}, value) for name, value in glance.metrics.items()]
     yield Family("state", "1 for what the job does, 0 for the others.", states)

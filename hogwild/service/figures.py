@@ -29,14 +29,14 @@ def _families(rows: Sequence[Mapping[str, Any]], machine: Machine) -> Iterator[F
     used = sum(len(row["cores"]) for row in live)
     cpus = sum(len(core) for core in machine.cores)
     yield Family("service_jobs", "Jobs by state.", [({"state": one}, float(states.count(one))) for one in STATES])
-    yield _one("service_queue_jobs", "Jobs that wait for their start.", states.count("queued"))
-    yield _one("service_cores", "Physical cores that jobs share.", len(machine.cores))
-    yield _one("service_cpus", "Logical CPUs that jobs share.", cpus)
-    yield _one("service_cpus_used", "Of them, those that live jobs have.", used)
-    yield _one("service_gpus", "GPUs that jobs share.", len(machine.gpus))
-    yield _one("service_gpus_used", "Of them, those that live jobs have.", sum(len(row["gpus"]) for row in live))
-    yield _one("service_memory_bytes", "PSS of the service's process.", host.pss_bytes(os.getpid()))
-    yield _one("service_cpu_seconds_total", "Processor time of the service's process.", host.cpu_s(os.getpid()))
+    yield Family.one("service_queue_jobs", "Jobs that wait for their start.", states.count("queued"))
+    yield Family.one("service_cores", "Physical cores that jobs share.", len(machine.cores))
+    yield Family.one("service_cpus", "Logical CPUs that jobs share.", cpus)
+    yield Family.one("service_cpus_used", "Of them, those that live jobs have.", used)
+    yield Family.one("service_gpus", "GPUs that jobs share.", len(machine.gpus))
+    yield Family.one("service_gpus_used", "Of them, those that live jobs have.", sum(len(row["gpus"]) for row in live))
+    yield Family.one("service_memory_bytes", "PSS of the service's process.", host.pss_bytes(os.getpid()))
+    yield Family.one("service_cpu_seconds_total", "Processor time of the service's process.", host.cpu_s(os.getpid()))
     for field, (name, words) in OF_A_JOB.items():
         yield Family(name, words, [(_labels(row), row[field]) for row in live])
     yield Family("job_cpus", "Logical CPUs of the job.", [(_labels(row), float(len(row["cores"]))) for row in live])
@@ -44,7 +44,3 @@ def _families(rows: Sequence[Mapping[str, Any]], machine: Machine) -> Iterator[F
 
 def _labels(row: Mapping[str, Any]) -> Mapping[str, str]:
     return {"job": row["id"], "number": str(row["number"]), "name": row["name"]}
-
-
-def _one(name: str, words: str, value: float | None) -> Family:
-    return Family(name, words, [({}, value)])

@@ -10,6 +10,8 @@ from hogwild.service.states import JobOrder, JobRecord
 from hogwild.storage.records import to_json
 
 Row = dict[str, Any]
+OF_JOB = ("id", "state", "error", "error_code", "exit_status", "attempt", "pid", "started", "ended", "moves", "fixed")
+OF_ORDER = ("number", "name", "job_file", "sweep", "submitted", "priority", "cpus", "memory")
 GLANCE = ("progress", "left_s", "epoch", "epochs", "updates", "samples", "samples_per_s", "loss", "metrics", "restarts")
 
 
@@ -21,34 +23,17 @@ def row_of(job: JobRecord, order: JobOrder, folder: JobFolder, record: Mapping[s
     if not is_training:
         figures.update(left_s=None, samples_per_s=None if glance is None else glance.samples_per_s)
     return {
-        "id": job.id,
-        "number": order.number,
-        "name": order.name,
-        "state": job.state,
+        **{name: getattr(job, name) for name in OF_JOB},
+        **{name: getattr(order, name) for name in OF_ORDER},
         "doing": glance.state if glance and is_training else None,
         "reason": waits if job.state == "queued" and waits else job.reason,
-        "error": job.error,
-        "error_code": job.error_code,
-        "exit_status": job.exit_status,
-        "attempt": job.attempt,
-        "pid": job.pid,
         "run_dir": str(folder.run),
-        "job_file": order.job_file,
         "overrides": [*order.overrides, *order.changes],
-        "sweep": order.sweep,
         "sweep_values": dict(order.sweep_values),
-        "submitted": order.submitted,
-        "started": job.started,
-        "ended": job.ended,
-        "priority": order.priority,
-        "cpus": order.cpus,
-        "memory": order.memory,
         "gpus": list(job.gpus),
         "cores": list(job.cores),
         "elastic": {"min": order.elastic.least, "max": order.elastic.most} if order.elastic else None,
-        "moves": job.moves,
         "moving_to": list(job.move.cores) if job.move else None,
-        "fixed": job.fixed,
         "best": to_json(asdict(glance.best)) if glance and glance.best else None,
         "workers": len(glance.workers) if glance else None,
         **to_json(figures),
