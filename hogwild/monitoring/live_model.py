@@ -23,16 +23,14 @@ class LiveModel(nn.Module):
         self._calls, self._consistent = calls, consistent
         names, _ = calls.call({"do": "describe"})
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        self.forward = self._forward_with([inspect.Parameter(name, kind) for name in names["inputs"]])
-
-    def _forward_with(self, parameters: list[inspect.Parameter]) -> Any:
-        """Return the forward with the signature of the job's model: its arguments are names of arrays in a file."""
 
         def forward(*inputs: Tensor) -> Tensor:
             return self._answer(inputs)
 
+        # That of the job's model: its arguments are names of arrays in a file.
+        parameters = [inspect.Parameter(name, kind) for name in names["inputs"]]
         forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        return forward
+        self.forward = forward
 
     def _answer(self, inputs: tuple[Tensor, ...]) -> Tensor:
         whole = [one.contiguous() for one in inputs]

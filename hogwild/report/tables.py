@@ -239,7 +239,9 @@ def events(run: Run) -> TableRows:
     half = MOST_EVENTS // 2
     left_out = told_ones[half:-half] if len(told_ones) > MOST_EVENTS else []
     shown = [*told_ones[:half], *told_ones[-half:]] if left_out else told_ones
-    rows = [_event_row(run, event) for event in shown]
+    rows = [
+        (duration(float(run.clock.elapsed(one["time"]))), *event_in_words(one), moment(one["time"])) for one in shown
+    ]
     marks = ["strong" if row_of(event) == TROUBLE else "" for event in shown]
     note = f"All events: {_kinds(run.events)}."
     if left_out:
@@ -249,10 +251,6 @@ def events(run: Run) -> TableRows:
 
 def _kinds(events: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{number(n)} {kind}" for kind, n in Counter(str(one["event"]) for one in events).most_common())
-
-
-def _event_row(run: Run, event: Mapping[str, Any]) -> tuple[str, ...]:
-    return duration(float(run.clock.elapsed(event["time"]))), *event_in_words(event), moment(event["time"])
 
 
 # ---- missing parts --------------------------------------------------------------------------------------------------
