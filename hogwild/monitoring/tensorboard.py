@@ -48,21 +48,6 @@ def check_wanted(setting: Literal["auto"] | bool) -> None:
         )
 
 
-class NoCurves:
-    """Do-nothing replacement for `Curves`."""
-
-    failure: str | None = None
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        pass
-
-    def go_on_from(self, samples: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 class Curves:
     """The curves of one attempt. Called by one thread; `close` waits for pending records, but not forever.
 

@@ -21,7 +21,7 @@ from hogwild.monitoring import prometheus
 from hogwild.monitoring.callbacks import Callbacks
 from hogwild.monitoring.job_view import ClusterGlance, Glance, standing
 from hogwild.monitoring.run_status import record_of
-from hogwild.monitoring.tensorboard import Curves, NoCurves, is_installed
+from hogwild.monitoring.tensorboard import Curves, is_installed
 from hogwild.monitoring.terminal_writer import Look
 from hogwild.monitoring.words import event_in_words
 from hogwild.parameters.shared_model import SharedModel
@@ -44,14 +44,14 @@ class Journal:
         rundir: RunDir,
         job: Job,
         startup: StartUp,
-        curves: Curves | NoCurves | None = None,
+        curves: Curves | None = None,
         callbacks: Callbacks | None = None,
     ) -> None:
         self.rundir = rundir
         self.every_s = job.log.every_s
         self._jsonl = job.log.jsonl
         self._startup, self._screen = startup, startup.screen
-        self._curves = curves or NoCurves()
+        self._curves = curves
         self.callbacks = callbacks or Callbacks()
         self._log = Records(rundir.supervisor_log)
         self._news: deque[str] = deque(maxlen=NEWS)
@@ -95,7 +95,7 @@ class Journal:
         self.callbacks.tell(kind, self.rundir.path, values)
         if kind == "signal":
             self._next_status = 0.0  # status.json says so at once
-        if kind in ("resume", "rollback"):
+        if kind in ("resume", "rollback") and self._curves is not None:
             self._curves.go_on_from(values.get("samples", 0))
 
     def metrics(self, kind: str, **values: Any) -> None:
@@ -103,8 +103,9 @@ class Journal:
         record = {"time": round(time.time(), 3), "kind": kind, **values}
         if self._jsonl:
             self._kept(self.rundir.metrics.try_append(record))
-        self._curves.write(record)
-        self._look_at_curves()
+        if self._curves is not None:
+            self._curves.write(record)
+            self._look_at(self._curves)
 
     def show_message(self, message: str) -> None:
         """Show a message on the terminal, and log it."""
@@ -199,18 +200,18 @@ class Journal:
         self._status.submit(write, self._kept)
 
     def close(self) -> None:
-        self._curves.close()
-        self._look_at_curves()
+        if self._curves is not None:
+            self._curves.close()
+            self._look_at(self._curves)
         self._screen.close()
         self._log.close()
         self._status.close()
 
-    def _look_at_curves(self) -> None:
-        failure = self._curves.failure
-        if failure is not None:
-            self._curves = NoCurves()
+    def _look_at(self, curves: Curves) -> None:
+        if curves.failure is not None:
+            self._curves = None
             self.show_message(
-                f"warning: TensorBoard files can no longer be written: {failure}; all other records are complete"
+                f"warning: TensorBoard files can no longer be written: {curves.failure}; all other records are complete"
             )
 
     def _kept(self, written: bool) -> None:
@@ -232,11 +233,11 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def curves_for(job: Job, rundir: RunDir, shared: SharedModel) -> Curves | NoCurves:
+def curves_for(job: Job, rundir: RunDir, shared: SharedModel) -> Curves | None:
     """Make the TensorBoard curves; with `auto`, for a job long enough to have a curve, if the package is installed."""
     setting = job.log.tensorboard
     if setting is False or (setting == "auto" and not is_installed()):
-        return NoCurves()
+        return None
     values = job.model_dump(mode="json")
     return Curves(
         rundir.tensorboard,
