@@ -22,6 +22,7 @@ from hogwild import errors, host
 from hogwild.errors import HogwildError, RunEndedError, RunError, UsageError
 from hogwild.formatting import size
 from hogwild.monitoring.run_status import ALIVE, read_status
+from hogwild.storage.records import object_of
 from hogwild.storage.run_requests import answer_to, size_of_events, withdraw, write_request
 
 SOCKET = "predictor.sock"
@@ -67,10 +68,9 @@ def lengths(head: bytes | bytearray | memoryview) -> tuple[int, int]:
 
 def header_of(text: bytes | bytearray) -> dict[str, Any]:
     """Return the header. Raises UsageError for anything but a JSON object."""
-    with contextlib.suppress(ValueError, RecursionError):
-        if isinstance(found := json.loads(text), dict):
-            return found
-    raise UsageError("the message's header is no JSON object", code="predict/bad-message")
+    if (found := object_of(text)) is None:
+        raise UsageError("the message's header is no JSON object", code="predict/bad-message")
+    return found
 
 
 def error_record(error: HogwildError) -> dict[str, Any]:
@@ -108,7 +108,8 @@ class LiveCalls:
             connected.settimeout(limit_s)
             try:
                 connected.sendall(message)
-                answer = self._received(connected)
+                sizes = lengths(_exactly(connected, HEAD.size))
+                answer = header_of(_exactly(connected, sizes[0])), _exactly(connected, sizes[1])
             except TimeoutError:
                 self.close()
                 words = f"{self.run}: no answer from its predictor within {limit_s:g} s"
@@ -130,10 +131,6 @@ class LiveCalls:
             "predictor may only read them",
             code="predict/died",
         )
-
-    def _received(self, connected: socket.socket) -> tuple[dict[str, Any], bytearray]:
-        header, content = lengths(_exactly(connected, HEAD.size))
-        return header_of(_exactly(connected, header)), _exactly(connected, content)
 
     def _connected(self) -> socket.socket:
         """Connect, and have a predictor started if there is none."""

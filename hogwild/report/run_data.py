@@ -3,7 +3,6 @@
 Records are read once, line by line, into columns of float64: a number takes 8 bytes there and 80 in a dict. Missing
 values are NaN; incomplete lines and lines that are not JSON are counted."""
 
-import json
 import time
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ from hogwild.errors import NotFoundError
 from hogwild.metrics.catalog import LOSS, RECORDED
 from hogwild.monitoring.job_view import Glance
 from hogwild.monitoring.run_status import RunStatus, glance_of, read_status
+from hogwild.storage.records import object_of
 from hogwild.storage.run_directory import ENV
 from hogwild.storage.run_files import checkpoints_in, read_json, read_small
 
@@ -278,11 +278,7 @@ def _lines(file: Path, records: MetricRecords) -> Iterator[dict[str, Any]]:
         raise NotFoundError(f"{file}: {error.strerror}", code="run/unreadable") from error
     with stream:
         for line in stream:
-            try:
-                record = json.loads(line)
-            except ValueError:
-                record = None
-            if isinstance(record, dict):
+            if (record := object_of(line)) is not None:
                 yield record
             else:
                 records.unreadable += 1

@@ -5,8 +5,6 @@ A job is `hogwild train --json`, the leader of a session of its own, without std
 files. Its *mark*, HOGWILD_JOB=..., is in the environment of all its processes, whoever their parent is by now. A
 process is known by its number together with start time and boot; from then on by a pidfd."""
 
-import contextlib
-import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -22,6 +20,7 @@ from hogwild.service.environment import MARK
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import JobFolder
 from hogwild.service.states import KILLED, AttemptEnd, JobOrder, JobRecord
+from hogwild.storage.records import object_of
 from hogwild.storage.run_directory import RESOLVED, STATUS
 from hogwild.storage.run_files import read_json
 
@@ -170,18 +169,20 @@ def end_of(job: JobRecord, folder: JobFolder, status: int | None) -> AttemptEnd:
     answer = read_json(folder.run, STATUS)
     is_its = answer.get("pid") == job.pid and answer.get("start_ticks") == job.start_ticks
     if not is_its or answer.get("state") not in tuple(EXIT_STATUS):
-        answer = _last_object(attempt / "stdout") if status is None or status >= 0 else {}
+        said = _tail(attempt / "stdout", most=1) if status is None or status >= 0 else ""
+        answer = object_of(said) or {}
         is_summary = answer.get("run_dir") == str(folder.run) and answer.get("state") in tuple(EXIT_STATUS)
         if not is_summary and (answer.get("error_code") is None or "state" in answer):
             answer = {}
     if answer:
-        error = answer.get("error")
+        error, told = answer.get("error"), answer.get("exit_status")
+        told = told if isinstance(told, int) else EXIT_STATUS.get(str(answer.get("state")))
         return AttemptEnd(
             state=_text(answer.get("state")) or "failed",  # an error before the run began has no state
             reason=_text(answer.get("reason")) or (str(error).splitlines()[0] if error else None),
             error=_text(error),
             error_code=_text(answer.get("error_code")),
-            exit_status=_status(answer, status),
+            exit_status=told if status is None else status,
             is_begun=is_begun,
         )
     if job.boot_id != host.boot_id():
@@ -196,23 +197,8 @@ def end_of(job: JobRecord, folder: JobFolder, status: int | None) -> AttemptEnd:
     return AttemptEnd(exit_status=status, is_begun=is_begun, how=how)
 
 
-def _status(answer: Mapping[str, Any], status: int | None) -> int | None:
-    if status is not None:
-        return status
-    said = answer.get("exit_status")
-    return said if isinstance(said, int) else EXIT_STATUS.get(str(answer.get("state")))
-
-
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _last_object(file: Path) -> dict[str, Any]:
-    lines = _tail(file, most=1).encode()
-    with contextlib.suppress(ValueError, RecursionError):
-        if isinstance(found := json.loads(lines), dict):
-            return found
-    return {}
 
 
 def _tail(file: Path, most: int = MESSAGE_LINES) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from hogwild.errors import UsageError
 from hogwild.formatting import counted, size
 from hogwild.service.folders import CACHE, MOST_BYTES, MOST_FILES, is_name
+from hogwild.storage.files import file_bytes
 
 MOST_OF_ONE = 1 << 20  # bytes of a file that is no module
 MOST_OF_OTHERS = 4 << 20  # bytes of all of them
@@ -55,8 +56,8 @@ class Beside:
         if not found.modules and not any(file.suffix == ".py" for file in others):
             return found
         left = min(MOST_OF_OTHERS, MOST_BYTES - total)
-        for file in sorted(others, key=_bytes):
-            name, count = str(file.relative_to(folder)), _bytes(file)
+        for file in sorted(others, key=file_bytes):
+            name, count = str(file.relative_to(folder)), file_bytes(file)
             is_small = count <= min(MOST_OF_ONE, left) and len(found.modules) + len(found.others) + 1 < MOST_FILES
             if is_small and is_name(name):
                 with contextlib.suppress(OSError):  # the job may not read it either
@@ -89,12 +90,6 @@ def _files_below(folder: Path) -> Iterator[Path]:
         folders[:] = [one for one, place in inner.items() if place not in seen]  # a link may lead back
         seen.update(inner.values())
         yield from (file for name in sorted(files) if _may_be_wanted(file := Path(where, name)) and file.is_file())
-
-
-def _bytes(file: Path) -> int:
-    with contextlib.suppress(OSError):
-        return file.stat().st_size
-    return 0
 
 
 def _text_of(file: Path) -> str:

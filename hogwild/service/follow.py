@@ -26,7 +26,7 @@ from weakref import WeakValueDictionary
 from hogwild.metrics.catalog import RECORDED
 from hogwild.monitoring.words import event_in_words, row_of
 from hogwild.service.run_reader import LINE_BYTES, MOST_LINES
-from hogwild.storage.records import to_json
+from hogwild.storage.records import object_of, to_json
 from hogwild.storage.run_directory import STATUS
 from hogwild.storage.run_files import SMALL_BYTES, opened
 
@@ -230,7 +230,7 @@ class ThinnedCurves:
                 self.generation += 1
                 self._train = Series(TRAIN)
                 self._evaluations.clear()
-            elif (record := _object(line)) is not None:
+            elif (record := object_of(line)) is not None:
                 self._add(record, end)
 
     def _add(self, record: dict[str, Any], end: int = 0) -> None:
@@ -275,7 +275,7 @@ class Timeline:
             if is_new:
                 self._is_there = True
                 self._events.clear()
-            elif (event := _object(line)) is not None:
+            elif (event := object_of(line)) is not None:
                 event = {"event": "", **event}
                 title, detail = event_in_words(event)
                 told = {**event, "title": title, "detail": detail, "row": row_of(event)}
@@ -313,7 +313,7 @@ class FollowedRun:
                     found = os.fstat(stream.fileno())
                     identity = (found.st_ino, found.st_mtime_ns, found.st_size)
                     if identity != self._status[0]:
-                        record = _object(stream.read(SMALL_BYTES))
+                        record = object_of(stream.read(SMALL_BYTES))
                         text = "" if record is None else _dumped(to_json(record))
                         self._status = (identity, text)
             except OSError:
@@ -373,20 +373,12 @@ def _sampled(stream: BinaryIO, size: int, points: int) -> list[float | None]:
 
 
 def _losses(lines: Iterable[bytes]) -> list[float]:
-    records = [record for line in lines if (record := _object(line)) is not None and record.get("kind") == "train"]
+    records = [record for line in lines if (record := object_of(line)) is not None and record.get("kind") == "train"]
     return [loss for record in records if (loss := _number(record.get("loss"))) is not None]
 
 
 def _dumped(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _number(value: Any) -> float | None:

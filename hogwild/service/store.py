@@ -26,7 +26,7 @@ from hogwild.errors import RunDirError, StorageFullError
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import ACCEPTED, ID, JobFolder, StateFolder, order_text
 from hogwild.service.states import JobEvent, JobOrder, JobRecord, apply
-from hogwild.storage.files import TEMPORARY, sync_folder
+from hogwild.storage.files import TEMPORARY, file_bytes, sync_folder
 from hogwild.storage.records import Records
 
 FORMAT = 1  # of the database; another one is made anew
@@ -72,7 +72,7 @@ class Store:
         for order, job, is_known in sorted(found, key=lambda one: one[0].number):
             self.orders[order.id], self.jobs[order.id] = order, job
             if not is_known:
-                self._keep(order.id, _size(self.state.job(order.id).journal))
+                self._keep(order.id)
         if self._index:
             self._index.forget_all_but(self.jobs)
 
@@ -115,7 +115,7 @@ class Store:
         reach("added")
         self.orders[order.id] = order
         self.jobs[order.id] = JobRecord(order.id)
-        self._keep(order.id, 0)
+        self._keep(order.id)
         return self.jobs[order.id]
 
     def write_sweep_aside(self, files: Mapping[str, bytes], orders: Sequence[JobOrder]) -> Path:
@@ -194,7 +194,7 @@ class Store:
         self.jobs[name] = job
         reach("booked")
         if name not in self._late:
-            self._keep(name, _size(self.state.job(name).journal))
+            self._keep(name)
             reach("indexed")
         return job
 
@@ -202,7 +202,7 @@ class Store:
         """Write the events that did not fit on the disk before."""
         for name in list(self._late):
             if self._write(name):
-                self._keep(name, _size(self.state.job(name).journal))
+                self._keep(name)
 
     def remove(self, name: str) -> None:
         """Delete a job with its run. Raises StorageFullError if the folder cannot be changed."""
@@ -234,7 +234,7 @@ class Store:
         if not file.parent.is_dir():  # deleted by hand; the job lives on in memory
             return False
         records = Records(file)
-        before = _size(file)
+        before = file_bytes(file)
         try:
             for event in self._late[name]:
                 records.append(dict(event))
@@ -248,7 +248,8 @@ class Store:
         del self._late[name]
         return True
 
-    def _keep(self, name: str, size: int) -> None:
+    def _keep(self, name: str) -> None:
+        size = file_bytes(self.state.job(name).journal)
         self._on_index(lambda index: index.keep(self.jobs[name], size))
 
     def _on_index(self, action: Callable[["_Index"], None]) -> None:
@@ -275,13 +276,6 @@ def _write_synced(file: Path, content: bytes) -> None:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0
 
 
 def _fold(folder: JobFolder) -> JobRecord:

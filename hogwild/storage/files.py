@@ -57,6 +57,13 @@ def read_regular(file: Path, begin: int = 0, most: int = MOST_BYTES) -> bytes:
         os.close(reader)
 
 
+def file_bytes(file: Path) -> int:
+    """Return the size of a file; 0 if it is not there."""
+    with contextlib.suppress(OSError):
+        return file.stat().st_size
+    return 0
+
+
 def sync_folder(folder: Path) -> None:
     """Make names created or changed in `folder` survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

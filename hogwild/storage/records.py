@@ -93,6 +93,15 @@ def to_json(value: Any) -> Any:
     raise TypeError(f"cannot be written as JSON: {value!r} ({type(value).__name__})")
 
 
+def object_of(text: str | bytes | bytearray) -> dict[str, Any] | None:
+    """Return the JSON object in a text that any code may have written; None for anything else."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def _open_records(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     begin, line = next(_backwards(path), (0, b"\n"))

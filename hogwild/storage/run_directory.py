@@ -23,7 +23,7 @@ from hogwild.storage.files import TEMPORARY as TEMPORARY
 from hogwild.storage.files import point, replace
 from hogwild.storage.files import sync_folder as sync_folder
 from hogwild.storage.records import Records as Records
-from hogwild.storage.records import explained, tried
+from hogwild.storage.records import explained, object_of, tried
 from hogwild.storage.records import to_json as to_json
 
 LOCK = ".lock"
@@ -361,11 +361,7 @@ def _refuse_content(folder: Path) -> None:
 
 
 def _is_kept(line: bytes, updates: int) -> bool:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return False
-    made = record.get("updates") if isinstance(record, dict) else None
+    made = (object_of(line) or {}).get("updates")
     return line.endswith(b"\n") and isinstance(made, int) and made <= updates
 
 

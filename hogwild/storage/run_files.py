@@ -4,7 +4,6 @@ The one thing to know: user code may have written there, and a killed job may ha
 opened through no link and must be a regular file."""
 
 import contextlib
-import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.storage.checkpoint_format import MANIFEST, NAME
-from hogwild.storage.records import to_json
+from hogwild.storage.records import object_of, to_json
 from hogwild.storage.run_directory import BEST, LATEST
 
 SMALL_BYTES = 4 << 20  # of a file that is read whole: manifest, configuration
@@ -57,10 +56,7 @@ def read_small(run: Path, *names: str) -> str | None:
 
 def read_json(run: Path, *names: str) -> dict[str, Any]:
     """Return the JSON object in a small file; {} if it is missing or damaged."""
-    with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(read_small(run, *names) or "{}")
-        return found if isinstance(found, dict) else {}
-    return {}
+    return object_of(read_small(run, *names) or "") or {}
 
 
 def checkpoints_in(run: Path) -> list[dict[str, Any]]:

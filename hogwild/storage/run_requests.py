@@ -1,15 +1,14 @@
 """Requests to a live job, from outside: a file RUN/requests/ID.json, written aside and renamed. The supervisor looks
 every 100 ms and answers with an event `request` in RUN/events.jsonl (`workers/supervision/answers.py`)."""
 
-import contextlib
 import json
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hogwild.storage.files import read_regular, replace
-from hogwild.storage.records import explained
+from hogwild.storage.files import file_bytes, read_regular, replace
+from hogwild.storage.records import explained, object_of
 from hogwild.storage.run_directory import REQUESTS
 
 EVENTS = "events.jsonl"
@@ -54,16 +53,12 @@ def answer_to(run: Path, name: str, begin: int) -> dict[str, Any] | None:
         return None
     for line in lines:
         if line.endswith(b"\n") and name.encode() in line:
-            with contextlib.suppress(ValueError, RecursionError):  # user code may write there, too
-                event = json.loads(line)
-                if isinstance(event, dict) and event.get("event") == "request" and event.get("id") == name:
-                    return event
+            event = object_of(line) or {}  # user code may write there, too
+            if event.get("event") == "request" and event.get("id") == name:
+                return event
     return None
 
 
 def size_of_events(run: Path) -> int:
     """Return the size of the events, before a request."""
-    try:
-        return (run / EVENTS).stat().st_size
-    except OSError:
-        return 0
+    return file_bytes(run / EVENTS)

@@ -32,6 +32,7 @@ from hogwild.parameters.structure_file import load_structure
 from hogwild.scheduling.leases import WorkItem
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Control, Scoreboard
+from hogwild.storage.records import object_of
 from hogwild.user_code import raised_text
 from workers.child.call_server import Caller, CallServer
 from workers.messages import Leaving, ParentGone, PredictTask, Start
@@ -187,10 +188,9 @@ def tensors_of(given: Any, content: bytearray) -> tuple[Tensor, ...]:
 
 
 def json_of(content: bytearray) -> dict[str, Any]:
-    with suppress(ValueError, RecursionError):
-        if isinstance(found := json.loads(content), dict):
-            return found
-    raise UsageError("the call's content is no JSON object", code="predict/bad-message")
+    if (found := object_of(content)) is None:
+        raise UsageError("the call's content is no JSON object", code="predict/bad-message")
+    return found
 
 
 def listed(inputs: Any, dtypes: Any) -> tuple[Tensor, ...]:

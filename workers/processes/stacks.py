@@ -23,6 +23,7 @@ from pathlib import Path
 
 from hogwild import host
 from hogwild.errors import HogwildError
+from hogwild.storage.files import file_bytes
 from hogwild.storage.run_directory import RunDir
 from workers.processes.blocked_call import blocked_in
 from workers.processes.handle import Handle
@@ -66,7 +67,7 @@ class Subject:
         """Append the kernel's view, `threads`, then send the signal if it can be answered: the answer follows in the
         file. Return the kernel's phrase about the main thread, which runs the training loop; "" if it is gone."""
         _append(self.file, f"{heading}: {self.name}", [thread.in_full() for thread in threads])
-        self.file_bytes, self.words_bytes = _size(self.file), os.fstat(self.words).st_size
+        self.file_bytes, self.words_bytes = file_bytes(self.file), os.fstat(self.words).st_size
         self.deaf = frozenset(thread.tid for thread in threads if thread.blocks)
         if host.can_write_stacks(threads) and host.process_status(self.pid) != "stopped":
             host.request_stack(self.pidfd)
@@ -81,7 +82,7 @@ class Subject:
 
     def has_answered(self) -> bool:
         """Return True if it has written its stacks completely, or is dead."""
-        has_begun = _size(self.file) > self.file_bytes or os.fstat(self.words).st_size > self.words_bytes
+        has_begun = file_bytes(self.file) > self.file_bytes or os.fstat(self.words).st_size > self.words_bytes
         is_dead = host.process_status(self.pid) in (None, "zombie")
         return is_dead or (has_begun and not host.is_writing_stack(self.pid, self.deaf))
 
@@ -262,10 +263,3 @@ def _append(file: Path, heading: str, lines: list[str]) -> None:
     """Append in one write. On a full disk, or without the folder, the job continues without it."""
     with contextlib.suppress(OSError), open(file, "ab", buffering=0) as stream:
         stream.write("\n".join([heading, *lines, ""]).encode())
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0

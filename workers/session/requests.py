@@ -4,12 +4,12 @@ supervisor answers each with an event.
     {"ask": "resize", "procs": 3}  ->  {"event": "request", "id": ID, "ask": …, "answer": "done", or why not}"""
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hogwild.storage.files import read_regular
+from hogwild.storage.records import object_of
 
 LOOK_S = 0.1
 MOST_BYTES = 64 * 1024  # of a request
@@ -31,15 +31,7 @@ class Requests:
     def _taken(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for file in sorted(self._folder.glob("*.json")):
             with contextlib.suppress(OSError):  # what cannot be read and removed, as a folder, is not answered
-                request = _read(file)
+                # {} is answered as unknown: no object of JSON, too long, or a pipe, which would keep the job waiting.
+                request = object_of(read_regular(file, most=MOST_BYTES)) or {}
                 file.unlink()
                 yield file.stem, request
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """Return the request; {} for anything else, which is answered as unknown: no object of JSON, too long, no file (a
-    pipe would keep the job waiting)."""
-    with contextlib.suppress(ValueError, RecursionError):
-        if isinstance(found := json.loads(read_regular(file, most=MOST_BYTES)), dict):
-            return found
-    return {}
