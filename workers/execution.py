@@ -147,9 +147,9 @@ def run(request: Request, planned: Plan, group: ProcessGroup, startup: StartUp) 
                 parts.optimizer,
                 procs=planned.rows,
                 state=state_of(request.job, parts, planned.placement),
-                memory_format=parts.memory_format,
+                memory_format=parts.found.memory_format,
                 late=parts.late,
-                buffer_rules=parts.buffer_rules,
+                buffer_rules=parts.found.buffer_rules,
             )
             prepared = _Prepared.lay_out(shared, request, planned, parts, rundir, clock, startup)
             stops.hand_over()
@@ -238,7 +238,7 @@ class _Prepared:
         if goes_on:
             startup.phase("loading the checkpoint")
         restored = restore(session) if goes_on else None  # before anything is written
-        parts.wait_for_identity()
+        _ = parts.identity  # its errors come before the start, not at the first checkpoint
         write_descriptions(request, planned, parts, rundir)  # first: after it, a killed job can be resumed
         rundir.make_folders()
         if window is not None:

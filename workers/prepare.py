@@ -132,18 +132,18 @@ def share_data(
     for what, thing in sent if procs else ():
         check_apart(parts.model, what, thing)
     outputs = None
-    if parts.output is not None and parts.outputs_shape:
-        outputs = FieldSpec(parts.output.dtype, parts.outputs_shape, 0)
+    if parts.found.output is not None and parts.outputs_shape:
+        outputs = FieldSpec(parts.found.output.dtype, parts.outputs_shape, 0)
         regions["data-outputs"] = Region.allocate("data-outputs", outputs.nbytes)
     covered = parts.covered
     if parts.panel.coverages and parts.val is not None:
         regions["data-covered"] = Region.allocate("data-covered", covered[0] * covered[1])
     compute = Compute(
         grad_clip=job.train.grad_clip,
-        loss_names=parts.loss_names,
+        loss_names=parts.found.loss_names,
         precision=job.train.precision,
         panel=parts.panel,
-        inference=parts.infers,
+        inference=parts.found.infers,
         progressive=job.evaluate.progressive,
         fused=dict(parts.meetings.hot) if is_fused else None,
         compile=job.model.compile,
@@ -155,7 +155,7 @@ def share_data(
         train=splits["train"],
         val=splits.get("val"),
         transform=parts.transform,
-        copies_slots=parts.writes_inputs or parts.transform is not None,
+        copies_slots=parts.found.writes_inputs or parts.transform is not None,
         outputs=outputs,
         covered=covered,
         typical=typical,
@@ -208,7 +208,9 @@ def _compile_key(job: Job, parts: Parts, typical: Sequence[list[Any]], channels_
     streamed = [(_rows(batch), len(batch[-1])) for batch in typical]
     transform = job.data.transform.class_path if job.data.transform is not None else ""
     settings = (job.train.precision, transform, channels_last, is_on_device(job), torch_settings.current())
-    return model_key(parts.model, parts.loss, [sizes, rows, streamed, parts.output_shape[1:], settings, _thaws(parts)])
+    return model_key(
+        parts.model, parts.loss, [sizes, rows, streamed, parts.found.output_shape[1:], settings, _thaws(parts)]
+    )
 
 
 def _thaws(parts: Parts) -> list[list[str]]:

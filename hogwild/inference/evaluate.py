@@ -68,7 +68,7 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
     require_same(state, checkpoint.parent.parent, parts.names, {"names": parts.identity["names"]})
     if keep_outputs and parts.val is not None and parts.val.rollout is not None:
         raise UsageError("--predictions: data.val is a Rollout, which has no rows", code="usage/no-predictions")
-    if keep_outputs and parts.output is None:
+    if keep_outputs and parts.found.output is None:
         raise UsageError("--predictions: the model does not return one tensor per batch", code="usage/no-predictions")
     with _loaded(job, parts, state) as feed:
         values, outputs, targets = _evaluated(job, parts, feed, keep_outputs)
@@ -83,7 +83,7 @@ def _loaded(job: Job, parts: Parts, state: dict[str, Any]) -> Iterator[Feed]:
     """Load the checkpoint's parameters through shared memory, as a resume does: only that code matches all parts and
     lays out weights. Yield the validation data as an evaluation reads it."""
     model = (parts.model, parts.loss, parts.optimizer)
-    shared = SharedModel.build(*model, procs=1, state=job.optimizer.state, memory_format=parts.memory_format)
+    shared = SharedModel.build(*model, procs=1, state=job.optimizer.state, memory_format=parts.found.memory_format)
     try:
         shared.restore(state)
         source = parts.val
@@ -106,8 +106,8 @@ def _evaluated(
     assert parts.val is not None
     plan, targets = parts.val.plan, parts.val.target
     outputs = None
-    if parts.output is not None and (keep_outputs or parts.panel.whole):
-        outputs = torch.empty((len(targets), *parts.output.shape[1:]), dtype=parts.output.dtype)
+    if parts.found.output is not None and (keep_outputs or parts.panel.whole):
+        outputs = torch.empty((len(targets), *parts.found.output.shape[1:]), dtype=parts.found.output.dtype)
     precision = job.train.precision
     marks = np.zeros(parts.covered, np.uint8)
     weights = parts.val.weights if isinstance(parts.loss, WeightedLoss) else None
@@ -116,7 +116,7 @@ def _evaluated(
     if parts.panel.ranked:
         evaluator.ranking = _ranking(parts, marks)
     # There is no supervisor that waits for a beat.
-    sums = evaluator.sums(range(plan.batches), lambda: None, parts.infers)
+    sums = evaluator.sums(range(plan.batches), lambda: None, parts.found.infers)
     scores = evaluator.scores() if parts.panel.whole else EvalSums()
     values = parts.panel.values(sums + parts.panel.covered(marks), scores.words[: len(parts.panel.whole)])
     return values, outputs if keep_outputs else None, targets.clone()

@@ -177,17 +177,14 @@ def _stepped(job: Job, parts: Parts, scheduler: LRScheduler | None) -> SteppedSc
     monitor = f" with {job.evaluate.monitor}" if stepped.unit == "evaluation" else ""
     parts.notes.append(f"lr_schedule: {stepped.name} makes a step after each {stepped.unit}{monitor}")
     if stepped.unit == "evaluation":
+        is_of_cluster = job.cluster.engine != "none"
         wrong = "data.val: without it nothing is evaluated" if parts.val is None else ""
-        wrong = wrong or ("one machine: the nodes of a cluster have rates of their own" if _is_of_cluster(job) else "")
+        wrong = wrong or ("one machine: the nodes of a cluster have rates of their own" if is_of_cluster else "")
         if wrong:
             raise UsageError(f"lr_schedule: {stepped.name} needs {wrong}", code="config/lr-schedule")
     elif not (isinstance(parts.train.plan, StreamPlan) and parts.train.plan.length is None):
         stepped.check_length(planned_updates(job, parts.train.plan), job.train.epochs)
     return stepped
-
-
-def _is_of_cluster(job: Job) -> bool:
-    return job.cluster.engine != "none"
 
 
 def arrange(job: Job, parts: Parts, procs: int, shape: Shape | None) -> None:
@@ -241,13 +238,13 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
     trained = sum(parameter.numel() for parameter in parts.model.parameters() if parameter.requires_grad)
     planned = with_devices(plan_here(job.train.procs, job.train.threads, pin=job.train.pin), job)
     planned = on_cpu(planned, parts.keeps_to_cpu)
-    needed = bytes_needed(job, parts, planned)
+    needed, output = bytes_needed(job, parts, planned), parts.found.output_shape
     return {
         "job": job.name,
         "model": f"{type(parts.model).__name__}, {parameters:,} parameters, {trained:,} trained",
         "train": {**parts.train.size(), **parts.train.fields()},
         "val": {"samples": parts.val.plan.samples} if parts.val else None,
-        "output": f"(B, {', '.join(map(str, parts.output_shape[1:]))})" if parts.output_shape else "not one tensor",
+        "output": f"(B, {', '.join(map(str, output[1:]))})" if output else "not one tensor",
         "groups": [_described_group(group) for group in parts.optimizer.param_groups],
         "update": parts.choice.why + ("" if parts.choice.update else f"; {_update_path(job, parts)}"),
         "metrics": list(parts.panel.reported) if parts.val else [],
@@ -269,7 +266,7 @@ def _described_group(group: Mapping[str, Any]) -> str:
 
 def _update_path(job: Job, parts: Parts) -> str:
     """Return how a worker would apply its updates, and why, by building one, which also tries to pickle the model."""
-    options: Any = {"procs": 1, "state": job.optimizer.state, "memory_format": parts.memory_format}
+    options: Any = {"procs": 1, "state": job.optimizer.state, "memory_format": parts.found.memory_format}
     shared = SharedModel.build(parts.model, parts.loss, parts.optimizer, **options)
     worker = WorkerModel.attach(shared.structure, shared.regions, 0)
     return AutogradUpdate(worker, grad_clip=job.train.grad_clip).path

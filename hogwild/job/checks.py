@@ -11,7 +11,7 @@ from hogwild.config.load import Job
 from hogwild.config.schema import Evaluate, Split
 from hogwild.errors import BuildError, DataError, HogwildError, ModelError, UsageError
 from hogwild.feeds.materialise import Reader, division, place_of
-from hogwild.job.trial import SAMPLES, Trial, laid, transformed_copy
+from hogwild.job.trial import SAMPLES, Trial, copied, laid, transformed_copy
 from hogwild.metrics.catalog import JUDGED
 from hogwild.metrics.labels import Labels
 from hogwild.metrics.loss_sums import BY_CLASS, as_module
@@ -47,9 +47,8 @@ def inspect(job: Job, parts: "Parts", reader: Reader) -> None:
             "batches have any size; use metrics that are sums (episode_return, accuracy)",
             code="model/metric",
         )
-    found = reader.try_out(Trial.of(job, parts))
+    found = parts.found = reader.try_out(_trial_of(job, parts))
     # A wrong label may be what the loss failed on; its error names the sample.
-    parts.output_shape = found.output_shape
     sources = [(what, one) for what, one in (("data.train", parts.train), ("data.val", parts.val)) if one is not None]
     for what, source in sources:
         _check_labels(job, parts, source, what)
@@ -57,22 +56,39 @@ def inspect(job: Job, parts: "Parts", reader: Reader) -> None:
         source.dataset = None  # needed only to name a place; it may be as large as the data
     if found.error is not None:
         raise found.error
-    parts.memory_format, parts.panel = found.memory_format, replace(parts.panel, names=found.metrics)
-    if parts.memory_format != job.model.memory_format:
+    parts.panel = replace(parts.panel, names=found.metrics)
+    if found.memory_format != job.model.memory_format:
         for source in filter(None, (parts.train, parts.val)):
             source.lay_contiguous()
     parts.notes += found.notes
-    parts.output, parts.loss_names = found.output, found.loss_names
-    if job.evaluate.progressive and len(parts.loss_names) + len(parts.panel.progressive) > MOST_NAMES:
+    if job.evaluate.progressive and len(found.loss_names) + len(parts.panel.progressive) > MOST_NAMES:
         raise BuildError(
-            f"evaluate.progressive: {len(parts.panel.progressive)} metrics with the loss, and {len(parts.loss_names)} "
+            f"evaluate.progressive: {len(parts.panel.progressive)} metrics with the loss, and {len(found.loss_names)} "
             f"further losses of the training_step, are more than {MOST_NAMES}: name fewer in evaluate.metrics",
             code="model/metric",
         )
-    parts.writes_inputs, parts.infers = found.writes_inputs, found.infers
-    parts.buffer_rules = found.buffer_rules
     if parts.val is not None:
         directions(job.evaluate, parts.panel)
+
+
+def _trial_of(job: Job, parts: "Parts") -> Trial:
+    plan, val = parts.train.plan, parts.val
+    first, last = plan.positions(plan.batches - 1)
+    scored = parts.train if val is None and job.evaluate.progressive else val
+    is_single = plan.merge_single and last - first == 1 and not has_training_step(parts.model)
+    return Trial(
+        memory_format=job.model.memory_format,
+        compile=job.model.compile,
+        precision=job.train.precision,
+        model=parts.model,
+        loss=parts.loss,
+        panel=parts.panel,
+        transform=parts.transform,
+        train=copied(parts.train.head(SAMPLES)),
+        single=copied(parts.train.head(1)) if is_single else None,
+        val=copied(scored.head(SAMPLES)) if scored is not None else None,
+        spread=copied(val.spread() if val is not None else scored.head(SAMPLES)) if scored is not None else None,
+    )
 
 
 def _check_steps(job: Job, model: nn.Module) -> None:
@@ -142,13 +158,14 @@ def directions(evaluate: Evaluate, panel: Panel) -> dict[str, bool]:
 
 def batch_of(parts: "Parts", samples: int) -> list[Tensor]:
     """Return the first samples as they are trained on: copies, transformed. The random state stays unchanged."""
-    return transformed_copy(laid(parts.train.head(samples), parts.model, parts.memory_format), parts.transform)
+    return transformed_copy(laid(parts.train.head(samples), parts.model, parts.found.memory_format), parts.transform)
 
 
 def _check_labels(job: Job, parts: "Parts", source: "Source", what: str) -> None:
     """Check that the loss takes all targets, and say if they are of one class only. Those of a stream after its first
     records are checked batch by batch, by its reader. Raises DataError."""
-    if not parts.output_shape or source.rollout is not None or (source is parts.train and _changes_labels(parts)):
+    output = parts.found.output_shape
+    if not output or source.rollout is not None or (source is parts.train and _changes_labels(parts)):
         return
     loss: Any = as_module(parts.loss)
     is_judged = bool(JUDGED & {*parts.panel.names} - {*parts.panel.ranked})
@@ -156,14 +173,19 @@ def _check_labels(job: Job, parts: "Parts", source: "Source", what: str) -> None
     for target in source.targets:
         if not isinstance(target, Tensor):
             return
-        if isinstance(loss, BY_CLASS) and target.is_floating_point() and parts.output_shape[1:2] == (1,):
+        if isinstance(loss, BY_CLASS) and target.is_floating_point() and output[1:2] == (1,):
             words = f"{type(loss).__name__} of one output is 0 for any target: give class numbers of type int64"
             raise DataError(
                 f"{what}: {words} (hogwild.data.Csv: target_type: class), or take BCEWithLogitsLoss", code="data/labels"
             )
-        labels = Labels.of(loss, parts.output_shape, target, is_judged=is_judged)
+        labels = Labels.of(loss, output, target, is_judged=is_judged)
         if labels is None:
-            _require_whole(loss, parts.output_shape, target, what)
+            if isinstance(loss, BY_CLASS) and len(output) > 1 and target.is_floating_point():
+                raise DataError(
+                    f"{what}: the targets are {tuple(target.shape)} {str(target.dtype).removeprefix('torch.')}; "
+                    f"{type(loss).__name__} takes class numbers of an integer type, such as int64",
+                    code="data/labels",
+                )
             return
         if (wrong := labels.wrong(target)) is not None:
             what, row = _place_of(job, parts, source, what, first + wrong[0])
@@ -192,16 +214,6 @@ def _changes_labels(parts: "Parts") -> bool:
     except HogwildError:
         return True
     return changed is not None and not torch.equal(changed, parts.train.head(SAMPLES)[-1])
-
-
-def _require_whole(loss: Any, output: tuple[int, ...], target: Tensor, what: str) -> None:
-    """Raise DataError for targets that are no class numbers, if the loss needs some."""
-    if isinstance(loss, BY_CLASS) and len(output) > 1 and target.is_floating_point():
-        raise DataError(
-            f"{what}: the targets are {tuple(target.shape)} {str(target.dtype).removeprefix('torch.')}; "
-            f"{type(loss).__name__} takes class numbers of an integer type, such as int64",
-            code="data/labels",
-        )
 
 
 def _place_of(job: Job, parts: "Parts", source: "Source", what: str, row: int) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from hogwild.config.field_types import Component
@@ -17,10 +17,10 @@ from hogwild.config.load import Job
 from hogwild.feeds.transform import Transform
 from hogwild.job.identity import Identity
 from hogwild.job.source import Source
+from hogwild.job.trial import Findings
 from hogwild.job.update_choice import Meetings, UpdateChoice
 from hogwild.metrics import catalog
 from hogwild.metrics.panel import Own, Panel
-from hogwild.parameters.buffers import MergeRule
 from hogwild.training.torch_schedule import SteppedScheduler
 from hogwild.user_code import build, build_callable, resolve
 
@@ -35,33 +35,21 @@ class Parts:
     train: Source
     val: Source | None
     panel: Panel
-    output: Tensor | None = None  # (0, …): the model's output in an evaluation, if it is one tensor
-    output_shape: tuple[int, ...] = ()
     notes: list[str] = field(default_factory=list)
     transform: Transform | None = None  # for training batches
     choice: UpdateChoice = field(default_factory=lambda: UpdateChoice(None, "autograd"))
     meetings: Meetings = field(default_factory=Meetings)
-    writes_inputs: bool = False  # the model changes its inputs in place
     late: dict[str, int] = field(default_factory=dict)  # parameter -> the first update that trains it
-    loss_names: tuple[str, ...] = ()  # further losses that a training_step returns
-    infers: bool = False  # evaluations run under inference_mode
-    buffer_rules: dict[str, MergeRule] | None = None  # of buffers that training changes; None: not known
+    found: Findings = field(default_factory=lambda: Findings("auto", ()))  # of the trial
     names: dict[str, Any] | None = None  # names that the data's numbers stand for, and sizes
     identified: "Future[Identity] | None" = None  # the identity of the data, once a thread has computed it
     component: Component | None = None  # what the model was built from; None: a library caller's object
-    memory_format: str = "auto"  # the final memory format of the job
     stepped: SteppedScheduler | None = None  # a scheduler of torch, instead of a function of the number of updates
 
     @property
     def identity(self) -> Identity:
-        """The identity of the data; {} if there is none. Waits for it."""
+        """The identity of the data; {} if there is none. Waits for it, and raises what its computation raised."""
         return {} if self.identified is None else self.identified.result()
-
-    def wait_for_identity(self) -> None:
-        """Wait until the identity of the data is known. Raises what its computation raised: before the start, not at
-        the first checkpoint."""
-        if self.identified is not None:
-            self.identified.result()
 
     @property
     def keeps_to_cpu(self) -> str:
@@ -73,9 +61,9 @@ class Parts:
     @property
     def outputs_shape(self) -> tuple[int, ...]:
         """Shape (N, …) of the outputs of an evaluation, if a metric needs all of them; else ()."""
-        if self.val is None or self.output is None or not self.panel.whole:
+        if self.val is None or self.found.output is None or not self.panel.whole:
             return ()
-        return (self.val.plan.samples, *self.output.shape[1:])
+        return (self.val.plan.samples, *self.found.output.shape[1:])
 
     @property
     def covered(self) -> tuple[int, int]:
@@ -87,9 +75,9 @@ class Parts:
 
     @property
     def outputs_nbytes(self) -> int:
-        if self.output is None or not self.outputs_shape:
+        if self.found.output is None or not self.outputs_shape:
             return 0
-        return math.prod(self.outputs_shape) * self.output.element_size()
+        return math.prod(self.outputs_shape) * self.found.output.element_size()
 
 
 @dataclass(frozen=True, slots=True)

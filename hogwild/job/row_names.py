@@ -166,12 +166,8 @@ def _grown(kind: str, names: Mapping[str, Any], arguments: Mapping[str, Any]) ->
         place = [*names["names"][CATEGORIES]].index(kind.removeprefix(CATEGORY))
         if place < len(listed):
             more = listed[place] + 64
-            return (
-                listed[place],
-                more,
-                {CATEGORIES: [*listed[:place], listed[place] + more, *listed[place + 1 :]]}
-                | {key: value for key, value in arguments.items() if key != CATEGORIES},
-            )
+            larger = [*listed[:place], listed[place] + more, *listed[place + 1 :]]
+            return listed[place], more, {**arguments, CATEGORIES: larger}
     if kind == CATEGORIES and isinstance(listed, list):
         more = len(listed) + 64
         return len(listed), more, {**arguments, CATEGORIES: [*listed, *[3] * more]}

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,10 +41,6 @@ from hogwild.training.recurrent_state import forward_of
 from hogwild.training.without_dynamo import sparing_the_compiler
 from hogwild.user_code import raised_text
 
-if TYPE_CHECKING:
-    from hogwild.config.load import Job
-    from hogwild.job.parts import Parts
-
 NORMS = (nn.modules.batchnorm._BatchNorm,)
 OURS = ("hogwild.models.", "hogwild.losses", "hogwild.metrics.loss_sums", "torch.nn.modules.")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -59,16 +55,16 @@ SAMPLES = 3  # more than two: a loss that wrongly broadcasts (2, 2) over 2 label
 
 @dataclass(slots=True)
 class Findings:
-    """The results of a trial; on an `error`, those found before it."""
+    """The results of a trial; on an `error`, those found before it. `memory_format`: the final one."""
 
     memory_format: str
     metrics: tuple[str, ...]
     notes: list[str] = field(default_factory=list)
     output: Tensor | None = None  # (0, …): the model's output in an evaluation, if it is one tensor
     output_shape: tuple[int, ...] = ()  # of SAMPLES samples; () if it is not one tensor
-    loss_names: tuple[str, ...] = ()
-    writes_inputs: bool = False
-    infers: bool = False
+    loss_names: tuple[str, ...] = ()  # further losses that a training_step returns
+    writes_inputs: bool = False  # the model changes its inputs in place
+    infers: bool = False  # evaluations run under inference_mode
     buffer_rules: dict[str, MergeRule] | None = None  # of buffers that training changes; None: not known
     error: HogwildError | None = None
 
@@ -90,26 +86,6 @@ class Trial:
     single: list[Any] | None
     val: list[Any] | None
     spread: list[Any] | None
-
-    @classmethod
-    def of(cls, job: "Job", parts: "Parts") -> "Trial":
-        plan, val = parts.train.plan, parts.val
-        first, last = plan.positions(plan.batches - 1)
-        scored = parts.train if val is None and job.evaluate.progressive else val
-        is_single = plan.merge_single and last - first == 1 and not has_training_step(parts.model)
-        return cls(
-            memory_format=job.model.memory_format,
-            compile=job.model.compile,
-            precision=job.train.precision,
-            model=parts.model,
-            loss=parts.loss,
-            panel=parts.panel,
-            transform=parts.transform,
-            train=_copied(parts.train.head(SAMPLES)),
-            single=_copied(parts.train.head(1)) if is_single else None,
-            val=_copied(scored.head(SAMPLES)) if scored is not None else None,
-            spread=_copied(val.spread() if val is not None else scored.head(SAMPLES)) if scored is not None else None,
-        )
 
     @property
     def is_ours(self) -> bool:
@@ -206,7 +182,7 @@ class _Pass:
         with _failing(lambda: f"{type(model).__name__} and {described()}"):
             if has_training_step(model):
                 with self._autocast():
-                    self.found.loss_names = try_training_step(model, loss_of, _copied(sample))
+                    self.found.loss_names = try_training_step(model, loss_of, copied(sample))
             is_judged_so = self.trial.val is not None and not has_evaluation_step(model)
             written = [tensor._version for tensor in tree_leaves(sample)]
             if is_judged_so or not has_training_step(model):
@@ -290,7 +266,7 @@ class _Pass:
             evaluating(self.model),
             self._autocast(),
         ):
-            output, judged = predictor(self.model, self.loss)(tuple(_copied(inputs)), target)
+            output, judged = predictor(self.model, self.loss)(tuple(copied(inputs)), target)
             output = widened(output)
         panel = self.trial.panel.select_metrics(output, judged, self.loss)
         self.found.metrics = panel.names
@@ -314,7 +290,7 @@ class _Pass:
         """Decide whether evaluations may run under inference_mode."""
         *inputs, target = sample
         with evaluating(self.model):
-            why = why_no_inference(self.model, lambda twin: predictor(twin, self.loss)(tuple(_copied(inputs)), target))
+            why = why_no_inference(self.model, lambda twin: predictor(twin, self.loss)(tuple(copied(inputs)), target))
         self.found.infers = why is None
         if why is not None:
             self.found.notes.append(
@@ -343,7 +319,7 @@ class _Pass:
 
         def forward() -> None:
             with self._autocast():
-                losses.of(tuple(_copied(inputs)), target.clone())
+                losses.of(tuple(copied(inputs)), target.clone())
 
         try:
             changed = find_changed_state(self.model, self.loss, forward)
@@ -427,7 +403,7 @@ def laid(batch: list[Any], model: nn.Module, memory_format: str) -> list[Any]:
     """Return copies, with images in the memory format that feeds will use."""
     channels_last = wants_channels_last(model, memory_format)
     form = torch.channels_last if channels_last else torch.contiguous_format
-    batch = _copied(batch)
+    batch = copied(batch)
     images = {id(leaf) for leaf in tree_leaves(batch)[:-1] if leaf.dim() == 4 and leaf.is_floating_point()}
     changed: list[Any] = tree_map(lambda leaf: leaf.to(memory_format=form) if id(leaf) in images else leaf, batch)
     return changed
@@ -441,7 +417,7 @@ def transformed_copy(sample: list[Any], transform: Transform | None) -> list[Any
         return [*tried(transform, sample)]
 
 
-def _copied(batch: list[Any]) -> list[Any]:
+def copied(batch: list[Any]) -> list[Any]:
     copied: list[Any] = tree_map(torch.clone, batch)
     return copied
 

@@ -321,7 +321,7 @@ def test_the_trial_of_a_format_leaves_no_trace(where: str) -> None:
     given = {"class_path": "torch.nn.MSELoss"}  # never built: the objects are given
     job = job_from_mapping({"model": given, "loss": given, "data": {"train": given}}, "a test")
     parts = from_objects(job, model, mean_over_places, MOMENTUM(model), TensorDataset(*PICTURES), None)
-    assert parts.memory_format == ("auto" if where in ("nowhere", "metric") else "own")
+    assert parts.found.memory_format == ("auto" if where in ("nowhere", "metric") else "own")
     assert torch.equal(torch.get_rng_state(), random)
     for tensor, (address, strides, content) in zip((*model.parameters(), *model.buffers()), before, strict=True):
         assert (tensor.data_ptr(), tensor.stride(), tensor.grad) == (address, strides, None)

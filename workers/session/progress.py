@@ -93,7 +93,7 @@ class _Meter:
         sums, counts = (found := self._session.board.further()) - self._further
         self._further = found
         parts = self._session.parts
-        names = parts.loss_names
+        names = parts.found.loss_names
         means = {name: float(sums[k] / counts[k]) for k, name in enumerate(names) if counts[k] > 0}
         if not self._session.job.evaluate.progressive:
             return means
