@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from hogwild.errors import UsageError, did_you_mean
+
 WHITE = " \t\r\n\v\f"  # around an id; other spaces of Unicode are characters of it
 WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")  # as pandas writes whole numbers of a column with a missing value
 
@@ -37,6 +39,9 @@ class IdRows:
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def row(self, name: Any) -> int:
         """Return the row of a name, -1 for an unknown one."""
         text = spelled(name)
@@ -44,6 +49,13 @@ class IdRows:
             whole = WHOLE.fullmatch(text)
             text = whole[1] if whole else f"{text}.0"
         return self._rows.get(text, -1)
+
+    def number(self, name: Any, kind: str) -> int:
+        """Return the row of a name. Raises UsageError with a similar one for an unknown one; `kind`: what they name."""
+        if (found := self.row(name)) < 0:
+            near = did_you_mean(str(name), [*self])
+            raise UsageError(f"{str(name)!r} is not among the {len(self):,} {kind}{near}", code="usage/unknown-name")
+        return found
 
     def rows(self, names: Iterable[Any]) -> np.ndarray:
         """Return the row of each name (n,) int64, -1 for an unknown one."""

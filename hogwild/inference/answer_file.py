@@ -32,11 +32,6 @@ class InColumns(Protocol):
 Encode = Callable[[Any, bool], bytes]  # (rows, whether they are the first): may be sent to another process
 
 
-class AnswerWriter(Protocol):
-    def append(self, content: bytes) -> None: ...
-    def finish(self) -> None: ...
-
-
 def encode_csv(rows: InColumns, is_first: bool) -> bytes:
     """Return lines; before the first ones the names of the columns. Numbers are as short as their type allows."""
     columns, text = rows.columns(), io.StringIO()
@@ -147,19 +142,27 @@ class _Parquet:
 
 
 @contextlib.contextmanager
-def writing(file: Path) -> Iterator[AnswerWriter]:
-    """Yield the writer of a file, which is there after the block, and not if the block raises. Raises RunError, and
-    UsageError without pyarrow."""
-    if file.suffix == ".parquet":
-        require("pyarrow.parquet", f"--out {file}", "pyarrow", "csv")
-    kinds: dict[str, type[_Csv | _Npz | _Parquet]] = {".npz": _Npz, ".parquet": _Parquet}
+def made_whole(file: Path) -> Iterator[Path]:
+    """Yield a place beside `file`, which becomes the file after the block, and not if the block raises. Raises
+    RunError."""
     try:
-        with temporary(file) as aside, ExitStack() as opened:
-            writer = kinds.get(file.suffix, _Csv)(aside, opened)
-            yield writer
-            writer.finish()
+        with temporary(file) as aside:
+            yield aside
             aside.replace(file)
     except OSError as error:
         raise RunError(
             f"{file}: cannot be written: {error.strerror or error}", code="run/output-not-written"
         ) from error
+
+
+@contextlib.contextmanager
+def writing(file: Path) -> Iterator[_Csv | _Npz | _Parquet]:
+    """Yield the writer of a file, which is there after the block, and not if the block raises. Raises RunError, and
+    UsageError without pyarrow."""
+    if file.suffix == ".parquet":
+        require("pyarrow.parquet", f"--out {file}", "pyarrow", "csv")
+    kinds: dict[str, type[_Csv | _Npz | _Parquet]] = {".npz": _Npz, ".parquet": _Parquet}
+    with made_whole(file) as aside, ExitStack() as opened:
+        writer = kinds.get(file.suffix, _Csv)(aside, opened)
+        yield writer
+        writer.finish()

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from hogwild.config.load import Job
 from hogwild.data.rollout import RolloutFeed
-from hogwild.errors import RunError, UsageError
+from hogwild.errors import UsageError
 from hogwild.feeds.batch import Feed
 from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.ring import RingFeed
+from hogwild.inference.answer_file import made_whole
 from hogwild.job.build import build
 from hogwild.job.identity import require_same
 from hogwild.job.parts import Parts
@@ -30,7 +31,6 @@ from hogwild.metrics.result_row import EvalSums
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.storage.checkpoint import load
 from hogwild.storage.checkpoint_format import update_of
-from hogwild.storage.files import temporary
 from hogwild.storage.records import to_json
 from hogwild.training.evaluator import Evaluator
 from hogwild.training.without_dynamo import sparing_the_compiler
@@ -143,22 +143,12 @@ def write_predictions(found: Reevaluation, file: Path) -> None:
     columns = {"targets": targets, "outputs": outputs}
     if targets.dtype.kind in "iu" and outputs.ndim == targets.ndim + 1:
         columns["predicted"] = outputs.argmax(1)
-    _write(columns, file)
-
-
-def _write(columns: dict[str, np.ndarray], file: Path) -> None:
-    try:
-        with temporary(file) as aside:
-            if file.suffix == ".npz":
-                with open(aside, "wb") as stream:  # given a file name, numpy would append its own suffix
-                    np.savez(stream, **columns)  # type: ignore[arg-type]
-            else:
-                _write_csv(aside, columns)
-            aside.replace(file)
-    except OSError as error:
-        raise RunError(
-            f"{file}: cannot be written: {error.strerror or error}", code="run/output-not-written"
-        ) from error
+    with made_whole(file) as aside:
+        if file.suffix == ".npz":
+            with open(aside, "wb") as stream:  # given a file name, numpy would append its own suffix
+                np.savez(stream, **columns)  # type: ignore[arg-type]
+        else:
+            _write_csv(aside, columns)
 
 
 def _write_csv(file: Path, columns: dict[str, np.ndarray]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.data.ids import IdRows
-from hogwild.errors import UsageError, did_you_mean
+from hogwild.errors import UsageError
 from hogwild.inference.recommend import Recommendation
 
 WITH_KNOWN = "the training data is not available: known answers may be included"
@@ -35,8 +35,8 @@ def complete(
             code="usage/no-graph",
         )
     side = 0 if tail is None else 1
-    asked = _number(names, "entities", head if side == 0 else tail)
-    question = asked, _number(names, "relations", relation), asked
+    asked = IdRows(names["entities"]).number(head if side == 0 else tail, "entities")
+    question = asked, IdRows(names["relations"]).number(relation, "relations"), asked
     scores: Tensor = model.answer_scores(torch.tensor([question]), side)[0]  # type: ignore[operator]
     if triples is not None:
         is_known = (triples[:, 2 * side] == asked) & (triples[:, 1] == question[1])
@@ -48,11 +48,3 @@ def complete(
         if score > -torch.inf
     ]
     return Recommendation(found, () if triples is not None else (WITH_KNOWN,))
-
-
-def _number(names: Mapping[str, Sequence[Any]], kind: str, name: Any) -> int:
-    known = IdRows(names[kind])
-    if (row := known.row(name)) < 0:
-        near = did_you_mean(str(name), [*known])
-        raise UsageError(f"{str(name)!r} is not among the {len(names[kind]):,} {kind}{near}", code="usage/unknown-name")
-    return row

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hogwild.data.ids import IdRows
-from hogwild.errors import UsageError, did_you_mean
+from hogwild.errors import UsageError
 
 log = logging.getLogger(__name__)
 UNKNOWN = "user {user} is not in the training data: these are the most popular items"
@@ -141,12 +141,7 @@ class ItemRanker:
 
     def row_of(self, item: Any) -> int:
         """Return the item's row. Raises UsageError with similar names for an unknown one."""
-        if (found := self._item_rows.row(item)) < 0:
-            near = did_you_mean(str(item), [*self._item_rows])
-            raise UsageError(
-                f"{str(item)!r} is not one of the {len(self.items):,} items{near}", code="usage/unknown-name"
-            )
-        return found
+        return self._item_rows.number(item, "items")
 
     # ---- parts
 

@@ -128,7 +128,7 @@ def test_never_more_items_than_there_are() -> None:
             ranker.for_user(1, top=wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="top 3 is more than the 2 allowed items"):
         ranker.for_user("nobody", 3)
-    with pytest.raises(UsageError, match="'film 77' is not one of the 9 items; did you mean 'film 7'"):
+    with pytest.raises(UsageError, match="'film 77' is not among the 9 items; did you mean 'film 7'"):
         ranker.allow(["film 77"])
 
 
