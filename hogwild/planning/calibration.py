@@ -9,7 +9,7 @@ import math
 import statistics
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -207,10 +207,23 @@ def _try(question: Question, setting: TrialSetting, seconds: float) -> SettingTr
 
 
 def _ended(arguments: Sequence[str]) -> tuple[int, str, str]:
-    """Return exit status and output of the command."""
-    with _running(own_command(arguments)) as process:
-        out, err = process.communicate()
-    return process.returncode, out, err
+    """Run the command, and end it in any case; return its exit status and output."""
+    pipe = subprocess.PIPE
+    try:
+        process = subprocess.Popen(
+            own_command(arguments), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+        )
+    except OSError as error:
+        raise RunError(f"a trial cannot be started: {error}", code="run/cannot-start") from error
+    with process:
+        try:
+            out, err = process.communicate()
+            return process.returncode, out, err
+        except BaseException:
+            process.terminate()  # it ends its workers and removes unfinished files
+            raise
+        finally:
+            wait_or_kill(process, GRACE_S)
 
 
 def read_trial(setting: TrialSetting, status: int, out: str, err: str) -> SettingTrial:
@@ -241,22 +254,3 @@ def _error_in(out: str) -> str:
         with suppress(ValueError):
             return str(json.loads(line).get("error", "")).partition("\n")[0]
     return ""
-
-
-@contextmanager
-def _running(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """Run a child, and end it in any case."""
-    try:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-    except OSError as error:
-        raise RunError(f"a trial cannot be started: {error}", code="run/cannot-start") from error
-    with process:
-        try:
-            yield process
-        except BaseException:
-            process.terminate()  # it ends its workers and removes unfinished files
-            raise
-        finally:
-            wait_or_kill(process, GRACE_S)
