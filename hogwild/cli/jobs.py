@@ -77,19 +77,7 @@ def ps(
             return client.job(name)
         return {"jobs": [row for row in client.jobs() if show_all or _is_recent(row)]}
 
-    if watch and not as_json:
-        _watch(look, lambda row: False)
-        return
-    try:
-        with host.raising_on_signals():
-            while True:
-                row = look()
-                print_answer({"jobs": jobs_of(row)}, _lines(row), as_json)
-                if not watch:
-                    return
-                time.sleep(WATCH_S)
-    except host.Interrupted:
-        return
+    _watch(look, lambda row: not watch, in_place=watch and sys.stdout.isatty(), as_json=as_json)
 
 
 def cancel(name: JobId, now: Now = False, state_dir: StateDir = None, as_json: Json = False) -> None:
@@ -228,20 +216,20 @@ def _lines(row: Row) -> Iterator[str]:
     return sweep_table(row["id"], row["jobs"], width) if is_sweep else table(jobs_of(row), width)
 
 
-def _watch(look: Callable[[], Row], is_last: Callable[[Row], bool]) -> bool:
-    """Show the jobs again and again, from the terminal's upper left corner; return False at Ctrl-C."""
-    is_terminal, begin = sys.stdout.isatty(), HOME + TO_END
+def _watch(look: Callable[[], Row], is_last: Callable[[Row], bool], *, in_place: bool, as_json: bool = False) -> bool:
+    """Show the jobs again and again, `in_place`: from the terminal's upper left corner; return False at Ctrl-C."""
+    begin = HOME + TO_END
     try:
         with host.raising_on_signals():
             while True:
                 row = look()
                 lines = [*_lines(row)]
-                if is_terminal:
+                if in_place and not as_json:
                     most = shutil.get_terminal_size().lines - 2
                     rest = [f"… and {counted(len(lines) - most, 'line')} more"] if len(lines) > most else []
                     lines = [begin + "\n".join(f"{line}{TO_LINE_END}" for line in [*lines[:most], *rest]) + TO_END]
                     begin = HOME
-                print_result(*lines)
+                print_answer({"jobs": jobs_of(row)}, lines, as_json)
                 if is_last(row):
                     return True
                 time.sleep(WATCH_S)
@@ -279,7 +267,7 @@ def _wait(client: Client, row: Row, state_dir: Path | None) -> Row:
 
 def _show_sweep(client: Client, row: Row, state_dir: Path | None) -> int:
     """Show the table of a sweep until all its jobs have ended; Ctrl-C leaves them alone."""
-    if _watch(lambda: client.job(row["id"]), _has_ended):
+    if _watch(lambda: client.job(row["id"]), _has_ended, in_place=sys.stdout.isatty()):
         return _status(client.job(row["id"]))
     print_message(_left(row, state_dir))
     return 0
