@@ -305,7 +305,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"samples {start} to {stop} of {len(self)}")
         if start == stop:
-            return tuple(torch.from_numpy(field) for field in self._empty())
+            return tuple(field[:0] for field in self.rows(0, 1))
         first, last = self._record(start), self._record(stop - 1) + 1
         records = self._parsed((first, last, *self._pieces.read(self._text, first, last)))[1]
         return tuple(torch.from_numpy(field) for field in self._finished(first, records))
@@ -379,17 +379,6 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         pieces = ((first, stop, *self._pieces.read(self._text, first, stop)) for first, stop in pairwise(cuts))
         yield from in_threads(self._parsed, pieces)
         self._text.close()
-
-    def _empty(self) -> list[np.ndarray]:
-        """Return the fields of no sample."""
-        plan = self._layout
-        is_coded = plan.is_class or plan.target_codes is not None
-        target = np.empty(0, np.int64) if is_coded else np.empty((0, len(plan.targets)), np.float32)
-        none = ParsedRecords(
-            np.empty((0, len(plan.numbers)), np.float32), np.empty((0, len(plan.coded)), np.int64), target,
-            weight=np.empty(0, np.float32) if self.has_sample_weights else None,
-        )  # fmt: skip
-        return self._finished(0, none)
 
     def _finished(self, begin: int, records: ParsedRecords) -> list[np.ndarray]:
         """Return the fields of the samples in these records, with missing values filled in or dropped."""
