@@ -51,7 +51,9 @@ def write(
         with written_aside(folder / name) as aside:
             files = {STATE: _write_state(aside / STATE, state), MODEL: _write_model(aside / MODEL, model_tensors)}
             _take_names(folder.parent / NAMES, aside / NAMES)
-            write_manifest(aside, _manifest(name, files, meta))
+            described = {"format": FORMAT, "name": name, "update": update_of(name), "torch": torch.__version__}
+            created = datetime.now(UTC).isoformat(timespec="seconds")
+            write_manifest(aside, {**described, "created": created, "files": files, "meta": to_json(dict(meta))})
             publish_instead(aside, folder / name)
         return folder / name
     except CheckpointError:
@@ -117,18 +119,6 @@ def _separate(tensors: dict[str, torch.Tensor]) -> None:
         if tensor.nbytes and start < end:
             tensors[name] = tensor.clone()
         end = max(end, stop)
-
-
-def _manifest(name: str, files: Mapping[str, Entry], meta: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "name": name,
-        "update": update_of(name),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "torch": torch.__version__,
-        "files": files,
-        "meta": to_json(dict(meta)),
-    }
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import stat
 import time
 import weakref
@@ -22,6 +21,7 @@ from hogwild.errors import NotFoundError, RunDirError
 from hogwild.storage.files import TEMPORARY as TEMPORARY
 from hogwild.storage.files import point, replace
 from hogwild.storage.files import sync_folder as sync_folder
+from hogwild.storage.published_folder import remove
 from hogwild.storage.records import Records as Records
 from hogwild.storage.records import explained, object_of, tried
 from hogwild.storage.records import to_json as to_json
@@ -193,12 +193,8 @@ class RunDir:
         folders = (self.logs, self.stacks, self.checkpoints, self.tensorboard, self.profile)
         ours = {LOCK, ENV, NAMES, *(entry.name for entry in (*files, *folders))}
         for entry in self.path.iterdir() if self.path.is_dir() else ():
-            if entry.name not in ours and not entry.name.startswith(TEMPORARY):
-                continue
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry, ignore_errors=True)
-            else:
-                entry.unlink(missing_ok=True)
+            if entry.name in ours or entry.name.startswith(TEMPORARY):
+                remove(entry)
         _remove_empty(self._made)
 
     def cut_records_after(self, updates: int) -> int:
