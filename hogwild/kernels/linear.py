@@ -27,7 +27,7 @@ import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
 from hogwild.kernels.prefetch import ask_ahead
-from hogwild.kernels.steps import ADAGRAD, adagrad_step, ftrl_step
+from hogwild.kernels.steps import ADAGRAD, FTRL, adagrad_step, move_one, step
 
 SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # kinds of loss
 BLOCK = np.uint64(256)  # features: their work arrays stay in the first-level cache
@@ -86,48 +86,20 @@ def output(b, first, last, indices, values, mine, weight):  # type: ignore[no-un
 
 
 @kernel
-def sgd(rows, indptr, indices, values, target, weights, kind, weight, mine, bias, rate, decay, bias_rate, bias_decay):  # type: ignore[no-untyped-def]
-    """Train on rows `rows` (n,) of the data, one after the other; return (loss, rows applied). weights (N,) of the
-    rows, or (0,): 1 each. weight (F,), mine (F,), bias (1,). `decay` is the weight decay of the features in a row."""
-    loss, applied = 0.0, 0
-    b = began = bias[0]
-    keep, bias_keep = _1 - rate * decay, _1 - bias_rate * bias_decay
-    for n in range(len(rows)):
-        ask_ahead(rows, n, indptr, indices, values)
-        first, last = indptr[rows[n]], indptr[rows[n] + 1]
-        z, split = output(b, first, last, indices, values, mine, weight)
-        is_sound, counts, lost, slope = judged(kind, z, target, weights, rows[n])
-        if not is_sound:
-            continue
-        loss, applied = loss + lost, applied + 1
-        if counts == _0 or (slope == _0 and keep == _1):  # outside a hinge's margin
-            continue
-        b = bias_keep * b - bias_rate * slope
-        step = rate * slope
-        for p in range(first, split):
-            j = indices[p]
-            mine[j] = keep * mine[j] - step * values[p]
-        for p in range(split, last):
-            j = indices[p]
-            old = mine[j]
-            if old == old:
-                mine[j] = keep * old - step * values[p]
-            else:
-                weight[j] = keep * weight[j] - step * values[p]
-    bias[0] += b - began
-    return loss, applied
-
-
-@kernel
-def adagrad(  # type: ignore[no-untyped-def]
-    rows, indptr, indices, values, target, weights, kind, weight, sums, mine, my_sums, bias, bias_sums,
-    work, rate, decay, eps, bias_rate, bias_decay, bias_eps,
+def train(  # type: ignore[no-untyped-def]
+    rows, indptr, indices, values, target, weights, kind, weight, sums, far, bias, bias_sums, bias_far,
+    mine, my_sums, work, rule, own, of_bias,
 ):  # fmt: skip
-    """Train as `sgd`, with a separate rate for each feature (Duchi, Hazan and Singer 2011). sums (F,), my_sums (F,) of
-    `mine`, bias_sums (1,); `work` (2, at least BLOCK) is scratch memory."""
+    """Train on rows `rows` (n,) of the data by `rule` (`steps.py`), one after the other; return (loss, rows applied).
+    weights (N,) of the rows, or (0,): 1 each. weight (F,) and bias (1,), each followed by its sums and its z, which
+    have its shape where the rule has them; mine (F,) and its sums. own, of_bias: the numbers of both parameters; the
+    decay is that of the features in a row. `work` (2, at least BLOCK) is scratch memory. By FTRL nothing is private:
+    two workers that cut the same weight to 0, each in its copy, would together push it beyond."""
+    rate, decay, eps = own
     loss, applied = 0.0, 0
     b = began = bias[0]
     b_total = b_total_began = bias_sums[0]
+    b_far = bias_far[0]
     for n in range(len(rows)):
         ask_ahead(rows, n, indptr, indices, values)
         first, last = indptr[rows[n]], indptr[rows[n] + 1]
@@ -136,13 +108,11 @@ def adagrad(  # type: ignore[no-untyped-def]
         if not is_sound:
             continue
         loss, applied = loss + lost, applied + 1
-        if counts == _0 or (slope == _0 and decay == _0):
+        if counts == _0 or (slope == _0 and (decay == _0 or len(rule) == FTRL)):  # outside a hinge's margin
             continue
-        gradient = slope + bias_decay * b
-        b_total += gradient * gradient
-        b -= adagrad_step(b_total, gradient, bias_rate, bias_eps)
+        b, b_total, b_far = step(rule, b, slope, b_total, b_far, of_bias)
         start = first
-        while start < split:
+        while start < split and len(rule) == ADAGRAD:
             size = min(BLOCK, split - start)
             for p in range(size):
                 j = indices[start + p]
@@ -155,53 +125,16 @@ def adagrad(  # type: ignore[no-untyped-def]
             for p in range(size):
                 mine[indices[start + p]] -= work[0, p]
             start += size
+        for p in range(start, split):
+            j = indices[p]
+            move_one(rule, mine, my_sums, far, j, slope * values[p], mine[j], own)
         for p in range(split, last):
             j = indices[p]
             old = mine[j]
             if old == old:
-                gradient = slope * values[p] + decay * old
-                total = my_sums[j] + gradient * gradient
-                my_sums[j] = total
-                mine[j] = old - adagrad_step(total, gradient, rate, eps)
+                move_one(rule, mine, my_sums, far, j, slope * values[p], old, own)
             else:
-                old = weight[j]
-                gradient = slope * values[p] + decay * old
-                total = sums[j] + gradient * gradient
-                sums[j] = total
-                weight[j] = old - adagrad_step(total, gradient, rate, eps)
-    bias[0] += b - began
-    bias_sums[0] += b_total - b_total_began
-    return loss, applied
-
-
-@kernel
-def ftrl(  # type: ignore[no-untyped-def]
-    rows, indptr, indices, values, target, weights, kind, weight, sums, far, bias, bias_sums, bias_far,
-    rate, more, l1, bias_rate, bias_more, bias_l1,
-):  # fmt: skip
-    """Train as `adagrad`, by FTRL-proximal (`ftrl.py`). far (F,), bias_far (1,): its z. Nothing is private: two workers
-    that cut the same weight to 0, each in its copy, would together push it beyond."""
-    loss, applied = 0.0, 0
-    b = began = bias[0]
-    b_total = b_total_began = bias_sums[0]
-    b_far = bias_far[0]
-    for n in range(len(rows)):
-        ask_ahead(rows, n, indptr, indices, values)
-        first, last = indptr[rows[n]], indptr[rows[n] + 1]
-        z, _ = output(b, first, last, indices, values, weight, weight)
-        is_sound, _, lost, slope = judged(kind, z, target, weights, rows[n])
-        if not is_sound:
-            continue
-        loss, applied = loss + lost, applied + 1
-        if slope == _0:
-            continue
-        b_total += slope * slope
-        b, b_far = ftrl_step(b, slope, b_total, b_far, bias_rate, bias_more, bias_l1)
-        for p in range(first, last):
-            j, gradient = indices[p], slope * values[p]
-            total = sums[j] + gradient * gradient
-            sums[j] = total
-            weight[j], far[j] = ftrl_step(weight[j], gradient, total, far[j], rate, more, l1)
+                move_one(rule, weight, sums, far, j, slope * values[p], weight[j], own)
     bias[0] += b - began
     bias_sums[0] += b_total - b_total_began
     bias_far[0] = b_far

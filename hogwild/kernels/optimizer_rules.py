@@ -47,7 +47,7 @@ def ftrl_numbers(optimizer: torch.optim.Optimizer, param: torch.Tensor | None, f
 
 
 def step_numbers(
-    optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor], factor: float
+    optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor | None], factor: float
 ) -> list[tuple[np.float32, ...]]:
     """Return the `numbers` of kernels/steps.py of each parameter, its rate times `factor`."""
     if rule_of(optimizer) == FTRL:

@@ -53,9 +53,21 @@ def step(rule, old, gradient, total, far, numbers):  # type: ignore[no-untyped-d
 
 
 @inlined
-def move(rule, param, sums, far, row, k, gradient, old, numbers):  # type: ignore[no-untyped-def]
-    """Update param[row, k], which was `old`. A sum is read once (the race in `linear.py`); what a rule does not have is
+def move_one(rule, param, sums, far, j, gradient, old, numbers):  # type: ignore[no-untyped-def]
+    """Update param[j], which was `old`. A sum is read once (the race in `linear.py`); what a rule does not have is
     neither read nor written."""
+    total = sums[j] if len(rule) != SGD else _0
+    z = far[j] if len(rule) == FTRL else _0
+    param[j], total, z = step(rule, old, gradient, total, z, numbers)
+    if len(rule) != SGD:
+        sums[j] = total
+    if len(rule) == FTRL:
+        far[j] = z
+
+
+@inlined
+def move(rule, param, sums, far, row, k, gradient, old, numbers):  # type: ignore[no-untyped-def]
+    """Update param[row, k] likewise."""
     total = sums[row, k] if len(rule) != SGD else _0
     z = far[row, k] if len(rule) == FTRL else _0
     param[row, k], total, z = step(rule, old, gradient, total, z, numbers)

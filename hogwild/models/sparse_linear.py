@@ -17,8 +17,6 @@ from hogwild.kernels.optimizer_rules import (
     FTRL,
     MOST,
     RULES,
-    Numbers,
-    ftrl_numbers,
     parameter_view,
     rule_of,
     step_numbers,
@@ -276,33 +274,21 @@ class LinearUpdate(RowsUpdate):
                 local_sums = my_sums if self._rule == ADAGRAD else none
             work = np.zeros((5, classes), np.float32)
             self._views: tuple[np.ndarray, ...] = (weight, sums, slot, local, local_sums, bias, bias_sums, work)
-        elif self._rule == ADAGRAD:
-            work = np.zeros((2, int(linear.BLOCK)), np.float32)
-            self._views = (*map(np.ravel, (weight, sums, mine, my_sums)), bias, bias_sums, work)
-        elif self._rule == FTRL:
-            far, bias_far = (sums_of(optimizer, param, "z") for param in (model.weight, model.bias))
-            self._views = (*map(np.ravel, (weight, sums, far)), bias, bias_sums, bias_far)
-        else:
-            self._views = (*map(np.ravel, (weight, mine)), bias)
+            return
+        far, bias_far = (sums_of(optimizer, param, "z") for param in (model.weight, model.bias))
+        work = np.zeros((2, int(linear.BLOCK)), np.float32)
+        flat = [array.reshape(-1) for array in (weight, sums, far, bias, bias_sums, bias_far, mine, my_sums)]
+        self._views = (*flat, work)
 
     def run(self, chunk: Chunk) -> Tally:
         """Update sample by sample; each sees the updates of those before it."""
         from hogwild.kernels import linear
 
-        params = self._weight, self._bias
-        if self._rule == FTRL:
-            both = [ftrl_numbers(self._optimizer, param, chunk.rate) for param in params]
-            loss, applied = linear.ftrl(chunk.rows, *self._data, self._kind, *self._views, *both[0], *both[1])
-            return Tally(loss, applied, len(chunk.rows) - applied)
-        own, bias = (Numbers.of(self._optimizer, param, chunk.rate) for param in params)
-        numbers = (own.rate, own.decay, own.eps, bias.rate, bias.decay, bias.eps)
+        numbers, rule = step_numbers(self._optimizer, (self._weight, self._bias), chunk.rate), RULES[self._rule]
         if self._kind == SOFTMAX:
-            loss, applied = linear.softmax(chunk.rows, *self._data, *self._views, RULES[self._rule], *numbers)
-        elif self._rule == ADAGRAD:
-            loss, applied = linear.adagrad(chunk.rows, *self._data, self._kind, *self._views, *numbers)
+            loss, applied = linear.softmax(chunk.rows, *self._data, *self._views, rule, *numbers[0], *numbers[1])
         else:
-            rates = (own.rate, own.decay, bias.rate, bias.decay)
-            loss, applied = linear.sgd(chunk.rows, *self._data, self._kind, *self._views, *rates)
+            loss, applied = linear.train(chunk.rows, *self._data, self._kind, *self._views, rule, *numbers)
         return Tally(loss, applied, len(chunk.rows) - applied)
 
 

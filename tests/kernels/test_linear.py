@@ -310,7 +310,7 @@ def loss_of(model: SparseLinear, arrays: dict[str, np.ndarray]) -> float:
 
 def test_adagrads_step_is_bounded_by_its_rate_whatever_becomes_of_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels as plain Python, their sums reverted between the write and whatever would read them next."""
-    for name in ("output", "loss_and_slope", "adagrad_step", "is_finite"):
+    for name in ("output", "loss_and_slope", "adagrad_step", "is_finite", "move_one"):
         monkeypatch.setattr(linear, name, getattr(linear, name).py_func)
     monkeypatch.setattr(linear, "ask_ahead", lambda *row: None)  # has no plain form: nothing is computed
     arrays = with_target(sparse_rows(), "logistic, signs")
@@ -320,9 +320,10 @@ def test_adagrads_step_is_bounded_by_its_rate_whatever_becomes_of_the_sums(monke
     for row in range(12):
         weight, bias = np.zeros(FEATURES, np.float32), np.zeros(1, np.float32)
         sums = reverted(FEATURES)
-        linear.adagrad.py_func(
-            np.array([row]), *data, arrays["target"], none_weighted, 0, weight, sums, weight, sums, bias,
-            reverted(1), np.zeros((2, int(linear.BLOCK)), np.float32), rate, none, eps, rate, none, eps,
+        linear.train.py_func(
+            np.array([row]), *data, arrays["target"], none_weighted, 0, weight, sums, weight, bias, reverted(1),
+            np.zeros(1), weight, sums, np.zeros((2, int(linear.BLOCK)), np.float32), (0, 0),
+            (rate, none, eps), (rate, none, eps),
         )  # fmt: skip
         assert 0 < np.abs(weight).max(initial=np.abs(bias[0])) <= rate * 1.0001
         wide, wide_bias = np.zeros((FEATURES, 3), np.float32), np.zeros(3, np.float32)
