@@ -217,7 +217,7 @@ def test_a_run_without_a_checkpoint_and_one_without_its_links_say_what_is_there(
     assert status == 3 and checkpoint_name(UPDATES) in err
     shutil.rmtree(folder / checkpoint_name(UPDATES))
     status, _, err = export(run)
-    assert status == 3 and "the job ended before its first one" in err
+    assert status == 3 and "the job ended before it" in err
 
 
 def test_a_checkpoint_far_from_its_run_is_named_after_no_job(run: Path, export: Callable[..., Any]) -> None:

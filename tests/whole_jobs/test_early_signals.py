@@ -225,7 +225,7 @@ def test_a_signal_while_the_command_line_itself_is_imported_is_no_traceback(
         (("check",), "pydantic"),
         (("show",), "pydantic"),
         (("schema",), "pydantic"),
-        (("list", "models"), "hogwild.models"),
+        (("list", "models"), "hogwild.cli.catalog"),
         (("list", "configs"), "hogwild.config"),
         (("check", "--deep"), "hogwild.cli.deep_check"),
         (("train", "--dry-run"), WORKERS),
