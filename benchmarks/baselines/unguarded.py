@@ -50,7 +50,7 @@ class Both:
             parts.optimizer,
             procs=1,
             state=job.optimizer.state,
-            memory_format=parts.memory_format,
+            memory_format=parts.found.memory_format,
         )
         regions, worker_spec = share_data(job, parts, shared.uses_channels_last, 1)
         self._board = Scoreboard.allocate(1)
