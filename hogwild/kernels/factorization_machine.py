@@ -49,7 +49,7 @@ def factorization_machine(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Train on rows `rows` (n,) of the data by `rule` (`steps.py`); return (loss, rows applied). weights (N,) of the
     rows, or (0,): 1 each. weight (F, 1), factors (F, K), bias (1,), each followed by its sums and its z, which have its
-    shape where the rule has them. With H hot features (0 with FTRL, for the reason in `linear.ftrl`): slot (F,), mine
+    shape where the rule has them. With H hot features (0 with FTRL, for the reason in `linear.train`): slot (F,), mine
     (F, 1), NaN for features that are not hot, and local (H, K). `work` (K,); own, others, of_bias: the numbers of the
     three parameters."""
     loss, applied = 0.0, 0
