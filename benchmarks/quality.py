@@ -26,7 +26,7 @@ from hogwild.config.load import load_job
 from hogwild.job.build import build
 from hogwild.metrics.catalog import known
 from hogwild.storage.run_directory import LIBRARY
-from workers.processes.warm import KEPT
+from workers.processes.fork_server import SERVER
 from workers.request import Request
 from workers.run import run
 
@@ -75,7 +75,6 @@ class Case:
         file = ROOT / "configs" / f"{self.config}.yaml"
         given = (*self.settings, f"train.procs={procs}", "train.threads=1", f"seed={seed}", "log.every_s=0.1", *more)
         job = load_job(file, given)
-        KEPT.wait()
         result = run(
             Request(
                 job=job,
@@ -88,7 +87,6 @@ class Case:
             )
         )
         result.shared.release()
-        KEPT.keep()
         if result.error is not None:
             raise result.error
         return result.summary
@@ -118,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if case.name in only:
             with tempfile.TemporaryDirectory() as folder:
                 results.update(SUITE, case.rows(Path(folder)), described, is_quiet=True)
-    KEPT.close()
+    SERVER.close()
 
 
 if __name__ == "__main__":

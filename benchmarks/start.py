@@ -35,7 +35,6 @@ TWO_CALLS = """
 import json, sys, time
 import torch, hogwild
 from hogwild.data import Digits
-from workers.processes.warm import KEPT
 
 first_updates = []
 for number in range(2):
@@ -44,7 +43,6 @@ for number in range(2):
     loss, folder = torch.nn.CrossEntropyLoss(), f"{sys.argv[1]}/{number}"
     result = hogwild.train(model, Digits("train"), loss, optimizer, procs=2, epochs=3, batch_size=16, run_dir=folder)
     first_updates.append(json.load(open(folder + "/summary.json"))["startup_s"])
-    KEPT.wait()
 print(first_updates[1])
 """
 

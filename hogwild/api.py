@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from hogwild.config.schema import Split
 from hogwild.data.pair_tables import as_data
-from hogwild.errors import BuildError, HogwildError, ModelError, UsageError
+from hogwild.errors import BuildError, ModelError, UsageError
 from hogwild.keywords import UNSET, Keywords, job_of, objects_of, own_functions, signature_of
 from hogwild.monitoring.callbacks import Callbacks
 from hogwild.storage.run_directory import LIBRARY, require_current_folder
@@ -58,10 +58,10 @@ def train(
     called with a `hogwild.monitoring.callbacks.JobEvent`, in order, by one thread, while training goes on. An exception
     in one stops the job with a checkpoint, and is raised here as UserCodeError.
 
-    After a call, as many new processes wait a minute for the next one, which then starts without importing torch;
-    `hogwild.close()` ends them. Call it from the main thread; `if __name__ == "__main__"` is not needed. Raises
-    HogwildError, with the messages of the command line, if the job cannot start or fails. Returns if the job was
-    stopped by Ctrl-C, `max_time_s` or a callback.
+    The first call starts one more process, the fork server: it imports torch once, for the processes of this call and
+    of all later ones. `hogwild.close()` ends it. Call it from the main thread; `if __name__ == "__main__"` is not
+    needed. Raises HogwildError, with the messages of the command line, if the job cannot start or fails. Returns if the
+    job was stopped by Ctrl-C, `max_time_s` or a callback.
     """
     began_s = time.monotonic()
     require_current_folder()
@@ -94,7 +94,6 @@ def train(
     from hogwild.job.packed_data import names_of, packs
     from hogwild.job.parameter_groups import freeze_parameters
     from hogwild.job.parts import Functions, Parts
-    from workers.processes.warm import KEPT
     from workers.request import Request
     from workers.run import run
 
@@ -132,16 +131,12 @@ def train(
                     callbacks=told,
                 )
             )
-    except HogwildError:
-        KEPT.keep()  # for the next try
-        raise
     finally:
         for module, was_training in modes:
             module.training = was_training
         for parameter, was_trained in trained:
             parameter.requires_grad_(was_trained)
     result.shared.release()
-    KEPT.keep()
     if (error := result.error or told.error) is not None:
         raise error
     names = {field.name for field in fields(TrainResult)}
@@ -154,11 +149,10 @@ train.__signature__ = signature_of(train)  # type: ignore[attr-defined]
 
 
 def close() -> None:
-    """End the processes that wait for the next call of `train`, now rather than a minute after the last call or at the
-    end of this process."""
-    from workers.processes.warm import KEPT
+    """End the process from which those of `train` are forked, now rather than at the end of this process."""
+    from workers.processes.fork_server import SERVER
 
-    KEPT.close()
+    SERVER.close()
 
 
 def load(

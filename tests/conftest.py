@@ -108,8 +108,8 @@ def no_warm_process() -> Iterator[None]:
     """What waits for a test's next `hogwild.train` ends with the test, and so does multiprocessing's tracker."""
     was_known = host.is_tracker_known()
     yield
-    if (warm := sys.modules.get("workers.processes.warm")) is not None:
-        warm.KEPT.close()
+    if (module := sys.modules.get("workers.processes.fork_server")) is not None:
+        module.SERVER.close()
         if host.is_tracker_known() and not was_known:
             host.stop_resource_tracker()
 

@@ -176,7 +176,7 @@ ASKS_WORKERS = {
     ("hogwild/cli/predict.py", "workers.loading.predicting"),
     ("hogwild/api.py", "workers.run"),
     ("hogwild/api.py", "workers.request"),
-    ("hogwild/api.py", "workers.processes.warm"),
+    ("hogwild/api.py", "workers.processes.fork_server"),
 }
 
 
@@ -335,8 +335,8 @@ HOMES: dict[str, tuple[Callable[[Source], Iterator[int]], tuple[str, ...]]] = {
     "psutil": (uses_module("psutil"), HOST),
     "fcntl": (uses_module("fcntl"), HOST),
     "resource": (uses_module("resource"), HOST),
-    "Process(": (calls("Process"), ("workers/processes/handle.py",)),
-    "os.fork": (uses_attribute("os.fork*"), ()),
+    "Process(": (calls("Process"), ("workers/processes/handle.py", "workers/processes/fork_server.py")),
+    "os.fork": (uses_attribute("os.fork*"), ("workers/processes/fork_server.py",)),
     "numba": (uses_module("numba"), ("hogwild/kernels/*.py",)),
     "fastapi": (
         uses_module("fastapi"),

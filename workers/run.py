@@ -1,11 +1,12 @@
 """One job from its description to its summary. The command line and `hogwild.train` both come through here.
 
-    plan -> run directory -> workers that start early -> torch -> execution.py: objects, memory, supervisor, records
+    plan -> torch -> fork server -> run directory -> execution.py: objects, memory, supervisor, records
 
-Imports no torch, so that the first workers can import it at the same time.
+Imports no torch itself: the fork server is forked as soon as it is imported, and before anything else is there.
 """
 
 import gc
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -24,9 +25,8 @@ from hogwild.models import has_kernels
 from hogwild.monitoring.profile_report import Window
 from hogwild.planning.cpu_plan import Plan, plan_here
 from workers.child.entry import without_collecting
+from workers.processes.fork_server import SERVER, may_fork
 from workers.processes.group import ProcessGroup
-from workers.processes.roles import is_patient
-from workers.processes.warm import KEPT
 from workers.request import COMMAND_LINE, Request
 from workers.session.startup import StartUp
 from workers.warning_reports import hearing_warnings
@@ -54,13 +54,9 @@ def run_job(
     if launch is not None and not dry_run:
         run_dir, resume = launch.run_of(run_dir, resume)
     with _begun(job, run_dir, resume, is_real=not dry_run, progress=progress) as (planned, group, startup):
-        with without_collecting():
-            from hogwild.job.build import build
-            from workers import execution
+        from hogwild.job.build import build
+        from workers import execution
 
-            gc.freeze()  # torch's objects; the next collection would take as long as everything that follows
-        if not is_patient(job):
-            group.start_others()
         host.raise_noted()
         request = Request(
             job=job,
@@ -81,7 +77,7 @@ def run_job(
 
 
 def run(request: Request) -> "Result":
-    """Run a job for the library: train. `KEPT.keep` then starts processes that wait for the next one."""
+    """Run a job for the library: train. The fork server stays for the next call."""
     if request.job.cluster.engine != "none":
         raise UsageError(
             "cluster.engine: only the command line trains on several nodes, from a job file (docs/cluster.md)",
@@ -92,7 +88,6 @@ def run(request: Request) -> "Result":
     with begun as (planned, group, startup):
         from workers import execution
 
-        KEPT.note(planned, has_kernels=group.has_kernels)
         return execution.run(request, _with_all_cores(planned), group, startup)
 
 
@@ -113,24 +108,64 @@ def _begun(
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
     planned = replace(planned, procs_max=job.train.procs_max or 0)
     startup = StartUp(job, planned.procs, progress=progress, caller=caller)
-    with ProcessGroup(job.supervise) as group, startup, hearing_warnings(partial(group.warn, is_seen=True)):
-        if is_real:
-            startup.open_run(run_dir, resume)
-            loaders = loaders_for(job, planned.procs) if surely_streams(job) else 0
-            group.stacks.rundir = startup.rundir
-            communicators = int(job.cluster.engine != "none")
-            group.has_kernels = has_kernels(job.model.class_path) and job.train.update != "autograd"
-            is_importing = "torch" not in sys.modules
-            group.start(
-                planned,
-                host.usable_cores().usable,
-                loaders,
-                communicators,
-                is_importing=is_importing,
-                is_patient=is_patient(job),
-            )
-        startup.start()
-        yield planned, group, startup
+    kernels = has_kernels(job.model.class_path) and job.train.update != "autograd"
+    is_forked = is_real and planned.procs > 0 and may_fork(job.train.device)
+    is_command = caller == COMMAND_LINE
+    try:
+        with ProcessGroup(job.supervise) as group, startup:
+            if is_real:
+                startup.open_run(run_dir, resume)
+            if is_command:
+                startup.announce()
+                _import_all(planned if is_forked else None, kernels)
+            elif is_forked:
+                SERVER.start(planned.environment, has_kernels=kernels)
+            with hearing_warnings(partial(group.warn, is_seen=True)):
+                if is_real:
+                    loaders = loaders_for(job, planned.procs) if surely_streams(job) else 0
+                    group.stacks.rundir, group.has_kernels = startup.rundir, kernels
+                    communicators = int(job.cluster.engine != "none")
+                    group.start(planned, host.usable_cores().usable, loaders, communicators, is_forked=is_forked)
+                startup.start()
+                yield planned, group, startup
+    finally:
+        if is_command:
+            SERVER.close()
+
+
+def _import_all(planned: Plan | None, has_kernels: bool) -> None:
+    """Import torch and what workers import; with a plan, fork the fork server as soon as that is done. It holds nothing
+    of the run directory that is open here (`host.let_go`)."""
+    with _limited_pools(planned), without_collecting():
+        for module in ("workers.child.dispatch", "workers.execution"):
+            importlib.import_module(module)
+        host.raise_noted()
+        gc.freeze()  # torch's objects; the next collection would take as long as everything that follows
+        if planned is not None:
+            SERVER.fork(has_kernels=has_kernels)
+
+
+@contextmanager
+def _limited_pools(planned: Plan | None) -> Iterator[None]:
+    """Let libraries be loaded with the workers' numbers of threads, which the fork server then has, and numpy's
+    OpenBLAS with one, so that it starts none: this process can be forked. Afterwards it has as many as ever."""
+    if planned is None or "torch" in sys.modules:
+        yield
+        return
+    set_ones = planned.environment | {"OPENBLAS_NUM_THREADS": "1"}
+    before = {name: os.environ.get(name) for name in set_ones}
+    os.environ.update(set_ones)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+    from hogwild.host.thread_pools import set_threads
+
+    set_threads(len(host.affinity()))
 
 
 def _with_all_cores(planned: Plan) -> Plan:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hogwild.host.resource_tracker import *  # noqa: F403
     from hogwild.host.signals import *  # noqa: F403
     from hogwild.host.sockets import *  # noqa: F403
+    from hogwild.host.surroundings import *  # noqa: F403
     from hogwild.host.topology import *  # noqa: F403
 
 from hogwild.errors import UsageError
@@ -25,6 +26,7 @@ _MODULES = (
     "cgroups",
     "kernel_stacks",
     "processes",
+    "surroundings",
 )  # the light ones first
 
 

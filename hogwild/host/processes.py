@@ -108,6 +108,11 @@ def command_line(pid: int) -> str:
     return ""
 
 
+def process_name(pid: int) -> str:
+    """As `ps -o comm` shows it, 15 characters at most: forks of one process name themselves. "": gone."""
+    return read_if_known(PROC / str(pid) / "comm") or ""
+
+
 def cpu_s(pid: int) -> float | None:
     """Processor time of all its threads, in user code and in the kernel, to 10 ms. None: gone."""
     with contextlib.suppress(psutil.NoSuchProcess):

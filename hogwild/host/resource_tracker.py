@@ -49,7 +49,7 @@ def stop_resource_tracker(timeout_s: float = 2.0) -> bool:
         tracker._lock.release()
     if pipe is not None:
         os.close(pipe)
-    return _kill_and_reap(pid, timeout_s)
+    return kill_and_reap(pid, timeout_s)
 
 
 def _is_live_child(pid: int) -> bool:
@@ -60,7 +60,7 @@ def _is_live_child(pid: int) -> bool:
         return False
 
 
-def _kill_and_reap(pid: int, timeout_s: float) -> bool:
+def kill_and_reap(pid: int, timeout_s: float) -> bool:
     """Kill and reap a direct child; return True when it is gone."""
     if _is_live_child(pid):
         pidfd = os.pidfd_open(pid)

@@ -30,6 +30,15 @@ def limit_pools(threads: int) -> list[str]:
     return [f"{_describe(pool)}: {pool['num_threads']} threads" for pool in larger]
 
 
+def set_threads(threads: int) -> None:
+    """Let torch, and every pool loaded so far, use so many threads."""
+    import torch
+
+    torch.set_num_threads(threads)
+    for pool in ThreadpoolController().lib_controllers:
+        pool.set_num_threads(threads)
+
+
 @contextlib.contextmanager
 def limited_pools(threads: int) -> Iterator[list[str]]:
     """Do the same for a while; afterwards these pools have as many threads as before."""

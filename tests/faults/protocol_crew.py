@@ -7,7 +7,6 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -77,8 +76,7 @@ class Nursery:
             os.close(end)
         self._lifeline = ()
 
-    def _launch(self, start: Any) -> tuple[Forked, int]:
-        start = replace(start, **{name: getattr(start, name).descriptor for name in (*KEPT, "words")})
+    def _launch(self, start: Start, *, is_forked: bool) -> tuple[Forked, int]:
         pid = os.fork()
         if not pid:
             self._live(start)

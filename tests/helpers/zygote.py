@@ -1,13 +1,14 @@
-"""A process that has imported torch and hogwild, and forks the supervisors and workers of the jobs that tests start.
+"""A process that has imported torch and hogwild, and forks the commands that tests start.
 
     test       ── argv, environment, descriptors, … ──► zygote       ── fork ──► `python run.py …`, a supervisor
-    supervisor ── argv, environment, descriptors, … ──► a fork of it ── fork twice ──► a worker, the supervisor's child
+    supervisor ── argv, environment, descriptors, … ──► a fork of it ── fork twice ──► a command, the supervisor's child
 
 Importing torch takes two seconds of processor time, and the suite starts hundreds of jobs. The zygote has no threads,
-has computed nothing and opened nothing, so a fork of it is what a fresh interpreter is after its imports. A worker, or
-a child that a command starts (`check --deep`, a trial of `plan --measure`), goes through its own first lines as ever.
-It must be the child of the process that asked, which waits for it: the process in between ends at once, and an orphan's
-next parent is the nearest subreaper above it (prctl(2)).
+has computed nothing and opened nothing, so a fork of it is what a fresh interpreter is after its imports. Workers are
+forked by the job's own fork server, as everywhere (`workers/processes/fork_server.py`). A child that a command starts
+(`check --deep`, a trial of `plan --measure`, the fork server of `hogwild.train`) must be the child of the process that
+asked, which waits for it: the process in between ends at once, and an orphan's next parent is the nearest subreaper
+above it (prctl(2)).
 
 Tests of the start itself (imports, signals in between, variables that a runtime reads when it is loaded) start real
 interpreters (`OF_THE_START`, `can_become`), and so does `make stress`, everywhere.
@@ -21,7 +22,6 @@ import ctypes
 import fcntl
 import gc
 import json
-import multiprocessing.util
 import os
 import resource
 import runpy
@@ -45,7 +45,8 @@ LONGEST = 1 << 20  # bytes of a request
 MOST_DESCRIPTORS = 64
 PR_SET_CHILD_SUBREAPER = 36
 NO_MARK = "-" * 32
-OURS = {("-P", "-c")}  # how `check --deep`, `doctor`, `chaos` and trials start their child
+FORK_SERVER = "workers.processes.fork_server"
+OURS = {("-P", "-c")}  # how `check --deep`, `doctor`, `chaos`, trials and fork servers are started
 
 
 class Forked:
@@ -278,23 +279,17 @@ def own() -> Zygote:
 
 
 def fork_children() -> None:
-    """Fork, from now on, what this process would start as a fresh interpreter, where that is the same: children of
-    multiprocessing, and of subprocess the commands in OURS."""
-    spawn, fork_exec = multiprocessing.util.spawnv_passfds, subprocess._fork_exec  # type: ignore[attr-defined]
-
-    def fork_or_spawn(path: bytes, args: Sequence[Any], descriptors: Sequence[int]) -> int:
-        argv = [os.fsdecode(argument) for argument in args][1:]
-        is_worker = argv[0] == "-c" and argv[-1] == "--multiprocessing-fork"  # the other one is the resource tracker
-        if is_worker and can_become(os.environ):
-            return own().child(argv, {int(one): int(one) for one in descriptors})
-        pid: int = spawn(path, args, descriptors)
-        return pid
+    """Fork, from now on, the commands in OURS, which subprocess would start as fresh interpreters, where that is the
+    same."""
+    fork_exec = subprocess._fork_exec  # type: ignore[attr-defined]
 
     def fork_or_exec(args: Sequence[Any], *rest: Any) -> int:
         _, close_fds, keep, cwd, env, p2cread, _, _, c2pwrite, _, errwrite, _, errpipe, _, new_session, *special = rest
         program, *argv = [os.fsdecode(argument) for argument in args]
         environment = {**os.environ} if env is None else dict(os.fsdecode(one).split("=", 1) for one in env)
         is_plain = close_fds and special[:-1] == [-1, None, None, None, -1, None]  # group, users, umask, preexec_fn
+        if FORK_SERVER in " ".join(argv[:3]):  # what it forks sets its threads itself
+            environment = {name: value for name, value in environment.items() if not name.endswith("_NUM_THREADS")}
         is_ours = program == sys.executable and (tuple(argv[:2]) in OURS or argv[:1] == [str(HOME / "run.py")])
         if not (is_plain and is_ours and can_become(environment)):
             return int(fork_exec(args, *rest))
@@ -302,7 +297,6 @@ def fork_children() -> None:
         passed = {one: one for one in keep if one != errpipe}
         return own().child(argv, standard | passed, environment, cwd or ".", new_session)
 
-    multiprocessing.util.spawnv_passfds = fork_or_spawn
     subprocess._fork_exec = fork_or_exec  # type: ignore[attr-defined]
 
 
@@ -376,10 +370,7 @@ def _become(request: Mapping[str, Any], descriptors: Mapping[int, int]) -> None:
     np.random.seed()  # torch's generator begins the same in every process, numpy's does not
     status = 1
     try:
-        if "--multiprocessing-fork" in request["argv"]:
-            _limit_threads_as_told()
-        else:
-            _fork_children_too()
+        _fork_children_too()
         _run(request["argv"])
         status = 0
     except SystemExit as error:
@@ -447,24 +438,6 @@ def _take_signals(ignored: Sequence[int], blocked: Sequence[int]) -> None:
         is_ignored = number in ignored or number in (signal.SIGPIPE, signal.SIGXFSZ)
         signal.signal(number, signal.SIG_IGN if is_ignored else as_usual)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-
-def _limit_threads_as_told() -> None:
-    """Make a worker's entry set the number of threads that a runtime reads when it is loaded: it is loaded already."""
-    import torch
-
-    from workers.child import entry
-    from workers.messages import Start
-
-    enter = entry.main
-
-    def main(start: Start) -> None:
-        told = dict(start.environment).get("OMP_NUM_THREADS")
-        if told is not None:
-            torch.set_num_threads(int(told))
-        enter(start)
-
-    entry.main = main
 
 
 def _fork_children_too() -> None:

@@ -435,17 +435,6 @@ def test_a_worker_starts_deaf_then_ignores_ctrl_c_writes_its_stack_and_leaves_on
             process.kill()
 
 
-@pytest.mark.processes
-def test_starting_a_child_does_not_unblock_signals_behind_our_back() -> None:
-    host.stop_resource_tracker(DEADLINE_S)
-    with host.blocked_signals():
-        assert set(host.CHILD_SIGNALS) <= signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        resource_tracker.ensure_running()  # what Process.start() does
-        assert set(host.CHILD_SIGNALS) <= signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    assert not set(host.CHILD_SIGNALS) & signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    assert host.stop_resource_tracker(DEADLINE_S)
-
-
 # --- the resource tracker
 
 

@@ -20,8 +20,7 @@ from torch import nn
 
 from hogwild.errors import UsageError
 from hogwild.estimator import Classifier, Recommender, Regressor
-from tests.helpers.jobs import read_events
-from workers.processes.warm import KEPT
+from workers.processes.fork_server import SERVER
 
 # scikit-learn's name of a check -> why it cannot pass. At most five.
 EXPECTED: dict[str, str] = {}
@@ -45,30 +44,22 @@ def test_parameters_are_those_of_the_constructor(made: Any) -> None:
 
 
 BLOBS = make_blobs(240, 6, centers=3, cluster_std=2.0, random_state=0)
-FITS: list[tuple[list[int], list[int]]] = []  # of Noting: processes that waited before, and workers
-
-
-class Workers:
-    """Notes which processes have trained."""
-
-    def on_end(self, event: Any) -> None:
-        FITS[-1][1].extend(one["pid"] for one in read_events(event.run_dir, "spawn"))
+SERVERS: list[int | None] = []  # of Noting: the fork server after each fit
 
 
 class Noting(Classifier):
     def fit(self, X: Any, y: Any) -> "Noting":
-        KEPT.wait()
-        FITS.append((KEPT.pids, []))
-        return super().fit(X, y)
+        super().fit(X, y)
+        SERVERS.append(SERVER.pid)
+        return self
 
 
-def test_a_grid_search_takes_processes_that_wait() -> None:
-    FITS.clear()
-    made = Noting(epochs=5, procs=1, random_state=0, settings={"callbacks": [Workers()]})
+def test_a_grid_search_forks_all_its_workers_from_one_server() -> None:
+    SERVERS.clear()
+    made = Noting(epochs=5, procs=1, random_state=0)
     found = GridSearchCV(made, {"lr": [1e-6, 0.01]}, cv=2).fit(*BLOBS)
     assert found.best_params_ == {"lr": 0.01} and found.best_score_ > 0.9
-    assert len(FITS) == 5
-    assert all(waited and workers == waited for waited, workers in FITS[1:])
+    assert len(SERVERS) == 5 and None not in SERVERS and len({*SERVERS}) == 1
 
 
 def test_a_fit_can_be_repeated_and_leaves_nothing_but_the_model(

@@ -194,18 +194,6 @@ def test_the_first_tick_starts_everybody_and_the_next_nobody() -> None:
     assert stage.run(1.0) == []
 
 
-def test_some_may_start_for_the_first_time_and_all_again() -> None:
-    roster = Roster(Role.WORKER, limits_of(Role.WORKER, Supervise()), 3)
-    assert roster.tick(0.0, {}, Moment(first=1)) == [Spawn(0, 1)]
-    assert roster.tick(0.0, {}, Moment(first=1)) == []
-    roster.exited(0, 0.0, Death("killed"))
-    assert roster.tick(100.0, {}, Moment(first=1)) == [Spawn(0, 2)]
-    assert roster.tick(100.0, {}, Moment(first=2)) == [Spawn(1, 1)]
-    roster.exited(1, 100.0, Death("killed"))
-    assert roster.tick(200.0, {}, Moment(first=1)) == [Spawn(1, 2)], "it has started once"
-    assert roster.tick(200.0, {}) == [Spawn(2, 1)]
-
-
 def test_only_workers_that_look_at_the_control_row_are_waited_for_in_a_pause() -> None:
     stage = Stage(procs=4).starting()
     for worker in (1, 2, 3):

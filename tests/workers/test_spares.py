@@ -35,17 +35,9 @@ START_LIMIT_S = 10  # as long as the job with a worker that is stopped while it 
 def group() -> Iterator[ProcessGroup]:
     """Whoever is in it is gone after the test, however that ends."""
     with ProcessGroup(Supervise()) as group:
-        group.start(plan_here(1, 1, pin=False), 1)
+        group.start(plan_here(1, 1, pin=False), 1, is_forked=False)
+        group.start_spares()
         yield group
-
-
-@pytest.mark.parametrize(("is_importing", "at_once"), [(True, 1), (False, 2)])
-def test_while_the_parent_imports_torch_one_core_is_left_to_it(is_importing: bool, at_once: int) -> None:
-    with ProcessGroup(Supervise()) as group:
-        group.start(plan_here(2, 1, pin=False), 2, is_importing=is_importing)
-        assert len(group.pool) == group.at_once == at_once
-        group.start_others()
-        assert len(group.pool) == 2
 
 
 def turn(group: ProcessGroup, now: float) -> list[int]:

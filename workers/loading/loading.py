@@ -140,6 +140,7 @@ class Loading:
         if rows.by_threads:
             return self._read_by_threads(rows, fraction, channels_last=channels_last, began_s=began_s)
         columns = rows.columns()
+        self._group.start_spares()
         can_be_shared = len(self._group.pool) > 0
         pace_s = 0.0  # seconds per row
 
@@ -155,7 +156,6 @@ class Loading:
                 self._group.diary.event("data-read", **self._noted(rows, seconds, "this process", readers=0))
             return divided(columns, fraction, self._seed)
         sections = Sections.allocate(rows, fraction, self._seed, channels_last=channels_last)
-        self._group.start_others()
         shared = _Shared.of(rows, sections, done, pace_s, self._group)
         content = self._content(shared.recipe, shared.readers.count)
         if content is not None:

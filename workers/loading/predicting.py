@@ -11,6 +11,7 @@
 
 The model's tensors are mapped from one copy in memory. At most `slots` blocks wait, so memory and disk stay bounded."""
 
+import contextlib
 import heapq
 import os
 import time
@@ -33,6 +34,7 @@ from hogwild.shared_memory.region import Region
 from workers.child.recipes import CUT_WORDS, PartsRecipe
 from workers.loading.loaders import LoaderLoss, Loaders
 from workers.messages import Report
+from workers.processes.fork_server import SERVER, may_fork
 from workers.processes.group import ProcessGroup
 from workers.processes.handle import POLL_MS
 from workers.processes.roles import Role, Supervision, limits_of
@@ -157,10 +159,14 @@ def predicted_parts(
     on processes that were replaced. Main thread only. Raises RunError if a block ends too many of them, and what a
     block raises."""
     host.require_main_thread()
-    planned = plan_here(procs, 1)
-    with ProcessGroup(supervise) as group:
+    planned, is_forked = plan_here(procs, 1), may_fork("auto")
+    with contextlib.ExitStack() as stack:
+        if is_forked:
+            SERVER.start(planned.environment, has_kernels=False)
+            stack.callback(SERVER.close)
+        group = stack.enter_context(ProcessGroup(supervise))
         group.tell(_Messages(say))
-        group.start(planned, procs)
+        group.start(planned, procs, is_forked=is_forked)
         table = Region.allocate("blocks", WAITING * procs * CUT_WORDS * 8)
         rows = table.array("i8", (WAITING * procs, CUT_WORDS))
         limits = limits_of(Role.READER, supervise)

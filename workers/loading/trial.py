@@ -1,5 +1,5 @@
-"""The trial of a job's code (`hogwild/job/trial.py`) in a worker that started early, as the parent sees it: a crash or
-an endless loop of the user's code ends that process, not the job's.
+"""The trial of a job's code (`hogwild/job/trial.py`) in a process that waits for its set-up, as the parent sees it: a
+crash or an endless loop of the user's code ends that process, not the job's.
 
     parent                                        worker
     trial, written by torch.save ── socket ──►    "trying" ──► maps it, runs ──► "tried": findings in `answer`
@@ -50,6 +50,7 @@ class _End:
 def try_in_worker(group: ProcessGroup, trial: Trial) -> Findings | None:
     """Return the findings; None if the trial cannot run in another process. Each process that was replaced is told.
     Raises ModelError if the trial ends its process or does not end."""
+    group.start_spares()
     if not len(group.pool) or (content := _written(trial)) is None:
         return None
     say, start_s, wanted = group.diary.show_message, group.supervise.start_timeout_s, len(group.pool)
@@ -58,9 +59,7 @@ def try_in_worker(group: ProcessGroup, trial: Trial) -> Findings | None:
     for _ in range(group.supervise.max_item_attempts):
         if not (waiting := [*group.pool]):
             return None
-        # Loaders will be the first ones, and those that were not started at once still import torch.
-        early = [handle for handle in waiting[: group.at_once] if handle.reap() is None]
-        handle = (early or waiting)[-1]
+        handle = next((one for one in reversed(waiting) if one.reap() is None), waiting[-1])
         handle.send(TrialTask(), regions)
         end = _awaited(handle, start_s)
         if end.nbytes:

@@ -1,18 +1,16 @@
 """All child processes of one job. Whatever its role, a process has one life, and this file carries it out; the roster
 of its role (`roster.py`, pure) decides.
 
-    started ── imports torch ── SPARE ── task of a role ──► starts ── "ready" ──► works, beats
+    forked by the server ────── SPARE ── task of a role ──► starts ── "ready" ──► works, beats
                                   ▲                                                 │
                                   └──── a reader's task is over ────────────────────┤
          silent too long ──► its stacks ──► SIGKILL ──► reaped ──► what it held is free again ──► replaced, or given up
          dies by itself ─────────────────────────────────┘
          told to leave ──► finishes what it does ──► reaped                     (resize, the end of the job)
 
-A team (`team.py`) is the processes of one role. Its spares start early, before there is anything to train, as importing
-torch takes more than a second; later they are `supervise.spares`.
-
-Imports no torch. A spare writes no file and holds no more than a later process, so a job that is refused leaves nothing
-behind."""
+A team (`team.py`) is the processes of one role. Its spares start before there is anything to train: they read data and
+try the job's code; later they are `supervise.spares`. A spare writes no file and holds no more than a later process, so
+a job that is refused leaves nothing behind."""
 
 import math
 import os
@@ -25,13 +23,13 @@ from types import MappingProxyType
 from hogwild import host
 from hogwild.errors import Deadlocked, HogwildError, ModelError
 from hogwild.planning.cpu_plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, Plan
+from workers.processes.fork_server import SERVER
 from workers.processes.handle import REAP_S, Handle, reaped
 from workers.processes.roles import Role, Supervision
 from workers.processes.roster import UNDISTURBED, Abandon, Action, Kill, Leave, Moment, Spawn
 from workers.processes.setbacks import End
 from workers.processes.stacks import LOOK_MS, Blocked, Stacks
 from workers.processes.team import Diary, KeptEvents, Spares, Team, said_by
-from workers.processes.warm import KEPT
 from workers.warning_reports import MOST
 
 
@@ -48,7 +46,8 @@ class ProcessGroup:
         self.warnings: dict[str, str] = {}  # by their text; with their places
         self.has_kernels = False  # compiled kernels will probably train: processes load numba beforehand
         self._planned: Plan | None = None
-        self._loaders = self._communicators = self._first = self.at_once = 0
+        self._loaders = self._communicators = self._first = 0
+        self._is_forked, self._why_fresh = False, ""
         self._lifeline: tuple[int, ...] = ()
         self._undead: list[Handle] = []
         self._has_begun = False
@@ -95,35 +94,24 @@ class ProcessGroup:
     # ---- before training
 
     def start(
-        self,
-        planned: Plan,
-        cores: float,
-        loaders: int = 0,
-        communicators: int = 0,
-        *,
-        is_importing: bool = False,
-        is_patient: bool = False,
+        self, planned: Plan, cores: float, loaders: int = 0, communicators: int = 0, *, is_forked: bool = True
     ) -> None:
-        """Start as many workers of the plan as there are whole `cores`, as spares for now. Start `loaders` likewise:
-        the first update needs one of each. A cluster needs a communicator, too. While this process `is_importing`
-        torch, it has a core for itself, as all wait for it: then one fewer, only one for a job that `is_patient`, and
-        the others at `start_others`. A process that the machine refuses is started, or reported, later. Raises RunError
-        if the limit on open files is too low."""
+        """Begin a job of so many workers and loaders; a cluster has a communicator, too. `start_spares` starts the
+        first processes. `is_forked`: by the fork server, where it can. Raises RunError if the limit on open files is
+        too low."""
         if not planned.procs:
             return
-        self._has_begun, self._planned, self._loaders = True, planned, loaders
+        self._has_begun, self._planned, self._loaders, self._is_forked = True, planned, loaders, is_forked
         self._communicators = 2 * communicators  # with the spare that may replace it
         self.raise_file_limit(planned)  # first: a process inherits our limit when it starts
         with host.blocked_signals():
             self._lifeline = os.pipe()
         most = max(1, math.floor(cores))
         self._first = min(planned.procs, most) + min(loaders, most) + communicators
-        early = 1 if is_patient else max(1, min(self._first, most - 1))
-        self.at_once = early if is_importing else self._first
-        self.refill(self.at_once)
 
-    def start_others(self) -> None:
-        """Start the spares that were not to compete with the import of this process, if they are not there yet."""
+    def start_spares(self) -> None:
+        """Start one process for each worker and loader, at most one for each core, as spares for now, if they are not
+        there yet. One that the machine refuses is started, or reported, later."""
         if self._lifeline:
             self.refill(self._first)
 
@@ -131,8 +119,7 @@ class ProcessGroup:
         """Raise the limit on open files for the whole job; descriptors of running processes count once. Raises
         RunError."""
         processes = planned.rows + self._loaders + self._communicators + self.supervise.spares if planned.procs else 0
-        taken = min(len(KEPT.pids), processes - len(self))
-        held = len(self._lifeline) + FILES_PER_WORKER * (len(self) + max(0, taken))
+        held = len(self._lifeline) + FILES_PER_WORKER * len(self)
         needed = FILES + FILES_PER_WORKER * processes - held
         host.raise_file_limit(needed, needed + FILES_ON_THEIR_WAY * planned.rows)
 
@@ -271,8 +258,10 @@ class ProcessGroup:
 
     def _spawn_process(self) -> Handle:
         assert self._planned is not None
-        kept = KEPT.take(self._planned)
-        handle = kept or Handle.spawn(self._lifeline[0], self._planned, has_kernels=self.has_kernels)
+        handle = Handle.spawn(self._lifeline[0], self._planned, has_kernels=self.has_kernels, is_forked=self._is_forked)
+        if self._is_forked and SERVER.why not in ("", self._why_fresh):
+            self._why_fresh = SERVER.why
+            self.diary.event("fresh-interpreter", why=SERVER.why)
         handle.on_warning = self.warn
         return handle
 

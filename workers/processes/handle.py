@@ -4,10 +4,11 @@ The child inherits five descriptors under their own numbers (lease pipe, ack pip
 for its output before it has a log) and nothing else. The supervisor closes its copies of the child's ends as soon as
 the child exists, so that end-of-file works.
 
-Imports no torch: a worker may start before its parent has it."""
+A process is a fork of the fork server (`fork_server.py`), or else a fresh interpreter; from its first line
+(`entry.main`) on both are the same."""
 
 import contextlib
-import multiprocessing
+import multiprocessing.process
 import os
 import pickle
 import socket
@@ -28,6 +29,7 @@ from hogwild.planning.cpu_plan import Plan
 from hogwild.version import PACKAGE_ROOT
 from workers.child import entry
 from workers.messages import LOOK, Report, Start, Task, read_records, write_record
+from workers.processes.fork_server import DESCRIPTORS, SERVER, CannotServe, Forked
 from workers.processes.roles import Role
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ class _Inherited:
 class Handle:
     """A child process and our ends of its pipes. `close` releases them; call it only after `reap` returned a status."""
 
-    process: BaseProcess
+    process: BaseProcess | Forked
     pid: int
     pidfd: int
     lease_write: int
@@ -82,10 +84,10 @@ class Handle:
     killed_for: str = ""
 
     @classmethod
-    def spawn(cls, lifeline: int, planned: Plan, *, has_kernels: bool = False) -> "Handle":
+    def spawn(cls, lifeline: int, planned: Plan, *, has_kernels: bool = False, is_forked: bool = False) -> "Handle":
         """Start a process that waits for its set-up, which makes it a worker. `lifeline` is the read end of a pipe
-        whose write end only the supervisor has. `has_kernels`: load numba beforehand. Main thread only: a death signal
-        is tied to the thread that forked."""
+        whose write end only the supervisor has. `has_kernels`: load numba beforehand. `is_forked`: by the fork server,
+        where it can. Main thread only: a death signal is tied to the thread that forked."""
         if threading.current_thread() is not threading.main_thread():
             raise UsageError(
                 "workers must be started from the main thread; call hogwild.train there", code="usage/main-thread"
@@ -103,15 +105,15 @@ class Handle:
                 os.set_blocking(descriptor, False)
             start = Start(
                 parent_pid=os.getpid(),
-                lease_read=_Inherited(lease_read),  # type: ignore[arg-type]
-                ack_write=_Inherited(ack_write),  # type: ignore[arg-type]
-                channel=_Inherited(far_end.fileno()),  # type: ignore[arg-type]
-                lifeline=_Inherited(lifeline),  # type: ignore[arg-type]
-                words=_Inherited(words),  # type: ignore[arg-type]
+                lease_read=lease_read,
+                ack_write=ack_write,
+                channel=far_end.fileno(),
+                lifeline=lifeline,
+                words=words,
                 environment=tuple(planned.environment.items()),
                 has_kernels=has_kernels,
             )
-            process, pidfd = _launch(start)
+            process, pidfd = _launch(start, is_forked=is_forked)
             ours.pop_all()  # the handle owns them from now on
         assert process.pid is not None
         channel.setblocking(False)
@@ -218,10 +220,6 @@ class Handle:
         """Stop waiting for a process that survives SIGKILL; otherwise multiprocessing would wait for ever at exit."""
         _children().discard(self.process)
 
-    def own(self) -> None:
-        """Let multiprocessing know the process again."""
-        _children().add(self.process)
-
     def close(self) -> None:
         self._keep_first_output()
         self.close_descriptors()
@@ -261,20 +259,39 @@ def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[i
     return read, write
 
 
-def _launch(start: Start) -> tuple[BaseProcess, int]:
-    # Same context as torch.multiprocessing, which only adds ways to send tensors: none is sent here.
-    process = multiprocessing.get_context("spawn").Process(target=entry.main, args=(start,), name="hogwild-worker")
-    with host.blocked_signals(), _plain_main():
-        assert len(pickle.dumps(start)) < PAYLOAD_LIMIT
-        size = sum(len(folder) for folder in sys.path)
-        if size > PATH_LIMIT:
-            raise UsageError(
-                f"sys.path has {size:,} characters, more than {PATH_LIMIT:,}: workers cannot be started safely",
-                code="run/environment-too-large",
-            )
-        process.start()
+def _launch(start: Start, *, is_forked: bool) -> "tuple[BaseProcess | Forked, int]":
+    """Start the process, in one of two ways."""
+    process: BaseProcess | Forked
+    with host.blocked_signals():
+        try:
+            if not is_forked:
+                raise CannotServe("")
+            process = SERVER.launch(start)
+        except CannotServe as error:
+            SERVER.why = str(error)
+            process = _fresh(start)
         assert process.pid is not None
         return process, host.pidfd_open(process.pid)
+
+
+def _fresh(start: Start) -> BaseProcess:
+    """Start a fresh interpreter. Stop signals are blocked."""
+    host.ensure_resource_tracker()  # its start unblocks them (CPython #110844), so before: no process is there yet
+    size = sum(len(folder) for folder in sys.path)
+    if size > PATH_LIMIT:
+        raise UsageError(
+            f"sys.path has {size:,} characters, more than {PATH_LIMIT:,}: workers cannot be started safely",
+            code="run/environment-too-large",
+        )
+    inherited: Any = {name: _Inherited(getattr(start, name)) for name in DESCRIPTORS}
+    start = replace(start, **inherited)
+    from torch.multiprocessing import get_context
+
+    with host.blocked_signals(), _plain_main():
+        assert len(pickle.dumps(start)) < PAYLOAD_LIMIT
+        process = get_context("spawn").Process(target=entry.main, args=(start,), name="hogwild-worker")
+        process.start()
+        return process
 
 
 def _children() -> set[BaseProcess]:

@@ -1,6 +1,6 @@
 """The roles of a job's processes, and the limits of each: one table.
 
-    spare     imports torch, then waits for a task: workers that start early, and `supervise.spares`
+    spare     waits for a task: the job's first processes, and `supervise.spares`
     reader    a spare on loan: reads rows of a data set before training, or predicts those of a file
     worker    trains
     loader    fills slots of a stream
@@ -14,8 +14,6 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
-
-from hogwild.config.schema import Job, surely_streams
 
 LONGEST_BACKOFF_S = 5.0
 LONGEST_SPARE_BACKOFF_S = 60.0  # a spare has no work: a cause that kills spares must not get a process every second
@@ -67,13 +65,6 @@ class RoleLimits:
     leave_s: float = 0.0
     by_records: bool = False
     at_once: float = math.inf
-
-
-def is_patient(job: Job) -> bool:
-    """Return whether only the first worker starts until others are worth it, as far as the job file alone shows: they
-    do not wait with a number of `train.procs`, a cluster, lanes or a stream."""
-    is_alone = job.cluster.engine == "none" and job.data.lanes is None
-    return job.train.procs == "auto" and is_alone and not surely_streams(job)
 
 
 def limits_of(role: Role, supervise: Supervision, *, needed: int = 1) -> RoleLimits:

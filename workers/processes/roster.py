@@ -121,15 +121,13 @@ class RosterSlot:
 @dataclass(frozen=True, slots=True)
 class Moment:
     """The job at a tick. `spares`: number of ready spares; `is_owed`: work is left and no loader reads, so some worker
-    should have a lease; `filled`: batches that loaders have filled; `may_start`: a start disturbs nobody; `first`: how
-    many may start for the first time, None for all."""
+    should have a lease; `filled`: batches that loaders have filled; `may_start`: a start disturbs nobody."""
 
     paused: bool = False
     spares: int = 0
     is_owed: bool = False
     filled: int = 0
     may_start: bool = True
-    first: int | None = None
 
 
 UNDISTURBED = Moment()
@@ -164,11 +162,6 @@ class Roster:
     def is_anyone_missing(self) -> bool:
         """True if a worker is starting or to be replaced: that has its own clocks and limits."""
         return any(slot.state in (State.EMPTY, State.STARTING, State.DYING) for slot in self.slots)
-
-    @property
-    def has_lost_any(self) -> bool:
-        """True if a process of this role has died, replaced or not."""
-        return self.restarts > 0 or any(slot.state is State.RETIRED for slot in self.slots)
 
     @property
     def is_anyone_dying(self) -> bool:
@@ -330,8 +323,7 @@ class Roster:
             slot.since_s += gap
             if slot.state is State.EMPTY:
                 is_due = now >= slot.due_s or (spares > 0 and slot.batches > slot.batches_before)
-                is_wanted = slot.incarnation > 0 or moment.first is None or worker < moment.first
-                if is_due and is_wanted and moment.may_start and room > 0 and worker < self.count:
+                if is_due and moment.may_start and room > 0 and worker < self.count:
                     spares, room = spares - 1, room - 1
                     actions.append(self._spawn(worker))
             elif slot.state is State.LEAVING:

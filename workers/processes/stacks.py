@@ -241,7 +241,7 @@ class Stacks:
         for pid in host.children(os.getpid(), recursive=True):
             if pid not in known:
                 lines = [thread.in_full() for thread in host.kernel_threads(pid)]
-                name = f"process {pid}, {host.command_line(pid)}"
+                name = f"process {pid}, {host.process_name(pid)}: {host.command_line(pid)}"
                 _append(self._file("others"), f"{heading}: {name}", lines)
 
 

@@ -1,12 +1,14 @@
 """The first seconds of a job, from the command to its first worker: what is seen of them, and status.json.
 
-    open_run ── start ── import torch ── build ── … ── begins ── the journal's first record: end
-                line     a line whenever nothing was said for QUIET_S, by a thread; status.json once per `log.every_s`
+    announce ── import torch ── open_run ── start ── build ── … ── begins ── the journal's first record: end
+    line                                    a line whenever nothing was said for QUIET_S, by a thread; status.json once
+                                            per `log.every_s`
 
-Imports no torch: most of the time before the first update is its import. A thread, because imports and user code keep
-the main thread for seconds to minutes."""
+Imports no torch. A thread, because reading and user code keep the main thread for seconds to minutes."""
 
 import contextlib
+import os
+import select
 import sys
 import threading
 import time
@@ -42,7 +44,7 @@ class StartUp:
         self._phase, self._detail = FIRST, ""
         self._count: tuple[str, int, float, float] = ("", 0, 0.0, 0.0)
         self._rundir: RunDir | None = None
-        self._is_resumed = self._has_begun = False
+        self._is_resumed = self._has_begun = self._is_announced = False
         self._before: dict[str, Any] = {}
         self._content: bytes | None = None  # of status.json before this attempt
         self._next_status_s = 0.0
@@ -82,12 +84,26 @@ class StartUp:
         self._next_status_s = time.monotonic() + self.job.log.every_s
         self._write_status(rundir)
 
+    def announce(self) -> None:
+        """Show the first line now, without the screen's thread: the fork server is forked from a process that has
+        none. A standard error that is not ready for it gets it later."""
+        if self.look is Look.NOTHING or sys.stderr is None:
+            return
+        with contextlib.suppress(OSError, ValueError):  # it is closed, or its reader has gone
+            if select.select([], [sys.stderr], [], 0)[1]:
+                os.write(sys.stderr.fileno(), f"{self._first_line}\n".encode(errors="replace"))
+                self._is_announced = True
+
     def start(self) -> None:
-        """Show the first line, and start the thread."""
-        if self.look is not Look.NOTHING:
-            who = counted(self._procs, "worker") if self._procs else "in this process"
-            self.screen.show_message(f"hogwild {__version__}: {self.job.name}, {who}; {FIRST}")
+        """Show the first line, unless it was announced, and start the thread."""
+        if self.look is not Look.NOTHING and not self._is_announced:
+            self.screen.show_message(self._first_line)
         self._thread.start()
+
+    @property
+    def _first_line(self) -> str:
+        who = counted(self._procs, "worker") if self._procs else "in this process"
+        return f"hogwild {__version__}: {self.job.name}, {who}; {FIRST}"
 
     def phase(self, words: str) -> None:
         """Note what happens from now on."""

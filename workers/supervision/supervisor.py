@@ -14,7 +14,6 @@ from typing import Any
 import cloudpickle
 
 from hogwild import host
-from hogwild.formatting import counted
 from hogwild.host.background_thread import Background, responsive
 from hogwild.scheduling.leases import HAND_S
 from hogwild.shared_memory.region import Region
@@ -24,7 +23,7 @@ from workers.loading.loaders import Loaders
 from workers.messages import Setup
 from workers.processes.group import ProcessGroup
 from workers.processes.predictor import Predictors
-from workers.processes.roles import Role, is_patient, limits_of
+from workers.processes.roles import Role, limits_of
 from workers.processes.roster import Moment, Roster, State
 from workers.processes.team import Team
 from workers.session.outcome import Outcome
@@ -40,8 +39,6 @@ LOOP_WAIT_MS = 50
 PSS_EVERY_S = 10.0  # the kernel walks all page tables for it
 PSS_SOON_S = 2.0
 MEMORY_WAIT_S = 1.0  # at the end, for a running measurement
-WORTH_S = 2.0  # of training, left or done, are worth the start of more workers: each takes 1 to 1.5 s of a core
-SEEN_S = 0.1  # since the first update: the earliest time to tell
 PACE_S = 0.05  # between two measurements of the workers' pace
 # While all workers have enough in hand, acknowledgements wait so long: a turn of this loop costs a worker 0.3 ms.
 QUIET_MS = 10
@@ -71,10 +68,6 @@ class Supervisor:
         group.teams += self._teams
         if rounds is not None:
             self._teams.append(rounds.team)  # it is among the group's already
-        # With `procs: auto` the others wait until they are worth it, unless their processes are there already.
-        is_waiting = is_patient(session.job) and session.streamed is None
-        self._first = max(1, len(group.pool)) if is_waiting else None
-        self._ready_s = 0.0  # when the first one was ready
         group.pool.roster.expect(session.job.supervise.spares)
         self._pauses = Pauses(session, self._workers, rounds)
         self._answers = RequestAnswers(session, group.stacks)
@@ -104,7 +97,6 @@ class Supervisor:
                     self._step(began_s)
                     session.clock.longest_turn_s = max(session.clock.longest_turn_s, time.monotonic() - began_s)
             self._answers.close()
-            self._note_who_trained(self._outcome)
             self._record(time.monotonic(), is_last=True)
             session.note_memory(sum(pss_bytes_of(self._pids()).values()))
         finally:
@@ -137,7 +129,6 @@ class Supervisor:
             self._outcome = Outcome("failed", errors[0].code, error=errors[0])
         if self._outcome is not None:
             return
-        self._let_others_start(now)
         self._answers.answer(now, self._group, self._resize, self._predictors.wish)
         if self._rounds is not None:
             self._rounds.advance(now)
@@ -174,7 +165,6 @@ class Supervisor:
             spares=self._group.pool.ready,
             is_owed=session.is_owed and not (loaders is not None and loaders.is_busy),
             filled=sum(loaders.filled) if loaders is not None else 0,
-            first=self._first,
         )
         disturbs_nobody = session.stop is None and self._workers.roster.is_settled
         return {
@@ -183,30 +173,6 @@ class Supervisor:
             Role.COMMUNICATOR: Moment(spares=self._group.pool.ready),
             Role.PREDICTOR: Moment(may_start=session.stop is None),
         }
-
-    def _let_others_start(self, now: float) -> None:
-        """Let all workers start for the first time once that is worth it, or the first ones have died."""
-        session, roster = self._session, self._workers.roster
-        if self._first is None or session.stop is not None:
-            return
-        if self._ready and not self._ready_s:
-            self._ready_s = now
-        is_busy = not session.queue.is_finished or session.evaluating.current is not None
-        is_long = bool(self._ready_s) and now - self._ready_s > WORTH_S and is_busy
-        will_be_long = session.trained_s(now) > SEEN_S and session.left_s(now) > WORTH_S
-        if is_long or will_be_long or roster.has_lost_any:
-            self._first = None
-
-    def _note_who_trained(self, outcome: Outcome) -> None:
-        session, planned = self._session, self._session.plan.procs
-        if self._first is None or self._first >= planned:
-            return
-        session.procs = self._first
-        if outcome.state == "succeeded":
-            session.journal.show_message(
-                f"note: {session.procs} of {counted(planned, 'worker')} (train.procs: auto) trained: the job was over "
-                "before the start of another one was worth it"
-            )
 
     def _resize(self, procs: Any) -> str:
         """Have so many workers from now on; return why that cannot be, or ""."""
@@ -223,7 +189,6 @@ class Supervisor:
         if procs != session.queue.limits.procs:
             session.journal.show_message(f"workers: {procs}, until now {session.queue.limits.procs}")
             session.queue.limits.procs = procs
-            self._first = None
             for error in self._group.resize(self._workers, procs):
                 self._outcome = Outcome("failed", error.code, error=error)
         return ""

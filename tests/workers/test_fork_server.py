@@ -1,0 +1,372 @@
+"""The fork server: its forks are what fresh interpreters are, it may die at any moment, and nothing of it is left."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import hogwild
+from hogwild import host
+from hogwild.config.schema import Supervise
+from hogwild.planning.cpu_plan import plan_here
+from tests.helpers.jobs import HOME, JOBS, Job
+from tests.helpers.processes import PATIENCE_S, state_of, wait_for
+from workers.processes import fork_server
+from workers.processes.fork_server import CHILD_NAME, SERVER, Forked, ForkServer
+from workers.processes.group import ProcessGroup
+from workers.processes.handle import Handle
+
+pytestmark = pytest.mark.processes
+
+COUNTING = str(JOBS / "counting.yaml")
+
+
+@contextmanager
+def group(*, is_forked: bool = True) -> Iterator[ProcessGroup]:
+    with ProcessGroup(Supervise()) as made:
+        made.start(plan_here(1, 1, pin=False), 1, is_forked=is_forked)
+        yield made
+
+
+def is_gone(pid: int) -> bool:
+    return state_of(pid) is None
+
+
+def waiting(made: ProcessGroup) -> Handle:
+    """The group's first process, as soon as it waits for a task."""
+    made.start_spares()
+    (handle,) = made.pool
+    wait_for("it to wait", lambda: (handle.listen(), handle.is_waiting)[1])
+    return handle
+
+
+# ---- a fork is what a fresh interpreter is --------------------------------------------------------------------------
+
+DISPOSITIONS = ("SigBlk", "SigIgn", "SigCgt")
+
+
+def surroundings(pid: int) -> dict[str, Any]:
+    """What /proc says of a process, without what two fresh interpreters differ in."""
+    folder = Path(f"/proc/{pid}")
+    status = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines())
+    kept = ("PPid", "Uid", "Gid", "Groups", "Umask", "Cpus_allowed_list", "Threads", "Seccomp", *DISPOSITIONS)
+    stat = (folder / "stat").read_text().rpartition(")")[2].split()
+    own_group = int(stat[2]) == pid
+    kinds = sorted(os.readlink(one).partition(":")[0] for one in (folder / "fd").iterdir())
+    return {name: status[name].strip() for name in kept} | {
+        "leads its group": own_group,
+        "session": stat[3],
+        "niceness": stat[16],
+        "folder": os.readlink(folder / "cwd"),
+        "limits": (folder / "limits").read_text(),
+        "score": (folder / "oom_score_adj").read_text(),
+        "descriptors": [kind for kind in kinds if kind != "/dev/null"],  # multiprocessing leaves one more
+    }
+
+
+def test_a_fork_has_the_surroundings_of_a_fresh_interpreter_field_by_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is there before they change: a fork takes them over from the supervisor at that moment."""
+    SERVER.start({}, has_kernels=False)
+    with group() as made:
+        waiting(made)
+    monkeypatch.chdir(tmp_path)
+    mask, cores = os.umask(0o027), os.sched_getaffinity(0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    former = signal.signal(signal.SIGUSR2, signal.SIG_IGN), signal.signal(signal.SIGWINCH, signal.SIG_IGN)
+    try:
+        os.sched_setaffinity(0, {min(cores)})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 40, hard))
+        found = []
+        for is_forked in (True, False):
+            with group(is_forked=is_forked) as made:
+                handle = waiting(made)
+                assert isinstance(handle.process, Forked) == is_forked
+                found.append(surroundings(handle.pid))
+    finally:
+        os.umask(mask)
+        os.sched_setaffinity(0, cores)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        for number, handler in zip((signal.SIGUSR2, signal.SIGWINCH), former, strict=True):
+            signal.signal(number, handler)
+    forked, fresh = found
+    assert forked.pop("Threads") == "1"
+    fresh.pop("Threads")  # numpy's own, which the server did not start
+    held, more = forked.pop("descriptors"), fresh.pop("descriptors")
+    assert held == ["/memfd", "/memfd", "pipe", "pipe", "pipe", "socket"]
+    assert {*(Counter(more) - Counter(held))} == {"pipe"}, "multiprocessing's tracker, and its sign of our death"
+    assert forked == fresh
+    assert forked["PPid"] == str(os.getpid())
+
+
+# ---- it may end at any moment ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_server_that_was_killed_or_stopped_is_made_up_for_by_a_fresh_interpreter(
+    number: int,
+) -> None:
+    SERVER.start({}, has_kernels=False)
+    with group() as made:
+        first = waiting(made)
+        server = SERVER.pid
+        assert server is not None and isinstance(first.process, Forked)
+        os.kill(server, number)
+        wait_for("the signal", lambda: state_of(server) in ("Z", "T"))
+        made.refill(2)
+        (second,) = (handle for handle in made.pool if handle is not first)
+        assert not isinstance(second.process, Forked) and SERVER.why.startswith("the fork server")
+        assert is_gone(server) and SERVER.pid is None
+        assert state_of(first.pid) in ("S", "R"), "what it has forked goes on"
+        assert host.children(os.getpid()).count(first.pid) == 1
+
+
+@pytest.mark.parametrize("step", ["_between", "_become", "_forked"])
+def test_one_that_ends_or_hangs_in_the_middle_of_a_fork_leaves_no_child_that_nobody_knows(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is forked from this process, with one of its steps replaced by an end of the server."""
+    own, parent = ForkServer(), os.getpid()
+    step_itself = getattr(fork_server, step)
+
+    def end(*arguments: Any) -> Any:
+        if step == "_forked":
+            step_itself(*arguments)  # the child is there, its number is never told
+        os.kill(os.getppid() if step == "_between" else os.getpid(), signal.SIGKILL)
+        return step_itself(*arguments)
+
+    before = set(host.children(parent))
+    monkeypatch.setattr(fork_server, step, end)
+    monkeypatch.setattr(host, "thread_count", lambda: 1)  # pytest's own are no matter here: the child ends at once
+    own.fork(has_kernels=False)
+    monkeypatch.undo()
+    monkeypatch.setattr(fork_server, "SERVER", own)
+    monkeypatch.setattr("workers.processes.handle.SERVER", own)
+    try:
+        with group() as made:
+            handle = waiting(made) if step != "_become" else None
+            if handle is not None:
+                assert not isinstance(handle.process, Forked)
+                assert set(host.children(parent)) - before - {handle.pid} <= _trackers()
+            else:  # its child died at once, as any process of a job may
+                made.start_spares()
+                (dead,) = made.pool
+                wait_for("its death", lambda: state_of(dead.pid) in ("Z", None))
+    finally:
+        own.close()
+
+
+def _trackers() -> set[int]:
+    from multiprocessing import resource_tracker
+
+    return {getattr(resource_tracker._resource_tracker, "_pid", 0) or 0}  # type: ignore[attr-defined]
+
+
+def test_a_server_with_a_second_thread_forks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = ForkServer()
+    monkeypatch.setattr(host, "thread_count", iter([1, *[2] * 9]).__next__)  # after it was forked itself
+    own.fork(has_kernels=False)
+    monkeypatch.undo()
+    monkeypatch.setattr("workers.processes.handle.SERVER", own)
+    try:
+        with group() as made:
+            assert not isinstance(waiting(made).process, Forked)
+            assert own.why == "the fork server has 2 threads"
+            assert own.pid is not None, "it may have one again"
+    finally:
+        own.close()
+
+
+def test_a_machine_that_refuses_a_process_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = ForkServer()
+    monkeypatch.setattr(host, "thread_count", lambda: 1)
+    monkeypatch.setattr(fork_server, "_between", lambda *_: os._exit(_refuse(*_)))
+    own.fork(has_kernels=False)
+    monkeypatch.undo()
+    monkeypatch.setattr("workers.processes.handle.SERVER", own)
+    try:
+        with group() as made, pytest.raises(BlockingIOError):
+            made._spawn_process()
+    finally:
+        own.close()
+
+
+def _refuse(parent: int, descriptors: Any, write: int) -> int:
+    os.write(write, (-11).to_bytes(8, "little", signed=True))  # EAGAIN
+    return 0
+
+
+def test_the_start_of_a_fresh_interpreter_leaves_stop_signals_blocked() -> None:
+    """That of multiprocessing's tracker, which comes with the first one, unblocks some (CPython #110844)."""
+    host.stop_resource_tracker()
+    with group(is_forked=False) as made, host.blocked_signals():
+        made.pool.put(made._spawn_process())
+        assert set(host.CHILD_SIGNALS) <= signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+# ---- hogwild.train ---------------------------------------------------------------------------------------------------
+
+
+def trained(folder: Path, **settings: object) -> list[int]:
+    """The processes of the workers, after a call."""
+    torch.manual_seed(0)
+    model, features = nn.Linear(4, 2), torch.randn(64, 4)
+    data = TensorDataset(features, (features.sum(1) > 0).long())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    given = {"procs": 1, "epochs": 2, "batch_size": 8, "run_dir": folder} | settings
+    result = hogwild.train(model, data, nn.CrossEntropyLoss(), optimizer, **given)  # type: ignore[arg-type]
+    assert result.samples == 128
+    events = (folder / "events.jsonl").read_text().splitlines()
+    return [event["pid"] for event in map(json.loads, events) if event["event"] == "spawn"]
+
+
+def test_all_calls_of_a_process_fork_from_one_server_and_each_process_runs_one_job(tmp_path: Path) -> None:
+    assert SERVER.pid is None
+    first = trained(tmp_path / "a")
+    server = SERVER.pid
+    second = trained(tmp_path / "b", procs=2)
+    assert SERVER.pid == server is not None and len({*first, *second}) == 3
+    assert all(map(is_gone, first + second))
+    hogwild.close()
+    hogwild.close()
+    assert SERVER.pid is None and is_gone(server)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_call_starts_another_server_for_one_that_ended_meanwhile(number: int, tmp_path: Path) -> None:
+    trained(tmp_path / "a")
+    server = SERVER.pid
+    assert server is not None
+    os.kill(server, number)
+    wait_for("the signal", lambda: state_of(server) in ("Z", "T"))
+    trained(tmp_path / "b")
+    assert is_gone(server)
+
+
+def variable_changes(patch: pytest.MonkeyPatch) -> None:
+    patch.setenv("LD_BIND_NOW", "1")
+
+
+def niceness_changes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(os, "getpriority", lambda which, who: 19)
+
+
+@pytest.mark.parametrize("change", [variable_changes, niceness_changes])
+def test_in_other_surroundings_the_next_call_has_another_server(
+    change: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(tmp_path / "a")
+    server = SERVER.pid
+    change(monkeypatch)
+    trained(tmp_path / "b")
+    assert SERVER.pid not in (server, None) and is_gone(server or 0)
+
+
+def test_a_call_without_workers_starts_none(tmp_path: Path) -> None:
+    trained(tmp_path / "inline", procs=0)
+    assert SERVER.pid is None
+
+
+PROGRAM = """
+import sys, os, signal
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+import hogwild
+from workers.processes.fork_server import SERVER
+
+model, data = nn.Linear(4, 2), TensorDataset(torch.randn(64, 4), torch.zeros(64, dtype=torch.long))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+hogwild.train(model, data, nn.CrossEntropyLoss(), optimizer, procs=1, epochs=1, run_dir=sys.argv[1])
+print(SERVER.pid, flush=True)
+{end}
+"""
+
+
+FORK = """
+import multiprocessing
+process = multiprocessing.get_context("fork").Process(target=print)
+process.start()
+process.join()
+if not (child := os.fork()):
+    hogwild.close()
+    sys.exit(0)  # its own end waits for nobody, and says nothing
+assert os.waitpid(child, 0)[1] == 0
+os.kill(SERVER.pid, 0)  # it is the parent's, and still there
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [("", 0), ("raise SystemExit(3)", 3), ("os.kill(os.getpid(), signal.SIGKILL)", -9), ("os._exit(4)", 4), (FORK, 0)],
+)
+def test_it_does_not_outlive_the_caller_however_that_ends(end: str, status: int, tmp_path: Path) -> None:
+    program = [sys.executable, "-c", PROGRAM.format(end=end), str(tmp_path / "run")]
+    done = subprocess.run(program, cwd=HOME, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    server = int(done.stdout.split()[-1])
+    wait_for("its end", lambda: is_gone(server))
+
+
+OF_A_CHILD = """
+import multiprocessing, sys
+import torch
+import hogwild
+from hogwild.data import Digits
+
+def job():
+    model = torch.nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hogwild.train(model, Digits("test"), torch.nn.CrossEntropyLoss(), optimizer, procs=1, epochs=1, run_dir=sys.argv[1])
+
+process = multiprocessing.get_context("fork").Process(target=job)
+process.start()
+process.join()
+sys.exit(process.exitcode)
+"""
+
+
+def test_a_process_of_multiprocessing_that_has_trained_does_not_wait_for_it_at_its_end(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", OF_A_CHILD, str(tmp_path / "run")]
+    done = subprocess.run(program, cwd=HOME, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+
+
+# ---- a command -------------------------------------------------------------------------------------------------------
+
+
+def test_a_commands_workers_are_its_children_and_hold_nothing_of_its_run(
+    tmp_path: Path, start_job: Callable[..., Job]
+) -> None:
+    (tmp_path / "diary").mkdir()
+    paced = (f"model.init_args.diary={tmp_path / 'diary'}", "model.init_args.pace_s=0.5", "train.exchange=direct")
+    job = start_job(tmp_path / "job", COUNTING, "checkpoint.every_s=null", *paced)
+    job.wait_for_event("ready", 2)
+    workers = set(job.workers().values())
+    others = {pid for pid in host.children(job.process.pid) if pid not in workers}
+    assert {Path(f"/proc/{pid}/comm").read_text().strip() for pid in workers} == {CHILD_NAME}
+    (server,) = (pid for pid in others if Path(f"/proc/{pid}/comm").read_text().strip() == fork_server.SERVER_NAME)
+    for pid in (*workers, server):
+        held = [os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir()]
+        assert not [one for one in held if f"{job.run_dir}/" in one and Path(one).parent.name not in ("logs", "stacks")]
+    os.kill(server, signal.SIGKILL)
+    os.kill(min(workers), signal.SIGKILL)
+    job.wait_for_event("ready", 3)
+    (tmp_path / "diary" / "hurry").touch()
+    ended = job.wait()
+    assert (ended.status, ended.summary["restarts"]) == (0, 1), ended.stderr
+    assert ended.ledger_adds_up() and not ended.left_behind
