@@ -275,6 +275,8 @@ def _figures(found: RunStatus, title: str) -> Iterator[str]:
     if any(counts.values()):
         yield "  trouble     " + ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
     yield from (f"  worker {worker.worker:<4} {_worker(worker)}" for worker in glance.workers)
+    if glance.server is not None:
+        yield f"  server      {glance.server}"
     yield from (f"  event       {line}" for line in glance.news[-MOST_EVENTS:] if found.is_alive)
     if found.late_s is not None:
         age = duration(found.late_s)

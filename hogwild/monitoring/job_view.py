@@ -45,6 +45,20 @@ class WorkerGlance:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerGlance:
+    """The fork server, from which the job's processes are forked."""
+
+    pid: int
+    state: str  # importing, waiting, stopped, ended
+    pss_bytes: int | None = None  # measured with the workers'
+
+    def __str__(self) -> str:
+        """`waiting  86 MiB  pid 812`."""
+        memory = "" if self.pss_bytes is None else f"  {size(self.pss_bytes)}"
+        return f"{self.state}{memory}  pid {self.pid}"
+
+
+@dataclass(frozen=True, slots=True)
 class Best:
     """The best evaluation so far. `checkpoint`: its name, once it is on disk."""
 
@@ -164,6 +178,7 @@ class Glance:
     rollbacks: int = 0
     pss_bytes: int | None = None  # of all processes of the job; each shared page counted once
     workers: tuple[WorkerGlance, ...] = ()
+    server: ServerGlance | None = None  # None: processes are fresh interpreters, or there are none
     stream: StreamGlance | None = None
     cluster: ClusterGlance | None = None
     spares: int = 0  # processes that wait to replace a worker

@@ -14,7 +14,8 @@ Fields of status.json:
     time             seconds since 1970: when this was written, every `every_s` while the job is well
     reason, error, error_code, exit_status      of the end; null before it
     attempt … began  see `RunAttempt`: which process runs it, on which machine
-    name … news      see `Glance`: the job at this moment; `workers`: see `WorkerGlance`; `best`: see `Best`
+    name … news      see `Glance`: the job at this moment; `workers`, `server`, `best`: see `WorkerGlance`,
+                     `ServerGlance`, `Best`
     spares, loaders  lists of processes; `ring`, `loader_deaths`, `lane_restarts` of streams and lanes
     cluster          see `ClusterGlance`, with a `NodeGlance` per node; null for a job on one machine
 
@@ -32,7 +33,16 @@ from typing import Any, get_args, get_origin
 
 from hogwild import host
 from hogwild.errors import NotFoundError, RunError, did_you_mean
-from hogwild.monitoring.job_view import Best, ClusterGlance, Glance, NodeGlance, StreamGlance, WorkerGlance, standing
+from hogwild.monitoring.job_view import (
+    Best,
+    ClusterGlance,
+    Glance,
+    NodeGlance,
+    ServerGlance,
+    StreamGlance,
+    WorkerGlance,
+    standing,
+)
 from hogwild.storage.run_directory import LIBRARY, LOCK, RESOLVED, STATUS, run_of_all
 from hogwild.storage.run_files import read_json
 from hogwild.version import __version__
@@ -97,12 +107,13 @@ def record_of(attempt: RunAttempt, state: str, glance: Glance, more: Mapping[str
 
 def glance_of(record: Mapping[str, Any], state: str = "") -> Glance:
     """Return the glance in a record, with defaults for what is missing or of another type; `state` replaces its own."""
-    stream, best, news = (record.get(name) for name in ("stream", "best", "news"))
+    stream, best, news, server = (record.get(name) for name in ("stream", "best", "news", "server"))
     given = {
         **record,
         "state": state or record.get("doing") or record.get("state") or LOST,
         "workers": tuple(_made(WorkerGlance, one) for one in _list(record.get("workers")) if "worker" in one),
         "spares": len(_list(record.get("spares"))),
+        "server": _made(ServerGlance, server) if isinstance(server, dict) and "pid" in server else None,
         "stream": _made(StreamGlance, stream) if isinstance(stream, dict) else None,
         "cluster": cluster_of(record.get("cluster")),
         "best": _made(Best, best) if isinstance(best, dict) and "metric" in best else None,
@@ -178,7 +189,7 @@ class RunStatus:
         place = {"run_dir": str(self.path.absolute())}  # it may have been moved or copied since
         glance = glance_of({"name": self.path.name, **self.record, **place}, shown)
         if self.state == LOST:
-            glance = replace(glance, workers=(), left_s=None)
+            glance = replace(glance, workers=(), server=None, left_s=None)
         return standing(glance) if self.state == LOST or self.late_s is not None else glance
 
     @property

@@ -70,6 +70,7 @@ def test_status_is_one_screen_and_its_json_is_the_record(tmp_path: Path, capsys:
     assert len(shown.splitlines()) <= 24 and max(map(len, shown.splitlines())) < 160
     for words in ("digits-1  running, evaluating, left 0:04:10", "25 %, epoch 1 of 6, update 12,345 of 37,035"):
         assert words in shown
+    assert "  server      waiting  90 MiB  pid 76" in shown.splitlines()
     for words in ("accuracy 0.975, epoch 1 → checkpoints/best", "silent 42 s, replaced at 60 s", "restarts 2"):
         assert words in shown
     assert {name: answer[name] for name in record() if name not in ("time", "began", "run_dir")} == {

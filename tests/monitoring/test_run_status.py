@@ -17,7 +17,7 @@ from hogwild import host
 from hogwild.cli import main
 from hogwild.errors import HogwildError, NotFoundError, RunError
 from hogwild.monitoring import run_status
-from hogwild.monitoring.job_view import Best, Glance, StreamGlance, WorkerGlance
+from hogwild.monitoring.job_view import Best, Glance, ServerGlance, StreamGlance, WorkerGlance
 from hogwild.monitoring.live_display import Display
 from hogwild.monitoring.run_status import RunAttempt, find_run, glance_of, is_running, read_status, record_of, runs_in
 
@@ -43,6 +43,7 @@ GLANCE = Glance(
         WorkerGlance(0, "training", phase="working", pid=77, phases={"working": 1.0}, cpu=0.5),
         WorkerGlance(1, "starting", pid=78, incarnation=3, silent_s=42.5, limit_s=60.0),
     ),
+    server=ServerGlance(76, "waiting", 90 << 20),
     stream=StreamGlance(loaders=1, wanted=2, filled=3, slots=8, deaths=1),
     spares=2,
 )

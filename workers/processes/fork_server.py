@@ -39,6 +39,7 @@ from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 from hogwild import host
+from hogwild.monitoring.job_view import ServerGlance
 from hogwild.planning.cpu_plan import VARIABLES
 from hogwild.version import PACKAGE_ROOT
 from workers.messages import Start
@@ -102,6 +103,14 @@ class ForkServer:
     @property
     def pid(self) -> int | None:
         return self._pid if self._channel is not None else None
+
+    def glance(self, memory: Mapping[int, int]) -> ServerGlance | None:
+        """Return it for a display. `memory`: PSS by pid, in bytes, as last measured."""
+        if self._channel is None:
+            return None
+        states = {None: "ended", "zombie": "ended", "stopped": "stopped", "tracing-stop": "stopped"}
+        state = states.get(host.process_status(self._pid), "waiting" if self._is_ready else "importing")
+        return ServerGlance(self._pid, state, memory.get(self._pid))
 
     # ---- its start and its end
 

@@ -9,6 +9,7 @@ the kernel's part only.
 
     RUN/stacks/worker-K.txt      appended: time, process, reason; the kernel's view; Python's stacks; so for each role
     RUN/stacks/supervisor.txt    the same of the supervisor
+    RUN/stacks/fork-server.txt   the kernel's view of it: it ignores the signal, as it must not be disturbed in a fork
     RUN/stacks/others.txt        the kernel's view of all other descendants: spares, processes started by user code"""
 
 import contextlib
@@ -26,6 +27,7 @@ from hogwild.errors import HogwildError
 from hogwild.storage.files import file_bytes
 from hogwild.storage.run_directory import RunDir
 from workers.processes.blocked_call import blocked_in
+from workers.processes.fork_server import SERVER
 from workers.processes.handle import Handle
 
 STACKS_WAIT_S = 1.0
@@ -209,9 +211,13 @@ class Stacks:
         try:
             for subject in subjects:
                 request.kernel[subject.pid] = subject.ask(heading, self._view(subject.pid, still_s))
+            known = {subject.pid for subject in subjects}
+            if (server := SERVER.pid) is not None:
+                known.add(server)
+                request.kernel[server] = self._note(heading, "fork-server", server, f"the fork server, pid {server}")
             if with_all:
                 self._note_supervisor(heading)
-                self._note_others(heading, {subject.pid for subject in subjects})
+                self._note_others(heading, known)
             request.settled |= {subject.pid for subject in subjects if not subject.is_asked}
             _hear(request, [subject for subject in subjects if subject.is_asked])
         finally:
@@ -240,9 +246,13 @@ class Stacks:
     def _note_others(self, heading: str, known: set[int]) -> None:
         for pid in host.children(os.getpid(), recursive=True):
             if pid not in known:
-                lines = [thread.in_full() for thread in host.kernel_threads(pid)]
-                name = f"process {pid}, {host.process_name(pid)}: {host.command_line(pid)}"
-                _append(self._file("others"), f"{heading}: {name}", lines)
+                self._note(heading, "others", pid, f"process {pid}, {host.process_name(pid)}: {host.command_line(pid)}")
+
+    def _note(self, heading: str, file: str, pid: int, name: str) -> str:
+        """Append the kernel's view of a process; return its phrase about the main thread, "" if it is gone."""
+        threads = host.kernel_threads(pid)
+        _append(self._file(file), f"{heading}: {name}", [thread.in_full() for thread in threads])
+        return str(threads[0]) if threads else ""
 
 
 def _hear(request: StackRequest, pending: list[Subject]) -> None:

@@ -14,6 +14,7 @@ from hogwild.monitoring.job_view import Glance, WorkerGlance, workers_record
 from hogwild.monitoring.run_status import cluster_of
 from hogwild.shared_memory.scoreboard import STALENESS_BINS, Phase, Word
 from hogwild.training.lr_schedule import NAMED
+from workers.processes.fork_server import SERVER
 from workers.session.ring_state import ALIVE, ring_record, stream_glance
 from workers.session.session import Session
 
@@ -207,6 +208,7 @@ class ProgressRecords:
             rollbacks=session.divergence.rollbacks,
             pss_bytes=sum(memory.values()) or None,
             workers=self._workers(rows, self._rates, _percentiles(counts), memory),
+            server=SERVER.glance(memory),
             cluster=None if session.node is None else cluster_of(session.node.record()),
             spares=spares,
             news=session.journal.news,

@@ -25,6 +25,7 @@ from hogwild.monitoring.run_status import RunAttempt, glance_of, record_of
 from hogwild.monitoring.terminal_writer import QUIET_S, Look, Screen, is_notebook, look_for
 from hogwild.storage.run_directory import LIBRARY, STATUS, RunDir
 from hogwild.version import __version__
+from workers.processes.fork_server import SERVER
 
 IN_PLACE_S = 1.0  # between two states of a line that is rewritten
 FIRST = "importing torch"
@@ -179,6 +180,7 @@ class StartUp:
         assert self.attempt is not None
         known = glance_of(self._before)  # what earlier attempts have reached
         idle: dict[str, Any] = {"samples_per_s": 0.0, "loss": None, "left_s": None, "workers": (), "news": ()}
+        idle["server"] = SERVER.glance({})
         shown = replace(known, name=self.job.name, run_dir=str(rundir.path), state=self._doing, stream=None, **idle)
         more = {name: self._before[name] for name in CARRIED if name in self._before}
         rundir.try_write_json(STATUS, record_of(self.attempt, "building", shown, {"spares": [], **more}))

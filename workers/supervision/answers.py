@@ -7,6 +7,7 @@ from typing import Any
 
 from hogwild import host
 from hogwild.storage.checkpoint_format import checkpoint_name
+from workers.processes.fork_server import SERVER
 from workers.processes.handle import Handle
 from workers.processes.stacks import Blocked, Stacks
 from workers.session.requests import Requests
@@ -78,8 +79,10 @@ class RequestAnswers:
             del self._checkpoints[name]
 
     def _look(self, name: str, request: Mapping[str, Any], handles: Sequence[Handle]) -> None:
-        """Write the stacks of all processes to RUN/stacks; the answer names the call that each worker is in."""
+        """Write the stacks of all processes to RUN/stacks; the answer names the call that each of them is in."""
         titles = {handle.pid: handle.title for handle in handles}
+        if (server := SERVER.pid) is not None:
+            titles[server] = f"fork server (pid {server})"
 
         def tell(blocked: Blocked) -> None:
             found = {title: blocked.get(pid, "") for pid, title in titles.items()}

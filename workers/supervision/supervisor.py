@@ -21,6 +21,7 @@ from hogwild.shared_memory.scoreboard import Command, Control, Word
 from workers.child.recipes import StreamRecipe
 from workers.loading.loaders import Loaders
 from workers.messages import Setup
+from workers.processes.fork_server import SERVER
 from workers.processes.group import ProcessGroup
 from workers.processes.predictor import Predictors
 from workers.processes.roles import Role, limits_of
@@ -248,7 +249,7 @@ class Supervisor:
             self._session.note_memory(sum(pss_bytes.values()))
 
     def _pids(self) -> list[int]:
-        return [handle.pid for handle in self._group]
+        return [handle.pid for handle in self._group] + ([] if SERVER.pid is None else [SERVER.pid])
 
 
 def _loaders_of(group: ProcessGroup, session: Session) -> Loaders | None:
