@@ -25,7 +25,7 @@ from hogwild.models import has_kernels
 from hogwild.monitoring.profile_report import Window
 from hogwild.planning.cpu_plan import Plan, plan_here
 from workers.child.entry import without_collecting
-from workers.processes.fork_server import SERVER, may_fork
+from workers.processes.fork_server import ONE_BLAS_THREAD, SERVER, may_fork
 from workers.processes.group import ProcessGroup
 from workers.request import COMMAND_LINE, Request
 from workers.session.startup import StartUp
@@ -152,7 +152,7 @@ def _limited_pools(planned: Plan | None) -> Iterator[None]:
     if planned is None or "torch" in sys.modules:
         yield
         return
-    set_ones = planned.environment | {"OPENBLAS_NUM_THREADS": "1"}
+    set_ones = planned.environment | ONE_BLAS_THREAD
     before = {name: os.environ.get(name) for name in set_ones}
     os.environ.update(set_ones)
     try:

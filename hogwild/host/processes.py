@@ -73,9 +73,9 @@ def request_stack(pidfd: int) -> bool:
     return kill_by_pidfd(pidfd, signal.SIGUSR1)
 
 
-def wait_readable(descriptors: Iterable[int], timeout_ms: float) -> bool:
-    """Wait until one descriptor is readable, at most `timeout_ms`; return whether one is. Unlike select(), no limit of
-    1,024 descriptors."""
+def wait_readable(descriptors: Iterable[int], timeout_ms: float | None) -> bool:
+    """Wait until one descriptor is readable, at most `timeout_ms` (None: for ever); return whether one is. Unlike
+    select(), no limit of 1,024 descriptors."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
@@ -104,7 +104,7 @@ def children(pid: int, *, recursive: bool = False) -> list[int]:
 def command_line(pid: int) -> str:
     """As `ps` shows it; "" when it is gone, or not ours to look at."""
     with contextlib.suppress(psutil.Error):
-        return " ".join(psutil.Process(pid).cmdline())
+        return " ".join(psutil.Process(pid).cmdline()).rstrip()  # one that was renamed ends with blanks
     return ""
 
 

@@ -1,29 +1,34 @@
 """The surroundings of a process: what a child inherits, for processes that are forked by another one than their parent
 (`workers/processes/fork_server.py`). Exported by `hogwild.host`; import it from there."""
 
-import atexit
 import contextlib
 import ctypes
-import logging
 import os
 import resource
 import signal
 import sys
-import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from hogwild.host.processes import wait_readable
 
 SELF = Path("/proc/self")
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 15, 36, 37  # <linux/prctl.h>
 LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 # Beginnings of the names of variables that a runtime, a library or the interpreter reads when it is loaded.
 READ_WHEN_LOADED = (
-    "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "LD_", "PYTHON", "MALLOC_", "TORCH", "CUDA", "LC_", "LANG",
+    "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "NUMBA_", "NPY_", "ATEN_", "TORCH", "PYTORCH_", "CUDA", "LD_",
+    "GLIBC_", "MALLOC_", "PYTHON", "LC_", "LANG", "TZ",
 )  # fmt: skip
 SET_BY_LIBRARIES = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR"}
 PARENT_S = 5.0  # until the process between has ended
+
+
+# Lines of /proc/self/status, and files beside it, that a process shares with the one that has started it.
+FIXED_LINES = ("Uid", "Gid", "Groups", "NoNewPrivs", "Seccomp", "Seccomp_filters")  # and capabilities
+FIXED_FILES = ("cgroup", "oom_score_adj", "personality", "timerslack_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +36,9 @@ class FixedSurroundings:
     """The part of a process's surroundings that it cannot change any more, or not everybody can."""
 
     variables: Mapping[str, str]
-    user: tuple[object, ...]  # and groups, and niceness
-    namespaces: tuple[str, ...]
+    proc: tuple[str, ...]  # user, groups, capabilities, …
+    places: tuple[str, ...]  # root and namespaces
+    scheduling: tuple[int, ...]  # session, policy, niceness
 
     @classmethod
     def here(cls, but: Collection[str]) -> "FixedSurroundings":
@@ -43,21 +49,28 @@ class FixedSurroundings:
             for name, value in os.environ.items()
             if name.startswith(READ_WHEN_LOADED) and name not in left_out
         }
-        user = os.getresuid(), os.getresgid(), tuple(os.getgroups()), os.getpriority(os.PRIO_PROCESS, 0)
-        names = sorted(name for name in (SELF / "ns").iterdir() if not name.name.endswith("_for_children"))
-        return cls(kept, user, tuple(os.readlink(name) for name in names))
+        lines = [line for line in _status().items() if line[0] in FIXED_LINES or line[0].startswith("Cap")]
+        files = [file.read_text() for name in FIXED_FILES if (file := SELF / name).exists()]
+        places = [SELF / "root", *(one for one in (SELF / "ns").iterdir() if not one.name.endswith("_for_children"))]
+        return cls(
+            kept,
+            (*map(str, lines), *files),
+            tuple(sorted(map(os.readlink, places))),
+            (os.getsid(0), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)),
+        )
+
+
+def _status() -> dict[str, str]:
+    return dict(line.split(":", 1) for line in (SELF / "status").read_text().splitlines())
 
 
 def own_surroundings() -> dict[str, Any]:
     """Return what a child takes over with `take_over`, as JSON has it: all but descriptors and the current folder."""
-    mask = os.umask(0)
-    os.umask(mask)
     return {
         "environment": dict(os.environ),
-        "path": [folder for folder in sys.path if isinstance(folder, str)],
         "cores": sorted(os.sched_getaffinity(0)),
         "limits": [(name, *resource.getrlimit(name)) for name in LIMITS],
-        "umask": mask,
+        "umask": int(_status()["Umask"], 8),  # the call that tells it also sets it
         "ignored": [int(one) for one in signal.valid_signals() if signal.getsignal(one) is signal.SIG_IGN],
         "blocked": [int(one) for one in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
     }
@@ -68,11 +81,11 @@ def take_over(found: Mapping[str, Any]) -> None:
     a process which ignores and blocks these."""
     os.environ.clear()
     os.environ.update(found["environment"])
-    sys.path[:] = found["path"]
     os.umask(found["umask"])
     for name, *limit in found["limits"]:
         resource.setrlimit(name, limit)
     os.sched_setaffinity(0, found["cores"])
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # none may meet a handler that is not the last
     for number in set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}:
         usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         is_ignored = number in found["ignored"] or number in (signal.SIGPIPE, signal.SIGXFSZ)
@@ -81,21 +94,22 @@ def take_over(found: Mapping[str, Any]) -> None:
 
 
 def let_go(but: int) -> None:
-    """Hold nothing of the process that this one was forked from: signals, exit functions, streams, descriptors `but`
-    one."""
+    """Hold nothing of the process that this one was forked from: signals, streams, descriptors `but` one."""
     os.setpgid(0, 0)  # Ctrl-C is for the supervisor
     for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(stop, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would leave no child to wait for
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    atexit._clear()
-    atexit.register(logging.shutdown)
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
     close_all_but({but})
     sys.stdin = sys.__stdin__ = open(os.devnull)  # type: ignore[misc]  # noqa: SIM115 - as multiprocessing does
     for standard, name in ((1, "stdout"), (2, "stderr")):
-        stream = open(standard, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        encoding = getattr(getattr(sys, name), "encoding", "utf-8")
+        stream = open(  # noqa: SIM115 - as an interpreter does at its start
+            standard, "w", buffering=1, encoding=encoding, errors="backslashreplace", closefd=False
+        )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 
@@ -120,26 +134,34 @@ def thread_count() -> int:
 
 
 def name_process(name: str) -> None:
-    """Set the name that `ps -o comm` shows: 15 characters at most."""
+    """Set the name that `ps -o comm` shows, 15 characters at most, and the command line that `ps` shows, which a fork
+    shares with the process that it was forked from: `pkill -f` would find both."""
     ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
+    start, end = map(int, (SELF / "stat").read_text().rpartition(")")[2].split()[45:47])
+    if len(name) < end - start:  # 0 where the kernel hides it
+        ctypes.memset(start, 0, end - start)
+        ctypes.memmove(start, name.encode(), len(name))
 
 
 @contextlib.contextmanager
-def adopting() -> Iterator[None]:
-    """Be the parent of orphans among this process's descendants, for a while (prctl(2), PR_SET_CHILD_SUBREAPER)."""
+def adopting() -> Iterator[bool]:
+    """Be the parent of orphans among this process's descendants, for a while (prctl(2), PR_SET_CHILD_SUBREAPER).
+    False: the kernel does not allow it."""
     prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int(0)
     prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
-    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    is_allowed = prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     try:
-        yield
+        yield is_allowed
     finally:
         prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
 
 
 def await_parent(pid: int) -> None:
-    """Wait until process `pid` has adopted this one. Ends this process if it does not."""
-    until = time.monotonic() + PARENT_S
-    while os.getppid() != pid:
-        if time.monotonic() > until:
-            os._exit(1)
-        os.sched_yield()
+    """Wait until process `pid` has adopted this one: its parent now ends. Ends this process if it does not."""
+    while (now := os.getppid()) != pid:
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            pidfd = os.pidfd_open(now)
+            has_ended = wait_readable([pidfd], PARENT_S * 1000)
+            os.close(pidfd)
+            if not has_ended:
+                os._exit(1)

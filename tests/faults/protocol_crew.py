@@ -62,7 +62,7 @@ class Nursery:
         self._lifeline: tuple[int, ...] = os.pipe()
         self._worker = self._incarnation = 0
         self._prepare: Prepare | None = None
-        handle_module._launch = self._launch  # type: ignore[assignment]
+        handle_module._fresh = self._launch  # type: ignore[assignment]
 
     def spawn(self, worker: int, incarnation: int, prepare: Prepare | None = None) -> Handle:
         self._worker, self._incarnation, self._prepare = worker, incarnation, prepare
@@ -76,11 +76,11 @@ class Nursery:
             os.close(end)
         self._lifeline = ()
 
-    def _launch(self, start: Start, *, is_forked: bool) -> tuple[Forked, int]:
+    def _launch(self, start: Start) -> Forked:
         pid = os.fork()
         if not pid:
             self._live(start)
-        return Forked(pid), host.pidfd_open(pid)
+        return Forked(pid)
 
     def _live(self, start: Start) -> None:
         status = BROKEN

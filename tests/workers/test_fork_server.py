@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from hogwild.planning.cpu_plan import plan_here
 from tests.helpers.jobs import HOME, JOBS, Job
 from tests.helpers.processes import PATIENCE_S, state_of, wait_for
 from workers.processes import fork_server
-from workers.processes.fork_server import CHILD_NAME, SERVER, Forked, ForkServer
+from workers.processes.fork_server import CHILD_NAME, SERVER, Forked
 from workers.processes.group import ProcessGroup
 from workers.processes.handle import Handle
 
@@ -112,6 +113,83 @@ def test_a_fork_has_the_surroundings_of_a_fresh_interpreter_field_by_field(
     assert forked["PPid"] == str(os.getpid())
 
 
+FACTS = """
+import atexit, faulthandler, gc, json, multiprocessing, os, random, signal, sys, threading, warnings
+import numpy, torch
+from multiprocessing import process, resource_tracker, util
+from threadpoolctl import threadpool_info
+
+def facts():
+    own = multiprocessing.current_process()
+    return {
+        "collects": gc.isenabled(),
+        "name": own.name, "identity": own._identity, "daemon": own.daemon,
+        "parent": multiprocessing.parent_process().name,
+        "parent is the parent": multiprocessing.parent_process().pid == os.getppid() == own._parent_pid,
+        "children": len(multiprocessing.active_children()),
+        "method": multiprocessing.get_start_method(allow_none=True) or "fork", "log": util._logger is None,
+        "threads": threading.active_count(), "main": sys.modules["__main__"].__name__, "argv": sys.argv,
+        "path": sys.path, "folder": os.getcwd(), 
+        "environment": sorted({*os.environ} - {"OMP_PROC_BIND"}),
+        "handlers": {int(one): str(signal.getsignal(one)).partition(" at ")[0] for one in signal.valid_signals()},
+        "streams": [(one.encoding, one.errors, one.line_buffering, one.closed) for one in (sys.stdout, sys.stderr)],
+        "standard streams": (sys.stdout is sys.__stdout__, sys.stderr is sys.__stderr__),
+        "pools": sorted({(one["internal_api"], one["num_threads"]) for one in threadpool_info()}),
+        "torch": (torch.get_num_threads(), torch.get_num_interop_threads()),
+        "random": (random.random(), numpy.random.random()),
+        "faulthandler": faulthandler.is_enabled(), "recursion": sys.getrecursionlimit(),
+        "switch": sys.getswitchinterval(), "filters": len(warnings.filters),
+    }
+
+class Model(torch.nn.Linear):
+    def forward(self, features):
+        with open(f"facts-{os.getpid()}", "w") as file:
+            json.dump(facts(), file)
+        return super().forward(features)
+"""
+JOB = """
+model: {class_path: facts.Model, init_args: {in_features: 64, out_features: 10}}
+data: {train: {class_path: hogwild.data.Digits, init_args: {split: test}}}
+loss: {class_path: torch.nn.CrossEntropyLoss}
+train: {procs: 2, threads: 2, epochs: 1}
+"""
+
+
+def test_user_code_finds_in_a_fork_what_it_finds_in_a_fresh_interpreter(tmp_path: Path) -> None:
+    """A job whose environment binds OpenMP to cores, or says that it does not, has no fork."""
+    (tmp_path / "facts.py").write_text(FACTS)
+    (tmp_path / "job.yaml").write_text(JOB)
+    found = []
+    for run, binding in (("forked", {}), ("fresh", {"OMP_PROC_BIND": "false"})):
+        command = [sys.executable, str(HOME / "run.py"), "train", "job.yaml", "--run-dir", run]
+        environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | binding
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            preexec_fn=ignore,
+        )
+        assert done.returncode == 0, done.stderr
+        told = []
+        for file in tmp_path.glob("facts-*"):
+            told.append(json.loads(file.read_text()))
+            file.unlink()
+        found.append(sorted(told, key=lambda one: one["identity"]))
+    forked, fresh = found
+    assert [one["identity"] for one in forked] == [[1], [2]]
+    randoms = [one.pop("random") for one in (*forked, *fresh)]
+    assert len({number for pair in randoms for number in pair}) == 2 * len(randoms), "reseeded"
+    assert forked == fresh
+    assert forked[0]["collects"] and forked[0]["parent is the parent"]
+
+
+def ignore() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
 # ---- it may end at any moment ----------------------------------------------------------------------------------------
 
 
@@ -134,79 +212,148 @@ def test_a_server_that_was_killed_or_stopped_is_made_up_for_by_a_fresh_interpret
         assert host.children(os.getpid()).count(first.pid) == 1
 
 
-@pytest.mark.parametrize("step", ["_between", "_become", "_forked"])
-def test_one_that_ends_or_hangs_in_the_middle_of_a_fork_leaves_no_child_that_nobody_knows(
-    step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The server is forked from this process, with one of its steps replaced by an end of the server."""
-    own, parent = ForkServer(), os.getpid()
-    step_itself = getattr(fork_server, step)
+def in_a_command(program: str, *before: str) -> None:
+    """Run a program in a process of one thread, from which a server can be forked, as a command is. `program` has the
+    names of this file; `own` is a server that takes the place of SERVER."""
+    lines = (
+        "from tests.workers.test_fork_server import *",
+        "from workers.processes import handle as handle_module",
+        "from workers.processes.fork_server import ForkServer",
+        "own = handle_module.SERVER = ForkServer()",
+        *before,
+        textwrap.dedent(program),
+        "assert set(host.children(os.getpid())) <= {own.pid} | trackers(), 'a child is left'",
+    )
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", "\n".join(lines)]
+    done = subprocess.run(command, cwd=HOME, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
 
-    def end(*arguments: Any) -> Any:
-        if step == "_forked":
-            step_itself(*arguments)  # the child is there, its number is never told
-        os.kill(os.getppid() if step == "_between" else os.getpid(), signal.SIGKILL)
-        return step_itself(*arguments)
 
-    before = set(host.children(parent))
-    monkeypatch.setattr(fork_server, step, end)
-    monkeypatch.setattr(host, "thread_count", lambda: 1)  # pytest's own are no matter here: the child ends at once
-    own.fork(has_kernels=False)
-    monkeypatch.undo()
-    monkeypatch.setattr(fork_server, "SERVER", own)
-    monkeypatch.setattr("workers.processes.handle.SERVER", own)
-    try:
+ENDS = {
+    "the process between ends it": """
+        def _between(*arguments):
+            os.kill(os.getppid(), signal.SIGKILL)
+            step(*arguments)
+        """,
+    "the process between is killed when the child is there": """
+        def _between(parent, descriptors, write):
+            if not os.fork():
+                step_of_child(parent, descriptors)
+            os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    "it ends when the child is there": """
+        def _forked(*arguments):
+            step(*arguments)
+            os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    "it says nothing": """
+        def _forked(*arguments):
+            step(*arguments)
+            signal.pause()
+        """,
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_one_that_ends_or_hangs_in_the_middle_of_a_fork_leaves_no_child_that_nobody_knows(end: str) -> None:
+    """The server is forked from a process in which one of its steps was replaced."""
+    program = textwrap.dedent(ENDS[end])
+    name = "_between" if "_between" in program else "_forked"
+    steps = f"step, step_of_child = fork_server.{name}, fork_server._become"
+    in_a_command(
+        """
+        before = set(host.children(os.getpid()))
+        own.fork(has_kernels=False)
         with group() as made:
-            handle = waiting(made) if step != "_become" else None
-            if handle is not None:
-                assert not isinstance(handle.process, Forked)
-                assert set(host.children(parent)) - before - {handle.pid} <= _trackers()
-            else:  # its child died at once, as any process of a job may
-                made.start_spares()
-                (dead,) = made.pool
-                wait_for("its death", lambda: state_of(dead.pid) in ("Z", None))
-    finally:
-        own.close()
+            handle = waiting(made)
+            assert not isinstance(handle.process, Forked) and own.why.startswith("the fork server"), own.why
+            assert set(host.children(os.getpid())) - before - {handle.pid} <= trackers()
+        """,
+        *(steps, program, f"fork_server.{name} = {name}", "fork_server.ANSWER_S = 1.0"),
+    )
 
 
-def _trackers() -> set[int]:
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError"])
+def test_an_exception_of_a_signals_handler_leaves_no_child_and_no_answer_for_the_next_one(error: str) -> None:
+    in_a_command(
+        f"""
+        own.fork(has_kernels=False)
+        own._await_ready()
+        receive = own._receive
+        def interrupted(*arguments, **named):
+            receive(*arguments, **named)
+            raise {error}
+        own._receive = interrupted
+        with group() as made:
+            with pytest.raises({error}):
+                made._spawn_process()
+            own._receive = receive
+            assert set(host.children(os.getpid())) <= trackers()
+            assert not isinstance(waiting(made).process, Forked)
+        """
+    )
+
+
+def trackers() -> set[int]:
     from multiprocessing import resource_tracker
 
     return {getattr(resource_tracker._resource_tracker, "_pid", 0) or 0}  # type: ignore[attr-defined]
 
 
-def test_a_server_with_a_second_thread_forks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = ForkServer()
-    monkeypatch.setattr(host, "thread_count", iter([1, *[2] * 9]).__next__)  # after it was forked itself
-    own.fork(has_kernels=False)
-    monkeypatch.undo()
-    monkeypatch.setattr("workers.processes.handle.SERVER", own)
-    try:
+def test_a_server_with_a_second_thread_forks_nothing() -> None:
+    in_a_command(
+        """
+        host.thread_count = iter([1, *[2] * 9]).__next__  # after it was forked itself
+        own.fork(has_kernels=False)
         with group() as made:
             assert not isinstance(waiting(made).process, Forked)
             assert own.why == "the fork server has 2 threads"
             assert own.pid is not None, "it may have one again"
-    finally:
-        own.close()
+        """
+    )
 
 
-def test_a_machine_that_refuses_a_process_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = ForkServer()
-    monkeypatch.setattr(host, "thread_count", lambda: 1)
-    monkeypatch.setattr(fork_server, "_between", lambda *_: os._exit(_refuse(*_)))
-    own.fork(has_kernels=False)
-    monkeypatch.undo()
-    monkeypatch.setattr("workers.processes.handle.SERVER", own)
-    try:
+def test_a_machine_that_refuses_a_process_says_so() -> None:
+    in_a_command(
+        """
+        def refuse(parent, descriptors, write):
+            os.write(write, (-11).to_bytes(8, "little", signed=True))  # EAGAIN
+            os._exit(0)
+        between, fork_server._between = fork_server._between, refuse
+        own.fork(has_kernels=False)
         with group() as made, pytest.raises(BlockingIOError):
             made._spawn_process()
-    finally:
-        own.close()
+        assert own.pid is not None, "it may serve the next one"
+        """
+    )
+    in_a_command(
+        """
+        def refuse():
+            raise BlockingIOError
+        os.fork = refuse
+        own.fork(has_kernels=False)
+        with group() as made:
+            assert not isinstance(waiting(made).process, Forked)
+        assert own.why == "there is no fork server"
+        """
+    )
 
 
-def _refuse(parent: int, descriptors: Any, write: int) -> int:
-    os.write(write, (-11).to_bytes(8, "little", signed=True))  # EAGAIN
-    return 0
+def test_a_child_that_cannot_take_over_the_surroundings_says_why() -> None:
+    in_a_command(
+        """
+        def take_over(found):
+            raise ValueError("not allowed to raise maximum limit")
+        host.take_over = take_over
+        own.fork(has_kernels=False)
+        with group() as made:
+            made.start_spares()
+            (handle,) = made.pool
+            wait_for("its end", lambda: state_of(handle.pid) in ("Z", None))
+            assert handle.last_output() == "ValueError: not allowed to raise maximum limit"
+        """
+    )
 
 
 def test_the_start_of_a_fresh_interpreter_leaves_stop_signals_blocked() -> None:
@@ -344,6 +491,44 @@ def test_a_process_of_multiprocessing_that_has_trained_does_not_wait_for_it_at_i
     program = [sys.executable, "-c", OF_A_CHILD, str(tmp_path / "run")]
     done = subprocess.run(program, cwd=HOME, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
+
+
+OF_SHARED_MEMORY = """
+import sys
+from multiprocessing.shared_memory import SharedMemory
+import torch
+from torch.utils.data import Dataset
+import hogwild
+
+class Shared(Dataset):
+    def __init__(self, name):
+        self.name = name
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        memory = SharedMemory(self.name)  # registers it with the tracker of this process, as Python does up to 3.12
+        sample = torch.full((4,), float(memory.buf[index])), index % 2
+        memory.close()
+        return sample
+
+if __name__ == "__main__":
+    memory = SharedMemory(create=True, size=8)
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    settings = {"procs": 1, "epochs": 1, "batch_size": 4, "data": {"feed": "stream"}, "run_dir": sys.argv[1]}
+    hogwild.train(model, Shared(memory.name), torch.nn.CrossEntropyLoss(), optimizer, **settings)
+    SharedMemory(memory.name).close()
+    memory.close()
+    memory.unlink()
+"""
+
+
+def test_shared_memory_of_the_user_is_not_unlinked_by_the_tracker_of_a_worker(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(OF_SHARED_MEMORY)
+    program = [sys.executable, "program.py", "run"]
+    environment = os.environ | {"PYTHONPATH": str(HOME)}
+    done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, "leaked" in done.stderr) == (0, False), done.stderr
 
 
 # ---- a command -------------------------------------------------------------------------------------------------------

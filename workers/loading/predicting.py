@@ -162,8 +162,9 @@ def predicted_parts(
     planned, is_forked = plan_here(procs, 1), may_fork("auto")
     with contextlib.ExitStack() as stack:
         if is_forked:
+            if SERVER.pid is None:  # one of `hogwild.train` stays
+                stack.callback(SERVER.close)
             SERVER.start(planned.environment, has_kernels=False)
-            stack.callback(SERVER.close)
         group = stack.enter_context(ProcessGroup(supervise))
         group.tell(_Messages(say))
         group.start(planned, procs, is_forked=is_forked)

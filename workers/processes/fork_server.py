@@ -22,32 +22,42 @@ take over (`host.FixedSurroundings`). The death of the server disturbs no proces
 import array
 import atexit
 import contextlib
+import errno
 import fcntl
 import gc
 import json
 import multiprocessing.process
+import multiprocessing.spawn
+import multiprocessing.util
 import os
 import random
-import select
+import signal
 import socket
 import subprocess
 import sys
 import time
+import traceback
 import types
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from multiprocessing import resource_tracker
 from typing import Any, NoReturn
 
 from hogwild import host
 from hogwild.monitoring.job_view import ServerGlance
 from hogwild.planning.cpu_plan import VARIABLES
 from hogwild.version import PACKAGE_ROOT
+from workers.child.standard_streams import redirect_to_memory
 from workers.messages import Start
 
 ANSWER_S = 5.0  # for a fork; it takes milliseconds
 READY_S = 60.0  # for the import of torch
 LOOK_MS = 100
+NUMBER_BYTES = 8  # of a process
+MOST_DESCRIPTORS = 16
 DESCRIPTORS = ("lease_read", "ack_write", "channel", "lifeline", "words")  # of a `Start`, in this order
+ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # else the import of numpy starts threads
 NAMES = SERVER_NAME, CHILD_NAME = "hogwild-server", "hogwild-child"  # of processes
 CODE = "import sys; sys.path.insert(0, {root!r}); from workers.processes.fork_server import main; main(*sys.argv[1:])"
 
@@ -63,11 +73,15 @@ class CannotServe(Exception):
 
 
 class Forked:
-    """A process that was forked by the server, with the part of `multiprocessing.Process` that a `Handle` uses."""
+    """One forked process, with the part of `multiprocessing.Process` that a `Handle` uses."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._status: int | None = None
+
+    @property
+    def is_reaped(self) -> bool:
+        return self._status is not None
 
     @property
     def exitcode(self) -> int | None:
@@ -87,18 +101,20 @@ class ForkServer:
 
     def __init__(self) -> None:
         self.why = ""  # the last process was a fresh interpreter
+        self._channel: socket.socket | None = None
+        self._pidfd = -1
         self._forget()
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
         """Have none: in a fork of this process it is the parent's, which sees its end by our copy of the socket."""
-        if (channel := getattr(self, "_channel", None)) is not None:
-            channel.close()
-        self._channel: socket.socket | None = None
-        self._pid = self._pidfd = -1
+        if self._channel is not None:
+            self._channel.close()
+            os.close(self._pidfd)
+        self._channel, self._pid, self._pidfd = None, -1, -1
         self._is_ready = False
         self._surroundings: host.FixedSurroundings | None = None
-        self._children = set[int]()
+        self._known = weakref.WeakSet[Forked]()
 
     @property
     def pid(self) -> int | None:
@@ -116,47 +132,60 @@ class ForkServer:
 
     def fork(self, *, has_kernels: bool) -> None:
         """Fork it from this process, a command that has imported torch and nothing else; start a fresh interpreter, if
-        something has started a thread meanwhile."""
+        something has started a thread meanwhile. A machine that refuses a process gets no error here: the job's own
+        processes will."""
         if host.thread_count() != 1:
             self.start({}, has_kernels=has_kernels)
             return
         self.close()
-        ours, theirs = _pair()
         parent = os.getpid()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        if (pid := os.fork()) == 0:
-            _serve(theirs.detach(), parent, has_kernels=has_kernels)
-        theirs.close()
-        self._own(pid, ours)
+        with contextlib.suppress(OSError):
+            ours, theirs = _pair()
+            with theirs, contextlib.ExitStack() as stack:
+                stack.callback(ours.close)
+                if (pid := os.fork()) == 0:
+                    _serve(_detached(theirs.detach()), parent, has_kernels=has_kernels)
+                self._own(pid, ours)
+                stack.pop_all()
 
     def start(self, environment: Mapping[str, str], *, has_kernels: bool) -> None:
         """Start it as a fresh interpreter with these variables besides, and do not wait for it; nothing, if there is
-        one that fits. A machine that refuses a process gets no error here: the job's own processes will."""
+        one that fits. A machine that refuses a process gets no error here."""
         here = host.FixedSurroundings.here(VARIABLES)
         if self._channel is not None and self._surroundings == here and not host.wait_readable([self._pidfd], 0):
             return
         self.close()
-        ours, theirs = _pair()
-        with theirs, contextlib.suppress(OSError):
-            process = subprocess.Popen(
-                [
-                    *(sys.executable, *subprocess._args_from_interpreter_flags(), "-P", "-c"),  # type: ignore[attr-defined]
-                    *(CODE.format(root=PACKAGE_ROOT), str(theirs.fileno()), str(os.getpid()), str(int(has_kernels))),
-                ],
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, **environment, "OPENBLAS_NUM_THREADS": "1"},  # else numpy's import starts threads
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            process.returncode = 0  # we wait for it, not subprocess
-            self._own(process.pid, ours)
+        program: str | None = multiprocessing.spawn.get_executable()
+        if program is None:  # an embedded interpreter
             return
-        ours.close()
+        with contextlib.suppress(OSError):
+            ours, theirs = _pair()
+            with theirs, contextlib.ExitStack() as stack:
+                stack.callback(ours.close)
+                process = subprocess.Popen(
+                    [
+                        *(program, *subprocess._args_from_interpreter_flags(), "-P", "-c"),  # type: ignore[attr-defined]
+                        *(CODE.format(root=PACKAGE_ROOT), str(theirs.fileno()), str(os.getpid())),
+                        str(int(has_kernels)),
+                    ],
+                    pass_fds=[theirs.fileno()],
+                    env={**os.environ, **environment} | ONE_BLAS_THREAD,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+                process.returncode = 0  # we wait for it, not subprocess
+                self._own(process.pid, ours)
+                stack.pop_all()
 
     def _own(self, pid: int, channel: socket.socket) -> None:
-        self._pid, self._pidfd, self._channel = pid, os.pidfd_open(pid), channel
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except OSError:  # no descriptor left
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+        self._pid, self._channel = pid, channel
         self._surroundings = host.FixedSurroundings.here(VARIABLES)
         atexit.unregister(self.close)
         atexit.register(self.close)
@@ -165,74 +194,95 @@ class ForkServer:
         """End it, now; processes that it has forked go on."""
         if self._channel is not None:
             host.kill_by_pidfd(self._pidfd)
+            host.wait_readable([self._pidfd], ANSWER_S * 1000)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._pid, os.WNOHANG)
             os.close(self._pidfd)
             self._channel.close()
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self._pid, 0)
             self._channel, self._surroundings, self._is_ready = None, None, False
 
     # ---- a process
 
     def launch(self, start: Start) -> Forked:
         """Fork a child of this process that runs `entry.main(start)`. Raises CannotServe, or OSError if the machine
-        refuses a process."""
+        refuses a process or a descriptor."""
         if self._channel is None:
             raise CannotServe("there is no fork server")
         if self._surroundings != host.FixedSurroundings.here(VARIABLES):
             self.close()
-            raise CannotServe("the environment that libraries read, the user or the niceness has changed")
-        try:
-            self._await_ready()
-            answer = self._ask(start)
-        except (OSError, ValueError, CannotServe) as error:
-            self._bury_unknown()
-            self.close()
-            raise CannotServe(
-                f"the fork server has ended: {error}" if isinstance(error, OSError) else str(error)
-            ) from error
+            raise CannotServe("what a process cannot change (FixedSurroundings) is not what the fork server began with")
+        self._await_ready()
+        with contextlib.ExitStack() as stack:
+            descriptors = _request(start, stack)
+            if not stack.enter_context(host.adopting()):
+                raise CannotServe("the kernel lets this process adopt no orphans")
+            try:
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+                self._channel.sendmsg([b"fork"], rights)
+                answer = self._receive(ANSWER_S)
+                if "started" in answer:
+                    return self._made(answer["started"])
+            except BaseException as error:  # also one that a handler of a signal has raised
+                self._bury()
+                if isinstance(error, ConnectionError):
+                    raise CannotServe("the fork server has ended") from error
+                raise
         if "errno" in answer:
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
-        if "refused" in answer:
-            raise CannotServe(answer["refused"])
-        self._children.add(answer["started"])
-        return Forked(answer["started"])
+        raise CannotServe(answer["refused"])
 
     def _await_ready(self) -> None:
-        if not self._is_ready and self._receive(READY_S) is not None:
-            self._is_ready = True
+        """Wait until it has imported torch, for which a fresh interpreter takes as long."""
+        try:
+            if not self._is_ready:
+                self._receive(READY_S, is_interruptible=True)
+                self._is_ready = True
+        except InterruptedError as error:
+            raise CannotServe("a signal came before the fork server was ready") from error
+        except (ConnectionError, CannotServe) as error:
+            self.close()
+            raise CannotServe(str(error)) from error
 
-    def _ask(self, start: Start) -> dict[str, Any]:
-        assert self._channel is not None
-        with contextlib.ExitStack() as stack:
-            words = os.memfd_create("hogwild-request")
-            stack.callback(os.close, words)
-            os.write(words, json.dumps({"start": asdict(start), **host.own_surroundings()}).encode())
-            folder = os.open(".", os.O_PATH)  # also one that was removed while we are in it
-            stack.callback(os.close, folder)
-            descriptors = [words, folder, *(getattr(start, name) for name in DESCRIPTORS)]
-            stack.enter_context(host.adopting())
-            self._channel.sendmsg([b"fork"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
-            return self._receive(ANSWER_S)
-
-    def _receive(self, limit_s: float) -> dict[str, Any]:
+    def _receive(self, limit_s: float, *, is_interruptible: bool = False) -> dict[str, Any]:
+        """Return its next message. Raises ConnectionError if it has ended, CannotServe if it does not answer, and
+        InterruptedError if it `is_interruptible` by a stop signal, which callers have blocked."""
         assert self._channel is not None
         until = time.monotonic() + limit_s
-        while not host.wait_readable([self._channel.fileno()], LOOK_MS):
+        while not host.wait_readable([self._channel.fileno(), self._pidfd], LOOK_MS):
             if time.monotonic() > until or host.is_stopped(self._pid):
                 raise CannotServe("the fork server does not answer")
-        content = self._channel.recv(1 << 16)
-        if not content:
-            raise CannotServe("the fork server has ended")
+            if is_interruptible and signal.sigpending() & {*host.CHILD_SIGNALS}:
+                raise InterruptedError
+        # Its children have copies of its end: the socket alone may not show that it has ended.
+        if not host.wait_readable([self._channel.fileno()], 0) or not (content := self._channel.recv(1 << 16)):
+            raise ConnectionResetError("the fork server has ended")
         answer: dict[str, Any] = json.loads(content)
         return answer
 
-    def _bury_unknown(self) -> None:
-        """Kill a child that was forked for a request of which no answer came: nobody would ever wait for it."""
+    def _made(self, pid: int) -> Forked:
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError as error:  # a nearer subreaper
+            raise CannotServe("the fork server's child is another process's") from error
+        made = Forked(pid)
+        self._known.add(made)
+        return made
+
+    def _bury(self) -> None:
+        """End it, and a child that it has forked for a request of which no answer came: nobody would ever wait for
+        it. This process is `adopting`."""
         host.kill_by_pidfd(self._pidfd)
         host.wait_readable([self._pidfd], ANSWER_S * 1000)  # it forks no more
-        for pid in host.children(os.getpid()):
-            if pid not in self._children and pid != self._pid and host.process_name(pid) in NAMES:
+        host.end_group_of_the_dead(self._pid)  # the process between, and the child until it leads a group
+        until = time.monotonic() + ANSWER_S
+        while (unknown := self._unknown_children()) and time.monotonic() < until:
+            for pid in unknown:  # each may leave us an orphan
                 host.kill_and_reap(pid, ANSWER_S)
+        self.close()
+
+    def _unknown_children(self) -> list[int]:
+        known = {self._pid, *(one.pid for one in self._known if not one.is_reaped)}
+        return [one for one in host.children(os.getpid()) if one not in known and host.process_name(one) in NAMES]
 
 
 SERVER = ForkServer()
@@ -242,17 +292,68 @@ def _pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
+def _request(start: Start, stack: contextlib.ExitStack) -> list[int]:
+    """Return the descriptors of a request: its words, the current folder, those of `start`, and that of
+    multiprocessing's resource tracker, if there is one. `stack` closes what is opened for it."""
+    folder = os.open(".", os.O_PATH)  # also one that was removed while we are in it
+    stack.callback(os.close, folder)
+    tracker: int | None = None
+    if host.is_tracker_known():
+        host.ensure_resource_tracker()
+        tracker = resource_tracker.getfd()
+    request = {
+        "start": asdict(start),
+        "surroundings": host.own_surroundings(),
+        "multiprocessing": _multiprocessing_here(),
+        "has_tracker": tracker is not None,
+    }
+    words = os.memfd_create("hogwild-request")
+    stack.callback(os.close, words)
+    content = json.dumps(request).encode()
+    if os.write(words, content) != len(content):
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))  # by a limit on the size of files
+    return [words, folder, *(getattr(start, name) for name in DESCRIPTORS), *([] if tracker is None else [tracker])]
+
+
+def _multiprocessing_here() -> dict[str, Any]:
+    """Return what multiprocessing tells a process that it starts by spawning, as its `spawn.prepare` takes it, and the
+    process's identity."""
+    util: Any = multiprocessing.util
+    new: Any = multiprocessing.get_context("spawn").Process(name="hogwild-worker")
+    told = {
+        "name": new.name,
+        "identity": new._identity,
+        "authkey": bytes(new.authkey).hex(),
+        "log_to_stderr": util._log_to_stderr,
+        "sys_path": [PACKAGE_ROOT, *(one for one in sys.path if isinstance(one, str) and one != PACKAGE_ROOT)],
+        "sys_argv": ["hogwild-worker"],
+        "start_method": multiprocessing.get_start_method(allow_none=True),
+    }
+    return told | ({} if util._logger is None else {"log_level": util._logger.getEffectiveLevel()})
+
+
 # ---- the server's side ----------------------------------------------------------------------------------------------
 
 
 def main(channel: str, parent: str, has_kernels: str) -> NoReturn:
     """Import what workers import, then serve. The entry of a fresh interpreter."""
     host.die_with_parent(int(parent))
+    number = _detached(int(channel))
     with contextlib.suppress(Exception):  # a broken installation: the workers, fresh interpreters then, say so
         import workers.child.dispatch  # noqa: F401
 
-        _serve(int(channel), int(parent), has_kernels=has_kernels == "1")
+        _serve(number, int(parent), has_kernels=has_kernels == "1")
     os._exit(1)
+
+
+def _detached(channel: int) -> int:
+    """Hold nothing of the supervisor's but this socket; return its number now."""
+    number = fcntl.fcntl(channel, fcntl.F_DUPFD_CLOEXEC, 3)  # a command without standard streams has low ones
+    host.let_go(number)
+    resource_tracker._resource_tracker._fd = resource_tracker._resource_tracker._pid = None  # type: ignore[attr-defined]
+    host.name_process(SERVER_NAME)
+    sys.modules["__main__"], sys.argv = types.ModuleType("__main__"), ["hogwild-worker"]
+    return number
 
 
 def _serve(number: int, parent: int, *, has_kernels: bool) -> NoReturn:
@@ -260,10 +361,6 @@ def _serve(number: int, parent: int, *, has_kernels: bool) -> NoReturn:
     is the command's own stack."""
     try:
         host.die_with_parent(parent)
-        number = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)  # a command without standard streams has low ones
-        host.let_go(number)
-        host.name_process(SERVER_NAME)
-        sys.modules["__main__"], sys.argv = types.ModuleType("__main__"), ["hogwild-worker"]
         if has_kernels:
             from workers.child.entry import load_numba
 
@@ -271,35 +368,44 @@ def _serve(number: int, parent: int, *, has_kernels: bool) -> NoReturn:
         channel = socket.socket(fileno=number)
         gc.collect()
         gc.freeze()  # a later collection would copy every page that the children share
+        gc.enable()  # for them: a command is forked while it does not collect
         channel.send(json.dumps({"ready": True}).encode())
         while True:
-            select.select([channel], [], [])
-            content, descriptors, _, _ = socket.recv_fds(channel, 16, 2 + len(DESCRIPTORS))
+            host.wait_readable([number], None)
+            content, descriptors, flags, _ = socket.recv_fds(channel, 16, MOST_DESCRIPTORS)
             if not content:
                 break
-            channel.send(json.dumps(_forked(parent, descriptors)).encode())
+            channel.send(json.dumps(_forked(parent, descriptors, flags)).encode())
             for descriptor in descriptors:
                 os.close(descriptor)
     finally:
         os._exit(0)
 
 
-def _forked(parent: int, descriptors: Sequence[int]) -> dict[str, Any]:
+def _forked(parent: int, descriptors: Sequence[int], flags: int) -> dict[str, Any]:
     """Fork a child of `parent`; return its number, or why there is none."""
+    if flags & socket.MSG_CTRUNC:
+        return {"errno": errno.EMFILE}
     if host.thread_count() != 1:
         return {"refused": f"the fork server has {host.thread_count()} threads"}
-    read, write = os.pipe()
+    try:
+        read, write = os.pipe()
+    except OSError as error:
+        return {"errno": error.errno}
     try:
         between = os.fork()
         if between == 0:
             _between(parent, descriptors, write)
-        os.close(write)
-        answer = os.read(read, 8)
-        os.waitpid(between, 0)
     except OSError as error:
-        return {"errno": error.errno}
-    finally:
+        os.close(write)
         os.close(read)
+        return {"errno": error.errno}
+    os.close(write)
+    answer = os.read(read, NUMBER_BYTES)
+    os.close(read)
+    os.waitpid(between, 0)
+    if not answer:
+        raise RuntimeError("the process between was killed")  # perhaps there is a child: the supervisor looks for it
     number = int.from_bytes(answer, "little", signed=True)
     return {"started": number} if number > 0 else {"errno": -number}
 
@@ -313,39 +419,44 @@ def _between(parent: int, descriptors: Sequence[int], write: int) -> NoReturn:
             _become(parent, descriptors)
     except OSError as error:
         number = -(error.errno or 1)
-    os.write(write, number.to_bytes(8, "little", signed=True))
+    os.write(write, number.to_bytes(NUMBER_BYTES, "little", signed=True))
     os._exit(0)
 
 
 def _become(parent: int, descriptors: Sequence[int]) -> NoReturn:
     """Take over the supervisor's surroundings, and be a process of the job."""
     try:
-        host.await_parent(parent)
         words, folder, *given = descriptors
         request = json.loads(os.pread(words, os.fstat(words).st_size, 0))
+        start = Start(**request["start"] | dict(zip(DESCRIPTORS, given, strict=False)))
+        start = replace(start, environment=tuple((name, value) for name, value in start.environment))
+        redirect_to_memory(os.dup(start.words))  # the supervisor shows what is said there
+        host.await_parent(parent)
         os.fchdir(folder)
         host.close_all_but(given)
-        host.take_over(request)
-        sys.path[:] = [PACKAGE_ROOT, *(one for one in sys.path if one != PACKAGE_ROOT)]
-        values = request["start"] | dict(zip(DESCRIPTORS, given, strict=True))
-        environment = tuple((name, value) for name, value in values["environment"])
-        _limit_threads(dict(environment))
+        host.take_over(request["surroundings"])
+        _be_known_to_multiprocessing(parent, start.lifeline, request["multiprocessing"])
+        if request["has_tracker"]:
+            resource_tracker._resource_tracker._fd = given[-1]  # type: ignore[attr-defined]
+        _limit_threads(dict(start.environment))
         random.seed()
-        _be_known_to_multiprocessing(parent, values["lifeline"])
         from workers.child import entry
 
-        entry.main(replace(Start(**values), environment=environment))
+        entry.main(start)
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(1)
 
 
-def _be_known_to_multiprocessing(parent: int, lifeline: int) -> None:
+def _be_known_to_multiprocessing(parent: int, lifeline: int, told: dict[str, Any]) -> None:
     """Let user code that asks multiprocessing hear what a process that it has started itself hears."""
     module: Any = multiprocessing.process
-    own: Any = multiprocessing.get_context("spawn").Process(name="hogwild-worker")
-    own._parent_pid = parent
+    own: Any = multiprocessing.get_context("spawn").Process()
+    own._parent_pid, own._identity = parent, tuple(told.pop("identity"))
     module._current_process, module._children = own, set()
     module._parent_process = module._ParentProcess("MainProcess", parent, lifeline)
+    multiprocessing.spawn.prepare(told | {"authkey": bytes.fromhex(told["authkey"])})
 
 
 def _limit_threads(environment: Mapping[str, str]) -> None:
@@ -354,5 +465,8 @@ def _limit_threads(environment: Mapping[str, str]) -> None:
     import torch
 
     np.random.seed()  # torch's generator begins the same in every process, numpy's does not
-    if (threads := environment.get("OMP_NUM_THREADS")) is not None:
-        torch.set_num_threads(int(threads))
+    threads = int(environment.get("OMP_NUM_THREADS", 1))
+    if threads != 1 or torch.get_num_threads() != 1:
+        from hogwild.host.thread_pools import set_threads
+
+        set_threads(threads)

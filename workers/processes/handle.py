@@ -92,6 +92,18 @@ class Handle:
             raise UsageError(
                 "workers must be started from the main thread; call hogwild.train there", code="usage/main-thread"
             )
+        if is_forked:
+            try:
+                return cls._launched(SERVER.launch, lifeline, planned, has_kernels)
+            except CannotServe as error:
+                SERVER.why = str(error)
+        return cls._launched(_fresh, lifeline, planned, has_kernels)
+
+    @classmethod
+    def _launched(
+        cls, launch: "Callable[[Start], BaseProcess | Forked]", lifeline: int, planned: Plan, has_kernels: bool
+    ) -> "Handle":
+        """Start it in one of two ways, each with descriptors of its own."""
         environment = dict(os.environ)
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             lease_read, lease_write = _pipe(theirs, ours)
@@ -113,9 +125,11 @@ class Handle:
                 environment=tuple(planned.environment.items()),
                 has_kernels=has_kernels,
             )
-            process, pidfd = _launch(start, is_forked=is_forked)
+            with host.blocked_signals():
+                process = launch(start)
+                assert process.pid is not None
+                pidfd = host.pidfd_open(process.pid)
             ours.pop_all()  # the handle owns them from now on
-        assert process.pid is not None
         channel.setblocking(False)
         return cls(process, process.pid, pidfd, lease_write, ack_read, channel, words, environment)
 
@@ -257,21 +271,6 @@ def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[i
     reader.callback(os.close, read)
     writer.callback(os.close, write)
     return read, write
-
-
-def _launch(start: Start, *, is_forked: bool) -> "tuple[BaseProcess | Forked, int]":
-    """Start the process, in one of two ways."""
-    process: BaseProcess | Forked
-    with host.blocked_signals():
-        try:
-            if not is_forked:
-                raise CannotServe("")
-            process = SERVER.launch(start)
-        except CannotServe as error:
-            SERVER.why = str(error)
-            process = _fresh(start)
-        assert process.pid is not None
-        return process, host.pidfd_open(process.pid)
 
 
 def _fresh(start: Start) -> BaseProcess:

@@ -91,7 +91,9 @@ class StartUp:
         if self.look is Look.NOTHING or sys.stderr is None:
             return
         with contextlib.suppress(OSError, ValueError):  # it is closed, or its reader has gone
-            if select.select([], [sys.stderr], [], 0)[1]:
+            poll = select.poll()
+            poll.register(sys.stderr, select.POLLOUT)
+            if poll.poll(0):
                 os.write(sys.stderr.fileno(), f"{self._first_line}\n".encode(errors="replace"))
                 self._is_announced = True
 
