@@ -3,6 +3,7 @@
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import resource
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.host.processes import wait_readable
+from hogwild.host.signals import CHILD_SIGNALS
 
 SELF = Path("/proc/self")
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 15, 36, 37  # <linux/prctl.h>
@@ -93,8 +95,15 @@ def take_over(found: Mapping[str, Any]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, found["blocked"])
 
 
-def let_go(but: int) -> None:
-    """Hold nothing of the process that this one was forked from: signals, streams, descriptors `but` one."""
+def is_stop_pending() -> bool:
+    """Return whether a signal has come that `blocked_signals` keeps from us."""
+    return bool(signal.sigpending() & {*CHILD_SIGNALS})
+
+
+def let_go(but: int) -> int:
+    """Hold nothing of the process that this one was forked from: signals, streams, descriptors `but` one; return its
+    number now."""
+    but = fcntl.fcntl(but, fcntl.F_DUPFD_CLOEXEC, 3)  # a command without standard streams has low ones
     os.setpgid(0, 0)  # Ctrl-C is for the supervisor
     for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(stop, signal.SIG_IGN)
@@ -112,6 +121,7 @@ def let_go(but: int) -> None:
         )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+    return but
 
 
 def close_all_but(kept: Collection[int]) -> None:

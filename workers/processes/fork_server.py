@@ -23,7 +23,6 @@ import array
 import atexit
 import contextlib
 import errno
-import fcntl
 import gc
 import json
 import multiprocessing.process
@@ -31,7 +30,6 @@ import multiprocessing.spawn
 import multiprocessing.util
 import os
 import random
-import signal
 import socket
 import subprocess
 import sys
@@ -179,12 +177,7 @@ class ForkServer:
                 stack.pop_all()
 
     def _own(self, pid: int, channel: socket.socket) -> None:
-        try:
-            self._pidfd = os.pidfd_open(pid)
-        except OSError:  # no descriptor left
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            raise
+        self._pidfd = os.pidfd_open(pid)  # without a descriptor left it ends itself, as our end of `channel` is closed
         self._pid, self._channel = pid, channel
         self._surroundings = host.FixedSurroundings.here(VARIABLES)
         atexit.unregister(self.close)
@@ -251,7 +244,7 @@ class ForkServer:
         while not host.wait_readable([self._channel.fileno(), self._pidfd], LOOK_MS):
             if time.monotonic() > until or host.is_stopped(self._pid):
                 raise CannotServe("the fork server does not answer")
-            if is_interruptible and signal.sigpending() & {*host.CHILD_SIGNALS}:
+            if is_interruptible and host.is_stop_pending():
                 raise InterruptedError
         # Its children have copies of its end: the socket alone may not show that it has ended.
         if not host.wait_readable([self._channel.fileno()], 0) or not (content := self._channel.recv(1 << 16)):
@@ -348,8 +341,7 @@ def main(channel: str, parent: str, has_kernels: str) -> NoReturn:
 
 def _detached(channel: int) -> int:
     """Hold nothing of the supervisor's but this socket; return its number now."""
-    number = fcntl.fcntl(channel, fcntl.F_DUPFD_CLOEXEC, 3)  # a command without standard streams has low ones
-    host.let_go(number)
+    number = host.let_go(channel)
     resource_tracker._resource_tracker._fd = resource_tracker._resource_tracker._pid = None  # type: ignore[attr-defined]
     host.name_process(SERVER_NAME)
     sys.modules["__main__"], sys.argv = types.ModuleType("__main__"), ["hogwild-worker"]
