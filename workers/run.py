@@ -112,7 +112,7 @@ def _begun(
     is_forked = is_real and planned.procs > 0 and may_fork(job.train.device)
     is_command = caller == COMMAND_LINE
     try:
-        with ProcessGroup(job.supervise) as group, startup:
+        with ProcessGroup(job.supervise) as group, startup, host.naming_limits():
             if is_real:
                 startup.open_run(run_dir, resume)
             if is_command:

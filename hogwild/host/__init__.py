@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hogwild.host.cgroups import *  # noqa: F403
     from hogwild.host.kernel_stacks import *  # noqa: F403
+    from hogwild.host.limits import *  # noqa: F403
     from hogwild.host.processes import *  # noqa: F403
     from hogwild.host.resource_tracker import *  # noqa: F403
     from hogwild.host.signals import *  # noqa: F403
@@ -27,6 +28,7 @@ _MODULES = (
     "kernel_stacks",
     "processes",
     "surroundings",
+    "limits",
 )  # the light ones first
 
 

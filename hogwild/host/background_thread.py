@@ -40,8 +40,9 @@ class Background:
         """Start the thread, before a loop; otherwise the first `submit` does it."""
         if self._thread is None:
             given = (self._tasks, self._ends, self._descriptor)  # not `self`: the thread would keep it alive
-            self._thread = threading.Thread(target=_serve, args=given, name=self.name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=_serve, args=given, name=self.name, daemon=True)
+            thread.start()
+            self._thread = thread
 
     def submit(self, work: Callable[[], Answer], then: Callable[[Answer], None] = lambda _: None) -> None:
         """Run `work` in the thread; `finish` passes its result to `then`. Nobody may change its data meanwhile."""

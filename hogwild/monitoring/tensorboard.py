@@ -83,8 +83,9 @@ class Curves:
         self._records.put(record)
         self._seen += record["kind"] == "train"
         if self._thread is None and (self._at_once or self._seen >= BEGIN_AT):
-            self._thread = threading.Thread(target=self._run, name="tensorboard", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="tensorboard", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def go_on_from(self, samples: int) -> None:
         """Delete the points after this number of samples: the run went back to it."""

@@ -126,8 +126,9 @@ class Screen:
 
     def _start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._writer.serve, name="screen", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._writer.serve, name="screen", daemon=True)
+            thread.start()
+            self._thread = thread
 
 
 class _Inbox:

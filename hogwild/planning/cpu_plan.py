@@ -20,6 +20,9 @@ from hogwild.host import Core, Cores
 # and files being passed to a worker during set-up, which for all but root count against the same limit.
 FILES, FILES_PER_WORKER, FILES_ON_THEIR_WAY = 44, 7, 10
 
+# Threads of the supervisor beside the first one, and those of its OpenMP pool: records, screen, memory, checkpoints.
+THREADS = 7
+
 OMP = "OMP_NUM_THREADS"
 TORCHRUN = "TORCHELASTIC_RUN_ID"  # set by torchrun, which also sets OMP_NUM_THREADS=1
 

@@ -175,16 +175,36 @@ def test_a_limit_on_open_files_is_enough_or_refused_before_anything_starts(
         assert not ended.left_behind
 
 
-def test_an_address_space_too_small_for_torch_is_one_error_and_leaves_nothing(
-    tmp_path: Path, start_job: Callable[..., Job]
+@pytest.mark.parametrize("mebibytes", [400, 600, 660, 1000])
+def test_an_address_space_is_enough_or_its_limit_is_named_and_nothing_is_left(
+    tmp_path: Path, start_job: Callable[..., Job], mebibytes: int
 ) -> None:
     run_dir = tmp_path / "run"
     arguments = ("train", COUNTING, "--run-dir", str(run_dir))
-    ended = start_job(tmp_path, *arguments, run_dir=run_dir, python=limited({"address": 400 << 20})).wait()
-    assert ended.status not in (0, 75)
-    assert ended.stderr.strip()
-    assert not run_dir.exists()
-    assert not ended.left_behind
+    ended = start_job(tmp_path, *arguments, run_dir=run_dir, python=limited({"address": mebibytes << 20})).wait()
+    if ended.status == 0:
+        assert_exact(ended)
+        return
+    assert ended.status == 1 and mebibytes < 1000, ended.stderr
+    assert f"{mebibytes} MiB" in ended.stderr and "(ulimit -v)" in ended.stderr and "run/memory-short" in ended.stderr
+    assert "Traceback" not in ended.stderr and not ended.left_behind
+    assert not run_dir.exists() or (mebibytes > 600 and ended.reason == ("failed", "run/memory-short"))
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 4, 7, 10, 64])
+def test_a_limit_on_processes_is_enough_or_it_is_named_and_nothing_is_left(
+    tmp_path: Path, start_job: Callable[..., Job], tasks: int
+) -> None:
+    run_dir = tmp_path / "run"
+    arguments = ("train", COUNTING, "--run-dir", str(run_dir))
+    ended = start_job(tmp_path, *arguments, run_dir=run_dir, python=limited({"tasks": tasks})).wait()
+    if tasks == 64:
+        assert_exact(ended)
+        return
+    assert ended.status == 1, ended.stderr
+    assert f"{tasks} processes and threads (ulimit -u), " in ended.stderr and "fewer train.procs" in ended.stderr
+    assert "run/process-limit" in ended.stderr
+    assert "Traceback" not in ended.stderr and not run_dir.exists() and not ended.left_behind
 
 
 @pytest.fixture

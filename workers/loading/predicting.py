@@ -160,7 +160,7 @@ def predicted_parts(
     block raises."""
     host.require_main_thread()
     planned, is_forked = plan_here(procs, 1), may_fork("auto")
-    with contextlib.ExitStack() as stack:
+    with host.naming_limits(), contextlib.ExitStack() as stack:
         if is_forked:
             if SERVER.pid is None:  # one of `hogwild.train` stays
                 stack.callback(SERVER.close)

@@ -22,7 +22,7 @@ from types import MappingProxyType
 
 from hogwild import host
 from hogwild.errors import Deadlocked, HogwildError, ModelError
-from hogwild.planning.cpu_plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, Plan
+from hogwild.planning.cpu_plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, THREADS, Plan
 from workers.processes.fork_server import SERVER
 from workers.processes.handle import REAP_S, Handle, reaped
 from workers.processes.roles import Role, Supervision
@@ -97,12 +97,14 @@ class ProcessGroup:
         self, planned: Plan, cores: float, loaders: int = 0, communicators: int = 0, *, is_forked: bool = True
     ) -> None:
         """Begin a job of so many workers and loaders; a cluster has a communicator, too. `start_spares` starts the
-        first processes. `is_forked`: by the fork server, where it can. Raises RunError if the limit on open files is
-        too low."""
+        first processes. `is_forked`: by the fork server, where it can. Raises RunError if the limit on open files, or
+        on processes, is too low."""
         if not planned.procs:
             return
         self._has_begun, self._planned, self._loaders, self._is_forked = True, planned, loaders, is_forked
         self._communicators = 2 * communicators  # with the spare that may replace it
+        here = THREADS + len(host.affinity()) - 1
+        host.require_tasks(here + planned.procs * planned.threads + loaders + communicators)
         self.raise_file_limit(planned)  # first: a process inherits our limit when it starts
         with host.blocked_signals():
             self._lifeline = os.pipe()
@@ -232,7 +234,7 @@ class ProcessGroup:
                 handle.assign(team.role, number, incarnation)
                 team.handles[number] = handle
         except OSError as error:  # no PID, memory or descriptor left
-            how, end = f"could not be started: {error}", End.COULD_NOT_START
+            how, end = f"could not be started: {host.refusal_in_words(error)}", End.COULD_NOT_START
             death, errors = team.lost(number, None, end, how)
             return [*errors, *self._carry_out(team, team.roster.exited(number, time.monotonic(), death))]
         try:

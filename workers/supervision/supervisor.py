@@ -81,6 +81,7 @@ class Supervisor:
         self._memory = Background("memory")
         self._pss_bytes: dict[int, int] = {}  # by pid, as last measured
 
+    @host.naming_limits()
     def run(self) -> Outcome:
         session = self._session
         try:
