@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -30,11 +31,22 @@ def job(*arguments: str, run_dir: Path | None = None) -> tuple[float, dict[str, 
         return _job(Path(folder) / "run", arguments)
 
 
-def speed(*arguments: str) -> float:
-    """The samples a second of a job, once all of its workers are there. Raises CommandFailed with what it said."""
+def processor_s(*arguments: str, root: Path = ROOT) -> float:
+    """The processor time of a job's command and all its processes. `root`: the checkout it is of. Raises
+    CommandFailed."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with tempfile.TemporaryDirectory() as folder:
+        _job(Path(folder) / "run", arguments, root)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def speed(*arguments: str, root: Path = ROOT) -> float:
+    """The samples a second of a job, once all of its workers are there. `root`: the checkout it is of. Raises
+    CommandFailed with what it said."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
-        _, summary = _job(run_dir, (*arguments, *OFTEN))
+        _, summary = _job(run_dir, (*arguments, *OFTEN), root)
         return settled(run_dir) or float(summary["samples_per_s"])
 
 
@@ -87,8 +99,8 @@ def overhead(*arguments: str) -> float:
     return float(line) / 100
 
 
-def _job(run_dir: Path, arguments: tuple[str, ...]) -> tuple[float, dict[str, Any]]:
-    argv = [sys.executable, str(ROOT / "run.py"), *arguments, "--json", "--run-dir", str(run_dir)]
+def _job(run_dir: Path, arguments: tuple[str, ...], root: Path = ROOT) -> tuple[float, dict[str, Any]]:
+    argv = [sys.executable, str(root / "run.py"), *arguments, "--json", "--run-dir", str(run_dir)]
     began = time.monotonic()
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=run_dir.parent)
     took = time.monotonic() - began

@@ -453,10 +453,10 @@ def _be_known_to_multiprocessing(parent: int, lifeline: int, told: dict[str, Any
 
 def _limit_threads(environment: Mapping[str, str]) -> None:
     """Do what libraries do with these variables when they are loaded: they are loaded already."""
-    import numpy as np
     import torch
 
-    np.random.seed()  # torch's generator begins the same in every process, numpy's does not
+    if (loaded := sys.modules.get("numpy.random")) is not None:  # else it is seeded when it is
+        loaded.seed()  # torch's generator begins the same in every process, numpy's does not
     threads = int(environment.get("OMP_NUM_THREADS", 1))
     if threads != 1 or torch.get_num_threads() != 1:
         from hogwild.host.thread_pools import set_threads
