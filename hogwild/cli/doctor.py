@@ -18,7 +18,8 @@ from hogwild.errors import UsageError
 from hogwild.formatting import counted, size
 from hogwild.host import binding_variables
 from hogwild.host.own_command import python_child
-from hogwild.planning.cpu_plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, OMP, VARIABLES, plan_here
+from hogwild.planning.cpu_plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, OMP, THREADS, VARIABLES, plan_here
+from hogwild.planning.process_memory import ProcessMemory
 from hogwild.version import PACKAGE, __version__
 
 PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "NUMBA_NUM", "TORCHELASTIC_RUN_ID")
@@ -69,6 +70,7 @@ answer = {"torch": torch.__version__, "gpus": visible_gpus(), "pools": pools(), 
           "cpu": torch.backends.cpu.get_cpu_capability(), "mkldnn": torch.backends.mkldnn.is_available()}
 print(json.dumps(answer))
 """
+_FORK_TRIAL = "from workers.processes.fork_trial import main; main()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,9 @@ def examine(data_dir: Path | None) -> list[Finding]:
         memory_finding(host.available_memory()),
         *_shared_memory(),
         files_finding(host.open_file_limit(), host.descriptor_count(), int(host.usable_cores().usable)),
+        tasks_finding(host.task_limits(), int(host.usable_cores().usable)),
         _kernel(),
+        fork_finding(try_fork_server()),
         *(Finding("environment", "note", text) for text in variable_findings(os.environ)),
         *data_findings(data_dir),
     ]
@@ -133,9 +137,21 @@ def _packages() -> Iterator[Finding]:
 
 def _ask_torch() -> Mapping[str, Any] | str:
     """Return torch's properties, or the reason why it cannot be imported."""
+    return _answer_of(_CHILD)
+
+
+def try_fork_server() -> Mapping[str, Any]:
+    """Return what `workers/processes/fork_trial.py` finds: `why` a process cannot be forked from a server, and what one
+    costs."""
+    found = _answer_of(_FORK_TRIAL)
+    return {"why": f"the trial {found}"} if isinstance(found, str) else found
+
+
+def _answer_of(code: str) -> Mapping[str, Any] | str:
+    """Return the JSON that the code prints in a child process, or why there is none."""
     try:
         ended = subprocess.run(
-            python_child(_CHILD),
+            python_child(code),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -242,6 +258,29 @@ def files_finding(limit: int, held: int, workers_wanted: int) -> Finding:
     return Finding(
         "open files", "problem", f"limit {limit:,} per process, too low for {counted(needed, 'worker')} (ulimit -n)"
     )
+
+
+def tasks_finding(limits: Sequence[host.Limit], workers_wanted: int) -> Finding:
+    """Return the finding about the limits on processes and threads: a problem if one is too low for the workers of
+    `procs: auto`, the fork server and the supervisor's threads."""
+    needed = THREADS + 2 * max(1, workers_wanted) + 1
+    words = "; ".join(map(str, limits)) or "no limit for this user"
+    if all(limit.most - limit.used >= needed for limit in limits):
+        return Finding("processes", "ok", words)
+    return Finding("processes", "problem", f"{words}: too low for {counted(max(1, workers_wanted), 'worker')}")
+
+
+def fork_finding(trial: Mapping[str, Any]) -> Finding:
+    """Return the finding about the fork server from the result of `try_fork_server`. Without one a job takes longer to
+    start and more memory, no more."""
+    memory = ProcessMemory.measured(trial)
+    alone = size(memory.import_private)
+    if trial["why"]:
+        return Finding(
+            "fork server", "note", f"cannot be used: {trial['why']}; each process takes {alone} and an import"
+        )
+    cost = f"a process takes {trial['fork_s'] * 1000:.0f} ms and {size(memory.fork_private)} of its own"
+    return Finding("fork server", "ok", f"works: {cost}, instead of an import of torch and {alone}")
 
 
 def _kernel() -> Finding:

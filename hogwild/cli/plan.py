@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hogwild import host
+from hogwild.cli.deep_check import process_words
 from hogwild.cli.text import plain_lines
 from hogwild.config.load import Job, load_job
 from hogwild.config.locate import default_config
@@ -33,7 +34,7 @@ def answer(
     job: Job, question: Question, say: Callable[[str], None], *, measure: bool, as_json: bool
 ) -> tuple[int, list[str]]:
     """Return the exit status and the lines of `hogwild plan`. The status is 1 if every trial failed."""
-    values = plan_values(job)
+    values = plan_values(job) | {"processes": process_words(job)}
     trials = trials_of(job, question, say) if measure else []
     exchanges = exchanges_of(job, question, best(trials), say)
     status = int(bool(trials) and best(trials) is None)

@@ -130,6 +130,14 @@ def pss_bytes(pid: int) -> int:
     return 0
 
 
+def memory_of(pid: int) -> tuple[int, int]:
+    """Return the bytes in memory of a process: its own, and those it shares, also with files. (0, 0) as above."""
+    with contextlib.suppress(psutil.Error):
+        found = psutil.Process(pid).memory_full_info()
+        return int(found.uss), int(found.rss - found.uss)
+    return 0, 0
+
+
 def describe_exit(returncode: int) -> str:
     """Return `exit status 3`, or `killed by SIGKILL (perhaps out of memory)` for the negative codes of subprocess and
     waitpid."""

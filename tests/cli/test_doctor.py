@@ -12,7 +12,8 @@ import pytest
 from hogwild import host
 from hogwild.cli import doctor
 from hogwild.cli.doctor import variable_findings
-from hogwild.host import Core, Cores, Memory
+from hogwild.host import Core, Cores, Limit, Memory
+from hogwild.planning.process_memory import ProcessMemory
 from tests.helpers.jobs import RUN_PY
 from tests.helpers.processes import PATIENCE_S
 
@@ -51,7 +52,7 @@ def test_this_machine_can_train_and_every_topic_is_looked_at(tmp_path: Path) -> 
             "quota",
             "plan",
         ),
-        *("memory", "shared memory", "open files", "kernel", "environment", "data"),
+        *("memory", "shared memory", "open files", "processes", "kernel", "fork server", "environment", "data"),
     ):
         assert any(line[9:].startswith(f"{topic} ") for line in lines), topic
     assert any("OMP_WAIT_POLICY=ACTIVE: ACTIVE lets idle threads spin" in line for line in lines)
@@ -100,6 +101,43 @@ def test_memory_for_not_even_one_worker_is_a_problem() -> None:
     short = doctor.memory_finding(Memory(100 << 20, "the memory limit in /sys/fs/cgroup/job"))
     assert short.status == "problem" and "the memory limit in /sys/fs/cgroup/job" in short.text
     assert not short.stops_training
+
+
+@pytest.mark.parametrize(("used", "status"), [(0, "ok"), (84, "ok"), (85, "problem")])
+def test_a_limit_on_processes_is_compared_with_the_workers_there_will_be(used: int, status: str) -> None:
+    found = doctor.tasks_finding([Limit(100, used, "ulimit -u")], 4)
+    assert found.status == status and f"100 processes and threads (ulimit -u), {used} in use" in found.text
+    assert statuses(doctor.tasks_finding([], 4)) == ["ok"]
+
+
+def test_where_no_process_can_be_forked_from_a_server_it_is_said_why_and_what_that_costs() -> None:
+    measured = {"import_private": 150 << 20, "import_shared": 80 << 20, "fork_private": 9 << 20, "fork_s": 0.012}
+    works = doctor.fork_finding({"why": "", **measured})
+    assert (works.status, works.text.count("12 ms and 9.0 MiB")) == ("ok", 1)
+    fails = doctor.fork_finding({"why": "the fork server has 2 threads"})
+    assert (fails.status, fails.stops_training) == ("note", False)
+    assert "the fork server has 2 threads" in fails.text and "150 MiB" in fails.text
+
+
+THREAD = """
+import os, sys, threading
+if "workers.processes.fork_server" in " ".join(sys.orig_argv):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+
+
+@pytest.mark.processes
+def test_the_fork_server_is_tried_and_measured_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures that `plan` uses are about those of a machine; a server with a thread forks nothing."""
+    found, usual = doctor.try_fork_server(), ProcessMemory()
+    assert found["why"] == "" and 0 < found["fork_s"] < PATIENCE_S
+    for name in ("import_private", "import_shared", "fork_private"):
+        assert 0.5 < found[name] / getattr(usual, name) < 1.5, (name, found[name])
+    (tmp_path / "sitecustomize.py").write_text(THREAD)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert doctor.try_fork_server()["why"] == "the fork server has 2 threads"
+    monkeypatch.setenv("OMP_PROC_BIND", "true")
+    assert "OMP_PROC_BIND" in doctor.try_fork_server()["why"]
 
 
 @pytest.mark.parametrize(
