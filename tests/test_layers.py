@@ -173,7 +173,6 @@ IMPURE = {"torch", "time", "os", "threading", "multiprocessing", "socket", "subp
 # hogwild/ is what parent and workers share; importing it starts none of the supervisor's code.
 ASKS_WORKERS = {
     ("hogwild/cli/main.py", "workers.run"),
-    ("hogwild/cli/deep_check.py", "workers.processes.fork_server"),
     ("hogwild/cli/predict.py", "workers.loading.predicting"),
     ("hogwild/api.py", "workers.run"),
     ("hogwild/api.py", "workers.request"),

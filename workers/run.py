@@ -24,8 +24,9 @@ from hogwild.errors import UsageError
 from hogwild.models import has_kernels
 from hogwild.monitoring.profile_report import Window
 from hogwild.planning.cpu_plan import Plan, plan_here
+from hogwild.planning.process_memory import may_fork
 from workers.child.entry import without_collecting
-from workers.processes.fork_server import ONE_BLAS_THREAD, SERVER, may_fork
+from workers.processes.fork_server import ONE_BLAS_THREAD, SERVER
 from workers.processes.group import ProcessGroup
 from workers.request import COMMAND_LINE, Request
 from workers.session.startup import StartUp

@@ -18,7 +18,7 @@ from hogwild.config.load import Job, load_job
 from hogwild.errors import BuildError, HogwildError
 from hogwild.host.own_command import python_child
 from hogwild.planning.cpu_plan import plan_here
-from hogwild.planning.process_memory import ProcessMemory
+from hogwild.planning.process_memory import ProcessMemory, may_fork
 
 # Ctrl-C reaches the child, too: it only ends, and the parent reports.
 _CHILD = """
@@ -45,8 +45,6 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
 
 def process_words(job: Job, trial: Mapping[str, Any] | None = None) -> str:
     """Return the memory of the job's processes. `trial`: of the fork server on this machine, which has measured it."""
-    from workers.processes.fork_server import may_fork
-
     is_forked = may_fork(job.train.device) and not (trial and trial["why"])
     return ProcessMemory.measured(trial or {}).words(
         plan_here(job.train.procs, job.train.threads).procs, is_forked=is_forked

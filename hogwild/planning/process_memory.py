@@ -1,10 +1,12 @@
 """Memory of a job's processes, beside its shared memory: torch is imported once, and each further process is a fork of
 that, or else a fresh interpreter with an import of its own."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hogwild import host
 from hogwild.formatting import counted, size
 
 MIB = 1 << 20
@@ -43,3 +45,9 @@ class ProcessMemory:
         else:
             parts = f"shared {size(self.import_shared)}, {workers}, a fresh interpreter, {size(self.import_private)}"
         return f"{size(self.of(procs, is_forked=is_forked))}: {parts}"
+
+
+def may_fork(device: str) -> bool:
+    """Return whether processes that compute on `device` may be forks: until that was tried on one, not with a GPU, and
+    not if OpenMP binds threads to cores, which it decides when it is loaded."""
+    return (device == "cpu" or not host.has_nvidia_driver()) and not host.binding_variables(os.environ)

@@ -30,11 +30,12 @@ from hogwild.inference.answer_file import Encode
 from hogwild.inference.inputs import Cut
 from hogwild.inference.predict import Part, Predictor
 from hogwild.planning.cpu_plan import plan_here
+from hogwild.planning.process_memory import may_fork
 from hogwild.shared_memory.region import Region
 from workers.child.recipes import CUT_WORDS, PartsRecipe
 from workers.loading.loaders import LoaderLoss, Loaders
 from workers.messages import Report
-from workers.processes.fork_server import SERVER, may_fork
+from workers.processes.fork_server import SERVER
 from workers.processes.group import ProcessGroup
 from workers.processes.handle import POLL_MS
 from workers.processes.roles import Role, Supervision, limits_of

@@ -60,12 +60,6 @@ NAMES = SERVER_NAME, CHILD_NAME = "hogwild-server", "hogwild-child"  # of proces
 CODE = "import sys; sys.path.insert(0, {root!r}); from workers.processes.fork_server import main; main(*sys.argv[1:])"
 
 
-def may_fork(device: str) -> bool:
-    """Return whether processes that compute on `device` may be forks: until that was tried on one, not with a GPU, and
-    not if OpenMP binds threads to cores, which it decides when it is loaded."""
-    return (device == "cpu" or not host.has_nvidia_driver()) and not host.binding_variables(os.environ)
-
-
 class CannotServe(Exception):
     """The server cannot make this process, a fresh interpreter can: the message says why."""
 

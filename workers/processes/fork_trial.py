@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from hogwild import host
 from hogwild.planning.cpu_plan import plan_here
-from workers.processes.fork_server import READY_S, SERVER, CannotServe, Forked, may_fork
+from hogwild.planning.process_memory import may_fork
+from workers.processes.fork_server import READY_S, SERVER, CannotServe, Forked
 from workers.processes.handle import Handle
 
 WAIT_MS = 20
