@@ -124,9 +124,9 @@ def _begun(
             with hearing_warnings(partial(group.warn, is_seen=True)):
                 if is_real:
                     loaders = loaders_for(job, planned.procs) if surely_streams(job) else 0
-                    group.stacks.rundir, group.has_kernels = startup.rundir, kernels
+                    group.stacks.rundir = startup.rundir
                     communicators = int(job.cluster.engine != "none")
-                    group.start(planned, host.usable_cores().usable, loaders, communicators, is_forked=is_forked)
+                    group.start(planned, loaders, communicators, is_forked=is_forked)
                 startup.start()
                 yield planned, group, startup
     finally:

@@ -36,7 +36,7 @@ from workers.messages import Setup, Start
 
 
 def build_trainer(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
-    regions = adopt(start, setup, descriptors)
+    regions = adopt(setup, descriptors)
     if setup.cores:
         host.set_affinity(setup.cores)  # before any thread exists: threads keep the affinity they were made with
     torch.set_flush_denormal(setup.flush_denormal)  # first: threads made later inherit it

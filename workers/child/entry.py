@@ -2,9 +2,8 @@
 supervisor's life before that.
 
 Order: death signal, then a check of the parent (a parent that died earlier sends no signal) - a process group of its
-own - output - signals - environment (OpenMP reads it when torch is loaded) - torch - the set-up with its number and the
-descriptors of all shared memory - log files, as there may be no run directory before. It waits for the set-up while the
-parent builds model and data, or until it replaces a dead worker.
+own - output - signals - environment (OpenMP reads it when torch is loaded) - torch - the task with the descriptors of
+all shared memory - log files.
 """
 
 import atexit
@@ -17,7 +16,7 @@ from collections.abc import Iterator
 
 from hogwild import host
 from workers.child.standard_streams import STANDARD_ERROR, redirect_to_memory
-from workers.messages import Leaving, ParentGone, Report, Start
+from workers.messages import Leaving, Start
 
 
 def main(start: Start) -> None:
@@ -38,10 +37,6 @@ def main(start: Start) -> None:
     gc.freeze()  # later collections skip torch's few hundred thousand objects
     if host.binding_variables(os.environ):  # else whoever has changed it meanwhile, such as a service, meant it
         host.set_affinity(cores)  # OpenMP may have bound us to one core
-    with contextlib.suppress(ParentGone):  # `run` will see it
-        Report("waiting").send(channel)
-    if start.has_kernels:
-        load_numba()  # half a second, in which the parent builds the job
     status = run(start, channel, leaving)
     atexit._run_exitfuncs()
     sys.stdout.flush()

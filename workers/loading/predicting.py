@@ -168,7 +168,7 @@ def predicted_parts(
             SERVER.start(planned.environment, has_kernels=False)
         group = stack.enter_context(ProcessGroup(supervise))
         group.tell(_Messages(say))
-        group.start(planned, procs, is_forked=is_forked)
+        group.start(planned, is_forked=is_forked)
         table = Region.allocate("blocks", WAITING * procs * CUT_WORDS * 8)
         rows = table.array("i8", (WAITING * procs, CUT_WORDS))
         limits = limits_of(Role.READER, supervise)
