@@ -74,6 +74,7 @@ class Communicator:
     0 before there is one."""
 
     path = ""
+    task = 0
     item: WorkItem | None = None
 
     def __init__(
