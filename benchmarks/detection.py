@@ -21,9 +21,9 @@ from benchmarks.bench import say
 from benchmarks.bystander import bystander
 from benchmarks.commands import MNIST, ROOT, job
 from benchmarks.row import Row
-from benchmarks.watched import ENDLESS, LOOK_S, PATIENCE_S, Running, running
+from benchmarks.watched import ENDLESS, LOOK_S, PATIENCE_S, running
 from hogwild import host
-from hogwild.chaos.watch import STATUS, events_of, read_json
+from hogwild.chaos.watch import events_of
 
 SUITE = "faults"
 EVERY_S = 0.02  # between two status files, and so the resolution of a replacement's first commit
@@ -54,7 +54,7 @@ def deaths(effort: Effort) -> list[tuple[float, float]]:
     """In a job of two workers under full load, milliseconds to the event of a death: from when the process is dead, as
     its pidfd says, and from SIGKILL. Between the two the kernel takes some hundred megabytes of a process apart."""
     found = []
-    with running(MNIST, "--procs", "2", *ENDLESS, "supervise.spares=1", f"log.every_s={EVERY_S}") as now:
+    with running(MNIST, "--procs", "2", *ENDLESS, f"log.every_s={EVERY_S}") as now:
         for number in range(effort.deaths):
             victim = now.until_all_train(2)[number % 2]
             pidfd = os.dup(victim.pidfd)  # the watch closes its own
@@ -84,25 +84,18 @@ def stalls(effort: Effort) -> list[float]:
     return found
 
 
-def replacements(effort: Effort, spares: int) -> list[float]:
+def replacements(effort: Effort) -> list[float]:
     """Seconds from SIGKILL to the replacement's first commit."""
     found = []
-    settings = [f"supervise.spares={spares}", f"log.every_s={EVERY_S}"]
-    with running(MNIST, "--procs", "2", *ENDLESS, *settings) as now:
+    with running(MNIST, "--procs", "2", *ENDLESS, f"log.every_s={EVERY_S}") as now:
         for number in range(effort.replacements):
             victim = now.until_all_train(2)[number % 2]
-            if spares:
-                now.until("spare that waits", lambda: _has_spare(now))
             killed = time.monotonic()
             victim.send(signal.SIGKILL)
             now.event("exit", pid=victim.pid)
             now.until_all_train(2)
             found.append(time.monotonic() - killed)
     return found
-
-
-def _has_spare(now: Running) -> bool:
-    return any(spare.get("state") == "waiting" for spare in read_json(now.run_dir / STATUS).get("spares", ()))
 
 
 def of_death(effort: Effort) -> list[Row]:
@@ -123,13 +116,8 @@ def of_stall(effort: Effort) -> list[Row]:
 
 
 def of_replacement(effort: Effort) -> list[Row]:
-    cold = [one for _ in range(effort.runs) for one in replacements(effort, 0)]
-    warm = [one for _ in range(effort.runs) for one in replacements(effort, 1)]
-    note = "kill to first commit"
-    return [
-        Row("replacement trains again", "s", 5.0, cold, note=note, smaller_is_better=True),
-        Row("replacement trains again, warm spare", "s", 0.5, warm, note=note, smaller_is_better=True),
-    ]
+    found = [one for _ in range(effort.runs) for one in replacements(effort)]
+    return [Row("replacement trains again", "s", 0.5, found, note="kill to first commit", smaller_is_better=True)]
 
 
 # ---- the supervisor's loop -------------------------------------------------------------------------------------------
@@ -185,22 +173,17 @@ def under_fire(*more: str) -> tuple[float, int]:
 
 
 def to_target(effort: Effort) -> list[Row]:
-    quiet, cold, warm, kills = [], [], [], 0
+    quiet, under, kills = [], [], 0
     for _ in range(effort.runs):
         quiet.append(job("train", MNIST, "--procs", "2", "train.epochs=100", TARGET, "train.exchange=direct")[0])
-        for found, spares in ((cold, 0), (warm, 1)):
-            took, killed = under_fire(f"supervise.spares={spares}", "supervise.max_restarts=1000000")
-            found.append(took)
-            kills += killed
-        say(f"to 98 %: {quiet[-1]:.1f} s, under fire {cold[-1]:.1f} s, with a spare {warm[-1]:.1f} s")
+        took, killed = under_fire("supervise.max_restarts=1000000")
+        under.append(took)
+        kills += killed
+        say(f"to 98 %: {quiet[-1]:.1f} s, under fire {took:.1f} s")
     figure = f"MNIST to 98 %, a worker killed every {KILL_EVERY_S:g} s: time over the fault-free"
     note = f"{kills} kills over all runs; baseline in seconds"
-
-    def over(name: str, found: Sequence[float], target: float | None) -> Row:
-        ratios = [ours / plain for ours, plain in zip(found, quiet, strict=True)]
-        return Row(name, "", target, ratios, float(np.median(quiet)), note, smaller_is_better=True)
-
-    return [over(figure, cold, 2.0), over(f"{figure}, warm spare", warm, None)]
+    ratios = [ours / plain for ours, plain in zip(under, quiet, strict=True)]
+    return [Row(figure, "", 2.0, ratios, float(np.median(quiet)), note, smaller_is_better=True)]
 
 
 PARTS: dict[str, Callable[[Effort], list[Row]]] = {

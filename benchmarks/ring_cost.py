@@ -55,7 +55,6 @@ BATCH, FEATURES = 64, 784
 SLOTS = 8  # what a job of one worker and one loader has; as many batches may be under way in the queue
 WARM_UP = 200  # batches
 RING, QUEUE = "ring", "queue"
-TASK = 1  # number of the loader's task
 OVER_QUEUE = Figure(
     "ring of reused slots over torch.multiprocessing.Queue of fresh tensors (64 x 784 floats): cost per batch", 5.0,
     "x cheaper",
@@ -163,7 +162,7 @@ class Parent:
                 for batch in range(item.start, item.stop):
                     yield self._feed.gather(item.epoch, batch)
                 write_record(self.acks.write, 0, item.id)
-        write_record(self.requests.write, TASK, LOOK)
+        write_record(self.requests.write, 0, LOOK)
 
     def _turn(self) -> None:
         """Waits only where there is nothing to do."""
@@ -181,7 +180,7 @@ class Parent:
     def _ask(self) -> None:
         while (request := self._schedule.request(0)) is not None:
             self._state.write(request)
-            write_record(self.requests.write, TASK, request.slot + 1)
+            write_record(self.requests.write, 0, request.slot + 1)
 
 
 def through_ring(count: int) -> Cost:
@@ -207,7 +206,7 @@ def through_ring(count: int) -> Cost:
         "ring": ring.region,
     }
     sizes = tuple((name, region.nbytes) for name, region in regions.items())
-    task = LoadTask(0, len(recipe), number=TASK, regions=sizes, sys_path=(*sys.path,), torch_settings=current())
+    task = LoadTask(0, len(recipe), regions=sizes, sys_path=(*sys.path,), torch_settings=current())
     begin = partial(_load, start, theirs, task, [region.descriptor for region in regions.values()])
     loader = multiprocessing.get_context("fork").Process(target=_alone, args=(begin,))
     loader.start()

@@ -38,10 +38,10 @@ class Curves:
     kills_s: list[float] = field(default_factory=list)
 
     def take(self, now: Running, at_s: float) -> None:
-        """Of the supervisor, its workers and its spares."""
+        """Of the supervisor and its workers."""
         status = read_json(now.run_dir / STATUS)
-        others = [*status.get("workers", ()), *status.get("spares", ())]
-        pids = [now.process.pid, *(row["pid"] for row in others if row["pid"] is not None)]
+        workers = [row["pid"] for row in status.get("workers", ()) if row["pid"] is not None]
+        pids = [now.process.pid, *workers]
         self.at_s.append(at_s)
         self.pss.append(sum(host.pss_bytes(pid) for pid in pids))
         self.files.append(_descriptors(now.process.pid))
@@ -64,11 +64,9 @@ def _descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def soak(minutes: float, spares: int) -> Curves:
+def soak(minutes: float) -> Curves:
     curves = Curves()
-    with running(
-        MNIST, "--procs", "2", *ENDLESS, f"supervise.spares={spares}", "log.every_s=0.2", "checkpoint.every_s=10"
-    ) as now:
+    with running(MNIST, "--procs", "2", *ENDLESS, "log.every_s=0.2", "checkpoint.every_s=10") as now:
         now.until_all_train(2)
         began = time.monotonic()
         next_sample, next_kill = 0.0, KILL_EVERY_S
@@ -130,14 +128,13 @@ def draw(curves: Curves, file: Path) -> None:
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak")
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--spares", type=int, default=1)
     given = parser.parse_args(argv)
     if given.minutes * 60 < 3 * TORCH_S:
         parser.error(f"--minutes must be at least {3 * TORCH_S / 60:g}, got {given.minutes:g}")
     if not os.environ.get("HOGWILD_DATA"):
         sys.exit("set HOGWILD_DATA to the folder that holds mnist/")
     described = results.machine()
-    curves = soak(given.minutes, given.spares)
+    curves = soak(given.minutes)
     measured = rows(curves, given.minutes)
     results.write(SUITE, measured, described)
     draw(curves, results.FOLDER / CURVES)

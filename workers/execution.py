@@ -297,7 +297,6 @@ class _Prepared:
         session = self.session
         if not self.plan.procs:
             return Inline(session, watch, self.worker_spec, self.structure, self.regions).run()
-        group.keep(self.plan.procs + (session.streamed.loaders if session.streamed is not None else 0))
         session.holder = holder_for(group, self.plan, session.shared)
         try:
             compute = replace(self.worker_spec.compute, device_handles=session.holder.handles)

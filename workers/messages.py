@@ -2,7 +2,7 @@
 
     lease pipe   supervisor -> worker   (sequence u32, item id u32)
                                         (pause u32, 0)             read the control row; if not 0, this pause is over
-                              loader    (task u32, slot + 1 or range u32); (task, 0) ends the task
+                              loader    (0, slot + 1 or range u32); (0, 0) ends it
     ack pipe     worker -> supervisor   (skipped u32, item id u32)
                                         (pause u32, 0)             read my row: ready, or parked in this pause
                  loader                 (answer u32, slot + 1 or range u32)
@@ -61,23 +61,20 @@ def read_records(descriptor: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task for a waiting process, with the changes in the supervisor since the process started. The descriptors of
-    its `regions` travel with it, in this order."""
+    """The task of a process, with what only torch and Python know of the supervisor. The descriptors of its `regions`
+    travel with it, in this order."""
 
-    number: int = field(default=0, kw_only=True)  # of a loader's task; others may come late
     log: str = field(default="", kw_only=True)  # "": none; its output stays in memory
     stacks: str = field(default="", kw_only=True)
     regions: tuple[tuple[str, int], ...] = field(default=(), kw_only=True)  # (name, bytes)
-    folder: str = field(default="", kw_only=True)  # the current folder; "": deleted
     sys_path: tuple[str, ...] = field(default=(), kw_only=True)
-    environment: Mapping[str, str | None] = field(default_factory=dict, kw_only=True)  # changes; None: unset
     torch_settings: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
         payload = json.dumps({"task": type(self).__name__, **asdict(self)}).encode()
         if len(payload) >= MAX_DATAGRAM:
             raise RunError(
-                f"sys.path and the changes in os.environ take {size(len(payload))}, too much to send to a worker",
+                f"sys.path takes {size(len(payload))}, too much to send to a worker",
                 code="run/environment-too-large",
             )
         assert len(descriptors) < MAX_DESCRIPTORS
@@ -100,14 +97,13 @@ class Setup(Task):
 @dataclass(frozen=True, slots=True)
 class TrialTask(Task):
     """A task to try the job's code; regions: `trial`, a `hogwild.job.trial.Trial` written by torch.save, and `answer`,
-    for the pickled findings. Afterwards the process waits for its set-up, or another task, again."""
+    for the pickled findings. Afterwards the process ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadTask(Task):
-    """A task that makes a waiting process a loader, of what the region `recipe` says; its row of the region `beats` is
-    its number. Records (task, number) ask it for slots or ranges; (task, `LOOK`) ends the task. Without a `log` the
-    process then waits for its set-up, or another task, again."""
+    """A task that makes a process a loader, of what the region `recipe` says; its row of the region `beats` is
+    its number. Records (0, number) ask it for slots or ranges; (0, `LOOK`) ends it. A reader has no `log`."""
 
     loader: int
     recipe_nbytes: int
@@ -115,14 +111,14 @@ class LoadTask(Task):
 
 @dataclass(frozen=True, slots=True)
 class HoldTask(Task):
-    """A task that makes a waiting process the owner of its regions, the flats, on `device` (`gpu_owner.py`)."""
+    """A task that makes a process the owner of its regions, the flats, on `device` (`gpu_owner.py`)."""
 
     device: str
 
 
 @dataclass(frozen=True, slots=True)
 class CommunicateTask(Task):
-    """A task that makes a waiting process the communicator of a node (`communicator.py`). `generation`, `members`: of
+    """A task that makes a process the communicator of a node (`communicator.py`). `generation`, `members`: of
     the group it goes on with; 0 and none: it joins. `committed`, `buffered`: rounds, as the region `words` says."""
 
     rank: int
@@ -139,7 +135,7 @@ class CommunicateTask(Task):
 
 @dataclass(frozen=True, slots=True)
 class PredictTask(Task):
-    """A task that makes a waiting process the predictor of a run (`predictor.py`); it writes its region `beats` alone.
+    """A task that makes a process the predictor of a run (`predictor.py`); it writes its region `beats` alone.
     `rows`: of the scoreboard."""
 
     run: str
@@ -213,10 +209,10 @@ def receive_task(channel: socket.socket) -> tuple[Task, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A message of a child: `waiting` (for a task), `ready` (detail: the update path), `warning` (detail: its text;
-    place) or `error` (an exception that ends it). Of a loader, with its `task`: `bad-batch` (item: slot or range;
-    detail: why), and `unreadable` (detail: why its recipe cannot be opened in a worker). Of a trial: `trying`, and
-    `tried` (item: bytes of the answer) or `untriable` (it cannot be read in another process)."""
+    """A message of a child: `ready` (detail: the update path), `warning` (detail: its text; place) or `error` (an
+    exception that ends it). Of a loader: `bad-batch` (item: slot or range; detail: why). Of a reader: `unreadable`
+    (detail: why its recipe cannot be opened in another process). Of a trial: `trying`, and `tried` (item: bytes of the
+    answer) or `untriable` (it cannot be read in another process)."""
 
     kind: str
     detail: str = ""
@@ -225,7 +221,6 @@ class Report:
     hopeless: bool = False  # it would come again in any worker
     traceback: str = ""
     code: str = ""  # of our own errors
-    task: int = 0
     item: int = 0
 
     def send(self, channel: socket.socket) -> None:
@@ -273,7 +268,6 @@ class Start:
     lifeline: int
     words: int
     environment: tuple[tuple[str, str], ...]
-    kernels: str = ""  # that the task will probably need, as JSON (`entry.load_kernels`)
 
 
 class Leases:

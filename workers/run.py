@@ -7,10 +7,9 @@ Imports no torch itself: the fork server is forked as soon as it is imported, an
 
 import gc
 import importlib
-import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -22,8 +21,6 @@ from hogwild.cluster.launch import Launch
 from hogwild.config.load import Job
 from hogwild.config.schema import loaders_for, surely_streams
 from hogwild.errors import UsageError
-from hogwild.job.foreseen_kernels import foreseen
-from hogwild.kernels.signatures import Kernels
 from hogwild.models import has_kernels
 from hogwild.monitoring.profile_report import Window
 from hogwild.planning.cpu_plan import Plan, plan_here
@@ -31,7 +28,6 @@ from hogwild.planning.process_memory import may_fork
 from workers.child.entry import without_collecting
 from workers.processes.fork_server import ONE_BLAS_THREAD, SERVER
 from workers.processes.group import ProcessGroup
-from workers.processes.kernel_compiler import compiling
 from workers.request import COMMAND_LINE, Request
 from workers.session.startup import StartUp
 from workers.warning_reports import hearing_warnings
@@ -58,8 +54,7 @@ def run_job(
     launch = Launch.of(job.cluster.engine, os.environ)
     if launch is not None and not dry_run:
         run_dir, resume = launch.run_of(run_dir, resume)
-    begun = _begun(job, run_dir, resume, foreseen(job), is_real=not dry_run, progress=progress)
-    with begun as (planned, group, startup):
+    with _begun(job, run_dir, resume, is_real=not dry_run, progress=progress) as (planned, group, startup):
         from hogwild.job.build import build
         from workers import execution
 
@@ -90,7 +85,7 @@ def run(request: Request) -> "Result":
             code="cluster/library",
         )
     Launch.of("none", os.environ)  # raises, if it is one of many that all would train
-    begun = _begun(request.job, request.run_dir, request.resume, request.kernels, is_real=True, caller=request.caller)
+    begun = _begun(request.job, request.run_dir, request.resume, is_real=True, caller=request.caller)
     with begun as (planned, group, startup):
         from workers import execution
 
@@ -102,7 +97,6 @@ def _begun(
     job: Job,
     run_dir: Path | None,
     resume: Path | None,
-    foreseen: Sequence[Kernels],
     *,
     is_real: bool,
     progress: bool | None = None,
@@ -115,30 +109,24 @@ def _begun(
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
     planned = replace(planned, procs_max=job.train.procs_max or 0)
     startup = StartUp(job, planned.procs, progress=progress, caller=caller)
-    is_with_numba = bool(foreseen) or (has_kernels(job.model.class_path) and job.train.update != "autograd")
-    kernels = json.dumps([one.plain() for one in foreseen]) if is_with_numba else ""
+    kernels = has_kernels(job.model.class_path) and job.train.update != "autograd"
     is_forked = is_real and planned.procs > 0 and may_fork(job.train.device)
     is_command = caller == COMMAND_LINE
     try:
-        with (
-            ProcessGroup(job.supervise) as group,
-            startup,
-            host.naming_limits(),
-            compiling(foreseen if is_real else ()),
-        ):
+        with ProcessGroup(job.supervise) as group, startup, host.naming_limits():
             if is_real:
                 startup.open_run(run_dir, resume)
             if is_command:
                 startup.announce()
                 _import_all(planned if is_forked else None, kernels)
             elif is_forked:
-                SERVER.start(planned.environment, kernels=kernels)
+                SERVER.start(planned.environment, has_kernels=kernels)
             with hearing_warnings(partial(group.warn, is_seen=True)):
                 if is_real:
                     loaders = loaders_for(job, planned.procs) if surely_streams(job) else 0
-                    group.stacks.rundir, group.kernels = startup.rundir, kernels
+                    group.stacks.rundir = startup.rundir
                     communicators = int(job.cluster.engine != "none")
-                    group.start(planned, host.usable_cores().usable, loaders, communicators, is_forked=is_forked)
+                    group.start(planned, loaders, communicators, is_forked=is_forked)
                 startup.start()
                 yield planned, group, startup
     finally:
@@ -146,7 +134,7 @@ def _begun(
             SERVER.close()
 
 
-def _import_all(planned: Plan | None, kernels: str) -> None:
+def _import_all(planned: Plan | None, has_kernels: bool) -> None:
     """Import torch and what workers import; with a plan, fork the fork server as soon as that is done. It holds nothing
     of the run directory that is open here (`host.let_go`)."""
     with _limited_pools(planned), without_collecting():
@@ -155,7 +143,7 @@ def _import_all(planned: Plan | None, kernels: str) -> None:
         host.raise_noted()
         gc.freeze()  # torch's objects; the next collection would take as long as everything that follows
         if planned is not None:
-            SERVER.fork(kernels=kernels)
+            SERVER.fork(has_kernels=has_kernels)
 
 
 @contextmanager

@@ -30,7 +30,9 @@ STOPPED = 75  # exit status of a job that can be resumed
 LAST_WORDS = 4000  # characters of the job's output that an error quotes
 
 SIGNALS = {
-    **dict.fromkeys((schedule.KILL, schedule.LOADER_KILL, schedule.SUPERVISOR_KILL), other_jobs.KILL),
+    **dict.fromkeys(
+        (schedule.KILL, schedule.LOADER_KILL, schedule.SUPERVISOR_KILL, *schedule.OF_SERVER), other_jobs.KILL
+    ),
     **dict.fromkeys(schedule.LASTING, other_jobs.STOP),
     **dict.fromkeys((schedule.TERMINATE, schedule.SUPERVISOR_TERMINATE), other_jobs.TERMINATE),
     schedule.INTERRUPT: other_jobs.INTERRUPT,
@@ -175,6 +177,8 @@ class _Hits:
             target = self._target(fault, watch, supervisor, attempt)
             if target is None or (fault.lasts_s and target.stopped_until_s > now):
                 continue  # the first stop's SIGCONT would end a second one
+            if fault.kind in schedule.OF_SERVER:
+                watch.strike_server(other_jobs.KILL if fault.kind == schedule.SERVER_KILL else other_jobs.STOP)
             if not target.send(SIGNALS[fault.kind]):
                 continue
             self._pending.remove(fault)

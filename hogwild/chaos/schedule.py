@@ -13,19 +13,21 @@ from hogwild.errors import UsageError, did_you_mean
 KILL, STOP, TERMINATE, INTERRUPT = "kill", "stop", "terminate", "interrupt"
 SUPERVISOR_KILL, SUPERVISOR_TERMINATE, SUPERVISOR_PAUSE = "supervisor-kill", "supervisor-terminate", "supervisor-pause"
 LOADER_KILL, LOADER_STOP = "loader-kill", "loader-stop"
+# The fork server is killed or stopped, and then a worker is killed: its replacement starts meanwhile.
+SERVER_KILL, SERVER_STOP = OF_SERVER = "server-kill", "server-stop"
 WORKER, LOADER, SUPERVISOR = "worker", "loader", "supervisor"
 ROLE = {
-    **dict.fromkeys((KILL, STOP, TERMINATE, INTERRUPT), WORKER),
+    **dict.fromkeys((KILL, STOP, TERMINATE, INTERRUPT, *OF_SERVER), WORKER),
     **dict.fromkeys((LOADER_KILL, LOADER_STOP), LOADER),
     **dict.fromkeys((SUPERVISOR_KILL, SUPERVISOR_TERMINATE, SUPERVISOR_PAUSE), SUPERVISOR),
 }  # kind of fault -> the role it hits
 OF_SUPERVISOR = tuple(kind for kind in ROLE if ROLE[kind] == SUPERVISOR)
-DEADLY = (KILL, TERMINATE, LOADER_KILL)
+DEADLY = (KILL, TERMINATE, LOADER_KILL, *OF_SERVER)
 LASTING = (STOP, LOADER_STOP, SUPERVISOR_PAUSE)
 KINDS = tuple(ROLE)
 
 # The default mix: mostly kills of workers, and every tenth fault hits the supervisor.
-USUAL = {KILL: 6, STOP: 2, TERMINATE: 1}
+USUAL = {KILL: 8, STOP: 2, TERMINATE: 1, SERVER_KILL: 1, SERVER_STOP: 1}
 USUAL_OF_STREAMS = {**USUAL, LOADER_KILL: 4, LOADER_STOP: 2}
 SUPERVISOR_EVERY = 10
 LONGEST_GAP = 4  # times the mean: an exponential gap has no upper limit, and a job does not wait for it

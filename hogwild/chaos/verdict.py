@@ -33,7 +33,7 @@ NOT_OURS = "torchinductor"  # torch makes this folder for its compiler with the 
 # The causes that the exit event of a worker hit by a deadly signal may give. All may also say that the supervisor ended
 # the worker in the same moment. Workers ignore SIGINT: nobody may die of it.
 CAUSES = {
-    schedule.KILL: "SIGKILL|out of memory",
+    **dict.fromkeys((schedule.KILL, *schedule.OF_SERVER), "SIGKILL|out of memory"),
     schedule.TERMINATE: "SIGTERM",
     schedule.LOADER_KILL: "SIGKILL|out of memory",
 }

@@ -133,6 +133,14 @@ class Watch:
         may_be_hit = target.has_trained or (early and not self.fruitless.get(number))
         return target if may_be_hit else None
 
+    def strike_server(self, number: int) -> None:
+        """Send a signal to the fork server, if there is one. A stopped one ends with the job, or at the next start."""
+        server = read_json(self.run_dir / STATUS).get("server")
+        pidfd = other_jobs.open_child(server["pid"], self.pid) if server else None
+        if pidfd is not None:
+            host.kill_by_pidfd(pidfd, number)
+            os.close(pidfd)
+
     def _record(self, role: str, event: dict[str, Any]) -> None:
         number, pid = event[role], event["pid"]
         self._drop(role, number)

@@ -49,8 +49,6 @@ _CONFLICTS: tuple[tuple[str, tuple[Any, ...], str, Any, str], ...] = (
     ("queue.elastic", (None,), "train.procs", 0, "no worker is started"),
     ("queue.elastic", (None,), "train.pin", True, "workers are bound to their cores"),
     ("queue.elastic", (None,), "data.lanes", _GIVEN, "a lane belongs to one worker"),
-    ("supervise.spares", (0,), "train.procs", 0, "no worker is ever replaced"),
-    ("supervise.spares", (0,), "supervise.max_restarts", 0, "no worker is ever replaced"),
     ("data.loaders", ("auto",), "data.feed", "resident", "no loader reads during training"),
     ("data.slots", ("auto",), "data.feed", "resident", "no loader reads during training"),
     ("data.slot_bytes", ("auto",), "data.feed", "resident", "no loader reads during training"),

@@ -303,7 +303,9 @@ class Supervise(Section):
         default=10.0, description="Seconds to finish a batch at a stop, then to exit, before SIGKILL."
     )
     min_workers: Whole = Field(default=1, ge=1, description="The job fails if fewer workers are left.")
-    spares: Whole = Field(default=0, ge=0, le=64, description="Idle processes that replace dead workers at once.")
+    spares: Whole = Field(
+        default=0, ge=0, le=64, description="No effect: replacements start in 0.1 s. Ends with the next version."
+    )
     max_item_attempts: Whole = Field(default=3, ge=1, description="Skip a batch after it crashed this many workers.")
     on_nan: Literal["skip", "rollback", "fail"] = Field(
         default="skip",

@@ -1,8 +1,8 @@
 """Loading of a user's data set into memory: tensors are used as they are, anything else is read (`row_reader.py`).
 
 has `.tensors` (TensorDataset, ours)      used as it is
-any other                                 read by this process (`InTurn`) or, if that takes long, by the workers
-                                          that wait for their set-up (`workers/loading/loading.py`)
+any other                                 read by this process (`InTurn`) or, if that takes long, by several
+                                          (`workers/loading/loading.py`)
 """
 
 import logging

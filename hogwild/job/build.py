@@ -50,6 +50,9 @@ from hogwild.training.torch_schedule import SteppedScheduler
 from hogwild.training.without_dynamo import sparing_the_compiler
 from hogwild.user_code import build as build_component
 
+SPARES = (
+    "supervise.spares has no effect and goes with the next version: every replacement starts in a tenth of a second"
+)
 NO_KERNEL = UpdateChoice(None, "autograd: compiled kernels run on the CPU only", is_worth_saying=False)
 
 
@@ -141,6 +144,8 @@ def from_objects(
     panel = Panel.of(functions.metrics, model, loss)
     if held_back is not None:
         check_ranked(panel, source, held_back)
+    if job.supervise.spares:
+        notes.append(SPARES)
     parts = Parts(model, loss, optimizer, source, held_back, panel, notes=notes)
     if is_on_device(job) and not is_open(job):
         parts.choice = NO_KERNEL

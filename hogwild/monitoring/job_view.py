@@ -181,7 +181,6 @@ class Glance:
     server: ServerGlance | None = None  # None: processes are fresh interpreters, or there are none
     stream: StreamGlance | None = None
     cluster: ClusterGlance | None = None
-    spares: int = 0  # processes that wait to replace a worker
     news: tuple[str, ...] = ()  # the latest events in words, newest last
     is_between: bool = False  # between two records: its rates are those of the last record
 

@@ -173,7 +173,6 @@ class Display:
             ("rollbacks", f"{glance.rollbacks:,}" if glance.rollbacks else ""),
             ("skipped", f"{glance.skipped:,}" if glance.skipped else ""),
             ("quarantined", f"{glance.quarantined:,}" if glance.quarantined else ""),
-            ("spares", str(glance.spares) if glance.spares else ""),
         ]
         return [
             *_filled(found, width),

@@ -73,7 +73,6 @@ def _of_the_job(glance: Glance) -> Iterator[Family]:
     yield one("memory_bytes", "PSS of all processes of the job.", glance.pss_bytes)
     stale = [({"quantile": "0.5"}, float(glance.stale_p50)), ({"quantile": "0.99"}, float(glance.stale_p99))]
     yield Family("staleness_updates", "Updates of others between reading and applying.", stale)
-    yield one("spares", "Processes that wait to replace a worker.", glance.spares)
     if glance.stream is not None:
         yield one("loaders", "Processes that read streamed data and are alive.", glance.stream.loaders)
         yield one("loader_deaths_total", "Of loaders.", glance.stream.deaths)

@@ -16,7 +16,7 @@ Fields of status.json:
     attempt … began  see `RunAttempt`: which process runs it, on which machine
     name … news      see `Glance`: the job at this moment; `workers`, `server`, `best`: see `WorkerGlance`,
                      `ServerGlance`, `Best`
-    spares, loaders  lists of processes; `ring`, `loader_deaths`, `lane_restarts` of streams and lanes
+    loaders          list of processes; `ring`, `loader_deaths`, `lane_restarts` of streams and lanes
     cluster          see `ClusterGlance`, with a `NodeGlance` per node; null for a job on one machine
 
 Unknown fields must be ignored, and any but the first three may be missing. NaN and infinity are null."""
@@ -112,7 +112,6 @@ def glance_of(record: Mapping[str, Any], state: str = "") -> Glance:
         **record,
         "state": state or record.get("doing") or record.get("state") or LOST,
         "workers": tuple(_made(WorkerGlance, one) for one in _list(record.get("workers")) if "worker" in one),
-        "spares": len(_list(record.get("spares"))),
         "server": _made(ServerGlance, server) if isinstance(server, dict) and "pid" in server else None,
         "stream": _made(StreamGlance, stream) if isinstance(stream, dict) else None,
         "cluster": cluster_of(record.get("cluster")),

@@ -98,7 +98,6 @@ EVENTS = {
     "end": ("job ended", OTHER),
     "spawn": ("{who} starting", OTHER),
     "ready": ("{who} ready", OTHER),
-    "spare": ("spare process starting", OTHER),
     "exit": ("{who} died", TROUBLE),
     "exit left": ("{who} left", RESIZES),  # as it was told to
     "restart": ("{who} restarted", RESTARTS),
@@ -128,7 +127,7 @@ EVENTS = {
     "signal": ("signal received", OTHER),
 }
 ROUTINE = (EVALUATIONS, PAUSES)
-ROLES = {"loader": "loader", "spare": "spare process", "communicator": "communicator", "predictor": "predictor"}
+ROLES = {"loader": "loader", "communicator": "communicator", "predictor": "predictor"}
 PLAIN = ("how", "why", "reason", "error", "name", "checkpoint", "plan", "what", "choice", "state", "kind")
 # In the title, or technical.
 WITHIN = (
@@ -175,7 +174,7 @@ def row_of(event: Mapping[str, Any]) -> str:
 def is_routine(event: Mapping[str, Any]) -> bool:
     """Return whether a timeline shows it well enough, or it happens in every job: a list of events leaves it out."""
     name = _name(event)
-    return name in ("spawn", "ready", "restart", "spare", "checkpoint", "exit left") or row_of(event) in ROUTINE
+    return name in ("spawn", "ready", "restart", "checkpoint", "exit left") or row_of(event) in ROUTINE
 
 
 def _name(event: Mapping[str, Any]) -> str:

@@ -281,9 +281,6 @@ FIELDS: dict[str, Row] = {
     "grace beyond the deadline": Row(
         check("supervise.grace_s=900"), 2, "config/contradiction", ("supervise.deadlock_timeout_s (300, the default)",)
     ),
-    "spares for nobody": Row(
-        check("train.procs=0", "supervise.spares=2"), 2, "config/contradiction", ("no worker is ever replaced",)
-    ),
     "no time at all": Row(
         check("supervise.stall_timeout_s=0"), 2, "config/out-of-range", ("stall_timeout_s: must be > 0, got 0",)
     ),

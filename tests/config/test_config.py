@@ -127,8 +127,6 @@ BAD = [
     ("supervise: {deadlock_timeout_s: 5}", 3, 33, "supervise.deadlock_timeout_s", "must be >= supervise.grace_s (10, the default), got 5"),
     ("supervise: {spares: -1}", 3, 21, "supervise.spares", "must be >= 0, got -1"),
     ("supervise: {spares: 65}", 3, 21, "supervise.spares", "must be <= 64, got 65"),
-    ("supervise: {spares: 1}\ntrain: {procs: 0}", 3, 21, "supervise.spares", "must be 0 where train.procs is 0: no worker is ever replaced, got 1"),
-    ("supervise: {max_restarts: 0, spares: 2}", 3, 38, "supervise.spares", "must be 0 where supervise.max_restarts is 0: no worker is ever replaced, got 2"),
     ("queue: {elastic: {min: 0}}", 3, 24, "queue.elastic.min", "must be >= 1, got 0"),
     ("queue: {elastic: {min: 4, max: 2}}", 3, 24, "queue.elastic.min", "must be <= queue.elastic.max (2), got 4"),
     ("queue: {elastic: {min: 2}}\ntrain: {procs: 0}", 3, 18, "queue.elastic", "must be null where train.procs is 0: no worker is started, got a map"),
@@ -162,8 +160,7 @@ def test_a_wrong_field_is_reported_at_its_place(text: str, line: int, column: in
         "{grace_s: 15, deadlock_timeout_s: 15}",
         "{stall_timeout_s: 60, deadlock_timeout_s: 30}",  # nobody commits, and one of many is silent: two things
         "{start_timeout_s: 900}",
-        "{spares: 64, max_restarts: 1}",
-        "{spares: 0, max_restarts: 0}",
+        "{spares: 64, max_restarts: 0}",  # it has no effect
     ],
 )
 def test_a_policy_that_makes_sense_is_accepted(supervise: str) -> None:

@@ -20,8 +20,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import count
+from typing import Any
 
 from hogwild import host
 from hogwild.errors import HogwildError
@@ -45,6 +45,7 @@ from tests.faults.protocol_scenario import HANG_S, Account, Policy, Scenario
 from tests.faults.protocol_trouble import Trouble
 from tests.faults.tally import Tally
 from workers.child.spec import Compute, DataSide, DataSpec, Numerics, Rules, WorkerSpec
+from workers.messages import Task
 from workers.processes import roster as roster_module
 from workers.processes.handle import Handle, reaped
 from workers.processes.roles import Role, limits_of
@@ -273,17 +274,12 @@ class CountingTeam(Team):
     def __init__(self, group: ForkedGroup, run: Run) -> None:
         super().__init__(
             group,
-            Roster(
-                Role.WORKER,
-                replace(limits_of(Role.WORKER, Policy()), longest_backoff_s=0.01),
-                run.scenario.procs,
-                committed_before=True,
-            ),
+            Roster(Role.WORKER, limits_of(Role.WORKER, Policy()), run.scenario.procs, committed_before=True),
         )
         self._run = run
 
-    def prepare(self, number: int) -> None:
-        """Nothing is sent: a forked process has everything."""
+    def prepare(self, number: int) -> tuple[Task, dict[str, Any]]:
+        return Task(), {}
 
     def settle(self, handle: Handle) -> None:
         self._run.acknowledge(handle)
@@ -339,7 +335,7 @@ def main() -> int:
     parser.add_argument("seed", type=int)
     parser.add_argument("--kills", type=int, default=0)
     chosen = parser.parse_args()
-    roster_module.FIRST_BACKOFF_S = 0.001
+    roster_module.FIRST_BACKOFF_S, roster_module.LONGEST_BACKOFF_S = 0.001, 0.01
     tally, deaths, kills, resizes, began = Tally(), Counter[str](), 0, 0, time.monotonic()
     for run in runs(chosen.seed, chosen.kills):
         tally += run.tally

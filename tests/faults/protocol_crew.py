@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 from hogwild import host
@@ -18,14 +17,12 @@ from workers.child.profiler import Profile
 from workers.child.spec import Numerics, WorkerSpec
 from workers.child.trainer import Trainer
 from workers.child.worker_loop import serve
-from workers.messages import Leaving, Start
+from workers.messages import Leaving, Start, Task
 from workers.processes import handle as handle_module
 from workers.processes.group import ProcessGroup
 from workers.processes.handle import Handle
 from workers.processes.roles import Role, Supervision
-from workers.processes.roster import Spawn
 from workers.processes.stacks import Then
-from workers.processes.team import Team
 
 # What is given to a child must not be made before the fork: it is the child's own.
 MakeNumerics = Callable[[int, int], Numerics]  # (worker, incarnation)
@@ -54,6 +51,11 @@ class Forked:
         assert self._status is not None, "closed before it was reaped"
 
 
+class ForkedHandle(Handle):
+    def send(self, task: Task, regions: Any) -> None:
+        """Nothing is sent: a forked process has everything."""
+
+
 class Nursery:
     """Starts workers; holds the write end of their lifeline."""
 
@@ -66,9 +68,7 @@ class Nursery:
 
     def spawn(self, worker: int, incarnation: int, prepare: Prepare | None = None) -> Handle:
         self._worker, self._incarnation, self._prepare = worker, incarnation, prepare
-        handle = Handle.spawn(lifeline=self._lifeline[0], planned=SimpleNamespace(environment={}))  # type: ignore[arg-type]
-        handle.assign(Role.WORKER, worker, incarnation)
-        return handle
+        return ForkedHandle.spawn(Role.WORKER, worker, incarnation, lifeline=self._lifeline[0], environment={})
 
     def cut_lifeline(self) -> None:
         """As the supervisor's death does. The second time nothing happens."""
@@ -113,13 +113,9 @@ class ForkedGroup(ProcessGroup):
         self._nursery = nursery
         self.stacks = NoStacks()  # type: ignore[assignment]
 
-    def _spawn(self, team: Team, action: Spawn) -> list[HogwildError]:
-        self._next = action
-        self._nursery.board.renew(action.worker, action.incarnation)  # a forked process does not wait for a task
-        return super()._spawn(team, action)
-
-    def _spawn_process(self) -> Handle:
-        return self._nursery.spawn(self._next.worker, self._next.incarnation)
+    def _spawn_process(self, role: Role, number: int, incarnation: int) -> Handle:
+        self._nursery.board.renew(number, incarnation)  # a forked process does not wait for a task
+        return self._nursery.spawn(number, incarnation)
 
 
 class NoStacks:

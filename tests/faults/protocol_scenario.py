@@ -29,7 +29,6 @@ class Policy:
     min_workers: int = 1
     max_item_attempts: int = 10**6
     grace_s: float = HANG_S
-    spares: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ import torch
 
 from hogwild import host
 from hogwild.errors import UsageError
-from hogwild.planning.cpu_plan import Plan
 from hogwild.shared_memory.region import Region
 from tests.helpers.jobs import HOME, JOBS, Job
 from tests.helpers.processes import state_of, wait_for
 from workers.processes.handle import PATH_LIMIT, Handle
+from workers.processes.roles import Role
 
 PAGE = HOME / "docs" / "failures.md"
 ENTRIES = 100
@@ -67,7 +67,6 @@ def test_no_reference_on_the_page_is_written_so_that_it_would_not_be_checked() -
 
 
 ONE = "train.procs=1"
-PLANNED = Plan(procs=1, threads=1, reason="")
 
 
 @pytest.fixture
@@ -89,7 +88,7 @@ def test_a_hundred_processes_that_die_at_once_leave_no_descriptor_and_hit_none_o
     host.ensure_resource_tracker()
     before = host.descriptor_count()
     for _ in range(100):
-        handle = Handle.spawn(lifeline=lifeline[0], planned=PLANNED)
+        handle = Handle.spawn(Role.WORKER, 0, 1, lifeline=lifeline[0], environment={})
         handle.kill()
         host.wait_readable([handle.pidfd], 60_000)
         assert handle.reap() == -signal.SIGKILL
@@ -102,7 +101,7 @@ def test_a_search_path_that_could_hang_the_start_is_refused(
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, "/" + "x" * PATH_LIMIT])
     with pytest.raises(UsageError, match=r"sys\.path has .* characters, more than 32,768"):
-        Handle.spawn(lifeline=lifeline[0], planned=PLANNED)
+        Handle.spawn(Role.WORKER, 0, 1, lifeline=lifeline[0], environment={})
 
 
 def test_a_number_that_belongs_to_somebody_else_by_now_is_not_killed() -> None:

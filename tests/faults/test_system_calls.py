@@ -23,7 +23,6 @@ from hogwild.storage.checkpoint_format import MODEL
 from tests.faults import EVERY, tracing, writing
 from tests.faults.tracing import Call, Traced
 from tests.helpers.jobs import HOME, JOBS, Job
-from tests.helpers.processes import state_of, wait_for
 from workers.messages import LOOK, RECORD
 
 pytestmark = pytest.mark.skipif(bool(tracing.why_not()), reason=tracing.why_not() or "it can be traced")
@@ -209,7 +208,7 @@ LEASE_BYTES = 4096  # what a worker asks its lease pipe for; an acknowledgement 
 
 
 # A job without an end. Its one worker makes a system call on either side of what it writes, between intent and commit;
-# an evaluation after each epoch keeps items short. A spare takes a dead worker's place.
+# an evaluation after each epoch keeps items short.
 TRAINING = (
     str(JOBS / "counting.yaml"),
     *(f"{part}.init_args.samples={BATCH * BATCHES}" for part in ("model", "data.train")),
@@ -221,7 +220,6 @@ TRAINING = (
     "train.epochs=1000000",
     "supervise.max_restarts=10000",
     "supervise.max_item_attempts=1000",
-    "supervise.spares=1",
 )
 
 
@@ -250,16 +248,9 @@ def run_to_a_lease(worker: Traced) -> None:
     raise AssertionError("the worker ended")
 
 
-def seize_the_spare(job: Job, count: int) -> Traced:
-    """The `count`-th one: it waits for its set-up, and goes on waiting, watched. One that is found stopped would not be
-    taken: it is asleep again when this returns."""
-    pid = job.wait_for_event("spare", count)[-1]["pid"]
-    spare = Traced.seize(pid)
-    while (call := spare.next_call()) is not None and call.name != "recvmsg":
-        pass  # it is on its way there
-    spare.watched()
-    wait_for("the spare to wait again", lambda: state_of(pid) == "S")
-    return spare
+def seize(job: Job, incarnation: int) -> Traced:
+    """The worker of that incarnation, as soon as it is there."""
+    return Traced.seize(job.wait_for_event("spawn", incarnation)[-1]["pid"])
 
 
 def calls_of_the_item(worker: Traced, is_last: Callable[[list[str]], bool]) -> list[str]:
@@ -287,28 +278,23 @@ def test_a_worker_killed_at_any_system_call_of_an_item_loses_and_repeats_nothing
     the second item of an incarnation, because in the first one torch reads a dozen files. An evaluation that is met
     instead is killed, too, but is no point."""
     job = start_job(tmp_path, *TRAINING)
-    job.wait_for_event("ready")
-    spare = seize_the_spare(job, 1)
-    os.kill(job.workers()[0], signal.SIGKILL)
     points: list[str] = []
-    kills = 1
+    kills = 0
     first = [call_number(1), call_of_the_step(1), call_of_the_step(2)]
     lasts = itertools.chain(first, map(call_number, itertools.count(EVERY + 1, EVERY)))
     is_last = next(lasts)
     while "ack" not in points:
-        worker = spare
+        worker = seize(job, kills + 1)
         run_to_a_lease(worker)
         calls_of_the_item(worker, lambda made: False)
         run_to_a_lease(worker)
         made = calls_of_the_item(worker, is_last)
         kills += 1
-        spare = seize_the_spare(job, kills)
         worker.kill()
         gone = job.wait_for_event("exit", kills)[-1]
         if gone["freed"] or gone["indeterminate"]:
             points.append(made[-1])
             is_last = next(lasts)
-    spare.kill()
     job.send(signal.SIGTERM)
     ended = job.wait()
     assert (ended.status, ended.reason) == (75, ("stopped", "SIGTERM")), ended.stderr

@@ -1,4 +1,4 @@
-"""For tests of reading: two waiting processes, and a journal that keeps what reading has to say."""
+"""For tests of reading: a group of processes, and a journal that keeps what reading has to say."""
 
 import contextlib
 import sys
@@ -28,11 +28,12 @@ class Said:
 
 
 @contextlib.contextmanager
-def two_waiting() -> Iterator[ProcessGroup]:
-    """Two processes, as a job has them; those that die are replaced. They find the modules of tests/jobs."""
+def group_of_two() -> Iterator[ProcessGroup]:
+    """The group of a job of two workers, on any machine with two readers. They find the modules of tests/jobs."""
     path = sys.path[:]
     sys.path.insert(0, str(JOBS))
-    with ProcessGroup(schema.Supervise()) as early:
-        early.start(plan_here(2, 1, pin=False), 2)
-        yield early
+    with ProcessGroup(schema.Supervise()) as group:
+        group.start(plan_here(2, 1, pin=False))
+        group.readers = 2
+        yield group
     sys.path[:] = path

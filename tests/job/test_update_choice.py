@@ -19,9 +19,8 @@ from hogwild.errors import ModelError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
 from hogwild.job.build import state_of
-from hogwild.job.foreseen_kernels import options_set
 from hogwild.job.packed_data import count_classes, pack, packs, require_fitting, sizes_for
-from hogwild.job.update_choice import NO_GRID, choose, grid_shape, meetings
+from hogwild.job.update_choice import NO_GRID, choose, grid_shape, meetings, options_set
 from hogwild.kernels.fused import Side
 from hogwild.optimizers import FTRL
 from hogwild.planning.device_placement import CPU

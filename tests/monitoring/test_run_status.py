@@ -45,7 +45,6 @@ GLANCE = Glance(
     ),
     server=ServerGlance(76, "waiting", 90 << 20),
     stream=StreamGlance(loaders=1, wanted=2, filled=3, slots=8, deaths=1),
-    spares=2,
 )
 
 
@@ -55,7 +54,7 @@ def attempt(**changes: Any) -> RunAttempt:
 
 
 def record(state: str = "running", glance: Glance = GLANCE, **more: Any) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(json.dumps(record_of(attempt(), state, glance, {"spares": [{}, {}], **more})))
+    made: dict[str, Any] = json.loads(json.dumps(record_of(attempt(), state, glance, more)))
     return made
 
 

@@ -33,7 +33,6 @@ GLANCE = replace(
     best=Best("auc", 0.852, 11_000, 3, "update-000011000"),
     metrics={"auc": 0.85},
     stream=StreamGlance(loaders=1, wanted=2, filled=3, slots=4),
-    spares=1,
     workers=(WorkerGlance(0, "training", pid=7, phases={"working": 1.0}), WorkerGlance(1, "training", pid=8)),
     news=("12:00:00  worker 0  ready",),
 )

@@ -386,7 +386,6 @@ def test_keys_and_events_are_said_in_words() -> None:
         ({"event": "exit", "worker": 0, "kind": "died"}, "trouble", False),
         ({"event": "exit", "worker": 0, "kind": "left"}, "resizes", True),
         ({"event": "loader-exit", "loader": 0}, "trouble", False),
-        ({"event": "spare-exit"}, "trouble", False),
         ({"event": "loader-ready", "loader": 0}, "other", True),
         ({"event": "request", "ask": "resize"}, "resizes", False),
         ({"event": "request", "ask": "predictor"}, "other", False),

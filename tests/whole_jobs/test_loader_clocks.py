@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.jobs import JOBS, Ended, Job
 from tests.whole_jobs.test_stream_jobs import streaming
 
-START_LIMIT_S = 10  # as in test_spares.py: no machine needs as long for a process
+START_LIMIT_S = 10  # as in test_replacements.py: no machine needs as long for a process
 DEADLOCK_S = 6
 KILLED_AT = 200  # records, and then they take START_LIMIT_S to pass over
 

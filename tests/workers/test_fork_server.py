@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 import torch
 from torch import nn
@@ -21,13 +23,20 @@ from torch.utils.data import TensorDataset
 import hogwild
 from hogwild import host
 from hogwild.config.schema import Supervise
+from hogwild.feeds.row_reader import RowSource
 from hogwild.planning.cpu_plan import plan_here
+from hogwild.scheduling.row_ranges import RowRanges
 from tests.helpers.jobs import HOME, JOBS, Job
 from tests.helpers.processes import PATIENCE_S, state_of, wait_for
+from workers.child.recipes import RowsRecipe
+from workers.loading.loaders import Loaders
+from workers.loading.readers import RangeWork
 from workers.processes import fork_server
 from workers.processes.fork_server import CHILD_NAME, SERVER, Forked
 from workers.processes.group import ProcessGroup
 from workers.processes.handle import Handle
+from workers.processes.roles import Role, limits_of
+from workers.processes.roster import Roster
 
 pytestmark = pytest.mark.processes
 
@@ -37,7 +46,7 @@ COUNTING = str(JOBS / "counting.yaml")
 @contextmanager
 def group(*, is_forked: bool = True) -> Iterator[ProcessGroup]:
     with ProcessGroup(Supervise()) as made:
-        made.start(plan_here(1, 1, pin=False), 1, is_forked=is_forked)
+        made.start(plan_here(1, 1, pin=False), is_forked=is_forked)
         yield made
 
 
@@ -45,11 +54,20 @@ def is_gone(pid: int) -> bool:
     return state_of(pid) is None
 
 
+def started(made: ProcessGroup) -> Handle:
+    """A reader without a range to read."""
+    recipe = cloudpickle.dumps(RowsRecipe(RowSource.of([(torch.zeros(1), 0)], "data.train", 0), 0, 1, (), False))
+    roster = Roster(Role.READER, limits_of(Role.READER, made.supervise), 1)
+    team = Loaders(made, roster, RangeWork("data.train", RowRanges(0, 0, 1), 1), recipe, {})
+    made.teams.append(team)
+    assert made.step(time.monotonic(), [team]) == []
+    return team[0]
+
+
 def waiting(made: ProcessGroup) -> Handle:
-    """The group's first process, as soon as it waits for a task."""
-    made.start_spares()
-    (handle,) = made.pool
-    wait_for("it to wait", lambda: (handle.listen(), handle.is_waiting)[1])
+    """One that is ready, and waits for work."""
+    handle = started(made)
+    wait_for("it to wait", lambda: (handle.listen(), handle.is_ready)[1])
     return handle
 
 
@@ -81,7 +99,7 @@ def test_a_fork_has_the_surroundings_of_a_fresh_interpreter_field_by_field(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server is there before they change: a fork takes them over from the supervisor at that moment."""
-    SERVER.start({}, kernels="")
+    SERVER.start({}, has_kernels=False)
     with group() as made:
         waiting(made)
     monkeypatch.chdir(tmp_path)
@@ -107,7 +125,7 @@ def test_a_fork_has_the_surroundings_of_a_fresh_interpreter_field_by_field(
     assert forked.pop("Threads") == "1"
     fresh.pop("Threads")  # numpy's own, which the server did not start
     held, more = forked.pop("descriptors"), fresh.pop("descriptors")
-    assert held == ["/memfd", "/memfd", "pipe", "pipe", "pipe", "socket"]
+    assert held == ["/memfd", "/memfd", "/memfd", "pipe", "pipe", "pipe", "socket"], "its output twice, its beats"
     assert {*(Counter(more) - Counter(held))} == {"pipe"}, "multiprocessing's tracker, and its sign of our death"
     assert forked == fresh
     assert forked["PPid"] == str(os.getpid())
@@ -179,7 +197,7 @@ def test_user_code_finds_in_a_fork_what_it_finds_in_a_fresh_interpreter(tmp_path
             file.unlink()
         found.append(sorted(told, key=lambda one: one["identity"]))
     forked, fresh = found
-    assert [one["identity"] for one in forked] == [[1], [2]]
+    assert [one["identity"] for one in forked] == [[1], [2], [3]], "the trial's, and the workers'"
     randoms = [one.pop("random") for one in (*forked, *fresh)]
     assert len({number for pair in randoms for number in pair}) == 2 * len(randoms), "reseeded"
     assert forked == fresh
@@ -197,15 +215,14 @@ def ignore() -> None:
 def test_a_server_that_was_killed_or_stopped_is_made_up_for_by_a_fresh_interpreter(
     number: int,
 ) -> None:
-    SERVER.start({}, kernels="")
+    SERVER.start({}, has_kernels=False)
     with group() as made:
         first = waiting(made)
         server = SERVER.pid
         assert server is not None and isinstance(first.process, Forked)
         os.kill(server, number)
         wait_for("the signal", lambda: state_of(server) in ("Z", "T"))
-        made.refill(2)
-        (second,) = (handle for handle in made.pool if handle is not first)
+        second = started(made)
         assert not isinstance(second.process, Forked) and SERVER.why.startswith("the fork server")
         assert is_gone(server) and SERVER.pid is None
         assert state_of(first.pid) in ("S", "R"), "what it has forked goes on"
@@ -264,7 +281,7 @@ def test_one_that_ends_or_hangs_in_the_middle_of_a_fork_leaves_no_child_that_nob
     in_a_command(
         """
         before = set(host.children(os.getpid()))
-        own.fork(kernels="")
+        own.fork(has_kernels=False)
         with group() as made:
             handle = waiting(made)
             assert not isinstance(handle.process, Forked) and own.why.startswith("the fork server"), own.why
@@ -278,7 +295,7 @@ def test_one_that_ends_or_hangs_in_the_middle_of_a_fork_leaves_no_child_that_nob
 def test_an_exception_of_a_signals_handler_leaves_no_child_and_no_answer_for_the_next_one(error: str) -> None:
     in_a_command(
         f"""
-        own.fork(kernels="")
+        own.fork(has_kernels=False)
         own._await_ready()
         receive = own._receive
         def interrupted(*arguments, **named):
@@ -287,7 +304,7 @@ def test_an_exception_of_a_signals_handler_leaves_no_child_and_no_answer_for_the
         own._receive = interrupted
         with group() as made:
             with pytest.raises({error}):
-                made._spawn_process()
+                made._spawn_process(Role.READER, 0, 1)
             own._receive = receive
             assert set(host.children(os.getpid())) <= trackers()
             assert not isinstance(waiting(made).process, Forked)
@@ -305,7 +322,7 @@ def test_a_server_with_a_second_thread_forks_nothing() -> None:
     in_a_command(
         """
         host.thread_count = iter([1, *[2] * 9]).__next__  # after it was forked itself
-        own.fork(kernels="")
+        own.fork(has_kernels=False)
         with group() as made:
             assert not isinstance(waiting(made).process, Forked)
             assert own.why == "the fork server has 2 threads"
@@ -321,9 +338,9 @@ def test_a_machine_that_refuses_a_process_says_so() -> None:
             os.write(write, (-11).to_bytes(8, "little", signed=True))  # EAGAIN
             os._exit(0)
         between, fork_server._between = fork_server._between, refuse
-        own.fork(kernels="")
+        own.fork(has_kernels=False)
         with group() as made, pytest.raises(BlockingIOError):
-            made._spawn_process()
+            made._spawn_process(Role.READER, 0, 1)
         assert own.pid is not None, "it may serve the next one"
         """
     )
@@ -332,7 +349,7 @@ def test_a_machine_that_refuses_a_process_says_so() -> None:
         def refuse():
             raise BlockingIOError
         os.fork = refuse
-        own.fork(kernels="")
+        own.fork(has_kernels=False)
         with group() as made:
             assert not isinstance(waiting(made).process, Forked)
         assert own.why == "there is no fork server"
@@ -346,10 +363,9 @@ def test_a_child_that_cannot_take_over_the_surroundings_says_why() -> None:
         def take_over(found):
             raise ValueError("not allowed to raise maximum limit")
         host.take_over = take_over
-        own.fork(kernels="")
+        own.fork(has_kernels=False)
         with group() as made:
-            made.start_spares()
-            (handle,) = made.pool
+            handle = started(made)
             wait_for("its end", lambda: state_of(handle.pid) in ("Z", None))
             assert handle.last_output() == "ValueError: not allowed to raise maximum limit"
         """
@@ -360,7 +376,7 @@ def test_the_start_of_a_fresh_interpreter_leaves_stop_signals_blocked() -> None:
     """That of multiprocessing's tracker, which comes with the first one, unblocks some (CPython #110844)."""
     host.stop_resource_tracker()
     with group(is_forked=False) as made, host.blocked_signals():
-        made.pool.put(made._spawn_process())
+        started(made)
         assert set(host.CHILD_SIGNALS) <= signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 

@@ -1,18 +1,15 @@
-"""Data that takes long to read: by the workers that wait for their set-up, straight into shared memory, and what
-becomes of it when they die, hang, or meet a row that cannot be used. It is what reading in turn brings, bit for bit."""
+"""Data that takes long to read: by processes of their own, straight into shared memory, and what becomes of it when
+they die, hang, or meet a row that cannot be used. It is what reading in turn brings, bit for bit."""
 
 import os
 import random
 import re
 import signal
-import socket
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pytest
 import torch
 from torch import Tensor, nn
@@ -31,17 +28,12 @@ from hogwild.metrics.panel import Panel
 from hogwild.models import Mlp
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.row_ranges import RowRanges
-from hogwild.shared_memory.region import Region
-from hogwild.training.torch_settings import current
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import PATIENCE_S, wait_for
-from tests.helpers.reading import Said, two_waiting
+from tests.helpers.reading import Said, group_of_two
 from tests.helpers.run_status import no_start_up
-from workers.child.loader import BEATS, LoaderLoop, load
-from workers.child.recipes import RowsRecipe
 from workers.loading.loading import Loading
 from workers.loading.trial import try_in_worker
-from workers.messages import LOOK, Leaving, LoadTask, Report, Start, write_record
 from workers.processes.group import ProcessGroup
 from workers.processes.team import KeptEvents
 
@@ -321,42 +313,13 @@ def test_a_model_that_fails_on_a_batch_of_one_is_an_error_with_its_line() -> Non
     assert "Squeezes cannot compute a batch of one sample" in str(error) and "test_loading.py:" in str(error)
 
 
-# ---- a reader: in this process --------------------------------------------------------------------------------------
-
-
-def test_a_reader_that_starts_slowly_finds_the_ends_of_two_tasks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Had the first of them taken the end of the second out of the pipe, the second would wait for ever."""
-    monkeypatch.setattr(LoaderLoop, "over", 0)
-    lease_read, lease_write = os.pipe()
-    os.set_blocking(lease_read, False)
-    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    lifeline = os.pipe()
-    start = Start(0, lease_read, -1, -1, lifeline[0], -1, ())
-    rows = RowSource.of([(torch.zeros(1), 0)] * 4, "data.train", 0)
-    for task in (1, 2):
-        write_record(lease_write, task, LOOK)
-    recipe = cloudpickle.dumps(RowsRecipe(rows, 0, 2, (), False))
-    regions = {"beats": Region.allocate("beats", 8 * BEATS), "recipe": Region.of_bytes("recipe", recipe)}
-    sizes = tuple((name, region.nbytes) for name, region in regions.items())
-    for number in (1, 2):
-        task = LoadTask(0, len(recipe), number=number, regions=sizes, sys_path=(*sys.path,), torch_settings=current())
-        descriptors = [os.dup(region.descriptor) for region in regions.values()]
-        assert load(start, far, Leaving(), task, descriptors) is None
-    near.setblocking(False)
-    assert [(report.kind, report.task) for report in Report.receive_all(near)] == [("ready", 1), ("ready", 2)]
-    for descriptor in (lease_read, lease_write, *lifeline):
-        os.close(descriptor)
-    near.close()
-    far.close()
-
-
-# ---- readers: real processes, asked again and again -----------------------------------------------------------------
+# ---- readers: real processes ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def early() -> Iterator[ProcessGroup]:
-    with two_waiting() as early:
-        yield early
+def group() -> Iterator[ProcessGroup]:
+    with group_of_two() as group:
+        yield group
 
 
 def _hooked(model: nn.Module) -> None:
@@ -398,19 +361,19 @@ class Interrupted(nn.Linear):
 
 
 @pytest.mark.processes
-def test_a_signal_while_a_trial_is_written_leaves_nothing_open(early: ProcessGroup) -> None:
+def test_a_signal_while_a_trial_is_written_leaves_nothing_open(group: ProcessGroup) -> None:
     with pytest.raises(host.Interrupted):
-        try_in_worker(early, a_trial(Interrupted(4, 2), torch.zeros(3, 4)))
+        try_in_worker(group, a_trial(Interrupted(4, 2), torch.zeros(3, 4)))
     links = [file.readlink() for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
     assert not [link for link in links if "hogwild-trial" in str(link)]
 
 
 @pytest.mark.processes
-def test_the_copy_of_the_model_is_gone_when_the_trial_is_answered(early: ProcessGroup) -> None:
+def test_the_copy_of_the_model_is_gone_when_the_trial_is_answered(group: ProcessGroup) -> None:
     """The parent then checks whether the memory is enough for the job."""
-    found = try_in_worker(early, a_trial(nn.Linear(4, 2), torch.zeros(3, 4)))
+    found = try_in_worker(group, a_trial(nn.Linear(4, 2), torch.zeros(3, 4)))
     assert found is not None and found.error is None
-    assert not [one for one in early.pool if "hogwild-trial" in Path(f"/proc/{one.pid}/maps").read_text()]
+    assert len(group) == 0
 
 
 def config(**supervise: float) -> Config:
@@ -432,17 +395,17 @@ def slow(name: str = "Slow", **arguments: Any) -> Any:
 
 
 def read(
-    early: ProcessGroup,
+    group: ProcessGroup,
     dataset: Any,
     fraction: float | None = None,
     runs: Path | None = None,
     channels_last: bool = False,
     **limits: float,
 ) -> tuple[tuple[Held, ...], Said]:
-    early.supervise, early.diary = config(**limits).supervise, KeptEvents()
-    loading = Loading(early, config(**limits), runs, no_start_up())
+    group.supervise, group.diary = config(**limits).supervise, KeptEvents()
+    loading = Loading(group, config(**limits), runs, no_start_up())
     held = loading.read(dataset, "data.train", fraction=fraction, channels_last=channels_last)
-    return held, Said(early)
+    return held, Said(group)
 
 
 def in_this_process(dataset: Any, fraction: float | None = None) -> tuple[Held, ...]:
@@ -464,66 +427,64 @@ def readers_of(diary: Path) -> set[int]:
 @pytest.mark.processes
 @pytest.mark.parametrize("fraction", [None, 0.25])
 def test_what_readers_bring_is_what_reading_in_turn_brings(
-    early: ProcessGroup, tmp_path: Path, fraction: float | None
+    group: ProcessGroup, tmp_path: Path, fraction: float | None
 ) -> None:
-    pids = {handle.pid for handle in early.pool}
-    held, said = read(early, slow(diary=str(tmp_path)), fraction)
+    held, said = read(group, slow(diary=str(tmp_path)), fraction)
     assert same(held, in_this_process(slow(pace_s=0.0), fraction))
     assert all(one.resident is not None for one in held)
-    assert readers_of(tmp_path) and readers_of(tmp_path) <= pids
+    assert len(readers_of(tmp_path)) >= 1 and len(group) == 0
     (event,) = said.events
     assert (event["samples"], event["readers"], event["deaths"]) == (COUNT, 2, 0)
     assert said.sentences[-1].startswith("data.train: 100 samples read by 2 workers in ")
 
 
 @pytest.mark.processes
-def test_a_subset_is_read_in_its_own_order(early: ProcessGroup) -> None:
+def test_a_subset_is_read_in_its_own_order(group: ProcessGroup) -> None:
     order = list(range(COUNT - 1, -1, -1))
-    held, said = read(early, Subset(slow(), order))
+    held, said = read(group, Subset(slow(), order))
     assert same(held, in_this_process(Subset(slow(pace_s=0.0), order)))
     assert said.events[0]["readers"] == 2
 
 
 @pytest.mark.processes
-def test_ranges_are_read_by_readers_too(early: ProcessGroup) -> None:
-    held, said = read(early, slow("Ranged"), 0.5)
+def test_ranges_are_read_by_readers_too(group: ProcessGroup) -> None:
+    held, said = read(group, slow("Ranged"), 0.5)
     assert same(held, in_this_process(slow("Ranged", pace_s=0.0), 0.5))
     assert said.events[0]["readers"] == 2
     with pytest.raises(DataError, match=r"rows\(\d+, \d+\) of Ranged raised OSError: the file of item 37 is gone"):
-        read(early, slow("Ranged", bad={37: "raises"}))
+        read(group, slow("Ranged", bad={37: "raises"}))
 
 
 @pytest.mark.processes
-def test_a_reader_that_is_killed_loses_nothing(early: ProcessGroup, tmp_path: Path) -> None:
-    held, said = read(early, slow(diary=str(tmp_path), crimes={"is killed": 60}))
+def test_a_reader_that_is_killed_loses_nothing(group: ProcessGroup, tmp_path: Path) -> None:
+    held, said = read(group, slow(diary=str(tmp_path), crimes={"is killed": 60}))
     assert (tmp_path / "crime-is-killed").exists()
     assert same(held, in_this_process(slow(pace_s=0.0)))
     assert said.events[0]["deaths"] == 1
-    assert len(early.pool) == 2
 
 
 @pytest.mark.processes
-def test_a_reader_that_is_stopped_is_replaced(early: ProcessGroup, tmp_path: Path) -> None:
+def test_a_reader_that_is_stopped_is_replaced(group: ProcessGroup, tmp_path: Path) -> None:
     """On a busy machine an innocent one, too: the range is charged as often as need be."""
     held, said = read(
-        early, slow(diary=str(tmp_path), crimes={"stops itself": 50}), stall_timeout_s=1.0, max_item_attempts=1000
+        group, slow(diary=str(tmp_path), crimes={"stops itself": 50}), stall_timeout_s=1.0, max_item_attempts=1000
     )
     assert same(held, in_this_process(slow(pace_s=0.0)))
     assert said.events[0]["deaths"] >= 1
 
 
 @pytest.mark.processes
-def test_an_item_that_kills_whoever_reads_it_ends_the_job_with_its_number(early: ProcessGroup, tmp_path: Path) -> None:
+def test_an_item_that_kills_whoever_reads_it_ends_the_job_with_its_number(group: ProcessGroup, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data.train: reading item 37 crashed its process: .*SIGKILL") as error:
-        read(early, slow(diary=str(tmp_path), crimes={"always is killed": 37}), max_item_attempts=1)
+        read(group, slow(diary=str(tmp_path), crimes={"always is killed": 37}), max_item_attempts=1)
     assert error.value.code == "data/item-kills"
 
 
 @pytest.mark.processes
-def test_the_lowest_bad_row_ends_the_reading_in_the_same_words(early: ProcessGroup) -> None:
+def test_the_lowest_bad_row_ends_the_reading_in_the_same_words(group: ProcessGroup) -> None:
     bad = {90: "raises", 44: "nan", 60: "short"}
     with pytest.raises(DataError) as error:
-        read(early, slow(bad=bad))
+        read(group, slow(bad=bad))
     with pytest.raises(DataError) as expected:
         in_this_process(slow(pace_s=0.0, bad=bad))
     assert (str(error.value), error.value.code) == (str(expected.value), "data/not-finite")
@@ -531,7 +492,7 @@ def test_the_lowest_bad_row_ends_the_reading_in_the_same_words(early: ProcessGro
 
 
 @pytest.mark.processes
-def test_what_cannot_be_given_to_others_or_be_read_there_is_read_here(early: ProcessGroup) -> None:
+def test_what_cannot_be_given_to_others_or_be_read_there_is_read_here(group: ProcessGroup) -> None:
     for name, arguments, words in [
         ("Unportable", {}, "Unportable cannot be sent to workers: TypeError: an open connection (/"),
         ("Unmakeable", {}, "slow_data.py:76); the parent process reads it"),
@@ -541,23 +502,23 @@ def test_what_cannot_be_given_to_others_or_be_read_there_is_read_here(early: Pro
             "reading failed in a worker only: data.train: reading item 70 raised",
         ),
     ]:
-        held, said = read(early, slow(name, **arguments))
+        held, said = read(group, slow(name, **arguments))
         assert same(held, in_this_process(slow(pace_s=0.0))), name
         assert any(words in sentence for sentence in said.sentences), said.sentences
         assert "the parent process in" in said.sentences[-1]
 
 
 @pytest.mark.processes
-def test_what_was_read_is_kept_beside_the_runs_for_the_next_job(early: ProcessGroup, tmp_path: Path) -> None:
-    first, said = read(early, slow("Printed"), 0.25, runs=tmp_path)
+def test_what_was_read_is_kept_beside_the_runs_for_the_next_job(group: ProcessGroup, tmp_path: Path) -> None:
+    first, said = read(group, slow("Printed"), 0.25, runs=tmp_path)
     assert said.events[0]["readers"] == 2
-    again, said = read(early, slow("Printed"), 0.25, runs=tmp_path)
+    again, said = read(group, slow("Printed"), 0.25, runs=tmp_path)
     assert same(again, first)
     assert (said.events[0]["readers"], said.events[0].get("cached")) == (0, True)
     assert said.sentences == [said.sentences[0]] and "100 samples from the cache " in said.sentences[0]
     for data in tmp_path.glob(".cache/*/data.bin"):
         data.write_bytes(b"\0" * data.stat().st_size)
-    healed, said = read(early, slow("Printed"), 0.25, runs=tmp_path)
+    healed, said = read(group, slow("Printed"), 0.25, runs=tmp_path)
     assert same(healed, first)
     assert said.events[0]["readers"] == 2 and "damaged" in said.sentences[0]
 

@@ -24,6 +24,7 @@ from workers.messages import (
     write_record,
 )
 from workers.processes.handle import Handle
+from workers.processes.roles import Role
 
 PIPE_BUF_MIN = 512  # POSIX: writes up to here are all or nothing
 
@@ -107,7 +108,6 @@ def setup_of(regions: int) -> Setup:
         log="runs/ä/worker-3.log",
         stacks="stacks.txt",
         cores=(2, 3),
-        environment={"SET": "broken-\udcff", "GONE": None},
         torch_settings={"dtype": "float64", "anomaly": [True, False]},
         sys_path=("folder with blanks", "Ordner-ä", "broken-\udcff"),
     )
@@ -140,7 +140,7 @@ def test_a_supervisor_that_is_gone_is_the_end_of_the_file(channels: tuple[socket
 
 
 def test_a_worker_has_parked_once_the_record_that_names_the_pause_was_read(pipe: tuple[int, int]) -> None:
-    handle = Handle(None, 0, -1, -1, pipe[0], None, -1, {})  # type: ignore[arg-type]
+    handle = Handle(None, 0, -1, -1, pipe[0], None, -1, Role.WORKER, 0, 1)  # type: ignore[arg-type]
     for first, item in ((0, LOOK), (3, 17), (0, 18)):  # ready; three batches skipped; a pause is on by now
         write_record(pipe[1], first, item)
     assert (handle.acks(), handle.parked_in) == ([(3, 17), (0, 18)], 0)

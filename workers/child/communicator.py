@@ -74,7 +74,6 @@ class Communicator:
     0 before there is one."""
 
     path = ""
-    task = 0
     item: WorkItem | None = None
 
     def __init__(

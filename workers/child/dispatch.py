@@ -1,5 +1,5 @@
-"""The role of a child process: its first task makes it a trainer, a loader, a reader, the owner of a GPU, a
-cluster's communicator, or a predictor."""
+"""The role of a child process: its task makes it a trainer, a loader, a reader, the trial of the job's code, the owner
+of a GPU, a cluster's communicator, or a predictor."""
 
 import contextlib
 import socket
@@ -33,42 +33,39 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
             Report("warning", detail=text, place=place).send(channel)
 
     def receive_and_build() -> "Trainer | Loop":
-        while True:
-            task, descriptors = receive_task(channel)
-            if isinstance(task, Setup):
-                redirect_to_files(task.log, task.stacks)
-                return build_trainer(start, task, descriptors)
-            if isinstance(task, LoadTask):
-                from workers.child.loader import load  # few jobs stream, or read data this way
+        task, descriptors = receive_task(channel)
+        if task.log:
+            redirect_to_files(task.log, task.stacks)
+        if isinstance(task, Setup):
+            return build_trainer(start, task, descriptors)
+        if isinstance(task, LoadTask):
+            from workers.child.loader import load  # few jobs stream, or read data this way
 
-                if (loop := load(start, channel, leaving, task, descriptors)) is not None:
-                    return loop
-                continue
-            if isinstance(task, HoldTask | CommunicateTask):
-                heard.close()  # its socket is for answers to others than the group
-            if isinstance(task, HoldTask):
-                from workers.child.gpu_owner import serve_flats  # one process of few jobs
+            return load(start, channel, leaving, task, descriptors)
+        if isinstance(task, HoldTask | CommunicateTask):
+            heard.close()  # its socket is for answers to others than the group
+        if isinstance(task, HoldTask):
+            from workers.child.gpu_owner import serve_flats  # one process of few jobs
 
-                serve_flats(channel, task.device, adopt(start, task, descriptors))
-                raise ParentGone("nothing is to be held any more")
-            if isinstance(task, CommunicateTask):
-                from workers.child.communicator import Communicator  # torch.distributed
+            serve_flats(channel, task.device, adopt(task, descriptors))
+            raise ParentGone("nothing is to be held any more")
+        if isinstance(task, CommunicateTask):
+            from workers.child.communicator import Communicator  # torch.distributed
 
-                redirect_to_files(task.log, task.stacks)
-                regions = adopt(start, task, descriptors)
-                limit_threads(1)
-                return Communicator(start, channel, leaving, task, regions)
-            if isinstance(task, PredictTask):
-                from workers.child.predictor import PredictorLoop  # on request, in few jobs
+            regions = adopt(task, descriptors)
+            limit_threads(1)
+            return Communicator(start, channel, leaving, task, regions)
+        if isinstance(task, PredictTask):
+            from workers.child.predictor import PredictorLoop  # on request, in few jobs
 
-                redirect_to_files(task.log, task.stacks)
-                regions = adopt(start, task, descriptors, written=("beats",))
-                limit_threads(1)
-                return PredictorLoop(start, channel, leaving, task, regions)
-            assert isinstance(task, TrialTask)
-            from workers.child.trial import try_out  # in one worker
+            regions = adopt(task, descriptors, written=("beats",))
+            limit_threads(1)
+            return PredictorLoop(start, channel, leaving, task, regions)
+        assert isinstance(task, TrialTask)
+        from workers.child.trial import try_out  # in one process
 
-            try_out(start, channel, task, descriptors)
+        try_out(start, channel, task, descriptors)
+        raise ParentGone("the trial is over")
 
     with contextlib.ExitStack() as heard:
         heard.enter_context(hearing_warnings(send_warning))

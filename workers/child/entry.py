@@ -2,15 +2,13 @@
 supervisor's life before that.
 
 Order: death signal, then a check of the parent (a parent that died earlier sends no signal) - a process group of its
-own - output - signals - environment (OpenMP reads it when torch is loaded) - torch - the set-up with its number and the
-descriptors of all shared memory - log files, as there may be no run directory before. It waits for the set-up while the
-parent builds model and data, or until it replaces a dead worker.
+own - output - signals - environment (OpenMP reads it when torch is loaded) - torch - the task with the descriptors of
+all shared memory - log files.
 """
 
 import atexit
 import contextlib
 import gc
-import json
 import os
 import socket
 import sys
@@ -18,7 +16,7 @@ from collections.abc import Iterator
 
 from hogwild import host
 from workers.child.standard_streams import STANDARD_ERROR, redirect_to_memory
-from workers.messages import Leaving, ParentGone, Report, Start
+from workers.messages import Leaving, Start
 
 
 def main(start: Start) -> None:
@@ -39,9 +37,6 @@ def main(start: Start) -> None:
     gc.freeze()  # later collections skip torch's few hundred thousand objects
     if host.binding_variables(os.environ):  # else whoever has changed it meanwhile, such as a service, meant it
         host.set_affinity(cores)  # OpenMP may have bound us to one core
-    with contextlib.suppress(ParentGone):  # `run` will see it
-        Report("waiting").send(channel)
-    load_kernels(start.kernels)
     status = run(start, channel, leaving)
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -51,17 +46,12 @@ def main(start: Start) -> None:
     os._exit(status)
 
 
-def load_kernels(kernels: str) -> None:
-    """Import numba, which takes half a second, and load those of a job's kernels that are cached; nothing for "", or
-    if something is missing or broken. Compiles nothing."""
-    if kernels:
-        with contextlib.suppress(Exception), without_collecting():  # whoever needs them will say so
-            from hogwild.kernels import compiling, kernel_cache
-            from hogwild.kernels.signatures import Kernels
+def load_numba() -> None:
+    """Import numba and what it loads with the first kernel; nothing, if it is missing or broken."""
+    with contextlib.suppress(Exception), without_collecting():  # whoever needs it will say so
+        from hogwild.kernels.compiling import load_registries
 
-            compiling.load_registries()
-            for plain in json.loads(kernels):
-                kernel_cache.load(Kernels.of(plain))
+        load_registries()
 
 
 @contextlib.contextmanager

@@ -48,7 +48,6 @@ class PredictorLoop:
     """The work of a predictor. Its first regions are writable: `beats` alone is shared and written."""
 
     path = ""
-    task = 0
     item: WorkItem | None = None
 
     def __init__(

@@ -1,6 +1,5 @@
-"""The trial of a job's code, in a process that waits for its set-up (`hogwild/job/trial.py`)."""
+"""The trial of a job's code, in a process that then ends (`hogwild/job/trial.py`)."""
 
-import gc
 import os
 import pickle
 import socket
@@ -21,11 +20,10 @@ from workers.messages import Report, Start, TrialTask
 def try_out(start: Start, channel: socket.socket, task: TrialTask, descriptors: list[int]) -> None:
     """Run the trial, and write its findings into the region `answer`. Raises ParentGone; errors of user code are among
     the findings."""
-    regions = adopt(start, task, descriptors)
-    limit_threads(1)  # so that torch makes no pool: its threads would be created before training configures them
+    regions = adopt(task, descriptors)
+    limit_threads(1)
     Report("trying").send(channel)
     answer = _findings(regions.pop("trial"), task)
-    gc.collect()  # Before the answer: the parent then looks at the free memory, and the copy of the model is in it.
     if not answer:
         Report("untriable").send(channel)
         return
@@ -44,18 +42,15 @@ def _findings(written: Region, task: TrialTask) -> bytes:
         traceback.print_exc()
         return b""
     constructed = _structure(trial.model)
-    try:
-        with limited_pools(1) as pools:  # those that the module made or widened; training has its own limit
-            found: Findings = trial.run()
-        for pool in pools:  # not before: the last words before a crash are the user's
-            print(f"{pool}, limited to 1 in the trial", flush=True)
-        if found.error is None and _structure(trial.model) != constructed:
-            return b""
-        if found.error is not None:  # the traceback does not travel with it
-            found.error.add_note("".join(traceback.format_exception(found.error)))
-        return pickle.dumps(found)
-    finally:
-        torch.default_generator.manual_seed(0)
+    with limited_pools(1) as pools:  # those that the module made or widened; training has its own limit
+        found: Findings = trial.run()
+    for pool in pools:  # not before: the last words before a crash are the user's
+        print(f"{pool}, limited to 1 in the trial", flush=True)
+    if found.error is None and _structure(trial.model) != constructed:
+        return b""
+    if found.error is not None:  # the traceback does not travel with it
+        found.error.add_note("".join(traceback.format_exception(found.error)))
+    return pickle.dumps(found)
 
 
 def _structure(model: nn.Module) -> tuple[object, ...]:

@@ -38,7 +38,7 @@ class WorkerLoop:
         self._leaving = leaving
         self._hand: deque[int] = deque()
         self._over = 0  # the last pause that is over, as told by a record
-        self.path, self.task = trainer.path, 0
+        self.path = trainer.path
         self.item: WorkItem | None = None
         self._leases = Leases(start)
 
@@ -162,7 +162,6 @@ class Loop(Protocol):
     """The work of a child between set-up and end: a worker's loop, or a loader's."""
 
     path: str
-    task: int  # number of a loader's task; 0 of a worker's
     item: WorkItem | None
 
     def run(self) -> None: ...
@@ -176,7 +175,7 @@ def serve(start: Start, channel: socket.socket, leaving: Leaving, make: "Callabl
     try:
         made = make()
         loop = WorkerLoop(start, made, leaving) if isinstance(made, Trainer) else made
-        Report("ready", detail=loop.path, task=loop.task).send(channel)
+        Report("ready", detail=loop.path).send(channel)
         loop.run()
     except ParentGone:
         os._exit(1)

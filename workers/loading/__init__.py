@@ -1,1 +1,1 @@
-"""Data that is read or parsed before training, by workers that started early; and predictions by several processes."""
+"""Data that is read or parsed before training, the trial of the job's code, and predictions by several processes."""

@@ -7,7 +7,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Protocol
 
 from hogwild.errors import DataError, HogwildError
@@ -20,8 +19,6 @@ from workers.processes.handle import Handle
 from workers.processes.roster import Roster, RowReading
 from workers.processes.setbacks import Death, End
 from workers.processes.team import Team, shortened
-
-_NUMBERS = count(1)  # of tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,6 @@ class Loaders(Team):
     ) -> None:
         super().__init__(group, roster)
         self.work, self._rundir = work, rundir
-        self.task = next(_NUMBERS)
         self.deaths = 0
         self.filled = [0] * roster.count
         beats = Region.allocate("beats", max(1, roster.count) * BEATS * 8)
@@ -90,7 +86,7 @@ class Loaders(Team):
 
     def prepare(self, number: int) -> tuple[LoadTask, Mapping[str, Region]]:
         self._words[number] = 0
-        task = LoadTask(number, self._recipe_nbytes, number=self.task)
+        task = LoadTask(number, self._recipe_nbytes)
         if self._rundir is not None:
             log, stacks = self._rundir.log_of("loader", number), self._rundir.stacks_of("loader", number)
             task = replace(task, log=str(log), stacks=str(stacks))
@@ -127,11 +123,11 @@ class Loaders(Team):
             asked = False
             for loader in self.roster.attached():
                 if (number := self.work.request(loader)) is not None:
-                    self[loader].lease(self.task, number)
+                    self[loader].lease(0, number)
                     asked = True
 
     def ask_to_leave(self, handle: Handle) -> None:
-        handle.lease(self.task, LOOK)
+        handle.lease(0, LOOK)
 
     def waits(self) -> list[str]:
         idle = [handle.title for handle in self if not self.work.has_in_hand(handle.number)]

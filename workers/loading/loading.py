@@ -1,6 +1,6 @@
 """Loading a job's data into memory, in the parent, before training. Quick reads happen here. A read of more than a
-second is done by the workers that started early and wait for their set-up, straight into the shared memory that
-training uses (`readers.py`), or comes from the cache beside the runs.
+second is done by processes of their own, straight into the shared memory that training uses (`readers.py`), or comes
+from the cache beside the runs.
 
     ready tensors ──► taken as they are
     rows, read by the data set's own threads                 ──► all, from the cache if that takes long
@@ -95,26 +95,6 @@ class Sections:
         return [field.rows(part.region).reshape(-1) for part in self.parts for field in part.fields]
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """A read into shared memory by other processes: rows from `done` on, in ranges."""
-
-    rows: RowSource
-    sections: Sections
-    done: int
-    ranges: RowRanges
-    recipe: RowsRecipe
-    readers: Readers
-
-    @classmethod
-    def of(cls, rows: RowSource, sections: Sections, done: int, pace_s: float, group: ProcessGroup) -> "_Shared":
-        size = _range_size(rows.count - done, pace_s, len(group.pool), rows.at_once)
-        ranges = RowRanges(done, rows.count, size)
-        parts = tuple((f"part-{number}", part.fields) for number, part in enumerate(sections.parts))
-        recipe = RowsRecipe(replace(rows, first=None), done, size, parts, sections.places is not None)
-        return cls(rows, sections, done, ranges, recipe, Readers(group, rows.what, ranges))
-
-
 class Loading:
     """A `materialise.Reader`. The group keeps its messages until the journal exists."""
 
@@ -140,8 +120,7 @@ class Loading:
         if rows.by_threads:
             return self._read_by_threads(rows, fraction, channels_last=channels_last, began_s=began_s)
         columns = rows.columns()
-        self._group.start_spares()
-        can_be_shared = len(self._group.pool) > 0
+        can_be_shared = self._group.readers > 0
         pace_s = 0.0  # seconds per row
 
         def goes_on(done: int, seconds: float, pace: float) -> bool:
@@ -156,22 +135,16 @@ class Loading:
                 self._group.diary.event("data-read", **self._noted(rows, seconds, "this process", readers=0))
             return divided(columns, fraction, self._seed)
         sections = Sections.allocate(rows, fraction, self._seed, channels_last=channels_last)
-        shared = _Shared.of(rows, sections, done, pace_s, self._group)
-        content = self._content(shared.recipe, shared.readers.count)
-        if content is not None:
-            # Before looking into the cache: the readers import meanwhile.
-            shared.readers.start(content, sections.regions())
         asked_s = time.monotonic()
         key, cache = self._cache_of(rows, fraction, sections)
         hash_s = time.monotonic() - asked_s
         if cache is not None and _was_kept(cache, key, sections):
-            shared.readers.dismiss()
             seconds, by = time.monotonic() - began_s, f"the cache {cache.folder}"
             self._group.diary.event("data-read", **self._noted(rows, seconds, by, readers=0, cached=True))
             return sections.in_memory()
         sections.destination(rows.count).put(0, [column[:done] for column in columns])
         del columns
-        values = self._read_shared(shared, began_s, is_begun=content is not None)
+        values = self._read_shared(rows, sections, done, pace_s, began_s)
         read_s = time.monotonic()
         if cache is not None:
             with suppress(KeyError):  # a dtype that the cache does not know
@@ -262,31 +235,37 @@ class Loading:
         return parsed
 
     def try_out(self, trial: Trial) -> Findings:
-        """Try the job's code in a worker that waits for its set-up; here, if there is none, or it cannot be sent, or
-        none of it is the user's."""
+        """Try the job's code in a process of its own; here, if the job has none, or it cannot be sent, or none of it is
+        the user's."""
         return (None if trial.is_ours else try_in_worker(self._group, trial)) or trial.run()
 
     # ---- reading in other processes
 
-    def _read_shared(self, shared: "_Shared", began_s: float, *, is_begun: bool) -> dict[str, Any]:
-        """Read the rest; return the event."""
-        rows, ranges, readers, done = shared.rows, shared.ranges, shared.readers, shared.done
-        if is_begun:
-            is_read = readers.run(lambda count: self._show_progress(rows, done + count))
+    def _read_shared(
+        self, rows: RowSource, sections: Sections, done: int, pace_s: float, began_s: float
+    ) -> dict[str, Any]:
+        """Read the rows from `done` on; return the event."""
+        size = _range_size(rows.count - done, pace_s, self._group.readers, rows.at_once)
+        ranges = RowRanges(done, rows.count, size)
+        readers = Readers(self._group, rows.what, ranges)
+        parts = tuple((f"part-{number}", part.fields) for number, part in enumerate(sections.parts))
+        recipe = RowsRecipe(replace(rows, first=None), done, size, parts, sections.places is not None)
+        if (content := self._content(recipe, readers.count)) is not None:
+            is_read = readers.run(content, sections.regions(), lambda count: self._show_progress(rows, done + count))
             if not is_read:
                 self._show(readers.why_unread)
             elif (bad := ranges.first_bad) is not None:
                 rows.read_here(*ranges.rows(bad))  # raises the user's own exception, if a row is at fault
                 words = f"reading failed in a worker only: {readers.bad[bad].detail}"
                 self._show(f"{rows.what}: {words}; the parent process reads the rest")
-        rest, to, count = ranges.unread, shared.sections.destination(rows.count), done + ranges.rows_read
+        rest, to, count = ranges.unread, sections.destination(rows.count), done + ranges.rows_read
         for start, stop in map(ranges.rows, rest):
             to.put(start, rows.read_here(start, stop))
             count += stop - start
             self._show_progress(rows, count)
         by = f"{readers.count} workers" if readers.count > 1 else "1 worker"
         if rest:
-            is_alone = len(rest) * ranges.size >= rows.count - done
+            is_alone = len(rest) * size >= rows.count - done
             by = "the parent process" if is_alone else f"{by} and the parent process"
         return self._noted(rows, time.monotonic() - began_s, by, readers=readers.count, deaths=readers.deaths)
 

@@ -165,10 +165,10 @@ def predicted_parts(
         if is_forked:
             if SERVER.pid is None:  # one of `hogwild.train` stays
                 stack.callback(SERVER.close)
-            SERVER.start(planned.environment, kernels="")
+            SERVER.start(planned.environment, has_kernels=False)
         group = stack.enter_context(ProcessGroup(supervise))
         group.tell(_Messages(say))
-        group.start(planned, procs, is_forked=is_forked)
+        group.start(planned, is_forked=is_forked)
         table = Region.allocate("blocks", WAITING * procs * CUT_WORDS * 8)
         rows = table.array("i8", (WAITING * procs, CUT_WORDS))
         limits = limits_of(Role.READER, supervise)

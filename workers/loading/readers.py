@@ -1,11 +1,10 @@
-"""Rows of a data set, read by several processes before training: a team of readers, which are
-spares on loan, until all is read.
+"""Rows of a data set, read by several processes before training: a team of readers, which end when all is read.
 
-    a reader dies                its ranges are leased to others; the range it was reading is charged
-    a range is charged too often DataError with the row and the last exit (`supervise.max_item_attempts`)
-    no beat for stall_timeout_s  SIGKILL, then as above
-    a row cannot be used         the rows before it are read first: the lowest bad row is the error
-    no reader is left            the caller reads the rest itself"""
+a reader dies                its ranges are leased to others; the range it was reading is charged
+a range is charged too often DataError with the row and the last exit (`supervise.max_item_attempts`)
+no beat for stall_timeout_s  SIGKILL, then as above
+a row cannot be used         the rows before it are read first: the lowest bad row is the error
+no reader is left            the caller reads the rest itself"""
 
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from hogwild.errors import DataError, HogwildError
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from workers.loading.loaders import LoaderLoss, Loaders
-from workers.messages import LOOK, Report
+from workers.messages import Report
 from workers.processes.group import ProcessGroup
 from workers.processes.handle import POLL_MS
 from workers.processes.roles import Role, limits_of
@@ -64,42 +63,34 @@ class RangeWork:
 
 
 class Readers:
-    """The readers of one data set, from `start` until `run` or `dismiss` returns. Main thread only."""
+    """The readers of one data set. Main thread only."""
 
     def __init__(self, group: ProcessGroup, what: str, ranges: RowRanges) -> None:
         self._group, self._what, self._ranges = group, what, ranges
         self._limits = limits_of(Role.READER, group.supervise)
         self._work = RangeWork(what, ranges, self._limits.max_item_attempts)
-        self.count = len(group.pool)
-        self._team: Loaders | None = None
+        self.count, self.deaths = group.readers, 0
         self._errors: list[HogwildError] = []
-
-    @property
-    def deaths(self) -> int:
-        return self._team.deaths if self._team is not None else 0
 
     @property
     def bad(self) -> dict[int, Report]:
         """Range -> why it cannot be read."""
         return self._work.bad
 
-    def start(self, recipe: bytes, regions: Mapping[str, Region]) -> None:
-        """Send the task: the readers open the pickled `recipe`, which writes into `regions`, and import what it needs.
-        Call `run` or `dismiss` next."""
+    def run(self, recipe: bytes, regions: Mapping[str, Region], tell: Callable[[int], object]) -> bool:
+        """Read, by processes that open the pickled `recipe`, which writes into `regions`. Return True if all is read,
+        or all before a bad row, False if no reader is left that can. `tell` gets the number of rows read in every turn.
+        Raises DataError for a range that kills every reader."""
         roster = Roster(Role.READER, self._limits, self.count)
-        self._team = Loaders(self._group, roster, self._work, recipe, regions)
-        self._group.teams.append(self._team)
-        self._errors += self._group.step(time.monotonic(), [self._team])
-
-    def run(self, tell: Callable[[int], object]) -> bool:
-        """Read; return True if all is read, or all before a bad row, False if no reader is left that can. `tell` gets
-        the number of rows read in every turn. Raises DataError for a range that kills every reader."""
-        assert self._team is not None
+        team = Loaders(self._group, roster, self._work, recipe, regions)
+        self._group.teams.append(team)
+        self._errors += self._group.step(time.monotonic(), [team])
         while not self._ranges.is_finished and not self._errors:
             self._group.wait(POLL_MS)
-            self._errors += self._group.step(time.monotonic(), [self._team])
+            self._errors += self._group.step(time.monotonic(), [team])
             tell(self._ranges.rows_read)
-        self.dismiss()
+        self.deaths = team.deaths
+        self._group.end(team)
         fatal = next((error for error in self._errors if error.code == "data/item-kills"), None)
         if fatal is not None:
             raise fatal
@@ -110,16 +101,3 @@ class Readers:
         """A sentence for the log after a `run` that returned False."""
         why = str(self._errors[0]) if self._errors else "no reader process can be started"
         return f"{self._what}: {why}; the parent process reads it"
-
-    def dismiss(self) -> None:
-        """Make the readers spares again. Those that still hold a range are replaced: its ack would be mistaken for one
-        of training."""
-        assert self._team is not None
-        for handle in self._team:
-            if handle.killed_for or self._ranges.hand(handle.number):
-                self._group.end(handle)
-                continue
-            handle.lease(self._team.task, LOOK)
-            self._group.give_back(self._team, handle)
-        self._group.teams.remove(self._team)
-        self._group.refill(self.count)

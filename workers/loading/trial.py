@@ -1,10 +1,10 @@
-"""The trial of a job's code (`hogwild/job/trial.py`) in a process that waits for its set-up, as the parent sees it: a
-crash or an endless loop of the user's code ends that process, not the job's.
+"""The trial of a job's code (`hogwild/job/trial.py`) in a process of its own, as the parent sees it: a crash or an
+endless loop of the user's code ends that process, not the job's.
 
-    parent                                        worker
+    parent                                        the process of the trial
     trial, written by torch.save ── socket ──►    "trying" ──► maps it, runs ──► "tried": findings in `answer`
 
-    it is killed (SIGKILL), or ends before "trying"     replaced, and tried again, max_item_attempts times in all
+    it is killed (SIGKILL), or ends before "trying"     tried again in another one, max_item_attempts times in all
     it ends in any other way                            ModelError with the user's line
     no answer for start_timeout_s                       ModelError with the user's line, from its stacks (SIGABRT)
     the trial cannot be written or read                 the caller runs it here
@@ -14,6 +14,7 @@ import os
 import pickle
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import cloudpickle
@@ -29,6 +30,9 @@ from workers.messages import TrialTask
 from workers.processes.blocked_call import training_thread
 from workers.processes.group import ProcessGroup
 from workers.processes.handle import POLL_MS, REAP_S, Handle
+from workers.processes.roles import Role, RoleLimits
+from workers.processes.roster import Roster
+from workers.processes.team import Team
 
 TURN_S = 1.0  # most that one turn adds to a silence: a parent that was itself stopped must not kill anybody
 OUTPUT_KEPT = 32 << 10  # characters
@@ -50,32 +54,30 @@ class _End:
 def try_in_worker(group: ProcessGroup, trial: Trial) -> Findings | None:
     """Return the findings; None if the trial cannot run in another process. Each process that was replaced is told.
     Raises ModelError if the trial ends its process or does not end."""
-    group.start_spares()
-    if not len(group.pool) or (content := _written(trial)) is None:
+    if not group.readers or (content := _written(trial)) is None:
         return None
-    say, start_s, wanted = group.diary.show_message, group.supervise.start_timeout_s, len(group.pool)
+    say, start_s = group.diary.show_message, group.supervise.start_timeout_s
     regions = {"trial": content, "answer": Region.allocate("answer", 1)}  # written, not mapped
     end, output = _End(), ""
     for _ in range(group.supervise.max_item_attempts):
-        if not (waiting := [*group.pool]):
+        team = _Trying(group, regions)
+        group.teams.append(team)
+        group.step(time.monotonic(), [team])
+        if (handle := team.handles.get(0)) is None:
             return None
-        handle = next((one for one in reversed(waiting) if one.reap() is None), waiting[-1])
-        handle.send(TrialTask(), regions)
         end = _awaited(handle, start_s)
+        said, output = handle.last_output(), handle.first_output().decode(errors="replace")
+        group.end(team)  # the parent then looks at the free memory, and the copy of the model is in it
         if end.nbytes:
             found: Findings = pickle.loads(os.pread(regions["answer"].descriptor, end.nbytes, 0))
             if found.error is not None:
-                _note_output(found.error, handle.first_output().decode(errors="replace"))
+                _note_output(found.error, output)
             return found
         if end.is_untriable:
             return None
-        said, output = handle.last_output(), handle.first_output().decode(errors="replace")
         if end.status is None:
             say(f"a worker {handle.describe_undead()}")
-            group.end(handle)
             continue
-        group.end(handle)
-        group.refill(wanted)
         is_killed = end.status < 0 and host.signal_name(-end.status) == "SIGKILL"
         if end.has_begun and not is_killed:
             break
@@ -87,6 +89,19 @@ def try_in_worker(group: ProcessGroup, trial: Trial) -> Findings | None:
     error = _error(trial, end, output, start_s)
     _note_output(error, output)
     raise error
+
+
+class _Trying(Team):
+    """The team of the one process that tries."""
+
+    is_loud = False
+
+    def __init__(self, group: ProcessGroup, regions: Mapping[str, Region]) -> None:
+        super().__init__(group, Roster(Role.TRIAL, RoleLimits(needed=0, rule=""), 1))
+        self._regions = regions
+
+    def prepare(self, number: int) -> tuple[TrialTask, Mapping[str, Region]]:
+        return TrialTask(), self._regions
 
 
 def _written(trial: Trial) -> Region | None:
@@ -115,7 +130,8 @@ def _awaited(handle: Handle, limit_s: float) -> _End:
     has_begun, silent_s, last_s = False, 0.0, time.monotonic()
     while True:
         host.wait_readable(handle.descriptors(), POLL_MS)
-        handle.listen()
+        status = handle.reap()
+        handle.listen()  # also what a dead process has said
         for report in handle.pop_said():
             if report.kind == "tried":
                 return _End(nbytes=report.item)
@@ -123,7 +139,7 @@ def _awaited(handle: Handle, limit_s: float) -> _End:
                 return _End(is_untriable=True)
             if report.kind == "trying":
                 has_begun, silent_s = True, 0.0
-        if (status := handle.reap()) is not None:
+        if status is not None:
             return _End(status=status, has_begun=has_begun)
         now_s = time.monotonic()
         silent_s, last_s = silent_s + min(TURN_S, now_s - last_s), now_s

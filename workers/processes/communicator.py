@@ -86,8 +86,6 @@ class Communicators(Team):
                 handle.error = Report(**parcel)
             elif kind == "ready":
                 handle.is_ready = True
-            elif kind == "waiting":
-                handle.is_waiting = True
             else:
                 self.heard.append(parcel)
         yield from ()

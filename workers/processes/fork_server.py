@@ -46,7 +46,6 @@ from hogwild import host
 from hogwild.monitoring.job_view import ServerGlance
 from hogwild.planning.cpu_plan import VARIABLES
 from hogwild.version import PACKAGE_ROOT
-from workers.child.entry import load_kernels
 from workers.child.standard_streams import redirect_to_memory
 from workers.messages import Start
 
@@ -123,12 +122,12 @@ class ForkServer:
 
     # ---- its start and its end
 
-    def fork(self, *, kernels: str) -> None:
+    def fork(self, *, has_kernels: bool) -> None:
         """Fork it from this process, a command that has imported torch and nothing else; start a fresh interpreter, if
         something has started a thread meanwhile. A machine that refuses a process gets no error here: the job's own
         processes will."""
         if host.thread_count() != 1:
-            self.start({}, kernels=kernels)
+            self.start({}, has_kernels=has_kernels)
             return
         self.close()
         parent = os.getpid()
@@ -137,11 +136,11 @@ class ForkServer:
             with theirs, contextlib.ExitStack() as stack:
                 stack.callback(ours.close)
                 if (pid := os.fork()) == 0:
-                    _serve(_detached(theirs.detach()), parent, kernels=kernels)
+                    _serve(_detached(theirs.detach()), parent, has_kernels=has_kernels)
                 self._own(pid, ours)
                 stack.pop_all()
 
-    def start(self, environment: Mapping[str, str], *, kernels: str) -> None:
+    def start(self, environment: Mapping[str, str], *, has_kernels: bool) -> None:
         """Start it as a fresh interpreter with these variables besides, and do not wait for it; nothing, if there is
         one that fits. A machine that refuses a process gets no error here."""
         here = host.FixedSurroundings.here(VARIABLES)
@@ -158,7 +157,8 @@ class ForkServer:
                 process = subprocess.Popen(
                     [
                         *(program, *subprocess._args_from_interpreter_flags(), "-P", "-c"),  # type: ignore[attr-defined]
-                        *(CODE.format(root=PACKAGE_ROOT), str(theirs.fileno()), str(os.getpid()), kernels),
+                        *(CODE.format(root=PACKAGE_ROOT), str(theirs.fileno()), str(os.getpid())),
+                        str(int(has_kernels)),
                     ],
                     pass_fds=[theirs.fileno()],
                     env={**os.environ, **environment} | ONE_BLAS_THREAD,
@@ -322,14 +322,14 @@ def _multiprocessing_here() -> dict[str, Any]:
 # ---- the server's side ----------------------------------------------------------------------------------------------
 
 
-def main(channel: str, parent: str, kernels: str) -> NoReturn:
+def main(channel: str, parent: str, has_kernels: str) -> NoReturn:
     """Import what workers import, then serve. The entry of a fresh interpreter."""
     host.die_with_parent(int(parent))
     number = _detached(int(channel))
     with contextlib.suppress(Exception):  # a broken installation: the workers, fresh interpreters then, say so
         import workers.child.dispatch  # noqa: F401
 
-        _serve(number, int(parent), kernels=kernels)
+        _serve(number, int(parent), has_kernels=has_kernels == "1")
     os._exit(1)
 
 
@@ -342,13 +342,15 @@ def _detached(channel: int) -> int:
     return number
 
 
-def _serve(number: int, parent: int, *, kernels: str) -> NoReturn:
+def _serve(number: int, parent: int, *, has_kernels: bool) -> NoReturn:
     """Fork for every request until the supervisor has closed its end. Never returns: below it, in a fork of a command,
     is the command's own stack."""
     try:
         host.die_with_parent(parent)
-        os.environ.update(ONE_BLAS_THREAD)  # numba loads scipy's; a child takes over the supervisor's environment
-        load_kernels(kernels)
+        if has_kernels:
+            from workers.child.entry import load_numba
+
+            load_numba()
         channel = socket.socket(fileno=number)
         gc.collect()
         gc.freeze()  # a later collection would copy every page that the children share
@@ -372,8 +374,6 @@ def _forked(parent: int, descriptors: Sequence[int], flags: int) -> dict[str, An
         return {"errno": errno.EMFILE}
     if host.thread_count() != 1:
         return {"refused": f"the fork server has {host.thread_count()} threads"}
-    if "numba" in sys.modules:  # kernels that were not compiled yet when the server began, or those of another job
-        load_kernels(_asked(descriptors)["start"]["kernels"])
     try:
         read, write = os.pipe()
     except OSError as error:
@@ -396,11 +396,6 @@ def _forked(parent: int, descriptors: Sequence[int], flags: int) -> dict[str, An
     return {"started": number} if number > 0 else {"errno": -number}
 
 
-def _asked(descriptors: Sequence[int]) -> dict[str, Any]:
-    words: dict[str, Any] = json.loads(os.pread(descriptors[0], os.fstat(descriptors[0]).st_size, 0))
-    return words
-
-
 def _between(parent: int, descriptors: Sequence[int], write: int) -> NoReturn:
     number = -1
     try:
@@ -417,7 +412,8 @@ def _between(parent: int, descriptors: Sequence[int], write: int) -> NoReturn:
 def _become(parent: int, descriptors: Sequence[int]) -> NoReturn:
     """Take over the supervisor's surroundings, and be a process of the job."""
     try:
-        request, (folder, *given) = _asked(descriptors), descriptors[1:]
+        words, folder, *given = descriptors
+        request = json.loads(os.pread(words, os.fstat(words).st_size, 0))
         start = Start(**request["start"] | dict(zip(DESCRIPTORS, given, strict=False)))
         start = replace(start, environment=tuple((name, value) for name, value in start.environment))
         redirect_to_memory(os.dup(start.words))  # the supervisor shows what is said there

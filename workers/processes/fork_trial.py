@@ -4,14 +4,19 @@ does, fork processes from it, measure them. A process of its own runs it, so tha
 import contextlib
 import json
 import os
+import pickle
 import time
 from collections.abc import Iterator
 
 from hogwild import host
 from hogwild.planning.cpu_plan import plan_here
 from hogwild.planning.process_memory import may_fork
+from hogwild.shared_memory.region import Region
+from workers.child.loader import BEATS
+from workers.messages import LoadTask
 from workers.processes.fork_server import READY_S, SERVER, CannotServe, Forked
 from workers.processes.handle import Handle
+from workers.processes.roles import Role
 
 WAIT_MS = 20
 
@@ -22,13 +27,19 @@ def main() -> None:
     try:
         if not may_fork("cpu"):
             raise CannotServe(f"OpenMP binds threads to cores ({', '.join(host.binding_variables(os.environ))})")
-        SERVER.start({}, kernels="")
+        SERVER.start({}, has_kernels=False)
         found = _measured()
     except (OSError, CannotServe) as error:
         why = str(error)
     finally:
         SERVER.close()
     print(json.dumps({"why": why, **found}))
+
+
+class _Nothing:
+    """A recipe for a reader that has nothing to read."""
+
+    def open(self, *_: object) -> None: ...
 
 
 def _measured() -> dict[str, float]:
@@ -45,13 +56,17 @@ def _measured() -> dict[str, float]:
 
 @contextlib.contextmanager
 def _forked() -> Iterator[Handle]:
-    """Yield a forked process that waits for its task. Raises CannotServe."""
+    """Yield a forked process that waits for work. Raises CannotServe."""
     read, write = os.pipe()
-    handle = Handle.spawn(read, plan_here(1, 1), is_forked=True)
+    environment = plan_here(1, 1).environment
+    handle = Handle.spawn(Role.READER, 0, 1, lifeline=read, environment=environment, is_forked=True)
     try:
         if not isinstance(handle.process, Forked):
             raise CannotServe(SERVER.why)
-        while not handle.is_waiting:
+        recipe = pickle.dumps(_Nothing())
+        beats = Region.allocate("beats", BEATS * 8)
+        handle.send(LoadTask(0, len(recipe)), {"beats": beats, "recipe": Region.of_bytes("recipe", recipe)})
+        while not handle.is_ready:
             if handle.reap() is not None:
                 raise CannotServe(f"a forked process ended: {handle.last_output()}")
             host.wait_readable([handle.pidfd, handle.channel.fileno()], WAIT_MS)

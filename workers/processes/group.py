@@ -1,16 +1,14 @@
 """All child processes of one job. Whatever its role, a process has one life, and this file carries it out; the roster
 of its role (`roster.py`, pure) decides.
 
-    forked by the server ────── SPARE ── task of a role ──► starts ── "ready" ──► works, beats
-                                  ▲                                                 │
-                                  └──── a reader's task is over ────────────────────┤
+    forked by the server ── task of its role ──► starts ── "ready" ──► works, beats
+                                                                         │
          silent too long ──► its stacks ──► SIGKILL ──► reaped ──► what it held is free again ──► replaced, or given up
          dies by itself ─────────────────────────────────┘
          told to leave ──► finishes what it does ──► reaped                     (resize, the end of the job)
 
-A team (`team.py`) is the processes of one role. Its spares start before there is anything to train: they read data and
-try the job's code; later they are `supervise.spares`. A spare writes no file and holds no more than a later process, so
-a job that is refused leaves nothing behind."""
+A team (`team.py`) is the processes of one role. Those that read data and try the job's code before there is anything to
+train write no file, so a job that is refused leaves nothing behind."""
 
 import math
 import os
@@ -29,7 +27,7 @@ from workers.processes.roles import Role, Supervision
 from workers.processes.roster import UNDISTURBED, Abandon, Action, Kill, Leave, Moment, Spawn
 from workers.processes.setbacks import End
 from workers.processes.stacks import LOOK_MS, Blocked, Stacks
-from workers.processes.team import Diary, KeptEvents, Spares, Team, said_by
+from workers.processes.team import Diary, KeptEvents, Team, said_by
 from workers.warning_reports import MOST
 
 
@@ -41,12 +39,11 @@ class ProcessGroup:
         self.diary: Diary = KeptEvents()
         self.oom_kills = host.OomKills()
         self.stacks = Stacks()
-        self.pool = Spares(self, supervise)
-        self.teams: list[Team] = [self.pool]
+        self.teams: list[Team] = []
         self.warnings: dict[str, str] = {}  # by their text; with their places
-        self.kernels = ""  # that will probably be called (`entry.load_kernels`): processes load them beforehand
+        self.readers = 0  # that may read data before training: one per worker, at most one per core; 0: no processes
         self._planned: Plan | None = None
-        self._loaders = self._communicators = self._first = 0
+        self._others = 0  # loaders and communicators, which run beside the workers
         self._is_forked, self._why_fresh = False, ""
         self._lifeline: tuple[int, ...] = ()
         self._undead: list[Handle] = []
@@ -93,53 +90,27 @@ class ProcessGroup:
 
     # ---- before training
 
-    def start(
-        self, planned: Plan, cores: float, loaders: int = 0, communicators: int = 0, *, is_forked: bool = True
-    ) -> None:
-        """Begin a job of so many workers and loaders; a cluster has a communicator, too. `start_spares` starts the
-        first processes. `is_forked`: by the fork server, where it can. Raises RunError if the limit on open files, or
-        on processes, is too low."""
+    def start(self, planned: Plan, loaders: int = 0, communicators: int = 0, *, is_forked: bool = True) -> None:
+        """Begin a job of so many workers and loaders; a cluster has a communicator, too. `is_forked`: by the fork
+        server, where it can. Raises RunError if the limit on open files, or on processes, is too low."""
         if not planned.procs:
             return
-        self._has_begun, self._planned, self._loaders, self._is_forked = True, planned, loaders, is_forked
-        self._communicators = 2 * communicators  # with the spare that may replace it
+        self._has_begun, self._planned, self._is_forked = True, planned, is_forked
+        self._others = loaders + communicators
         here = THREADS + len(host.affinity()) - 1
-        host.require_tasks(here + planned.procs * planned.threads + loaders + communicators)
+        host.require_tasks(here + planned.procs * planned.threads + self._others)
         self.raise_file_limit(planned)  # first: a process inherits our limit when it starts
         with host.blocked_signals():
             self._lifeline = os.pipe()
-        most = max(1, math.floor(cores))
-        self._first = min(planned.procs, most) + min(loaders, most) + communicators
-
-    def start_spares(self) -> None:
-        """Start one process for each worker and loader, at most one for each core, as spares for now, if they are not
-        there yet. One that the machine refuses is started, or reported, later."""
-        if self._lifeline:
-            self.refill(self._first)
+        self.readers = min(planned.procs, max(1, math.floor(host.usable_cores().usable)))
 
     def raise_file_limit(self, planned: Plan) -> None:
         """Raise the limit on open files for the whole job; descriptors of running processes count once. Raises
         RunError."""
-        processes = planned.rows + self._loaders + self._communicators + self.supervise.spares if planned.procs else 0
+        processes = planned.rows + self._others if planned.procs else 0
         held = len(self._lifeline) + FILES_PER_WORKER * len(self)
         needed = FILES + FILES_PER_WORKER * processes - held
         host.raise_file_limit(needed, needed + FILES_ON_THEIR_WAY * planned.rows)
-
-    def refill(self, count: int) -> None:
-        """Start spares until there are `count`, as far as the machine allows."""
-        # Blocked signals: an exception between starting a process and storing its handle would lose the process.
-        with host.blocked_signals():
-            try:
-                while len(self.pool) < count:
-                    self.pool.put(self._spawn_process())
-            except OSError:  # no PID, memory or descriptor left, perhaps only temporarily
-                return
-
-    def keep(self, count: int) -> None:
-        """Keep at most `count` spares; end the others."""
-        surplus = [*self.pool][count:]
-        for handle in surplus:
-            self.end(handle)
 
     # ---- one turn
 
@@ -229,25 +200,22 @@ class ProcessGroup:
         if team.role is Role.WORKER and team.roster.slots[number].recent:
             team.event("restart", number, incarnation=incarnation)
         try:
+            # An exception between starting a process and storing its handle would lose the process.
             with host.blocked_signals():
-                handle = self._recruit() if team is not self.pool else self._spawn_process()
-                handle.assign(team.role, number, incarnation)
-                team.handles[number] = handle
+                handle = team.handles[number] = self._spawn_process(team.role, number, incarnation)
         except OSError as error:  # no PID, memory or descriptor left
             how, end = f"could not be started: {host.refusal_in_words(error)}", End.COULD_NOT_START
             death, errors = team.lost(number, None, end, how)
             return [*errors, *self._carry_out(team, team.roster.exited(number, time.monotonic(), death))]
         try:
-            if (prepared := team.prepare(number)) is not None:
-                handle.send(*prepared)
+            handle.send(*team.prepare(number))
         except OSError as error:  # too many descriptors in flight: kill it; it is started again later
             handle.kill(f"could not be set up: {error}")
         if team.is_loud:
-            spare = {"spare": True} if handle.is_spare and team is not self.pool else {}
-            team.event("spawn", number, incarnation=incarnation, pid=handle.pid, **spare)
+            team.event("spawn", number, incarnation=incarnation, pid=handle.pid)
         return []
 
-    def _recruit(self) -> Handle:
+    def _spawn_process(self, role: Role, number: int, incarnation: int) -> Handle:
         if "torch" in sys.modules:
             from hogwild.devices import discovery
 
@@ -256,11 +224,11 @@ class ProcessGroup:
                     "CUDA was initialised in the supervisor; after that, workers cannot be started safely",
                     code="model/cuda",
                 )
-        return self.pool.take() or self._spawn_process()
-
-    def _spawn_process(self) -> Handle:
         assert self._planned is not None
-        handle = Handle.spawn(self._lifeline[0], self._planned, kernels=self.kernels, is_forked=self._is_forked)
+        environment = self._planned.environment
+        handle = Handle.spawn(
+            role, number, incarnation, lifeline=self._lifeline[0], environment=environment, is_forked=self._is_forked
+        )
         if self._is_forked and SERVER.why not in ("", self._why_fresh):
             self._why_fresh = SERVER.why
             self.diary.event("fresh-interpreter", why=SERVER.why)
@@ -320,34 +288,16 @@ class ProcessGroup:
 
     # ---- the end
 
-    def end(self, handle: Handle) -> int | None:
-        """End a process at once; return its exit status, None if it survives SIGKILL. Nobody takes its place."""
+    def end(self, team: Team) -> None:
+        """End a team at once."""
         with host.blocked_signals():
-            handle.kill()
-            for _ in reaped([handle], REAP_S):
-                break
-            team = next(team for team in self.teams if handle in team.handles.values())
-            del team.handles[handle.number]
-            team.roster.taken(handle.number)
-            if (status := handle.reap()) is None:
-                self._undead.append(handle)
-                handle.disown()
-            else:
-                handle.close()
-            return status
-
-    def give_back(self, team: Team, handle: Handle) -> None:
-        """Make a process whose task is over a spare again."""
-        with host.blocked_signals():
-            del team.handles[handle.number]
-            self.pool.put(handle)
+            self.dismiss([team], in_order=False)
 
     def dismiss(
         self, teams: Sequence[Team], *, in_order: bool, is_hurried: Callable[[], bool] = lambda: False
     ) -> list[Handle]:
         """Let all of these teams leave: those ready and `in_order` get their role's time, or less when `is_hurried`,
-        then SIGKILL. All are reaped, and what they have done is booked. Return those that survive SIGKILL. Afterwards
-        only the pool may be used again."""
+        then SIGKILL. All are reaped, and what they have done is booked. Return those that survive SIGKILL."""
         for team in teams:
             for handle in team:
                 if handle.is_ready:
@@ -363,7 +313,7 @@ class ProcessGroup:
         self._undead += [handle for team in teams for handle in team]
         for team in teams:
             team.handles.clear()
-        self.teams = [team for team in self.teams if team not in teams or team is self.pool]
+        self.teams = [team for team in self.teams if team not in teams]
         for handle in self._undead[:]:
             if handle.reap() is not None:
                 self._undead.remove(handle)

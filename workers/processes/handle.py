@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 from hogwild import host
 from hogwild.errors import UsageError
-from hogwild.planning.cpu_plan import Plan
 from hogwild.version import PACKAGE_ROOT
 from workers.child import entry
 from workers.messages import LOOK, Report, Start, Task, read_records, write_record
@@ -67,44 +66,53 @@ class Handle:
     ack_read: int
     channel: socket.socket
     words: int
-    environment: Mapping[str, str]
-    role: Role = Role.SPARE
-    number: int = 0  # among those of its role
-    incarnation: int = 0
-    task: int = 0  # number of its current task, if it is a loader's
+    role: Role
+    number: int  # among those of its role
+    incarnation: int
     log: Path | None = None
-    is_spare: bool = False  # was a spare until it got its role
-    is_waiting: bool = False  # torch is imported; waits for its set-up
     is_ready: bool = False
     parked_in: int = 0  # number of the pause, once its earlier stores are visible
     update_path: str = ""
     error: Report | None = None
     on_warning: Callable[[str, str], object] = lambda text, place: None
-    said: list[Report] = field(default_factory=list)  # about its current task; whoever gave the task takes them
+    said: list[Report] = field(default_factory=list)  # about its task; whoever gave the task takes them
     killed_for: str = ""
 
     @classmethod
-    def spawn(cls, lifeline: int, planned: Plan, *, kernels: str = "", is_forked: bool = False) -> "Handle":
-        """Start a process that waits for its set-up, which makes it a worker. `lifeline` is the read end of a pipe
-        whose write end only the supervisor has. `kernels`: to load beforehand. `is_forked`: by the fork server,
-        where it can. Main thread only: a death signal is tied to the thread that forked."""
+    def spawn(
+        cls,
+        role: Role,
+        number: int,
+        incarnation: int,
+        *,
+        lifeline: int,
+        environment: Mapping[str, str],
+        is_forked: bool = False,
+    ) -> "Handle":
+        """Start a process, which waits for its task (`send`). `lifeline` is the read end of a pipe whose write end only
+        the supervisor has; `environment`: variables beside the supervisor's. `is_forked`: by the fork server, where it
+        can. Main thread only: a death signal is tied to the thread that forked."""
         if threading.current_thread() is not threading.main_thread():
             raise UsageError(
                 "workers must be started from the main thread; call hogwild.train there", code="usage/main-thread"
             )
+        place = role, number, incarnation
         if is_forked:
             try:
-                return cls._launched(SERVER.launch, lifeline, planned, kernels)
+                return cls._launched(SERVER.launch, lifeline, environment, place)
             except CannotServe as error:
                 SERVER.why = str(error)
-        return cls._launched(_fresh, lifeline, planned, kernels)
+        return cls._launched(_fresh, lifeline, environment, place)
 
     @classmethod
     def _launched(
-        cls, launch: "Callable[[Start], BaseProcess | Forked]", lifeline: int, planned: Plan, kernels: str
+        cls,
+        launch: "Callable[[Start], BaseProcess | Forked]",
+        lifeline: int,
+        environment: Mapping[str, str],
+        place: tuple[Role, int, int],
     ) -> "Handle":
         """Start it in one of two ways, each with descriptors of its own."""
-        environment = dict(os.environ)
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             lease_read, lease_write = _pipe(theirs, ours)
             ack_read, ack_write = _pipe(ours, theirs)
@@ -122,8 +130,7 @@ class Handle:
                 channel=far_end.fileno(),
                 lifeline=lifeline,
                 words=words,
-                environment=tuple(planned.environment.items()),
-                kernels=kernels,
+                environment=tuple(environment.items()),
             )
             with host.blocked_signals():
                 process = launch(start)
@@ -131,28 +138,19 @@ class Handle:
                 pidfd = host.pidfd_open(process.pid)
             ours.pop_all()  # the handle owns them from now on
         channel.setblocking(False)
-        return cls(process, process.pid, pidfd, lease_write, ack_read, channel, words, environment)
-
-    def assign(self, role: Role, number: int, incarnation: int = 0) -> None:
-        """Note its role; the task follows (`send`)."""
-        self.role, self.number, self.incarnation = role, number, incarnation
-        self.task, self.log, self.is_ready, self.said = 0, None, False, []
+        return cls(process, process.pid, pidfd, lease_write, ack_read, channel, words, *place)
 
     def send(self, task: Task, regions: "Mapping[str, Region]") -> None:
-        """Send a task with its regions, and the environment a new process would inherit: user code may have changed it
-        since this one started. A process that died meanwhile is no error here: its pidfd shows it."""
+        """Send its task, with the regions, the user's folders and torch's settings. A process that died meanwhile is no
+        error here: its pidfd shows it."""
         from hogwild.training.torch_settings import current  # torch is loaded by now
 
-        self.task, self.log = task.number, Path(task.log) if task.log else None
-        changes = _changes(self.environment, os.environ)
-        self.environment = dict(os.environ)  # the child's after this task; later tasks send further changes
+        self.log = Path(task.log) if task.log else None
         task = replace(
             task,
             regions=tuple((name, region.nbytes) for name, region in regions.items()),
-            folder=_current_folder(),
             # with the user's folders and what user code has added
             sys_path=tuple(folder for folder in sys.path if isinstance(folder, str)),
-            environment=changes,
             torch_settings=current(),
         )
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -182,16 +180,12 @@ class Handle:
         return found
 
     def listen(self) -> None:
-        """Process the reports from the process's socket; those of an earlier task are dropped."""
+        """Process the reports from the process's socket."""
         for report in Report.receive_all(self.channel):
-            if report.kind == "waiting":
-                self.is_waiting = True
-            elif report.kind == "error":
+            if report.kind == "error":
                 self.error = report
             elif report.kind == "warning":
                 self.on_warning(report.detail, report.place)
-            elif report.task != self.task:
-                continue
             elif report.kind == "ready":
                 self.is_ready, self.update_path = True, report.detail
             else:
@@ -224,7 +218,7 @@ class Handle:
 
     @property
     def title(self) -> str:
-        return f"{'a spare' if self.role is Role.SPARE else f'{self.role} {self.number}'} (pid {self.pid})"
+        return f"{self.role} {self.number} (pid {self.pid})"
 
     def describe_undead(self) -> str:
         """Return a phrase for a process that is still there after SIGKILL."""
@@ -298,19 +292,6 @@ def _children() -> set[BaseProcess]:
     module: Any = multiprocessing.process
     found: set[BaseProcess] = module._children
     return found
-
-
-def _current_folder() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return ""
-
-
-def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str | None]:
-    """Return variables that are new or changed, and removed ones as None."""
-    gone = dict.fromkeys(before.keys() - now.keys())
-    return {name: value for name, value in now.items() if before.get(name) != value} | gone
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ class Predictors(Team):
                 self._beats = Region.allocate(BEATS, 16)
             except (OSError, HogwildError) as error:  # no memory or descriptor: no reason to end the job
                 return str(error)
-            self.roster.expect(1)
+            self.roster.resize(1)
         return ""
 
     def remove_socket(self) -> None:

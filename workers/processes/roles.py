@@ -1,14 +1,14 @@
 """The roles of a job's processes, and the limits of each: one table.
 
-    spare     waits for a task: the job's first processes, and `supervise.spares`
-    reader    a spare on loan: reads rows of a data set before training, or predicts those of a file
+    reader    reads rows of a data set before training, or predicts those of a file
+    trial     tries the job's code before training
     worker    trains
     loader    fills slots of a stream
     owner     holds the parameters on a GPU
     communicator  exchanges parameters with the other nodes of a cluster
     predictor  answers calls with the model while it trains, on request
 
-Every process has the same life (`roster.py`, `group.py`); a role is only told another task."""
+Every process has the same life (`roster.py`, `group.py`); a role only has another task."""
 
 import math
 from dataclasses import dataclass
@@ -16,15 +16,14 @@ from enum import StrEnum
 from typing import Protocol
 
 LONGEST_BACKOFF_S = 5.0
-LONGEST_SPARE_BACKOFF_S = 60.0  # a spare has no work: a cause that kills spares must not get a process every second
 LOADER_LEAVE_S = 1.0  # time for user code to end in order
 COMMUNICATOR_LEAVE_S = 2.0  # time to tell the others that this node leaves
 COMMUNICATOR_STALL_S = 30.0  # its own waits end after 10 s: longer silence means that it is stopped
 
 
 class Role(StrEnum):
-    SPARE = "spare"
     READER = "reader"
+    TRIAL = "trial"
     WORKER = "worker"
     LOADER = "loader"
     OWNER = "owner"
@@ -43,14 +42,12 @@ class Supervision(Protocol):
     min_workers: int
     max_item_attempts: int
     grace_s: float
-    spares: int
 
 
 @dataclass(frozen=True, slots=True)
 class RoleLimits:
     """Limits of the processes of one role. `needed`: least number of them, by `rule`; `by_records`: a beat is a
-    record read, and a batch may take any time; `leave_s`: time to leave in order; `at_once`: most that start at the
-    same time."""
+    record read, and a batch may take any time; `leave_s`: time to leave in order."""
 
     needed: int
     rule: str
@@ -61,16 +58,12 @@ class RoleLimits:
     window_s: float = math.inf
     max_item_attempts: float = math.inf
     failed_starts: float = math.inf  # in a row
-    longest_backoff_s: float = LONGEST_BACKOFF_S
     leave_s: float = 0.0
     by_records: bool = False
-    at_once: float = math.inf
 
 
 def limits_of(role: Role, supervise: Supervision, *, needed: int = 1) -> RoleLimits:
     """Return the limits of a role. `needed`: of loaders, as no setting says how many."""
-    if role is Role.SPARE:
-        return RoleLimits(0, "", longest_backoff_s=LONGEST_SPARE_BACKOFF_S, at_once=1)
     if role is Role.OWNER:  # its death is the end of what it holds
         return RoleLimits(1, "it holds the parameters", start_timeout_s=supervise.start_timeout_s, max_restarts=0)
     if role is Role.COMMUNICATOR:

@@ -8,8 +8,8 @@ time and readings come in as arguments, decisions go out as actions; `group.py` 
                  '--> RETIRED   too many restarts in the window, three failed starts in a row, or still alive
                                 UNDEAD_S after its kill (Abandon): its row must have no second writer
 
-A process that had done a batch is replaced at once if a spare is ready, any other after a backoff. `setbacks.py` judges
-all deaths together; `roles.py` has the limits of each role.
+A process that had done a batch is replaced at once, any other after a backoff. `setbacks.py` judges all deaths
+together; `roles.py` has the limits of each role.
 
 Clocks add up the time between ticks, so a pause of the supervisor itself (a gap of more than GAP_S) counts for no
 process and resets every deadline.
@@ -29,14 +29,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from hogwild.errors import HogwildError, WorkersLost
-from workers.processes.roles import Role, RoleLimits
+from workers.processes.roles import LONGEST_BACKOFF_S, Role, RoleLimits
 from workers.processes.setbacks import Death, End, Setbacks, Standstill
 
 GAP_S = 1.0
 FIRST_BACKOFF_S = 0.1
 SLOW_FACTOR = 20
 UNDEAD_S = 5.0  # only an uninterruptible system call takes longer; all others die in milliseconds
-SETTLING_S = 1.0  # a spare's first batch comes within it, unless another process's import takes its cores
 
 
 class State(Enum):
@@ -108,8 +107,7 @@ class RosterSlot:
     slowest_s: float = 0.0  # slowest batch of this incarnation
     beat: int = 0
     batches: int = 0
-    batches_before: int = 0  # of earlier incarnations
-    deaths_in_a_row: int = 0  # without a commit between
+    vain_starts: int = 0  # since the last commit
     failed_starts: int = 0
     due_s: float = 0.0
     recent: deque[tuple[float, End]] = field(default_factory=deque)  # restarts within the window
@@ -120,11 +118,10 @@ class RosterSlot:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The job at a tick. `spares`: number of ready spares; `is_owed`: work is left and no loader reads, so some worker
-    should have a lease; `filled`: batches that loaders have filled; `may_start`: a start disturbs nobody."""
+    """The job at a tick. `is_owed`: work is left and no loader reads, so some worker should have a lease; `filled`:
+    batches that loaders have filled; `may_start`: False where nobody is needed any more."""
 
     paused: bool = False
-    spares: int = 0
     is_owed: bool = False
     filled: int = 0
     may_start: bool = True
@@ -188,17 +185,6 @@ class Roster:
         limit = self._limit(slot) if slot.state is State.TRAINING else None
         return {"silent_s": round(slot.silent_s, 1), "limit_s": limit}
 
-    @property
-    def is_settled(self) -> bool:
-        """True if no worker is in its first start, or so new that an import would slow it down: a spare may start."""
-        return not any(
-            slot.incarnation == 0
-            or (slot.state is State.STARTING and slot.incarnation == 1)
-            or (slot.state in (State.STARTING, State.READY) and slot.since_s < SETTLING_S)
-            for slot in self.slots
-            if slot.state not in (State.RETIRED, State.VACANT)
-        )
-
     def ending(self, worker: int, *, left: bool, fenced: bool) -> End:
         """Return the kind of a worker's end. `left`: it left in order, as asked; `fenced`: killed by code outside the
         roster."""
@@ -240,25 +226,6 @@ class Roster:
             actions.append(Fail(WorkersLost(f"{left} of {count} {self.role}s left, {self.limits.rule}")))
         return actions
 
-    def expect(self, count: int) -> None:
-        """Have `count` slots filled from now on; surplus processes stay until they are taken."""
-        self.slots += [RosterSlot() for _ in range(count - len(self.slots))]
-        self.count = count
-
-    def taken(self, number: int) -> None:
-        """Note that the process of a slot got another role: its place is free at once."""
-        slot = self.slots[number]
-        slot.state, slot.deaths_in_a_row, slot.due_s = State.EMPTY, 0, 0.0
-
-    def seated(self) -> int:
-        """Return the slot of a process that comes from another role, and is ready."""
-        free = (k for k, slot in enumerate(self.slots) if slot.state in (State.EMPTY, State.VACANT))
-        if (number := next(free, None)) is None:
-            number = len(self.slots)
-            self.slots.append(RosterSlot())
-        self.slots[number].state = State.READY
-        return number
-
     def fence(self, worker: int) -> None:
         """Note that a worker is killed by the caller because it delays the end of the job. It is not replaced, and its
         death does not count."""
@@ -277,9 +244,9 @@ class Roster:
             slot.state = State.VACANT if worker >= self.count else State.EMPTY
             return []
         slot.failed_starts, slot.state = slot.failed_starts + is_starting, State.EMPTY
-        slot.deaths_in_a_row += 1
-        doublings = min(slot.deaths_in_a_row - 1, 10)  # far beyond the longest backoff; 2.0 ** 1024 overflows
-        slot.due_s = now + min(self.limits.longest_backoff_s, FIRST_BACKOFF_S * 2.0**doublings)
+        doublings = min(slot.vain_starts - 1, 10)  # far beyond the longest backoff; 2.0 ** 1024 overflows
+        backoff_s = FIRST_BACKOFF_S * 2.0**doublings if slot.vain_starts else 0.0
+        slot.due_s = now + min(LONGEST_BACKOFF_S, backoff_s)
         total = sum(slot.batches for slot in self.slots)
         hopeless = self._setbacks.hopeless(death, total, in_set_up=is_starting)
         if hopeless is not None:
@@ -317,14 +284,10 @@ class Roster:
             self._rearm()
             gap = 0.0
         actions: list[Action] = []
-        spares = moment.spares
-        room = self.limits.at_once - sum(slot.state is State.STARTING for slot in self.slots)
         for worker, slot in enumerate(self.slots):
             slot.since_s += gap
             if slot.state is State.EMPTY:
-                is_due = now >= slot.due_s or (spares > 0 and slot.batches > slot.batches_before)
-                if is_due and moment.may_start and room > 0 and worker < self.count:
-                    spares, room = spares - 1, room - 1
+                if now >= slot.due_s and moment.may_start and worker < self.count:
                     actions.append(self._spawn(worker))
             elif slot.state is State.LEAVING:
                 if slot.since_s > self.limits.leave_s:
@@ -345,7 +308,7 @@ class Roster:
         slot.state = State.STARTING
         slot.incarnation += 1
         slot.start_s = slot.silent_s = slot.since_s = slot.slowest_s = 0.0
-        slot.beat, slot.batches_before, slot.killed_as = 0, slot.batches, None
+        slot.beat, slot.vain_starts, slot.killed_as = 0, slot.vain_starts + 1, None
         return Spawn(worker, slot.incarnation)
 
     def _judge(self, worker: int, reading: RowReading, gap: float, paused: bool) -> list[Action]:
@@ -369,7 +332,7 @@ class Roster:
         """Return whether there are commits since the last call."""
         if batches <= slot.batches:
             return False
-        slot.batches, slot.deaths_in_a_row = batches, 0
+        slot.batches, slot.vain_starts = batches, 0
         return True
 
     def _judge_silence(self, worker: int, reading: RowReading, gap: float) -> list[Action]:

@@ -10,7 +10,7 @@ the kernel's part only.
     RUN/stacks/worker-K.txt      appended: time, process, reason; the kernel's view; Python's stacks; so for each role
     RUN/stacks/supervisor.txt    the same of the supervisor
     RUN/stacks/fork-server.txt   the kernel's view of it: it ignores the signal, as it must not be disturbed in a fork
-    RUN/stacks/others.txt        the kernel's view of all other descendants: spares, processes started by user code"""
+    RUN/stacks/others.txt        the kernel's view of all other descendants: processes started by user code"""
 
 import contextlib
 import faulthandler

@@ -4,11 +4,10 @@ a death sets free. `group.py` gives them their life."""
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hogwild import host
 from hogwild.errors import HogwildError
 from workers.messages import Task
 from workers.processes.handle import Handle
-from workers.processes.roles import Role, Supervision, limits_of
+from workers.processes.roles import Role
 from workers.processes.roster import Roster, RowReading
 from workers.processes.setbacks import Death, End
 
@@ -76,8 +75,8 @@ class Team:
 
     # ---- what a role knows
 
-    def prepare(self, number: int) -> "tuple[Task, Mapping[str, Region]] | None":
-        """Return the task of a new process, and its regions; None for a spare. Its row has no other writer now."""
+    def prepare(self, number: int) -> "tuple[Task, Mapping[str, Region]]":
+        """Return the task of a new process, and its regions. Its row has no other writer now."""
         raise NotImplementedError
 
     def listen(self, handle: Handle) -> Iterator[HogwildError]:
@@ -124,59 +123,6 @@ class Team:
     def event(self, what: str, number: int, **values: Any) -> None:
         prefix = PREFIX.get(self.role, f"{self.role}-")
         self.group.diary.event(f"{prefix}{what}", **{self.role.value: number}, **values)
-
-
-class Spares(Team):
-    """The spares. `wanted` of them are kept ready once the job trains; without a number, row or lease, their death has
-    no cost."""
-
-    def __init__(self, group: OfGroup, supervise: Supervision) -> None:
-        super().__init__(group, Roster(Role.SPARE, limits_of(Role.SPARE, supervise), 0))
-
-    @property
-    def ready(self) -> int:
-        return sum(handle.is_waiting for handle in self)
-
-    def prepare(self, number: int) -> None:
-        self.handles[number].is_spare = True
-
-    def listen(self, handle: Handle) -> Iterator[HogwildError]:
-        handle.listen()
-        if handle.is_waiting:
-            self.roster.ready(handle.number)
-        yield from ()
-
-    def event(self, what: str, number: int, **values: Any) -> None:
-        name = "spare" if what == "spawn" else f"spare-{what}"
-        self.group.diary.event(name, **{key: value for key, value in values.items() if key != "incarnation"})
-
-    def lost(self, number: int, handle: Handle | None, end: End, how: str) -> tuple[Death, list[HogwildError]]:
-        said = {"pid": handle.pid, "error": handle.last_output()} if handle else {}
-        self.event("exit", number, how=how, **said)
-        return Death(how, end=end), []
-
-    def status(self) -> list[dict[str, object]]:
-        """Return a row per spare for status.json."""
-        return [{"pid": handle.pid, "state": "waiting" if handle.is_waiting else "starting"} for handle in self]
-
-    def take(self) -> Handle | None:
-        """Return a spare that waits, or else one that is starting, which is still ahead of a new process. One stopped
-        by a signal is killed and left here to be buried."""
-        for handle in sorted(self, key=lambda handle: not handle.is_waiting):
-            if handle.killed_for or handle.reap() is not None:
-                continue
-            if host.is_stopped(handle.pid):
-                handle.kill("stopped while it waited")
-                continue
-            del self.handles[handle.number]
-            self.roster.taken(handle.number)
-            return handle
-        return None
-
-    def put(self, handle: Handle) -> None:
-        """Add a process that waits for a task."""
-        handle.assign(Role.SPARE, self.roster.seated())
-        self.handles[handle.number] = handle
 
 
 def said_by(handle: Handle, end: End) -> str:

@@ -178,11 +178,11 @@ class Journal:
         the glance. `samples_per_s`, of the whole attempt, is shown last: the rate since the last record says little."""
         self._startup.end()
         self._status.wait(LAST_STATUS_S)
-        idle: dict[str, Any] = {"left_s": None, "server": None, "workers": (), "spares": 0}
+        idle: dict[str, Any] = {"left_s": None, "server": None, "workers": ()}
         last = self._glance = replace(standing(self._glance), state=state, **known, **idle, news=self.news)
         if self._screen.look in (Look.LIVE, Look.NOTEBOOK):
             self._screen.show(replace(last, samples_per_s=samples_per_s or 0.0, is_between=True))
-        self._replace(last, state, {"spares": [], "samples_per_s": samples_per_s, **more})
+        self._replace(last, state, {"samples_per_s": samples_per_s, **more})
         self._status.wait(LAST_STATUS_S)
 
     def _replace(self, glance: Glance, state: str, more: Mapping[str, Any]) -> None:

@@ -128,27 +128,26 @@ class ProgressRecords:
         self,
         now: float,
         workers: Rows,
-        spares: Rows = tuple,
         memory: Mapping[int, int] | None = None,
         loaders: Rows = tuple,
         *,
         is_last: bool = False,
     ) -> None:
-        """Write a record if due. `workers`, `spares`, `loaders`: return their rows for status.json. `memory`: PSS by
-        pid, in bytes, as last measured. `is_last`: write in any case, so that the last training is recorded, too."""
+        """Write a record if due. `workers`, `loaders`: return their rows for status.json. `memory`: PSS by pid, in
+        bytes, as last measured. `is_last`: write in any case, so that the last training is recorded, too."""
         session, journal = self._session, self._session.journal
         is_due = journal.is_status_due(now) or is_last
         if not is_due and not journal.wants_glance(now):
             return
-        rows, waiting, reading = workers(), spares(), loaders()
+        rows, reading = workers(), loaders()
         if is_due:
             self._rates = self._meter.measured(now, rows)
-        glance = self.glance(now, rows, len(waiting), memory or {})
+        glance = self.glance(now, rows, memory or {})
         if session.streamed is not None:
             stream = stream_glance(session.streamed, reading, glance.workers, session.loader_deaths or 0)
             glance = replace(glance, stream=stream)
         if is_due:
-            more = {"spares": list(waiting), "lane_restarts": session.lane_restarts, **self._stream(glance, reading)}
+            more = {"lane_restarts": session.lane_restarts, **self._stream(glance, reading)}
             of_workers = self._of_workers(now, rows, memory or {}, is_last=is_last)
             stands = glance.loss is None and glance.state != "starting" and not is_last
             journal.record(now, glance, more, of_workers, stands=stands)
@@ -174,7 +173,7 @@ class ProgressRecords:
                 f"{fresh} {'lane continues' if fresh == 1 else 'lanes continue'} from a zero state"
             )
 
-    def glance(self, now: float, rows: Sequence[Mapping[str, Any]], spares: int, memory: Mapping[int, int]) -> Glance:
+    def glance(self, now: float, rows: Sequence[Mapping[str, Any]], memory: Mapping[int, int]) -> Glance:
         """Return the job as it is now, with the rates of the last interval."""
         session, queue = self._session, self._session.queue
         counts = session.board.staleness_counts()
@@ -210,7 +209,6 @@ class ProgressRecords:
             workers=self._workers(rows, self._rates, _percentiles(counts), memory),
             server=SERVER.glance(memory),
             cluster=None if session.node is None else cluster_of(session.node.record()),
-            spares=spares,
             news=session.journal.news,
         )
 

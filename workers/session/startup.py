@@ -185,7 +185,7 @@ class StartUp:
         idle["server"] = SERVER.glance({})
         shown = replace(known, name=self.job.name, run_dir=str(rundir.path), state=self._doing, stream=None, **idle)
         more = {name: self._before[name] for name in CARRIED if name in self._before}
-        rundir.try_write_json(STATUS, record_of(self.attempt, "building", shown, {"spares": [], **more}))
+        rundir.try_write_json(STATUS, record_of(self.attempt, "building", shown, more))
 
 
 def _wants_progress(job: Job, progress: bool | None, caller: str) -> bool:

@@ -115,7 +115,7 @@ class _Joining:
                 code="cluster/nobody",
             )
         self._group.wait(POLL_MS, self._watch.fileno())
-        for error in self._group.step(time.monotonic(), [self._group.pool, self._team]):
+        for error in self._group.step(time.monotonic(), [self._team]):
             raise error
 
     def _answer(self, kind: str, what: str, join: Mapping[str, str] | None = None) -> dict[str, Any]:

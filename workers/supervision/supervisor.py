@@ -17,7 +17,7 @@ from hogwild import host
 from hogwild.host.background_thread import Background, responsive
 from hogwild.scheduling.leases import HAND_S
 from hogwild.shared_memory.region import Region
-from hogwild.shared_memory.scoreboard import Command, Word
+from hogwild.shared_memory.scoreboard import Command, Control, Word
 from workers.child.recipes import StreamRecipe
 from workers.loading.loaders import Loaders
 from workers.messages import Setup
@@ -25,7 +25,7 @@ from workers.processes.fork_server import SERVER
 from workers.processes.group import ProcessGroup
 from workers.processes.predictor import Predictors
 from workers.processes.roles import Role, limits_of
-from workers.processes.roster import Moment, Roster
+from workers.processes.roster import Moment, Roster, State
 from workers.processes.team import Team
 from workers.session.outcome import Outcome
 from workers.session.progress import ProgressRecords
@@ -69,7 +69,6 @@ class Supervisor:
         group.teams += self._teams
         if rounds is not None:
             self._teams.append(rounds.team)  # it is among the group's already
-        group.pool.roster.expect(session.job.supervise.spares)
         self._pauses = Pauses(session, self._workers, rounds)
         self._answers = RequestAnswers(session, group.stacks)
         self._progress = ProgressRecords(session, time.monotonic())
@@ -105,8 +104,7 @@ class Supervisor:
             in_order = self._outcome is not None and self._outcome.state in ("succeeded", "stopped")
             session.board.send(Command.LEAVE)
             session.restarts = self._workers.roster.restarts
-            leaving = [*self._teams, self._group.pool]
-            for handle in self._group.dismiss(leaving, in_order=in_order, is_hurried=self._is_hurried):
+            for handle in self._group.dismiss(self._teams, in_order=in_order, is_hurried=self._is_hurried):
                 session.journal.show_message(f"warning: {handle.title} {handle.describe_undead()}; it is left behind")
             self._predictors.remove_socket()
             self._memory.wait(MEMORY_WAIT_S)
@@ -135,6 +133,7 @@ class Supervisor:
         if self._rounds is not None:
             self._rounds.advance(now)
         self._outcome = self._pauses.advance(now) if self._outcome is None else self._outcome
+        self._name_compiler()
         self._measure_pace(now)
         self._lease_out()
         session.restarts = self._workers.roster.restarts
@@ -163,17 +162,10 @@ class Supervisor:
         loaders, session = self._loaders, self._session
         of_workers = Moment(
             paused=self._pauses.current is not None,
-            spares=self._group.pool.ready,
             is_owed=session.is_owed and not (loaders is not None and loaders.is_busy),
             filled=sum(loaders.filled) if loaders is not None else 0,
         )
-        disturbs_nobody = session.stop is None and self._workers.roster.is_settled
-        return {
-            Role.WORKER: of_workers,
-            Role.SPARE: Moment(may_start=disturbs_nobody),
-            Role.COMMUNICATOR: Moment(spares=self._group.pool.ready),
-            Role.PREDICTOR: Moment(may_start=session.stop is None),
-        }
+        return {Role.WORKER: of_workers, Role.PREDICTOR: Moment(may_start=session.stop is None)}
 
     def _resize(self, procs: Any) -> str:
         """Have so many workers from now on; return why that cannot be, or ""."""
@@ -193,6 +185,12 @@ class Supervisor:
             for error in self._group.resize(self._workers, procs):
                 self._outcome = Outcome("failed", error.code, error=error)
         return ""
+
+    def _name_compiler(self) -> None:
+        """Name the lowest worker that is there: it compiles for all."""
+        gone = (State.RETIRED, State.VACANT)
+        there = (worker for worker, slot in enumerate(self._workers.roster.slots) if slot.state not in gone)
+        self._session.board.control[Control.COMPILER] = next(there, 0)
 
     @property
     def _are_stocked(self) -> bool:
@@ -225,7 +223,7 @@ class Supervisor:
     def _record(self, now: float, *, is_last: bool = False) -> None:
         loaders = self._loaders
         rows = (lambda: loaders.rows("batches", loaders.filled)) if loaders is not None else list
-        self._progress.record(now, self._rows, self._group.pool.status, self._pss_bytes, rows, is_last=is_last)
+        self._progress.record(now, self._rows, self._pss_bytes, rows, is_last=is_last)
 
     def _rows(self) -> list[dict[str, object]]:
         return self._workers.rows("updates", self._session.board.words[:, Word.UPDATES].tolist())

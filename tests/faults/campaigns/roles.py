@@ -1,10 +1,10 @@
-"""Every child of a job may be killed, whatever its role and whatever it does just then: spares that import, readers,
-the workers and loaders that they become or whose place they take, the owner of a GPU's parameters (simulated).
-Meanwhile the number of workers changes. In the end every sample took effect once per epoch.
+"""Every child of a job may be killed, whatever its role and whatever it does just then: the fork server, readers,
+workers, loaders, the owner of a GPU's parameters (simulated). Meanwhile the number of workers changes. In the end every
+sample took effect once per epoch.
 
-    stream   early processes, loaders, workers, spares
-    read     readers, workers, spares
-    gpu      the owner, workers, spares"""
+    stream   loaders, workers
+    read     readers, workers
+    gpu      the owner, workers"""
 
 import os
 import signal
@@ -100,7 +100,6 @@ class _Struck:
             *KINDS[self._kind],
             f"model.init_args={{samples: {SAMPLES}, diary: {self._diary}, pace_s: 0.15}}",
             f"train.procs_max={MOST_PROCS}",
-            "supervise.spares=1",
             "checkpoint.every_s=1",
             *PATIENT,
         ]

@@ -33,7 +33,7 @@ FOR_EVER = 1_000_000
 PROFILED = "100:200"  # updates of each worker
 
 # Kills come far more often than any limit is meant for, and no batch is to blame for one.
-POLICY = ["supervise.max_restarts=1000000", "supervise.max_item_attempts=1000000", "supervise.spares=2"]
+POLICY = ["supervise.max_restarts=1000000", "supervise.max_item_attempts=1000000"]
 # A worker that is only slow, or not scheduled for a while, is no crime.
 PATIENT = [f"supervise.{limit}_timeout_s=900" for limit in ("start", "stall", "deadlock")]
 BUSY = ["checkpoint.every_s=1", "evaluate.every_epochs=1", "log.every_s=0.05"]
