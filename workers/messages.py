@@ -97,7 +97,7 @@ class Setup(Task):
 @dataclass(frozen=True, slots=True)
 class TrialTask(Task):
     """A task to try the job's code; regions: `trial`, a `hogwild.job.trial.Trial` written by torch.save, and `answer`,
-    for the pickled findings. Afterwards the process ends."""
+    for the pickled findings, None if the parent must run it. Afterwards the process ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +211,7 @@ def receive_task(channel: socket.socket) -> tuple[Task, list[int]]:
 class Report:
     """A message of a child: `ready` (detail: the update path), `warning` (detail: its text; place) or `error` (an
     exception that ends it). Of a loader: `bad-batch` (item: slot or range; detail: why). Of a reader: `unreadable`
-    (detail: why its recipe cannot be opened in another process). Of a trial: `trying`, and `tried` (item: bytes of the
-    answer) or `untriable` (it cannot be read in another process)."""
+    (detail: why its recipe cannot be opened in another process). Of a trial: `trying`."""
 
     kind: str
     detail: str = ""

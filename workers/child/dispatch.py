@@ -64,8 +64,7 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
         assert isinstance(task, TrialTask)
         from workers.child.trial import try_out  # in one process
 
-        try_out(start, channel, task, descriptors)
-        raise ParentGone("the trial is over")
+        return try_out(channel, task, descriptors)
 
     with contextlib.ExitStack() as heard:
         heard.enter_context(hearing_warnings(send_warning))

@@ -4,6 +4,7 @@ import os
 import pickle
 import socket
 import traceback
+from typing import NoReturn
 
 import torch
 from torch import nn
@@ -14,43 +15,40 @@ from hogwild.job.trial import Findings, Trial
 from hogwild.shared_memory.region import Region
 from hogwild.training import torch_settings
 from workers.child.adoption import adopt, limit_threads
-from workers.messages import Report, Start, TrialTask
+from workers.messages import Report, TrialTask
 
 
-def try_out(start: Start, channel: socket.socket, task: TrialTask, descriptors: list[int]) -> None:
-    """Run the trial, and write its findings into the region `answer`. Raises ParentGone; errors of user code are among
-    the findings."""
+def try_out(channel: socket.socket, task: TrialTask, descriptors: list[int]) -> NoReturn:
+    """Run the trial, write its findings into the region `answer`, and end. Raises ParentGone; errors of user code are
+    among the findings."""
     regions = adopt(task, descriptors)
     limit_threads(1)
     Report("trying").send(channel)
-    answer = _findings(regions.pop("trial"), task)
-    if not answer:
-        Report("untriable").send(channel)
-        return
+    answer = pickle.dumps(_findings(regions["trial"], task))
     os.pwrite(regions["answer"].descriptor, answer, 0)
-    Report("tried", item=len(answer)).send(channel)
+    os._exit(0)
 
 
-def _findings(written: Region, task: TrialTask) -> bytes:
-    """Return the pickled findings; b"" if the trial must run in the parent: a class that cannot be imported or
-    unpickled here, or a model whose first forward makes buffers or modules, which the layout of the job needs."""
+def _findings(written: Region, task: TrialTask) -> Findings | None:
+    """Return the findings; None if the trial must run in the parent: a class that cannot be imported or unpickled here,
+    or a model whose first forward makes buffers or modules, which the layout of the job needs."""
     try:
         # Mapped, not read: tensors are private copies of the pages that are written.
         trial: Trial = torch.load(host.path_of(written.descriptor), weights_only=False, mmap=True)
         torch_settings.apply(task.torch_settings)  # again: importing the model's module may have changed them
     except (Exception, SystemExit):  # the parent reports it
         traceback.print_exc()
-        return b""
+        return None
     constructed = _structure(trial.model)
     with limited_pools(1) as pools:  # those that the module made or widened; training has its own limit
         found: Findings = trial.run()
     for pool in pools:  # not before: the last words before a crash are the user's
         print(f"{pool}, limited to 1 in the trial", flush=True)
     if found.error is None and _structure(trial.model) != constructed:
-        return b""
+        return None
     if found.error is not None:  # the traceback does not travel with it
         found.error.add_note("".join(traceback.format_exception(found.error)))
-    return pickle.dumps(found)
+    return found
 
 
 def _structure(model: nn.Module) -> tuple[object, ...]:

@@ -2,7 +2,7 @@
 endless loop of the user's code ends that process, not the job's.
 
     parent                                        the process of the trial
-    trial, written by torch.save ── socket ──►    "trying" ──► maps it, runs ──► "tried": findings in `answer`
+    trial, written by torch.save ── socket ──►    "trying" ──► maps it, runs ──► findings in `answer`, status 0
 
     it is killed (SIGKILL), or ends before "trying"     tried again in another one, max_item_attempts times in all
     it ends in any other way                            ModelError with the user's line
@@ -30,25 +30,24 @@ from workers.messages import TrialTask
 from workers.processes.blocked_call import training_thread
 from workers.processes.group import ProcessGroup
 from workers.processes.handle import POLL_MS, REAP_S, Handle
-from workers.processes.roles import Role, RoleLimits
+from workers.processes.roles import Role, limits_of
 from workers.processes.roster import Roster
 from workers.processes.team import Team
 
 TURN_S = 1.0  # most that one turn adds to a silence: a parent that was itself stopped must not kill anybody
 OUTPUT_KEPT = 32 << 10  # characters
+NO_ANSWER = b"\0"
 STACKS = "Fatal Python error: "  # the first words of the stacks that a crash writes
 RESERVE = 64 << 20  # bytes of memory that a copy of the model must leave free
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The end of one attempt. `nbytes` of the answer; 0 if there is none."""
+    """The end of one attempt. `status`: None if its process survives SIGKILL."""
 
-    nbytes: int = 0
     status: int | None = None
     has_begun: bool = False
     is_stalled: bool = False
-    is_untriable: bool = False
 
 
 def try_in_worker(group: ProcessGroup, trial: Trial) -> Findings | None:
@@ -57,7 +56,7 @@ def try_in_worker(group: ProcessGroup, trial: Trial) -> Findings | None:
     if not group.readers or (content := _written(trial)) is None:
         return None
     say, start_s = group.diary.show_message, group.supervise.start_timeout_s
-    regions = {"trial": content, "answer": Region.allocate("answer", 1)}  # written, not mapped
+    regions = {"trial": content, "answer": Region.of_bytes("answer", NO_ANSWER)}  # written, not mapped
     end, output = _End(), ""
     for _ in range(group.supervise.max_item_attempts):
         team = _Trying(group, regions)
@@ -66,15 +65,14 @@ def try_in_worker(group: ProcessGroup, trial: Trial) -> Findings | None:
         if (handle := team.handles.get(0)) is None:
             return None
         end = _awaited(handle, start_s)
-        said, output = handle.last_output(), handle.first_output().decode(errors="replace")
-        group.end(team)  # the parent then looks at the free memory, and the copy of the model is in it
-        if end.nbytes:
-            found: Findings = pickle.loads(os.pread(regions["answer"].descriptor, end.nbytes, 0))
-            if found.error is not None:
+        said, output = handle.last_output(), handle.first_output()
+        group.end(team)
+        answer = regions["answer"].descriptor
+        if end.status == 0 and (written := os.pread(answer, os.fstat(answer).st_size, 0)) != NO_ANSWER:
+            found: Findings | None = pickle.loads(written)
+            if found is not None and found.error is not None:
                 _note_output(found.error, output)
             return found
-        if end.is_untriable:
-            return None
         if end.status is None:
             say(f"a worker {handle.describe_undead()}")
             continue
@@ -97,7 +95,7 @@ class _Trying(Team):
     is_loud = False
 
     def __init__(self, group: ProcessGroup, regions: Mapping[str, Region]) -> None:
-        super().__init__(group, Roster(Role.TRIAL, RoleLimits(needed=0, rule=""), 1))
+        super().__init__(group, Roster(Role.TRIAL, limits_of(Role.TRIAL, group.supervise), 1))
         self._regions = regions
 
     def prepare(self, number: int) -> tuple[TrialTask, Mapping[str, Region]]:
@@ -132,13 +130,8 @@ def _awaited(handle: Handle, limit_s: float) -> _End:
         host.wait_readable(handle.descriptors(), POLL_MS)
         status = handle.reap()
         handle.listen()  # also what a dead process has said
-        for report in handle.pop_said():
-            if report.kind == "tried":
-                return _End(nbytes=report.item)
-            if report.kind == "untriable":
-                return _End(is_untriable=True)
-            if report.kind == "trying":
-                has_begun, silent_s = True, 0.0
+        if handle.pop_said():
+            has_begun, silent_s = True, 0.0
         if status is not None:
             return _End(status=status, has_begun=has_begun)
         now_s = time.monotonic()

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 PAYLOAD_LIMIT = 4096  # bytes of our arguments; CPython 3.11 can hang in start() if the whole payload exceeds 64 KiB
 REAPED_ELSEWHERE = 255  # other code reaped it, perhaps a host application's wait()
 PATH_LIMIT = 32 * 1024
-WORDS_READ = 4096  # bytes of a process's last output
 REAP_S = 5.0  # after SIGKILL; a process in an uninterruptible system call may survive it
 POLL_MS = 20
 
@@ -208,13 +207,11 @@ class Handle:
 
     def last_output(self) -> str:
         """Return the last line of output before the worker had a log, for instance an exception; "" if none."""
-        size = os.fstat(self.words).st_size
-        said = os.pread(self.words, WORDS_READ, max(0, size - WORDS_READ)).decode(errors="replace").split("\n")
-        return next((line for line in reversed(said) if line.strip()), "")
+        return next((line for line in reversed(self.first_output().split("\n")) if line.strip()), "")
 
-    def first_output(self) -> bytes:
+    def first_output(self) -> str:
         """Return the whole output before the worker had a log."""
-        return os.pread(self.words, os.fstat(self.words).st_size, 0)
+        return os.pread(self.words, os.fstat(self.words).st_size, 0).decode(errors="replace")
 
     @property
     def title(self) -> str:
@@ -244,7 +241,10 @@ class Handle:
     def _keep_first_output(self) -> None:
         """Append early output to the log, if the worker died before it opened the log; else it is there already."""
         if self.log is not None and (output := self.first_output()):
-            with contextlib.suppress(OSError), open(self.log, "ab") as log:  # a full disk must not stop training
+            with (
+                contextlib.suppress(OSError),
+                open(self.log, "a", encoding="utf-8") as log,
+            ):  # a full disk must not stop training
                 log.write(output)
 
 

@@ -11,7 +11,7 @@
 Every process has the same life (`roster.py`, `group.py`); a role only has another task."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -64,44 +64,35 @@ class RoleLimits:
 
 def limits_of(role: Role, supervise: Supervision, *, needed: int = 1) -> RoleLimits:
     """Return the limits of a role. `needed`: of loaders, as no setting says how many."""
+    if role is Role.TRIAL:  # `workers/loading/trial.py` judges it
+        return RoleLimits(needed=0, rule="")
     if role is Role.OWNER:  # its death is the end of what it holds
         return RoleLimits(1, "it holds the parameters", start_timeout_s=supervise.start_timeout_s, max_restarts=0)
-    if role is Role.COMMUNICATOR:
-        return RoleLimits(
-            needed=1,
-            rule="it exchanges with the other nodes",
-            start_timeout_s=supervise.start_timeout_s,
-            stall_timeout_s=COMMUNICATOR_STALL_S,
-            max_restarts=supervise.max_restarts,
-            window_s=supervise.window_s,
-            failed_starts=3,
-            leave_s=COMMUNICATOR_LEAVE_S,
-        )
+    least = RoleLimits(
+        needed=0,
+        rule="",
+        start_timeout_s=supervise.start_timeout_s,
+        stall_timeout_s=supervise.stall_timeout_s,
+        max_restarts=supervise.max_restarts,
+        window_s=supervise.window_s,
+        failed_starts=3,
+    )
     if role is Role.PREDICTOR:  # nobody needs it
-        return RoleLimits(
-            needed=0,
-            rule="",
-            start_timeout_s=supervise.start_timeout_s,
-            stall_timeout_s=supervise.stall_timeout_s,
-            max_restarts=supervise.max_restarts,
-            window_s=supervise.window_s,
-            failed_starts=3,
-        )
+        return least
+    if role is Role.COMMUNICATOR:
+        rule = "it exchanges with the other nodes"
+        return replace(least, needed=1, rule=rule, stall_timeout_s=COMMUNICATOR_STALL_S, leave_s=COMMUNICATOR_LEAVE_S)
     rules = {
         Role.WORKER: f"supervise.min_workers is {supervise.min_workers}",
         Role.LOADER: "each reads its own part of the stream" if needed > 1 else "at least one must read the stream",
         Role.READER: "at least one must read",
     }
-    return RoleLimits(
+    return replace(
+        least,
         needed=supervise.min_workers if role is Role.WORKER else needed,
         rule=rules[role],
-        start_timeout_s=supervise.start_timeout_s,
-        stall_timeout_s=supervise.stall_timeout_s,
         deadlock_timeout_s=math.inf if role is Role.READER else supervise.deadlock_timeout_s,
-        max_restarts=supervise.max_restarts,
-        window_s=supervise.window_s,
         max_item_attempts=supervise.max_item_attempts,
-        failed_starts=3,
         leave_s={Role.WORKER: supervise.grace_s, Role.LOADER: LOADER_LEAVE_S}.get(role, 0.0),
         by_records=role is not Role.WORKER,
     )
