@@ -405,7 +405,7 @@ class _Prepared:
         return Outcome("failed", error.code, error=error)
 
     def _set_up(self) -> Callable[[int], tuple[Setup, Mapping[str, Region]]]:
-        worker_spec, rundir = cloudpickle.dumps(self.worker_spec), self.session.rundir
+        worker_spec = cloudpickle.dumps(self.worker_spec)
         regions = {
             **self.regions,
             "worker_spec": Region.of_bytes("worker_spec", worker_spec),
@@ -420,8 +420,6 @@ class _Prepared:
                 flush_denormal=self.request.job.train.flush_denormal,
                 structure_nbytes=len(self.structure),
                 spec_nbytes=len(worker_spec),
-                log=str(rundir.log_of("worker", worker)),
-                stacks=str(rundir.stacks_of("worker", worker)),
                 cores=self.plan.cores[worker] if self.plan.cores else (),
             )
             return setup, regions

@@ -373,7 +373,7 @@ def test_the_copy_of_the_model_is_gone_when_the_trial_is_answered(group: Process
     """The parent then checks whether the memory is enough for the job."""
     found = try_in_worker(group, a_trial(nn.Linear(4, 2), torch.zeros(3, 4)))
     assert found is not None and found.error is None
-    assert len(group) == 0
+    assert [*group] == []
 
 
 def config(**supervise: float) -> Config:
@@ -432,7 +432,7 @@ def test_what_readers_bring_is_what_reading_in_turn_brings(
     held, said = read(group, slow(diary=str(tmp_path)), fraction)
     assert same(held, in_this_process(slow(pace_s=0.0), fraction))
     assert all(one.resident is not None for one in held)
-    assert len(readers_of(tmp_path)) >= 1 and len(group) == 0
+    assert readers_of(tmp_path) and [*group] == []
     (event,) = said.events
     assert (event["samples"], event["readers"], event["deaths"]) == (COUNT, 2, 0)
     assert said.sentences[-1].startswith("data.train: 100 samples read by 2 workers in ")

@@ -62,7 +62,7 @@ def killed_again(
     jobs_folder: Path, start_shared_job: Callable[..., Job], stopped_in_its_set_up: Job
 ) -> tuple[Ended, dict[str, Any]]:
     """A job with a worker that is killed, as is its replacement as soon as it is there: (the job, cores of each)."""
-    job, seen = _counting(jobs_folder, start_shared_job, "killed", "train.pin=true"), {}
+    job, seen = _counting(jobs_folder, start_shared_job, "killed", "train.pin=true", "supervise.spares=2"), {}
     victim = job.workers()[1]
     seen["cores"] = os.sched_getaffinity(victim)
     os.kill(victim, signal.SIGKILL)
@@ -119,6 +119,14 @@ def test_a_worker_and_its_replacement_that_are_killed_cost_two_restarts_and_no_b
     effects, redone = ended.effects(), ended.leases["redone"]
     assert effects.min() == 1 and int((effects > 1).sum()) <= redone * BATCH
     assert not ended.left_behind
+
+
+def test_spares_that_are_asked_for_are_none_and_the_first_lines_say_so(
+    killed_again: tuple[Ended, dict[str, Any]],
+) -> None:
+    ended, _ = killed_again
+    assert ended.stderr.count("note: supervise.spares has no effect and goes with the next version") == 1
+    assert not [event for event in ended.events() if "spare" in event["event"]]
 
 
 def test_a_replacement_that_is_stopped_while_it_is_set_up_could_not_start_and_is_replaced(

@@ -6,16 +6,16 @@
     a loader dies             what it was asked for is free again; the number it was filling is charged"""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from hogwild.errors import DataError, HogwildError
 from hogwild.shared_memory.region import Region
-from hogwild.storage.run_directory import RunDir
 from workers.child.loader import BEATS, LoaderBeat
 from workers.messages import LOOK, LoadTask, Report
 from workers.processes.group import ProcessGroup
 from workers.processes.handle import Handle
+from workers.processes.roles import Role
 from workers.processes.roster import Roster, RowReading
 from workers.processes.setbacks import Death, End
 from workers.processes.team import Team, shortened
@@ -57,8 +57,7 @@ class Work(Protocol):
 
 
 class Loaders(Team):
-    """One team of loaders, or of readers. `recipe`: pickled, opened by each with `regions`; `rundir`: where loaders
-    keep their logs; without, they are readers, which keep none."""
+    """One team of loaders, or of readers. `recipe`: pickled, opened by each with `regions`."""
 
     def __init__(
         self,
@@ -67,17 +66,16 @@ class Loaders(Team):
         work: Work,
         recipe: bytes,
         regions: Mapping[str, Region],
-        rundir: RunDir | None = None,
     ) -> None:
         super().__init__(group, roster)
-        self.work, self._rundir = work, rundir
+        self.work = work
         self.deaths = 0
         self.filled = [0] * roster.count
         beats = Region.allocate("beats", max(1, roster.count) * BEATS * 8)
         self._words = beats.array("i8", (max(1, roster.count), BEATS))
         self._recipe_nbytes = len(recipe)
         self._regions = {"beats": beats, "recipe": Region.of_bytes("recipe", recipe), **regions}
-        self.is_loud = rundir is not None
+        self.is_loud = roster.role is Role.LOADER
 
     @property
     def is_busy(self) -> bool:
@@ -86,11 +84,7 @@ class Loaders(Team):
 
     def prepare(self, number: int) -> tuple[LoadTask, Mapping[str, Region]]:
         self._words[number] = 0
-        task = LoadTask(number, self._recipe_nbytes)
-        if self._rundir is not None:
-            log, stacks = self._rundir.log_of("loader", number), self._rundir.stacks_of("loader", number)
-            task = replace(task, log=str(log), stacks=str(stacks))
-        return task, self._regions
+        return LoadTask(number, self._recipe_nbytes), self._regions
 
     def listen(self, handle: Handle) -> Iterator[HogwildError]:
         handle.listen()

@@ -10,7 +10,6 @@ from hogwild.cluster.launch import Launch
 from hogwild.cluster.members import WORDS, RoundWord
 from hogwild.errors import HogwildError
 from hogwild.shared_memory.region import Region
-from hogwild.storage.run_directory import RunDir
 from workers.messages import CommunicateTask, ParentGone, Report, receive_parcels, send_parcel
 from workers.processes.group import ProcessGroup
 from workers.processes.handle import Handle
@@ -26,9 +25,9 @@ class Communicators(Team):
     """The team of one. `heard`: what it has said and nobody has read; `generation`, `members`: the group that a
     replacement belongs to (0: none yet)."""
 
-    def __init__(self, group: ProcessGroup, launch: Launch, sums: Mapping[str, Region], rundir: RunDir) -> None:
+    def __init__(self, group: ProcessGroup, launch: Launch, sums: Mapping[str, Region]) -> None:
         super().__init__(group, Roster(Role.COMMUNICATOR, limits_of(Role.COMMUNICATOR, group.supervise), 1))
-        self._launch, self._rundir = launch, rundir
+        self._launch = launch
         words = Region.allocate("words", 8 * WORDS)
         self._words = words.array("i8", (WORDS,))
         self._regions = {"words": words, **sums}
@@ -36,7 +35,7 @@ class Communicators(Team):
         self.generation, self.members, self.lives = 0, tuple[int, ...](), tuple[str, ...]()
 
     def prepare(self, number: int) -> tuple[CommunicateTask, Mapping[str, Region]]:
-        launch, log = self._launch, self._rundir.log_of("communicator", number)
+        launch = self._launch
         self._words[RoundWord.BEAT] = 0
         task = CommunicateTask(
             rank=launch.rank,
@@ -49,8 +48,6 @@ class Communicators(Team):
             lives=self.lives,
             committed=self.committed,
             buffered=int(self._words[RoundWord.BUFFERED]),
-            log=str(log),
-            stacks=str(self._rundir.stacks_of("communicator", number)),
         )
         return task, self._regions
 

@@ -16,6 +16,7 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from hogwild import host
@@ -47,7 +48,6 @@ class ProcessGroup:
         self._is_forked, self._why_fresh = False, ""
         self._lifeline: tuple[int, ...] = ()
         self._undead: list[Handle] = []
-        self._has_begun = False
         self._tracker_was_known = host.is_tracker_known()  # a notebook may have its own tracker
 
     def __enter__(self) -> "ProcessGroup":
@@ -62,14 +62,11 @@ class ProcessGroup:
                 self._lifeline = ()
         self.stacks.close()
         self.diary = KeptEvents()  # the group's own reference cycles must not keep the job's memory
-        if self._has_begun and not self._tracker_was_known:
+        if self._planned is not None and not self._tracker_was_known:
             host.stop_resource_tracker()
 
     def __iter__(self) -> Iterator[Handle]:
         return (handle for team in self.teams for handle in team)
-
-    def __len__(self) -> int:
-        return sum(map(len, self.teams))
 
     def tell(self, diary: Diary) -> None:
         """Tell the journal what happened before it existed, and everything from now on."""
@@ -95,7 +92,7 @@ class ProcessGroup:
         server, where it can. Raises RunError if the limit on open files, or on processes, is too low."""
         if not planned.procs:
             return
-        self._has_begun, self._planned, self._is_forked = True, planned, is_forked
+        self._planned, self._is_forked = planned, is_forked
         self._others = loaders + communicators
         here = THREADS + len(host.affinity()) - 1
         host.require_tasks(here + planned.procs * planned.threads + self._others)
@@ -105,11 +102,9 @@ class ProcessGroup:
         self.readers = min(planned.procs, max(1, math.floor(host.usable_cores().usable)))
 
     def raise_file_limit(self, planned: Plan) -> None:
-        """Raise the limit on open files for the whole job; descriptors of running processes count once. Raises
-        RunError."""
+        """Raise the limit on open files for the whole job, before it has a process. Raises RunError."""
         processes = planned.rows + self._others if planned.procs else 0
-        held = len(self._lifeline) + FILES_PER_WORKER * len(self)
-        needed = FILES + FILES_PER_WORKER * processes - held
+        needed = FILES + FILES_PER_WORKER * processes - len(self._lifeline)
         host.raise_file_limit(needed, needed + FILES_ON_THEIR_WAY * planned.rows)
 
     # ---- one turn
@@ -208,7 +203,11 @@ class ProcessGroup:
             death, errors = team.lost(number, None, end, how)
             return [*errors, *self._carry_out(team, team.roster.exited(number, time.monotonic(), death))]
         try:
-            handle.send(*team.prepare(number))
+            task, regions = team.prepare(number)
+            if team.is_loud and (rundir := self.stacks.rundir) is not None:
+                log, stacks = rundir.log_of(team.role, number), rundir.stacks_of(team.role, number)
+                task = replace(task, log=str(log), stacks=str(stacks))
+            handle.send(task, regions)
         except OSError as error:  # too many descriptors in flight: kill it; it is started again later
             handle.kill(f"could not be set up: {error}")
         if team.is_loud:

@@ -65,8 +65,6 @@ class Predictors(Team):
             run=str(self._rundir.path.absolute()),
             rows=setup.rows,
             structure_nbytes=setup.structure_nbytes,
-            log=str(self._rundir.log_of("predictor", number)),
-            stacks=str(self._rundir.stacks_of("predictor", number)),
         )
         needed = {REGION, "scoreboard", "structure"}
         read = {name: region for name, region in regions.items() if name in needed or name.startswith(FLATS)}

@@ -54,7 +54,7 @@ class KeptEvents:
 class Team:
     """The processes of one role. Subclasses say what only the role knows."""
 
-    is_loud = True  # its starts are events
+    is_loud = True  # its processes have logs, and their starts are events
 
     def __init__(self, group: OfGroup, roster: Roster) -> None:
         self.group, self.roster = group, roster

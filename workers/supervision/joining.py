@@ -51,7 +51,7 @@ GROUP_FILE = "cluster.json"  # of the first node: tells the others whether they 
 def join(session: Session, node: Node, group: ProcessGroup, watch: host.SignalWatch) -> Rounds | Outcome:
     """Join; return the driver of the rounds, or the outcome if a signal comes first. Raises UsageError if this node's
     job or data differ from the others', RunError if they do not come."""
-    team = Communicators(group, node.launch, node.anchor.regions, session.rundir)
+    team = Communicators(group, node.launch, node.anchor.regions)
     group.teams.append(team)
     joining = _Joining(session, node, group, watch, team)
     try:

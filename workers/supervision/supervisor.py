@@ -253,4 +253,4 @@ def _loaders_of(group: ProcessGroup, session: Session) -> Loaders | None:
     roster = Roster(Role.LOADER, limits, state.loaders, session.queue.samples > 0)
     recipe = cloudpickle.dumps(StreamRecipe(state.stream, state.ring.spec))
     work = StreamWork(session, state, limits)
-    return Loaders(group, roster, work, recipe, {"ring": state.ring.region}, session.rundir)
+    return Loaders(group, roster, work, recipe, {"ring": state.ring.region})
