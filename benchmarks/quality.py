@@ -26,8 +26,8 @@ from hogwild.config.load import load_job
 from hogwild.job.build import build
 from hogwild.metrics.catalog import known
 from hogwild.storage.run_directory import LIBRARY
+from workers.description import Description
 from workers.processes.fork_server import SERVER
-from workers.request import Request
 from workers.run import run
 
 SUITE = "quality"
@@ -76,9 +76,9 @@ class Case:
         given = (*self.settings, f"train.procs={procs}", "train.threads=1", f"seed={seed}", "log.every_s=0.1", *more)
         job = load_job(file, given)
         result = run(
-            Request(
+            Description(
                 job=job,
-                make_parts=lambda reader: build(job, None, reader),
+                read=lambda plan, reader: build(plan, None, reader),
                 run_dir=folder / f"{procs}-{seed}",  # what is parsed is kept beside them
                 user_folders=tuple(user_code.user_path(file)),
                 job_file=file,

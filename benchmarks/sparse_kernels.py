@@ -17,6 +17,7 @@ from hogwild.feeds.sample_order import Order
 from hogwild.job.build import build
 from hogwild.job.parts import Parts
 from hogwild.kernels.fused import Chunk, FusedUpdate
+from hogwild.planning.device_placement import planned
 from hogwild.scheduling.seeds import batch_seed
 
 WINDOW_S = 2.0  # of every process, after one batch that nobody counts
@@ -38,7 +39,7 @@ class Kernel:
         """Of `configs/CONFIG.yaml`, built, bound and compiled in this process. Raises ValueError where autograd would
         train."""
         job = load_job(ROOT / "configs" / f"{config}.yaml", (*settings, f"seed={seed}", "data.val=null"))
-        parts = build(job, data_folder())
+        parts = build(planned(job), data_folder())
         if parts.choice.update is None or parts.train.packed is None:
             raise ValueError(f"{config}: {parts.choice.why}")
         arrays = parts.train.packed.arrays()

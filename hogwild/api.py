@@ -94,12 +94,13 @@ def train(
     from hogwild.job.packed_data import names_of, packs
     from hogwild.job.parameter_groups import freeze_parameters
     from hogwild.job.parts import Functions, Parts
-    from workers.request import Request
+    from hogwild.planning.job_plan import JobPlan
+    from workers.description import Description
     from workers.run import run
 
     held_back = job.data.val if isinstance(job.data.val, Split) else cast("Dataset | None", val)
 
-    def make_parts(reader: Reader) -> Parts:
+    def read(plan: JobPlan, reader: Reader) -> Parts:
         data: Any = dataset
         started: list[str] = []
         if resume is None and job.model.init_from is not None:
@@ -108,7 +109,7 @@ def train(
             names = names_of(data, data if isinstance(data, Packed) else None)
             started = [load_initial(model, job.model.init_from, names).give_state(model, optimizer)]
         freeze_parameters(model, job.model.freeze)
-        parts = from_objects(job, model, loss, optimizer, data, held_back, Functions.of(job, given), reader)
+        parts = from_objects(plan, model, loss, optimizer, data, held_back, Functions.of(job, given), reader)
         if started:
             started += held_out_notes(job, parts.train.packed)
         parts.notes[:0] = [*chosen, *started]
@@ -121,9 +122,9 @@ def train(
     try:
         with told:
             result = run(
-                Request(
+                Description(
                     job=job,
-                    make_parts=make_parts,
+                    read=read,
                     run_dir=Path(run_dir) if run_dir is not None else None,
                     resume=Path(resume) if resume is not None else None,
                     caller=LIBRARY,

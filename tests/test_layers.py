@@ -140,13 +140,13 @@ FLOORS = (
     "hogwild.monitoring",
     "hogwild.report",
     "hogwild.chaos hogwild.service",
-    "workers.messages workers.request workers.warning_reports",
+    "workers.messages workers.description workers.warning_reports",
     "workers.child",
     "workers.processes",
     "workers.session",
     "workers.loading",
     "workers.supervision",
-    "workers.prepare",
+    "workers.share",
     "workers.execution",
     "workers.run",
     "hogwild.keywords hogwild.train_result",
@@ -175,7 +175,7 @@ ASKS_WORKERS = {
     ("hogwild/cli/main.py", "workers.run"),
     ("hogwild/cli/predict.py", "workers.loading.predicting"),
     ("hogwild/api.py", "workers.run"),
-    ("hogwild/api.py", "workers.request"),
+    ("hogwild/api.py", "workers.description"),
     ("hogwild/api.py", "workers.processes.fork_server"),
 }
 
@@ -486,6 +486,7 @@ LIGHT = (
     "hogwild.scheduling.leases",
     "hogwild.scheduling.work_queue",
     "hogwild.planning.cpu_plan",
+    "hogwild.planning.job_plan",
     "hogwild.planning.calibration",
     "hogwild.chaos*",
     "hogwild.service*",
@@ -496,7 +497,7 @@ LIGHT = (
     "workers.child.entry",
     "workers.messages",
     "workers.processes.roster",
-    "workers.request",
+    "workers.description",
     "workers.processes.handle",
     "workers.processes.group",
     "workers.run",
@@ -680,7 +681,7 @@ def test_where_do_i_change_names_files_that_are_there() -> None:
         line for line in section("Where do I change …").splitlines() if line.startswith("| ") and "|---" not in line
     ]
     named = {name for row in rows[1:] for name in re.findall(r"`((?:hogwild|workers|tests|docs)/[\w/.]+)`", row)}
-    assert len(rows) == 20 and len(named) > 30
+    assert len(rows) == 21 and len(named) > 30
     assert {name for name in named if not (HOME / name).exists()} == set()
 
 

@@ -1,6 +1,6 @@
-"""A planned job, from its objects to its summary.
+"""A planned job, to its summary; here the steps follow each other.
 
-    build -> shared memory -> (resume) -> supervisor -> last checkpoint -> summary.json
+    read -> the plan is completed -> share -> (resume) -> run: supervisor -> last checkpoint -> summary.json
 
 A failed training has a summary, too."""
 
@@ -8,13 +8,11 @@ import os
 import select
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
-
-import cloudpickle
 
 from hogwild import host
 from hogwild.cluster.launch import Launch
@@ -24,8 +22,8 @@ from hogwild.config.load import Job
 from hogwild.errors import CheckpointError, Diverged, HogwildError, UserCodeError
 from hogwild.feeds.materialise import InTurn
 from hogwild.host.background_thread import Background
-from hogwild.job.build import arrange, planned_updates, state_of
 from hogwild.job.checks import directions
+from hogwild.job.facts import complete
 from hogwild.job.parts import Parts
 from hogwild.monitoring.profile_report import clear, report
 from hogwild.monitoring.run_status import EXIT_STATUS
@@ -33,41 +31,30 @@ from hogwild.monitoring.tensorboard import check_wanted
 from hogwild.optimizers import FTRL
 from hogwild.parameters.anchor import Anchor
 from hogwild.parameters.shared_model import SharedModel
-from hogwild.planning.cpu_plan import Plan
-from hogwild.planning.device_placement import on_cpu, with_devices
+from hogwild.planning.device_placement import Devices, placed
+from hogwild.planning.job_plan import JobPlan, grid_of
+from hogwild.scheduling.schedules import schedule_for
 from hogwild.scheduling.work_queue import Limits, WorkQueue
-from hogwild.shared_memory.region import Region
-from hogwild.shared_memory.scoreboard import Scoreboard
-from hogwild.storage.run_directory import LIBRARY, RunDir, checkpoints_beside
+from hogwild.storage.run_directory import ENV, LIBRARY, checkpoints_beside
 from hogwild.training.without_dynamo import sparing_the_compiler
 from hogwild.user_code import raised_text
-from workers.child.spec import WorkerSpec
+from workers.description import Description
 from workers.loading.loading import Loading
-from workers.messages import Setup
-from workers.prepare import (
-    check_cluster,
-    check_lanes,
-    check_memory,
-    covered_items,
-    grid_before,
-    ring_state,
-    share_data,
-    training_queue,
-)
 from workers.processes.gpu_owner import holder_for
 from workers.processes.group import ProcessGroup
-from workers.request import Request
 from workers.session.checkpointing import LAST_WRITE_S, Saving
 from workers.session.evaluation import SLICE_BATCHES, Evaluating
 from workers.session.journal import Journal, curves_for
 from workers.session.node import Committed, Node
 from workers.session.outcome import Clock, Outcome
 from workers.session.resume import check_changes, record, restore
+from workers.session.ring_state import RingState
 from workers.session.rollback import give_up
 from workers.session.run_files import write_descriptions
 from workers.session.session import Session
 from workers.session.startup import StartUp
 from workers.session.summary import summarise
+from workers.share import Shared, share
 from workers.supervision.inline import Inline
 from workers.supervision.joining import join
 from workers.supervision.supervisor import Supervisor
@@ -87,182 +74,137 @@ class Result:
     error: BaseException | None
 
 
-def _checked(request: Request, planned: Plan) -> Plan:
+def _placed(plan: JobPlan) -> JobPlan:
     """Return the plan with its devices. Raises what can be known before anything is built."""
-    planned = with_devices(planned, request.job)
-    check_wanted(request.job.log.tensorboard)
-    check_lanes(request.job, planned)
-    return planned
+    plan = placed(plan, Devices.of(plan.job.train))
+    check_wanted(plan.job.log.tensorboard)
+    return plan
 
 
 @sparing_the_compiler()
-def dry(request: Request, planned: Plan, startup: StartUp) -> dict[str, Any]:
+def dry(description: Description, plan: JobPlan, startup: StartUp) -> dict[str, Any]:
     """Do everything up to starting workers (`--dry-run`); leave nothing behind. Return what would be done."""
-    planned = _checked(request, planned)
+    plan = _placed(plan)
     startup.phase("building model and data")
     with host.raising_on_signals():
-        parts = request.make_parts(InTurn(request.job.seed))
-    planned = on_cpu(planned, parts.keeps_to_cpu)
-    needed = check_memory(request.job, parts, planned)
-    answer = {
-        "state": "dry-run",
-        "plan": planned.reason,
-        "warning": planned.warning,
-        "procs": planned.procs,
-        "threads": planned.threads,
-        "samples": parts.train.plan.samples,
-        "batches": parts.train.plan.batches,
-        "planned_updates": planned_updates(request.job, parts.train.plan) or None,
-        "shared_memory_bytes": needed,
-        "notes": parts.notes,
-    }
+        parts = description.read(plan, InTurn(plan.seed))
+    plan = complete(plan, parts, must_fit=True)
+    size = {"samples": parts.train.plan.samples, "batches": parts.train.plan.batches}
+    answer = {"state": "dry-run", "warning": plan.warning, **size, **plan.decisions(), "notes": parts.notes}
     return {key: value for key, value in answer.items() if value not in ("", [])}
 
 
 @sparing_the_compiler()
-def run(request: Request, planned: Plan, group: ProcessGroup, startup: StartUp) -> Result:
+def run(description: Description, plan: JobPlan, group: ProcessGroup, startup: StartUp) -> Result:
     """Train a job in the run directory that `startup` holds; it stays once a worker was told of it."""
-    clock = Clock(request.began_s, imported_s=time.monotonic())
-    planned = _checked(request, planned)
-    rundir = startup.rundir
-    shared: SharedModel | None = None
+    clock = Clock(description.began_s, imported_s=time.monotonic())
+    plan, rundir = _placed(plan), startup.rundir
+    shared: Shared | None = None
     startup.phase("building model and data")
     try:
         with host.raising_on_signals() as stops:
-            if request.resume:
-                check_changes(rundir, request.job)
-            loading = Loading(group, request.job, rundir.path.parent, startup)
-            parts = request.make_parts(loading)
-            planned = on_cpu(planned, parts.keeps_to_cpu)
-            check_memory(request.job, parts, planned)
-            if request.launch is not None:
-                check_cluster(parts, request.launch.world)
-            group.raise_file_limit(planned)
+            if plan.is_resumed:
+                check_changes(rundir, plan.job)
+            parts = description.read(plan, Loading(group, plan.job, rundir.path.parent, startup))
+            before = grid_of(rundir.read_json(ENV) or {}) if plan.is_resumed else None
+            plan = complete(plan, parts, before, must_fit=True)
+            group.raise_file_limit(plan)
             clock.built_s = time.monotonic()
             stops.look()
             startup.phase("sharing model and data")
-            shared = SharedModel.build(
-                parts.model,
-                parts.loss,
-                parts.optimizer,
-                procs=planned.rows,
-                state=state_of(request.job, parts, planned.placement),
-                memory_format=parts.found.memory_format,
-                late=parts.late,
-                buffer_rules=parts.found.buffer_rules,
-            )
-            prepared = _Prepared.lay_out(shared, request, planned, parts, rundir, clock, startup)
+            window = description.profile
+            shared = share(plan, parts, None if window is None else (window.start, window.stop, str(rundir.profile)))
+            session = _session(description, plan, parts, shared, clock, startup)
             stops.hand_over()
             startup.begins()
-            return prepared.train(stops, group)  # `train` watches signals itself
+            return _Execution(description, session, shared, group).train(stops)  # it watches signals itself
     except BaseException:
         if shared is not None:  # give the caller his model back
-            shared.release()
+            shared.model.release()
         raise
 
 
-@dataclass(slots=True)
-class _Prepared:
-    """A job with shared memory laid out, whose workers may start."""
-
-    request: Request
-    plan: Plan
-    session: Session
-    startup: StartUp
-    worker_spec: WorkerSpec
-    regions: dict[str, Region]
-    structure: bytes
-
-    @classmethod
-    def lay_out(
-        cls,
-        shared: SharedModel,
-        request: Request,
-        planned: Plan,
-        parts: Parts,
-        rundir: RunDir,
-        clock: Clock,
-        startup: StartUp,
-    ) -> "_Prepared":
-        """Lay out a job around its model in shared memory. Raises what a resume raises."""
-        job, rows = request.job, planned.rows
-        # The order of the data that keeps workers apart.
-        nodes = request.launch.world if request.launch is not None else 1
-        arrange(job, parts, planned.procs and rows * nodes, grid_before(rundir) if request.resume else None)
-        window = request.profile
-        profile = None if window is None else (window.start, window.stop, str(rundir.profile))
-        regions, worker_spec = share_data(
-            job, parts, shared.uses_channels_last, planned.procs and rows, planned.devices, profile
-        )
-        ids = count(1)
-        board = Scoreboard.allocate(rows)
-        journal = Journal(rundir, job, startup, curves_for(job, rundir, shared), request.callbacks)
-        streamed = ring_state(job, parts, rows, regions, worker_spec)
-        kind = WorkQueue if request.launch is None else NodeQueue
-        queue, pause_task = (
-            training_queue(job, parts, max(1, planned.procs), ids, streamed, kind),
-            Background("pause_task"),
-        )
-        node = None if request.launch is None else _node_of(request.launch, job, parts, shared, queue)
-        ledger = queue if node is None else node.committed
-        higher = directions(job.evaluate, parts.panel) if parts.val else {}
-        session = Session(
-            job=job,
-            parts=parts,
-            plan=planned,
-            shared=shared,
-            board=board,
-            queue=queue,
-            rundir=rundir,
-            journal=journal,
-            saving=Saving(job.checkpoint, shared, ledger, rundir, journal, Background("checkpoint"), pause_task),
-            evaluating=Evaluating(
-                settings=job.evaluate,
-                plan=parts.val.plan if parts.val else None,
-                panel=parts.panel,
-                higher=higher,
-                queue=ledger,
-                board=board,
-                limits=Limits(rows, max_attempts=job.supervise.max_item_attempts, max_item_updates=SLICE_BATCHES),
-                ids=ids,
-                covered=covered_items(parts, regions),
-            ),
-            pause_task=pause_task,
-            clock=clock,
+def _session(
+    description: Description, plan: JobPlan, parts: Parts, shared: Shared, clock: Clock, startup: StartUp
+) -> Session:
+    """Return the state of the job, restored from a checkpoint if it goes on, once its run directory describes it.
+    Raises what a resume raises."""
+    job, rundir, launch = plan.job, startup.rundir, description.launch
+    ids, pause_task, limits, streamed = count(1), Background("pause_task"), plan.limits(), None
+    if parts.train.streamed is not None:
+        streamed = RingState.of(plan, parts.train.streamed.stream, shared.regions["data-train"])
+    schedule = streamed.schedule if streamed is not None else schedule_for(shared.epoch, limits, plan.seed)
+    kind = WorkQueue if launch is None else NodeQueue
+    queue = kind(shared.epoch, limits, ids=ids, schedule=schedule)
+    node = None if launch is None else _node_of(launch, job, parts, shared.model, queue)
+    ledger = queue if node is None else node.committed
+    journal = Journal(rundir, job, startup, curves_for(job, rundir, shared.model), description.callbacks)
+    session = Session(
+        plan=plan,
+        parts=parts,
+        shared=shared.model,
+        board=shared.board,
+        queue=queue,
+        rundir=rundir,
+        journal=journal,
+        saving=Saving(job.checkpoint, shared.model, ledger, rundir, journal, Background("checkpoint"), pause_task),
+        evaluating=Evaluating(
+            settings=job.evaluate,
+            plan=parts.val.plan if parts.val else None,
+            panel=parts.panel,
+            higher=directions(job.evaluate, parts.panel) if parts.val else {},
+            queue=ledger,
+            board=shared.board,
+            limits=Limits(plan.rows, max_attempts=limits.max_attempts, max_item_updates=SLICE_BATCHES),
             ids=ids,
-            streamed=streamed,
-            node=node,
-        )
-        # A node of a cluster may be new here, beside nodes that have written checkpoints.
-        goes_on = request.resume is not None or (node is not None and bool(checkpoints_beside(rundir.path)))
-        if goes_on:
-            startup.phase("loading the checkpoint")
-        restored = restore(session) if goes_on else None  # before anything is written
-        _ = parts.identity  # its errors come before the start, not at the first checkpoint
-        write_descriptions(request, planned, parts, rundir)  # first: after it, a killed job can be resumed
-        rundir.make_folders()
-        if window is not None:
-            clear(rundir.profile)
-        if restored is not None:
-            record(session, restored)
-        regions = {**shared.regions, **regions, "scoreboard": board.region}
-        return cls(request, planned, session, startup, worker_spec, regions, shared.structure)
+            covered=shared.covered,
+        ),
+        pause_task=pause_task,
+        clock=clock,
+        ids=ids,
+        streamed=streamed,
+        node=node,
+    )
+    # A node of a cluster may be new here, beside nodes that have written checkpoints.
+    goes_on = plan.is_resumed or (node is not None and bool(checkpoints_beside(rundir.path)))
+    if goes_on:
+        startup.phase("loading the checkpoint")
+    restored = restore(session) if goes_on else None  # before anything is written
+    _ = parts.identity  # its errors come before the start, not at the first checkpoint
+    write_descriptions(description, plan, parts, rundir)  # first: after it, a killed job can be resumed
+    rundir.make_folders()
+    if description.profile is not None:
+        clear(rundir.profile)
+    if restored is not None:
+        record(session, restored)
+    clock.shared_s = time.monotonic()
+    startup.phase("starting workers")
+    return session
 
-    def train(self, stops: host.StopSignals, group: ProcessGroup) -> Result:
-        session = self.session
-        session.clock.shared_s = time.monotonic()
-        self.startup.phase("starting workers")
-        with host.SignalWatch(raises_second=self.plan.procs == 0, before=stops) as watch:
-            session.journal.event("start", pid=os.getpid(), plan=self.plan.reason)
-            session.journal.show_message(f"run directory {session.rundir.path}\nplan: {self.plan.reason}")
-            for note in [self.plan.warning, *session.parts.notes]:
+
+@dataclass(frozen=True, slots=True)
+class _Execution:
+    """The last step: a job in shared memory, from its first worker to its summary."""
+
+    description: Description
+    session: Session
+    shared: Shared
+    group: ProcessGroup
+
+    def train(self, stops: host.StopSignals) -> Result:
+        session, group, plan = self.session, self.group, self.session.plan
+        with host.SignalWatch(raises_second=plan.procs == 0, before=stops) as watch:
+            session.journal.event("start", pid=os.getpid(), plan=plan.reason)
+            session.journal.show_message(f"run directory {session.rundir.path}\nplan: {plan.reason}")
+            for note in [plan.warning, *session.parts.notes]:
                 if note:
                     session.journal.show_message(f"note: {note}")
-            session.journal.update(session.parts.choice, session.parts.meetings)
+            session.journal.update(session.parts.choice, self.shared.meetings)
             group.tell(session.journal)
-            outcome = self._guard(partial(self._train, group, watch))
-            if self.worker_spec.compute.compile_scratch is not None:  # left by killed workers
-                shutil.rmtree(self.worker_spec.compute.compile_scratch, ignore_errors=True)
+            outcome = self._guard(partial(self._train, watch))
+            scratch = self.shared.worker_spec.compute.compile_scratch
+            if scratch is not None:  # left by killed workers
+                shutil.rmtree(scratch, ignore_errors=True)
             watch.raises_second = False  # from here on we poll for the second signal
             outcome = self._heed_callbacks(self._finish(outcome, watch), watch)
             if outcome.state == "succeeded" and session.queue.ledger.skipped:
@@ -270,10 +212,10 @@ class _Prepared:
             summary = summarise(session, outcome, time.monotonic(), [*group.warnings.values()])
             if not session.rundir.try_write_json("summary.json", summary):
                 session.journal.show_message("warning: summary.json cannot be written (disk full?)")
-            if self.request.profile is not None and outcome.state != "cancelled":
-                session.journal.show_message(report(session.rundir.profile, self.plan.rows, self.request.profile))
+            if self.description.profile is not None and outcome.state != "cancelled":
+                session.journal.show_message(report(session.rundir.profile, plan.rows, self.description.profile))
             session.journal.staleness(session.queue.updates, session.board.staleness_counts().sum(axis=0))
-            longest = {"loop_longest_ms": round(1e3 * session.clock.longest_turn_s, 1)} if self.plan.procs else {}
+            longest = {"loop_longest_ms": round(1e3 * session.clock.longest_turn_s, 1)} if plan.procs else {}
             session.journal.event("end", state=outcome.state, reason=outcome.reason, **longest)
             names = ("name", "updates", "samples", "wall_s", "restarts", "rollbacks", "metrics", "train_loss")
             known = {name: summary[name] for name in names}
@@ -293,21 +235,21 @@ class _Prepared:
             session.saving.writer.close()
         return Result(summary, session.shared, outcome.error)
 
-    def _train(self, group: ProcessGroup, watch: host.SignalWatch) -> Outcome:
-        session = self.session
-        if not self.plan.procs:
-            return Inline(session, watch, self.worker_spec, self.structure, self.regions).run()
-        session.holder = holder_for(group, self.plan, session.shared)
+    def _train(self, watch: host.SignalWatch) -> Outcome:
+        session, plan, shared = self.session, self.session.plan, self.shared
+        if not plan.procs:
+            return Inline(session, watch, shared.worker_spec, shared.model.structure, shared.regions).run()
+        session.holder = holder_for(self.group, plan, shared.model)
         try:
-            compute = replace(self.worker_spec.compute, device_handles=session.holder.handles)
-            self.worker_spec = replace(self.worker_spec, compute=compute)
+            compute = replace(shared.worker_spec.compute, device_handles=session.holder.handles)
             rounds = None
             if session.node is not None:
-                joined = join(session, session.node, group, watch)
+                joined = join(session, session.node, self.group, watch)
                 if isinstance(joined, Outcome):
                     return joined
                 rounds = joined
-            return Supervisor(session, watch, self._set_up(), group, rounds).run()
+            set_up = shared.setups(plan, replace(shared.worker_spec, compute=compute))
+            return Supervisor(session, watch, set_up, self.group, rounds).run()
         finally:
             session.holder.close()
 
@@ -335,7 +277,7 @@ class _Prepared:
         if isinstance(outcome.error, Diverged):
             outcome = self._after(outcome, partial(give_up, self.session))
             outcome = self._wait_for_threads(outcome, watch)
-        if outcome.state == "cancelled" and self.request.caller == LIBRARY:
+        if outcome.state == "cancelled" and self.description.caller == LIBRARY:
             self._let_go(outcome, watch)
         return outcome
 
@@ -395,7 +337,7 @@ class _Prepared:
 
     def _heed_callbacks(self, outcome: Outcome, watch: host.SignalWatch) -> Outcome:
         """Wait until the callbacks have had all events, or for a second signal; an exception in one fails the job."""
-        callbacks = self.request.callbacks
+        callbacks = self.description.callbacks
         delivered = callbacks.delivered()
         while not delivered.wait(WRITE_LOOK_S) and len(watch.received) < 2:
             pass
@@ -403,28 +345,6 @@ class _Prepared:
         if error is None or outcome.state not in ("succeeded", "stopped"):
             return outcome
         return Outcome("failed", error.code, error=error)
-
-    def _set_up(self) -> Callable[[int], tuple[Setup, Mapping[str, Region]]]:
-        worker_spec = cloudpickle.dumps(self.worker_spec)
-        regions = {
-            **self.regions,
-            "worker_spec": Region.of_bytes("worker_spec", worker_spec),
-            "structure": Region.of_bytes("structure", self.structure),
-        }
-
-        def set_up(worker: int) -> tuple[Setup, Mapping[str, Region]]:
-            setup = Setup(
-                worker=worker,
-                rows=self.plan.rows,
-                threads=self.plan.threads,
-                flush_denormal=self.request.job.train.flush_denormal,
-                structure_nbytes=len(self.structure),
-                spec_nbytes=len(worker_spec),
-                cores=self.plan.cores[worker] if self.plan.cores else (),
-            )
-            return setup, regions
-
-        return set_up
 
 
 def _node_of(launch: Launch, job: Job, parts: Parts, shared: SharedModel, queue: WorkQueue) -> Node:

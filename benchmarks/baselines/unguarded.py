@@ -21,12 +21,13 @@ from benchmarks.commands import MNIST
 from hogwild.config.load import load_job
 from hogwild.config.schema import Job
 from hogwild.job.build import build
-from hogwild.parameters.shared_model import SharedModel
+from hogwild.job.facts import complete
+from hogwild.planning.device_placement import planned
 from hogwild.scheduling.work_queue import Kind, WorkItem
-from hogwild.shared_memory.scoreboard import Command, Control, Row, Scoreboard
+from hogwild.shared_memory.scoreboard import Command, Control, Row
 from workers.child.build import make_trainer
 from workers.child.trainer import Trainer
-from workers.prepare import share_data
+from workers.share import share
 
 OVERRIDES = ("data.val=null", "train.procs=1", "train.threads=1")
 EPOCH = 0
@@ -43,21 +44,13 @@ class Both:
     """One worker of the job, in this process, and its two ways of doing `updates`."""
 
     def __init__(self, job: Job) -> None:
-        parts = build(job, None)
-        shared = SharedModel.build(
-            parts.model,
-            parts.loss,
-            parts.optimizer,
-            procs=1,
-            state=job.optimizer.state,
-            memory_format=parts.found.memory_format,
-        )
-        regions, worker_spec = share_data(job, parts, shared.uses_channels_last, 1)
-        self._board = Scoreboard.allocate(1)
+        plan = planned(job)
+        parts = build(plan, None)
+        shared = share(complete(plan, parts), parts)
+        self._board = shared.board
         self._board.renew(0, 1)
-        self._trainer: Trainer = make_trainer(
-            worker_spec, shared.structure, {**shared.regions, **regions}, Row(self._board, 0), 0
-        )
+        row = Row(self._board, 0)
+        self._trainer: Trainer = make_trainer(shared.worker_spec, shared.model.structure, shared.regions, row, 0)
         self.batches = parts.train.plan.batches
         self.batch_size = job.data.batch_size
         self._ids = count(1)

@@ -18,9 +18,10 @@ from hogwild.chaos.schedule import Fault
 from hogwild.chaos.verdict import Baseline, Check, checks
 from hogwild.config.load import Job
 from hogwild.config.locate import reopenable
-from hogwild.config.schema import cannot_stream, loaders_for, surely_streams
+from hogwild.config.schema import cannot_stream, surely_streams
 from hogwild.errors import HogwildError, UsageError
-from hogwild.planning.cpu_plan import plan_here
+from hogwild.planning.cpu_plan import MachineFacts
+from hogwild.planning.job_plan import plan_job
 from hogwild.storage.run_directory import RESOLVED, RunDir
 
 MARK = "HOGWILD_CHAOS"  # in the environment of the job's processes, to find them; it changes nothing
@@ -71,12 +72,10 @@ class ChaosRequest:
         return cls(*read, kills, seed, every_s, kinds, *folders)
 
     def schedule(self) -> list[Fault]:
-        job = self.job.train
-        procs = plan_here(job.procs, job.threads, pin=job.pin).procs
-        loaders = loaders_for(self.job, procs) if surely_streams(self.job) else 0
+        plan = plan_job(self.job, MachineFacts.here())
         supervise = self.job.supervise
         longest_s = schedule.longest_stop_s(supervise.stall_timeout_s, supervise.deadlock_timeout_s)
-        return schedule.draw(self.seed, self.kills, self.every_s, self.kinds, procs, longest_s, loaders)
+        return schedule.draw(self.seed, self.kills, self.every_s, self.kinds, plan.procs, longest_s, plan.early_loaders)
 
     @property
     def changes(self) -> list[str]:

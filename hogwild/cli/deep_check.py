@@ -17,7 +17,6 @@ from hogwild.cli.doctor import try_fork_server
 from hogwild.config.load import Job, load_job
 from hogwild.errors import BuildError, HogwildError
 from hogwild.host.own_command import python_child
-from hogwild.planning.cpu_plan import plan_here
 from hogwild.planning.process_memory import ProcessMemory, may_fork
 
 # Ctrl-C reaches the child, too: it only ends, and the parent reports.
@@ -40,15 +39,15 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
             command, input=json.dumps(task).encode(), stdout=sys.stderr, pass_fds=[answer.fileno()], check=False
         )
         answer.seek(0)
-        return _answer(answer.read(), ended.returncode) | {"processes": process_words(job, try_fork_server())}
+        found = _answer(answer.read(), ended.returncode)
+    return found | {"processes": process_words(found["procs"], job.train.device, try_fork_server())}
 
 
-def process_words(job: Job, trial: Mapping[str, Any] | None = None) -> str:
-    """Return the memory of the job's processes. `trial`: of the fork server on this machine, which has measured it."""
-    is_forked = may_fork(job.train.device) and not (trial and trial["why"])
-    return ProcessMemory.measured(trial or {}).words(
-        plan_here(job.train.procs, job.train.threads).procs, is_forked=is_forked
-    )
+def process_words(procs: int, device: str, trial: Mapping[str, Any] | None = None) -> str:
+    """Return the memory of the processes of a planned job. `device`: as in its file; `trial`: of the fork server on
+    this machine, which has measured it."""
+    is_forked = may_fork(device) and not (trial and trial["why"])
+    return ProcessMemory.measured(trial or {}).words(procs, is_forked=is_forked)
 
 
 def child(descriptor: int) -> None:

@@ -12,6 +12,7 @@ from hogwild.cli.deep_check import process_words
 from hogwild.cli.text import plain_lines
 from hogwild.config.load import Job, load_job
 from hogwild.config.locate import default_config
+from hogwild.host import Cores
 from hogwild.planning.calibration import (
     COMPARED_S,
     IN_TURN,
@@ -26,7 +27,8 @@ from hogwild.planning.calibration import (
     try_exchanges,
     try_setting,
 )
-from hogwild.planning.cpu_plan import omp_threads, plan_here
+from hogwild.planning.cpu_plan import MachineFacts, omp_threads
+from hogwild.planning.job_plan import JobPlan, plan_job
 from hogwild.storage.records import to_json
 
 
@@ -34,8 +36,10 @@ def answer(
     job: Job, question: Question, say: Callable[[str], None], *, measure: bool, as_json: bool
 ) -> tuple[int, list[str]]:
     """Return the exit status and the lines of `hogwild plan`. The status is 1 if every trial failed."""
-    values = plan_values(job) | {"processes": process_words(job)}
-    trials = trials_of(job, question, say) if measure else []
+    machine = MachineFacts.here()
+    planned = plan_job(job, machine)
+    values = plan_values(planned) | {"processes": process_words(planned.procs, job.train.device)}
+    trials = trials_of(job, question, machine.cores, say) if measure else []
     exchanges = exchanges_of(job, question, best(trials), say)
     status = int(bool(trials) and best(trials) is None)
     if as_json:
@@ -45,13 +49,13 @@ def answer(
     if exchanges:
         lines += exchange_table(exchanges, "val loss" if job.data.val is not None else "train loss")
         lines.append("exchange: auto is direct; delta is your choice: train.exchange=delta")
-    lines += best_line(job, question, trials)
+    lines += best_line(job, machine, question, trials)
     if measure and not trials:
         lines.append("only one possible setting: nothing to measure")
     return status, lines
 
 
-def best_line(job: Job, question: Question, trials: list[SettingTrial]) -> Iterator[str]:
+def best_line(job: Job, machine: MachineFacts, question: Question, trials: list[SettingTrial]) -> Iterator[str]:
     """Yield the best trial with the command that trains so, if any succeeded."""
     chosen = best(trials)
     if chosen is None or chosen.samples_per_s is None:
@@ -61,7 +65,7 @@ def best_line(job: Job, question: Question, trials: list[SettingTrial]) -> Itera
     ratio = f", {chosen.samples_per_s / alone:.1f} x of procs=1" if alone and procs > 1 else ""
     words = ["hogwild", "train", *([str(question.job_file)] if question.job_file else []), "--procs", str(procs)]
     words += [change for change in question.overrides if not change.startswith(("train.procs=", "train.threads="))]
-    if plan_here(procs, "auto", pin=job.train.pin).threads != threads:
+    if machine.plan(procs, "auto", pin=job.train.pin).threads != threads:
         words.append(f"train.threads={threads}")
     if question.data_dir is not None and str(question.data_dir) != os.environ.get("HOGWILD_DATA"):
         words += ["--data-dir", str(question.data_dir)]
@@ -69,20 +73,19 @@ def best_line(job: Job, question: Question, trials: list[SettingTrial]) -> Itera
     yield f"best: procs={procs} threads={threads}: {rate}; train with: {shlex.join(words)}"
 
 
-def plan_values(job: Job) -> dict[str, Any]:
-    """Return the plan of a job on this machine, as plain values."""
-    planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
-    values: dict[str, Any] = {"procs": planned.procs, "threads": planned.threads, "why": planned.reason}
-    if planned.cores:
-        values["cores"] = {f"worker {number}": ", ".join(map(str, cpus)) for number, cpus in enumerate(planned.cores)}
-    return values | ({"warning": planned.warning} if planned.warning else {})
+def plan_values(plan: JobPlan) -> dict[str, Any]:
+    """Return what is planned before the job's objects are built, as plain values."""
+    values: dict[str, Any] = {"procs": plan.procs, "threads": plan.threads, "why": plan.reason}
+    if plan.cores:
+        values["cores"] = {f"worker {number}": ", ".join(map(str, cpus)) for number, cpus in enumerate(plan.cores)}
+    return values | ({"warning": plan.warning} if plan.warning else {})
 
 
-def trials_of(job: Job, question: Question, say: Callable[[str], None]) -> list[SettingTrial]:
+def trials_of(job: Job, question: Question, cores: Cores, say: Callable[[str], None]) -> list[SettingTrial]:
     """Try every sensible setting and report progress; empty if there is only one. A number of threads from the job or
     OMP_NUM_THREADS is kept."""
     threads = job.train.threads if job.train.threads != "auto" else omp_threads(os.environ)
-    chosen = settings(host.usable_cores(), threads)
+    chosen = settings(cores, threads)
     trials: list[SettingTrial] = []
     for number, setting in enumerate(chosen if len(chosen) > 1 else (), 1):
         say(f"measuring {number} of {len(chosen)}: procs x threads {setting}")
@@ -134,7 +137,7 @@ def trial_values(trials: list[SettingTrial]) -> dict[str, Any]:
 def with_measured_plan(job: Job, question: Question, flags: Mapping[str, object], say: Callable[[str], None]) -> Job:
     """Return `job` with the fastest measured procs and threads as numbers, so that resolved.yaml records them and a
     resume uses them. If nothing could be measured, return `job` unchanged. Reports the reason."""
-    trials = trials_of(job, question, say)
+    trials = trials_of(job, question, host.usable_cores(), say)
     for line in table(trials) if trials else ():
         say(line)
     chosen = best(trials)

@@ -44,10 +44,16 @@ def resolve(device: str) -> str:
         raise UsageError(
             f"train.device: {device}: torch finds no usable GPU ({why}); use auto or cpu", code="device/none"
         )
-    if index and int(index) >= there:
-        have = f"{kind}:0" if there == 1 else f"{kind}:0 to {kind}:{there - 1}"
-        raise UsageError(f"train.device: {device}: no such device (available: {have})", code="device/index")
+    if index:
+        check_index(kind, int(index), there)
     return kind
+
+
+def check_index(kind: str, index: int, there: int) -> None:
+    """Raise UsageError for a device beyond those that are there."""
+    if index >= there:
+        have = f"{kind}:0" if there == 1 else f"{kind}:0 to {kind}:{there - 1}"
+        raise UsageError(f"train.device: {kind}:{index}: no such device (available: {have})", code="device/index")
 
 
 def require_cpu(tensors: Iterable[tuple[str, torch.Tensor]], what: str) -> None:

@@ -29,6 +29,7 @@ from hogwild.job.parts import Parts
 from hogwild.metrics.loss_sums import WeightedLoss
 from hogwild.metrics.result_row import EvalSums
 from hogwild.parameters.shared_model import SharedModel
+from hogwild.planning.device_placement import planned
 from hogwild.storage.checkpoint import load
 from hogwild.storage.checkpoint_format import update_of
 from hogwild.storage.records import to_json
@@ -64,7 +65,9 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
         )
     state = load(checkpoint)
     updates = update_of(checkpoint.name)
-    parts = build(job, data_dir, run=checkpoint.parent.parent)
+    here = {"procs": 0, "procs_max": None, "device_per_worker": None}  # of this process, on any machine
+    plan = planned(job.model_copy(update={"train": job.train.model_copy(update=here)}))
+    parts = build(plan, data_dir, run=checkpoint.parent.parent)
     require_same(state, checkpoint.parent.parent, parts.names, {"names": parts.identity["names"]})
     if keep_outputs and parts.val is not None and parts.val.rollout is not None:
         raise UsageError("--predictions: data.val is a Rollout, which has no rows", code="usage/no-predictions")

@@ -4,7 +4,6 @@ and data, checked so that predictable failures occur before the start (`checks.p
 `build` makes them from class paths, `from_objects` takes the objects of a library caller.
 """
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,8 @@ from hogwild.errors import ModelError, UsageError
 from hogwild.feeds.materialise import InTurn, Reader
 from hogwild.formatting import counted
 from hogwild.job.checks import batch_of, check_ranked, inspect
-from hogwild.job.data import check_length, ring_spec_of, sources_of
+from hogwild.job.data import check_length, sources_of
+from hogwild.job.facts import complete
 from hogwild.job.gradient_check import SAMPLES as GRADIENT_SAMPLES
 from hogwild.job.gradient_check import check_gradients
 from hogwild.job.identity import identified, read_names
@@ -34,16 +34,15 @@ from hogwild.job.packed_data import count_classes, match_names, names_of, pack, 
 from hogwild.job.parameter_groups import freeze_parameters, late_parameters, param_groups, require_trained
 from hogwild.job.parts import Functions, Parts
 from hogwild.job.row_names import NOTHING_KNOWN, KnownNames
-from hogwild.job.update_choice import UpdateChoice, choose, meetings
+from hogwild.job.update_choice import UpdateChoice, choose
 from hogwild.job.weights import balance, build_loss, is_balanced, weighted_loss
 from hogwild.metrics.panel import Panel
-from hogwild.optimizers import FTRL
 from hogwild.parameters.checks import check_rule
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
-from hogwild.planning.cpu_plan import Plan, plan_here
-from hogwild.planning.device_placement import CPU, is_on_device, is_open, on_cpu, with_devices
-from hogwild.scheduling.batch_plan import EpochPlan, StreamPlan, updates_planned
-from hogwild.scheduling.grid_plan import GridPlan, Shape
+from hogwild.parameters.structure_file import check_apart
+from hogwild.planning.device_placement import is_open, planned
+from hogwild.planning.job_plan import JobPlan, updates_of
+from hogwild.scheduling.batch_plan import EpochPlan, StreamPlan
 from hogwild.training import lr_schedule
 from hogwild.training.autograd_update import AutogradUpdate
 from hogwild.training.torch_schedule import SteppedScheduler
@@ -56,10 +55,11 @@ SPARES = (
 NO_KERNEL = UpdateChoice(None, "autograd: compiled kernels run on the CPU only", is_worth_saying=False)
 
 
-def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, run: Path | None = None) -> Parts:
+def build(plan: JobPlan, data_dir: Path | None, reader: Reader | None = None, *, run: Path | None = None) -> Parts:
     """Import and call the classes that the job file names, in a fixed order under the job's seed. `reader` loads the
     data into memory; by default this process, row by row. `run`: the directory of the run that is resumed or evaluated:
     a checkpoint's values follow, so `model.init_from` is not read."""
+    job = plan.job
     if data_dir is not None:
         set_data_dir(data_dir)
     reader = reader or InTurn(job.seed)
@@ -95,7 +95,7 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, run:
     val: Any = data.val or job.data.val
     if isinstance(val, Component):
         val = build_component(val)
-    parts = from_objects(job, model, loss, optimizer, train, val, Functions.of(job), reader, generator)
+    parts = from_objects(plan, model, loss, optimizer, train, val, Functions.of(job), reader, generator)
     if started is not None:
         parts.notes[:0] = [started.give_state(model, optimizer), *held_out_notes(job, parts.train.packed)]
     parts.component = job.model
@@ -107,7 +107,7 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, run:
 
 
 def from_objects(
-    job: Job,
+    plan: JobPlan,
     model: nn.Module,
     loss: Any,
     optimizer: torch.optim.Optimizer,
@@ -120,12 +120,13 @@ def from_objects(
     """Divide and check the data and try one forward pass. Raises BuildError for a job that cannot be trained.
     `functions`: default: those that the job names. `generator`: torch's random state before a class path made `train`;
     None if the data set is the caller's own object."""
+    job = plan.job
     check_rule(optimizer)
     require_cpu(model.named_parameters(), "the model")
     functions = functions or Functions.of(job)
     reader = reader or InTurn(job.seed)
     match_names(train, val)
-    source, held_back, notes = sources_of(job, model, loss, train, val, functions.collate, reader, generator)
+    source, held_back, notes = sources_of(plan, model, loss, train, val, functions.collate, reader, generator)
     check_length(job, source.plan)
     see = getattr(model, "see", None)
     if source.packed is not None and callable(see):
@@ -147,7 +148,7 @@ def from_objects(
     if job.supervise.spares:
         notes.append(SPARES)
     parts = Parts(model, loss, optimizer, source, held_back, panel, notes=notes)
-    if is_on_device(job) and not is_open(job):
+    if plan.devices and not is_open(job):
         parts.choice = NO_KERNEL
     else:
         parts.choice = choose(job, model, loss, optimizer, source.packed, source.streamed)
@@ -156,7 +157,7 @@ def from_objects(
         parts.names, train=(source, train), val=(held_back, train if isinstance(val, Split) else val)
     )
     parts.late = late_parameters(model, job.model.freeze)
-    never = require_trained(model, optimizer, parts.late, planned_updates(job, source.plan))
+    never = require_trained(model, optimizer, parts.late, updates_of(job, source.plan))
     parts.notes += [never] if never else []
     words = names["names"].get("words", ()) if names is not None and hasattr(model, "vectors") else ()
     if bad := unwritable(words):
@@ -167,6 +168,10 @@ def from_objects(
     parts.transform = functions.transform
     parts.stepped = _stepped(job, parts, functions.scheduler)
     inspect(job, parts, reader)
+    rollouts = {"data.train": parts.train.rollout, "data.val": held_back.rollout if held_back is not None else None}
+    sent = {"evaluate.metrics": parts.panel, "data.transform": parts.transform, **rollouts}
+    for what, thing in sent.items() if plan.procs else ():
+        check_apart(model, what, thing)
     return parts
 
 
@@ -188,62 +193,20 @@ def _stepped(job: Job, parts: Parts, scheduler: LRScheduler | None) -> SteppedSc
         if wrong:
             raise UsageError(f"lr_schedule: {stepped.name} needs {wrong}", code="config/lr-schedule")
     elif not (isinstance(parts.train.plan, StreamPlan) and parts.train.plan.length is None):
-        stepped.check_length(planned_updates(job, parts.train.plan), job.train.epochs)
+        stepped.check_length(updates_of(job, parts.train.plan), job.train.epochs)
     return stepped
-
-
-def arrange(job: Job, parts: Parts, procs: int, shape: Shape | None) -> None:
-    """Keep workers apart whose kernels write the same rows: choose hot rows, or lay the training data out as a grid.
-    `shape`: of the grid that the run had before (resume), for any number of workers. Raises MemoryShortError."""
-    update, packed = parts.choice.update, parts.train.packed
-    if update is None or packed is None:
-        return
-    parts.meetings = meetings(job, update, parts.model, packed, procs, shape)
-    grid = parts.meetings.grid
-    if grid is not None:
-        parts.train.packed = packed.copy_rows("data-train", grid.order())
-        parts.train.plan = GridPlan.of(grid, job.data.batch_size)
-
-
-def planned_updates(job: Job, plan: EpochPlan) -> int:
-    """Return the number of updates of the whole job if nothing is skipped."""
-    train = job.train
-    return updates_planned(plan, epochs=train.epochs, accumulate=train.accumulate, max_updates=train.max_updates)
-
-
-def state_of(job: Job, parts: Parts, placement: str) -> str:
-    """Return `optimizer.state` for `SharedModel.build`."""
-    # Private if parameters are copied; kernels are half as fast if others write their accumulators' cache lines.
-    # But with sums of its own a worker of FTRL would take a weight for 0 that is none to all together.
-    if job.optimizer.state == "auto" and type(parts.optimizer) is FTRL and placement == CPU:
-        return "shared"
-    is_kernel = parts.choice.update is not None
-    is_private = job.train.exchange == "delta" or placement != CPU or is_kernel
-    return "private" if job.optimizer.state == "auto" and is_private else job.optimizer.state
-
-
-def bytes_needed(job: Job, parts: Parts, planned: Plan) -> int:
-    """Return the shared memory that the job will take: data, the ring of a stream, kept outputs, parameters, optimizer
-    state, buffers. Raises UsageError for a ring with too few slots."""
-    ring, state = ring_spec_of(job, parts.train, planned.procs), state_of(job, parts, planned.placement)
-    data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0) + parts.outputs_nbytes
-    data += math.prod(parts.covered)
-    data += ring.nbytes if ring is not None else 0
-    return data + SharedModel.bytes_needed(
-        parts.model, parts.optimizer, procs=max(1, planned.procs), state=state, late=parts.late
-    )
 
 
 @sparing_the_compiler()
 def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradients: bool = False) -> dict[str, Any]:
     """Build everything without starting, and return the report of `check --deep`. `gradients`: also check them."""
-    parts = build(job, data_dir)
+    plan = planned(job)
+    parts = build(plan, data_dir)
     compared = check_gradients(parts.model, parts.loss, batch_of(parts, GRADIENT_SAMPLES)) if gradients else None
     parameters = sum(parameter.numel() for parameter in parts.model.parameters())
     trained = sum(parameter.numel() for parameter in parts.model.parameters() if parameter.requires_grad)
-    planned = with_devices(plan_here(job.train.procs, job.train.threads, pin=job.train.pin), job)
-    planned = on_cpu(planned, parts.keeps_to_cpu)
-    needed, output = bytes_needed(job, parts, planned), parts.found.output_shape
+    plan = complete(plan, parts)
+    decisions, output = plan.decisions(), parts.found.output_shape
     return {
         "job": job.name,
         "model": f"{type(parts.model).__name__}, {parameters:,} parameters, {trained:,} trained",
@@ -251,13 +214,11 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
         "val": {"samples": parts.val.plan.samples} if parts.val else None,
         "output": f"(B, {', '.join(map(str, output[1:]))})" if output else "not one tensor",
         "groups": [_described_group(group) for group in parts.optimizer.param_groups],
-        "update": parts.choice.why + ("" if parts.choice.update else f"; {_update_path(job, parts)}"),
         "metrics": list(parts.panel.reported) if parts.val else [],
-        "planned_updates": planned_updates(job, parts.train.plan) or None,
-        "plan": planned.reason,
-        "shared_memory_bytes": needed,
+        **decisions,
+        "update": plan.why + ("" if plan.is_fused else f"; {_update_path(plan, parts)}"),
         **({"gradcheck": compared} if compared is not None else {}),
-        "notes": [note for note in (planned.warning, *parts.notes) if note],
+        "notes": [note for note in (plan.warning, *parts.notes) if note],
     }
 
 
@@ -269,16 +230,16 @@ def _described_group(group: Mapping[str, Any]) -> str:
     return f"{sum(param.numel() for param in members):,} parameters in {len(members)} tensors{settings}"
 
 
-def _update_path(job: Job, parts: Parts) -> str:
+def _update_path(plan: JobPlan, parts: Parts) -> str:
     """Return how a worker would apply its updates, and why, by building one, which also tries to pickle the model."""
-    options: Any = {"procs": 1, "state": job.optimizer.state, "memory_format": parts.found.memory_format}
+    options: Any = {"procs": 1, "state": plan.state, "memory_format": parts.found.memory_format}
     shared = SharedModel.build(parts.model, parts.loss, parts.optimizer, **options)
     worker = WorkerModel.attach(shared.structure, shared.regions, 0)
-    return AutogradUpdate(worker, grad_clip=job.train.grad_clip).path
+    return AutogradUpdate(worker, grad_clip=plan.job.train.grad_clip).path
 
 
-def schedule_of(job: Job, plan: EpochPlan) -> lr_schedule.Factor | None:
-    return lr_schedule.schedule_factor(job.lr_schedule, planned_updates(job, plan))
+def schedule_of(job: Job, epoch: EpochPlan) -> lr_schedule.Factor | None:
+    return lr_schedule.schedule_factor(job.lr_schedule, updates_of(job, epoch))
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:

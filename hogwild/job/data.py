@@ -13,23 +13,23 @@ from torch.utils.data import DataLoader, Dataset
 from hogwild import host
 from hogwild.config.field_types import Component
 from hogwild.config.load import Job
-from hogwild.config.schema import Data, Split, loaders_for
+from hogwild.config.schema import Data, Split
 from hogwild.data.csv.dataset import Csv
 from hogwild.data.rollout import Rollout, try_rollout
 from hogwild.errors import DataError, ModelError
 from hogwild.feeds.materialise import Held, Part, Reader, division, ready_tensors
 from hogwild.feeds.packed import Packed
-from hogwild.feeds.ring import BatchForm, RingSpec
+from hogwild.feeds.ring import BatchForm
 from hogwild.feeds.row_reader import RowSource
 from hogwild.feeds.stream_reader import travels
 from hogwild.formatting import size
 from hogwild.job.packed_data import is_ranking, liked_rows, packs, read_packed
 from hogwild.job.source import Source
-from hogwild.job.stream_setup import has_nested, is_iterable, prepare, read_into_memory, slots_of
+from hogwild.job.stream_setup import has_nested, is_iterable, prepare, read_into_memory
 from hogwild.job.trial import NORMS
 from hogwild.parameters.shared_model import wants_channels_last
-from hogwild.planning.cpu_plan import plan_here
-from hogwild.planning.device_placement import is_on_device, is_open
+from hogwild.planning.device_placement import is_open
+from hogwild.planning.job_plan import JobPlan
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.training.lr_schedule import NAMED
 from hogwild.training.recurrent_state import takes_state
@@ -84,9 +84,17 @@ def check_length(job: Job, plan: EpochPlan) -> None:
 
 
 def sources_of(
-    job: Job, model: nn.Module, loss: Any, train: Any, val: Any, collate: Any, reader: Reader, generator: Tensor | None
+    plan: JobPlan,
+    model: nn.Module,
+    loss: Any,
+    train: Any,
+    val: Any,
+    collate: Any,
+    reader: Reader,
+    generator: Tensor | None,
 ) -> tuple[Source, Source | None, list[str]]:
     """Return (training data, held-out data or None, notes for the user). Raises DataError, also for a DataLoader."""
+    job = plan.job
     for what, given in (("data.train", train), ("data.val", val)):
         if isinstance(given, DataLoader):
             raise DataError(
@@ -95,7 +103,7 @@ def sources_of(
                 code="data/loader",
             )
     if isinstance(train, Rollout) or isinstance(val, Rollout):
-        return _rollouts(job, model, train, val)
+        return _rollouts(plan, model, train, val)
     per_batch = max(job.data.batch_size, EVALUATION_BATCH)
     is_packed = packs(train) or isinstance(train, Packed)
     why, note = ("", "") if is_packed else why_streamed(job, train, "data.train")
@@ -117,21 +125,21 @@ def sources_of(
                 trained = _liked(trained, "data.train", notes)
                 held = held and _liked(held, "data.val", notes)
         if job.data.lanes is None:
-            plan = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
+            epoch = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
         else:
-            plan = lane_plan(job, model, trained, notes)
-        source = Source(trained.tensors, plan, trained.resident, trained.packed, dataset=train)
+            epoch = lane_plan(job, model, trained, notes)
+        source = Source(trained.tensors, epoch, trained.resident, trained.packed, dataset=train)
         if is_read_through:
             return source, _held_of(job, val, per_batch, options), notes
         if held is None:
             return source, None, notes
-        plan = BatchPlan(held.samples, per_batch)
-        return source, Source(held.tensors, plan, held.resident, held.packed, dataset=val), notes
+        epoch = BatchPlan(held.samples, per_batch)
+        return source, Source(held.tensors, epoch, held.resident, held.packed, dataset=val), notes
     whole = train
     if isinstance(val, Split):
         train, val = split(train, val.fraction, job.seed)
     spec = job.data.train if generator is not None and not isinstance(job.data.val, Split) else None
-    streamed = prepare(job, train, spec, generator, why, loaders=loaders_of(job), **options)
+    streamed = prepare(job, train, spec, generator, why, loaders=plan.loaders, **options)
     source = Source((), streamed.stream.plan, streamed=streamed, dataset=whole)
     notes += streamed.notes
     if val is None:
@@ -145,8 +153,9 @@ def sources_of(
     return source, _held_of(job, val, per_batch, options, spec, streamed.form), notes
 
 
-def _rollouts(job: Job, model: nn.Module, train: Any, val: Any) -> tuple[Source, Source | None, list[str]]:
+def _rollouts(plan: JobPlan, model: nn.Module, train: Any, val: Any) -> tuple[Source, Source | None, list[str]]:
     """Return what `sources_of` returns, for data that workers make from the model."""
+    job = plan.job
     for what, given in (("data.train", train), ("data.val", val)):
         if given is not None and not isinstance(given, Rollout):
             named = "data.val.fraction is set" if isinstance(given, Split) else f"{what} is a {type(given).__name__}"
@@ -160,7 +169,7 @@ def _rollouts(job: Job, model: nn.Module, train: Any, val: Any) -> tuple[Source,
         for name in ("batch_size", "collate", "drop_last", "feed", "lanes", "padding", "shuffle")
         if getattr(job.data, name) != Data.model_fields[name].default
     ]
-    wrong += ["train.device"] if is_on_device(job) and not is_open(job) else []
+    wrong += ["train.device"] if plan.devices and not is_open(job) else []
     wrong += ["model.compile"] if job.model.compile == "inductor" else []
     if wrong:
         raise DataError(
@@ -259,19 +268,6 @@ def _held_of(
         )
     ring = read_into_memory(streamed, per_batch, "data.val")
     return Source((), ring.plan, held=ring)
-
-
-def loaders_of(job: Job) -> int:
-    """Return the number of processes that read a stream."""
-    return loaders_for(job, plan_here(job.train.procs, job.train.threads, pin=job.train.pin).procs)
-
-
-def ring_spec_of(job: Job, source: Source, procs: int) -> RingSpec | None:
-    """Return the ring through which streamed data reach `procs` workers. Raises UsageError for too few slots."""
-    if source.streamed is None:
-        return None
-    loaders = loaders_of(job)
-    return source.streamed.ring_spec(slots_of(job, procs, loaders), loaders)
 
 
 def _liked(held: Held, what: str, notes: list[str]) -> Held:

@@ -18,7 +18,7 @@ from hogwild.feeds.transform import Transform
 from hogwild.job.identity import Identity
 from hogwild.job.source import Source
 from hogwild.job.trial import Findings
-from hogwild.job.update_choice import Meetings, UpdateChoice
+from hogwild.job.update_choice import UpdateChoice
 from hogwild.metrics import catalog
 from hogwild.metrics.panel import Own, Panel
 from hogwild.training.torch_schedule import SteppedScheduler
@@ -38,7 +38,6 @@ class Parts:
     notes: list[str] = field(default_factory=list)
     transform: Transform | None = None  # for training batches
     choice: UpdateChoice = field(default_factory=lambda: UpdateChoice(None, "autograd"))
-    meetings: Meetings = field(default_factory=Meetings)
     late: dict[str, int] = field(default_factory=dict)  # parameter -> the first update that trains it
     found: Findings = field(default_factory=lambda: Findings("auto", ()))  # of the trial
     names: dict[str, Any] | None = None  # names that the data's numbers stand for, and sizes
@@ -50,6 +49,13 @@ class Parts:
     def identity(self) -> Identity:
         """The identity of the data; {} if there is none. Waits for it, and raises what its computation raised."""
         return {} if self.identified is None else self.identified.result()
+
+    @property
+    def typical(self) -> list[list[Any]]:
+        """Example batches of streamed training data, for whatever compiles code for it."""
+        if self.train.streamed is None:
+            return []
+        return [self.train.streamed.head()] if self.choice.update is not None else self.train.streamed.typical()
 
     @property
     def keeps_to_cpu(self) -> str:

@@ -21,7 +21,7 @@ from torch.utils.data import IterableDataset
 
 from hogwild import host
 from hogwild.config.load import Job
-from hogwild.errors import DataError, HogwildError, MemoryShortError, UsageError
+from hogwild.errors import DataError, HogwildError, MemoryShortError
 from hogwild.feeds.batch import Batch
 from hogwild.feeds.collate import NUMBERS, BadBatch, Collator, PaddingRule
 from hogwild.feeds.materialise import number_of
@@ -41,12 +41,9 @@ from hogwild.feeds.stream_reader import (
 )
 from hogwild.formatting import size
 from hogwild.metrics.labels import Labels
-from hogwild.planning.device_placement import SHARED, is_on_device
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
-from hogwild.scheduling.stream_schedule import fewest_slots, too_few_slots
 from hogwild.user_code import ComponentSpec, raised_text
 
-SPARE_SLOTS = 2  # times the minimum: a loader that is slow for a while delays no worker
 LOOK_RECORDS = 256  # records whose sizes are measured if they vary
 LOOK_S = 2.0  # time limit for that
 MARGIN = 1.5  # slot size over the largest batch seen, if sizes vary
@@ -97,23 +94,6 @@ class Streamed:
     def head(self, records: int = TRIAL_RECORDS) -> list[Any]:
         """Return the first records as a batch: the inputs, and the target; in private memory."""
         return as_batch(self.stream.collator, list(self.trial[:records]))
-
-
-def slots_of(job: Job, procs: int, loaders: int) -> int:
-    """Return the number of slots of the ring. It must hold the leases of each worker, an exchange each, and the slots
-    that each loader fills. Raises UsageError for too few. If delta is not requested but possible, its exchanges are as
-    long as the ring allows; on a device, where each is a copy in both directions, the ring fits full ones."""
-
-    exchange = job.train.accumulate * (job.train.sync_every if job.train.exchange == "delta" else 1)
-    least = fewest_slots(procs, loaders, exchange)
-    if job.data.slots == "auto":
-        is_copied = procs > 1 and job.train.placement != SHARED and is_on_device(job)
-        full = fewest_slots(procs, loaders, job.train.accumulate * job.train.sync_every)
-        return max(SPARE_SLOTS * least, full if is_copied else 0)
-    if job.data.slots < least:
-        words = too_few_slots(job.data.slots, least, procs, loaders, exchange)
-        raise UsageError(f"data.slots: {words}", code="config/contradiction")
-    return job.data.slots
 
 
 def as_batch(collator: Collator, records: list[Any]) -> list[Any]:

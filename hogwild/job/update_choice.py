@@ -18,25 +18,16 @@ from hogwild.config.schedules import TorchSchedule
 from hogwild.errors import UsageError
 from hogwild.formatting import counted, size
 from hogwild.kernels.fused import FusedUpdate, Side, Streaming, has_numba
-from hogwild.kernels.profile import HOT_BYTES, choose_hot
-from hogwild.scheduling.grid_plan import MOST_SIDE, Grid, Shape
+from hogwild.kernels.profile import choose_hot
+from hogwild.planning.job_plan import JobPlan
+from hogwild.scheduling.grid_plan import Grid, Shape, TableSide
 from hogwild.training.model_steps import has_training_step
 
 if TYPE_CHECKING:
     from hogwild.feeds.packed import Packed
     from hogwild.job.stream_setup import Streamed
 
-# Row blocks: one for each worker at least, up to ROWS_PER_WORKER of LEAST_ROW_BLOCK samples (about 3 ms), so that the
-# fastest worker can have more, and none of much more than ROW_BLOCK samples (some 20 ms).
-ROWS_PER_WORKER, LEAST_ROW_BLOCK, ROW_BLOCK = 4, 1 << 18, 1 << 21
-# Column blocks: with the state that belongs to them half a second-level cache, and so many per worker that two seldom
-# want the same one.
-COLUMN_BYTES = 384 << 10
-COLUMNS_PER_WORKER, LEAST_COLUMNS = 8, 32
-CELL = 1 << 11  # samples: entering a smaller cell would cost more than a twentieth of it
-LEAST_OF_COLUMN = 16  # rows: with fewer, a sample would wait for what the one before it writes
 MOST_CROWDED = 1.5  # times a worker's share of the samples in one block: beyond, workers wait for each other
-NO_GRID: Shape = (0, 0, 0)  # of a run that had none: its order of samples was another one
 EXTRA = "numba is not installed; pip install 'hogwild[sparse]'"
 
 
@@ -148,15 +139,20 @@ def options_set(job: Job) -> list[tuple[str, str]]:
     return [(name, option) for name, option, is_set in asked if is_set]
 
 
-def meetings(
-    job: Job, update: FusedUpdate, model: nn.Module, packed: "Packed", procs: int, shape: Shape | None
-) -> Meetings:
-    """Choose how `procs` workers avoid each other's cache lines. `shape`: of the grid that is required, if any, or
-    NO_GRID."""
-    sides, may_copy = update.sides, procs > 1 and job.train.exchange == "delta"
-    if len(sides) == 2:
-        return _two_sided(model, packed, sides, max(1, procs), shape, may_copy)
-    return _one_sided(model, packed, sides[0]) if sides and may_copy else Meetings()
+def sides_of(update: FusedUpdate, model: nn.Module) -> tuple[TableSide, ...]:
+    """Return the tables whose rows the kernel writes."""
+    return tuple(TableSide(side.array, *_extent(model, side), side.is_drawn) for side in update.sides)
+
+
+def meetings(plan: JobPlan, update: FusedUpdate, model: nn.Module, packed: "Packed") -> Meetings:
+    """Keep workers from each other's cache lines, as the plan says; of one-sided data the counts choose the rows."""
+    if plan.grid is not None:
+        return _grid(model, packed, update.sides, plan.grid, plan.writers)
+    if plan.copied:
+        rows, width = next(_extent(model, side) for side in update.sides if side.array == plan.copied)
+        words = f"{plan.copied}: each worker has private copies of all {rows:,} rows ({size(rows * width)})"
+        return Meetings({plan.copied: np.arange(rows, dtype=np.int32)}, None, (words,))
+    return _one_sided(model, packed, update.sides[0]) if len(update.sides) == 1 and plan.may_copy else Meetings()
 
 
 def _one_sided(model: nn.Module, packed: "Packed", side: Side) -> Meetings:
@@ -165,34 +161,6 @@ def _one_sided(model: nn.Module, packed: "Packed", side: Side) -> Meetings:
     chosen = choose_hot(counts, packed.samples, width)
     hot = {side.array: chosen.rows} if len(chosen.rows) else {}
     return Meetings(hot, None, (f"{side.array}: {chosen.text}",))
-
-
-def _two_sided(
-    model: nn.Module, packed: "Packed", sides: tuple[Side, ...], procs: int, shape: Shape | None, may_copy: bool
-) -> Meetings:
-    extents = {side.array: _extent(model, side) for side in sides}
-    smaller = min(sides, key=lambda side: extents[side.array][0] * extents[side.array][1])
-    rows, width = extents[smaller.array]
-    is_drawn = any(side.is_drawn for side in sides)
-    is_ungridded = shape == NO_GRID or (shape is None and (is_drawn or rows < COLUMNS_PER_WORKER * procs))
-    if may_copy and is_ungridded and rows * width <= HOT_BYTES:
-        words = f"{smaller.array}: each worker has private copies of all {rows:,} rows ({size(rows * width)})"
-        return Meetings({smaller.array: np.arange(rows, dtype=np.int32)}, None, (words,))
-    if shape == NO_GRID or (shape is None and is_drawn):
-        return Meetings()
-    shape = shape or grid_shape(packed.samples, procs, *extents[sides[1].array])
-    return _grid(model, packed, sides, shape, procs)
-
-
-def grid_shape(samples: int, procs: int, columns: int, width: int) -> Shape:
-    """Return the shape of the grid for so many samples, workers, columns and bytes of a column in all its parameters:
-    as many blocks as the work bears."""
-    rows = max(min(ROWS_PER_WORKER * procs, samples // LEAST_ROW_BLOCK), samples // ROW_BLOCK)
-    least = max(2, procs)  # so that a run of one worker may go on with two
-    rows = min(MOST_SIDE, max(1, rows // least) * least)
-    wanted = max(LEAST_COLUMNS, COLUMNS_PER_WORKER * procs, -(-columns * width // COLUMN_BYTES))
-    most = min(samples // rows // CELL, columns // LEAST_OF_COLUMN)
-    return rows, min(MOST_SIDE, max(2 * procs, min(wanted, most))), least
 
 
 def _grid(model: nn.Module, packed: "Packed", sides: tuple[Side, ...], shape: Shape, procs: int) -> Meetings:

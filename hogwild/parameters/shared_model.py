@@ -57,12 +57,13 @@ class SharedModel:
         procs: int,
         state: str = "private",
         late: Mapping[str, int] = NOTHING_LATE,
-    ) -> int:
-        """Return the bytes of shared memory that `build` will allocate. Raises what `build` raises; changes nothing.
+    ) -> dict[str, int]:
+        """Return the bytes of shared memory that `build` will allocate, by region. Raises what `build` raises; changes
+        nothing.
 
         The trial step needs private memory for a moment: `trial_step.trial_bytes`."""
         _check(model, optimizer, state)
-        return _plan(model, optimizer, procs, state, late)[0].nbytes
+        return _sizes(_plan(model, optimizer, procs, state, late)[0])
 
     @classmethod
     def build(
@@ -285,11 +286,21 @@ def converted(model: nn.Module, wish: str) -> Iterator[None]:
             tensor.data = data
 
 
-def _allocate(layout: SharedLayout) -> dict[str, Region]:
+def suits_sharing(model: nn.Module, optimizer: torch.optim.Optimizer, late: Mapping[str, int] = NOTHING_LATE) -> bool:
+    """Return what `state: auto` is for several workers whose job does not need private state."""
+    _check(model, optimizer, "auto")
+    return shares_state(optimizer, plan_flats(model, optimizer, late))
+
+
+def _sizes(layout: SharedLayout) -> dict[str, int]:
     sizes = {region_name(dtype): size * dtype.itemsize for dtype, size in layout.flats.sizes.items()}
     sizes[buffers.REGION] = layout.buffers.region_nbytes(layout.workers)
     sizes[REGION] = layout.state.nbytes * layout.state_blocks
-    return {name: Region.allocate(name, nbytes) for name, nbytes in sizes.items() if nbytes}
+    return {name: nbytes for name, nbytes in sizes.items() if nbytes}
+
+
+def _allocate(layout: SharedLayout) -> dict[str, Region]:
+    return {name: Region.allocate(name, nbytes) for name, nbytes in _sizes(layout).items()}
 
 
 def _move(tensor: Tensor, place: Tensor) -> None:

@@ -51,8 +51,7 @@ LOSS_PER_THREAD = 182 / 24 - 1
 class Plan:
     """`procs` trainers (0: the loop runs inside the parent) of `threads` threads; `environment`: variables that each
     child gets before it imports torch. `warning` is empty unless the plan exceeds the machine. `cores`: the logical
-    CPUs of each worker, by number; empty if workers are not pinned. `devices`: the device of each worker
-    (`device_placement.py`); empty on the CPU. `placement`: the place of the parameters."""
+    CPUs of each worker, by number; empty if workers are not pinned."""
 
     procs: int
     threads: int
@@ -60,9 +59,8 @@ class Plan:
     warning: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     cores: tuple[tuple[int, ...], ...] = ()
-    devices: tuple[str, ...] = ()
-    placement: str = "cpu"
     procs_max: int = 0  # most workers that the running job may be resized to, if more than `procs`
+    usable_cores: float = 1.0  # of the machine
 
     @property
     def rows(self) -> int:
@@ -70,12 +68,29 @@ class Plan:
         return max(1, self.procs, self.procs_max)
 
 
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """The part of this machine that plans depend on. A command asks for it once. `restored`: says that cores which an
+    OpenMP runtime took from this process were given back to it."""
+
+    cores: Cores
+    environ: Mapping[str, str]
+    restored: str = ""
+
+    @classmethod
+    def here(cls) -> "MachineFacts":
+        restored = host.restore_affinity(os.environ)  # first: it changes the usable cores
+        return cls(host.usable_cores(), dict(os.environ), restored)
+
+    def plan(self, procs: int | Literal["auto"], threads: int | Literal["auto"], *, pin: bool = False) -> Plan:
+        """Make the plan for this machine. Raises UsageError as `make_plan` does."""
+        plan = make_plan(procs, threads, cores=self.cores, environ=self.environ, pin=pin)
+        return replace(plan, reason=f"{plan.reason}; {self.restored}") if self.restored else plan
+
+
 def plan_here(procs: int | Literal["auto"], threads: int | Literal["auto"], *, pin: bool = False) -> Plan:
-    """Make the plan for this process and its environment. Cores that an OpenMP runtime took from the process are
-    restored (`host.restore_affinity`), which the reason mentions. Raises UsageError as `make_plan` does."""
-    restored = host.restore_affinity(os.environ)
-    plan = make_plan(procs, threads, cores=host.usable_cores(), environ=os.environ, pin=pin)
-    return replace(plan, reason=f"{plan.reason}; {restored}") if restored else plan
+    """Make a plan for something that is no job, on this machine (a job's: `job_plan.py`)."""
+    return MachineFacts.here().plan(procs, threads, pin=pin)
 
 
 def make_plan(
@@ -100,6 +115,7 @@ def make_plan(
         "; ".join(filter(None, (_warning(chosen_procs, chosen_threads, cores), pin_warning))),
         dict.fromkeys(VARIABLES, str(chosen_threads)) | (UNBOUND if host.binding_variables(environ) else {}),
         pinned,
+        usable_cores=cores.usable,
     )
 
 

@@ -9,80 +9,77 @@ Nothing here creates a context: GPUs are counted by the driver's library (NVML).
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hogwild.config.load import Job
 from hogwild.config.schema import Train
 from hogwild.devices import discovery
 from hogwild.devices.kinds import CUDA
 from hogwild.errors import DeviceSharingError, UsageError
-from hogwild.planning.cpu_plan import Plan
+from hogwild.planning.cpu_plan import MachineFacts
+from hogwild.planning.job_plan import CPU, REPLICA, SHARED, JobPlan, plan_job
 
-CPU, REPLICA, SHARED = "cpu", "cuda-replica", "cuda-shared"
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
-def with_devices(planned: Plan, job: Job) -> Plan:
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """The kind of device that a job asks for, or finds, how many there are, and the settings of torch's allocator."""
+
+    kind: str = CPU
+    count: int = 1
+    allocator: Mapping[str, str] | None = None
+
+    @classmethod
+    def of(cls, train: Train) -> "Devices":
+        """Look for the devices of a job, once. Raises UsageError for a missing one."""
+        kind = discovery.resolve(train.device)
+        if kind == CPU and train.placement in (REPLICA, SHARED):
+            discovery.resolve(CUDA)  # raises UsageError
+        return cls(kind, discovery.count(kind), {name: os.environ.get(name, "") for name in ALLOCATOR})
+
+
+def planned(job: Job) -> JobPlan:
+    """Return the plan of a job that is not trained here now, such as one that is checked or evaluated."""
+    return placed(plan_job(job, MachineFacts.here()), Devices.of(job.train))
+
+
+def placed(plan: JobPlan, found: Devices) -> JobPlan:
     """Add a device for each worker to the plan, if the job is not trained on the CPU; with `procs` 0 this process
-    trains, on its device. Raises UsageError."""
-    if not is_on_device(job):
-        obstacle = _obstacle(job) if discovery.visible_gpus() and job.train.device == "auto" else ""
-        reason = f"{planned.reason}; the GPU is not used: {obstacle}" if obstacle else planned.reason
-        return replace(planned, reason=reason)
-    devices = _devices(job.train, discovery.resolve(job.train.device), planned.rows)
-    placement, why = job.train.placement if job.train.placement == SHARED else REPLICA, ""
+    trains, on its device. What it is made of may still keep a job on the CPU that leaves this open (`completed`).
+    Raises UsageError."""
+    train = plan.job.train
+    obstacle = _obstacle(plan.job) if found.kind != CPU and is_open(plan.job) else ""
+    if found.kind == CPU or train.placement == CPU or obstacle:
+        return replace(plan, reason=f"{plan.reason}; the GPU is not used: {obstacle}") if obstacle else plan
+    devices = _devices(train, found, plan.rows)
+    placement, why = train.placement if train.placement == SHARED else REPLICA, ""
     if placement == SHARED:
-        _check_sharing(devices, os.environ)
-        if planned.procs == 0:
+        _check_sharing(devices, found.allocator or {})
+        if plan.procs == 0:
             placement, why = REPLICA, " (one process has nothing to share)"
-    reason = f"{planned.reason}; {placement} on {', '.join(devices)}{why}"
-    return replace(planned, devices=devices, placement=placement, reason=reason)
+    reason = f"{plan.reason}; {placement} on {', '.join(devices)}{why}"
+    return replace(plan, devices=devices, placement=placement, reason=reason)
 
 
-def _check_sharing(devices: Sequence[str], environ: Mapping[str, str]) -> None:
+def _check_sharing(devices: Sequence[str], allocator: Mapping[str, str]) -> None:
     """Check all conditions known here. A container may still forbid sharing, which the first worker finds out."""
     if len(set(devices)) > 1:
         raise DeviceSharingError(
             f"train.placement: {SHARED}: all workers must be on one GPU, but they are on {', '.join(devices)}; set "
             f"train.device: {devices[0]}, or use {REPLICA}"
         )
-    for name in ALLOCATOR:
-        if "expandable_segments:true" in environ.get(name, "").replace(" ", "").lower():
+    for name, value in allocator.items():
+        if "expandable_segments:true" in value.replace(" ", "").lower():
             raise DeviceSharingError(
-                f"train.placement: {SHARED}: {name}={environ[name]}: other processes cannot map memory in expandable "
+                f"train.placement: {SHARED}: {name}={value}: other processes cannot map memory in expandable "
                 f"segments; remove expandable_segments, or use {REPLICA}"
             )
-
-
-def exchange_of(job: Job, procs: int, *, fused: bool, placement: str) -> str:
-    """Return the exchange of a job, direct or delta. `auto` is direct: delta may be faster, but its updates are older.
-    One worker equals the plain loop bit by bit; a kernel writes the flats, in delta with private copies of hot rows."""
-    if placement != CPU:
-        return "direct" if placement == SHARED else "delta"
-    return "delta" if (job.train.exchange == "delta" and procs > 1 and not fused) else "direct"
 
 
 def is_open(job: Job) -> bool:
     """Return whether the job leaves it to us where it computes."""
     return job.train.device == "auto" and job.train.placement == "auto"
-
-
-def on_cpu(planned: Plan, why: str) -> Plan:
-    """Return the plan without the devices found for a job that is better off without them: `why`, "" if it is not."""
-    if not (why and planned.devices):
-        return planned
-    return replace(planned, devices=(), placement=CPU, reason=f"{planned.reason}, but the GPU is not used: {why}")
-
-
-def is_on_device(job: Job) -> bool:
-    """Return whether this job computes on a device other than the CPU. Raises UsageError for a missing device. What it
-    is made of may still keep a job on the CPU that leaves this open (`Parts.keeps_to_cpu`)."""
-    kind = discovery.resolve(job.train.device)
-    if kind == CPU and job.train.placement in (REPLICA, SHARED):
-        discovery.resolve(CUDA)  # raises UsageError
-    if kind == CPU or job.train.placement == CPU:
-        return False
-    return not is_open(job) or not _obstacle(job)
 
 
 def _obstacle(job: Job) -> str:
@@ -94,19 +91,17 @@ def _obstacle(job: Job) -> str:
     return "optimizer.state is shared" if job.optimizer.state == "shared" else ""
 
 
-def _devices(train: Train, kind: str, procs: int) -> tuple[str, ...]:
+def _devices(train: Train, found: Devices, procs: int) -> tuple[str, ...]:
     chosen: Sequence[int] | None = train.device_per_worker
-    there = discovery.count(kind)
     if chosen is None:
         _, _, index = train.device.partition(":")
-        chosen = [int(index) if index else worker % there for worker in range(procs)]
+        chosen = [int(index) if index else worker % found.count for worker in range(procs)]
     if len(chosen) != procs:
         raise UsageError(
             f"train.device_per_worker: must name one device for each of {procs} worker{'' if procs == 1 else 's'}, "
             f"got {len(chosen)}",
             code="config/contradiction",
         )
-    names = tuple(f"{kind}:{number}" for number in chosen)
-    for name in names:
-        discovery.resolve(name)
-    return names
+    for number in chosen:
+        discovery.check_index(found.kind, number, found.count)
+    return tuple(f"{found.kind}:{number}" for number in chosen)

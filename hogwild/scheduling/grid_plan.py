@@ -20,11 +20,23 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
+from hogwild.kernels.profile import HOT_BYTES
+
 MOST_SIDE = 256  # most blocks of rows, and of columns, for any number of workers
 MOST_CELLS = MOST_SIDE**2  # a cell number has 16 bits
 LANES = 4
 LINE = 16  # numbers of a cache line
 Shape: TypeAlias = tuple[int, int, int]  # row blocks, column blocks, and at how many of these row blocks start
+NO_GRID: Shape = (0, 0, 0)  # of a run that had none: its order of samples was another one
+# Row blocks: one for each worker at least, up to ROWS_PER_WORKER of LEAST_ROW_BLOCK samples (about 3 ms), so that the
+# fastest worker can have more, and none of much more than ROW_BLOCK samples (some 20 ms).
+ROWS_PER_WORKER, LEAST_ROW_BLOCK, ROW_BLOCK = 4, 1 << 18, 1 << 21
+# Column blocks: with the state that belongs to them half a second-level cache, and so many per worker that two seldom
+# want the same one.
+COLUMN_BYTES = 384 << 10
+COLUMNS_PER_WORKER, LEAST_COLUMNS = 8, 32
+CELL = 1 << 11  # samples: entering a smaller cell would cost more than a twentieth of it
+LEAST_OF_COLUMN = 16  # rows: with fewer, a sample would wait for what the one before it writes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +100,46 @@ class Grid:
         for start, stop in pairwise(self.bounds.tolist()):
             order[start:stop] = in_lanes(order[start:stop])
         return order
+
+
+def grid_shape(samples: int, procs: int, columns: int, width: int) -> Shape:
+    """Return the shape of the grid for so many samples, workers, columns and bytes of a column in all its parameters:
+    as many blocks as the work bears."""
+    rows = max(min(ROWS_PER_WORKER * procs, samples // LEAST_ROW_BLOCK), samples // ROW_BLOCK)
+    least = max(2, procs)  # so that a run of one worker may go on with two
+    rows = min(MOST_SIDE, max(1, rows // least) * least)
+    wanted = max(LEAST_COLUMNS, COLUMNS_PER_WORKER * procs, -(-columns * width // COLUMN_BYTES))
+    most = min(samples // rows // CELL, columns // LEAST_OF_COLUMN)
+    return rows, min(MOST_SIDE, max(2 * procs, min(wanted, most))), least
+
+
+@dataclass(frozen=True, slots=True)
+class TableSide:
+    """One side of two-sided data: its array of ids, the rows they name, and the bytes of a row in all its parameters.
+    `is_drawn`: the kernel draws further rows of it at random."""
+
+    array: str
+    rows: int
+    width: int
+    is_drawn: bool = False
+
+
+def rows_apart(
+    sides: tuple[TableSide, ...], samples: int, procs: int, before: Shape | None, *, may_copy: bool
+) -> tuple[Shape | None, str]:
+    """Return how `procs` workers keep to different rows of two-sided data: (the shape of the grid, ""), (None, the
+    array of which each has private copies of all rows), or (None, "") for not at all. `before`: of the run that goes
+    on, or NO_GRID; None for a new one."""
+    if len(sides) != 2:
+        return None, ""
+    smaller = min(sides, key=lambda side: side.rows * side.width)
+    is_drawn = any(side.is_drawn for side in sides)
+    is_ungridded = before == NO_GRID or (before is None and (is_drawn or smaller.rows < COLUMNS_PER_WORKER * procs))
+    if may_copy and is_ungridded and smaller.rows * smaller.width <= HOT_BYTES:
+        return None, smaller.array
+    if before == NO_GRID or (before is None and is_drawn):
+        return None, ""
+    return before or grid_shape(samples, procs, sides[1].rows, sides[1].width), ""
 
 
 def in_lanes(cell: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ from hogwild.data import Clicks, Csv
 from hogwild.errors import DataError
 from hogwild.feeds.materialise import InTurn
 from hogwild.job.data import sources_of
+from hogwild.planning.device_placement import planned
 from tests.data.test_text import Here
 
 FIRST, DAY, ZONE = datetime.datetime(2024, 1, 1), datetime.datetime(2024, 3, 30, 22, 30), "Europe/Rome"
@@ -275,7 +276,14 @@ def test_notes_on_columns_are_told_before_the_start(tmp_path: Path) -> None:
         {"version": 1, "model": {"class_path": "x.Y"}, "data": {"train": {"class_path": "x.Y"}}}, "test"
     )
     _, _, notes = sources_of(
-        job, torch.nn.Linear(3, 1), torch.nn.MSELoss(), Csv(tmp_path / "t.csv", "y"), None, None, InTurn(0), None
+        planned(job),
+        torch.nn.Linear(3, 1),
+        torch.nn.MSELoss(),
+        Csv(tmp_path / "t.csv", "y"),
+        None,
+        None,
+        InTurn(0),
+        None,
     )
     said = [note for note in notes if note.startswith("data.train: column")]
     assert [note.partition(" is ")[0].partition(" identifies ")[0] for note in said] == [

@@ -21,7 +21,9 @@ from hogwild.feeds.ring import Ring, SlotWord
 from hogwild.feeds.stream_reader import Filler, Origin, Unreadable, copies_of, read_state, state_of
 from hogwild.host.cgroups import Memory
 from hogwild.job.data import why_streamed
-from hogwild.job.stream_setup import prepare, read_into_memory, slots_of
+from hogwild.job.stream_setup import prepare, read_into_memory
+from hogwild.planning.device_placement import planned
+from hogwild.planning.job_plan import slots_of
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan, updates_planned
 from hogwild.user_code import ComponentSpec
 
@@ -498,11 +500,14 @@ def test_a_class_path_is_called_in_each_loader_where_its_object_does_not_travel(
 
 
 def test_the_ring_holds_what_workers_and_loaders_have_in_hand() -> None:
-    job = job_with(feed="stream")
-    assert slots_of(job, 2, 2) == 2 * (2 * 2 + 2 * 2)
+    def slots_for(**data: Any) -> int:
+        job = job_with(feed="stream", **data)
+        return slots_of(planned(job.model_copy(update={"train": job.train.model_copy(update={"procs": 2})})))
+
+    assert slots_for() == 2 * (2 * 2 + 2 * 2)
     with pytest.raises(UsageError, match=r"data\.slots: must be >= 8 for 2 workers, 2 loaders"):
-        slots_of(job_with(feed="stream", slots=7), 2, 2)
-    assert slots_of(job_with(feed="stream", slots=8), 2, 2) == 8
+        slots_for(slots=7)
+    assert slots_for(slots=8) == 8
 
 
 class Long(IterableDataset):

@@ -20,6 +20,7 @@ from hogwild.feeds.named_rows import columns_of
 from hogwild.feeds.packed import Packed
 from hogwild.job.build import build
 from hogwild.job.parts import Parts
+from hogwild.planning.device_placement import planned
 from tests.job.conftest import Say
 
 MODEL = {"class_path": "hogwild.models.MatrixFactorization", "init_args": {"factors": 2}}
@@ -39,7 +40,7 @@ def parts_of(train: Mapping[str, Any], val: Mapping[str, Any], name: str = "Rati
         "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}},
         "train": {"procs": 0},
     }
-    return build(job_from_mapping(sections | more, "test"), None)
+    return build(planned(job_from_mapping(sections | more, "test")), None)
 
 
 def named(packed: Packed | None) -> set[tuple[str, ...]]:

@@ -24,6 +24,7 @@ from hogwild.config.schema import InitFrom
 from hogwild.errors import DataError, ModelError
 from hogwild.job.build import build as from_file
 from hogwild.job.initial_values import load_initial
+from hogwild.planning.device_placement import planned
 from hogwild.storage import checkpoint
 from hogwild.user_code import build
 from tests.job.conftest import Say
@@ -185,7 +186,7 @@ def test_a_checkpoint_away_from_its_run_is_taken_where_the_names_are_its_own(fol
     def note() -> str:
         data = f"data.train.init_args.path={folder / 'ratings.csv'}"
         job = load_job(folder / "job.yaml", [f"model.init_from={alone}", data, "data.val=null"])
-        return from_file(job, None).notes[0]
+        return from_file(planned(job), None).notes[0]
 
     assert "5 of the model's 5 tensors" in note()
     (alone / "names.json").unlink()

@@ -22,6 +22,7 @@ from hogwild.job.parts import Parts
 from hogwild.keywords import job_of
 from hogwild.losses import HingeLoss, LogisticLoss
 from hogwild.metrics.labels import Labels
+from hogwild.planning.device_placement import planned
 
 ROWS = 12
 
@@ -58,7 +59,7 @@ def parts_of(loss: Any, y: Any, val: Any = None, *, outputs: int = 0, **settings
     data, held = (TensorDataset(torch.randn(len(one), 2), one) if isinstance(one, Tensor) else one for one in (y, val))
     split = isinstance(held, dict)
     job = job_of(model, data, loss, optimizer, held, settings)
-    return from_objects(job, model, loss, optimizer, data, job.data.val if split else held)
+    return from_objects(planned(job), model, loss, optimizer, data, job.data.val if split else held)
 
 
 def train_with(data: Any, transform: Any, run: Path) -> int:

@@ -19,6 +19,7 @@ from hogwild.job.build import build
 from hogwild.job.parts import Parts
 from hogwild.losses import BprLoss, WarpLoss
 from hogwild.models import BprFactorization, WarpFactorization
+from hogwild.planning.device_placement import planned
 
 PAIRS = [(f"u{n}", f"i{k}", (n + k) % 4) for n in range(8) for k in range(8)]
 
@@ -35,7 +36,7 @@ def parts_of(folder: Path, pairs: list[tuple[str, str, float]], kind: str, val: 
         "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}},
         "train": {"procs": 0},
     }
-    return build(job_from_mapping(sections, "test"), None)
+    return build(planned(job_from_mapping(sections, "test")), None)
 
 
 def rows(parts: Parts, side: str = "train") -> list[list[float]]:

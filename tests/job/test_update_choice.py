@@ -18,13 +18,14 @@ from hogwild.data import Csv
 from hogwild.errors import ModelError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
-from hogwild.job.build import state_of
+from hogwild.host import Cores
 from hogwild.job.packed_data import count_classes, pack, packs, require_fitting, sizes_for
-from hogwild.job.update_choice import NO_GRID, choose, grid_shape, meetings, options_set
+from hogwild.job.update_choice import choose, meetings, options_set, sides_of
 from hogwild.kernels.fused import Side
-from hogwild.optimizers import FTRL
-from hogwild.planning.device_placement import CPU
-from hogwild.scheduling.grid_plan import Shape
+from hogwild.planning.cpu_plan import MachineFacts
+from hogwild.planning.job_plan import JobFacts, completed, plan_job
+from hogwild.scheduling.batch_plan import BatchPlan
+from hogwild.scheduling.grid_plan import NO_GRID, Shape, grid_shape
 
 
 class Update:
@@ -145,7 +146,16 @@ def test_a_job_that_insists_on_the_kernel_is_refused_where_there_is_none() -> No
 
 
 def met(model: Factors, packed: Packed, procs: int = 2, shape: Shape | None = None, **changes: Any):  # type: ignore[no-untyped-def]
-    return meetings(job(**changes), model.offer, model, packed, procs, shape)
+    plan = plan_job(job(train__procs=procs, **changes), MachineFacts(Cores(4, None, 4.0, "of a test"), {}))
+    facts = JobFacts(
+        feed="packed",
+        epoch=BatchPlan(packed.samples, 64),
+        why="",
+        is_fused=True,
+        sides=sides_of(model.offer, model),
+        grid_before=shape,
+    )
+    return meetings(completed(plan, facts), model.offer, model, packed)
 
 
 def test_two_sides_are_a_grid_also_for_one_worker_and_for_a_job_that_says_direct() -> None:
@@ -335,17 +345,3 @@ def test_a_size_of_the_inputs_that_the_job_gives_is_the_one_of_the_data(given: d
 
 def test_what_can_be_packed_says_so_itself() -> None:
     assert not packs(nn.Linear) and not packs(object())
-
-
-@pytest.mark.parametrize("update", [None, Update(set(), ())])
-def test_workers_share_what_ftrl_remembers_of_weights_that_are_0(update: Update | None) -> None:
-    """With a sum for each worker, l1 would weigh as many times as much as there are workers."""
-
-    def chosen(rule: Any, **changes: Any) -> str:
-        parts: Any = SimpleNamespace(choice=SimpleNamespace(update=update))
-        parts.optimizer = rule([nn.Parameter(torch.zeros(2, 1))])
-        return state_of(job(**changes), parts, CPU)
-
-    assert chosen(FTRL) == "shared"
-    assert chosen(FTRL, optimizer__state="private") == "private"
-    assert chosen(torch.optim.Adagrad) != "shared"

@@ -228,7 +228,8 @@ def test_bytes_needed_is_what_build_allocates(procs, state):
     rule = optim.Adam(model.parameters())
     needed = SharedModel.bytes_needed(model, rule, procs=procs, state=state)
     assert not model[0].weight.is_shared()
-    assert needed == sum(region.nbytes for region in build(model, rule, procs, state=state).regions.values())
+    regions = build(model, rule, procs, state=state).regions
+    assert needed == {name: region.nbytes for name, region in regions.items()}
 
 
 def test_with_no_processes_there_is_one_worker():

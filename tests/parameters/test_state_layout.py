@@ -5,8 +5,8 @@ import ctypes
 import functools
 import mmap
 import re
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,14 +20,16 @@ from hogwild.config.load import load_job
 from hogwild.data import Digits
 from hogwild.errors import MemoryShortError, OptimizerError
 from hogwild.formatting import size
-from hogwild.job.build import state_of
-from hogwild.job.update_choice import UpdateChoice
+from hogwild.host import Cores
 from hogwild.models import Mlp
 from hogwild.optimizers import FTRL, RowWiseAdagrad
 from hogwild.parameters import trial_step as steps
 from hogwild.parameters.flat_layout import plan_flats
 from hogwild.parameters.state_layout import plan_state
 from hogwild.parameters.trial_step import dry_step
+from hogwild.planning.cpu_plan import MachineFacts
+from hogwild.planning.job_plan import JobFacts, plan_job, state_of
+from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.training.autograd_update import AutogradUpdate
 from tests.jobs.late import LateLoss
 from tests.shared_model import (
@@ -476,20 +478,27 @@ def test_auto_shares_state_where_private_state_would_learn_less(make, rule, proc
 
 
 @pytest.mark.parametrize(
-    ("settings", "placement", "rule", "update", "state"),
+    ("settings", "placement", "is_ftrl", "is_fused", "state"),
     [
-        ([], "cpu", optim.Adagrad, None, "auto"),
-        (["train.exchange=delta"], "cpu", optim.Adagrad, None, "private"),
-        ([], "cuda-replica", optim.Adagrad, None, "private"),
-        ([], "cpu", optim.Adagrad, "a kernel", "private"),
-        (["optimizer.state=shared"], "cpu", optim.Adagrad, "a kernel", "shared"),
-        ([], "cpu", FTRL, "a kernel", "shared"),
+        ([], "cpu", False, False, "shared"),
+        (["train.procs=1"], "cpu", False, False, "private"),
+        (["train.exchange=delta"], "cpu", False, False, "private"),
+        ([], "cuda-replica", False, False, "private"),
+        ([], "cpu", False, True, "private"),
+        (["optimizer.state=shared"], "cpu", False, True, "shared"),
+        # With a sum for each worker, l1 would weigh as many times as much as there are workers.
+        ([], "cpu", True, True, "shared"),
+        ([], "cpu", True, False, "shared"),
+        (["optimizer.state=private"], "cpu", True, False, "private"),
     ],
 )
-def test_auto_is_private_where_parameters_are_copied_and_with_most_kernels(settings, placement, rule, update, state):
-    optimizer = rule([nn.Parameter(torch.zeros(2, 3))])
-    parts = SimpleNamespace(choice=UpdateChoice(update, ""), optimizer=optimizer)
-    assert state_of(load_job(None, settings), parts, placement) == state
+def test_auto_is_private_where_parameters_are_copied_and_with_most_kernels(
+    settings, placement, is_ftrl, is_fused, state
+):
+    machine = MachineFacts(Cores(2, None, 2.0, "of a test"), {})
+    plan = replace(plan_job(load_job(None, ["train.procs=2", *settings]), machine), placement=placement)
+    facts = {"feed": "resident", "epoch": BatchPlan(8, 2), "why": "", "is_fused": is_fused}
+    assert state_of(plan, JobFacts(**facts, adds_sums=is_ftrl, suits_sharing=True)) == state
 
 
 @pytest.mark.processes

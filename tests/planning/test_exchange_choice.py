@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hogwild.config.load import load_job
-from hogwild.planning.device_placement import CPU, REPLICA, SHARED, exchange_of
+from hogwild.planning.job_plan import CPU, REPLICA, SHARED, exchange_of
 
 
 @pytest.mark.parametrize(

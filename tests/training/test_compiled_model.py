@@ -17,10 +17,12 @@ from torch.utils.data import IterableDataset, TensorDataset
 import hogwild
 from hogwild.errors import ConfigError, HogwildError, ModelError
 from hogwild.job.build import from_objects
+from hogwild.job.facts import complete
 from hogwild.job.parts import Functions
 from hogwild.keywords import job_of
 from hogwild.parameters.shared_model import WorkerModel
 from hogwild.parameters.worker_model import check_same_memory
+from hogwild.planning.device_placement import planned
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Control, Row, Scoreboard, Word
 from hogwild.storage.artifact_cache import new_scratch
@@ -33,7 +35,6 @@ from tests.helpers.plain_loop import differing_parameters, ulps
 from tests.helpers.processes import wait_for
 from tests.shared_model import build, one_thread  # noqa: F401 (one_thread is a fixture for every test here)
 from workers.child.compile_once import MODEL, make_all_ready
-from workers.prepare import share_data
 
 SAMPLES, FEATURES, HIDDEN, CLASSES = 107, 13, 17, 5
 # Compiled code adds up in another order: an update is rounded differently in the last places. Measured on AVX-512, 28
@@ -516,11 +517,9 @@ def job_key(train: Any, val: Any = None, transform: Any = None, **settings: Any)
     rule = optim.SGD(model.parameters(), lr=0.1)
     chosen = {"procs": 0, "batch_size": 8, "model": {"compile": "inductor"}, **settings}
     job = job_of(model, train, loss, rule, val, chosen)
-    parts = from_objects(job, model, loss, rule, train, val, Functions(transform=transform))
-    regions, worker_spec = share_data(job, parts, False, 1)
-    for region in regions.values():
-        region.close()
-    return worker_spec.compute.compile_key
+    plan = planned(job)
+    parts = from_objects(plan, model, loss, rule, train, val, Functions(transform=transform))
+    return complete(plan, parts).compile_key
 
 
 def halved(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 from hogwild.config.load import job_from_mapping
 from hogwild.errors import ModelError, OptimizerError
 from hogwild.job.build import from_objects
+from hogwild.planning.device_placement import planned
 from tests.helpers.plain_loop import PlainLoop, Rule, Samples, differing_parameters, train_both
 from tests.shared_model import (
     ROUNDS_ONCE,
@@ -320,7 +321,7 @@ def test_the_trial_of_a_format_leaves_no_trace(where: str) -> None:
     random = torch.get_rng_state()
     given = {"class_path": "torch.nn.MSELoss"}  # never built: the objects are given
     job = job_from_mapping({"model": given, "loss": given, "data": {"train": given}}, "a test")
-    parts = from_objects(job, model, mean_over_places, MOMENTUM(model), TensorDataset(*PICTURES), None)
+    parts = from_objects(planned(job), model, mean_over_places, MOMENTUM(model), TensorDataset(*PICTURES), None)
     assert parts.found.memory_format == ("auto" if where in ("nowhere", "metric") else "own")
     assert torch.equal(torch.get_rng_state(), random)
     for tensor, (address, strides, content) in zip((*model.parameters(), *model.buffers()), before, strict=True):

@@ -13,10 +13,11 @@ from hogwild.config.load import load_job
 from hogwild.devices import discovery
 from hogwild.errors import DataError, DeviceSharingError
 from hogwild.job.build import build
+from hogwild.job.facts import complete
 from hogwild.parameters.device_replica import Replica
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
-from hogwild.planning.cpu_plan import Plan
-from hogwild.planning.device_placement import on_cpu, with_devices
+from hogwild.planning.device_placement import planned
+from hogwild.planning.job_plan import JobPlan
 from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
 from tests.helpers.jobs import HOME, JOBS, Ended, Job, in_turn
 from tests.helpers.simulated_gpu import Simulated
@@ -100,28 +101,28 @@ def test_what_cannot_be_mapped_is_a_clear_error() -> None:
 # ---- what cannot be shared is said in the parent --------------------------------------------------------------------
 
 
-def planned(monkeypatch: pytest.MonkeyPatch, *, procs: int = 2, device: str = "simulated:0", **environ: str) -> Plan:
+def plan_of(monkeypatch: pytest.MonkeyPatch, *, procs: int = 2, device: str = "simulated:0", **environ: str) -> JobPlan:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    job = load_job(Path(FAILING), [f"train.device={device}", "train.placement=cuda-shared"])
-    return with_devices(Plan(procs, 1, "as given"), job)
+    fields = [f"train.device={device}", "train.placement=cuda-shared", f"train.procs={procs}"]
+    return planned(load_job(Path(FAILING), fields))
 
 
 @pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
 def test_expandable_segments_are_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     with pytest.raises(DeviceSharingError, match=f"{name}=.*other processes cannot map memory"):
-        planned(monkeypatch, **{name: "max_split_size_mb:64, expandable_segments:True"})
+        plan_of(monkeypatch, **{name: "max_split_size_mb:64, expandable_segments:True"})
 
 
 def test_several_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceSharingError, match="they are on simulated:0, simulated:1; set train"):
-        planned(monkeypatch, device="simulated")
+        plan_of(monkeypatch, device="simulated")
 
 
 def test_a_process_alone_has_nothing_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = planned(monkeypatch, procs=0)
+    plan = plan_of(monkeypatch, procs=0)
     assert plan.placement == "cuda-replica" and "nothing to share" in plan.reason
-    assert planned(monkeypatch).placement == "cuda-shared"
+    assert plan_of(monkeypatch).placement == "cuda-shared"
 
 
 @pytest.mark.parametrize("kind", ["ratings", "rollouts"])
@@ -138,16 +139,16 @@ def test_what_is_compiled_or_played_leaves_a_gpu_that_is_there_to_others(
         "rollouts": (JOBS / "bandit.yaml", "workers play a Rollout on the CPU"),
     }[kind]
     job = load_job(file, settings)
-    plan = with_devices(Plan(2, 1, "as given"), job)
+    plan = planned(job)
     assert plan.placement == "cuda-replica"
-    kept = on_cpu(plan, build(job, None).keeps_to_cpu)
+    kept = complete(plan, build(plan, None))
     assert (kept.placement, kept.devices) == ("cpu", ()) and reason in kept.reason
     bound = load_job(file, [*settings, "train.device=cuda"])
     if kind == "rollouts":
         with pytest.raises(DataError, match=r"leave out train\.device"):
-            build(bound, None)
+            build(planned(bound), None)
     else:
-        assert build(bound, None).keeps_to_cpu == ""
+        assert build(planned(bound), None).keeps_to_cpu == ""
 
 
 # ---- jobs -----------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from hogwild.config.locate import shipped
 from hogwild.data import locate
 from hogwild.job.build import build
 from hogwild.losses import BprLoss, LogisticLoss, NegativeSampling, SoftmaxLoss
+from hogwild.planning.device_placement import planned
 from tests.helpers.jobs import Ended, in_turn
 
 LEARNT = 1 / 3  # of the way from the best constant answer to a perfect one
@@ -66,7 +67,7 @@ def knowing_nothing(job_file: Path, empty: Path) -> tuple[str, float, float]:
     with a_new_process():
         user_code.user_path(job_file)
         job = load_job(job_file)
-        parts = build(job, empty)
+        parts = build(planned(job), empty)
     assert parts.val is not None
     target = torch.as_tensor(parts.val.target)
     if isinstance(parts.loss, BprLoss):

@@ -13,8 +13,7 @@ from hogwild import host
 from hogwild.errors import DeviceSharingError, HogwildError
 from hogwild.parameters.flat_layout import region_name
 from hogwild.parameters.shared_model import SharedModel
-from hogwild.planning.cpu_plan import Plan
-from hogwild.planning.device_placement import SHARED
+from hogwild.planning.job_plan import SHARED, JobPlan
 from hogwild.shared_memory.region import Region
 from workers.child.gpu_owner import FETCH, PUSH
 from workers.messages import HoldTask, Report
@@ -28,7 +27,7 @@ from workers.processes.team import Team
 COPY_S = 120.0  # for one copy of all parameters
 
 
-def holder_for(group: ProcessGroup, planned: Plan, shared: SharedModel) -> "NoHolder":
+def holder_for(group: ProcessGroup, planned: JobPlan, shared: SharedModel) -> "NoHolder":
     """Return the owner of the flats of `shared`; if the plan puts them on a device, they are there when this returns.
     Raises DeviceSharingError."""
     if planned.placement != SHARED:

@@ -99,7 +99,7 @@ class ProcessGroup:
         self.raise_file_limit(planned)  # first: a process inherits our limit when it starts
         with host.blocked_signals():
             self._lifeline = os.pipe()
-        self.readers = min(planned.procs, max(1, math.floor(host.usable_cores().usable)))
+        self.readers = min(planned.procs, max(1, math.floor(planned.usable_cores)))
 
     def raise_file_limit(self, planned: Plan) -> None:
         """Raise the limit on open files for the whole job, before it has a process. Raises RunError."""

@@ -12,7 +12,9 @@ from hogwild.errors import DataError
 from hogwild.feeds.ring import Ring, SlotWord
 from hogwild.feeds.stream_reader import Stream, read_state
 from hogwild.monitoring.job_view import StreamGlance, WorkerGlance
+from hogwild.planning.job_plan import JobPlan
 from hogwild.scheduling.stream_schedule import SlotRequest, StreamSchedule
+from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Phase
 
 Key = tuple[int, int]  # epoch, shard
@@ -40,6 +42,14 @@ class RingState:
             kept[shard] = ring.read_state(slot, is_after=True)
 
         self.schedule.note_newest = keep
+
+    @classmethod
+    def of(cls, plan: JobPlan, stream: Stream, region: Region) -> "RingState":
+        assert plan.ring is not None
+        slots, loaders, epoch, train = plan.ring.slots, plan.ring.loaders, stream.plan, plan.job.train
+        update = min(train.accumulate, epoch.batches)
+        schedule = StreamSchedule(epoch, slots, loaders, update, train.epochs, in_order=plan.rows < 2)
+        return cls(Ring(region, plan.ring), schedule, stream)
 
     @property
     def loaders(self) -> int:

@@ -3,16 +3,15 @@
 import json
 import os
 import sys
-from dataclasses import asdict
 
 import torch
 
 from hogwild import host
 from hogwild.job.parts import Parts
-from hogwild.planning.cpu_plan import Plan
+from hogwild.planning.job_plan import JobPlan
 from hogwild.storage.run_directory import LIBRARY, NAMES, RunDir
 from hogwild.version import __version__
-from workers.request import Request
+from workers.description import Description
 
 OF_OBJECTS = (
     f"# Written by a call of {LIBRARY}: class paths name its objects; their arguments are not recorded.\n"
@@ -20,24 +19,22 @@ OF_OBJECTS = (
 )
 
 
-def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: RunDir) -> None:
+def write_descriptions(description: Description, plan: JobPlan, parts: Parts, rundir: RunDir) -> None:
     """Write env.json, resolved.yaml and job.yaml; for a resume, only once nothing can refuse it. resolved.yaml makes
     the folder a run, so everything else that a resume needs is written first: a job killed earlier leaves a folder that
     counts as new. All is durable before the first checkpoint, which would be useless without it."""
-    resolved = (OF_OBJECTS if request.caller == LIBRARY else "") + request.job.to_yaml()
+    resolved = (OF_OBJECTS if description.caller == LIBRARY else "") + plan.job.to_yaml()
     environment = {
         "hogwild": __version__,
-        "caller": request.caller,
+        "caller": description.caller,
         "torch": torch.__version__,
         "host": host.describe_host(),
-        "plan": asdict(planned),
-        "data_dir": str(request.data_dir) if request.data_dir else None,
-        "user_folders": list(request.user_folders),
-        "job_file": str(request.job_file) if request.job_file else None,
+        "plan": plan.record(),
+        "data_dir": str(description.data_dir) if description.data_dir else None,
+        "user_folders": list(description.user_folders),
+        "job_file": str(description.job_file) if description.job_file else None,
         "argv": sys.argv,
         "pid": os.getpid(),
-        "update": parts.choice.why,
-        "grid": list(parts.meetings.grid.shape) if parts.meetings.grid is not None else None,
         "parameters": sum(parameter.numel() for parameter in parts.model.parameters()),
     }
     rundir.write_json("env.json", environment, sync=True)
@@ -48,5 +45,5 @@ def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: Ru
     else:  # left by a job that was killed before there was a run
         (rundir.path / NAMES).unlink(missing_ok=True)
     rundir.write_text("resolved.yaml", resolved, sync=True)
-    if not request.resume or not rundir.job_file.exists():
-        rundir.write_text("job.yaml", request.job_text or resolved, sync=True)
+    if not plan.is_resumed or not rundir.job_file.exists():
+        rundir.write_text("job.yaml", description.job_text or resolved, sync=True)

@@ -23,8 +23,7 @@ from hogwild.host.background_thread import Background
 from hogwild.job.parts import Parts
 from hogwild.monitoring.job_view import Best
 from hogwild.parameters.shared_model import SharedModel
-from hogwild.planning.cpu_plan import Plan
-from hogwild.planning.device_placement import SHARED, exchange_of
+from hogwild.planning.job_plan import SHARED, JobPlan
 from hogwild.scheduling.batch_plan import StreamPlan
 from hogwild.scheduling.work_queue import Release, WorkQueue
 from hogwild.shared_memory.scoreboard import Control, Scoreboard
@@ -47,9 +46,8 @@ QUARANTINE_SHARE = 0.01  # the job fails if more of its batches are quarantined
 class Session:
     """All state of the job that is not a process. Owned by the supervisor's one thread."""
 
-    job: Job
+    plan: JobPlan
     parts: Parts
-    plan: Plan
     shared: SharedModel
     board: Scoreboard
     queue: WorkQueue
@@ -65,7 +63,6 @@ class Session:
     peak_pss_bytes: int = 0
     restarts: int = 0  # of workers, in this attempt
     procs: int = field(init=False)  # workers that trained: those of the plan, unless it was not worth their start
-    exchange: str = "direct"
     streamed: RingState | None = None  # streamed training data
     holder: NoHolder = field(default_factory=NoHolder)  # owner of the parameters on a device
     node: Node | None = None  # of a cluster
@@ -75,14 +72,13 @@ class Session:
 
     def __post_init__(self) -> None:
         self.procs = self.plan.procs
-        self.rates = Rates(self.parts.optimizer, self.board, self.parts.stepped, is_fused=self.is_fused)
+        self.rates = Rates(self.parts.optimizer, self.board, self.parts.stepped, is_fused=self.plan.is_fused)
         limits = self.queue.limits  # not self: a reference cycle would keep the job's memory
         self.divergence = Divergence(self.job.supervise.on_nan, lambda: limits.procs)
 
     @property
-    def is_fused(self) -> bool:
-        """True if the model's own kernel trains it."""
-        return self.parts.choice.update is not None
+    def job(self) -> Job:
+        return self.plan.job
 
     @property
     def is_owed(self) -> bool:
@@ -101,8 +97,7 @@ class Session:
         self.reopen(now)
         self.divergence.rollbacks = max(self.divergence.rollbacks, self.before.rollbacks)
         self.board.go_back(self.queue.updates, self.divergence.rollbacks, first_item=0)
-        self.exchange = exchange_of(self.job, self.plan.rows, fused=self.is_fused, placement=self.plan.placement)
-        sync_every = self.job.train.sync_every if self.exchange == "delta" else 0
+        sync_every = self.job.train.sync_every if self.plan.exchange == "delta" else 0
         self.board.set_exchange(sync_every)
         self.queue.limits.sync_every = sync_every or 1
         if self.divergence.goes_back and self.saving.is_worth_it:

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from hogwild import host
 from hogwild.errors import code_of
 from hogwild.shared_memory.scoreboard import Phase, idle_share
 from hogwild.training import loss_scaler
@@ -47,9 +46,9 @@ def summarise(session: Session, outcome: Outcome, now: float, warnings: Sequence
         "threads": session.plan.threads,
         "device": ", ".join(dict.fromkeys(session.plan.devices)) or "cpu",
         "placement": session.plan.placement,
-        "update": session.parts.choice.kind,
-        "update_why": session.parts.choice.why,
-        "exchange": session.exchange,
+        "update": session.plan.update,
+        "update_why": session.plan.why,
+        "exchange": session.plan.exchange,
         "metrics": session.evaluating.values,
         "train_loss": session.train_loss,
         "best": None if session.best is None else asdict(session.best),
@@ -112,7 +111,7 @@ def _about_stream(session: Session) -> str | None:
         return None
     active_s = session.board.training_span_s() - session.clock.paused_s
     share, waited_s = waiting_of(session.board.phase_s(time.monotonic_ns()), active_s)
-    cores, procs = host.usable_cores().usable, session.plan.procs
+    cores, procs = session.plan.usable_cores, session.plan.procs
     return about_waiting(share, waited_s, session.streamed.loaders, cores=cores, workers=procs)
 
 

@@ -1,4 +1,4 @@
-"""The request to run a job, from the command line or from `hogwild.train`."""
+"""The description of a job to run, from the command line or from `hogwild.train`: the first of five steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,6 +9,7 @@ from hogwild.cluster.launch import Launch
 from hogwild.config.load import Job
 from hogwild.monitoring.callbacks import Callbacks
 from hogwild.monitoring.profile_report import Window
+from hogwild.planning.job_plan import JobPlan
 
 if TYPE_CHECKING:  # it imports torch
     from hogwild.feeds.materialise import Reader
@@ -18,12 +19,12 @@ COMMAND_LINE = "command line"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """A request to run a job. `make_parts` builds or takes over the objects, and has the reader bring their data into
-    memory (user code runs only there)."""
+class Description:
+    """A job, and where it comes from. `read` builds or takes over the objects of a planned job, and has the reader
+    bring their data into memory (user code runs only there)."""
 
     job: Job
-    make_parts: "Callable[[Reader], Parts]"
+    read: "Callable[[JobPlan, Reader], Parts]"
     job_text: str = ""
     run_dir: Path | None = None
     resume: Path | None = None
@@ -35,3 +36,7 @@ class Request:
     began_s: float = 0.0  # monotonic: when the command, or the call, began
     callbacks: Callbacks = field(default_factory=Callbacks)  # of the library's caller
     launch: Launch | None = None  # this node's place in a cluster
+
+    @property
+    def nodes(self) -> int:
+        return 0 if self.launch is None else self.launch.world

@@ -1,0 +1,77 @@
+"""Completion of a plan: by what the built objects of the job say, and by the memory that they will take."""
+
+from dataclasses import replace
+from math import prod
+
+from hogwild import host
+from hogwild.errors import MemoryShortError
+from hogwild.formatting import size
+from hogwild.job.compile_key import compile_key
+from hogwild.job.parts import Parts
+from hogwild.job.update_choice import sides_of
+from hogwild.optimizers import FTRL
+from hogwild.parameters.exchange import COPIES
+from hogwild.parameters.shared_model import SharedModel, suits_sharing
+from hogwild.parameters.trial_step import trial_bytes
+from hogwild.planning.job_plan import JobFacts, JobPlan, completed
+from hogwild.scheduling.grid_plan import Shape
+from hogwild.shared_memory.scoreboard import Scoreboard
+
+
+def complete(plan: JobPlan, parts: Parts, before: Shape | None = None, *, must_fit: bool = False) -> JobPlan:
+    """Return the complete plan of a job with these objects. `before`: the grid of the run that is resumed. `must_fit`:
+    raise MemoryShortError if there is not enough memory. Raises UsageError."""
+    plan = completed(plan, _facts(plan, parts, before))
+    data = _data_bytes(plan, parts)
+    sources = {"data-train": parts.train, "data-val": parts.val}
+    there = {name for name, source in sources.items() if source is not None and source.is_there_already}
+    fresh = sum(nbytes for name, nbytes in data.items() if name not in there)
+    if must_fit:  # first, because the trial step that measures the rest needs memory itself
+        _require(fresh + trial_bytes(parts.optimizer), fresh)
+    model = SharedModel.bytes_needed(parts.model, parts.optimizer, procs=plan.rows, state=plan.state, late=parts.late)
+    key = compile_key(plan, parts) if plan.job.model.compile == "inductor" else ""
+    plan = replace(plan, memory={**data, **model, "scoreboard": Scoreboard.nbytes(plan.rows)}, compile_key=key)
+    if must_fit:
+        parameters = sum(parameter.nbytes for parameter in parts.model.parameters())
+        copies = COPIES * parameters * plan.rows if plan.job.train.exchange == "delta" and plan.rows > 1 else 0
+        _require(sum(plan.memory.values()) + copies - (sum(data.values()) - fresh), fresh)
+    return plan
+
+
+def _facts(plan: JobPlan, parts: Parts, before: Shape | None) -> JobFacts:
+    train, update, optimizer = parts.train, parts.choice.update, parts.optimizer
+    kinds = (("stream", train.streamed), ("packed", train.packed), ("rollout", train.rollout))
+    is_auto = plan.job.optimizer.state == "auto" and plan.rows > 1
+    return JobFacts(
+        feed=next((name for name, there in kinds if there is not None), "resident"),
+        epoch=train.plan,
+        why=parts.choice.why,
+        is_fused=update is not None,
+        keeps_to_cpu=parts.keeps_to_cpu,
+        adds_sums=type(optimizer) is FTRL,
+        suits_sharing=is_auto and suits_sharing(parts.model, optimizer, parts.late),
+        slot=None if train.streamed is None else train.streamed.ring_spec(1, 1),
+        sides=sides_of(update, parts.model) if update is not None and train.packed is not None else (),
+        grid_before=before,
+    )
+
+
+def _data_bytes(plan: JobPlan, parts: Parts) -> dict[str, int]:
+    """Return the bytes of the regions that hold data."""
+    sizes = {
+        "data-train": parts.train.nbytes if plan.ring is None else plan.ring.nbytes,
+        "data-val": parts.val.nbytes if parts.val is not None else 0,
+        "data-outputs": parts.outputs_nbytes,
+        "data-covered": prod(parts.covered),
+    }
+    return {name: nbytes for name, nbytes in sizes.items() if nbytes}
+
+
+def _require(needed: int, data: int) -> None:
+    memory = host.available_memory()
+    if needed > memory.bytes:
+        raise MemoryShortError(
+            f"the job needs {size(needed)} of memory ({size(data)} of it for data), but only {size(memory.bytes)} "
+            f"are free ({memory.limited_by}); use less data, a smaller model, fewer procs, or a larger limit",
+            code="run/memory-short",
+        )
