@@ -166,12 +166,13 @@ def adopting() -> Iterator[bool]:
         prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
 
 
-def await_parent(pid: int) -> None:
-    """Wait until process `pid` has adopted this one: its parent now ends. Ends this process if it does not."""
+def await_parent(pid: int, lifeline: int) -> None:
+    """Wait until process `pid` has adopted this one: its parent now ends. Ends this process if it does not, or if the
+    `lifeline` shows that `pid` has ended: then another process is its parent, for good."""
     while (now := os.getppid()) != pid:
         with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
             pidfd = os.pidfd_open(now)
-            has_ended = wait_readable([pidfd], PARENT_S * 1000)
+            has_ended = wait_readable([pidfd, lifeline], PARENT_S * 1000)
             os.close(pidfd)
-            if not has_ended:
+            if not has_ended or wait_readable([lifeline], 0):
                 os._exit(1)

@@ -39,6 +39,7 @@ CAMPAIGNS = (
     Campaign("streaming", 300, 10, 400.0),
     Campaign("ledger", 100_000, 5_000, 60.0),
     Campaign("roles", 2_000, 120, 240.0),
+    Campaign("forking", 500, 1, 60.0),
     Campaign("service", 500, 25, 120.0),
     Campaign("lending", 200, 25, 120.0),
 )
@@ -254,6 +255,13 @@ def _roles(seeds: Seeds) -> list[Row]:
     return _nothing_lost(title, "kills", 2_000, seeds, shares)
 
 
+def _forking(seeds: Seeds) -> list[Row]:
+    title = "SIGKILL and SIGSTOP of the fork server, of what it forks and of the supervisor at each step of a start"
+    measured = seeds.all.measured
+    shares = ", ".join(f"{sum(measured[what]):.0f} {what}" for what in sorted(measured))
+    return _nothing_lost(title, "faults", 500, seeds, shares)
+
+
 def _service(seeds: Seeds) -> list[Row]:
     title = "SIGKILL of the service, at random and at its failpoints"
     jobs = f"{sum(seeds.all.measured.get('jobs', [])):.0f} jobs"
@@ -289,6 +297,7 @@ FIGURES: dict[str, Callable[[Seeds], list[Row]]] = {
     "streaming": _streaming,
     "ledger": _ledger,
     "roles": _roles,
+    "forking": _forking,
     "service": _service,
     "lending": _lending,
 }

@@ -219,6 +219,7 @@ OF_THE_START = (
     "test_early_signals.py",
     "test_early_start.py",
     "test_a_parent_killed_in_its_first_seconds_leaves_no_child",
+    "test_a_process_of_two_threads_is_never_forked",
     "test_startup_imports.py",
     "test_compiled_model.py",  # the key of inductor's cache holds what was imported
     "test_cpu_plan.py",

@@ -417,7 +417,7 @@ def _become(parent: int, descriptors: Sequence[int]) -> NoReturn:
         start = Start(**request["start"] | dict(zip(DESCRIPTORS, given, strict=False)))
         start = replace(start, environment=tuple((name, value) for name, value in start.environment))
         redirect_to_memory(os.dup(start.words))  # the supervisor shows what is said there
-        host.await_parent(parent)
+        host.await_parent(parent, start.lifeline)
         os.fchdir(folder)
         host.close_all_but(given)
         host.take_over(request["surroundings"])

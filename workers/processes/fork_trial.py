@@ -54,6 +54,13 @@ def _measured() -> dict[str, float]:
     return {"import_private": private, "import_shared": shared, "fork_private": fork, "fork_s": took_s}
 
 
+def give_nothing_to_read(handle: Handle) -> None:
+    """Send the task of a reader, so that the process says when it is ready."""
+    recipe = pickle.dumps(_Nothing())
+    beats = Region.allocate("beats", BEATS * 8)
+    handle.send(LoadTask(0, len(recipe)), {"beats": beats, "recipe": Region.of_bytes("recipe", recipe)})
+
+
 @contextlib.contextmanager
 def _forked() -> Iterator[Handle]:
     """Yield a forked process that waits for work. Raises CannotServe."""
@@ -63,9 +70,7 @@ def _forked() -> Iterator[Handle]:
     try:
         if not isinstance(handle.process, Forked):
             raise CannotServe(SERVER.why)
-        recipe = pickle.dumps(_Nothing())
-        beats = Region.allocate("beats", BEATS * 8)
-        handle.send(LoadTask(0, len(recipe)), {"beats": beats, "recipe": Region.of_bytes("recipe", recipe)})
+        give_nothing_to_read(handle)
         while not handle.is_ready:
             if handle.reap() is not None:
                 raise CannotServe(f"a forked process ended: {handle.last_output()}")
