@@ -15,7 +15,9 @@ from torch.utils.data import Dataset
 from hogwild.config.schema import Split
 from hogwild.data.pair_tables import as_data
 from hogwild.errors import BuildError, ModelError, UsageError
-from hogwild.keywords import UNSET, Keywords, job_of, objects_of, own_functions, signature_of
+from hogwild.job.foreseen_kernels import foreseen
+from hogwild.keywords import UNSET, Keywords, job_of, objects_of, own_functions, path_of, signature_of
+from hogwild.models import has_kernels
 from hogwild.monitoring.callbacks import Callbacks
 from hogwild.storage.run_directory import LIBRARY, require_current_folder
 from hogwild.train_result import History, TrainResult
@@ -130,6 +132,7 @@ def train(
                     caller=LIBRARY,
                     began_s=began_s,
                     callbacks=told,
+                    kernels=foreseen(job, _update_of(model, loss, optimizer)),
                 )
             )
     finally:
@@ -144,6 +147,11 @@ def train(
     values = {key: value for key, value in result.summary.items() if key in names}
     run_dir = Path(values["run_dir"])
     return TrainResult(**{**values, "run_dir": run_dir, "history": History.of(run_dir)})
+
+
+def _update_of(model: Any, loss: Any, optimizer: Optimizer) -> Any:
+    """Return the fused update of a model of ours, or None: other models are asked when the job is built."""
+    return model.fused(loss, optimizer) if has_kernels(path_of(model)) and hasattr(model, "fused") else None
 
 
 train.__signature__ = signature_of(train)  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hogwild.cluster.launch import Launch
 from hogwild.config.load import Job
+from hogwild.kernels.signatures import Kernels
 from hogwild.monitoring.callbacks import Callbacks
 from hogwild.monitoring.profile_report import Window
 from hogwild.planning.job_plan import JobPlan
@@ -35,6 +36,7 @@ class Description:
     profile: Window | None = None  # updates of each worker to record
     began_s: float = 0.0  # monotonic: when the command, or the call, began
     callbacks: Callbacks = field(default_factory=Callbacks)  # of the library's caller
+    kernels: tuple[Kernels, ...] = ()  # foreseen, for processes that load or compile them beforehand
     launch: Launch | None = None  # this node's place in a cluster
 
     @property

@@ -10,8 +10,10 @@
 Imports no torch itself: the fork server is forked as soon as it is imported, and before anything else is there.
 """
 
+import contextlib
 import gc
 import importlib
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ from hogwild import host, user_code
 from hogwild.cluster.launch import Launch
 from hogwild.config.load import Job
 from hogwild.errors import UsageError
+from hogwild.job.foreseen_kernels import foreseen
 from hogwild.models import has_kernels
 from hogwild.monitoring.profile_report import Window
 from hogwild.planning.cpu_plan import MachineFacts
@@ -34,6 +37,7 @@ from workers.child.entry import without_collecting
 from workers.description import COMMAND_LINE, Description
 from workers.processes.fork_server import ONE_BLAS_THREAD, SERVER
 from workers.processes.group import ProcessGroup
+from workers.processes.kernel_compiler import compiling
 from workers.session.startup import StartUp
 from workers.warning_reports import hearing_warnings
 
@@ -78,6 +82,7 @@ def run_job(
         profile=profile,
         began_s=host.process_start_s(),
         launch=launch,
+        kernels=foreseen(job),
     )
     with _begun(description, is_real=not dry_run, progress=progress) as (plan, group, startup):
         from workers import execution
@@ -115,18 +120,20 @@ def _begun(
     job, resume = description.job, description.resume
     plan = plan_job(job, MachineFacts.here(), nodes=description.nodes, is_resumed=resume is not None)
     startup = StartUp(job, plan.procs, progress=progress, caller=description.caller)
-    kernels = has_kernels(job.model.class_path) and job.train.update != "autograd"
+    is_with_numba = bool(description.kernels) or (has_kernels(job.model.class_path) and job.train.update != "autograd")
+    kernels = json.dumps([one.plain() for one in description.kernels]) if is_with_numba else ""
     is_forked = is_real and plan.procs > 0 and may_fork(job.train.device)
     is_command = description.caller == COMMAND_LINE
     try:
-        with ProcessGroup(job.supervise) as group, startup, host.naming_limits():
+        with ProcessGroup(job.supervise) as group, startup, host.naming_limits(), contextlib.ExitStack() as compilers:
             if is_real:
+                compilers.enter_context(compiling(description.kernels))
                 startup.open_run(description.run_dir, resume)
             if is_command:
                 startup.announce()
                 _import_all(plan if is_forked else None, kernels)
             elif is_forked:
-                SERVER.start(plan.environment, has_kernels=kernels)
+                SERVER.start(plan.environment, kernels=kernels)
             with hearing_warnings(partial(group.warn, is_seen=True)):
                 if is_real:
                     group.stacks.rundir = startup.rundir
@@ -138,7 +145,7 @@ def _begun(
             SERVER.close()
 
 
-def _import_all(planned: JobPlan | None, has_kernels: bool) -> None:
+def _import_all(planned: JobPlan | None, kernels: str) -> None:
     """Import torch and what workers import; with a plan, fork the fork server as soon as that is done. It holds nothing
     of the run directory that is open here (`host.let_go`)."""
     with _limited_pools(planned), without_collecting():
@@ -147,7 +154,7 @@ def _import_all(planned: JobPlan | None, has_kernels: bool) -> None:
         host.raise_noted()
         gc.freeze()  # torch's objects; the next collection would take as long as everything that follows
         if planned is not None:
-            SERVER.fork(has_kernels=has_kernels)
+            SERVER.fork(kernels=kernels)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from hogwild.data.text_parsing.parsing import (
 )
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed, PackedSpec
-from hogwild.kernels.fused import has_numba
+from hogwild.kernels.signatures import has_numba
 
 MOST_INDEX = 2**31 - 2
 PIECE = 1 << 18  # bytes of rows that are predicted at once

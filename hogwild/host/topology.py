@@ -19,6 +19,7 @@ ROOT = Path("/")
 # Each of these, unless it is false, makes an OpenMP runtime bind threads: the first two are OpenMP's, GOMP is GCC's
 # runtime (in torch's wheels), KMP is Intel's and LLVM's.
 BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+OF_THE_MOMENT = re.compile(r"cpu MHz|bogomips|BogoMIPS|processor|core id|apicid|initial apicid")
 RUNTIMES = re.compile(r"/lib(?:gomp|iomp5|omp)\b[^/]*\.so[^/]*$")
 
 
@@ -35,6 +36,12 @@ def read_if_known(path: Path) -> str | None:
     with contextlib.suppress(OSError):
         return path.read_text(encoding="utf-8", errors="replace").strip()
     return None
+
+
+def processor(root: Path = ROOT) -> str:
+    """Return what /proc says of the first processor: its name, and what it can compute."""
+    first = (read_if_known(root / "proc/cpuinfo") or "").partition("\n\n")[0]
+    return "\n".join(line for line in first.splitlines() if not OF_THE_MOMENT.match(line))
 
 
 def physical_cores(cpus: Collection[int], root: Path = ROOT) -> tuple[Core, ...]:

@@ -127,14 +127,14 @@ def _evaluated(
 
 def _ranking(parts: Parts, marks: np.ndarray) -> "Ranking":
     """Return the metrics of recommenders, with kernels from the cache or compiled."""
-    from hogwild.kernels.compiling import KernelCache
-    from hogwild.metrics.ranking import NAME, Ranking
+    from hogwild.kernels.kernel_cache import make_ready
+    from hogwild.kernels.signatures import ranking as kernels
+    from hogwild.metrics.ranking import Ranking
 
     train, val = parts.train.packed, parts.val.packed if parts.val is not None else None
     assert train is not None and val is not None  # checked when the job was built
     ranking = Ranking.of(parts.panel.ranked, parts.model, train.arrays(), val.arrays(), marks)
-    cache = KernelCache.of(NAME)
-    cache.load(ranking.warm_up) if cache.is_whole() else cache.fill(ranking.warm_up)
+    make_ready(kernels())
     return ranking
 
 

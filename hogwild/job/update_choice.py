@@ -14,11 +14,12 @@ import torch
 from torch import nn
 
 from hogwild.config.load import Job
-from hogwild.config.schedules import TorchSchedule
 from hogwild.errors import UsageError
 from hogwild.formatting import counted, size
-from hogwild.kernels.fused import FusedUpdate, Side, Streaming, has_numba
+from hogwild.job.foreseen_kernels import options_set
+from hogwild.kernels.fused import FusedUpdate, Side, Streaming
 from hogwild.kernels.profile import choose_hot
+from hogwild.kernels.signatures import has_numba
 from hogwild.planning.job_plan import JobPlan
 from hogwild.scheduling.grid_plan import Grid, Shape, TableSide
 from hogwild.training.model_steps import has_training_step
@@ -117,26 +118,6 @@ def _misfit(update: FusedUpdate, model: nn.Module, streamed: "Streamed") -> str:
     except IndexError:
         return ""  # the trial of the model says more
     return ""
-
-
-def options_set(job: Job) -> list[tuple[str, str]]:
-    """Return (name in `FusedUpdate.implements`, the job's field) of every option that is not at its neutral value and
-    changes an update."""
-    train = job.train
-    asked = [
-        ("lr_schedule", "lr_schedule", job.lr_schedule.name != "constant" or job.lr_schedule.warmup_updates > 0),
-        ("lr_schedule", "supervise.on_nan: rollback", job.supervise.on_nan == "rollback"),
-        ("torch_schedule", f"lr_schedule: {job.lr_schedule.name}", isinstance(job.lr_schedule, TorchSchedule)),
-        ("freeze", "model.freeze", bool(job.model.freeze)),
-        ("thaw", "model.freeze until an update", any(not isinstance(entry, str) for entry in job.model.freeze)),
-        ("transform", "data.transform", job.data.transform is not None),
-        ("grad_clip", "train.grad_clip", train.grad_clip is not None),
-        ("max_staleness", "train.max_staleness", train.max_staleness is not None),
-        ("accumulate", "train.accumulate", train.accumulate > 1),
-        ("compile", f"model.compile: {job.model.compile}", job.model.compile != "none"),
-        ("precision", f"train.precision: {train.precision}", train.precision != "fp32"),
-    ]
-    return [(name, option) for name, option, is_set in asked if is_set]
 
 
 def sides_of(update: FusedUpdate, model: nn.Module) -> tuple[TableSide, ...]:

@@ -1,26 +1,17 @@
-"""Compilation of kernels, and a cache of compiled code that a crash cannot corrupt.
+"""Compilation of kernels by numba. `kernel_cache.py` keeps what was compiled."""
 
-    CACHE/kernels-HASH/NAME/    numba's files of every kernel that the update NAME runs
-                 manifest.json  the checksum of each; if it exists, the folder is complete
-
-HASH covers all kernel sources, the versions of Python and numba, the CPU and the bounds-check flag: everything that
-changes the compiled code changes the folder. (`artifact_cache.py` explains when a folder is complete.)"""
-
-import hashlib
-import platform
-import sys
+import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import binding
-from numba.core import config
+from numba.core import config, types
 from numba.core.registry import cpu_target
+from numba.np.numpy_support import from_dtype
 
-from hogwild.storage.artifact_cache import Kept, cache_root
+from hogwild.kernels.signatures import Kernels
 
 # Sums may be reordered and fused, so that they are vectorised. NaN and infinity must be preserved, because every kernel
 # checks for them.
@@ -28,21 +19,25 @@ FAST = {"nsz", "arcp", "contract", "afn", "reassoc"}
 _INFINITY = np.float32(np.inf)
 
 numba_config: Any = config  # numba creates the settings during its own import
-_KERNELS: list[Any] = []  # every dispatcher created in this process
+KERNELS: list[Any] = []  # every dispatcher created in this process
+_folder: Path | None = None  # of compiled code
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile a function at its first call; it runs without the GIL, and its code is stored where `KernelCache` says.
+    """Compile a function at its first call; it runs without the GIL, and its code is stored where `keep_in` says.
     Small functions that a kernel calls are decorated with `inlined` instead."""
-    made = numba.njit(nogil=True, fastmath=FAST, error_model="numpy")(function)
-    _KERNELS.append(made)
-    return made
+    return _kept(numba.njit(nogil=True, fastmath=FAST, error_model="numpy")(function))
 
 
 def exact_kernel(function: Callable[..., Any]) -> Any:
     """Compile a kernel with every operation rounded as written: the results equal torch's to the bit."""
-    made = numba.njit(nogil=True, error_model="numpy")(function)
-    _KERNELS.append(made)
+    return _kept(numba.njit(nogil=True, error_model="numpy")(function))
+
+
+def _kept(made: Any) -> Any:
+    KERNELS.append(made)
+    if _folder is not None:  # its module is imported by the call that compiles it
+        _keep(made)
     return made
 
 
@@ -64,54 +59,50 @@ def is_finite(x):  # type: ignore[no-untyped-def]
     return abs(x) < _INFINITY
 
 
-@dataclass(frozen=True, slots=True)
-class KernelCache(Kept):
-    """The compiled kernels of one update, `name`, in `folder`."""
-
-    @classmethod
-    def of(cls, name: str) -> "KernelCache":
-        """Return the cache for the kernels created in this process so far."""
-        key = hashlib.blake2b(f"{fingerprint()}|{name}".encode(), digest_size=8).hexdigest()
-        return cls(cache_root() / f"kernels-{key}")
-
-    def load(self, run: Callable[[], object]) -> None:
-        """Call `run`, which calls the kernels; their code comes from the cache. Only for a complete cache."""
-        _keep_in(self.folder)
-        run()
-        self.touch()
-
-    def fill(self, run: Callable[[], object]) -> str:
-        """Call `run`, which calls the kernels; they are compiled and stored. Return the reason if nothing could be
-        stored; they are compiled all the same."""
-        return self.filled(_keep_in, run)
-
-
 def load_registries() -> None:
     """Load what numba loads with the first kernel of a process, a quarter of a second."""
     cpu_target.target_context.refresh()
 
 
-def fingerprint() -> str:
-    """Return a hash of all that decides the compiled code, with the sources' times, which numba itself checks."""
-    digest = hashlib.blake2b(digest_size=20)
-    sources = set(Path(__file__).parent.rglob("*.py"))
-    sources |= {Path(made.py_func.__code__.co_filename) for made in _KERNELS}
-    for source in sorted(sources):
-        digest.update(f"{source}|{source.stat().st_mtime_ns}|".encode() + source.read_bytes())
-    parts = (
-        sys.version, numba.__version__, platform.machine(), binding.get_host_cpu_name(),
-        binding.get_host_cpu_features().flatten(), str(numba_config.BOUNDSCHECK),
-    )  # fmt: skip
-    digest.update("|".join(parts).encode())
-    return digest.hexdigest()
+def compile_all(kernels: Kernels) -> None:
+    """Compile these kernels for their types, or load them from the folder of `keep_in`."""
+    for made, arguments in _dispatchers(kernels):
+        made.compile(arguments)
 
 
-def _keep_in(folder: Path) -> None:
-    """Make numba read and write the compiled code of every kernel in this folder."""
+def is_ready(kernels: Kernels) -> bool:
+    """Return whether these kernels can be called at once, as nothing of them is to be loaded or compiled."""
+    return all(arguments in made.overloads for made, arguments in _dispatchers(kernels))
+
+
+def _dispatchers(kernels: Kernels) -> list[tuple[Any, tuple[Any, ...]]]:
+    home = importlib.import_module(f"hogwild.kernels.{kernels.module}")
+    return [(getattr(home, name), tuple(map(_type_of, arguments))) for name, arguments in kernels.types]
+
+
+def _type_of(described: Any) -> Any:
+    """Return numba's type for a description of `signatures.py`."""
+    if isinstance(described, tuple):
+        return types.Tuple(tuple(map(_type_of, described)))
+    name, _, form = described.partition(":")
+    element = types.none if name == "none" else from_dtype(np.dtype(name))
+    if not form:
+        return element
+    return types.Array(element, int(form[0]), "A" if "A" in form else "C", readonly="R" in form)
+
+
+def keep_in(folder: Path) -> None:
+    """Make numba read and write the compiled code of every kernel in this folder, also of those created later."""
+    global _folder
+    _folder = folder
+    for made in KERNELS:
+        _keep(made)
+
+
+def _keep(made: Any) -> None:
     before = numba_config.CACHE_DIR
-    numba_config.CACHE_DIR = str(folder)
+    numba_config.CACHE_DIR = str(_folder)
     try:
-        for made in _KERNELS:
-            made.enable_caching()
+        made.enable_caching()
     finally:
         numba_config.CACHE_DIR = before

@@ -13,12 +13,13 @@ pauses and beats are handled in between, and a kill leaves at most one chunk in 
 
 No numba here: without it we still know which models have kernels."""
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+
+from hogwild.kernels.signatures import Kernels
 
 if TYPE_CHECKING:
     import torch
@@ -46,11 +47,6 @@ class Tally:
     loss: float  # summed over the applied samples, each before it was applied
     applied: int  # samples
     not_finite: int = 0  # samples whose gradient was NaN or infinite: counted, not applied
-
-
-def has_numba() -> bool:
-    """Return whether kernels can be compiled, without importing what compiles them, which takes half a second."""
-    return all(importlib.util.find_spec(name) is not None for name in ("numba", "llvmlite"))
 
 
 STAMP_BITS = 16  # below the stamp, in a word of `GridPlace.words`, is the number of a column
@@ -125,6 +121,13 @@ class Sweeping(Protocol):
         soon as nobody else is in its column. `borders` (n + 1,) int64, `rates` (n,) float32, `columns` (n,) int64;
         `insist`: enter columns in any case, until one is free. Samples that are not finite are not applied."""
         ...
+
+
+@runtime_checkable
+class Declared(Protocol):
+    """A fused update of ours, whose kernels a job's process may compile before there is a model."""
+
+    kernels: Kernels
 
 
 @runtime_checkable

@@ -9,7 +9,9 @@ from functools import cache
 
 import numpy as np
 
-from hogwild.kernels.compiling import KernelCache, inlined, kernel
+from hogwild.kernels import signatures
+from hogwild.kernels.compiling import inlined, kernel
+from hogwild.kernels.kernel_cache import make_ready
 
 log = logging.getLogger(__name__)
 
@@ -234,20 +236,6 @@ def by_frequency(  # type: ignore[no-untyped-def]
 
 @cache
 def ready() -> None:
-    """Load or compile the kernels, once per process. Several processes may ask at once: each compiles for itself then,
-    and the first complete folder is kept."""
-    kept = KernelCache.of("libsvm")
-    if kept.is_whole():
-        kept.load(_run)
-    elif problem := kept.fill(_run):
-        log.info("%s", problem)
-
-
-def _run() -> None:
-    text, found = np.frombuffer(b"", np.uint8), np.zeros(FOUND, np.int64)
-    longs, ints, floats = np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.float32)
-    parse(text, 0, 1, False, longs, ints, floats, floats.copy(), found)
-    by_frequency(
-        longs, ints, floats, floats.copy(), 0, longs.copy(), False, np.zeros(2, np.int64), ints.copy(), floats.copy(),
-        floats.copy(), np.zeros(1, np.uint8), 0, 0,
-    )  # fmt: skip
+    """Load or compile the kernels, once per process."""
+    for kernels in signatures.libsvm():
+        log.debug("%s: %s", kernels.module, make_ready(kernels))

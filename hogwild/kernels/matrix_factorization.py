@@ -37,6 +37,7 @@ from numba.extending import overload
 from hogwild.kernels.columns import enter
 from hogwild.kernels.compiling import FAST, inlined, is_finite, kernel
 from hogwild.kernels.prefetch import ask_for_row
+from hogwild.kernels.signatures import WIDEST
 from hogwild.kernels.simd import (
     four,
     fused,
@@ -53,7 +54,6 @@ from hogwild.kernels.simd import (
 
 AHEAD = 8  # ratings: the row of an item is prefetched so many ratings ahead: 10 to 15 % faster
 MOST_BY_FOURS = 32  # with more, eight rows do not fit into the processor's registers
-WIDEST = 128  # numbers of a row: with 200 a loop is faster
 
 _0, _1, _2 = np.float32(0.0), np.float32(1.0), np.float32(2.0)
 

@@ -13,7 +13,6 @@ from hogwild.optimizers import FTRL as FtrlProximal
 SGD, ADAGRAD, FTRL = "SGD", "Adagrad", "FTRL"
 _NAMES = {torch.optim.SGD: SGD, torch.optim.Adagrad: ADAGRAD, FtrlProximal: FTRL}
 MOST = (SGD, ADAGRAD)  # what most kernels compute
-RULES = {SGD: (0,), ADAGRAD: (0, 0), FTRL: (0, 0, 0)}  # `rule` of kernels/steps.py, which needs numba
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hogwild.errors import ModelError
+from hogwild.kernels import signatures
 from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
-from hogwild.kernels.optimizer_rules import FTRL, MOST, RULES, step_numbers
+from hogwild.kernels.optimizer_rules import FTRL, MOST, step_numbers
 from hogwild.models.mlp import Mlp
 from hogwild.models.sparse_linear import (
     PLAIN,
@@ -132,6 +133,7 @@ class FieldMachineUpdate(RowsUpdate):
 
     def __init__(self, kind: int, rule: str, counts: SampleCounts = PLAIN) -> None:
         self.name = f"field-aware factorisation machine, {rule}"
+        self.kernels = signatures.field_factorization_machine(rule)
         self._kind, self._rule, self._counts = kind, rule, counts
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
@@ -147,6 +149,6 @@ class FieldMachineUpdate(RowsUpdate):
 
         numbers = step_numbers(self._optimizer, self._params, chunk.rate)
         data = (*self._data, self._kind, self._fields)
-        rule = RULES[self._rule], *numbers
+        rule = signatures.RULES[self._rule], *numbers
         loss, applied = field_factorization_machine(chunk.rows, *data, *self._views, *rule)
         return Tally(loss, applied, len(chunk.rows) - applied)

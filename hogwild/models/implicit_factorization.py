@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad
 
-from hogwild.kernels import optimizer_rules
+from hogwild.kernels import signatures
 from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
 from hogwild.losses import BprLoss, Violations, WarpLoss
 from hogwild.models.matrix_factorization import (
@@ -218,6 +218,7 @@ class RankingUpdate(FactorizationUpdate):
     def __init__(self, rule: type, tries: int, alpha: float) -> None:
         super().__init__(rule)
         self.name = f"{'WARP' if tries else 'Bayesian personalised ranking'}, {RULES[rule]}"
+        self.kernels = signatures.pairs(rule.__name__, has_features=False)
         self._choice = tries, np.float32(alpha)
 
     def bind(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
@@ -239,7 +240,7 @@ class RankingUpdate(FactorizationUpdate):
         loss, applied, alone = self._kernel(
             *(chunk.rows, *samples, *self._had, np.uint64(chunk.seed), *self._choice, *self._members),
             *(*self._tables, *sums, self._rates * np.float32(chunk.rate), self._decays, self._epsilons),
-            optimizer_rules.RULES[self._rule.__name__],
+            signatures.RULES[self._rule.__name__],
         )
         return Tally(loss, applied, len(chunk.rows) - applied - alone)
 
@@ -252,6 +253,7 @@ class HybridUpdate(RankingUpdate):
     def __init__(self, rule: type, tries: int, alpha: float) -> None:
         super().__init__(rule, tries, alpha)
         self.name += ", rows as sums of features"
+        self.kernels = signatures.pairs(rule.__name__, has_features=True)
 
     def bind(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from hogwild.errors import ModelError
+from hogwild.kernels import signatures
 from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
 from hogwild.kernels.optimizer_rules import Numbers
 from hogwild.losses import CandidateLogisticLoss, CandidateLoss, MarginLoss, SoftmaxLoss
@@ -308,6 +309,7 @@ class GraphUpdate:
     all workers write, and two workers are twice as fast as one. Private copies of the relations changed nothing."""
 
     implements = frozenset({"lr_schedule", "freeze"})
+    kernels = signatures.graph()  # one for all models, losses and rules
     sides: tuple[Side, ...] = ()
 
     def __init__(self, model: KnowledgeGraph, loss: CandidateLoss, optimizer: torch.optim.Optimizer) -> None:

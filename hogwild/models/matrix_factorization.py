@@ -17,7 +17,7 @@ from torch.optim import SGD, Adagrad
 from hogwild.errors import ModelError
 from hogwild.feeds.packed import MEMBERSHIPS
 from hogwild.formatting import counted
-from hogwild.kernels import optimizer_rules
+from hogwild.kernels import optimizer_rules, signatures
 from hogwild.kernels.fused import Arrays, Chunk, GridPlace, Hot, Side, Swept, Tally
 from hogwild.models.row_checks import ids_of, not_float32, require_ids
 from hogwild.optimizers import RowWiseAdagrad
@@ -405,7 +405,8 @@ class RatingsUpdate(FactorizationUpdate):
 
     def __init__(self, rule: type, factors: int) -> None:
         super().__init__(rule)
-        self.name = f"matrix factorisation, {counted(factors, 'factor')}, {RULES[rule]}"  # one kernel for each width
+        self.name = f"matrix factorisation, {counted(factors, 'factor')}, {RULES[rule]}"
+        self.kernels = signatures.ratings(rule.__name__, factors)  # one kernel for each width
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""

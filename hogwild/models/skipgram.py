@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hogwild.errors import ModelError
+from hogwild.kernels import signatures
 from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
 from hogwild.losses import NegativeSampling, Pairs
 from hogwild.metrics.ranks import spearman
@@ -217,6 +218,7 @@ class SkipGramUpdate:
     """Fused update of a SkipGram (kernels.fused.FusedUpdate). No rows are hot: sub-sampling drops frequent words."""
 
     implements = frozenset({"lr_schedule", "freeze"})
+    kernels = signatures.words()
     sides: tuple[Side, ...] = ()
 
     def __init__(self, model: SkipGram) -> None:

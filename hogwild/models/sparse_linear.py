@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from hogwild.errors import ModelError
 from hogwild.feeds.packed import WEIGHT
+from hogwild.kernels import signatures
 from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
 from hogwild.kernels.optimizer_rules import (
     ADAGRAD,
     FTRL,
     MOST,
-    RULES,
     parameter_view,
     rule_of,
     step_numbers,
@@ -248,6 +248,7 @@ class LinearUpdate(RowsUpdate):
 
     def __init__(self, kind: int, rule: str, counts: SampleCounts = PLAIN) -> None:
         self.name = f"{_NAMES[kind]}, {rule}"
+        self.kernels = (signatures.softmax if kind == SOFTMAX else signatures.linear)(rule)
         self._kind, self._rule, self._counts = kind, rule, counts
         if rule == FTRL:
             self.sides = ()
@@ -284,7 +285,8 @@ class LinearUpdate(RowsUpdate):
         """Update sample by sample; each sees the updates of those before it."""
         from hogwild.kernels import linear
 
-        numbers, rule = step_numbers(self._optimizer, (self._weight, self._bias), chunk.rate), RULES[self._rule]
+        numbers = step_numbers(self._optimizer, (self._weight, self._bias), chunk.rate)
+        rule = signatures.RULES[self._rule]
         if self._kind == SOFTMAX:
             loss, applied = linear.softmax(chunk.rows, *self._data, *self._views, rule, *numbers[0], *numbers[1])
         else:
@@ -304,6 +306,7 @@ class FactorizationMachineUpdate(RowsUpdate):
 
     def __init__(self, kind: int, rule: str, counts: SampleCounts = PLAIN) -> None:
         self.name = f"factorisation machine, {rule}"
+        self.kernels = signatures.factorization_machine(rule)
         self._kind, self._rule, self._counts = kind, rule, counts
         if rule == FTRL:
             self.sides = ()
@@ -329,7 +332,7 @@ class FactorizationMachineUpdate(RowsUpdate):
         from hogwild.kernels.factorization_machine import factorization_machine
 
         numbers = step_numbers(self._optimizer, self._params, chunk.rate)
-        rule = RULES[self._rule], *numbers
+        rule = signatures.RULES[self._rule], *numbers
         loss, applied = factorization_machine(chunk.rows, *self._data, self._kind, *self._views, *rule)
         return Tally(loss, applied, len(chunk.rows) - applied)
 

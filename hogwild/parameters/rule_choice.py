@@ -8,7 +8,7 @@ import torch
 from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, SparseAdam
 from torch.optim import optimizer as torch_optimizer
 
-from hogwild.kernels.fused import has_numba
+from hogwild.kernels.signatures import has_numba
 from hogwild.optimizers import FTRL, RowWiseAdagrad
 from hogwild.parameters.flat_layout import FlatLayout, ParamSlot
 

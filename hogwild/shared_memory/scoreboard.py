@@ -71,8 +71,7 @@ class Word(IntEnum):
     PHASE_NS = 16  # first of seven: time in each phase, over all incarnations, without the current phase
     PHASE_SINCE_NS = 23  # monotonic time at which the current phase began
     STALENESS = 24  # first word of the histogram
-    COMPILED = STALENESS + STALENESS_BINS  # number of things this incarnation has ready (compile_once.py)
-    LANE_RESTARTS = auto()  # batches inside a lane that began from zero state
+    LANE_RESTARTS = STALENESS + STALENESS_BINS  # batches inside a lane that began from zero state
     NO_INFERENCE = auto()  # 1: evaluations must not use inference_mode, for the whole attempt
     SCALE = auto()  # float64: loss scale of this worker in fp16 (`loss_scaler.py`); 0: none yet
     GOOD = auto()  # finite updates since SCALE changed
@@ -83,7 +82,7 @@ class Word(IntEnum):
 
 
 _OF_INCARNATION = (
-    Word.PHASE, Word.BEAT_NS, Word.INTENT, Word.COMMIT, Word.PARKED, Word.SLOWEST_NS, Word.COMPILED, Word.COLUMN,
+    Word.PHASE, Word.BEAT_NS, Word.INTENT, Word.COMMIT, Word.PARKED, Word.SLOWEST_NS, Word.COLUMN,
 )  # fmt: skip
 
 
@@ -95,7 +94,6 @@ class Control(IntEnum):
     BASE_UPDATES = auto()  # updates of the attempts before this one (resume)
     SYNC_EVERY = auto()  # updates between two flushes of delta; 0: direct
     ROLLBACKS = auto()  # times the run has gone back to a checkpoint: each halves the learning rate
-    COMPILER = auto()  # the worker that compiles for all
     FIRST_ITEM = auto()  # items with a lower id were leased before the last rollback and are void
     ELSEWHERE = auto()  # updates of the other nodes of a cluster: for the schedule, not for the staleness
     STILL = auto()  # number of the pause in which nobody writes parameters now; 0: somebody may

@@ -9,10 +9,14 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from hogwild import host
 from hogwild.storage.files import TEMPORARY, home
 from hogwild.storage.published_folder import (
     MANIFEST,
@@ -25,6 +29,31 @@ from hogwild.storage.published_folder import (
 )
 
 UNUSED_S = 30 * 24 * 3600.0
+CLAIMED_S = 120.0  # longest wait for another process that compiles: it may be stopped
+
+
+class CompiledCache(Protocol):
+    """A folder that can be loaded or filled. `load` and `fill` return a log message, or none."""
+
+    def is_whole(self) -> bool: ...
+    def claimed(self) -> AbstractContextManager[bool]: ...
+    def load(self, run: Callable[[], object]) -> str | None: ...
+    def fill(self, run: Callable[[], object]) -> str: ...
+
+
+def made_ready(cache: CompiledCache, run: Callable[[], object], pause: Callable[[], object]) -> str:
+    """Load what is cached, else compile and cache it, unless another process does: then `pause` is called until it is
+    there, or that process has ended. Return a log message: loaded or compiled, and why it could not be kept."""
+    until = time.monotonic() + CLAIMED_S
+    while True:
+        if cache.is_whole():
+            return cache.load(run) or "loaded"
+        with cache.claimed() as is_ours:
+            if time.monotonic() > until or (is_ours and not cache.is_whole()):
+                problem = cache.fill(run)
+                return f"compiled{f' ({problem})' if problem else ''}"
+        if not is_ours:
+            pause()
 
 
 def cache_root() -> Path:
@@ -57,6 +86,21 @@ class Kept:
                 return True
         shutil.rmtree(self.folder, ignore_errors=True)
         return False
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[bool]:
+        """Yield True where no other process compiles this meanwhile; at once False, while one does. A claim ends with
+        its process, however that ends. Where there can be none, nothing can be kept, and each compiles for itself."""
+        claim = self.folder.with_name(f"{TEMPORARY}{self.folder.name}-claim")
+        with contextlib.ExitStack() as stack:
+            is_ours = True
+            try:
+                self.folder.parent.mkdir(parents=True, exist_ok=True)
+                stack.callback(os.close, host.lock_file(claim))
+                stack.callback(claim.unlink, missing_ok=True)
+            except OSError as error:
+                is_ours = not isinstance(error, BlockingIOError)
+            yield is_ours
 
     @contextlib.contextmanager
     def copied(self) -> Iterator[Path]:

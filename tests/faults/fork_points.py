@@ -156,7 +156,7 @@ def supervise(tracer: Tracer, answer: int) -> None:
     wrong: list[str] = []
     read, write = os.pipe()
     tracer.install()
-    SERVER.fork(has_kernels=False)
+    SERVER.fork(kernels="")
     environment, handles = plan_here(1, 1).environment, list[Handle]()
     for number in range(LAUNCHES):
         try:

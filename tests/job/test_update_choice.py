@@ -19,8 +19,9 @@ from hogwild.errors import ModelError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
 from hogwild.host import Cores
+from hogwild.job.foreseen_kernels import options_set
 from hogwild.job.packed_data import count_classes, pack, packs, require_fitting, sizes_for
-from hogwild.job.update_choice import choose, meetings, options_set, sides_of
+from hogwild.job.update_choice import choose, meetings, sides_of
 from hogwild.kernels.fused import Side
 from hogwild.planning.cpu_plan import MachineFacts
 from hogwild.planning.job_plan import JobFacts, completed, plan_job

@@ -7,16 +7,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
-from hogwild.kernels import compiling
-from hogwild.kernels.compiling import KernelCache, kernel
-from hogwild.shared_memory.scoreboard import Control, Phase, Row, Scoreboard, Word
+from hogwild.kernels import compiling, kernel_cache, signatures
+from hogwild.kernels.compiling import kernel
+from hogwild.kernels.kernel_cache import KernelCache
+from hogwild.shared_memory.scoreboard import Phase, Row, Scoreboard
+from hogwild.storage import artifact_cache
 from hogwild.storage.artifact_cache import cache_root
 from hogwild.storage.published_folder import MANIFEST
 from workers.child.compile_once import make_all_ready, make_ready
@@ -45,7 +49,7 @@ def forget() -> None:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(compiling, "_KERNELS", [_sum])  # those of other tests in this process are not known elsewhere
+    monkeypatch.setattr(compiling, "KERNELS", [_sum])  # those of other tests in this process are not known elsewhere
     yield tmp_path / "hogwild"
     forget()
 
@@ -110,28 +114,33 @@ def test_a_manifest_of_something_else_is_damage(root: Path) -> None:
 
 def test_the_folder_s_name_follows_from_what_would_be_compiled(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = [KernelCache.of(NAME).folder, KernelCache.of("another").folder]
-    monkeypatch.setattr(compiling.numba_config, "BOUNDSCHECK", 1)
+    monkeypatch.setenv("NUMBA_BOUNDSCHECK", "1")
     folders.append(KernelCache.of(NAME).folder)
-    monkeypatch.setattr(compiling.numba, "__version__", "0.0.1")
+    monkeypatch.setattr(kernel_cache, "versions", lambda: ["0.0.1"])
     folders.append(KernelCache.of(NAME).folder)
-    monkeypatch.setattr(compiling.binding, "get_host_cpu_name", lambda: "another")
+    monkeypatch.setattr(kernel_cache.host, "processor", lambda: "another")
     folders.append(KernelCache.of(NAME).folder)
-    assert len(set(folders)) == 5
+    monkeypatch.chdir(root.parent)
+    (root.parent / kernel_cache.CONFIGURATION).write_text("opt: 0")
+    folders.append(KernelCache.of(NAME).folder)
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "7")
+    assert KernelCache.of(NAME).folder == folders[-1], "it changes no code"
+    assert len(set(folders)) == 6
 
 
 def test_a_change_of_any_kernel_s_source_makes_another_folder_in_sub_folders_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernels = Path(shutil.copytree(Path(compiling.__file__).parent, tmp_path / "kernels"))
-    monkeypatch.setattr(compiling, "__file__", str(kernels / "compiling.py"))
+    monkeypatch.setattr(kernel_cache, "__file__", str(kernels / "kernel_cache.py"))
     (kernels / "more").mkdir()
     (kernels / "more" / "deep.py").touch()
-    fingerprints = [compiling.fingerprint()]
-    assert compiling.fingerprint() == fingerprints[0]
+    fingerprints = [kernel_cache.fingerprint()]
+    assert kernel_cache.fingerprint() == fingerprints[0]
     for name in ("linear.py", "more/deep.py"):
         with (kernels / name).open("a") as source:
             source.write("# changed\n")
-        fingerprints.append(compiling.fingerprint())
+        fingerprints.append(kernel_cache.fingerprint())
     assert len(set(fingerprints)) == 3
 
 
@@ -166,15 +175,6 @@ class Never:
         self.read, self.write = os.pipe()
 
 
-def test_the_worker_that_is_named_compiles_and_says_so(root: Path, board: Scoreboard) -> None:
-    row = Row(board, 0)
-    said = make_ready(NAME, add_up, row, Never().read)
-    assert "compiled" in said and board.words[0, Word.COMPILED] == 1
-    assert board.phase_s(time.monotonic_ns())[0, Phase.COMPILING] > 0
-    forget()
-    assert "loaded" in make_ready(NAME, add_up, Row(board, 1), Never().read)
-
-
 class Waiting(Row):
     """A row that tells the test when its worker has looked and waits."""
 
@@ -188,32 +188,72 @@ class Waiting(Row):
         self._on_beat(self.beats)
 
 
-def test_the_others_wait_and_beat_until_the_word_is_there(root: Path, board: Scoreboard) -> None:
+CLAIMING = """
+import os, signal
+from tests.kernels.test_compiling import KernelCache, NAME
+with KernelCache.of(NAME).claimed() as is_ours:
+    print(is_ours, flush=True)
+    signal.pause()
+"""
+
+
+@contextmanager
+def claimed_elsewhere() -> Iterator[subprocess.Popen[str]]:
+    """Another process, which claims the kernels and compiles for ever."""
+    with subprocess.Popen([sys.executable, "-c", CLAIMING], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "True\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_who_is_first_compiles_and_the_others_load(root: Path, board: Scoreboard) -> None:
+    said = make_ready(NAME, add_up, (), Row(board, 0), Never().read)
+    assert "compiled" in said and board.phase_s(time.monotonic_ns())[0, Phase.COMPILING] > 0
+    forget()
+    assert "loaded" in make_ready(NAME, add_up, (), Row(board, 1), Never().read)
+
+
+@pytest.mark.processes
+def test_the_others_wait_and_beat_until_it_is_there(root: Path, board: Scoreboard) -> None:
     def kept_after_three_looks(beats: int) -> None:
         if beats == 3:
             KernelCache.of(NAME).fill(add_up)
-            board.words[0, Word.COMPILED] = 1
 
     row = Waiting(board, 1, kept_after_three_looks)
-    assert "loaded" in make_ready(NAME, add_up, row, Never().read)
+    with claimed_elsewhere():
+        assert "loaded" in make_ready(NAME, add_up, (), row, Never().read)
     assert row.beats == 3
 
 
-def test_a_compiler_that_dies_is_followed_by_the_one_the_supervisor_names(root: Path, board: Scoreboard) -> None:
-    def name_another(beats: int) -> None:
-        if beats == 2:
-            board.control[Control.COMPILER] = 1
+@pytest.mark.processes
+def test_a_compiler_that_is_killed_is_followed_by_another_at_once(root: Path, board: Scoreboard) -> None:
+    with claimed_elsewhere() as process:
 
-    row = Waiting(board, 1, name_another)
-    assert "compiled" in make_ready(NAME, add_up, row, Never().read)
-    assert row.beats == 2
+        def kill(beats: int) -> None:
+            if beats == 2:
+                process.kill()
+                process.wait()
+
+        row = Waiting(board, 1, kill)
+        assert "compiled" in make_ready(NAME, add_up, (), row, Never().read)
+    assert row.beats == 2 and KernelCache.of(NAME).is_whole()
 
 
-def test_where_the_compiler_could_keep_nothing_each_compiles_for_itself(root: Path, board: Scoreboard) -> None:
+@pytest.mark.processes
+def test_one_that_is_stopped_is_not_waited_for_for_ever(
+    root: Path, board: Scoreboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifact_cache, "CLAIMED_S", 0.1)
+    with claimed_elsewhere():
+        assert "compiled" in make_ready(NAME, add_up, (), Row(board, 1), Never().read)
+
+
+def test_where_nothing_can_be_kept_each_compiles_for_itself(root: Path, board: Scoreboard) -> None:
     root.parent.mkdir(exist_ok=True)
     root.write_text("in the way")
-    board.words[0, Word.COMPILED] = 1
-    assert "compiled" in make_ready(NAME, add_up, Row(board, 1), Never().read)
+    assert "compiled (compiled kernels are not kept" in make_ready(NAME, add_up, (), Row(board, 1), Never().read)
 
 
 def test_what_is_kept_between_two_looks_is_loaded_and_not_compiled_again(board: Scoreboard) -> None:
@@ -224,8 +264,10 @@ def test_what_is_kept_between_two_looks_is_loaded_and_not_compiled_again(board: 
 
         def is_whole(self) -> bool:
             self.looks += 1
-            board.words[0, Word.COMPILED] = 1
             return self.looks > 1
+
+        def claimed(self) -> AbstractContextManager[bool]:
+            return nullcontext(True)
 
         def load(self, run: Callable[[], object]) -> None:
             pass
@@ -233,19 +275,42 @@ def test_what_is_kept_between_two_looks_is_loaded_and_not_compiled_again(board: 
         def fill(self, run: Callable[[], object]) -> str:
             raise AssertionError("compiled again")
 
-    assert "loaded" in make_all_ready("it", JustKept(), add_up, Row(board, 1), Never().read, 1)
+    assert "loaded" in make_all_ready("it", [(JustKept(), add_up)], Row(board, 1), Never().read)
 
 
+@pytest.mark.processes
 def test_nobody_waits_for_a_compiler_when_the_parent_is_gone(root: Path, board: Scoreboard) -> None:
     lifeline = Never()
     os.close(lifeline.write)
-    with pytest.raises(ParentGone):
-        make_ready(NAME, add_up, Row(board, 1), lifeline.read)
+    with claimed_elsewhere(), pytest.raises(ParentGone):
+        make_ready(NAME, add_up, (), Row(board, 1), lifeline.read)
+
+
+@pytest.mark.processes
+def test_of_processes_that_begin_together_one_compiles(root: Path) -> None:
+    program = "from hogwild.kernels import kernel_cache as k, signatures; print(k.make_ready(signatures.hot_rows()))"
+    command = [sys.executable, "-c", program]
+    together = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    said = sorted(process.communicate(timeout=300)[0].strip() for process in together)
+    assert said == ["compiled", "loaded", "loaded"]
+    assert KernelCache.of(signatures.hot_rows()).is_whole() and len([*root.iterdir()]) == 1
+
+
+def test_a_kernel_whose_module_is_imported_by_its_first_call_is_kept(root: Path) -> None:
+    """That of a factorisation machine never was: its module was unknown when numba was told the folder."""
+    made: list[Any] = []
+
+    def run() -> None:
+        made.append(kernel(lambda value: value + 1))
+        assert made[0](1) == 2
+
+    cache = KernelCache.of(NAME)
+    assert cache.fill(run) == "" and cache.is_whole()
 
 
 SERVED = """
-import os, socket
-from tests.kernels.test_compiling import NAME, Scoreboard, Waiting, add_up, make_ready
+import contextlib, os, socket
+from tests.kernels.test_compiling import KernelCache, NAME, Scoreboard, Waiting, add_up, make_ready
 from workers.child.entry import Leaving, Start
 from workers.child.worker_loop import serve
 supervisor, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -255,8 +320,9 @@ def die(beats):
         supervisor.close()
         os.close(its_end)
 row = Waiting(Scoreboard.allocate(2), 1, die)
+KernelCache.claimed = lambda cache: contextlib.nullcontext(False)
 start = Start(os.getppid(), -1, -1, channel.fileno(), lifeline, -1, ())
-serve(start, channel, Leaving(), lambda: make_ready(NAME, add_up, row, lifeline))
+serve(start, channel, Leaving(), lambda: make_ready(NAME, add_up, (), row, lifeline))
 """
 
 
@@ -283,9 +349,3 @@ def test_an_empty_folder_is_not_kept(root: Path) -> None:
     add_up()  # compiled before the cache was asked, so numba writes nothing
     assert "before" in KernelCache.of(NAME).fill(add_up)
     assert not KernelCache.of(NAME).is_whole()
-
-
-def test_a_new_incarnation_has_compiled_nothing_yet(board: Scoreboard) -> None:
-    board.words[0, Word.COMPILED] = 1
-    board.renew(0, 2)
-    assert board.words[0, Word.COMPILED] == 0

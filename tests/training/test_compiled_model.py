@@ -24,7 +24,6 @@ from hogwild.parameters.shared_model import WorkerModel
 from hogwild.parameters.worker_model import check_same_memory
 from hogwild.planning.device_placement import planned
 from hogwild.scheduling.work_queue import Kind, WorkItem
-from hogwild.shared_memory.scoreboard import Control, Row, Scoreboard, Word
 from hogwild.storage.artifact_cache import new_scratch
 from hogwild.storage.files import TEMPORARY
 from hogwild.storage.published_folder import MANIFEST
@@ -34,7 +33,6 @@ from tests.helpers.one_trainer import Place, examples, go_on
 from tests.helpers.plain_loop import differing_parameters, ulps
 from tests.helpers.processes import wait_for
 from tests.shared_model import build, one_thread  # noqa: F401 (one_thread is a fixture for every test here)
-from workers.child.compile_once import MODEL, make_all_ready
 
 SAMPLES, FEATURES, HIDDEN, CLASSES = 107, 13, 17, 5
 # Compiled code adds up in another order: an update is rounded differently in the last places. Measured on AVX-512, 28
@@ -463,27 +461,6 @@ def test_of_a_compiler_that_fails_nothing_is_kept(cache: ModelCache, monkeypatch
 def test_the_folder_is_for_a_number_of_threads(cache: ModelCache) -> None:
     torch.set_num_threads(2)
     assert ModelCache.of("key").folder != cache.folder
-
-
-def test_a_worker_with_kernels_ready_still_waits_for_the_model(cache: ModelCache) -> None:
-    """The compiler's word counts: kernels first, the model after them."""
-    board = Scoreboard.allocate(2)
-    board.words[0, Word.COMPILED] = 1
-    read, write = os.pipe()
-    beats: list[int] = []
-
-    class Watching(Row):
-        def beat(self) -> None:
-            super().beat()
-            beats.append(1)
-            if len(beats) == 2:
-                board.control[Control.COMPILER] = 1  # the first one has died
-
-    words = make_all_ready("the model", cache, write_into_it, Watching(board, 1), read, MODEL)
-    assert len(beats) == 2 and "compiled in" in words
-    assert board.words[1, Word.COMPILED] == MODEL
-    os.close(read)
-    os.close(write)
 
 
 def test_the_key_is_of_what_decides_the_code_and_not_of_the_numbers() -> None:

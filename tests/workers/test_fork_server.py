@@ -99,7 +99,7 @@ def test_a_fork_has_the_surroundings_of_a_fresh_interpreter_field_by_field(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server is there before they change: a fork takes them over from the supervisor at that moment."""
-    SERVER.start({}, has_kernels=False)
+    SERVER.start({}, kernels="")
     with group() as made:
         waiting(made)
     monkeypatch.chdir(tmp_path)
@@ -215,7 +215,7 @@ def ignore() -> None:
 def test_a_server_that_was_killed_or_stopped_is_made_up_for_by_a_fresh_interpreter(
     number: int,
 ) -> None:
-    SERVER.start({}, has_kernels=False)
+    SERVER.start({}, kernels="")
     with group() as made:
         first = waiting(made)
         server = SERVER.pid
@@ -281,7 +281,7 @@ def test_one_that_ends_or_hangs_in_the_middle_of_a_fork_leaves_no_child_that_nob
     in_a_command(
         """
         before = set(host.children(os.getpid()))
-        own.fork(has_kernels=False)
+        own.fork(kernels="")
         with group() as made:
             handle = waiting(made)
             assert not isinstance(handle.process, Forked) and own.why.startswith("the fork server"), own.why
@@ -295,7 +295,7 @@ def test_one_that_ends_or_hangs_in_the_middle_of_a_fork_leaves_no_child_that_nob
 def test_an_exception_of_a_signals_handler_leaves_no_child_and_no_answer_for_the_next_one(error: str) -> None:
     in_a_command(
         f"""
-        own.fork(has_kernels=False)
+        own.fork(kernels="")
         own._await_ready()
         receive = own._receive
         def interrupted(*arguments, **named):
@@ -322,7 +322,7 @@ def test_a_server_with_a_second_thread_forks_nothing() -> None:
     in_a_command(
         """
         host.thread_count = iter([1, *[2] * 9]).__next__  # after it was forked itself
-        own.fork(has_kernels=False)
+        own.fork(kernels="")
         with group() as made:
             assert not isinstance(waiting(made).process, Forked)
             assert own.why == "the fork server has 2 threads"
@@ -338,7 +338,7 @@ def test_a_machine_that_refuses_a_process_says_so() -> None:
             os.write(write, (-11).to_bytes(8, "little", signed=True))  # EAGAIN
             os._exit(0)
         between, fork_server._between = fork_server._between, refuse
-        own.fork(has_kernels=False)
+        own.fork(kernels="")
         with group() as made, pytest.raises(BlockingIOError):
             made._spawn_process(Role.READER, 0, 1)
         assert own.pid is not None, "it may serve the next one"
@@ -349,7 +349,7 @@ def test_a_machine_that_refuses_a_process_says_so() -> None:
         def refuse():
             raise BlockingIOError
         os.fork = refuse
-        own.fork(has_kernels=False)
+        own.fork(kernels="")
         with group() as made:
             assert not isinstance(waiting(made).process, Forked)
         assert own.why == "there is no fork server"
@@ -363,7 +363,7 @@ def test_a_child_that_cannot_take_over_the_surroundings_says_why() -> None:
         def take_over(found):
             raise ValueError("not allowed to raise maximum limit")
         host.take_over = take_over
-        own.fork(has_kernels=False)
+        own.fork(kernels="")
         with group() as made:
             handle = started(made)
             wait_for("its end", lambda: state_of(handle.pid) in ("Z", None))

@@ -112,7 +112,7 @@ def _numerics(
         if (rows := update.compiled) is not None:  # sparse gradients, applied by compiled rules
             from workers.child.compile_once import make_ready  # numba takes half a second
 
-            print(make_ready(rows.name, rows.warm_up, row, lifeline), flush=True)
+            print(make_ready(rows.name, rows.warm_up, (), row, lifeline), flush=True)
         host_feed = _feed("train", data.train, regions, model, seed, copies=data.copies_slots)
         feed = place.feed(model, host_feed, data.transform, seed)
         if compute.compile == "inductor":
@@ -137,14 +137,16 @@ def add_ranking(
     panel, data = worker_spec.compute.panel, worker_spec.data
     if evaluator is None or panel is None or not panel.ranked:
         return
+    from hogwild.kernels import signatures
     from hogwild.metrics.ranking import NAME, Ranking  # numba takes half a second
-    from workers.child.compile_once import RANKING, make_ready
+    from workers.child.compile_once import make_ready
 
     sides: Any = ((data.train, regions["data-train"]), (data.val, regions["data-val"]))
     train, val = (split.data.attach(region).arrays() for split, region in sides)
     marks = regions["data-covered"].array("u1", data.covered) if panel.coverages else np.zeros(data.covered, np.uint8)
     evaluator.ranking = Ranking.of(panel.ranked, model.model, train, val, marks)
-    print(make_ready(NAME, evaluator.ranking.warm_up, row, lifeline, RANKING), flush=True)
+    kernels = [signatures.ranking()]
+    print(make_ready(NAME, evaluator.ranking.warm_up, kernels, row, lifeline), flush=True)
 
 
 def make_evaluator(

@@ -1,72 +1,54 @@
-"""Compile the kernels or the model of a job once: the worker named in the control row compiles, the others wait for it.
+"""Make the kernels or the model of a job callable in a worker: compiled by one process, for all.
 
-    cached and complete?   ──► load
-    else, I am the compiler ──► compile, cache ──► my word COMPILED: the number of things I have ready
-          I am not          ──► wait, beating, for its word; if it dies, the supervisor names another, perhaps me
+    there already     ──► loaded by the fork server: nothing to do
+    cached, complete? ──► load
+    else              ──► claim it (`artifact_cache.py`), compile, cache; while another process has the claim, beat
 
-Nobody waits on a lock or a file: a worker that dies while compiling leaves a folder under a temporary name, which
-nobody reads."""
+Nobody waits on a lock: a claim is asked for again and again, and ends with its process. One that dies while compiling
+leaves a folder under a temporary name, which nobody reads."""
 
-import select
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
-from hogwild.shared_memory.scoreboard import Control, Phase, Row, Word
+from hogwild import host
+from hogwild.shared_memory.scoreboard import Phase, Row
+from hogwild.storage.artifact_cache import CompiledCache, made_ready
 from workers.messages import ParentGone
 
-LOOK_MS = 20  # between two checks of the compiler's word
-KERNELS, MODEL, RANKING = 1, 2, 3  # in this order, if a job has several
+if TYPE_CHECKING:
+    from hogwild.kernels.signatures import Kernels
+
+Parts = Sequence[tuple[CompiledCache, Callable[[], object]]]  # caches, each with what calls its content
+LOOK_MS = 20  # between two looks at the cache
 
 
-class CompiledCache(Protocol):
-    """A folder of `hogwild/storage/artifact_cache.py` that can be loaded or filled. Both methods return a log message,
-    or none."""
-
-    def is_whole(self) -> bool: ...
-    def load(self, run: Callable[[], object]) -> str | None: ...
-    def fill(self, run: Callable[[], object]) -> str: ...
-
-
-def make_ready(name: str, run: Callable[[], object], row: Row, lifeline: int | None, stage: int = KERNELS) -> str:
-    """Make every kernel of `name`, an update or a metric, callable: `run` calls each once, on empty data. Return a log
-    message: loaded or compiled, and the time. `lifeline`: None in the supervisor itself (`procs: 0`). Raises
-    ParentGone."""
-    from hogwild.kernels.compiling import KernelCache as Kernels  # numba takes half a second
-
-    return make_all_ready(f"kernels of {name}", Kernels.of(name), run, row, lifeline, stage)
-
-
-def make_all_ready(
-    what: str, cache: CompiledCache, run: Callable[[], object], row: Row, lifeline: int | None, stage: int
+def make_ready(
+    name: str, run: Callable[[], object], kernels: "Sequence[Kernels]", row: Row, lifeline: int | None
 ) -> str:
-    """As `make_ready`, for any cache. `stage`: the number of this thing among those a worker makes ready, from 1."""
-    began_s = time.monotonic()
-    row.enter(Phase.COMPILING)
-    how = _made_ready(cache, run, row, lifeline, stage)
-    row.enter(Phase.BOOTING)
-    return f"{what}: {how} in {time.monotonic() - began_s:.1f} s"
+    """Make every kernel of `name`, an update or a metric, callable: those of ours, or without any all that `run` calls,
+    on empty data. Return a log message: there already, loaded or compiled, and the time. `lifeline`: None in the
+    supervisor itself (`procs: 0`). Raises ParentGone."""
+    from hogwild.kernels.compiling import compile_all, is_ready  # numba takes half a second
+    from hogwild.kernels.kernel_cache import KernelCache
+
+    parts: Parts = [(KernelCache.of(one), partial(compile_all, one)) for one in kernels if not is_ready(one)]
+    if not kernels:
+        parts = [(KernelCache.of(name), run)]
+    return make_all_ready(f"kernels of {name}", parts, row, lifeline)
 
 
-def _made_ready(cache: CompiledCache, run: Callable[[], object], row: Row, lifeline: int | None, stage: int) -> str:
-    board = row.board
-    while True:
-        compiler = int(board.control[Control.COMPILER])
-        is_compiled = board.words[compiler, Word.COMPILED] >= stage  # read this before checking the cache, not after it
-        if cache.is_whole():
-            how = cache.load(run) or "loaded"
-            row.words[Word.COMPILED] = stage
-            return how
-        if lifeline is None or compiler == row.worker or is_compiled:
-            problem = cache.fill(run)
-            row.words[Word.COMPILED] = stage
-            return f"compiled{f' ({problem})' if problem else ''}"
-        _wait(lifeline)
+def make_all_ready(what: str, parts: Parts, row: Row, lifeline: int | None) -> str:
+    """As `make_ready`, for any caches."""
+
+    def pause() -> None:
+        if host.wait_readable([] if lifeline is None else [lifeline], LOOK_MS):
+            raise ParentGone
         row.beat()
 
-
-def _wait(lifeline: int) -> None:
-    poll = select.poll()
-    poll.register(lifeline, select.POLLIN)
-    if poll.poll(LOOK_MS):
-        raise ParentGone
+    began_s = time.monotonic()
+    row.enter(Phase.COMPILING)
+    how = dict.fromkeys(made_ready(cache, run, pause) for cache, run in parts) or ("there already",)
+    row.enter(Phase.BOOTING)
+    return f"{what}: {' and '.join(how)} in {time.monotonic() - began_s:.1f} s"

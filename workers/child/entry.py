@@ -9,6 +9,7 @@ all shared memory - log files.
 import atexit
 import contextlib
 import gc
+import json
 import os
 import socket
 import sys
@@ -46,12 +47,17 @@ def main(start: Start) -> None:
     os._exit(status)
 
 
-def load_numba() -> None:
-    """Import numba and what it loads with the first kernel; nothing, if it is missing or broken."""
-    with contextlib.suppress(Exception), without_collecting():  # whoever needs it will say so
-        from hogwild.kernels.compiling import load_registries
+def load_kernels(kernels: str) -> None:
+    """Import numba, which takes half a second, and load those of a job's kernels that are cached; nothing for "", or
+    if something is missing or broken. Compiles nothing."""
+    if kernels:
+        with contextlib.suppress(Exception), without_collecting():  # whoever needs them will say so
+            from hogwild.kernels import compiling, kernel_cache
+            from hogwild.kernels.signatures import Kernels
 
-        load_registries()
+            compiling.load_registries()
+            for plain in json.loads(kernels):
+                kernel_cache.load(Kernels.of(plain))
 
 
 @contextlib.contextmanager

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from hogwild.errors import ModelError
-from hogwild.kernels.fused import STAMP_BITS, Chunk, Fusable, FusedUpdate, GridPlace, Streaming, Sweeping
+from hogwild.kernels import signatures
+from hogwild.kernels.fused import STAMP_BITS, Chunk, Declared, Fusable, FusedUpdate, GridPlace, Streaming, Sweeping
 from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
@@ -246,7 +247,11 @@ def make_fused(
         fused.refresh()
         fused.flush()
 
-    return fused, make_ready(update.name, run, row, lifeline)
+    kernels = [update.kernels] if isinstance(update, Declared) else []
+    kernels += [signatures.hot_rows()] if kernels and fused.hot else []
+    sentence = make_ready(update.name, run, kernels, row, lifeline)
+    fused.refresh()
+    return fused, sentence
 
 
 def _of_stream(update: FusedUpdate, model: "WorkerModel", data: "DataSide", region: Region) -> Fused:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from hogwild.feeds.transform import transformed
 from hogwild.shared_memory.scoreboard import Row
 from hogwild.training.compiled_model import ModelCache, refusing
-from workers.child.compile_once import MODEL, make_all_ready
+from workers.child.compile_once import make_all_ready
 
 if TYPE_CHECKING:
     from hogwild.feeds.batch import Feed
@@ -53,7 +53,7 @@ def make_model_ready(
 
     cache = ModelCache.of(worker_spec.compute.compile_key, worker_spec.compute.compile_scratch)
     undisturbed = torch.random.fork_rng(devices=[])(refusing(run))  # restores the random state after each call
-    return make_all_ready("the compiled model", cache, undisturbed, row, lifeline, MODEL)
+    return make_all_ready("the compiled model", [(cache, undisturbed)], row, lifeline)
 
 
 def _batches(data: "DataSide", model: "WorkerModel", feed: "Feed") -> Iterator[tuple[tuple[Any, ...], Tensor]]:

@@ -165,7 +165,7 @@ def predicted_parts(
         if is_forked:
             if SERVER.pid is None:  # one of `hogwild.train` stays
                 stack.callback(SERVER.close)
-            SERVER.start(planned.environment, has_kernels=False)
+            SERVER.start(planned.environment, kernels="")
         group = stack.enter_context(ProcessGroup(supervise))
         group.tell(_Messages(say))
         group.start(planned, is_forked=is_forked)

@@ -46,6 +46,7 @@ from hogwild import host
 from hogwild.monitoring.job_view import ServerGlance
 from hogwild.planning.cpu_plan import VARIABLES
 from hogwild.version import PACKAGE_ROOT
+from workers.child.entry import load_kernels
 from workers.child.standard_streams import redirect_to_memory
 from workers.messages import Start
 
@@ -93,6 +94,7 @@ class ForkServer:
 
     def __init__(self) -> None:
         self.why = ""  # the last process was a fresh interpreter
+        self._kernels = ""  # of the present job, as JSON (`entry.load_kernels`)
         self._channel: socket.socket | None = None
         self._pidfd = -1
         self._forget()
@@ -122,12 +124,13 @@ class ForkServer:
 
     # ---- its start and its end
 
-    def fork(self, *, has_kernels: bool) -> None:
+    def fork(self, *, kernels: str) -> None:
         """Fork it from this process, a command that has imported torch and nothing else; start a fresh interpreter, if
         something has started a thread meanwhile. A machine that refuses a process gets no error here: the job's own
         processes will."""
+        self._kernels = kernels
         if host.thread_count() != 1:
-            self.start({}, has_kernels=has_kernels)
+            self.start({}, kernels=kernels)
             return
         self.close()
         parent = os.getpid()
@@ -136,13 +139,14 @@ class ForkServer:
             with theirs, contextlib.ExitStack() as stack:
                 stack.callback(ours.close)
                 if (pid := os.fork()) == 0:
-                    _serve(_detached(theirs.detach()), parent, has_kernels=has_kernels)
+                    _serve(_detached(theirs.detach()), parent, kernels=kernels)
                 self._own(pid, ours)
                 stack.pop_all()
 
-    def start(self, environment: Mapping[str, str], *, has_kernels: bool) -> None:
+    def start(self, environment: Mapping[str, str], *, kernels: str) -> None:
         """Start it as a fresh interpreter with these variables besides, and do not wait for it; nothing, if there is
         one that fits. A machine that refuses a process gets no error here."""
+        self._kernels = kernels
         here = host.FixedSurroundings.here(VARIABLES)
         if self._channel is not None and self._surroundings == here and not host.wait_readable([self._pidfd], 0):
             return
@@ -157,8 +161,7 @@ class ForkServer:
                 process = subprocess.Popen(
                     [
                         *(program, *subprocess._args_from_interpreter_flags(), "-P", "-c"),  # type: ignore[attr-defined]
-                        *(CODE.format(root=PACKAGE_ROOT), str(theirs.fileno()), str(os.getpid())),
-                        str(int(has_kernels)),
+                        *(CODE.format(root=PACKAGE_ROOT), str(theirs.fileno()), str(os.getpid()), kernels),
                     ],
                     pass_fds=[theirs.fileno()],
                     env={**os.environ, **environment} | ONE_BLAS_THREAD,
@@ -200,7 +203,7 @@ class ForkServer:
             raise CannotServe("what a process cannot change (FixedSurroundings) is not what the fork server began with")
         self._await_ready()
         with contextlib.ExitStack() as stack:
-            descriptors = _request(start, stack)
+            descriptors = _request(start, self._kernels, stack)
             if not stack.enter_context(host.adopting()):
                 raise CannotServe("the kernel lets this process adopt no orphans")
             try:
@@ -279,7 +282,7 @@ def _pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def _request(start: Start, stack: contextlib.ExitStack) -> list[int]:
+def _request(start: Start, kernels: str, stack: contextlib.ExitStack) -> list[int]:
     """Return the descriptors of a request: its words, the current folder, those of `start`, and that of
     multiprocessing's resource tracker, if there is one. `stack` closes what is opened for it."""
     folder = os.open(".", os.O_PATH)  # also one that was removed while we are in it
@@ -293,6 +296,7 @@ def _request(start: Start, stack: contextlib.ExitStack) -> list[int]:
         "surroundings": host.own_surroundings(),
         "multiprocessing": _multiprocessing_here(),
         "has_tracker": tracker is not None,
+        "kernels": kernels,
     }
     words = os.memfd_create("hogwild-request")
     stack.callback(os.close, words)
@@ -322,14 +326,14 @@ def _multiprocessing_here() -> dict[str, Any]:
 # ---- the server's side ----------------------------------------------------------------------------------------------
 
 
-def main(channel: str, parent: str, has_kernels: str) -> NoReturn:
+def main(channel: str, parent: str, kernels: str) -> NoReturn:
     """Import what workers import, then serve. The entry of a fresh interpreter."""
     host.die_with_parent(int(parent))
     number = _detached(int(channel))
     with contextlib.suppress(Exception):  # a broken installation: the workers, fresh interpreters then, say so
         import workers.child.dispatch  # noqa: F401
 
-        _serve(number, int(parent), has_kernels=has_kernels == "1")
+        _serve(number, int(parent), kernels=kernels)
     os._exit(1)
 
 
@@ -342,15 +346,13 @@ def _detached(channel: int) -> int:
     return number
 
 
-def _serve(number: int, parent: int, *, has_kernels: bool) -> NoReturn:
+def _serve(number: int, parent: int, *, kernels: str) -> NoReturn:
     """Fork for every request until the supervisor has closed its end. Never returns: below it, in a fork of a command,
     is the command's own stack."""
     try:
         host.die_with_parent(parent)
-        if has_kernels:
-            from workers.child.entry import load_numba
-
-            load_numba()
+        os.environ.update(ONE_BLAS_THREAD)  # numba loads scipy's; a child takes over the supervisor's environment
+        load_kernels(kernels)
         channel = socket.socket(fileno=number)
         gc.collect()
         gc.freeze()  # a later collection would copy every page that the children share
@@ -372,6 +374,8 @@ def _forked(parent: int, descriptors: Sequence[int], flags: int) -> dict[str, An
     """Fork a child of `parent`; return its number, or why there is none."""
     if flags & socket.MSG_CTRUNC:
         return {"errno": errno.EMFILE}
+    if "numba" in sys.modules:  # kernels that were not compiled yet when the server began, or those of another job
+        load_kernels(_asked(descriptors)["kernels"])
     if host.thread_count() != 1:
         return {"refused": f"the fork server has {host.thread_count()} threads"}
     try:
@@ -396,6 +400,11 @@ def _forked(parent: int, descriptors: Sequence[int], flags: int) -> dict[str, An
     return {"started": number} if number > 0 else {"errno": -number}
 
 
+def _asked(descriptors: Sequence[int]) -> dict[str, Any]:
+    words: dict[str, Any] = json.loads(os.pread(descriptors[0], os.fstat(descriptors[0]).st_size, 0))
+    return words
+
+
 def _between(parent: int, descriptors: Sequence[int], write: int) -> NoReturn:
     number = -1
     try:
@@ -412,8 +421,7 @@ def _between(parent: int, descriptors: Sequence[int], write: int) -> NoReturn:
 def _become(parent: int, descriptors: Sequence[int]) -> NoReturn:
     """Take over the supervisor's surroundings, and be a process of the job."""
     try:
-        words, folder, *given = descriptors
-        request = json.loads(os.pread(words, os.fstat(words).st_size, 0))
+        request, (folder, *given) = _asked(descriptors), descriptors[1:]
         start = Start(**request["start"] | dict(zip(DESCRIPTORS, given, strict=False)))
         start = replace(start, environment=tuple((name, value) for name, value in start.environment))
         redirect_to_memory(os.dup(start.words))  # the supervisor shows what is said there

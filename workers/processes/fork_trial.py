@@ -27,7 +27,7 @@ def main() -> None:
     try:
         if not may_fork("cpu"):
             raise CannotServe(f"OpenMP binds threads to cores ({', '.join(host.binding_variables(os.environ))})")
-        SERVER.start({}, has_kernels=False)
+        SERVER.start({}, kernels="")
         found = _measured()
     except (OSError, CannotServe) as error:
         why = str(error)

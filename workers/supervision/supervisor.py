@@ -17,7 +17,7 @@ from hogwild import host
 from hogwild.host.background_thread import Background, responsive
 from hogwild.scheduling.leases import HAND_S
 from hogwild.shared_memory.region import Region
-from hogwild.shared_memory.scoreboard import Command, Control, Word
+from hogwild.shared_memory.scoreboard import Command, Word
 from workers.child.recipes import StreamRecipe
 from workers.loading.loaders import Loaders
 from workers.messages import Setup
@@ -25,7 +25,7 @@ from workers.processes.fork_server import SERVER
 from workers.processes.group import ProcessGroup
 from workers.processes.predictor import Predictors
 from workers.processes.roles import Role, limits_of
-from workers.processes.roster import Moment, Roster, State
+from workers.processes.roster import Moment, Roster
 from workers.processes.team import Team
 from workers.session.outcome import Outcome
 from workers.session.progress import ProgressRecords
@@ -133,7 +133,6 @@ class Supervisor:
         if self._rounds is not None:
             self._rounds.advance(now)
         self._outcome = self._pauses.advance(now) if self._outcome is None else self._outcome
-        self._name_compiler()
         self._measure_pace(now)
         self._lease_out()
         session.restarts = self._workers.roster.restarts
@@ -185,12 +184,6 @@ class Supervisor:
             for error in self._group.resize(self._workers, procs):
                 self._outcome = Outcome("failed", error.code, error=error)
         return ""
-
-    def _name_compiler(self) -> None:
-        """Name the lowest worker that is there: it compiles for all."""
-        gone = (State.RETIRED, State.VACANT)
-        there = (worker for worker, slot in enumerate(self._workers.roster.slots) if slot.state not in gone)
-        self._session.board.control[Control.COMPILER] = next(there, 0)
 
     @property
     def _are_stocked(self) -> bool:

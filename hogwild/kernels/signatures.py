@@ -1,0 +1,139 @@
+"""Argument types of our own kernels. A kernel is compiled for types, not for sizes, so a job file says which ones a job
+needs long before there is a model (`hogwild/job/foreseen_kernels.py`). No numba and no torch here.
+
+    "int64"       a number                       "float32:2"  an array of two dimensions, C-contiguous
+    "int64:1A"    of any strides                 "uint8:1R"   read-only
+    "S32:1"       a width, see `simd.of_width`   (…, …)       a tuple
+
+Models name the kernels of their updates by the same functions (`FusedUpdate.kernels`)."""
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+RULES = {"SGD": (0,), "Adagrad": (0, 0), "FTRL": (0, 0, 0)}  # `rule` of kernels/steps.py, which needs numba
+WIDEST = 128  # numbers of a row that is compiled for its width: with 200 a loop is faster
+Types = tuple[Any, ...]  # texts as above, or tuples of them
+
+_ROWS, _SEED = "int64:1", "uint64"
+_NUMBERS = ("float32",) * 3
+_CSR = (_ROWS, "uint64:1", "uint32:1", *("float32:1",) * 3, "int64")  # indptr, indices, values, targets, weights; loss
+_USERS_AND_ITEMS = ("int32:1", "int32:1", "float32:1")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Kernels of one module of `hogwild.kernels` that are compiled and kept together: the types of each one's
+    arguments."""
+
+    module: str
+    types: tuple[tuple[str, Types], ...]
+
+    @property
+    def name(self) -> str:
+        """Return the text that is hashed for the cache: equal for what is compiled to equal code."""
+        return f"{self.module}: {self.types}"
+
+    def plain(self) -> tuple[str, list[Any]]:
+        """Return it as JSON can hold it."""
+        return self.module, [list(one) for one in self.types]
+
+    @classmethod
+    def of(cls, plain: Any) -> "Kernels":
+        """Return what `plain` describes; lists are tuples."""
+        module, types = plain
+        return cls(module, _tuples(types))
+
+
+def has_numba() -> bool:
+    """Return whether kernels can be compiled, without importing what compiles them, which takes half a second."""
+    return all(importlib.util.find_spec(name) is not None for name in ("numba", "llvmlite"))
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+def _rule(name: str) -> Types:
+    return ("int64",) * len(RULES[name])
+
+
+def linear(rule: str) -> Kernels:
+    arguments = (*_CSR, *("float32:1",) * 8, "float32:2", _rule(rule), _NUMBERS, _NUMBERS)
+    return Kernels("linear", (("train", arguments),))
+
+
+def softmax(rule: str) -> Kernels:
+    data = (*_CSR[:4], "int64:1", "float32:1")
+    views = (*("float32:2",) * 2, "uint32:1", *("float32:2",) * 2, *("float32:1",) * 2, "float32:2")
+    return Kernels("linear", (("softmax", (*data, *views, _rule(rule), *_NUMBERS, *_NUMBERS)),))
+
+
+def factorization_machine(rule: str) -> Kernels:
+    views = (*("float32:2",) * 6, *("float32:1",) * 3)
+    hot = (*("float32:2",) * 2, "uint32:1", *("float32:2",) * 2, "float32:1")
+    arguments = (*_CSR, *views, *hot, _rule(rule), *(_NUMBERS,) * 3)
+    return Kernels("factorization_machine", (("factorization_machine", arguments),))
+
+
+def field_factorization_machine(rule: str) -> Kernels:
+    arguments = (*_CSR, "int64", *("float32:2",) * 6, *("float32:1",) * 3, _rule(rule), *(_NUMBERS,) * 3)
+    return Kernels("field_factorization_machine", (("field_factorization_machine", arguments),))
+
+
+def ratings(rule: str, factors: int) -> Kernels:
+    meeting = ("int64:1", "int64:1A", "int64:1", "int64", "int64", "bool")
+    samples = (_ROWS, "int64:1", "float32:1", *meeting, f"S{factors}:1" if factors <= WIDEST else "none")
+    tables = ("float32:2", "float32:2", "float32:1", "float32:1")
+    sums: Mapping[str, Types] = {"SGD": (), "Adagrad": tables, "RowWiseAdagrad": ("float32:1",) * 4}
+    constants = ("float32", *("float32:1",) * (2 if rule == "SGD" else 3))
+    name = {"SGD": "sgd", "Adagrad": "adagrad", "RowWiseAdagrad": "row_adagrad"}[rule]
+    arguments = (*samples, *_USERS_AND_ITEMS, *tables, *sums[rule], *constants)
+    return Kernels("matrix_factorization", ((name, arguments),))
+
+
+def pairs(rule: str, *, has_features: bool) -> Kernels:
+    had, choice = ("int64:1", "int32:1", "int32:1"), ("int64", "float32")
+    members = ("int64:1", "int64:1", "float32:1") * 2 if has_features else ()
+    tables = ("float32:2", "float32:2", "float32:1") * (2 if has_features else 1)
+    samples = (_ROWS, *_USERS_AND_ITEMS, *had, _SEED, *choice)
+    arguments = (*samples, *members, *tables, *tables, *("float32:1",) * 3, _rule(rule))
+    return Kernels("hybrid" if has_features else "bpr", (("train", arguments),))
+
+
+def words() -> Kernels:
+    text = ("int32:1", "int64:1", "float32:1", "float32:1", "int32:1")
+    model = (*("float32:2",) * 3, "int64:1", "int32:1", "int64", "int64", "bool", "bool")
+    scratch = ("int32:1", "int32:1", *("float32:2",) * 7)
+    return Kernels("skipgram", (("sgd", (_ROWS, *text, *model, _SEED, *("float32",) * 3, *scratch)),))
+
+
+def graph() -> Kernels:
+    tables = ("float32:2",) * 2
+    scratch = (("int64:1",) * 7, ("float32:2",) * 8, ("float32:1",) * 5)
+    arguments = ("int32:2", _ROWS, _SEED, "int64:1", "float32:1", tables, tables, ("int64:1",) * 2, scratch)
+    return Kernels("knowledge_graph", (("train", arguments),))
+
+
+def hot_rows() -> Kernels:
+    copy = ("float32:2", "int32:1", "int32:1", "float32:2", "float32:2")
+    return Kernels("hot_rows", (("_read", copy), ("_flush", copy), ("_flush_whole", ("float32:1",) * 3)))
+
+
+def ranking() -> Kernels:
+    scratch = (*("float32:2",) * 6, "int32:2", "float32:1", "int64:2")
+    known = ("int64:1", "int32:1", "int64:1", "int32:1")
+    tables = ("float32:2", "float32:2", "float32:1")
+    rank = ("int64:1", *tables, *known, "bool", scratch, "int32:2", "uint8:2", "float64:1")
+    return Kernels("ranking", (("keep_new", (*known, "bool:1")), ("rank", rank)))
+
+
+def libsvm() -> tuple[Kernels, Kernels]:
+    found = ("int64:1", "int32:1", "float32:1", "float32:1")
+    parse = ("uint8:1R", "int64", "int64", "bool", *found, "int64:1")
+    kept = ("int64:1", "int32:1", "float32:1", "float32:1", "uint8:1", "int64", "int64")
+    return (
+        Kernels("libsvm", (("parse", parse),)),
+        Kernels("libsvm", (("by_frequency", (*found, "int64", "int64:1", "bool", *kept)),)),
+    )
