@@ -65,7 +65,7 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
         )
     state = load(checkpoint)
     updates = update_of(checkpoint.name)
-    here = {"procs": 0, "procs_max": None, "device_per_worker": None}  # of this process, on any machine
+    here = {"procs": 0, "procs_max": None, "threads": 1, "device_per_worker": None}  # of this process, on any machine
     plan = planned(job.model_copy(update={"train": job.train.model_copy(update=here)}))
     parts = build(plan, data_dir, run=checkpoint.parent.parent)
     require_same(state, checkpoint.parent.parent, parts.names, {"names": parts.identity["names"]})

@@ -54,10 +54,10 @@ def placed(plan: JobPlan, found: Devices) -> JobPlan:
         return replace(plan, reason=f"{plan.reason}; the GPU is not used: {obstacle}") if obstacle else plan
     devices = _devices(train, found, plan.rows)
     placement, why = train.placement if train.placement == SHARED else REPLICA, ""
-    if placement == SHARED:
+    if placement == SHARED and plan.procs == 0:
+        placement, why = REPLICA, " (one process has nothing to share)"
+    elif placement == SHARED:
         _check_sharing(devices, found.allocator or {})
-        if plan.procs == 0:
-            placement, why = REPLICA, " (one process has nothing to share)"
     reason = f"{plan.reason}; {placement} on {', '.join(devices)}{why}"
     return replace(plan, devices=devices, placement=placement, reason=reason)
 

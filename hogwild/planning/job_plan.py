@@ -118,7 +118,7 @@ class JobPlan(Plan):
         return {
             **machine,
             **{name: getattr(self, name) for name in ("devices", "placement", "nodes", "is_resumed", "seed")},
-            **self.decisions(),
+            **{name: value for name, value in self.decisions().items() if name != "plan"},  # it is the reason
             "grid": None if self.grid is None else list(self.grid),
             "ring": ring,
             "memory": dict(self.memory),
