@@ -206,7 +206,7 @@ def through_ring(count: int) -> Cost:
         "ring": ring.region,
     }
     sizes = tuple((name, region.nbytes) for name, region in regions.items())
-    task = LoadTask(0, len(recipe), regions=sizes, sys_path=(*sys.path,), torch_settings=current())
+    task = LoadTask(0, regions=sizes, sys_path=(*sys.path,), torch_settings=current())
     begin = partial(_load, start, theirs, task, [region.descriptor for region in regions.values()])
     loader = multiprocessing.get_context("fork").Process(target=_alone, args=(begin,))
     loader.start()

@@ -90,7 +90,6 @@ class Setup(Task):
     threads: int
     flush_denormal: bool
     structure_nbytes: int
-    spec_nbytes: int
     cores: tuple[int, ...] = ()  # its own logical CPUs; empty: all that the supervisor may use
 
 
@@ -106,7 +105,6 @@ class LoadTask(Task):
     its number. Records (0, number) ask it for slots or ranges; (0, `LOOK`) ends it. A reader has no `log`."""
 
     loader: int
-    recipe_nbytes: int
 
 
 @dataclass(frozen=True, slots=True)

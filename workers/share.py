@@ -61,7 +61,6 @@ class Shared:
                 threads=plan.threads,
                 flush_denormal=plan.job.train.flush_denormal,
                 structure_nbytes=len(structure),
-                spec_nbytes=len(content),
                 cores=plan.cores[worker] if plan.cores else (),
             )
             return setup, regions

@@ -128,9 +128,9 @@ class Region:
         view: np.ndarray = whole.view(dtype).reshape(tuple(shape))
         return view
 
-    def read_bytes(self, nbytes: int) -> bytes:
-        """Return a copy of the first `nbytes`."""
-        return self.array("u1", (nbytes,)).tobytes()
+    def read_bytes(self) -> bytes:
+        """Return a copy of the content, with zeros at its end: a pickle knows where it ends."""
+        return self.array("u1", (self.nbytes,)).tobytes()
 
     def close(self) -> None:
         """Close the descriptor. Views stay valid; no further process can attach."""

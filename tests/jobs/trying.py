@@ -57,6 +57,8 @@ def commit(crime: str) -> None:
     if crime == "exit":
         print("no licence for today", flush=True)
         os._exit(7)
+    if crime == "exit well":
+        os._exit(0)
     if crime == "raise":
         print("a shape, for instance")
         _ = {}["missing"]

@@ -33,6 +33,7 @@ def calls(folder: Path) -> list[str]:
     [
         ("segfault", "model/trial-crashed", ("ended its process: killed by SIGSEGV", f"trying.py:{LINE}")),
         ("exit", "model/trial-crashed", ("ended its process: exit status 7; it said: no licence for today;",)),
+        ("exit well", "model/trial-crashed", ("ended its process: exit status 0;",)),
         ("hang", "model/trial-stalled", (f"has not ended for {LIMIT_S} s", "trying.py:", "supervise.start_timeout_s")),
         ("raise", "model/forward-failed", ("KeyError: 'missing'", "trying.py:")),
     ],

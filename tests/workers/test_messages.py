@@ -104,7 +104,6 @@ def setup_of(regions: int) -> Setup:
         flush_denormal=True,
         regions=tuple((f"flat-{n}", 64 * (n + 1)) for n in range(regions)),
         structure_nbytes=10,
-        spec_nbytes=1 << 40,
         log="runs/ä/worker-3.log",
         stacks="stacks.txt",
         cores=(2, 3),

@@ -45,7 +45,7 @@ def build_trainer(start: Start, setup: Setup, descriptors: list[int]) -> Trainer
     board = Scoreboard(regions.pop("scoreboard"), setup.rows)
     row = Row(board, setup.worker)
     row.beat()
-    worker_spec: WorkerSpec = cloudpickle.loads(regions.pop("worker_spec").read_bytes(setup.spec_nbytes))
+    worker_spec: WorkerSpec = cloudpickle.loads(regions.pop("worker_spec").read_bytes())
     structure = regions.pop("structure").array("u1", (setup.structure_nbytes,)).data
     trainer = make_trainer(worker_spec, structure, regions, row, start.lifeline)
     # After the structure, which imports the user's modules: they may change settings or create thread pools.

@@ -54,7 +54,7 @@ class LoaderLoop:
         self._start, self._channel, self._leaving = start, channel, leaving
         beats = regions["beats"]
         self._words = beats.array("i8", (beats.nbytes // (8 * BEATS), BEATS))[task.loader]
-        content = regions["recipe"].read_bytes(task.recipe_nbytes)
+        content = regions["recipe"].read_bytes()
         recipe: Recipe = cloudpickle.loads(content)
         torch_settings.apply(task.torch_settings)  # again: importing the data set's module may have changed them
         self._hand: deque[int] = deque()

@@ -73,7 +73,6 @@ class Loaders(Team):
         self.filled = [0] * roster.count
         beats = Region.allocate("beats", max(1, roster.count) * BEATS * 8)
         self._words = beats.array("i8", (max(1, roster.count), BEATS))
-        self._recipe_nbytes = len(recipe)
         self._regions = {"beats": beats, "recipe": Region.of_bytes("recipe", recipe), **regions}
         self.is_loud = roster.role is Role.LOADER
 
@@ -84,7 +83,7 @@ class Loaders(Team):
 
     def prepare(self, number: int) -> tuple[LoadTask, Mapping[str, Region]]:
         self._words[number] = 0
-        return LoadTask(number, self._recipe_nbytes), self._regions
+        return LoadTask(number), self._regions
 
     def listen(self, handle: Handle) -> Iterator[HogwildError]:
         handle.listen()

@@ -256,7 +256,7 @@ class Loading:
                 self._show(readers.why_unread)
             elif (bad := ranges.first_bad) is not None:
                 rows.read_here(*ranges.rows(bad))  # raises the user's own exception, if a row is at fault
-                words = f"reading failed in a worker only: {readers.bad[bad].detail}"
+                words = f"reading failed in a worker only: {readers.work.bad[bad].detail}"
                 self._show(f"{rows.what}: {words}; the parent process reads the rest")
         rest, to, count = ranges.unread, sections.destination(rows.count), done + ranges.rows_read
         for start, stop in map(ranges.rows, rest):

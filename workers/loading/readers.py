@@ -29,7 +29,7 @@ class RangeWork:
 
     def __init__(self, what: str, ranges: RowRanges, attempts: float) -> None:
         self._what, self._ranges, self._attempts = what, ranges, attempts
-        self.bad: dict[int, Report] = {}
+        self.bad: dict[int, Report] = {}  # range -> why it cannot be read
 
     def request(self, loader: int) -> int | None:
         return self._ranges.lease(loader) if self._ranges.hand(loader) < IN_HAND else None
@@ -68,21 +68,16 @@ class Readers:
     def __init__(self, group: ProcessGroup, what: str, ranges: RowRanges) -> None:
         self._group, self._what, self._ranges = group, what, ranges
         self._limits = limits_of(Role.READER, group.supervise)
-        self._work = RangeWork(what, ranges, self._limits.max_item_attempts)
+        self.work = RangeWork(what, ranges, self._limits.max_item_attempts)
         self.count, self.deaths = group.readers, 0
         self._errors: list[HogwildError] = []
-
-    @property
-    def bad(self) -> dict[int, Report]:
-        """Range -> why it cannot be read."""
-        return self._work.bad
 
     def run(self, recipe: bytes, regions: Mapping[str, Region], tell: Callable[[int], object]) -> bool:
         """Read, by processes that open the pickled `recipe`, which writes into `regions`. Return True if all is read,
         or all before a bad row, False if no reader is left that can. `tell` gets the number of rows read in every turn.
         Raises DataError for a range that kills every reader."""
         roster = Roster(Role.READER, self._limits, self.count)
-        team = Loaders(self._group, roster, self._work, recipe, regions)
+        team = Loaders(self._group, roster, self.work, recipe, regions)
         self._group.teams.append(team)
         self._errors += self._group.step(time.monotonic(), [team])
         while not self._ranges.is_finished and not self._errors:
@@ -99,5 +94,4 @@ class Readers:
     @property
     def why_unread(self) -> str:
         """A sentence for the log after a `run` that returned False."""
-        why = str(self._errors[0]) if self._errors else "no reader process can be started"
-        return f"{self._what}: {why}; the parent process reads it"
+        return f"{self._what}: {self._errors[0]}; the parent process reads it"

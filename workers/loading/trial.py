@@ -36,7 +36,6 @@ from workers.processes.team import Team
 
 TURN_S = 1.0  # most that one turn adds to a silence: a parent that was itself stopped must not kill anybody
 OUTPUT_KEPT = 32 << 10  # characters
-NO_ANSWER = b"\0"
 STACKS = "Fatal Python error: "  # the first words of the stacks that a crash writes
 RESERVE = 64 << 20  # bytes of memory that a copy of the model must leave free
 
@@ -56,7 +55,7 @@ def try_in_worker(group: ProcessGroup, trial: Trial) -> Findings | None:
     if not group.readers or (content := _written(trial)) is None:
         return None
     say, start_s = group.diary.show_message, group.supervise.start_timeout_s
-    regions = {"trial": content, "answer": Region.of_bytes("answer", NO_ANSWER)}  # written, not mapped
+    regions = {"trial": content, "answer": Region.allocate("answer", 1)}  # written, not mapped
     end, output = _End(), ""
     for _ in range(group.supervise.max_item_attempts):
         team = _Trying(group, regions)
@@ -68,7 +67,8 @@ def try_in_worker(group: ProcessGroup, trial: Trial) -> Findings | None:
         said, output = handle.last_output(), handle.first_output()
         group.end(team)
         answer = regions["answer"].descriptor
-        if end.status == 0 and (written := os.pread(answer, os.fstat(answer).st_size, 0)) != NO_ANSWER:
+        written = os.pread(answer, os.fstat(answer).st_size, 0)
+        if end.status == 0 and any(written):  # else user code has ended the process
             found: Findings | None = pickle.loads(written)
             if found is not None and found.error is not None:
                 _note_output(found.error, output)

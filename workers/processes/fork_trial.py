@@ -58,7 +58,7 @@ def give_nothing_to_read(handle: Handle) -> None:
     """Send the task of a reader, so that the process says when it is ready."""
     recipe = pickle.dumps(_Nothing())
     beats = Region.allocate("beats", BEATS * 8)
-    handle.send(LoadTask(0, len(recipe)), {"beats": beats, "recipe": Region.of_bytes("recipe", recipe)})
+    handle.send(LoadTask(0), {"beats": beats, "recipe": Region.of_bytes("recipe", recipe)})
 
 
 @contextlib.contextmanager

@@ -103,7 +103,7 @@ class RosterSlot:
     incarnation: int = 0
     start_s: float = 0.0  # the start clock
     silent_s: float = 0.0
-    since_s: float = 0.0  # since its spawn, or since its kill
+    since_s: float = 0.0  # since its spawn, its kill, or since it was told to leave
     slowest_s: float = 0.0  # slowest batch of this incarnation
     beat: int = 0
     batches: int = 0
