@@ -174,6 +174,7 @@ IMPURE = {"torch", "time", "os", "threading", "multiprocessing", "socket", "subp
 ASKS_WORKERS = {
     ("hogwild/cli/main.py", "workers.run"),
     ("hogwild/cli/predict.py", "workers.loading.predicting"),
+    ("hogwild/cli/serve.py", "workers.processes.job_server"),
     ("hogwild/api.py", "workers.run"),
     ("hogwild/api.py", "workers.description"),
     ("hogwild/api.py", "workers.processes.fork_server"),

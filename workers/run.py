@@ -161,10 +161,8 @@ def _import_all(planned: JobPlan | None, kernels: str) -> None:
 def _limited_pools(planned: JobPlan | None) -> Iterator[None]:
     """Let libraries be loaded with the workers' numbers of threads, which the fork server then has, and numpy's
     OpenBLAS with one, so that it starts none: this process can be forked. Afterwards it has as many as ever."""
-    if planned is None or "torch" in sys.modules:
-        yield
-        return
-    set_ones = planned.environment | ONE_BLAS_THREAD
+    is_fork = "torch" in sys.modules  # this command, of a server that has loaded them with one thread
+    set_ones = {} if planned is None or is_fork else planned.environment | ONE_BLAS_THREAD
     before = {name: os.environ.get(name) for name in set_ones}
     os.environ.update(set_ones)
     try:
@@ -175,9 +173,10 @@ def _limited_pools(planned: JobPlan | None) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-    from hogwild.host.thread_pools import set_threads
+    if set_ones or is_fork:
+        from hogwild.host.thread_pools import set_threads
 
-    set_threads(len(host.affinity()))
+        set_threads(len(host.affinity()))
 
 
 def _with_all_cores(plan: JobPlan) -> JobPlan:

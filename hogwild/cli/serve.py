@@ -29,6 +29,7 @@ def serve(
         )
     from hogwild.service.app import run
     from hogwild.service.folders import StateFolder, state_folder
+    from workers.processes.job_server import JobServer
 
     state = StateFolder(state_folder(state_dir))
 
@@ -40,7 +41,7 @@ def serve(
             f"From another machine: ssh -L {port}:127.0.0.1:{port} HOST, then open the same link."
         )
 
-    run(state, port, tell, _templates)
+    run(state, port, tell, _templates, JobServer())
     return 0
 
 

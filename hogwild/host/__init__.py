@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hogwild.host.cgroups import *  # noqa: F403
+    from hogwild.host.executed import *  # noqa: F403
     from hogwild.host.kernel_stacks import *  # noqa: F403
     from hogwild.host.limits import *  # noqa: F403
     from hogwild.host.processes import *  # noqa: F403
@@ -29,6 +30,7 @@ _MODULES = (
     "processes",
     "surroundings",
     "limits",
+    "executed",
 )  # the light ones first
 
 

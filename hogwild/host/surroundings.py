@@ -43,12 +43,12 @@ class FixedSurroundings:
     scheduling: tuple[int, ...]  # session, policy, niceness
 
     @classmethod
-    def here(cls, but: Collection[str]) -> "FixedSurroundings":
-        """`but`: variables that the process sets anyway."""
+    def here(cls, but: Collection[str], environment: Mapping[str, str] = os.environ) -> "FixedSurroundings":
+        """`but`: variables that the process sets anyway. `environment`: that of its children, if it is another one."""
         left_out = {*SET_BY_LIBRARIES, *but}
         kept = {
             name: value
-            for name, value in os.environ.items()
+            for name, value in environment.items()
             if name.startswith(READ_WHEN_LOADED) and name not in left_out
         }
         lines = [line for line in _status().items() if line[0] in FIXED_LINES or line[0].startswith("Cap")]
@@ -87,12 +87,17 @@ def take_over(found: Mapping[str, Any]) -> None:
     for name, *limit in found["limits"]:
         resource.setrlimit(name, limit)
     os.sched_setaffinity(0, found["cores"])
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # none may meet a handler that is not the last
+    block_signals()  # none may meet a handler that is not the last
     for number in set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}:
         usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         is_ignored = number in found["ignored"] or number in (signal.SIGPIPE, signal.SIGXFSZ)
         signal.signal(number, signal.SIG_IGN if is_ignored else usual)
     signal.pthread_sigmask(signal.SIG_SETMASK, found["blocked"])
+
+
+def block_signals() -> None:
+    """Let every signal wait, also one that is ignored now."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 
 def is_stop_pending() -> bool:

@@ -35,6 +35,7 @@ from hogwild.errors import (
     UsageError,
 )
 from hogwild.service.api_description import described
+from hogwild.service.attempts import JobForker
 from hogwild.service.folders import StateFolder
 from hogwild.service.follow import Followed
 from hogwild.service.loop import ServiceLoop
@@ -63,11 +64,15 @@ PAGE = Path(__file__).parent / "page"
 
 
 def run(
-    state: StateFolder, port: int, tell: Callable[[str, int], None], templates: Callable[[], Sequence[Template]]
+    state: StateFolder,
+    port: int,
+    tell: Callable[[str, int], None],
+    templates: Callable[[], Sequence[Template]],
+    jobs: JobForker,
 ) -> None:
     """Run the service until SIGINT or SIGTERM; jobs go on. `port`: 0 chooses a free one. `tell` is called with link and
-    port once it listens; `templates` returns job files for the page. Raises ConflictError if a service runs here,
-    ServiceError, RunDirError."""
+    port once it listens; `templates` returns job files for the page; `jobs` forks jobs. Raises
+    ConflictError if a service runs here, ServiceError, RunDirError."""
     state.make()
     lock = _lock(state)
     try:
@@ -76,7 +81,7 @@ def run(
         changes = Changes()
         cores = tuple(core.cpus for core in host.physical_cores(host.affinity()))
         servers: list[_Server] = []
-        loop = ServiceLoop(state, Machine(cores, host.gpus()), changes.notify, lambda: _end(servers))
+        loop = ServiceLoop(state, Machine(cores, host.gpus()), changes.notify, lambda: _end(servers), jobs)
         with _listening(port) as listener:
             loop.load()
             for name, why in loop.damaged.items():

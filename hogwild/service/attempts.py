@@ -2,15 +2,16 @@
 file of the service that touches processes.
 
 A job is `hogwild train --json`, the leader of a session of its own, without stdin, with its output in the attempt's
-files. Its *mark*, HOGWILD_JOB=..., is in the environment of all its processes, whoever their parent is by now. A
-process is known by its number together with start time and boot; from then on by a pidfd."""
+files: a fork of the service's fork server, else a fresh interpreter; both are the same for all that follows. Its
+*mark*, HOGWILD_JOB=..., is in the environment of all its processes, whoever their parent is by now. A process is known
+by its number together with start time and boot; from then on by a pidfd."""
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hogwild import host
 from hogwild.host import other_jobs
@@ -37,12 +38,13 @@ MESSAGE_LINES = 20
 
 @dataclass(slots=True)
 class JobProcess:
-    """A job's process. `child`: None if an earlier service started it."""
+    """A job's process. `reap` returns the exit status of the dead process, negative for a signal; None if an earlier
+    service started it."""
 
     pid: int
     start_ticks: int
     pidfd: int
-    child: "subprocess.Popen[bytes] | None" = None
+    reap: Callable[[], int | None] | None = None
 
     def is_dead(self) -> bool:
         return host.wait_readable([self.pidfd], 0)
@@ -61,10 +63,41 @@ class JobProcess:
         """Reap the dead process, and kill what is left of its session, which may have lost its mark (`env -i`). Return
         its status as subprocess gives it, None if it was not our child: then its number may have another owner."""
         os.close(self.pidfd)
-        if self.child is None:
+        if self.reap is None:
             return None
         other_jobs.kill_session(self.pid)
-        return self.child.wait()
+        return self.reap()
+
+
+class JobForker(Protocol):
+    """The service's fork server (`workers/processes/job_server.py`)."""
+
+    why: str
+
+    def is_starting(self, environment: Mapping[str, str]) -> bool: ...
+    def descriptors(self) -> list[int]: ...
+    def fork(
+        self, argv: Sequence[str], environment: Mapping[str, str], folder: str, standard: Sequence[int]
+    ) -> tuple[int, Callable[[], int | None]] | None: ...
+    def close(self) -> None: ...
+
+
+class NoServer:
+    """Starts every job as a fresh interpreter."""
+
+    why = "the service has no fork server"
+
+    def is_starting(self, environment: Mapping[str, str]) -> bool:
+        return False
+
+    def descriptors(self) -> list[int]:
+        return []
+
+    def fork(self, argv: Sequence[str], environment: Mapping[str, str], folder: str, standard: Sequence[int]) -> None:
+        return None
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 def entry_of(order: JobOrder, home: str) -> str:
@@ -82,32 +115,45 @@ def prepare(job: JobRecord, folder: JobFolder) -> None:
         (attempt / name).touch()
 
 
-def start(order: JobOrder, job: JobRecord, folder: JobFolder, entry: str) -> JobProcess:
-    """Start the job's process on its cores. Raises OSError; ValueError for what the system does not take."""
+def environment_of(order: JobOrder, gpus: Sequence[str]) -> dict[str, str]:
+    """Return the environment of the job's process, without its mark."""
+    # Without any GPU, what CUDA is told does not matter.
+    return {**order.environment, **({GPUS: ",".join(gpus)} if gpus or host.gpus() else {})}
+
+
+def start(order: JobOrder, job: JobRecord, folder: JobFolder, entry: str, server: JobForker) -> tuple[JobProcess, str]:
+    """Start the job's process on its cores; return it, and why it is no fork of the server. Raises OSError; ValueError
+    for what the system does not take."""
     attempt = folder.attempt(job.attempt)
-    environment = {**order.environment, MARK: entry.partition("=")[2]}
-    if job.gpus or host.gpus():  # without any, what CUDA is told does not matter
-        environment[GPUS] = ",".join(job.gpus)
+    environment = environment_of(order, job.gpus) | {MARK: entry.partition("=")[2]}
+    command = python_child(_COMMAND, order.job_folder, *_arguments(order, job, folder))
     before = host.affinity()
-    with open(attempt / "stdout", "wb") as stdout, open(attempt / "stderr", "wb") as stderr:
+    with open(os.devnull, "rb") as null, open(attempt / "stdout", "wb") as out, open(attempt / "stderr", "wb") as err:
         reach("before-start")
         host.set_affinity(job.cores)  # of this thread, which the child inherits
         try:
-            child = subprocess.Popen(
-                python_child(_COMMAND, order.job_folder, *_arguments(order, job, folder)),
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                cwd=order.folder,
-                env=environment,
-                start_new_session=True,
-            )
+            why = "jobs on a GPU are fresh interpreters" if job.gpus else ""
+            standard = [stream.fileno() for stream in (null, out, err)]
+            forked = None if why else server.fork(command[1:], environment, order.folder, standard)
+            if forked is None:
+                why = why or server.why
+                child = subprocess.Popen(
+                    command,
+                    stdin=null,
+                    stdout=out,
+                    stderr=err,
+                    cwd=order.folder,
+                    env=environment,
+                    start_new_session=True,
+                )
+                forked = child.pid, child.wait
         finally:
             host.set_affinity(before)
     reach("spawned")
-    ticks = host.start_ticks(child.pid)
+    pid, reap = forked
+    ticks = host.start_ticks(pid)
     assert ticks is not None  # not reaped: it has its entry even when dead
-    return JobProcess(child.pid, ticks, host.pidfd_open(child.pid), child)
+    return JobProcess(pid, ticks, host.pidfd_open(pid), reap), why
 
 
 def _arguments(order: JobOrder, job: JobRecord, folder: JobFolder) -> Sequence[str]:

@@ -13,6 +13,7 @@ booked once the process is dead, known by a pidfd, never by a silence."""
 import contextlib
 import os
 import shutil
+import sys
 import threading
 import time
 import traceback
@@ -28,7 +29,7 @@ from hogwild.errors import ConflictError, NotFoundError, ServiceError, StorageFu
 from hogwild.host import other_jobs
 from hogwild.monitoring.run_status import is_running as is_process_of
 from hogwild.service import attempts
-from hogwild.service.attempts import JobProcess
+from hogwild.service.attempts import JobForker, JobProcess, NoServer
 from hogwild.service.environment import MARK
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import StateFolder
@@ -73,7 +74,12 @@ class ServiceLoop:
     thread, `on_change` is called after each new snapshot, `on_failure` if an error ends it."""
 
     def __init__(
-        self, state: StateFolder, machine: Machine, on_change: Callable[[], None], on_failure: Callable[[], None]
+        self,
+        state: StateFolder,
+        machine: Machine,
+        on_change: Callable[[], None],
+        on_failure: Callable[[], None],
+        server: JobForker | None = None,
     ) -> None:
         self.state = state
         self.machine = machine
@@ -82,6 +88,7 @@ class ServiceLoop:
         self.write_aside, self.write_sweep_aside = self._store.write_aside, self._store.write_sweep_aside
         self._on_change = on_change
         self._on_failure = on_failure
+        self._server = server or NoServer()
         self._calls: SimpleQueue[Callable[[BaseException | None], None]] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._live: dict[str, Watched] = {}
@@ -116,6 +123,7 @@ class ServiceLoop:
         self._is_stopping = True
         os.eventfd_write(self._wake, 1)
         self._thread.join()
+        self._server.close()
         self._store.close()
         if self._failure is not None:
             raise self._failure
@@ -285,7 +293,8 @@ class ServiceLoop:
     def _wait(self) -> None:
         wait_s = SWEEP_S if self._sweeping else LIVE_S if self._live else IDLE_S
         wait_s = min(wait_s, MOVE_S) if any(self._store.jobs[name].move for name in self._live) else wait_s
-        host.wait_readable([self._wake, *(watched.process.pidfd for watched in self._live.values())], wait_s * 1000)
+        ends = [watched.process.pidfd for watched in self._live.values()]
+        host.wait_readable([self._wake, *ends, *self._server.descriptors()], wait_s * 1000)
 
     def _recover(self) -> None:
         """Find the processes of live jobs again, and what ended jobs left."""
@@ -344,12 +353,14 @@ class ServiceLoop:
         values = {field: record.get(field) for field in ("pid", "start_ticks", "boot_id")}
         return attempts.adopt(JobRecord(name, **values), self._entry(name))  # type: ignore[arg-type]
 
-    def _take(self, name: str, watched: Watched) -> None:
-        """Watch a process from now on, and write its number down."""
+    def _take(self, name: str, watched: Watched, why: str = "") -> None:
+        """Watch a process from now on, and write its number down, and why it is a fresh interpreter."""
         self._live[name] = watched
         job, process = self._store.jobs[name], watched.process
         if (job.pid, job.start_ticks) != (process.pid, process.start_ticks):
-            self._store.book(name, {"event": "started", "pid": process.pid, "start_ticks": process.start_ticks})
+            fresh = {"fresh_interpreter": why} if why else {}
+            started = {"event": "started", "pid": process.pid, "start_ticks": process.start_ticks}
+            self._store.book(name, started | fresh)
             reach("started")
 
     def _end(self, name: str, status: int | None) -> None:
@@ -412,15 +423,20 @@ class ServiceLoop:
         turn = decide(jobs, self._store.orders, machine)
         self._waits |= turn.waits
         self._moves.ask(jobs, machine, turn)
-        for name in turn.passed:
-            self._store.book(name, {"event": "passed"})
+        passed = list(turn.passed)
         for name, share in turn.starts.items():
             job, folder = self._store.jobs[name], self.state.job(name)
+            environment = attempts.environment_of(self._store.orders[name], share.gpus)
+            if not share.gpus and self._server.is_starting(environment):
+                self._waits[name] = "waits for the import of torch"
+                continue
+            while passed:
+                self._store.book(passed.pop(0), {"event": "passed"})
             try:
                 attempts.prepare(job, folder)
                 event = {"event": "starting", "attempt": job.attempt + 1, **asdict(share)}
                 job = self._store.book(name, {**event, "at": time.time(), "boot_id": host.boot_id()}, must=True)
-                process = attempts.start(self._store.orders[name], job, folder, self._entry(name))
+                process, why = attempts.start(self._store.orders[name], job, folder, self._entry(name), self._server)
             except (FileNotFoundError, NotADirectoryError, PermissionError, ValueError) as error:  # its folder is gone
                 words = f"cannot be started: {error}"
                 self._finish(name, AttemptEnd("failed", words, words, "service/not-started", 1))
@@ -430,7 +446,10 @@ class ServiceLoop:
                 if self._store.jobs[name].is_live:
                     self._finish(name, AttemptEnd())
             else:
-                self._take(name, Watched(process))
+                self._take(name, Watched(process), why)
+                if why and not isinstance(self._server, NoServer):
+                    number = self._store.orders[name].number
+                    print(f"job {number} is a fresh interpreter: {why}", file=sys.stderr, flush=True)
 
     def _is_startable(self, job: JobRecord) -> bool:
         if job.state != "queued" or job.id in self._sweeping:

@@ -15,6 +15,7 @@ import pytest
 
 from hogwild.host import affinity, physical_cores
 from hogwild.service.client import Client
+from hogwild.service.environment import MARK as JOB_MARK
 from hogwild.service.folders import StateFolder
 from hogwild.service.states import JobOrder
 from hogwild.service.store import Store
@@ -148,9 +149,15 @@ class Service:
         return [json.loads(line) for line in self.state.job(name).journal.read_text().splitlines()]
 
     def processes(self) -> dict[int, str]:
-        """Return the living processes of all jobs."""
-        assert self.process is not None
-        return {pid: line for pid, line in marked(self.mark).items() if pid != self.process.pid}
+        """Return the living processes of all jobs: not the service's own fork server."""
+        return {pid: line for pid, line in marked(self.mark).items() if _is_of_a_job(pid)}
+
+
+def _is_of_a_job(pid: int) -> bool:
+    try:
+        return f"\0{JOB_MARK}=".encode() in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # it has ended meanwhile
+        return False
 
 
 @contextlib.contextmanager

@@ -370,7 +370,7 @@ def test_what_lost_its_mark_is_killed_with_its_session_and_no_stranger_is(tmp_pa
         first, second, other = (int(child.stdout.readline()) for _ in range(3))
         try:
             wait_for("its own session", lambda: os.getsid(other) == other)
-            process = JobProcess(child.pid, 0, pidfd_open(child.pid), child)
+            process = JobProcess(child.pid, 0, pidfd_open(child.pid), child.wait)
             wait_for("its end", process.is_dead)
             assert process.close() == 0
             wait_for("the end of its session", lambda: {state_of(first), state_of(second)} <= {"Z", None})

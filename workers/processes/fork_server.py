@@ -24,6 +24,7 @@ import atexit
 import contextlib
 import errno
 import gc
+import importlib
 import json
 import multiprocessing.process
 import multiprocessing.spawn
@@ -44,11 +45,12 @@ from typing import Any, NoReturn
 
 from hogwild import host
 from hogwild.monitoring.job_view import ServerGlance
-from hogwild.planning.cpu_plan import VARIABLES
 from hogwild.version import PACKAGE_ROOT
 from workers.child.entry import load_kernels
 from workers.child.standard_streams import redirect_to_memory
 from workers.messages import Start
+from workers.processes import commands
+from workers.processes.commands import COMMAND_NAME, PythonCommand
 
 ANSWER_S = 5.0  # for a fork; it takes milliseconds
 READY_S = 60.0  # for the import of torch
@@ -57,7 +59,8 @@ NUMBER_BYTES = 8  # of a process
 MOST_DESCRIPTORS = 16
 DESCRIPTORS = ("lease_read", "ack_write", "channel", "lifeline", "words")  # of a `Start`, in this order
 ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # else the import of numpy starts threads
-NAMES = SERVER_NAME, CHILD_NAME = "hogwild-server", "hogwild-child"  # of processes
+SERVER_NAME, CHILD_NAME = "hogwild-server", "hogwild-child"  # of processes
+NAMES = (SERVER_NAME, CHILD_NAME, COMMAND_NAME)
 CODE = "import sys; sys.path.insert(0, {root!r}); from workers.processes.fork_server import main; main(*sys.argv[1:])"
 
 
@@ -140,14 +143,15 @@ class ForkServer:
                 stack.callback(ours.close)
                 if (pid := os.fork()) == 0:
                     _serve(_detached(theirs.detach()), parent, kernels=kernels)
-                self._own(pid, ours)
+                self._own(pid, ours, commands.fixed_surroundings(None))
                 stack.pop_all()
 
-    def start(self, environment: Mapping[str, str], *, kernels: str) -> None:
+    def start(self, environment: Mapping[str, str], *, kernels: str, for_commands: bool = False) -> None:
         """Start it as a fresh interpreter with these variables besides, and do not wait for it; nothing, if there is
-        one that fits. A machine that refuses a process gets no error here."""
+        one that fits. A machine that refuses a process gets no error here. `for_commands`: it will fork commands, and
+        these are all their variables."""
         self._kernels = kernels
-        here = host.FixedSurroundings.here(VARIABLES)
+        here = commands.fixed_surroundings(environment if for_commands else None)
         if self._channel is not None and self._surroundings == here and not host.wait_readable([self._pidfd], 0):
             return
         self.close()
@@ -160,23 +164,24 @@ class ForkServer:
                 stack.callback(ours.close)
                 process = subprocess.Popen(
                     [
-                        *(program, *subprocess._args_from_interpreter_flags(), "-P", "-c"),  # type: ignore[attr-defined]
+                        *(program, *([] if for_commands else commands.interpreter_flags()), "-P", "-c"),
                         *(CODE.format(root=PACKAGE_ROOT), str(theirs.fileno()), str(os.getpid()), kernels),
+                        str(int(for_commands)),
                     ],
                     pass_fds=[theirs.fileno()],
-                    env={**os.environ, **environment} | ONE_BLAS_THREAD,
+                    env={**({} if for_commands else os.environ), **environment} | ONE_BLAS_THREAD,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                 )
                 process.returncode = 0  # we wait for it, not subprocess
-                self._own(process.pid, ours)
+                self._own(process.pid, ours, here)
                 stack.pop_all()
 
-    def _own(self, pid: int, channel: socket.socket) -> None:
+    def _own(self, pid: int, channel: socket.socket, surroundings: host.FixedSurroundings) -> None:
         self._pidfd = os.pidfd_open(pid)  # without a descriptor left it ends itself, as our end of `channel` is closed
         self._pid, self._channel = pid, channel
-        self._surroundings = host.FixedSurroundings.here(VARIABLES)
+        self._surroundings = surroundings
         atexit.unregister(self.close)
         atexit.register(self.close)
 
@@ -193,12 +198,14 @@ class ForkServer:
 
     # ---- a process
 
-    def launch(self, start: Start) -> Forked:
-        """Fork a child of this process that runs `entry.main(start)`. Raises CannotServe, or OSError if the machine
-        refuses a process or a descriptor."""
+    def launch(self, start: Start | PythonCommand) -> Forked:
+        """Fork a child of this process that runs `entry.main(start)`, or a command. Raises CannotServe, or OSError if
+        the machine refuses a process or a descriptor."""
         if self._channel is None:
             raise CannotServe("there is no fork server")
-        if self._surroundings != host.FixedSurroundings.here(VARIABLES):
+        if self._surroundings != commands.fixed_surroundings(
+            start.environment if isinstance(start, PythonCommand) else None
+        ):
             self.close()
             raise CannotServe("what a process cannot change (FixedSurroundings) is not what the fork server began with")
         self._await_ready()
@@ -282,11 +289,13 @@ def _pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def _request(start: Start, kernels: str, stack: contextlib.ExitStack) -> list[int]:
+def _request(start: Start | PythonCommand, kernels: str, stack: contextlib.ExitStack) -> list[int]:
     """Return the descriptors of a request: its words, the current folder, those of `start`, and that of
     multiprocessing's resource tracker, if there is one. `stack` closes what is opened for it."""
-    folder = os.open(".", os.O_PATH)  # also one that was removed while we are in it
+    folder = os.open(start.folder if isinstance(start, PythonCommand) else ".", os.O_PATH)  # also one that was removed
     stack.callback(os.close, folder)
+    if isinstance(start, PythonCommand):
+        return [_written(start.message(), stack), folder, *start.descriptors.values()]
     tracker: int | None = None
     if host.is_tracker_known():
         host.ensure_resource_tracker()
@@ -298,12 +307,17 @@ def _request(start: Start, kernels: str, stack: contextlib.ExitStack) -> list[in
         "has_tracker": tracker is not None,
         "kernels": kernels,
     }
+    given = [getattr(start, name) for name in DESCRIPTORS]
+    return [_written(request, stack), folder, *given, *([] if tracker is None else [tracker])]
+
+
+def _written(request: Mapping[str, Any], stack: contextlib.ExitStack) -> int:
     words = os.memfd_create("hogwild-request")
     stack.callback(os.close, words)
     content = json.dumps(request).encode()
     if os.write(words, content) != len(content):
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))  # by a limit on the size of files
-    return [words, folder, *(getattr(start, name) for name in DESCRIPTORS), *([] if tracker is None else [tracker])]
+    return words
 
 
 def _multiprocessing_here() -> dict[str, Any]:
@@ -326,13 +340,16 @@ def _multiprocessing_here() -> dict[str, Any]:
 # ---- the server's side ----------------------------------------------------------------------------------------------
 
 
-def main(channel: str, parent: str, kernels: str) -> NoReturn:
+def main(channel: str, parent: str, kernels: str, for_commands: str) -> NoReturn:
     """Import what workers import, then serve. The entry of a fresh interpreter."""
     host.die_with_parent(int(parent))
+    commands.note_interpreter(sys.path[1:])
     number = _detached(int(channel))
     with contextlib.suppress(Exception):  # a broken installation: the workers, fresh interpreters then, say so
         import workers.child.dispatch  # noqa: F401
 
+        for module in commands.MODULES if for_commands == "1" else ():
+            importlib.import_module(module)
         _serve(number, int(parent), kernels=kernels)
     os._exit(1)
 
@@ -375,7 +392,7 @@ def _forked(parent: int, descriptors: Sequence[int], flags: int) -> dict[str, An
     if flags & socket.MSG_CTRUNC:
         return {"errno": errno.EMFILE}
     if "numba" in sys.modules:  # kernels that were not compiled yet when the server began, or those of another job
-        load_kernels(_asked(descriptors)["kernels"])
+        load_kernels(_asked(descriptors).get("kernels", ""))
     if host.thread_count() != 1:
         return {"refused": f"the fork server has {host.thread_count()} threads"}
     try:
@@ -409,6 +426,7 @@ def _between(parent: int, descriptors: Sequence[int], write: int) -> NoReturn:
     number = -1
     try:
         host.name_process(CHILD_NAME)
+        host.block_signals()  # the server ignores them: one to the child would be lost
         number = os.fork()
         if number == 0:
             _become(parent, descriptors)
@@ -422,6 +440,9 @@ def _become(parent: int, descriptors: Sequence[int]) -> NoReturn:
     """Take over the supervisor's surroundings, and be a process of the job."""
     try:
         request, (folder, *given) = _asked(descriptors), descriptors[1:]
+        if "command" in request:
+            host.await_parent(parent, host.pidfd_open(parent))
+            commands.become(request, folder, given)
         start = Start(**request["start"] | dict(zip(DESCRIPTORS, given, strict=False)))
         start = replace(start, environment=tuple((name, value) for name, value in start.environment))
         redirect_to_memory(os.dup(start.words))  # the supervisor shows what is said there
