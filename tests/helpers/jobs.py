@@ -18,7 +18,6 @@ from typing import Any
 
 from torch import Tensor
 
-from tests.helpers import zygote
 from tests.helpers.processes import MARK, PATIENCE_S, marked, shared_memory_names, wait_for
 
 HOME = Path(__file__).resolve().parents[2]
@@ -43,7 +42,7 @@ class Job:
 
     folder: Path
     run_dir: Path
-    process: "subprocess.Popen[str] | zygote.Forked"
+    process: "subprocess.Popen[str]"
     mark: str
     shared_before: set[str] = field(default_factory=shared_memory_names)
 
@@ -218,37 +217,28 @@ def start(
     stdin: str | None = None,
 ) -> Job:
     """Starts `python run.py ARGUMENTS` with `folder` as the current one. `run_dir`: a run to be resumed; a new one is
-    made in `folder`/run. In a fork of the zygote where that is the same (`zygote.can_become`)."""
+    made in `folder`/run. As a fork where that is the same (`zygote.is_same`)."""
     folder.mkdir(parents=True, exist_ok=True)
     mark = uuid.uuid4().hex
     is_train = list(python) == [RUN_PY]
     where = ["--run-dir", str(folder / "run")] if is_train and run_dir is None else []
     shared = shared_memory_names()
     argv, given = [*python, *arguments, *where], environment(mark, folder, extra)
-    process: subprocess.Popen[str] | zygote.Forked
     with open(folder / "stdout.txt", "w") as out, open(folder / "stderr.txt", "w") as err:
-        if is_ours(python) and given["PYTHONPATH"] == str(HOME) and zygote.can_become(given):
-            process = zygote.fork(argv, folder, given, out.fileno(), err.fileno(), stdin is not None)
-        else:
-            process = subprocess.Popen(
-                [sys.executable, *argv],
-                cwd=folder,
-                stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                text=True,
-                env=given,
-            )
+        process = subprocess.Popen(
+            [sys.executable, *argv],
+            cwd=folder,
+            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            text=True,
+            env=given,
+        )
     if stdin is not None:
         assert process.stdin is not None
         process.stdin.write(stdin)
         process.stdin.close()
     return Job(folder, run_dir or folder / "run", process, mark, shared)
-
-
-def is_ours(python: Sequence[str]) -> bool:
-    """Whether it is `run.py` or a helper of the tests: they import at their start what the zygote has."""
-    return tuple(python) == (RUN_PY,) or (python[0] == "-m" and python[1].startswith("tests.helpers."))
 
 
 @dataclass(frozen=True, slots=True)
