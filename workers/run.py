@@ -28,6 +28,7 @@ from hogwild.cluster.launch import Launch
 from hogwild.config.load import Job
 from hogwild.errors import UsageError
 from hogwild.job.foreseen_kernels import foreseen
+from hogwild.kernels.compiler_process import compiling
 from hogwild.models import has_kernels
 from hogwild.monitoring.profile_report import Window
 from hogwild.planning.cpu_plan import MachineFacts
@@ -37,7 +38,6 @@ from workers.child.entry import without_collecting
 from workers.description import COMMAND_LINE, Description
 from workers.processes.fork_server import ONE_BLAS_THREAD, SERVER
 from workers.processes.group import ProcessGroup
-from workers.processes.kernel_compiler import compiling
 from workers.session.startup import StartUp
 from workers.warning_reports import hearing_warnings
 

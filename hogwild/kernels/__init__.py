@@ -1,7 +1,9 @@
 """Compiled, lock-free inner loops over the shared flats, and the interface for a model's own kernels.
 
     fused.py        the interface of a fused update: `FusedUpdate`, `Chunk`, `Tally`; no numba
-    compiling.py    the `kernel` decorator, and a cache of compiled code that a crash cannot poison
+    compiling.py    the `kernel` decorator
+    signatures.py   the types of our kernels' arguments: known before there is a model; no numba
+    kernel_cache.py a cache of compiled code that a crash cannot poison; compiler_process.py fills it while a job starts
     rng.py          random numbers inside a kernel
     hot_rows.py     private copies of the rows that all workers write
     simd.py         vectors and whole rows as values, for what LLVM does not vectorise well by itself

@@ -7,7 +7,7 @@ HASH covers all kernel sources, the versions of Python and numba, the processor 
 changes the compiled code changes the folder. (`artifact_cache.py` explains when a folder is complete.)
 
     server    ──► load, before it forks        worker, reader, parent ──► there already, or load, or compile
-    compiler  ──► compile what is missing      (`workers/processes/kernel_compiler.py`; others wait for what it claims)
+    compiler  ──► compile what is missing      (`compiler_process.py`; others wait for what it claims)
 
 Imports numba only to load and to compile: the start of a job looks here whether it has to compile at all."""
 
