@@ -14,6 +14,7 @@ from hogwild.parameters.exchange import COPIES
 from hogwild.parameters.shared_model import SharedModel, suits_sharing
 from hogwild.parameters.trial_step import trial_bytes
 from hogwild.planning.job_plan import JobFacts, JobPlan, completed
+from hogwild.planning.process_memory import ProcessMemory, may_fork
 from hogwild.scheduling.grid_plan import Shape
 from hogwild.shared_memory.scoreboard import Scoreboard
 
@@ -34,7 +35,8 @@ def complete(plan: JobPlan, parts: Parts, before: Shape | None = None, *, must_f
     if must_fit:
         parameters = sum(parameter.nbytes for parameter in parts.model.parameters())
         copies = COPIES * parameters * plan.rows if plan.job.train.exchange == "delta" and plan.rows > 1 else 0
-        _require(sum(plan.memory.values()) + copies - (sum(data.values()) - fresh), fresh)
+        workers = ProcessMemory().further(plan.procs, is_forked=may_fork(plan.job.train.device))
+        _require(sum(plan.memory.values()) + copies + workers - (sum(data.values()) - fresh), fresh)
     return plan
 
 

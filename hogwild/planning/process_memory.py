@@ -30,9 +30,12 @@ class ProcessMemory:
 
     def of(self, procs: int, *, is_forked: bool) -> int:
         """Return the bytes of the fork server with so many workers, or of these as fresh interpreters."""
-        if is_forked:
-            return self.import_shared + self.import_private + procs * self.fork_private
-        return (self.import_shared + procs * self.import_private) if procs else 0
+        once = self.import_shared + self.import_private * is_forked if procs else 0
+        return once + self.further(procs, is_forked=is_forked)
+
+    def further(self, procs: int, *, is_forked: bool) -> int:
+        """Return the bytes of so many workers beside what is there already: the fork server, and shared pages."""
+        return procs * (self.fork_private if is_forked else self.import_private)
 
     def words(self, procs: int, *, is_forked: bool) -> str:
         """Return `246 MiB: the fork server 226 MiB, each of 2 workers 10 MiB`."""

@@ -7,13 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.faults.campaigns import forking
 from tests.faults.campaigns.protocol import command
 from tests.faults.fork_points import BETWEEN, CHILD, SERVED, SUPERVISOR
-from tests.helpers.jobs import HOME, JOBS, Job
+from tests.helpers.jobs import HOME, JOBS, Job, environment
 from tests.helpers.processes import IS_THOROUGH, PATIENCE_S
 
 COUNTING = str(JOBS / "counting.yaml")
@@ -127,11 +128,23 @@ print(json.dumps([sorted(seen), held, SERVER.pid is not None]))
 """
 
 
-def test_nothing_that_the_caller_of_train_has_open_is_open_in_the_server_or_a_worker(tmp_path: Path) -> None:
-    program = [sys.executable, "-c", CALLER, str(tmp_path)]
-    done = subprocess.run(program, cwd=HOME, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+def answer_of(program: str, folder: Path) -> Any:
+    """The last line that a program prints, in a folder of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder)],
+        cwd=folder,
+        env=environment("forking", folder),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    seen, held, is_there = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_nothing_that_the_caller_of_train_has_open_is_open_in_the_server_or_a_worker(tmp_path: Path) -> None:
+    seen, held, is_there = answer_of(CALLER, tmp_path)
     assert (held, is_there) == ([], True) and {"hogwild-child", "hogwild-server"} <= {*seen}
 
 
@@ -156,8 +169,5 @@ print(json.dumps([len(before), moved, result.samples, seen.count("hogwild-child"
 """
 
 
-def test_a_model_of_a_thousand_parameters_is_trained_by_forks() -> None:
-    program = [sys.executable, "-c", MANY]
-    done = subprocess.run(program, cwd=HOME, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [1000, True, 16, 2]
+def test_a_model_of_a_thousand_parameters_is_trained_by_forks(tmp_path: Path) -> None:
+    assert answer_of(MANY, tmp_path) == [1000, True, 16, 2]

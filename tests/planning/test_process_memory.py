@@ -25,6 +25,7 @@ def test_an_import_counts_once_where_processes_are_forked(procs: int, is_forked:
 def test_a_further_worker_is_a_fork_or_an_import(procs: int) -> None:
     forked, fresh = (MEASURED.of(procs + 1, is_forked=one) - MEASURED.of(procs, is_forked=one) for one in (True, False))
     assert (forked, fresh) == (9 * MIB, 150 * MIB)
+    assert MEASURED.further(procs, is_forked=True) == MEASURED.of(procs, is_forked=True) - 230 * MIB
     assert MEASURED.of(procs, is_forked=True) >= MEASURED.of(1, is_forked=False)
 
 

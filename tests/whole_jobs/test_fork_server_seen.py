@@ -8,8 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
+import hogwild
+from hogwild import host
 from hogwild.cli import main
+from hogwild.errors import MemoryShortError
 from tests.helpers.jobs import JOBS, Job
 from tests.helpers.processes import wait_for
 
@@ -61,3 +67,24 @@ def test_a_job_without_one_tells_of_none(tmp_path: Path, start_job: Callable[...
     ended = job.wait()
     assert (ended.status, job.status()["server"]) == (0, None)
     assert not (job.run_dir / "stacks" / "fork-server.txt").exists()
+
+
+@pytest.mark.processes
+def test_the_memory_of_workers_that_will_be_forked_must_be_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """About 10 MiB for each of two, and little for a small model: before its processes start."""
+    model, data = nn.Linear(4, 2), TensorDataset(torch.randn(64, 4), torch.zeros(64, dtype=torch.long))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(procs: int) -> int:
+        folder = tmp_path / str(procs)
+        result = hogwild.train(model, data, nn.CrossEntropyLoss(), optimizer, procs=procs, epochs=1, run_dir=folder)
+        return result.samples
+
+    monkeypatch.setattr(host, "available_memory", lambda: host.Memory(15 << 20, "a test"))
+    with pytest.raises(
+        MemoryShortError, match=r"needs 2. MiB of memory .* only 15 MiB are free \(a test\).*fewer procs"
+    ):
+        train(2)
+    assert not (tmp_path / "2").exists() and train(1) == 64
