@@ -135,6 +135,9 @@ class RingSpec:
     def nbytes(self) -> int:
         return self.tables_bytes + self.slots * self.slot_bytes
 
+    def record(self) -> dict[str, int]:
+        return {"slots": self.slots, "bytes": self.nbytes}
+
 
 class TooLarge(Exception):
     """A batch does not fit into a slot: it needs `args[0]` bytes."""

@@ -113,10 +113,15 @@ def make_plan(
         f"procs {chosen_procs} ({procs_reason}); threads {chosen_threads} ({threads_reason}); "
         f"usable cores: {cores.reason}{pin_reason}",
         "; ".join(filter(None, (_warning(chosen_procs, chosen_threads, cores), pin_warning))),
-        dict.fromkeys(VARIABLES, str(chosen_threads)) | (UNBOUND if host.binding_variables(environ) else {}),
+        environment_for(chosen_threads, environ),
         pinned,
         usable_cores=cores.usable,
     )
+
+
+def environment_for(threads: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a child of so many threads."""
+    return dict.fromkeys(VARIABLES, str(threads)) | (UNBOUND if host.binding_variables(environ) else {})
 
 
 def omp_threads(environ: Mapping[str, str]) -> int | None:

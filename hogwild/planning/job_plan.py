@@ -114,7 +114,7 @@ class JobPlan(Plan):
     def record(self) -> dict[str, Any]:
         """Return the complete plan as plain values, for env.json."""
         machine = {name: getattr(self, name) for name in Plan.__dataclass_fields__}
-        ring = None if self.ring is None else {"slots": self.ring.slots, "loaders": self.ring.loaders}
+        ring = None if self.ring is None else {**self.ring.record(), "loaders": self.ring.loaders}
         return {
             **machine,
             **{name: getattr(self, name) for name in ("devices", "placement", "nodes", "is_resumed", "seed")},

@@ -14,7 +14,7 @@ from torch import nn
 
 import hogwild
 from hogwild.cli import results
-from hogwild.monitoring import prometheus
+from hogwild.monitoring import prometheus, stream_figures
 from hogwild.monitoring.job_view import StreamGlance, WorkerGlance
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.stream_schedule import StreamSchedule
@@ -22,8 +22,6 @@ from hogwild.shared_memory.scoreboard import Phase
 from tests.helpers.jobs import HOME, read_events
 from tests.monitoring.test_live_display import glance, plain
 from tests.monitoring.test_progress import parsed
-from workers.session import ring_state
-from workers.session.ring_state import RingState
 
 STREAM = StreamGlance(loaders=2, wanted=3, filled=5, slots=12, deaths=4, waits="workers wait for loaders")
 ROWS = [{"loader": k, "state": "training"} for k in range(2)]
@@ -48,14 +46,14 @@ def test_a_scraper_reads_loaders_and_slots_where_something_is_streamed() -> None
     assert "hogwild_loaders" not in prometheus.exposition(glance())
 
 
-def state(filled: int, slots: int = 4) -> RingState:
+def schedule_of(filled: int, slots: int = 4) -> StreamSchedule:
     """Of a ring into which so many batches were read, two loaders taking turns."""
     schedule = StreamSchedule(BatchPlan(64, 2), slots, 2, 1, 1)
     schedule.free_of(0)
     for number in range(filled):
         request = schedule.request(number % 2)
         assert request is not None and schedule.filled(number % 2, request.slot, 2)
-    return RingState(None, schedule, None)  # type: ignore[arg-type]
+    return schedule
 
 
 @pytest.mark.parametrize(
@@ -71,7 +69,7 @@ def state(filled: int, slots: int = 4) -> RingState:
 def test_who_waits_for_whom_is_told_by_the_time_of_the_workers_and_the_free_slots(
     filled: int, workers: list[WorkerGlance], words: str
 ) -> None:
-    found = ring_state.stream_glance(state(filled), ROWS, workers, deaths=1)
+    found = stream_figures.stream_glance(schedule_of(filled), ROWS, workers, deaths=1)
     assert found == StreamGlance(loaders=2, wanted=2, filled=filled, slots=4, deaths=1, waits=words)
 
 
@@ -88,7 +86,7 @@ def test_who_waits_for_whom_is_told_by_the_time_of_the_workers_and_the_free_slot
     ],
 )
 def test_advice_names_the_share_of_the_time_that_workers_waited(idle: float, waited_s: float, words: str) -> None:
-    found = ring_state.about_waiting(idle, waited_s, 2, cores=3.0, workers=2)
+    found = stream_figures.about_waiting(idle, waited_s, 2, cores=3.0, workers=2)
     assert found is None if words is None else found is not None and found.startswith(words)
     assert found is None or ("less work per record" in found and "data.feed: resident" in found)
 
@@ -96,9 +94,9 @@ def test_advice_names_the_share_of_the_time_that_workers_waited(idle: float, wai
 def test_what_workers_waited_before_the_first_update_is_not_the_streams() -> None:
     spent = np.zeros((2, len(Phase)))
     spent[:, Phase.WAITING], spent[:, Phase.WORKING] = (31.0, 33.0), (6.0, 10.0)
-    assert ring_state.waiting_of(spent, active_s=10.0) == (0.2, 2.0)
-    assert ring_state.waiting_of(spent, active_s=100.0) == (0.32, 32.0)
-    assert ring_state.waiting_of(spent, active_s=0.0) == (0.0, 0.0)
+    assert stream_figures.waiting_of(spent, active_s=10.0) == (0.2, 2.0)
+    assert stream_figures.waiting_of(spent, active_s=100.0) == (0.32, 32.0)
+    assert stream_figures.waiting_of(spent, active_s=0.0) == (0.0, 0.0)
 
 
 # ---- of a job --------------------------------------------------------------------------------------------------------
@@ -127,8 +125,8 @@ class Deadly(torch.utils.data.Dataset):
 def test_a_job_tells_deaths_and_the_ring_in_its_records_and_its_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ring_state, "LEAST_S", 0.0)
-    monkeypatch.setattr(ring_state, "MOST", 0.0)
+    monkeypatch.setattr(stream_figures, "LEAST_S", 0.0)
+    monkeypatch.setattr(stream_figures, "MOST", 0.0)
     monkeypatch.chdir(HOME)
     model = nn.Linear(2, 1)
     result = hogwild.train(

@@ -141,6 +141,7 @@ def answers(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
+@pytest.mark.processes  # a kernel that is not in the cache is compiled by a process
 def test_a_command_asks_the_machine_once(
     command: list[str], looks: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_command_asks_the_machine_once(
         assert sorted(looks) == sorted(more if "run-dir" not in name else [*more, *of_the_data]), name
 
 
+@pytest.mark.processes
 def test_every_answer_about_a_job_is_of_the_same_plan(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

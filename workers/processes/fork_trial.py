@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from hogwild import host
-from hogwild.planning.cpu_plan import plan_here
+from hogwild.planning.cpu_plan import environment_for
 from hogwild.planning.process_memory import may_fork
 from hogwild.shared_memory.region import Region
 from workers.child.loader import BEATS
@@ -65,7 +65,7 @@ def give_nothing_to_read(handle: Handle) -> None:
 def _forked() -> Iterator[Handle]:
     """Yield a forked process that waits for work. Raises CannotServe."""
     read, write = os.pipe()
-    environment = plan_here(1, 1).environment
+    environment = environment_for(1, os.environ)
     handle = Handle.spawn(Role.READER, 0, 1, lifeline=read, environment=environment, is_forked=True)
     try:
         if not isinstance(handle.process, Forked):

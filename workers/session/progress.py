@@ -12,10 +12,10 @@ from hogwild import host
 from hogwild.job.build import schedule_of
 from hogwild.monitoring.job_view import Glance, WorkerGlance, workers_record
 from hogwild.monitoring.run_status import cluster_of
+from hogwild.monitoring.stream_figures import ALIVE, stream_glance
 from hogwild.shared_memory.scoreboard import STALENESS_BINS, Phase, Word
 from hogwild.training.lr_schedule import NAMED
 from workers.processes.fork_server import SERVER
-from workers.session.ring_state import ALIVE, ring_record, stream_glance
 from workers.session.session import Session
 
 Rows = Callable[[], Sequence[Mapping[str, Any]]]
@@ -144,7 +144,7 @@ class ProgressRecords:
             self._rates = self._meter.measured(now, rows)
         glance = self.glance(now, rows, memory or {})
         if session.streamed is not None:
-            stream = stream_glance(session.streamed, reading, glance.workers, session.loader_deaths or 0)
+            stream = stream_glance(session.streamed.schedule, reading, glance.workers, session.loader_deaths or 0)
             glance = replace(glance, stream=stream)
         if is_due:
             more = {"lane_restarts": session.lane_restarts, **self._stream(glance, reading)}
@@ -283,7 +283,11 @@ class ProgressRecords:
         """Return the stream's part of status.json; empty without a stream."""
         if glance.stream is None or self._session.streamed is None:
             return {}
-        ring = {**ring_record(self._session.streamed), "filled": glance.stream.filled, "waits": glance.stream.waits}
+        ring = {
+            **self._session.streamed.ring.spec.record(),
+            "filled": glance.stream.filled,
+            "waits": glance.stream.waits,
+        }
         return {"loaders": list(rows), "loader_deaths": glance.stream.deaths, "ring": ring}
 
 

@@ -1,27 +1,19 @@
 """The ring in the parent: which batch goes into which slot, the positions of a stream's iterators in memory, in a
-checkpoint and at a rollback, and its figures: live loaders, filled slots, and who waits for whom."""
+checkpoint and at a rollback."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from hogwild.errors import DataError
 from hogwild.feeds.ring import Ring, SlotWord
 from hogwild.feeds.stream_reader import Stream, read_state
-from hogwild.monitoring.job_view import StreamGlance, WorkerGlance
 from hogwild.planning.job_plan import JobPlan
 from hogwild.scheduling.stream_schedule import SlotRequest, StreamSchedule
 from hogwild.shared_memory.region import Region
-from hogwild.shared_memory.scoreboard import Phase
 
 Key = tuple[int, int]  # epoch, shard
-ALIVE = ("starting", "ready", "training")
-WAITED = 0.2  # of the workers' time since the last record: a smaller share is just the latency through the parent
-MOST = 0.5  # of the workers' training time: above this share the stream was the bottleneck
-LEAST_S = 5.0  # least waiting time of a worker worth a message
 
 
 @dataclass(slots=True)
@@ -131,56 +123,3 @@ class RingState:
             "read only once: use a class whose __iter__ starts again",
             code="data/empty",
         )
-
-
-# --- figures, for records, the summary and its advice
-
-
-def stream_glance(
-    state: RingState, rows: Sequence[Mapping[str, Any]], workers: Sequence[WorkerGlance], deaths: int
-) -> StreamGlance:
-    """Return the figures for a glance. `rows`: of the loaders, as in status.json; `deaths`: of all attempts."""
-    schedule = state.schedule
-    return StreamGlance(
-        loaders=sum(row["state"] in ALIVE for row in rows),
-        wanted=len(rows),
-        filled=schedule.filled_slots,
-        slots=schedule.slots,
-        deaths=deaths,
-        waits=_who_waits(state, rows, workers),
-    )
-
-
-def _who_waits(state: RingState, rows: Sequence[Mapping[str, Any]], workers: Sequence[WorkerGlance]) -> str:
-    shares = [worker.phases.get("waiting", 0.0) for worker in workers if worker.phases]
-    if shares and sum(shares) / len(shares) > WAITED:
-        return "workers wait for loaders"
-    is_full = rows and state.schedule.is_full
-    return "loaders wait for workers" if is_full else ""
-
-
-def ring_record(state: RingState) -> dict[str, int]:
-    """Return the ring's slots and bytes, for records."""
-    return {"slots": state.ring.spec.slots, "bytes": state.ring.spec.nbytes}
-
-
-def waiting_of(phase_s: np.ndarray, active_s: float) -> tuple[float, float]:
-    """Return (share, seconds) that a worker waited on average between the first update and the last, without pauses
-    (`active_s`). Waiting before the first update belongs to the start, not to the stream. `phase_s` (procs, phases)
-    float64, from `Scoreboard.phase_s`."""
-    waiting, working = (float(phase_s[:, phase].mean()) for phase in (Phase.WAITING, Phase.WORKING))
-    waited_s = min(waiting, max(0.0, active_s - working))
-    return (waited_s / active_s if active_s > 0 else 0.0), waited_s
-
-
-def about_waiting(idle: float, waited_s: float, loaders: int, *, cores: float, workers: int) -> str | None:
-    """Return a sentence for a job whose workers mostly waited for streamed data, or None. `idle`: share of the possible
-    training time spent waiting; `waited_s`: average per worker."""
-    if idle < MOST or waited_s < LEAST_S:
-        return None
-    now = "1 loader" if loaders == 1 else f"{loaders} loaders"
-    more = f"more data.loaders ({now} now" + (f", {cores:g} usable cores)" if loaders + workers > cores else ")")
-    return (
-        f"workers waited {100 * idle:.0f} % of the time for streamed batches: use {more}, less work per record, or "
-        "data.feed: resident if the data fits into memory"
-    )

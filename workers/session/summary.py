@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 from hogwild.errors import code_of
+from hogwild.monitoring.stream_figures import about_waiting, waiting_of
 from hogwild.shared_memory.scoreboard import Phase, idle_share
 from hogwild.training import loss_scaler
 from workers.session.outcome import Clock, Outcome
-from workers.session.ring_state import about_waiting, ring_record, waiting_of
 from workers.session.session import Session
 
 SKIPPED_SHARE = 0.05
@@ -57,7 +57,7 @@ def summarise(session: Session, outcome: Outcome, now: float, warnings: Sequence
         "rollbacks": session.divergence.rollbacks,
         "lane_restarts": session.lane_restarts,
         "loader_deaths": session.loader_deaths,
-        "ring": None if session.streamed is None else ring_record(session.streamed),
+        "ring": None if session.streamed is None else session.streamed.ring.spec.record(),
         "cluster": _cluster(session, active_s),
         "leases": {"total": queue.total, **asdict(queue.ledger)},
         "staleness": asdict(board.staleness()),
