@@ -1,8 +1,10 @@
 """The kernels that a job will need, from its job file alone: before torch is imported, and before there is a model. The
 update that is chosen later (`update_choice.py`) may be another one; nothing but time depends on it.
 
-    model, loss, optimizer, options of the job  ──►  the update's kernels         data: libsvm   ──►  its parser
-    evaluate.metrics: those of all items        ──►  their kernels"""
+    model, loss, optimizer, options of the job  ──►  the update's kernels
+    evaluate.metrics: those of all items        ──►  their kernels
+
+Not the parser of libsvm: data that were parsed before need none, and compiling it took a core for three seconds."""
 
 from typing import Any
 
@@ -13,7 +15,7 @@ from hogwild.kernels import signatures
 from hogwild.kernels.signatures import Kernels, has_numba
 from hogwild.metrics.catalog import AUC, RANKED
 
-MODELS, LIBSVM = "hogwild.models", "hogwild.data.LibSvm"
+MODELS = "hogwild.models"
 PAIRS = ("BprFactorization", "WarpFactorization")
 GRAPHS = ("ComplEx", "DistMult", "RotatE", "TransE")
 FTRL, ROW_WISE = "FTRL", "RowWiseAdagrad"
@@ -30,8 +32,6 @@ def foreseen(job: Job, update: Any = None) -> tuple[Kernels, ...]:
     if not has_numba():
         return ()
     found: list[Kernels] = []
-    if job.data.train.class_path == LIBSVM:
-        found += signatures.libsvm()
     if job.train.update != "autograd" and {name for name, _ in options_set(job)} <= MOST:
         own = getattr(update, "kernels", None) if update is not None else _of_model(job)
         found += [own] if isinstance(own, Kernels) else []

@@ -19,7 +19,6 @@ from hogwild.kernels.signatures import Kernels
 from hogwild.version import PACKAGE_ROOT
 
 NAME = "hogwild-compiler"  # of the processes
-PERHAPS = "libsvm"  # nobody waits for the parser if the data were parsed before: it yields to the others
 CODE = "import sys; sys.path[:0] = [{root!r}]; from hogwild.kernels.compiler_process import main; main(*sys.argv[1:])"
 
 
@@ -54,7 +53,4 @@ def main(parent: str, plain: str) -> None:
     """Compile these kernels. The entry of a fresh interpreter."""
     host.die_with_parent(int(parent))
     host.name_process(NAME)
-    kernels = Kernels.of(json.loads(plain))
-    if kernels.module == PERHAPS:
-        os.nice(5)
-    kernel_cache.make_ready(kernels)
+    kernel_cache.make_ready(Kernels.of(json.loads(plain)))
