@@ -344,6 +344,7 @@ def main(channel: str, parent: str, kernels: str, for_commands: str) -> NoReturn
     """Import what workers import, then serve. The entry of a fresh interpreter."""
     host.die_with_parent(int(parent))
     commands.note_interpreter(sys.path[1:])
+    gc.disable()  # during the imports, which make no garbage
     number = _detached(int(channel))
     with contextlib.suppress(Exception):  # a broken installation: the workers, fresh interpreters then, say so
         import workers.child.dispatch  # noqa: F401
