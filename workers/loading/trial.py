@@ -2,7 +2,7 @@
 endless loop of the user's code ends that process, not the job's.
 
     parent                                        the process of the trial
-    trial, written by torch.save ── socket ──►    "trying" ──► maps it, runs ──► findings in `answer`, status 0
+    trial, written by torch.save ── socket ──►    "trying" ──► maps it, runs ──► findings in `answer`; it ends
 
     it is killed (SIGKILL), or ends before "trying"     tried again in another one, max_item_attempts times in all
     it ends in any other way                            ModelError with the user's line
@@ -68,8 +68,8 @@ def try_in_worker(group: ProcessGroup, trial: Trial) -> Findings | None:
         group.end(team)
         answer = regions["answer"].descriptor
         written = os.pread(answer, os.fstat(answer).st_size, 0)
-        if end.status == 0 and any(written):  # else user code has ended the process
-            found: Findings | None = pickle.loads(written)
+        if written[0]:  # else it ended before; its status may be unknown, where a host application reaps it
+            found: Findings | None = pickle.loads(written[1:])
             if found is not None and found.error is not None:
                 _note_output(found.error, output)
             return found
