@@ -1,7 +1,7 @@
 """The processes of one role, with what only that role knows: its task, its acknowledgements, its row of beats, and what
 a death sets free. `group.py` gives them their life."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hogwild.errors import HogwildError
@@ -13,6 +13,7 @@ from workers.processes.setbacks import Death, End
 
 if TYPE_CHECKING:
     from hogwild.shared_memory.region import Region  # with numpy
+    from workers.processes.group import ProcessGroup
 
 LONGEST_WORDS = 300
 PREFIX = {Role.WORKER: "", Role.OWNER: "holder-"}  # of a role's events; others have their name
@@ -25,30 +26,21 @@ class Diary(Protocol):
     def show_message(self, message: str) -> None: ...
 
 
-class OfGroup(Protocol):
-    """A team's view of its group."""
-
-    diary: Diary
-
-
 class KeptEvents:
     """Keeps events and messages until there is a journal."""
 
     def __init__(self) -> None:
-        self._kept: list[tuple[str, dict[str, Any]]] = []
+        self._kept: list[Callable[[Diary], None]] = []
 
     def event(self, kind: str, /, **values: Any) -> None:
-        self._kept.append((kind, values))
+        self._kept.append(lambda diary: diary.event(kind, **values))
 
     def show_message(self, message: str) -> None:
-        self._kept.append(("", {"message": message}))
+        self._kept.append(lambda diary: diary.show_message(message))
 
     def tell(self, diary: Diary) -> None:
-        for kind, values in self._kept:
-            if kind:
-                diary.event(kind, **values)
-            else:
-                diary.show_message(values["message"])
+        for tell_one in self._kept:
+            tell_one(diary)
 
 
 class Team:
@@ -56,7 +48,7 @@ class Team:
 
     is_loud = True  # its processes have logs, and their starts are events
 
-    def __init__(self, group: OfGroup, roster: Roster) -> None:
+    def __init__(self, group: "ProcessGroup", roster: Roster) -> None:
         self.group, self.roster = group, roster
         self.handles: dict[int, Handle] = {}
 
