@@ -176,7 +176,8 @@ def test_the_workers_of_a_pinned_job_run_where_the_plan_says(tmp_path: Path, sta
     expected = make_plan(2, 1, cores=host.usable_cores(), environ={}, pin=True).cores
     seen = {note["pid"]: note["cores"] for note in map(json.loads, (tmp_path / "seen").read_text().splitlines())}
     spawned = {event["pid"]: event["worker"] for event in ended.events("spawn")}
-    assert seen and {pid: tuple(where) for pid, where in seen.items()} == {pid: expected[spawned[pid]] for pid in seen}
+    workers = {pid: tuple(cores) for pid, cores in seen.items() if pid in spawned}  # the trial has its own process
+    assert workers and workers == {pid: expected[spawned[pid]] for pid in workers}
     assert not ended.left_behind
 
 
