@@ -13,7 +13,6 @@ from workers.processes.setbacks import Death, End
 
 if TYPE_CHECKING:
     from hogwild.shared_memory.region import Region  # with numpy
-    from workers.processes.group import ProcessGroup
 
 LONGEST_WORDS = 300
 PREFIX = {Role.WORKER: "", Role.OWNER: "holder-"}  # of a role's events; others have their name
@@ -24,6 +23,12 @@ class Diary(Protocol):
 
     def event(self, kind: str, /, **values: Any) -> None: ...
     def show_message(self, message: str) -> None: ...
+
+
+class OfGroup(Protocol):
+    """A team's view of its group, which imports this file."""
+
+    diary: Diary
 
 
 class KeptEvents:
@@ -48,7 +53,7 @@ class Team:
 
     is_loud = True  # its processes have logs, and their starts are events
 
-    def __init__(self, group: "ProcessGroup", roster: Roster) -> None:
+    def __init__(self, group: OfGroup, roster: Roster) -> None:
         self.group, self.roster = group, roster
         self.handles: dict[int, Handle] = {}
 
