@@ -148,7 +148,7 @@ def _begun(
 def _import_all(planned: JobPlan | None, kernels: str) -> None:
     """Import torch and what workers import; with a plan, fork the fork server as soon as that is done. It holds nothing
     of the run directory that is open here (`host.let_go`)."""
-    with _limited_pools(planned), without_collecting():
+    with _one_blas_thread(is_wanted=planned is not None), without_collecting():
         for module in ("workers.child.dispatch", "workers.execution"):
             importlib.import_module(module)
         host.raise_noted()
@@ -158,25 +158,23 @@ def _import_all(planned: JobPlan | None, kernels: str) -> None:
 
 
 @contextmanager
-def _limited_pools(planned: JobPlan | None) -> Iterator[None]:
-    """Let libraries be loaded with the workers' numbers of threads, which the fork server then has, and numpy's
-    OpenBLAS with one, so that it starts none: this process can be forked. Afterwards it has as many as ever."""
-    is_fork = "torch" in sys.modules  # this command, of a server that has loaded them with one thread
-    set_ones = {} if planned is None or is_fork else planned.environment | ONE_BLAS_THREAD
-    before = {name: os.environ.get(name) for name in set_ones}
-    os.environ.update(set_ones)
+def _one_blas_thread(*, is_wanted: bool) -> Iterator[None]:
+    """Let numpy be loaded with an OpenBLAS of one thread, so that it starts none and this process can be forked.
+    Afterwards it has as many as it would have; and so has all else in a command that is a fork itself."""
+    (name,) = ONE_BLAS_THREAD
+    is_fork, before = "torch" in sys.modules, os.environ.get(name)
+    os.environ.update(ONE_BLAS_THREAD if is_wanted else {})
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-    if set_ones or is_fork:
-        from hogwild.host.thread_pools import set_threads
+        if is_wanted:
+            del os.environ[name]
+            os.environ.update({} if before is None else {name: before})
+    if is_wanted or is_fork:
+        from hogwild.host.thread_pools import set_blas_threads, set_threads
 
-        set_threads(len(host.affinity()))
+        told = before or os.environ.get("OMP_NUM_THREADS", "")
+        (set_threads if is_fork else set_blas_threads)(int(told) if told.isdecimal() else len(host.affinity()))
 
 
 def _with_all_cores(plan: JobPlan) -> JobPlan:

@@ -28,6 +28,7 @@ def ensure_resource_tracker() -> None:
     from hogwild.host.processes import is_stopped  # with psutil, which a command that only prints does without
 
     tracker = _tracker()
+    # Without its number it is our parent's, whose pipe we inherited: `ensure_running` asks whether it is alive.
     if tracker._pid is not None and (not _is_live_child(tracker._pid) or is_stopped(tracker._pid)):
         stop_resource_tracker()
     tracker.ensure_running()

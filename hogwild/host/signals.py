@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any
 
 from hogwild.errors import UsageError
+from hogwild.host.resource_tracker import ensure_resource_tracker
 
 # Compared by name, so that this module can be imported on systems that lack some of them.
 NOTICES = tuple(s for s in signal.Signals if s.name in ("SIGUSR1", "SIGUSR2"))  # a scheduler's, before its time limit
@@ -262,6 +263,9 @@ def blocked_signals(*numbers: int) -> Iterator[None]:
     """Block these signals (by default all CHILD_SIGNALS) around `Process.start()`: the child starts with them blocked,
     so that none can kill it before `worker_signals` has set its handlers. Signals sent to us meanwhile arrive at the
     end."""
+    # Starting the resource tracker *unblocks* SIGINT and SIGTERM (CPython #110844), and every start of a process needs
+    # it, to pass it on; so start it before.
+    ensure_resource_tracker()
     former = signal.pthread_sigmask(signal.SIG_BLOCK, numbers or CHILD_SIGNALS)
     try:
         yield

@@ -3,6 +3,7 @@
 
 import contextlib
 import ctypes
+import faulthandler
 import fcntl
 import os
 import resource
@@ -24,6 +25,7 @@ READ_WHEN_LOADED = (
     "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "NUMBA_", "NPY_", "ATEN_", "TORCH", "PYTORCH_", "CUDA", "LD_",
     "GLIBC_", "MALLOC_", "PYTHON", "LC_", "LANG", "TZ",
 )  # fmt: skip
+HASH_SEED = "PYTHONHASHSEED"  # programs set it to seed processes to come; the forks of a server have its own
 SET_BY_LIBRARIES = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR"}
 PARENT_S = 5.0  # until the process between has ended
 
@@ -45,7 +47,7 @@ class FixedSurroundings:
     @classmethod
     def here(cls, but: Collection[str], environment: Mapping[str, str] = os.environ) -> "FixedSurroundings":
         """`but`: variables that the process sets anyway. `environment`: that of its children, if it is another one."""
-        left_out = {*SET_BY_LIBRARIES, *but}
+        left_out = {*SET_BY_LIBRARIES, HASH_SEED, *but}
         kept = {
             name: value
             for name, value in environment.items()
@@ -61,6 +63,18 @@ class FixedSurroundings:
             (os.getsid(0), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)),
         )
 
+    def changed(self, now: "FixedSurroundings") -> str:
+        """Return what is different now, in words; "" if nothing is."""
+        names = {*self.variables, *now.variables}
+        found = [name for name in sorted(names) if self.variables.get(name) != now.variables.get(name)]
+        if self.proc != now.proc:
+            found.append("user, groups, capabilities or control group")
+        if self.places != now.places:
+            found.append("root folder or namespaces")
+        if self.scheduling != now.scheduling:
+            found.append("session, scheduling policy or niceness")
+        return ", ".join(found)
+
 
 def _status() -> dict[str, str]:
     return dict(line.split(":", 1) for line in (SELF / "status").read_text().splitlines())
@@ -68,11 +82,16 @@ def _status() -> dict[str, str]:
 
 def own_surroundings() -> dict[str, Any]:
     """Return what a child takes over with `take_over`, as JSON has it: all but descriptors and the current folder."""
+    if (told := _status().get("Umask")) is None:  # gVisor
+        mask = os.umask(0)
+        os.umask(mask)
+    else:
+        mask = int(told, 8)
     return {
         "environment": dict(os.environ),
         "cores": sorted(os.sched_getaffinity(0)),
         "limits": [(name, *resource.getrlimit(name)) for name in LIMITS],
-        "umask": int(_status()["Umask"], 8),  # the call that tells it also sets it
+        "umask": mask,
         "ignored": [int(one) for one in signal.valid_signals() if signal.getsignal(one) is signal.SIG_IGN],
         "blocked": [int(one) for one in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
     }
@@ -87,12 +106,16 @@ def take_over(found: Mapping[str, Any]) -> None:
     for name, *limit in found["limits"]:
         resource.setrlimit(name, limit)
     os.sched_setaffinity(0, found["cores"])
+    dumps_stacks = faulthandler.is_enabled()
+    faulthandler.disable()  # it would not notice that its handlers go
     block_signals()  # none may meet a handler that is not the last
     for number in set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}:
         usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         is_ignored = number in found["ignored"] or number in (signal.SIGPIPE, signal.SIGXFSZ)
         signal.signal(number, signal.SIG_IGN if is_ignored else usual)
     signal.pthread_sigmask(signal.SIG_SETMASK, found["blocked"])
+    if dumps_stacks:
+        faulthandler.enable(2)
 
 
 def block_signals() -> None:
@@ -105,10 +128,15 @@ def is_stop_pending() -> bool:
     return bool(signal.sigpending() & {*CHILD_SIGNALS})
 
 
+def above_standard(descriptor: int) -> int:
+    """Return another number of this descriptor, which no standard stream has: a command without them has low ones."""
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+
+
 def let_go(but: int) -> int:
     """Hold nothing of the process that this one was forked from: signals, streams, descriptors `but` one; return its
     number now."""
-    but = fcntl.fcntl(but, fcntl.F_DUPFD_CLOEXEC, 3)  # a command without standard streams has low ones
+    but = above_standard(but)
     os.setpgid(0, 0)  # Ctrl-C is for the supervisor
     for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(stop, signal.SIG_IGN)
@@ -118,7 +146,7 @@ def let_go(but: int) -> int:
     for standard in (0, 1, 2):
         os.dup2(null, standard)
     close_all_but({but})
-    sys.stdin = sys.__stdin__ = open(os.devnull)  # type: ignore[misc]  # noqa: SIM115 - as multiprocessing does
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # type: ignore[misc]  # noqa: SIM115
     for standard, name in ((1, "stdout"), (2, "stderr")):
         encoding = getattr(getattr(sys, name), "encoding", "utf-8")
         stream = open(  # noqa: SIM115 - as an interpreter does at its start
@@ -139,8 +167,9 @@ def close_all_but(kept: Collection[int]) -> None:
         os.set_inheritable(number, False)
 
 
-def has_nvidia_driver() -> bool:
-    return Path("/dev/nvidiactl").exists()
+def has_gpu() -> bool:
+    """Return whether this machine shows one: NVIDIA's, in WSL2, in a Jetson, AMD's."""
+    return any(Path("/dev", name).exists() for name in ("nvidiactl", "dxg", "nvhost-ctrl-gpu", "kfd"))
 
 
 def thread_count() -> int:

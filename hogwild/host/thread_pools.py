@@ -39,6 +39,12 @@ def set_threads(threads: int) -> None:
         pool.set_num_threads(threads)
 
 
+def set_blas_threads(threads: int) -> None:
+    """Let the BLAS libraries loaded so far use so many threads."""
+    for pool in ThreadpoolController().select(user_api="blas").lib_controllers:
+        pool.set_num_threads(threads)
+
+
 @contextlib.contextmanager
 def limited_pools(threads: int) -> Iterator[list[str]]:
     """Do the same for a while; afterwards these pools have as many threads as before."""

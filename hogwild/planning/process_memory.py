@@ -53,4 +53,4 @@ class ProcessMemory:
 def may_fork(device: str) -> bool:
     """Return whether processes that compute on `device` may be forks: until that was tried on one, not with a GPU, and
     not if OpenMP binds threads to cores, which it decides when it is loaded."""
-    return (device == "cpu" or not host.has_nvidia_driver()) and not host.binding_variables(os.environ)
+    return (device == "cpu" or not host.has_gpu()) and not host.binding_variables(os.environ)

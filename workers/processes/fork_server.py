@@ -25,6 +25,7 @@ import contextlib
 import errno
 import gc
 import importlib
+import itertools
 import json
 import multiprocessing.process
 import multiprocessing.spawn
@@ -98,6 +99,7 @@ class ForkServer:
     def __init__(self) -> None:
         self.why = ""  # the last process was a fresh interpreter
         self._kernels = ""  # of the present job, as JSON (`entry.load_kernels`)
+        self._why_never = ""  # no server of this process can serve
         self._channel: socket.socket | None = None
         self._pidfd = -1
         self._forget()
@@ -105,10 +107,11 @@ class ForkServer:
 
     def _forget(self) -> None:
         """Have none: in a fork of this process it is the parent's, which sees its end by our copy of the socket."""
-        if self._channel is not None:
-            self._channel.close()
-            os.close(self._pidfd)
+        channel, pidfd = self._channel, self._pidfd
         self._channel, self._pid, self._pidfd = None, -1, -1
+        if channel is not None:
+            channel.close()
+            os.close(pidfd)
         self._is_ready = False
         self._surroundings: host.FixedSurroundings | None = None
         self._known = weakref.WeakSet[Forked]()
@@ -132,6 +135,8 @@ class ForkServer:
         something has started a thread meanwhile. A machine that refuses a process gets no error here: the job's own
         processes will."""
         self._kernels = kernels
+        if self._why_never:
+            return
         if host.thread_count() != 1:
             self.start({}, kernels=kernels)
             return
@@ -142,7 +147,10 @@ class ForkServer:
             with theirs, contextlib.ExitStack() as stack:
                 stack.callback(ours.close)
                 if (pid := os.fork()) == 0:
-                    _serve(_detached(theirs.detach()), parent, kernels=kernels)
+                    try:
+                        _serve(_detached(theirs.detach()), parent, kernels=kernels)
+                    finally:
+                        os._exit(1)  # else there would be two supervisors
                 self._own(pid, ours, commands.fixed_surroundings(None))
                 stack.pop_all()
 
@@ -151,6 +159,8 @@ class ForkServer:
         one that fits. A machine that refuses a process gets no error here. `for_commands`: it will fork commands, and
         these are all their variables."""
         self._kernels = kernels
+        if self._why_never:
+            return
         here = commands.fixed_surroundings(environment if for_commands else None)
         if self._channel is not None and self._surroundings == here and not host.wait_readable([self._pidfd], 0):
             return
@@ -179,7 +189,12 @@ class ForkServer:
                 stack.pop_all()
 
     def _own(self, pid: int, channel: socket.socket, surroundings: host.FixedSurroundings) -> None:
-        self._pidfd = os.pidfd_open(pid)  # without a descriptor left it ends itself, as our end of `channel` is closed
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except OSError:  # no descriptor left
+            channel.close()  # which ends it
+            os.waitpid(pid, 0)
+            raise
         self._pid, self._channel = pid, channel
         self._surroundings = surroundings
         atexit.unregister(self.close)
@@ -187,27 +202,27 @@ class ForkServer:
 
     def close(self) -> None:
         """End it, now; processes that it has forked go on."""
-        if self._channel is not None:
-            host.kill_by_pidfd(self._pidfd)
-            host.wait_readable([self._pidfd], ANSWER_S * 1000)
+        channel, pid, pidfd = self._channel, self._pid, self._pidfd
+        self._channel, self._surroundings, self._is_ready = None, None, False
+        if channel is not None:
+            host.kill_by_pidfd(pidfd)
+            host.wait_readable([pidfd], ANSWER_S * 1000)
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(self._pid, os.WNOHANG)
-            os.close(self._pidfd)
-            self._channel.close()
-            self._channel, self._surroundings, self._is_ready = None, None, False
+                os.waitpid(pid, os.WNOHANG)
+            os.close(pidfd)
+            channel.close()
 
     # ---- a process
 
     def launch(self, start: Start | PythonCommand) -> Forked:
         """Fork a child of this process that runs `entry.main(start)`, or a command. Raises CannotServe, or OSError if
         the machine refuses a process or a descriptor."""
-        if self._channel is None:
-            raise CannotServe("there is no fork server")
-        if self._surroundings != commands.fixed_surroundings(
-            start.environment if isinstance(start, PythonCommand) else None
-        ):
+        if self._channel is None or self._surroundings is None:
+            raise CannotServe(self._why_never or "there is no fork server")
+        environment = start.environment if isinstance(start, PythonCommand) else None
+        if changed := self._surroundings.changed(commands.fixed_surroundings(environment)):
             self.close()
-            raise CannotServe("what a process cannot change (FixedSurroundings) is not what the fork server began with")
+            raise CannotServe(f"since the fork server began, {changed} changed, which a fork cannot take over")
         self._await_ready()
         with contextlib.ExitStack() as stack:
             descriptors = _request(start, self._kernels, stack)
@@ -218,6 +233,7 @@ class ForkServer:
                 self._channel.sendmsg([b"fork"], rights)
                 answer = self._receive(ANSWER_S)
                 if "started" in answer:
+                    self.why = ""
                     return self._made(answer["started"])
             except BaseException as error:  # also one that a handler of a signal has raised
                 self._bury()
@@ -232,13 +248,18 @@ class ForkServer:
         """Wait until it has imported torch, for which a fresh interpreter takes as long."""
         try:
             if not self._is_ready:
-                self._receive(READY_S, is_interruptible=True)
+                answer = self._receive(READY_S, is_interruptible=True)
+                self._why_never = answer.get("refused", "")
+                if self._why_never:
+                    raise CannotServe(self._why_never)
                 self._is_ready = True
         except InterruptedError as error:
             raise CannotServe("a signal came before the fork server was ready") from error
-        except (ConnectionError, CannotServe) as error:
+        except BaseException as error:
             self.close()
-            raise CannotServe(str(error)) from error
+            if isinstance(error, ConnectionError):
+                raise CannotServe(str(error)) from error
+            raise
 
     def _receive(self, limit_s: float, *, is_interruptible: bool = False) -> dict[str, Any]:
         """Return its next message. Raises ConnectionError if it has ended, CannotServe if it does not answer, and
@@ -286,29 +307,26 @@ SERVER = ForkServer()
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    """Return two ends, whose numbers are no standard streams': a process that is started gets others there."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        return tuple(socket.socket(fileno=host.above_standard(end.fileno())) for end in (ours, theirs))  # type: ignore[return-value]
 
 
 def _request(start: Start | PythonCommand, kernels: str, stack: contextlib.ExitStack) -> list[int]:
-    """Return the descriptors of a request: its words, the current folder, those of `start`, and that of
-    multiprocessing's resource tracker, if there is one. `stack` closes what is opened for it."""
+    """Return the descriptors of a request: its words, the folder, and those of a command, or that of multiprocessing's
+    resource tracker and those of `start`. `stack` closes what is opened for it."""
     folder = os.open(start.folder if isinstance(start, PythonCommand) else ".", os.O_PATH)  # also one that was removed
     stack.callback(os.close, folder)
     if isinstance(start, PythonCommand):
         return [_written(start.message(), stack), folder, *start.descriptors.values()]
-    tracker: int | None = None
-    if host.is_tracker_known():
-        host.ensure_resource_tracker()
-        tracker = resource_tracker.getfd()
     request = {
         "start": asdict(start),
         "surroundings": host.own_surroundings(),
         "multiprocessing": _multiprocessing_here(),
-        "has_tracker": tracker is not None,
         "kernels": kernels,
     }
-    given = [getattr(start, name) for name in DESCRIPTORS]
-    return [_written(request, stack), folder, *given, *([] if tracker is None else [tracker])]
+    return [_written(request, stack), folder, resource_tracker.getfd(), *(getattr(start, name) for name in DESCRIPTORS)]
 
 
 def _written(request: Mapping[str, Any], stack: contextlib.ExitStack) -> int:
@@ -316,7 +334,7 @@ def _written(request: Mapping[str, Any], stack: contextlib.ExitStack) -> int:
     stack.callback(os.close, words)
     content = json.dumps(request).encode()
     if os.write(words, content) != len(content):
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))  # by a limit on the size of files
+        raise CannotServe("a limit on the size of files (RLIMIT_FSIZE) is less than the environment")
     return words
 
 
@@ -332,7 +350,7 @@ def _multiprocessing_here() -> dict[str, Any]:
         "log_to_stderr": util._log_to_stderr,
         "sys_path": [PACKAGE_ROOT, *(one for one in sys.path if isinstance(one, str) and one != PACKAGE_ROOT)],
         "sys_argv": ["hogwild-worker"],
-        "start_method": multiprocessing.get_start_method(allow_none=True),
+        "start_method": "spawn",  # as in every process that was started so
     }
     return told | ({} if util._logger is None else {"log_level": util._logger.getEffectiveLevel()})
 
@@ -364,14 +382,20 @@ def _detached(channel: int) -> int:
     return number
 
 
-def _serve(number: int, parent: int, *, kernels: str) -> NoReturn:
+def _serve(number: int, parent: int, *, kernels: str) -> None:
     """Fork for every request until the supervisor has closed its end. Never returns: below it, in a fork of a command,
     is the command's own stack."""
     try:
         host.die_with_parent(parent)
         os.environ.update(ONE_BLAS_THREAD)  # numba loads scipy's; a child takes over the supervisor's environment
         load_kernels(kernels)
+        import torch
+
+        torch.set_num_threads(1)  # starts none; most workers have one
         channel = socket.socket(fileno=number)
+        if (threads := host.thread_count()) != 1:  # sitecustomize, or an allocator, has started some
+            channel.send(json.dumps({"refused": f"the fork server has {threads} threads after its imports"}).encode())
+            return
         gc.collect()
         gc.freeze()  # a later collection would copy every page that the children share
         gc.enable()  # for them: a command is forked while it does not collect
@@ -444,16 +468,17 @@ def _become(parent: int, descriptors: Sequence[int]) -> NoReturn:
         if "command" in request:
             host.await_parent(parent, host.pidfd_open(parent))
             commands.become(request, folder, given)
-        start = Start(**request["start"] | dict(zip(DESCRIPTORS, given, strict=False)))
+        tracker, *given = given
+        start = Start(**request["start"] | dict(zip(DESCRIPTORS, given, strict=True)))
         start = replace(start, environment=tuple((name, value) for name, value in start.environment))
         redirect_to_memory(os.dup(start.words))  # the supervisor shows what is said there
         host.await_parent(parent, start.lifeline)
         os.fchdir(folder)
-        host.close_all_but(given)
+        host.close_all_but({tracker, *given})
         host.take_over(request["surroundings"])
         _be_known_to_multiprocessing(parent, start.lifeline, request["multiprocessing"])
-        if request["has_tracker"]:
-            resource_tracker._resource_tracker._fd = given[-1]  # type: ignore[attr-defined]
+        resource_tracker._resource_tracker._fd = tracker  # type: ignore[attr-defined]
+        importlib.invalidate_caches()  # a folder of sys.path may be new
         _limit_threads(dict(start.environment))
         random.seed()
         from workers.child import entry
@@ -470,7 +495,7 @@ def _be_known_to_multiprocessing(parent: int, lifeline: int, told: dict[str, Any
     module: Any = multiprocessing.process
     own: Any = multiprocessing.get_context("spawn").Process()
     own._parent_pid, own._identity = parent, tuple(told.pop("identity"))
-    module._current_process, module._children = own, set()
+    module._current_process, module._children, module._process_counter = own, set(), itertools.count(1)
     module._parent_process = module._ParentProcess("MainProcess", parent, lifeline)
     multiprocessing.spawn.prepare(told | {"authkey": bytes.fromhex(told["authkey"])})
 

@@ -198,6 +198,8 @@ class ProcessGroup:
             # An exception between starting a process and storing its handle would lose the process.
             with host.blocked_signals():
                 handle = team.handles[number] = self._spawn_process(team.role, number, incarnation)
+        except (TimeoutError, InterruptedError):  # the user's: a handler of a signal has raised it
+            raise
         except OSError as error:  # no PID, memory or descriptor left
             how, end = f"could not be started: {host.refusal_in_words(error)}", End.COULD_NOT_START
             death, errors = team.lost(number, None, end, how)

@@ -269,7 +269,6 @@ def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[i
 
 def _fresh(start: Start) -> BaseProcess:
     """Start a fresh interpreter. Stop signals are blocked."""
-    host.ensure_resource_tracker()  # its start unblocks them (CPython #110844), so before: no process is there yet
     size = sum(len(folder) for folder in sys.path)
     if size > PATH_LIMIT:
         raise UsageError(
