@@ -20,7 +20,7 @@ import pytest
 from tests.helpers.processes import PATIENCE_S
 
 HOME = Path(__file__).resolve().parents[1]
-LINES_LIMIT = 500
+LINES_LIMIT = 800
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 

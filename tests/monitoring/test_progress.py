@@ -204,8 +204,8 @@ def test_evaluations_leave_their_pause_and_the_staleness_until_then(ended: dict[
     job = ended[name]
     evaluations = records(job, "evaluation")
     assert len(evaluations) == 3 and all(record["seconds"] > 0 for record in evaluations)
-    pauses = job.events("pause")
-    assert [pause["what"].split(" and ")[0] for pause in pauses] == ["evaluation", "evaluation"]  # the third is the end
+    pauses = [pause for pause in job.events("pause") if pause["what"].startswith("evaluation")]  # slow: a checkpoint's
+    assert len(pauses) == 2  # the third evaluation is at the end
     assert all(pause["seconds"] > 0 for pause in pauses)
     assert all(p["seconds"] >= e["seconds"] for p, e in zip(pauses, evaluations, strict=False))
     found = records(job, "staleness")

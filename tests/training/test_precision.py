@@ -226,10 +226,10 @@ def test_the_scale_grows_after_many_finite_updates(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.slow
 def test_sparse_gradients_are_unscaled_row_by_row(tmp_path: Path) -> None:
-    different, _, _, result = both(
+    _, reference, _, result = both(
         tmp_path, "fp16", PlainLoop(), lambda model: optim.SGD(model.parameters(), lr=1e-4), words, texts(), Loud()
     )
-    assert different == []
+    assert reference.ulps <= ULPS  # torch adds up rows of one number in an order of its own
     assert result.leases["skipped"] == 0
     assert hogwild_summary(result)["overflows"] > 0
 
