@@ -131,6 +131,8 @@ class ProcessGroup:
                 errors += self._look_after(team, handle, now)
             team.book()
         errors += self.stacks.advance(now)
+        if errors:
+            return errors  # nobody is replaced in a job that fails
         for team in teams:
             errors += self._carry_out(team, team.roster.tick(now, team.readings(), moments.get(team.role, UNDISTURBED)))
             errors += team.act()
