@@ -121,6 +121,8 @@ class ForkedGroup(ProcessGroup):
 class NoStacks:
     """A thread in the parent would be no good when it forks."""
 
+    rundir = None
+
     is_waiting = False
 
     def collect(self, suspects: Any, everybody: Any, why: str, still_s: float, then: Then) -> None:

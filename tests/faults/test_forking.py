@@ -63,7 +63,7 @@ if {where!r} in " ".join(sys.orig_argv):
 
 @pytest.mark.parametrize(
     ("where", "why"),
-    [("run.py", ""), ("workers.processes.fork_server", "the fork server has 2 threads")],
+    [("run.py", ""), ("workers.processes.fork_server", "the fork server has 2 threads after its imports")],
 )
 def test_a_process_of_two_threads_is_never_forked(
     where: str, why: str, tmp_path: Path, start_job: Callable[..., Job]
