@@ -127,7 +127,7 @@ def _begun(
     try:
         with ProcessGroup(job.supervise) as group, startup, host.naming_limits(), contextlib.ExitStack() as compilers:
             if is_real:
-                compilers.enter_context(compiling(description.kernels))
+                compilers.enter_context(compiling(description.kernels if plan.procs else ()))
                 startup.open_run(description.run_dir, resume)
             if is_command:
                 startup.announce()

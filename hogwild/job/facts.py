@@ -10,6 +10,7 @@ from hogwild.job.compile_key import compile_key
 from hogwild.job.parts import Parts
 from hogwild.job.update_choice import sides_of
 from hogwild.optimizers import FTRL
+from hogwild.parameters.checks import check_tensors
 from hogwild.parameters.exchange import COPIES
 from hogwild.parameters.shared_model import SharedModel, suits_sharing
 from hogwild.parameters.trial_step import trial_bytes
@@ -22,12 +23,15 @@ from hogwild.shared_memory.scoreboard import Scoreboard
 def complete(plan: JobPlan, parts: Parts, before: Shape | None = None, *, must_fit: bool = False) -> JobPlan:
     """Return the complete plan of a job with these objects. `before`: the grid of the run that is resumed. `must_fit`:
     raise MemoryShortError if there is not enough memory. Raises UsageError."""
+    check_tensors(parts.model)
+    if must_fit:  # first, because further checks, and the trial step that measures the rest, need memory themselves
+        _require(trial_bytes(parts.optimizer), 0)
     plan = completed(plan, _facts(plan, parts, before))
     data = _data_bytes(plan, parts)
     sources = {"data-train": parts.train, "data-val": parts.val}
     there = {name for name, source in sources.items() if source is not None and source.is_there_already}
     fresh = sum(nbytes for name, nbytes in data.items() if name not in there)
-    if must_fit:  # first, because the trial step that measures the rest needs memory itself
+    if must_fit:
         _require(fresh + trial_bytes(parts.optimizer), fresh)
     model = SharedModel.bytes_needed(parts.model, parts.optimizer, procs=plan.rows, state=plan.state, late=parts.late)
     key = compile_key(plan, parts) if plan.job.model.compile == "inductor" else ""

@@ -16,13 +16,19 @@ from hogwild.shared_memory.region import is_dense_without_overlap
 
 
 def check_model(model: nn.Module) -> None:
-    """Check the model. Raises ModelError if a parameter or buffer cannot be shared with other processes."""
+    """Check the model. Raises ModelError if a parameter or buffer cannot be shared with other processes. Takes memory
+    for tensors that do not lie in one piece."""
+    _check_storage(check_tensors(model))
+
+
+def check_tensors(model: nn.Module) -> list[tuple[str, str, Tensor]]:
+    """Check each parameter and buffer by itself; return their kinds, names and tensors. Raises as `check_model`."""
     _check_names(model)
     tensors: list[tuple[str, str, Tensor]] = [("parameter", *named) for named in model.named_parameters()]
     tensors += [("buffer", *named) for named in model.named_buffers()]
     for kind, name, tensor in tensors:
         _check_tensor(kind, name, tensor)
-    _check_storage(tensors)
+    return tensors
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

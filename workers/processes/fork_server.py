@@ -359,10 +359,10 @@ def _multiprocessing_here() -> dict[str, Any]:
 
 
 def main(channel: str, parent: str, kernels: str, for_commands: str) -> NoReturn:
-    """Import what workers import, then serve. The entry of a fresh interpreter."""
+    """Import what workers import, then serve. The entry of a fresh interpreter. Garbage is collected meanwhile: else
+    the places that are free lie scattered, and each fork writes into, and copies, 4 MB more."""
     host.die_with_parent(int(parent))
     commands.note_interpreter(sys.path[1:])
-    gc.disable()  # during the imports, which make no garbage
     number = _detached(int(channel))
     with contextlib.suppress(Exception):  # a broken installation: the workers, fresh interpreters then, say so
         import workers.child.dispatch  # noqa: F401
@@ -478,7 +478,8 @@ def _become(parent: int, descriptors: Sequence[int]) -> NoReturn:
         host.take_over(request["surroundings"])
         _be_known_to_multiprocessing(parent, start.lifeline, request["multiprocessing"])
         resource_tracker._resource_tracker._fd = tracker  # type: ignore[attr-defined]
-        importlib.invalidate_caches()  # a folder of sys.path may be new
+        for place in [one for one, finder in sys.path_importer_cache.items() if finder is None]:
+            del sys.path_importer_cache[place]  # it may be there now
         _limit_threads(dict(start.environment))
         random.seed()
         from workers.child import entry
