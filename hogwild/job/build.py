@@ -37,7 +37,7 @@ from hogwild.job.row_names import NOTHING_KNOWN, KnownNames
 from hogwild.job.update_choice import UpdateChoice, choose
 from hogwild.job.weights import balance, build_loss, is_balanced, weighted_loss
 from hogwild.metrics.panel import Panel
-from hogwild.parameters.checks import check_rule
+from hogwild.parameters.checks import check_rule, check_tensors
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.parameters.structure_file import check_apart
 from hogwild.planning.device_placement import is_open, planned
@@ -168,6 +168,7 @@ def from_objects(
     parts.transform = functions.transform
     parts.stepped = _stepped(job, parts, functions.scheduler)
     inspect(job, parts, reader)
+    check_tensors(model)  # now that the trial has given lazy ones their shapes
     rollouts = {"data.train": parts.train.rollout, "data.val": held_back.rollout if held_back is not None else None}
     sent = {"evaluate.metrics": parts.panel, "data.transform": parts.transform, **rollouts}
     for what, thing in sent.items() if plan.procs else ():

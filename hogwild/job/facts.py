@@ -10,7 +10,6 @@ from hogwild.job.compile_key import compile_key
 from hogwild.job.parts import Parts
 from hogwild.job.update_choice import sides_of
 from hogwild.optimizers import FTRL
-from hogwild.parameters.checks import check_tensors
 from hogwild.parameters.exchange import COPIES
 from hogwild.parameters.shared_model import SharedModel, suits_sharing
 from hogwild.parameters.trial_step import trial_bytes
@@ -23,7 +22,6 @@ from hogwild.shared_memory.scoreboard import Scoreboard
 def complete(plan: JobPlan, parts: Parts, before: Shape | None = None, *, must_fit: bool = False) -> JobPlan:
     """Return the complete plan of a job with these objects. `before`: the grid of the run that is resumed. `must_fit`:
     raise MemoryShortError if there is not enough memory. Raises UsageError."""
-    check_tensors(parts.model)
     if must_fit:  # first, because further checks, and the trial step that measures the rest, need memory themselves
         _require(trial_bytes(parts.optimizer), 0)
     plan = completed(plan, _facts(plan, parts, before))
@@ -76,8 +74,9 @@ def _data_bytes(plan: JobPlan, parts: Parts) -> dict[str, int]:
 def _require(needed: int, data: int) -> None:
     memory = host.available_memory()
     if needed > memory.bytes:
+        of_data = f" ({size(data)} of it for data)" if data else ""
         raise MemoryShortError(
-            f"the job needs {size(needed)} of memory ({size(data)} of it for data), but only {size(memory.bytes)} "
+            f"the job needs {size(needed)} of memory{of_data}, but only {size(memory.bytes)} "
             f"are free ({memory.limited_by}); use less data, a smaller model, fewer procs, or a larger limit",
             code="run/memory-short",
         )
