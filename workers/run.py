@@ -36,6 +36,7 @@ from hogwild.planning.job_plan import JobPlan, plan_job
 from hogwild.planning.process_memory import may_fork
 from workers.child.entry import without_collecting
 from workers.description import COMMAND_LINE, Description
+from workers.processes.commands import usual_threads
 from workers.processes.fork_server import ONE_BLAS_THREAD, SERVER
 from workers.processes.group import ProcessGroup
 from workers.session.startup import StartUp
@@ -148,7 +149,7 @@ def _begun(
 def _import_all(planned: JobPlan | None, kernels: str) -> None:
     """Import torch and what workers import; with a plan, fork the fork server as soon as that is done. It holds nothing
     of the run directory that is open here (`host.let_go`)."""
-    with _one_blas_thread(is_wanted=planned is not None), without_collecting():
+    with _one_blas_thread(), without_collecting():
         for module in ("workers.child.dispatch", "workers.execution"):
             importlib.import_module(module)
         host.raise_noted()
@@ -158,23 +159,24 @@ def _import_all(planned: JobPlan | None, kernels: str) -> None:
 
 
 @contextmanager
-def _one_blas_thread(*, is_wanted: bool) -> Iterator[None]:
+def _one_blas_thread() -> Iterator[None]:
     """Let numpy be loaded with an OpenBLAS of one thread, so that it starts none and this process can be forked.
     Afterwards it has as many as it would have; and so has all else in a command that is a fork itself."""
     (name,) = ONE_BLAS_THREAD
-    is_fork, before = "torch" in sys.modules, os.environ.get(name)
-    os.environ.update(ONE_BLAS_THREAD if is_wanted else {})
+    is_loaded, before = "numpy" in sys.modules, os.environ.get(name)
+    os.environ.update(ONE_BLAS_THREAD)
     try:
         yield
     finally:
-        if is_wanted:
-            del os.environ[name]
-            os.environ.update({} if before is None else {name: before})
-    if is_wanted or is_fork:
-        from hogwild.host.thread_pools import set_blas_threads, set_threads
+        del os.environ[name]
+        os.environ.update({} if before is None else {name: before})
+    from hogwild.host.thread_pools import set_blas_threads, set_threads
 
+    if usual := usual_threads():
+        set_threads(usual)
+    elif not is_loaded:
         told = before or os.environ.get("OMP_NUM_THREADS", "")
-        (set_threads if is_fork else set_blas_threads)(int(told) if told.isdecimal() else len(host.affinity()))
+        set_blas_threads(int(told) if told.isdecimal() else len(host.affinity()))
 
 
 def _with_all_cores(plan: JobPlan) -> JobPlan:

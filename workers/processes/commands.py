@@ -60,6 +60,7 @@ class _Interpreter:
 
     path: list[str] = field(default_factory=list)
     streams: dict[str, dict[str, Any]] = field(default_factory=dict)
+    threads: int = 0  # of torch, by its own choice
 
 
 _interpreter = _Interpreter()
@@ -68,6 +69,16 @@ _interpreter = _Interpreter()
 def note_interpreter(path: Sequence[str]) -> None:
     """Note sys.path and the form of the standard streams in a fresh interpreter that will be a server."""
     _interpreter.path, _interpreter.streams = [*path], host.stream_forms()
+
+
+def note_threads(threads: int) -> None:
+    """Note the threads that torch has chosen, in a server, which then has one."""
+    _interpreter.threads = threads
+
+
+def usual_threads() -> int:
+    """Return the threads that torch would have in this process; 0 if it is no fork of a server: it has them."""
+    return _interpreter.threads
 
 
 def become(request: Mapping[str, Any], folder: int, given: Sequence[int]) -> NoReturn:

@@ -391,6 +391,7 @@ def _serve(number: int, parent: int, *, kernels: str) -> None:
         load_kernels(kernels)
         import torch
 
+        commands.note_threads(torch.get_num_threads())
         torch.set_num_threads(1)  # starts none; most workers have one
         channel = socket.socket(fileno=number)
         if (threads := host.thread_count()) != 1:  # sitecustomize, or an allocator, has started some
