@@ -135,7 +135,7 @@ def test_the_fork_server_is_tried_and_measured_on_this_machine(tmp_path: Path, m
         assert 0.5 < found[name] / getattr(usual, name) < 1.5, (name, found[name])
     (tmp_path / "sitecustomize.py").write_text(THREAD)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert doctor.try_fork_server()["why"] == "the fork server has 2 threads"
+    assert doctor.try_fork_server()["why"] == "the fork server has 2 threads after its imports"
     monkeypatch.setenv("OMP_PROC_BIND", "true")
     assert "OMP_PROC_BIND" in doctor.try_fork_server()["why"]
 
