@@ -205,7 +205,9 @@ def test_user_code_finds_in_a_fork_what_it_finds_in_a_fresh_interpreter(tmp_path
     randoms = [one.pop("random") for one in (*forked, *fresh)]
     assert len({number for pair in randoms for number in pair}) == 2 * len(randoms), "reseeded"
     assert [{one.pop("comm") for one in some} for some in found] == [{CHILD_NAME}, {"python"}]
-    assert len(fresh) >= 2  # all may be trained before the second worker, a fresh interpreter, is there
+    for one in (*forked, *fresh):
+        assert one.pop("first process") == f"Process-{one.pop('identity')[0]}:1"
+    assert len(fresh) >= 2  # all may be trained before a fresh interpreter is there
     for one, other in zip(forked, fresh, strict=False):
         different = {name: (one[name], other[name]) for name in one if one[name] != other[name]}
         assert different == {}, str(different)
