@@ -21,7 +21,7 @@ from benchmarks.bench import say
 from benchmarks.bystander import bystander
 from benchmarks.commands import MNIST, ROOT, job
 from benchmarks.row import Row
-from benchmarks.watched import ENDLESS, LOOK_S, PATIENCE_S, running
+from benchmarks.watched import ENDLESS, LOOK_S, PATIENCE_S, Running, running
 from hogwild import host
 from hogwild.chaos.watch import events_of
 
@@ -89,13 +89,18 @@ def replacements(effort: Effort) -> list[float]:
     found = []
     with running(MNIST, "--procs", "2", *ENDLESS, f"log.every_s={EVERY_S}") as now:
         for number in range(effort.replacements):
-            victim = now.until_all_train(2)[number % 2]
-            killed = time.monotonic()
-            victim.send(signal.SIGKILL)
-            now.event("exit", pid=victim.pid)
-            now.until_all_train(2)
-            found.append(time.monotonic() - killed)
+            found.append(replaced_s(now, number % 2))
     return found
+
+
+def replaced_s(now: Running, worker: int) -> float:
+    """Seconds from SIGKILL of one of two workers to the first commit of its replacement."""
+    victim = now.until_all_train(2)[worker]
+    killed = time.monotonic()
+    victim.send(signal.SIGKILL)
+    now.event("exit", pid=victim.pid)
+    now.until_all_train(2)
+    return time.monotonic() - killed
 
 
 def of_death(effort: Effort) -> list[Row]:

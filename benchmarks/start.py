@@ -12,7 +12,6 @@ the cache. Cold: the cache of kernels is empty; how much longer that takes."""
 import argparse
 import json
 import os
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from unittest import mock
 from benchmarks import commands, results, sparse_data
 from benchmarks.bench import NO_EVALUATION, in_turn, median, say
 from benchmarks.commands import ROOT
+from benchmarks.detection import replaced_s
 from benchmarks.row import Row
 from benchmarks.sparse_factorisation import FACTORS, ratings_settings
 from benchmarks.synthetic_ratings import Shape
@@ -167,12 +167,7 @@ def again() -> list[Row]:
     replaced, added = [], []
     with running(str(ROOT / "configs" / "digits.yaml"), "--procs", "2", *ENDLESS, "train.procs_max=64", often) as now:
         for number in range(2 * RUNS):
-            victim = now.until_all_train(2)[number % 2]
-            killed = time.monotonic()
-            victim.send(signal.SIGKILL)
-            now.event("exit", pid=victim.pid)
-            now.until_all_train(2)
-            replaced.append(time.monotonic() - killed)
+            replaced.append(replaced_s(now, number % 2))
         for number in range(3, 3 + RUNS):
             asked = time.monotonic()
             write_request(now.run_dir, {"ask": "resize", "procs": number})

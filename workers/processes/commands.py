@@ -136,9 +136,14 @@ def run_python(argv: Sequence[str]) -> None:
 def _begin_as_if_loaded_here() -> None:
     """Have the random state, the key and the folder of temporary files of a process that has loaded its libraries
     itself. The number of threads is not set: that would start some, and the command forks a server first."""
-    import numpy as np
-
     multiprocessing.current_process().authkey = os.urandom(KEY_BYTES)
-    random.seed()
-    np.random.seed()  # torch's generator begins the same in every process, numpy's does not
+    seed_generators()
     tempfile.tempdir = None
+
+
+def seed_generators() -> None:
+    """Seed the generators that begin differently in each process, in a fork: Python's, and numpy's, where that is
+    loaded already. torch's begins the same everywhere."""
+    random.seed()
+    if (loaded := sys.modules.get("numpy.random")) is not None:
+        loaded.seed()

@@ -31,7 +31,6 @@ import multiprocessing.process
 import multiprocessing.spawn
 import multiprocessing.util
 import os
-import random
 import socket
 import subprocess
 import sys
@@ -482,7 +481,7 @@ def _become(parent: int, descriptors: Sequence[int]) -> NoReturn:
         for place in [one for one, finder in sys.path_importer_cache.items() if finder is None]:
             del sys.path_importer_cache[place]  # it may be there now
         _limit_threads(dict(start.environment))
-        random.seed()
+        commands.seed_generators()
         from workers.child import entry
 
         entry.main(start)
@@ -506,8 +505,6 @@ def _limit_threads(environment: Mapping[str, str]) -> None:
     """Do what libraries do with these variables when they are loaded: they are loaded already."""
     import torch
 
-    if (loaded := sys.modules.get("numpy.random")) is not None:  # else it is seeded when it is
-        loaded.seed()  # torch's generator begins the same in every process, numpy's does not
     threads = int(environment.get("OMP_NUM_THREADS", 1))
     if threads != 1 or torch.get_num_threads() != 1:
         from hogwild.host.thread_pools import set_threads
