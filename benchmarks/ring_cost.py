@@ -46,10 +46,10 @@ from hogwild.scheduling.stream_schedule import StreamSchedule
 from hogwild.scheduling.work_queue import WorkQueue
 from hogwild.shared_memory.region import Region
 from hogwild.training.torch_settings import current
-from workers.child.loader import BEATS, FILLED, LoaderLoop
-from workers.child.recipes import StreamRecipe
-from workers.messages import LOOK, Leaving, LoadTask, Start, read_records, write_record
-from workers.session.ring_state import RingState
+from hogwild.workers.child.loader import BEATS, FILLED, LoaderLoop
+from hogwild.workers.child.recipes import StreamRecipe
+from hogwild.workers.messages import LOOK, Leaving, LoadTask, Start, read_records, write_record
+from hogwild.workers.session.ring_state import RingState
 
 BATCH, FEATURES = 64, 784
 SLOTS = 8  # what a job of one worker and one loader has; as many batches may be under way in the queue

@@ -21,7 +21,7 @@ from hogwild.models import has_kernels
 from hogwild.monitoring.callbacks import Callbacks
 from hogwild.storage.run_directory import LIBRARY, require_current_folder
 from hogwild.train_result import History, TrainResult
-from hogwild.user_code import claim_our_packages, user_path
+from hogwild.user_code import user_path
 
 if TYPE_CHECKING:
     from hogwild.inference.trained_model import Trained
@@ -88,7 +88,6 @@ def train(
     given = own_functions(settings)
     job = job_of(model, dataset, loss, optimizer, val, settings)
     told = Callbacks(callbacks)
-    claim_our_packages()
     from hogwild.feeds.materialise import Reader
     from hogwild.feeds.packed import Packed
     from hogwild.job.build import from_objects
@@ -97,8 +96,8 @@ def train(
     from hogwild.job.parameter_groups import freeze_parameters
     from hogwild.job.parts import Functions, Parts
     from hogwild.planning.job_plan import JobPlan
-    from workers.description import Description
-    from workers.run import run
+    from hogwild.workers.description import Description
+    from hogwild.workers.run import run
 
     held_back = job.data.val if isinstance(job.data.val, Split) else cast("Dataset | None", val)
 
@@ -159,7 +158,7 @@ train.__signature__ = signature_of(train)  # type: ignore[attr-defined]
 
 def close() -> None:
     """End the process from which those of `train` are forked, now rather than at the end of this process."""
-    from workers.processes.fork_server import SERVER
+    from hogwild.workers.processes.fork_server import SERVER
 
     SERVER.close()
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from hogwild.errors import BuildError, ClassPathError, ConfigError, HogwildError, Problem, UsageError, did_you_mean
-from hogwild.version import PACKAGE_ROOT
+from hogwild.errors import BuildError, ClassPathError, ConfigError, HogwildError, Problem, did_you_mean
+from hogwild.version import PACKAGE
 
 _job_folder: Path | None = None  # set by `user_path`
 _data_folder: Path | None = None  # set by `look_for_data_in`
@@ -89,9 +89,8 @@ def build_callable(spec: ComponentSpec) -> Any:
 
 def user_path(job_file: Path | None) -> list[str]:
     """Put the job file's folder, then the current one, first on sys.path, so that a user's mymodel.py is found. Return
-    both folders. Our packages are imported before, so that a user's own `workers/` shadows nothing."""
+    both folders."""
     global _job_folder
-    claim_our_packages()
     _job_folder = Path(job_file).absolute().parent if job_file is not None else None
     folders = [str(_job_folder)] if _job_folder is not None else []
     folders = list(dict.fromkeys([*folders, str(Path.cwd())]))
@@ -109,23 +108,6 @@ def look_for_data_in(folder: str) -> None:
     the copy's folder, data files are found in this one."""
     global _data_folder
     _data_folder = Path(folder)
-
-
-def claim_our_packages() -> None:
-    """Import `workers` from the folder that holds `hogwild`, even if another package has that name. Raises UsageError
-    if such a package was imported before."""
-    sys.path.insert(0, PACKAGE_ROOT)
-    try:
-        workers = importlib.import_module("workers")  # only claims the name; the command line uses its modules
-    finally:
-        sys.path.remove(PACKAGE_ROOT)
-    where = Path(workers.__file__ or "nowhere").resolve().parent.parent
-    if where != Path(PACKAGE_ROOT):
-        raise UsageError(
-            f"'workers' was imported from {where} before hogwild's own in {PACKAGE_ROOT}; import "
-            "hogwild first, or rename your package",
-            code="usage/shadowed-package",
-        )
 
 
 def _import(class_path: str, name: str) -> ModuleType:
@@ -222,8 +204,7 @@ def _problem(spec: ComponentSpec, name: str, message: str, code: str) -> Problem
 @cache
 def _libraries() -> tuple[str, ...]:
     folders = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    ours = {os.path.join(PACKAGE_ROOT, package) for package in ("hogwild", "workers")}
-    return tuple(f"{folder}{os.sep}" for folder in folders | ours)
+    return tuple(f"{folder}{os.sep}" for folder in {*folders, str(PACKAGE)})
 
 
 def is_users(file: str) -> bool:

@@ -108,7 +108,7 @@ def no_warm_process() -> Iterator[None]:
     """What waits for a test's next `hogwild.train` ends with the test, and so does multiprocessing's tracker."""
     was_known = host.is_tracker_known()
     yield
-    if (module := sys.modules.get("workers.processes.fork_server")) is not None:
+    if (module := sys.modules.get("hogwild.workers.processes.fork_server")) is not None:
         module.SERVER.close()
         if host.is_tracker_known() and not was_known:
             host.stop_resource_tracker()

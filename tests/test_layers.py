@@ -96,6 +96,8 @@ def sources(*folders: str) -> tuple[Source, ...]:
 def source_of(file: Path) -> Source:
     path = file.relative_to(HOME)
     parts = [part for part in path.with_suffix("").parts if part != "__init__"]
+    if parts[0] == "workers":  # hogwild/workers is a link to it
+        parts.insert(0, "hogwild")
     return Source(str(path), ".".join(parts), ast.parse(file.read_text(), str(path)))
 
 
@@ -140,24 +142,24 @@ FLOORS = (
     "hogwild.monitoring",
     "hogwild.report",
     "hogwild.chaos hogwild.service",
-    "workers.messages workers.description workers.warning_reports",
-    "workers.child",
-    "workers.processes",
-    "workers.session",
-    "workers.loading",
-    "workers.supervision",
-    "workers.share",
-    "workers.execution",
-    "workers.run",
+    "hogwild.workers.messages hogwild.workers.description hogwild.workers.warning_reports",
+    "hogwild.workers.child",
+    "hogwild.workers.processes",
+    "hogwild.workers.session",
+    "hogwild.workers.loading",
+    "hogwild.workers.supervision",
+    "hogwild.workers.share",
+    "hogwild.workers.execution",
+    "hogwild.workers.run",
     "hogwild.keywords hogwild.train_result",
     "hogwild.api",
     "hogwild.estimator",
     "hogwild.cli",
     "hogwild hogwild.__main__",
-    "workers",
+    "hogwild.workers",
 )
 PLACES = {name: number for number, row in enumerate(FLOORS) for name in row.split()}
-FACES = {"hogwild", "workers"}  # the packages themselves are their own __init__ alone
+FACES = {"hogwild", "hogwild.workers"}  # the packages themselves are their own __init__ alone
 
 # Decisions without torch, clock, process, lock or file: event in, answer out.
 PURE = (
@@ -165,19 +167,19 @@ PURE = (
     "hogwild.cluster.*",
     "hogwild.service.states",
     "hogwild.service.schedule",
-    "workers.processes.roster",
-    "workers.processes.setbacks",
+    "hogwild.workers.processes.roster",
+    "hogwild.workers.processes.setbacks",
 )
 IMPURE = {"torch", "time", "os", "threading", "multiprocessing", "socket", "subprocess", "random", "psutil"}
 
 # hogwild/ is what parent and workers share; importing it starts none of the supervisor's code.
 ASKS_WORKERS = {
-    ("hogwild/cli/main.py", "workers.run"),
-    ("hogwild/cli/predict.py", "workers.loading.predicting"),
-    ("hogwild/cli/serve.py", "workers.processes.job_server"),
-    ("hogwild/api.py", "workers.run"),
-    ("hogwild/api.py", "workers.description"),
-    ("hogwild/api.py", "workers.processes.fork_server"),
+    ("hogwild/cli/main.py", "hogwild.workers.run"),
+    ("hogwild/cli/predict.py", "hogwild.workers.loading.predicting"),
+    ("hogwild/cli/serve.py", "hogwild.workers.processes.job_server"),
+    ("hogwild/api.py", "hogwild.workers.run"),
+    ("hogwild/api.py", "hogwild.workers.description"),
+    ("hogwild/api.py", "hogwild.workers.processes.fork_server"),
 }
 
 
@@ -233,21 +235,9 @@ def test_hogwild_imports_workers_only_inside_functions_of_the_command_line_and_t
         (source.path, target, bool(found.inside))
         for source in sources("hogwild")
         for target, found in source.ours()
-        if target.split(".")[0] == "workers"
+        if target.startswith("hogwild.workers.")
     }
     assert asked == {(path, target, True) for path, target in ASKS_WORKERS}
-
-
-def test_user_code_alone_claims_the_name_of_workers_without_importing_a_module_of_it() -> None:
-    named = {
-        (source.path, inside)
-        for source in sources("hogwild")
-        for node, inside in nodes_with_function(source.tree)
-        if isinstance(node, ast.Call)
-        and dotted(node.func) in ("importlib.import_module", "import_module", "__import__")
-        and any(isinstance(arg, ast.Constant) and str(arg.value).split(".")[0] == "workers" for arg in node.args)
-    }
-    assert named == {("hogwild/user_code.py", "claim_our_packages")}
 
 
 # ---- one home for each piece of machinery ---------------------------------------------------------------------------
@@ -494,14 +484,14 @@ LIGHT = (
     "hogwild.storage.run_directory",
     "hogwild.monitoring.profile_report",
     "hogwild.host*",
-    "workers",
-    "workers.child.entry",
-    "workers.messages",
-    "workers.processes.roster",
-    "workers.description",
-    "workers.processes.handle",
-    "workers.processes.group",
-    "workers.run",
+    "hogwild.workers",
+    "hogwild.workers.child.entry",
+    "hogwild.workers.messages",
+    "hogwild.workers.processes.roster",
+    "hogwild.workers.description",
+    "hogwild.workers.processes.handle",
+    "hogwild.workers.processes.group",
+    "hogwild.workers.run",
 )
 # From a lease to its acknowledgement: tests/faults/protocol.py runs, and kills, it in processes that are forked.
 TORCHLESS = (
@@ -511,10 +501,10 @@ TORCHLESS = (
     "hogwild.shared_memory.scoreboard",
     "hogwild.shared_memory.region",
     "hogwild.scheduling.work_queue",
-    "workers.messages",
-    "workers.child.profiler",
-    "workers.child.worker_loop",
-    "workers.child.trainer",
+    "hogwild.workers.messages",
+    "hogwild.workers.child.profiler",
+    "hogwild.workers.child.worker_loop",
+    "hogwild.workers.child.trainer",
 )
 IMPORT_EACH = """
 import importlib, json, sys
@@ -671,10 +661,9 @@ def section(title: str) -> str:
 
 def test_every_package_stands_in_the_table_of_packages_and_nothing_else() -> None:
     table = section("The packages, from the bottom to the top")
-    there = {
-        name.replace(".", "/") for row in FLOORS for name in row.split() if (HOME / name.replace(".", "/")).is_dir()
-    }
-    assert set(re.findall(r"`((?:hogwild|workers)/\w+)/`", table)) == there - FACES
+    paths = [name.replace(".", "/") for row in FLOORS for name in row.split() if name not in FACES]
+    there = {path.removeprefix("hogwild/") if "/workers/" in path else path for path in paths if (HOME / path).is_dir()}
+    assert set(re.findall(r"`((?:hogwild|workers)/\w+)/`", table)) == there
 
 
 def test_where_do_i_change_names_files_that_are_there() -> None:

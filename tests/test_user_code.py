@@ -2,7 +2,6 @@
 module wins."""
 
 import json
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hogwild.errors import BuildError, ClassPathError, ConfigError, DataError, UsageError
-from hogwild.user_code import build, build_callable, claim_our_packages, raised_text, resolve, user_frame, user_path
+from hogwild.errors import BuildError, ClassPathError, ConfigError, DataError
+from hogwild.user_code import build, build_callable, raised_text, resolve, user_frame, user_path
 
 USER_CODE = """
 from hogwild.errors import DataError
@@ -165,34 +164,6 @@ def test_the_job_files_folder_then_the_current_one_lead_the_path(
     assert sys.path[:2] == folders
     assert user_path(None) == [str(tmp_path / "here")]
     assert sys.path.count(str(tmp_path / "here")) == 1
-
-
-@pytest.mark.processes
-def test_a_users_own_workers_package_shadows_nothing_of_ours(tmp_path: Path) -> None:
-    (tmp_path / "workers").mkdir()
-    (tmp_path / "workers" / "__init__.py").write_text("raise RuntimeError('the wrong workers')")
-    program = (
-        "import hogwild.user_code as r; r.user_path(None); import workers, workers.messages; print(workers.__file__)"
-    )
-    home = Path(__file__).resolve().parent.parent
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(home)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert Path(done.stdout.strip()) == home / "workers" / "__init__.py"
-
-
-def test_another_workers_package_imported_before_ours_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    import json as another
-
-    monkeypatch.setitem(sys.modules, "workers", another)
-    with pytest.raises(UsageError, match=r"'workers' was imported from .* before hogwild's own"):
-        claim_our_packages()
 
 
 # ---- the user's line of an exception ---------------------------------------------------------------------------------

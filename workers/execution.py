@@ -38,26 +38,26 @@ from hogwild.scheduling.work_queue import Limits, WorkQueue
 from hogwild.storage.run_directory import ENV, LIBRARY, checkpoints_beside
 from hogwild.training.without_dynamo import sparing_the_compiler
 from hogwild.user_code import raised_text
-from workers.description import Description
-from workers.loading.loading import Loading
-from workers.processes.gpu_owner import holder_for
-from workers.processes.group import ProcessGroup
-from workers.session.checkpointing import LAST_WRITE_S, Saving
-from workers.session.evaluation import SLICE_BATCHES, Evaluating
-from workers.session.journal import Journal, curves_for
-from workers.session.node import Committed, Node
-from workers.session.outcome import Clock, Outcome
-from workers.session.resume import check_changes, record, restore
-from workers.session.ring_state import RingState
-from workers.session.rollback import give_up
-from workers.session.run_files import write_descriptions
-from workers.session.session import Session
-from workers.session.startup import StartUp
-from workers.session.summary import summarise
-from workers.share import Shared, share
-from workers.supervision.inline import Inline
-from workers.supervision.joining import join
-from workers.supervision.supervisor import Supervisor
+from hogwild.workers.description import Description
+from hogwild.workers.loading.loading import Loading
+from hogwild.workers.processes.gpu_owner import holder_for
+from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.session.checkpointing import LAST_WRITE_S, Saving
+from hogwild.workers.session.evaluation import SLICE_BATCHES, Evaluating
+from hogwild.workers.session.journal import Journal, curves_for
+from hogwild.workers.session.node import Committed, Node
+from hogwild.workers.session.outcome import Clock, Outcome
+from hogwild.workers.session.resume import check_changes, record, restore
+from hogwild.workers.session.ring_state import RingState
+from hogwild.workers.session.rollback import give_up
+from hogwild.workers.session.run_files import write_descriptions
+from hogwild.workers.session.session import Session
+from hogwild.workers.session.startup import StartUp
+from hogwild.workers.session.summary import summarise
+from hogwild.workers.share import Shared, share
+from hogwild.workers.supervision.inline import Inline
+from hogwild.workers.supervision.joining import join
+from hogwild.workers.supervision.supervisor import Supervisor
 
 WRITE_LOOK_S = 0.1  # between two checks for a second signal while the last checkpoint is written
 LET_GO_S = 30.0  # how long a cancelled call waits for a thread that uses the caller's model

@@ -34,18 +34,18 @@ from hogwild.monitoring.profile_report import Window
 from hogwild.planning.cpu_plan import MachineFacts
 from hogwild.planning.job_plan import JobPlan, plan_job
 from hogwild.planning.process_memory import may_fork
-from workers.child.entry import without_collecting
-from workers.description import COMMAND_LINE, Description
-from workers.processes.commands import usual_threads
-from workers.processes.fork_server import ONE_BLAS_THREAD, SERVER
-from workers.processes.group import ProcessGroup
-from workers.session.startup import StartUp
-from workers.warning_reports import hearing_warnings
+from hogwild.workers.child.entry import without_collecting
+from hogwild.workers.description import COMMAND_LINE, Description
+from hogwild.workers.processes.commands import usual_threads
+from hogwild.workers.processes.fork_server import ONE_BLAS_THREAD, SERVER
+from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.session.startup import StartUp
+from hogwild.workers.warning_reports import hearing_warnings
 
 if TYPE_CHECKING:
     from hogwild.feeds.materialise import Reader
     from hogwild.job.parts import Parts
-    from workers.execution import Result
+    from hogwild.workers.execution import Result
 
 
 def run_job(
@@ -86,7 +86,7 @@ def run_job(
         kernels=foreseen(job),
     )
     with _begun(description, is_real=not dry_run, progress=progress) as (plan, group, startup):
-        from workers import execution
+        from hogwild.workers import execution
 
         host.raise_noted()
         user_folders = tuple(user_code.user_path(job_file))  # after our imports: user folders could shadow them
@@ -105,7 +105,7 @@ def run(description: Description) -> "Result":
         )
     Launch.of("none", os.environ)  # raises, if it is one of many that all would train
     with _begun(description, is_real=True) as (plan, group, startup):
-        from workers import execution
+        from hogwild.workers import execution
 
         return execution.run(description, plan, group, startup)
 
@@ -150,7 +150,7 @@ def _import_all(planned: JobPlan | None, kernels: str) -> None:
     """Import torch and what workers import; with a plan, fork the fork server as soon as that is done. It holds nothing
     of the run directory that is open here (`host.let_go`)."""
     with _one_blas_thread(), without_collecting():
-        for module in ("workers.child.dispatch", "workers.execution"):
+        for module in ("hogwild.workers.child.dispatch", "hogwild.workers.execution"):
             importlib.import_module(module)
         host.raise_noted()
         gc.freeze()  # torch's objects; the next collection would take as long as everything that follows

@@ -20,8 +20,8 @@ from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Scoreboard
 from hogwild.storage.artifact_cache import new_scratch
-from workers.child.spec import Compute, DataSide, DataSpec, Rules, WorkerSpec
-from workers.messages import Setup
+from hogwild.workers.child.spec import Compute, DataSide, DataSpec, Rules, WorkerSpec
+from hogwild.workers.messages import Setup
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from hogwild.job.facts import complete
 from hogwild.planning.device_placement import planned
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Command, Control, Row
-from workers.child.build import make_trainer
-from workers.child.trainer import Trainer
-from workers.share import share
+from hogwild.workers.child.build import make_trainer
+from hogwild.workers.child.trainer import Trainer
+from hogwild.workers.share import share
 
 OVERRIDES = ("data.val=null", "train.procs=1", "train.threads=1")
 EPOCH = 0

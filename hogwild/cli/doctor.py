@@ -70,7 +70,7 @@ answer = {"torch": torch.__version__, "gpus": visible_gpus(), "pools": pools(), 
           "cpu": torch.backends.cpu.get_cpu_capability(), "mkldnn": torch.backends.mkldnn.is_available()}
 print(json.dumps(answer))
 """
-_FORK_TRIAL = "from workers.processes.fork_trial import main; main()"
+_FORK_TRIAL = "from hogwild.workers.processes.fork_trial import main; main()"
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,10 +175,7 @@ def train(
             question = Question(job_file, job_text, overrides, data_folder(data_dir, None), job.train.exchange)
             job = with_measured_plan(job, question, flags, print_message)
     from hogwild.cli.text import plain_lines, summary_lines
-    from hogwild.user_code import claim_our_packages
-
-    claim_our_packages()
-    from workers.run import run_job
+    from hogwild.workers.run import run_job
 
     raise_noted()
     summary: dict[str, Any] = run_job(

@@ -106,7 +106,7 @@ def _parts_of(
 ) -> "Iterator[Part]":
     """Yield the answers that other processes write into a folder beside `out`. Raises UsageError for an input that they
     cannot read."""
-    from workers.loading.predicting import predicted_parts
+    from hogwild.workers.loading.predicting import predicted_parts
 
     if predictor.inputs.why_alone:
         raise UsageError(f"--procs {procs}: {predictor.inputs.why_alone}", code="usage/contradiction")

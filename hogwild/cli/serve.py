@@ -29,7 +29,7 @@ def serve(
         )
     from hogwild.service.app import run
     from hogwild.service.folders import StateFolder, state_folder
-    from workers.processes.job_server import JobServer
+    from hogwild.workers.processes.job_server import JobServer
 
     state = StateFolder(state_folder(state_dir))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hogwild.version import PACKAGE_ROOT
 
-# -P and the explicit folder: a user's own hogwild/ or workers/ in the current folder must not shadow ours.
+# -P and the explicit folder: a user's own hogwild/ in the current folder must not shadow ours.
 _FIND_US = "import sys; sys.path.insert(0, sys.argv[1]); import hogwild; sys.path.remove(sys.argv.pop(1))"
 # A trial dies with us, and its workers die with the trial.
 _COMMAND = """

@@ -121,7 +121,7 @@ def test_where_no_process_can_be_forked_from_a_server_it_is_said_why_and_what_th
 
 THREAD = """
 import os, sys, threading
-if "workers.processes.fork_server" in " ".join(sys.orig_argv):
+if "hogwild.workers.processes.fork_server" in " ".join(sys.orig_argv):
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 """
 

@@ -20,10 +20,10 @@ from hogwild.data import Csv, text_file
 from hogwild.data.locate import set_data_dir
 from hogwild.errors import DataError, HogwildError, NotFoundError, UsageError
 from hogwild.feeds.materialise import divided
+from hogwild.workers.loading import loading
+from hogwild.workers.processes.group import ProcessGroup
 from tests.helpers.reading import Said
 from tests.helpers.run_status import no_start_up
-from workers.loading import loading
-from workers.processes.group import ProcessGroup
 
 HOUSES = b"""city,colour,area,rooms,price
 Paris,red,50.5,2,300

@@ -24,12 +24,12 @@ from hogwild.errors import DataError, MemoryShortError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
 from hogwild.host import Memory
+from hogwild.workers.loading.loading import Loading
+from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.processes.team import KeptEvents
 from tests.helpers.processes import PATIENCE_S
 from tests.helpers.reading import Said
 from tests.helpers.run_status import no_start_up
-from workers.loading.loading import Loading
-from workers.processes.group import ProcessGroup
-from workers.processes.team import KeptEvents
 
 ROWS = "".join(f"{n % 2} {1 + n % 7}:{n} {8 + n % 5}:1\n" for n in range(600))
 

@@ -29,12 +29,12 @@ from typing import Any
 from hogwild import host
 from hogwild.host import surroundings
 from hogwild.planning.cpu_plan import plan_here
+from hogwild.workers.child import entry
+from hogwild.workers.processes import fork_server, handle
+from hogwild.workers.processes.fork_server import SERVER, Forked, ForkServer
+from hogwild.workers.processes.handle import Handle
+from hogwild.workers.processes.roles import Role
 from tests.helpers.processes import state_of
-from workers.child import entry
-from workers.processes import fork_server, handle
-from workers.processes.fork_server import SERVER, Forked, ForkServer
-from workers.processes.handle import Handle
-from workers.processes.roles import Role
 
 TRACED = {module.__file__ for module in (fork_server, surroundings, handle)}
 PROCESSES = SUPERVISOR, SERVED, BETWEEN, CHILD = "supervisor", "server", "between", "child"
@@ -186,7 +186,9 @@ def _await(one: Handle) -> None:
     """Until a fork works, has ended, or was stopped. A fresh interpreter is one, and is not waited for."""
     if not isinstance(one.process, Forked):
         return
-    from workers.processes.fork_trial import give_nothing_to_read  # with numpy, whose threads could not be forked
+    from hogwild.workers.processes.fork_trial import (
+        give_nothing_to_read,  # with numpy, whose threads could not be forked
+    )
 
     give_nothing_to_read(one)
     until = time.monotonic() + HANG_S
@@ -266,7 +268,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="faults whose name contains this")
     parser.add_argument("--list", action="store_true", help="inject none")
     given = parser.parse_args()
-    import workers.child.dispatch  # noqa: F401 - torch
+    import hogwild.workers.child.dispatch  # noqa: F401 - torch
 
     assert host.thread_count() == 1, "OPENBLAS_NUM_THREADS=1, please"
     surroundings.ctypes.CDLL(None).prctl(surroundings.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -28,7 +28,7 @@ from hogwild.scheduling.lane_schedule import LaneSchedule
 from hogwild.scheduling.leases import LeaseProgress, Limits, WorkItem
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, SlotRequest, StreamSchedule
 from hogwild.scheduling.work_queue import WorkQueue
-from workers.session.ring_state import RingState
+from hogwild.workers.session.ring_state import RingState
 
 Batch = tuple[int, int]  # epoch, number
 KINDS = ("sharded", "sharded", "sharded", "map", "map", "ranges", "lanes", "grid")

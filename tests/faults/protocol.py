@@ -30,6 +30,14 @@ from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.seeds import mix
 from hogwild.scheduling.work_queue import Kind, Limits, WorkQueue
 from hogwild.shared_memory.scoreboard import Command, Phase, Scoreboard, Word
+from hogwild.workers.child.spec import Compute, DataSide, DataSpec, Numerics, Rules, WorkerSpec
+from hogwild.workers.messages import Task
+from hogwild.workers.processes import roster as roster_module
+from hogwild.workers.processes.handle import Handle, reaped
+from hogwild.workers.processes.roles import Role, limits_of
+from hogwild.workers.processes.roster import Moment, Roster, RowReading
+from hogwild.workers.processes.setbacks import Death, End
+from hogwild.workers.processes.team import Team
 from tests.faults.protocol_crew import BROKEN, ForkedGroup, Nursery
 from tests.faults.protocol_numerics import (
     CountingEvaluator,
@@ -44,14 +52,6 @@ from tests.faults.protocol_numerics import (
 from tests.faults.protocol_scenario import HANG_S, Account, Policy, Scenario
 from tests.faults.protocol_trouble import Trouble
 from tests.faults.tally import Tally
-from workers.child.spec import Compute, DataSide, DataSpec, Numerics, Rules, WorkerSpec
-from workers.messages import Task
-from workers.processes import roster as roster_module
-from workers.processes.handle import Handle, reaped
-from workers.processes.roles import Role, limits_of
-from workers.processes.roster import Moment, Roster, RowReading
-from workers.processes.setbacks import Death, End
-from workers.processes.team import Team
 
 WAIT_MS = 2
 

@@ -13,16 +13,16 @@ from typing import Any
 from hogwild import host
 from hogwild.errors import HogwildError
 from hogwild.shared_memory.scoreboard import Row, Scoreboard
-from workers.child.profiler import Profile
-from workers.child.spec import Numerics, WorkerSpec
-from workers.child.trainer import Trainer
-from workers.child.worker_loop import serve
-from workers.messages import Leaving, Start, Task
-from workers.processes import handle as handle_module
-from workers.processes.group import ProcessGroup
-from workers.processes.handle import Handle
-from workers.processes.roles import Role, Supervision
-from workers.processes.stacks import Then
+from hogwild.workers.child.profiler import Profile
+from hogwild.workers.child.spec import Numerics, WorkerSpec
+from hogwild.workers.child.trainer import Trainer
+from hogwild.workers.child.worker_loop import serve
+from hogwild.workers.messages import Leaving, Start, Task
+from hogwild.workers.processes import handle as handle_module
+from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.processes.handle import Handle
+from hogwild.workers.processes.roles import Role, Supervision
+from hogwild.workers.processes.stacks import Then
 
 # What is given to a child must not be made before the fork: it is the child's own.
 MakeNumerics = Callable[[int, int], Numerics]  # (worker, incarnation)

@@ -26,6 +26,11 @@ from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.work_queue import Kind, Limits, Release, WorkItem, WorkQueue
 from hogwild.shared_memory import scoreboard
 from hogwild.shared_memory.scoreboard import Command, Control, Phase, Scoreboard
+from hogwild.workers import messages
+from hogwild.workers.child import trainer, worker_loop
+from hogwild.workers.child.spec import Compute, DataSide, DataSpec, Numerics, Rules, WorkerSpec
+from hogwild.workers.messages import Start
+from hogwild.workers.processes.handle import Handle
 from tests.faults import protocol_numerics
 from tests.faults.protocol_crew import Nursery
 from tests.faults.protocol_numerics import (
@@ -40,11 +45,6 @@ from tests.faults.protocol_numerics import (
     NumberedBatch,
     StillPlace,
 )
-from workers import messages
-from workers.child import trainer, worker_loop
-from workers.child.spec import Compute, DataSide, DataSpec, Numerics, Rules, WorkerSpec
-from workers.messages import Start
-from workers.processes.handle import Handle
 
 TRACED = {module.__file__ for module in (worker_loop, trainer, scoreboard, messages, protocol_numerics)}
 PASSED = 77  # the exit status of a victim that came through

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Mapping
 
 from hogwild import host
-from workers.processes.handle import Handle
+from hogwild.workers.processes.handle import Handle
 
 SIGNALS = [signal.SIGKILL] * 6 + [signal.SIGTERM, signal.SIGSTOP, signal.SIGSTOP]
 STALL_S = 0.5  # a worker that is only slow may be taken for a stalled one: it is fenced then, and nothing is lost

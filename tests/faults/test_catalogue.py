@@ -18,10 +18,10 @@ import torch
 from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.shared_memory.region import Region
+from hogwild.workers.processes.handle import PATH_LIMIT, Handle
+from hogwild.workers.processes.roles import Role
 from tests.helpers.jobs import HOME, JOBS, Job
 from tests.helpers.processes import state_of, wait_for
-from workers.processes.handle import PATH_LIMIT, Handle
-from workers.processes.roles import Role
 
 PAGE = HOME / "docs" / "failures.md"
 ENTRIES = 100

@@ -63,7 +63,7 @@ if {where!r} in " ".join(sys.orig_argv):
 
 @pytest.mark.parametrize(
     ("where", "why"),
-    [("run.py", ""), ("workers.processes.fork_server", "the fork server has 2 threads after its imports")],
+    [("run.py", ""), ("hogwild.workers.processes.fork_server", "the fork server has 2 threads after its imports")],
 )
 def test_a_process_of_two_threads_is_never_forked(
     where: str, why: str, tmp_path: Path, start_job: Callable[..., Job]
@@ -87,7 +87,7 @@ import fcntl, json, os, socket, sys, tempfile
 import torch
 import hogwild
 from hogwild import host
-from workers.processes.fork_server import SERVER
+from hogwild.workers.processes.fork_server import SERVER
 
 def mine():
     lock = open(os.path.join(sys.argv[1], "lock"), "a+")

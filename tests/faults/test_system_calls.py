@@ -20,10 +20,10 @@ from safetensors.torch import load_file
 
 from hogwild.storage import checkpoint, checkpoint_format, published_folder
 from hogwild.storage.checkpoint_format import MODEL
+from hogwild.workers.messages import LOOK, RECORD
 from tests.faults import EVERY, tracing, writing
 from tests.faults.tracing import Call, Traced
 from tests.helpers.jobs import HOME, JOBS, Job
-from workers.messages import LOOK, RECORD
 
 pytestmark = pytest.mark.skipif(bool(tracing.why_not()), reason=tracing.why_not() or "it can be traced")
 

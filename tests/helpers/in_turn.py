@@ -17,10 +17,10 @@ STACKS_WAIT_S = 4.0  # less than what the roster gives a killed worker to be gon
 
 
 def main(specs: list[dict[str, Any]]) -> None:
-    import workers.execution  # what it opens once and for all is no leak of the first job
-    import workers.processes.stacks
+    import hogwild.workers.execution  # what it opens once and for all is no leak of the first job
+    import hogwild.workers.processes.stacks
 
-    workers.processes.stacks.STACKS_WAIT_S = STACKS_WAIT_S  # whoever can write its stacks does, on a busy machine, too
+    hogwild.workers.processes.stacks.STACKS_WAIT_S = STACKS_WAIT_S  # what can write its stacks does, if late
     for spec in specs:
         folder = Path(spec["folder"])
         os.chdir(folder)

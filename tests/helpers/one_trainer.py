@@ -15,10 +15,10 @@ from hogwild.parameters.shared_model import SharedModel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Row, Scoreboard, Word
+from hogwild.workers.child.build import make_trainer
+from hogwild.workers.child.spec import Compute, DataSide, DataSpec, Rules, WorkerSpec
+from hogwild.workers.child.trainer import Trainer
 from tests.shared_model import build
-from workers.child.build import make_trainer
-from workers.child.spec import Compute, DataSide, DataSpec, Rules, WorkerSpec
-from workers.child.trainer import Trainer
 
 FEATURES, CLASSES, BATCH, SEED = 4, 2, 8, 3
 OTHER = 1  # the worker that exists only on the scoreboard

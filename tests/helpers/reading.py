@@ -7,8 +7,8 @@ from typing import Any
 
 from hogwild.config import schema
 from hogwild.planning.cpu_plan import plan_here
+from hogwild.workers.processes.group import ProcessGroup
 from tests.helpers.jobs import JOBS
-from workers.processes.group import ProcessGroup
 
 
 class Said:

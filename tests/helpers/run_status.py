@@ -1,7 +1,7 @@
 """Parts of a job's records without a job."""
 
 from hogwild.config.load import job_from_mapping
-from workers.session.startup import StartUp
+from hogwild.workers.session.startup import StartUp
 
 
 def no_start_up(**log: object) -> StartUp:

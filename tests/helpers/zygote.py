@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from hogwild import host
+from hogwild.workers.processes import commands
+from hogwild.workers.processes.fork_server import CannotServe, Forked
+from hogwild.workers.processes.job_server import CommandServer
 from tests.helpers.processes import IS_THOROUGH
-from workers.processes import commands
-from workers.processes.fork_server import CannotServe, Forked
-from workers.processes.job_server import CommandServer
 
 HOME = Path(__file__).resolve().parents[2]
-FORK_SERVER = "workers.processes.fork_server"
+FORK_SERVER = "hogwild.workers.processes.fork_server"
 OURS = ("-P", "-c")  # how `check --deep`, `doctor`, `chaos`, trials and fork servers are started
 RUN = ("-c", "from tests.helpers.zygote import run; run()")
 # Tests, files of them or single ones, of what happens until the imports are done, or depends on them.

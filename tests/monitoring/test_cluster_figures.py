@@ -18,6 +18,9 @@ from hogwild.monitoring.run_status import cluster_of, glance_of, read_status
 from hogwild.monitoring.tensorboard import Curves
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.leases import Counts, Limits
+from hogwild.workers.session.journal import Journal
+from hogwild.workers.session.node import Committed, Node, Traffic
+from hogwild.workers.session.session import Session
 from tests.cli.test_cli import SUMMARY
 from tests.cli.test_runs import locked
 from tests.helpers.run_status import no_start_up
@@ -25,9 +28,6 @@ from tests.monitoring.test_live_display import glance, plain
 from tests.monitoring.test_progress import parsed
 from tests.monitoring.test_run_status import GLANCE, record, write
 from tests.monitoring.test_tensorboard import points, read, trained
-from workers.session.journal import Journal
-from workers.session.node import Committed, Node, Traffic
-from workers.session.session import Session
 
 NODES = (
     NodeGlance(0, "running", 700, "one", 14_000.0, 0.002),

@@ -13,10 +13,10 @@ from hogwild.monitoring import prometheus
 from hogwild.monitoring.job_view import Glance, WorkerGlance, workers_record
 from hogwild.shared_memory import scoreboard
 from hogwild.shared_memory.scoreboard import Phase, Row, Scoreboard
+from hogwild.workers.session.journal import Journal
+from hogwild.workers.session.progress import SampleRate, _percentiles, workers_gap_s
 from tests.helpers.jobs import Ended, in_turn
 from tests.helpers.run_status import no_start_up
-from workers.session.journal import Journal
-from workers.session.progress import SampleRate, _percentiles, workers_gap_s
 
 LINE = re.compile(r'^([a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (\S+)$')
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\\n]|\\["\\n])*)"')

@@ -18,8 +18,8 @@ from hogwild import host
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.parameters.state_dicts import Copies
 from hogwild.storage import checkpoint
+from hogwild.workers.session import checkpointing
 from tests.shared_model import ConvNet, build, images, train, updating
-from workers.session import checkpointing
 
 
 class Mixed(nn.Module):

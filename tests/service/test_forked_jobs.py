@@ -14,13 +14,13 @@ import pytest
 
 from hogwild import host
 from hogwild.service.environment import MARK as JOB_MARK
+from hogwild.workers.processes import job_server
+from hogwild.workers.processes.commands import COMMAND_NAME
+from hogwild.workers.processes.fork_server import SERVER_NAME
+from hogwild.workers.processes.job_server import JobServer
 from tests.helpers.jobs import HOME
 from tests.helpers.processes import state_of, wait_for
 from tests.helpers.service import LONG, SMALL, Service, serving
-from workers.processes import job_server
-from workers.processes.commands import COMMAND_NAME
-from workers.processes.fork_server import SERVER_NAME
-from workers.processes.job_server import JobServer
 
 pytestmark = pytest.mark.processes
 ENDED = ("succeeded", "failed", "cancelled", "paused")
@@ -175,10 +175,12 @@ def test_a_folder_that_is_gone_and_an_exception_are_told_as_by_a_fresh_interpret
 @contextmanager
 def folder_of_code(patch: pytest.MonkeyPatch) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
-        for package in ("hogwild", "workers"):
-            (Path(folder) / package / "deep").mkdir(parents=True)
-            (Path(folder) / package / "deep" / "file.py").write_text("before")
-        patch.setattr(job_server, "PACKAGE_ROOT", folder)
+        package = Path(folder) / "hogwild"
+        (package / "deep").mkdir(parents=True)
+        (package / "linked").symlink_to(Path(folder) / "workers")
+        (Path(folder) / "workers" / "deep").mkdir(parents=True)
+        (Path(folder) / "workers" / "deep" / "file.py").write_text("before")
+        patch.setattr(job_server, "PACKAGE", package)
         yield Path(folder)
 
 

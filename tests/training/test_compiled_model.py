@@ -588,7 +588,7 @@ def test_a_job_without_it_imports_no_compiler() -> None:
     """torch._dynamo takes a second, in every worker."""
     program = (
         "import sys, torch; from hogwild.training.compiled_model import make; make('none', torch.nn.Linear(2, 2));"
-        "import workers.child.build; print('torch._dynamo' in sys.modules)"
+        "import hogwild.workers.child.build; print('torch._dynamo' in sys.modules)"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "False"

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from hogwild import host
+from hogwild.workers.processes.fork_server import CHILD_NAME
 from tests.helpers.jobs import HOME, JOBS, Ended, Job
 from tests.helpers.processes import wait_for
-from workers.processes.fork_server import CHILD_NAME
 
 BATCHES = 300
 THREADS = max(1, int(host.usable_cores().usable / 2))
@@ -110,7 +110,7 @@ def test_omp_num_threads_is_in_every_childs_environment_before_torch_is_imported
 
 
 def test_a_childs_first_lines_import_no_torch() -> None:
-    code = "import sys, workers.child.entry; print('torch' in sys.modules)"
+    code = "import sys, hogwild.workers.child.entry; print('torch' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "False"
 

@@ -19,6 +19,7 @@ from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.planning.device_placement import planned
 from hogwild.planning.job_plan import JobPlan
 from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
+from hogwild.workers.child.gpu_owner import Flats
 from tests.helpers.jobs import HOME, JOBS, Ended, Job, in_turn
 from tests.helpers.simulated_gpu import Simulated
 from tests.shared_model import (
@@ -29,7 +30,6 @@ from tests.shared_model import (
     train,
 )
 from tests.training.test_device_replica import made
-from workers.child.gpu_owner import Flats
 
 COUNTING, FAILING = str(JOBS / "counting.yaml"), str(JOBS / "failing_gpu.yaml")
 DIVERGING = str(JOBS / "diverging.yaml")

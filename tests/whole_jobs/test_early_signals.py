@@ -22,7 +22,7 @@ CANCELLED = "cancelled; nothing was started\n"
 ONE = "train.procs=1"
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 # What torch imports from compiled code, which goes on after an exception, and ours.
-NUMPY, TORCH, TYPER, WORKERS = "numpy.matrixlib", "torch._C", "typer", "workers.run"
+NUMPY, TORCH, TYPER, WORKERS = "numpy.matrixlib", "torch._C", "typer", "hogwild.workers.run"
 
 # The first import of the module GATE waits until as many signals have been taken as SIGNALS says; `DIARY` tells how far
 # it is. The interpreter's C handler writes a byte for each, which is no matter of who handles it, or how.
@@ -341,7 +341,7 @@ numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 for number in numbers:
     signal.signal(number, own)
 
-import hogwild, hogwild.api, hogwild.cli.main, hogwild.__main__, workers.run
+import hogwild, hogwild.api, hogwild.cli.main, hogwild.__main__, hogwild.workers.run
 assert [signal.getsignal(number) for number in numbers] == [own] * 3, "imported"
 
 import torch

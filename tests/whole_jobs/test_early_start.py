@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from hogwild import host
+from hogwild.workers.processes.fork_server import NAMES, SERVER_NAME
 from tests.helpers.jobs import HOME, JOBS, Ended, Job, environment, in_turn
 from tests.helpers.processes import PATIENCE_S, state_of, wait_for
-from workers.processes.fork_server import NAMES, SERVER_NAME
 
 BUILDING = str(JOBS / "building.yaml")
 CANCELLED = "cancelled; nothing was started\n"
@@ -100,7 +100,7 @@ from pathlib import Path
 
 class Failing:
     def find_spec(self, name, path=None, target=None):
-        if name == "workers.child.build" and "--multiprocessing-fork" in sys.orig_argv:
+        if name == "hogwild.workers.child.build" and "--multiprocessing-fork" in sys.orig_argv:
             print("said before there was a log")
             try:
                 (Path(os.environ["DIARY"]) / "claimed").touch(exist_ok=False)

@@ -20,7 +20,7 @@ from torch import nn
 
 from hogwild.errors import UsageError
 from hogwild.estimator import Classifier, Recommender, Regressor
-from workers.processes.fork_server import SERVER
+from hogwild.workers.processes.fork_server import SERVER
 
 # scikit-learn's name of a check -> why it cannot pass. At most five.
 EXPECTED: dict[str, str] = {}

@@ -11,8 +11,8 @@ import torch
 
 from hogwild.cli import main
 from hogwild.monitoring.profile_report import PAUSE, PHASES, SETTLING, PhaseRecord, phases_name, read_phases
+from hogwild.workers.child.profiler import Profile, Stopwatch, TorchProfile, make_profile
 from tests.helpers.jobs import HOME, JOBS, Ended, in_turn
-from workers.child.profiler import Profile, Stopwatch, TorchProfile, make_profile
 
 IN_AN_UPDATE = [phase for phase in PHASES if phase != "wait"]
 
@@ -59,7 +59,7 @@ def profile(tmp_path: Path) -> Iterator[Profile]:
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that is one second later at every look."""
     ticks = iter(range(0, 10**15, 10**9))
-    monkeypatch.setattr("workers.child.profiler.time.monotonic_ns", lambda: next(ticks))
+    monkeypatch.setattr("hogwild.workers.child.profiler.time.monotonic_ns", lambda: next(ticks))
 
 
 def seconds(watch: Stopwatch) -> list[dict[str, float]]:

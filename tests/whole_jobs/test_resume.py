@@ -24,9 +24,9 @@ from hogwild.config.load import load_job
 from hogwild.config.locate import default_config
 from hogwild.errors import CheckpointError, DataError, HogwildError, UsageError
 from hogwild.storage import checkpoint, checkpoint_format
+from hogwild.workers.session.resume import check_changes
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import wait_for
-from workers.session.resume import check_changes
 
 COUNTING = str(JOBS / "counting.yaml")
 CRAWLING = str(JOBS / "crawling.yaml")

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import hogwild
 from hogwild.monitoring.live_calls import LiveCalls
-from workers.warning_reports import MOST, hearing_warnings
+from hogwild.workers.warning_reports import MOST, hearing_warnings
 
 
 class Rows(Dataset[Any]):

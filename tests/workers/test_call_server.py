@@ -15,9 +15,9 @@ from hogwild import host
 from hogwild.errors import RunError, UsageError
 from hogwild.monitoring import live_calls
 from hogwild.monitoring.live_calls import HEAD, MAGIC, SOCKET, LiveCalls, frame, header_of, lengths
+from hogwild.workers.child import call_server
+from hogwild.workers.child.call_server import CallServer
 from tests.helpers.processes import PATIENCE_S, wait_for
-from workers.child import call_server
-from workers.child.call_server import CallServer
 
 
 @dataclass

@@ -21,14 +21,14 @@ from hogwild.storage.checkpoint import load
 from hogwild.storage.checkpoint_format import newest_good
 from hogwild.storage.run_directory import RunDir
 from hogwild.training.lr_schedule import halved
+from hogwild.workers import execution
+from hogwild.workers.child.trainer import Trainer
+from hogwild.workers.session import rollback
+from hogwild.workers.session.divergence import MOST_IN_VAIN, Decision, Divergence
+from hogwild.workers.session.rollback import KEEP_REJECTED
 from tests.helpers.jobs import JOBS, Ended, in_turn
 from tests.helpers.one_trainer import Place, examples, go_on
 from tests.helpers.processes import PATIENCE_S
-from workers import execution
-from workers.child.trainer import Trainer
-from workers.session import rollback
-from workers.session.divergence import MOST_IN_VAIN, Decision, Divergence
-from workers.session.rollback import KEEP_REJECTED
 
 JOB = str(JOBS / "diverging.yaml")
 SAMPLES, BATCH = 1600, 4

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from workers.session.evaluation import Monitor
+from hogwild.workers.session.evaluation import Monitor
 
 NAN = math.nan
 

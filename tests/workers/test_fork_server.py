@@ -26,17 +26,17 @@ from hogwild.config.schema import Supervise
 from hogwild.feeds.row_reader import RowSource
 from hogwild.planning.cpu_plan import plan_here
 from hogwild.scheduling.row_ranges import RowRanges
+from hogwild.workers.child.recipes import RowsRecipe
+from hogwild.workers.loading.loaders import Loaders
+from hogwild.workers.loading.readers import RangeWork
+from hogwild.workers.processes import fork_server
+from hogwild.workers.processes.fork_server import CHILD_NAME, SERVER, Forked
+from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.processes.handle import Handle
+from hogwild.workers.processes.roles import Role, limits_of
+from hogwild.workers.processes.roster import Roster
 from tests.helpers.jobs import HOME, JOBS, Job
 from tests.helpers.processes import PATIENCE_S, state_of, wait_for
-from workers.child.recipes import RowsRecipe
-from workers.loading.loaders import Loaders
-from workers.loading.readers import RangeWork
-from workers.processes import fork_server
-from workers.processes.fork_server import CHILD_NAME, SERVER, Forked
-from workers.processes.group import ProcessGroup
-from workers.processes.handle import Handle
-from workers.processes.roles import Role, limits_of
-from workers.processes.roster import Roster
 
 pytestmark = pytest.mark.processes
 
@@ -244,8 +244,8 @@ def in_a_command(program: str, *before: str) -> None:
     names of this file; `own` is a server that takes the place of SERVER."""
     lines = (
         "from tests.workers.test_fork_server import *",
-        "from workers.processes import handle as handle_module",
-        "from workers.processes.fork_server import ForkServer",
+        "from hogwild.workers.processes import handle as handle_module",
+        "from hogwild.workers.processes.fork_server import ForkServer",
         "own = handle_module.SERVER = ForkServer()",
         *before,
         textwrap.dedent(program),
@@ -459,7 +459,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 import hogwild
-from workers.processes.fork_server import SERVER
+from hogwild.workers.processes.fork_server import SERVER
 
 model, data = nn.Linear(4, 2), TensorDataset(torch.randn(64, 4), torch.zeros(64, dtype=torch.long))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

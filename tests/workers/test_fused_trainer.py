@@ -16,10 +16,10 @@ from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Phase, Row, Scoreboard, Word
-from workers.child import fused_trainer
-from workers.child.fused_trainer import Chunks
-from workers.child.profiler import make_profile
-from workers.child.spec import Fused
+from hogwild.workers.child import fused_trainer
+from hogwild.workers.child.fused_trainer import Chunks
+from hogwild.workers.child.profiler import make_profile
+from hogwild.workers.child.spec import Fused
 
 SEED, BATCH = 5, 10
 LOOK_NS = round(1e9 * fused_trainer.LOOK_S)

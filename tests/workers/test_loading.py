@@ -28,14 +28,14 @@ from hogwild.metrics.panel import Panel
 from hogwild.models import Mlp
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.row_ranges import RowRanges
+from hogwild.workers.loading.loading import Loading
+from hogwild.workers.loading.trial import try_in_worker
+from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.processes.team import KeptEvents
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import PATIENCE_S, wait_for
 from tests.helpers.reading import Said, group_of_two
 from tests.helpers.run_status import no_start_up
-from workers.loading.loading import Loading
-from workers.loading.trial import try_in_worker
-from workers.processes.group import ProcessGroup
-from workers.processes.team import KeptEvents
 
 SLOW = str(JOBS / "slow_data.yaml")
 COUNT = 100
@@ -200,7 +200,7 @@ def test_random_items_are_the_same_in_whatever_ranges_they_are_read_and_the_call
 def test_rows_are_written_where_a_copy_of_the_whole_would_have_them(
     fraction: float | None, channels_last: bool
 ) -> None:
-    from workers.loading.loading import Sections
+    from hogwild.workers.loading.loading import Sections
 
     images, labels = torch.rand(40, 3, 4, 5), torch.arange(40)
     rows = RowSource.of([(images[k], labels[k]) for k in range(40)], "data.train", 9)

@@ -11,7 +11,7 @@ import pytest
 
 from hogwild.errors import RunError
 from hogwild.host import descriptor_count
-from workers.messages import (
+from hogwild.workers.messages import (
     LOOK,
     MAX_DATAGRAM,
     MAX_DESCRIPTORS,
@@ -23,8 +23,8 @@ from workers.messages import (
     receive_task,
     write_record,
 )
-from workers.processes.handle import Handle
-from workers.processes.roles import Role
+from hogwild.workers.processes.handle import Handle
+from hogwild.workers.processes.roles import Role
 
 PIPE_BUF_MIN = 512  # POSIX: writes up to here are all or nothing
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hogwild.shared_memory.scoreboard import Command, Control
-from workers.session.outcome import Due, Outcome
-from workers.supervision.pauses import Pauses, PauseStage
+from hogwild.workers.session.outcome import Due, Outcome
+from hogwild.workers.supervision.pauses import Pauses, PauseStage
 
 GRACE_S = 10.0
 STOP = Outcome("stopped", "SIGTERM")

@@ -20,10 +20,10 @@ from hogwild.inference.answer_file import encode_csv, writing
 from hogwild.inference.inputs import Ranges
 from hogwild.inference.predict import Predictor
 from hogwild.inference.scores import Meaning
+from hogwild.workers.child.recipes import CUT_WORDS
+from hogwild.workers.loading.predicting import BlockWork, predicted_parts
+from hogwild.workers.messages import Report
 from tests.helpers.predicting import Say, linear, train
-from workers.child.recipes import CUT_WORDS
-from workers.loading.predicting import BlockWork, predicted_parts
-from workers.messages import Report
 
 ROWS = 64  # in blocks of 5: 13
 

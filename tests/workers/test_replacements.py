@@ -25,7 +25,7 @@ import resource
 from hogwild.errors import RunError
 from hogwild.planning.cpu_plan import FILES, FILES_PER_WORKER, plan_here
 from hogwild.config.schema import Supervise
-from workers.processes.group import ProcessGroup
+from hogwild.workers.processes.group import ProcessGroup
 limit = FILES + 4 * FILES_PER_WORKER
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 ProcessGroup(Supervise()).start(plan_here(1, 1))

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from hogwild.errors import CrashLoop, Deadlocked, HogwildError, TrainingError, UserCodeError, WorkersLost
-from workers.messages import Report
-from workers.processes.roles import LONGEST_BACKOFF_S, Role, limits_of
-from workers.processes.roster import (
+from hogwild.workers.messages import Report
+from hogwild.workers.processes.roles import LONGEST_BACKOFF_S, Role, limits_of
+from hogwild.workers.processes.roster import (
     FIRST_BACKOFF_S,
     GAP_S,
     UNDEAD_S,
@@ -23,7 +23,7 @@ from workers.processes.roster import (
     Spawn,
     State,
 )
-from workers.processes.setbacks import Death, End
+from hogwild.workers.processes.setbacks import Death, End
 
 STEP_S = 0.25  # between two ticks; a binary fraction, so that sums of it are exact
 

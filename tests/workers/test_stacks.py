@@ -16,11 +16,11 @@ import pytest
 
 from hogwild import host
 from hogwild.storage.run_directory import RunDir
+from hogwild.workers.processes import blocked_call, stacks
+from hogwild.workers.processes.blocked_call import blocked_in, training_thread
+from hogwild.workers.processes.roles import Role
 from tests.helpers.jobs import JOBS, Ended, InTurn, begin_in_turn
 from tests.helpers.processes import state_of, wait_for
-from workers.processes import blocked_call, stacks
-from workers.processes.blocked_call import blocked_in, training_thread
-from workers.processes.roles import Role
 
 pytestmark = pytest.mark.processes
 

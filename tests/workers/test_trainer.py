@@ -13,6 +13,10 @@ from torch import Tensor, optim
 from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Command, Control, Phase, Word
+from hogwild.workers.child import trainer as trainer_module
+from hogwild.workers.child.trainer import LONGEST_EXCHANGE_NS, NonFiniteGradient
+from hogwild.workers.child.worker_loop import WorkerLoop, serve
+from hogwild.workers.messages import LOOK, RECORD, Leaving, ParentGone, Report, Start, write_record
 from tests.helpers.one_trainer import BATCH, OTHER, Place, cut, equal, examples, go_on
 from tests.helpers.processes import wait_for
 from tests.shared_model import (
@@ -21,10 +25,6 @@ from tests.shared_model import (
     same_bits,
     train_plainly,
 )
-from workers.child import trainer as trainer_module
-from workers.child.trainer import LONGEST_EXCHANGE_NS, NonFiniteGradient
-from workers.child.worker_loop import WorkerLoop, serve
-from workers.messages import LOOK, RECORD, Leaving, ParentGone, Report, Start, write_record
 
 # ---- the order of things --------------------------------------------------------------------------------------------
 

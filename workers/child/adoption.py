@@ -8,7 +8,7 @@ import torch
 
 from hogwild.shared_memory.region import Region
 from hogwild.training import torch_settings
-from workers.messages import Task
+from hogwild.workers.messages import Task
 
 
 def adopt(task: Task, descriptors: list[int], *, written: Collection[str] | None = None) -> dict[str, Region]:

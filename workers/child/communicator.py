@@ -34,7 +34,7 @@ from hogwild.cluster.members import RoundWord, Standing, decide
 from hogwild.host import own_address
 from hogwild.scheduling.leases import WorkItem
 from hogwild.shared_memory.region import Region
-from workers.messages import CommunicateTask, Leaving, ParentGone, Start, receive_parcels, send_parcel
+from hogwild.workers.messages import CommunicateTask, Leaving, ParentGone, Start, receive_parcels, send_parcel
 
 TICK_S = 0.2  # between two ticks of an idle group
 TICK_TIMEOUT_S = 10.0  # of every collective: a node that does not answer is out

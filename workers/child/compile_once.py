@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hogwild import host
 from hogwild.shared_memory.scoreboard import Phase, Row
 from hogwild.storage.artifact_cache import CompiledCache, made_ready
-from workers.messages import ParentGone
+from hogwild.workers.messages import ParentGone
 
 if TYPE_CHECKING:
     from hogwild.kernels.signatures import Kernels

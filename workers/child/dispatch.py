@@ -4,12 +4,12 @@ of a GPU, a cluster's communicator, or a predictor."""
 import contextlib
 import socket
 
-from workers.child.adoption import adopt, limit_threads
-from workers.child.build import build_trainer
-from workers.child.standard_streams import redirect_to_files
-from workers.child.trainer import Trainer
-from workers.child.worker_loop import Loop, serve
-from workers.messages import (
+from hogwild.workers.child.adoption import adopt, limit_threads
+from hogwild.workers.child.build import build_trainer
+from hogwild.workers.child.standard_streams import redirect_to_files
+from hogwild.workers.child.trainer import Trainer
+from hogwild.workers.child.worker_loop import Loop, serve
+from hogwild.workers.messages import (
     CommunicateTask,
     HoldTask,
     Leaving,
@@ -22,7 +22,7 @@ from workers.messages import (
     TrialTask,
     receive_task,
 )
-from workers.warning_reports import hearing_warnings
+from hogwild.workers.warning_reports import hearing_warnings
 
 
 def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
@@ -39,30 +39,30 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
         if isinstance(task, Setup):
             return build_trainer(start, task, descriptors)
         if isinstance(task, LoadTask):
-            from workers.child.loader import load  # few jobs stream, or read data this way
+            from hogwild.workers.child.loader import load  # few jobs stream, or read data this way
 
             return load(start, channel, leaving, task, descriptors)
         if isinstance(task, HoldTask | CommunicateTask):
             heard.close()  # its socket is for answers to others than the group
         if isinstance(task, HoldTask):
-            from workers.child.gpu_owner import serve_flats  # one process of few jobs
+            from hogwild.workers.child.gpu_owner import serve_flats  # one process of few jobs
 
             serve_flats(channel, task.device, adopt(task, descriptors))
             raise ParentGone("nothing is to be held any more")
         if isinstance(task, CommunicateTask):
-            from workers.child.communicator import Communicator  # torch.distributed
+            from hogwild.workers.child.communicator import Communicator  # torch.distributed
 
             regions = adopt(task, descriptors)
             limit_threads(1)
             return Communicator(start, channel, leaving, task, regions)
         if isinstance(task, PredictTask):
-            from workers.child.predictor import PredictorLoop  # on request, in few jobs
+            from hogwild.workers.child.predictor import PredictorLoop  # on request, in few jobs
 
             regions = adopt(task, descriptors, written=("beats",))
             limit_threads(1)
             return PredictorLoop(start, channel, leaving, task, regions)
         assert isinstance(task, TrialTask)
-        from workers.child.trial import try_out  # in one process
+        from hogwild.workers.child.trial import try_out  # in one process
 
         return try_out(channel, task, descriptors)
 

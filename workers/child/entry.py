@@ -16,8 +16,8 @@ import sys
 from collections.abc import Iterator
 
 from hogwild import host
-from workers.child.standard_streams import STANDARD_ERROR, redirect_to_memory
-from workers.messages import Leaving, Start
+from hogwild.workers.child.standard_streams import STANDARD_ERROR, redirect_to_memory
+from hogwild.workers.messages import Leaving, Start
 
 
 def main(start: Start) -> None:
@@ -33,7 +33,7 @@ def main(start: Start) -> None:
     cores = host.affinity()
     channel = socket.socket(fileno=start.channel)
     with without_collecting():
-        from workers.child.dispatch import run  # imports torch
+        from hogwild.workers.child.dispatch import run  # imports torch
 
     gc.freeze()  # later collections skip torch's few hundred thousand objects
     if host.binding_variables(os.environ):  # else whoever has changed it meanwhile, such as a service, meant it

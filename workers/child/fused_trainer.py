@@ -22,8 +22,8 @@ from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Row, Word
-from workers.child.profiler import Profile
-from workers.child.spec import Fused
+from hogwild.workers.child.profiler import Profile
+from hogwild.workers.child.spec import Fused
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hogwild.parameters.worker_model import WorkerModel
     from hogwild.scheduling.grid_plan import GridPlan
     from hogwild.training.evaluator import Scorer
-    from workers.child.spec import DataSide, WorkerSpec
+    from hogwild.workers.child.spec import DataSide, WorkerSpec
 
 
 TARGET_S = 0.02
@@ -220,7 +220,7 @@ def make_fused(
     """Build the fused update; return it with a log message on its kernels. Imports numba here: few jobs need it."""
     from hogwild.feeds.packed import PackedSpec
     from hogwild.feeds.ring import RingSpec
-    from workers.child.compile_once import make_ready
+    from hogwild.workers.child.compile_once import make_ready
 
     update = cast(Fusable, model.model).fused(model.loss, model.optimizer)
     if isinstance(update, str):

@@ -15,7 +15,7 @@ from hogwild.devices.accelerator import Accelerator
 from hogwild.devices.discovery import open_accelerator
 from hogwild.devices.pinned_memory import Pins
 from hogwild.shared_memory.region import Region
-from workers.messages import Report
+from hogwild.workers.messages import Report
 
 FETCH, PUSH = b"fetch", b"push"
 

@@ -20,10 +20,10 @@ from hogwild.feeds.stream_reader import Unreadable
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.training import torch_settings
 from hogwild.user_code import raised_text
-from workers.child.adoption import adopt, limit_threads
-from workers.child.recipes import Recipe
-from workers.child.worker_loop import WAIT_MS
-from workers.messages import LOOK, Leases, Leaving, LoadTask, ParentGone, Report, Start, write_record
+from hogwild.workers.child.adoption import adopt, limit_threads
+from hogwild.workers.child.recipes import Recipe
+from hogwild.workers.child.worker_loop import WAIT_MS
+from hogwild.workers.messages import LOOK, Leases, Leaving, LoadTask, ParentGone, Report, Start, write_record
 
 FILLED, ENDED = 0, 1
 BEATS = 8  # words per loader: a cache line

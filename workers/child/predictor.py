@@ -34,8 +34,8 @@ from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Control, Scoreboard
 from hogwild.storage.records import object_of
 from hogwild.user_code import raised_text
-from workers.child.call_server import Caller, CallServer
-from workers.messages import Leaving, ParentGone, PredictTask, Start
+from hogwild.workers.child.call_server import Caller, CallServer
+from hogwild.workers.messages import Leaving, ParentGone, PredictTask, Start
 
 WAIT_S = 0.2  # between two beats
 STILL_S = 0.001  # between two looks for a pause, while a call waits for one

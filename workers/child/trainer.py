@@ -20,9 +20,9 @@ from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Control, Phase, Row, Scoreboard
 from hogwild.training.lr_schedule import halved
-from workers.child.fused_trainer import Chunks
-from workers.child.profiler import Profile
-from workers.child.spec import Numerics, WorkerSpec
+from hogwild.workers.child.fused_trainer import Chunks
+from hogwild.workers.child.profiler import Profile
+from hogwild.workers.child.spec import Numerics, WorkerSpec
 
 _ELSEWHERE, _RATES = int(Control.ELSEWHERE), int(Control.RATES)
 CHECK_BOUND_EVERY = 256  # updates between two checks that parameters are still shared

@@ -14,8 +14,8 @@ from hogwild.host.thread_pools import limited_pools
 from hogwild.job.trial import Findings, Trial
 from hogwild.shared_memory.region import Region
 from hogwild.training import torch_settings
-from workers.child.adoption import adopt, limit_threads
-from workers.messages import Report, TrialTask
+from hogwild.workers.child.adoption import adopt, limit_threads
+from hogwild.workers.messages import Report, TrialTask
 
 
 def try_out(channel: socket.socket, task: TrialTask, descriptors: list[int]) -> NoReturn:

@@ -16,14 +16,14 @@ from torch.utils._pytree import tree_map
 from hogwild.feeds.transform import transformed
 from hogwild.shared_memory.scoreboard import Row
 from hogwild.training.compiled_model import ModelCache, refusing
-from workers.child.compile_once import make_all_ready
+from hogwild.workers.child.compile_once import make_all_ready
 
 if TYPE_CHECKING:
     from hogwild.feeds.batch import Feed
     from hogwild.parameters.worker_model import WorkerModel
     from hogwild.training.autograd_update import AutogradUpdate
     from hogwild.training.evaluator import Evaluator
-    from workers.child.spec import DataSide, WorkerSpec
+    from hogwild.workers.child.spec import DataSide, WorkerSpec
 
 
 def make_model_ready(

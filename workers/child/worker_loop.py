@@ -18,8 +18,8 @@ from hogwild.monitoring.profile_report import PAUSE
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Command, Control, Phase, Word
 from hogwild.user_code import raised_text, user_frame
-from workers.child.trainer import NonFiniteGradient, Trainer
-from workers.messages import LOOK, Leases, Leaving, ParentGone, Report, Start, write_record
+from hogwild.workers.child.trainer import NonFiniteGradient, Trainer
+from hogwild.workers.messages import LOOK, Leases, Leaving, ParentGone, Report, Start, write_record
 
 _COMMAND = int(Control.COMMAND)  # plain integers: read before every update
 _FIRST_ITEM = int(Control.FIRST_ITEM)

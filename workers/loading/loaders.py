@@ -11,14 +11,14 @@ from typing import Protocol
 
 from hogwild.errors import DataError, HogwildError
 from hogwild.shared_memory.region import Region
-from workers.child.loader import BEATS, LoaderBeat
-from workers.messages import LOOK, LoadTask, Report
-from workers.processes.group import ProcessGroup
-from workers.processes.handle import Handle
-from workers.processes.roles import Role
-from workers.processes.roster import Roster, RowReading
-from workers.processes.setbacks import Death, End
-from workers.processes.team import Team, shortened
+from hogwild.workers.child.loader import BEATS, LoaderBeat
+from hogwild.workers.messages import LOOK, LoadTask, Report
+from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.processes.handle import Handle
+from hogwild.workers.processes.roles import Role
+from hogwild.workers.processes.roster import Roster, RowReading
+from hogwild.workers.processes.setbacks import Death, End
+from hogwild.workers.processes.team import Team, shortened
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,11 +33,11 @@ from hogwild.job.trial import Findings, Trial
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from hogwild.user_code import raised_text
-from workers.child.recipes import Destination, RowsRecipe
-from workers.loading.readers import Readers
-from workers.loading.trial import try_in_worker
-from workers.processes.group import ProcessGroup
-from workers.session.startup import StartUp
+from hogwild.workers.child.recipes import Destination, RowsRecipe
+from hogwild.workers.loading.readers import Readers
+from hogwild.workers.loading.trial import try_in_worker
+from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.session.startup import StartUp
 
 if TYPE_CHECKING:
     from hogwild.data.cache import CachedField, DatasetCache

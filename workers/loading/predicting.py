@@ -32,14 +32,14 @@ from hogwild.inference.predict import Part, Predictor
 from hogwild.planning.cpu_plan import plan_here
 from hogwild.planning.process_memory import may_fork
 from hogwild.shared_memory.region import Region
-from workers.child.recipes import CUT_WORDS, PartsRecipe
-from workers.loading.loaders import LoaderLoss, Loaders
-from workers.messages import Report
-from workers.processes.fork_server import SERVER
-from workers.processes.group import ProcessGroup
-from workers.processes.handle import POLL_MS
-from workers.processes.roles import Role, Supervision, limits_of
-from workers.processes.roster import Roster
+from hogwild.workers.child.recipes import CUT_WORDS, PartsRecipe
+from hogwild.workers.loading.loaders import LoaderLoss, Loaders
+from hogwild.workers.messages import Report
+from hogwild.workers.processes.fork_server import SERVER
+from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.processes.handle import POLL_MS
+from hogwild.workers.processes.roles import Role, Supervision, limits_of
+from hogwild.workers.processes.roster import Roster
 
 IN_HAND = 2  # blocks per predictor: the next one is there when one is done
 WAITING = 4  # blocks per predictor that may wait for their turn, or be at work

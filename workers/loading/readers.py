@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from hogwild.errors import DataError, HogwildError
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
-from workers.loading.loaders import LoaderLoss, Loaders
-from workers.messages import Report
-from workers.processes.group import ProcessGroup
-from workers.processes.handle import POLL_MS
-from workers.processes.roles import Role, limits_of
-from workers.processes.roster import Roster
+from hogwild.workers.loading.loaders import LoaderLoss, Loaders
+from hogwild.workers.messages import Report
+from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.processes.handle import POLL_MS
+from hogwild.workers.processes.roles import Role, limits_of
+from hogwild.workers.processes.roster import Roster
 
 IN_HAND = 2  # ranges per reader: the next one is there when one is done
 

@@ -26,13 +26,13 @@ from hogwild.errors import HogwildError, ModelError
 from hogwild.job.trial import Findings, Trial
 from hogwild.shared_memory.region import Region
 from hogwild.user_code import is_users
-from workers.messages import TrialTask
-from workers.processes.blocked_call import training_thread
-from workers.processes.group import ProcessGroup
-from workers.processes.handle import POLL_MS, REAP_S, Handle
-from workers.processes.roles import Role, limits_of
-from workers.processes.roster import Roster
-from workers.processes.team import Team
+from hogwild.workers.messages import TrialTask
+from hogwild.workers.processes.blocked_call import training_thread
+from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.processes.handle import POLL_MS, REAP_S, Handle
+from hogwild.workers.processes.roles import Role, limits_of
+from hogwild.workers.processes.roster import Roster
+from hogwild.workers.processes.team import Team
 
 TURN_S = 1.0  # most that one turn adds to a silence: a parent that was itself stopped must not kill anybody
 OUTPUT_KEPT = 32 << 10  # characters

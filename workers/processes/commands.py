@@ -22,7 +22,7 @@ from hogwild.planning.cpu_plan import VARIABLES
 
 KEY_BYTES = 32
 COMMAND_NAME = "hogwild-command"  # of the process
-MODULES = ("hogwild.cli.main", "workers.execution", "workers.run")  # besides those of workers
+MODULES = ("hogwild.cli.main", "hogwild.workers.execution", "hogwild.workers.run")  # besides those of workers
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from hogwild.cluster.launch import Launch
 from hogwild.cluster.members import WORDS, RoundWord
 from hogwild.errors import HogwildError
 from hogwild.shared_memory.region import Region
-from workers.messages import CommunicateTask, ParentGone, Report, receive_parcels, send_parcel
-from workers.processes.group import ProcessGroup
-from workers.processes.handle import Handle
-from workers.processes.roles import Role, limits_of
-from workers.processes.roster import Roster, RowReading
-from workers.processes.setbacks import Death, End
-from workers.processes.team import Team, shortened
+from hogwild.workers.messages import CommunicateTask, ParentGone, Report, receive_parcels, send_parcel
+from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.processes.handle import Handle
+from hogwild.workers.processes.roles import Role, limits_of
+from hogwild.workers.processes.roster import Roster, RowReading
+from hogwild.workers.processes.setbacks import Death, End
+from hogwild.workers.processes.team import Team, shortened
 
 ONLY = 0  # its number
 

@@ -46,11 +46,11 @@ from typing import Any, NoReturn
 from hogwild import host
 from hogwild.monitoring.job_view import ServerGlance
 from hogwild.version import PACKAGE_ROOT
-from workers.child.entry import load_kernels
-from workers.child.standard_streams import redirect_to_memory
-from workers.messages import Start
-from workers.processes import commands
-from workers.processes.commands import COMMAND_NAME, PythonCommand
+from hogwild.workers.child.entry import load_kernels
+from hogwild.workers.child.standard_streams import redirect_to_memory
+from hogwild.workers.messages import Start
+from hogwild.workers.processes import commands
+from hogwild.workers.processes.commands import COMMAND_NAME, PythonCommand
 
 ANSWER_S = 5.0  # for a fork; it takes milliseconds
 READY_S = 60.0  # for the import of torch
@@ -61,7 +61,12 @@ DESCRIPTORS = ("lease_read", "ack_write", "channel", "lifeline", "words")  # of 
 ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # else the import of numpy starts threads
 SERVER_NAME, CHILD_NAME = "hogwild-server", "hogwild-child"  # of processes
 NAMES = (SERVER_NAME, CHILD_NAME, COMMAND_NAME)
-CODE = "import sys; sys.path.insert(0, {root!r}); from workers.processes.fork_server import main; main(*sys.argv[1:])"
+CODE = """
+import sys
+sys.path.insert(0, {root!r})
+from hogwild.workers.processes.fork_server import main
+main(*sys.argv[1:])
+"""
 
 
 class CannotServe(Exception):
@@ -364,7 +369,7 @@ def main(channel: str, parent: str, kernels: str, for_commands: str) -> NoReturn
     commands.note_interpreter(sys.path[1:])
     number = _detached(int(channel))
     with contextlib.suppress(Exception):  # a broken installation: the workers, fresh interpreters then, say so
-        import workers.child.dispatch  # noqa: F401
+        import hogwild.workers.child.dispatch  # noqa: F401
 
         for module in commands.MODULES if for_commands == "1" else ():
             importlib.import_module(module)
@@ -482,7 +487,7 @@ def _become(parent: int, descriptors: Sequence[int]) -> NoReturn:
             del sys.path_importer_cache[place]  # it may be there now
         _limit_threads(dict(start.environment))
         commands.seed_generators()
-        from workers.child import entry
+        from hogwild.workers.child import entry
 
         entry.main(start)
     except BaseException:

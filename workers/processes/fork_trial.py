@@ -12,11 +12,11 @@ from hogwild import host
 from hogwild.planning.cpu_plan import environment_for
 from hogwild.planning.process_memory import may_fork
 from hogwild.shared_memory.region import Region
-from workers.child.loader import BEATS
-from workers.messages import LoadTask
-from workers.processes.fork_server import READY_S, SERVER, CannotServe, Forked
-from workers.processes.handle import Handle
-from workers.processes.roles import Role
+from hogwild.workers.child.loader import BEATS
+from hogwild.workers.messages import LoadTask
+from hogwild.workers.processes.fork_server import READY_S, SERVER, CannotServe, Forked
+from hogwild.workers.processes.handle import Handle
+from hogwild.workers.processes.roles import Role
 
 WAIT_MS = 20
 

@@ -15,14 +15,14 @@ from hogwild.parameters.flat_layout import region_name
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.job_plan import SHARED, JobPlan
 from hogwild.shared_memory.region import Region
-from workers.child.gpu_owner import FETCH, PUSH
-from workers.messages import HoldTask, Report
-from workers.processes.group import ProcessGroup
-from workers.processes.handle import POLL_MS, Handle
-from workers.processes.roles import Role, limits_of
-from workers.processes.roster import Roster, RowReading
-from workers.processes.setbacks import Death, End
-from workers.processes.team import Team
+from hogwild.workers.child.gpu_owner import FETCH, PUSH
+from hogwild.workers.messages import HoldTask, Report
+from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.processes.handle import POLL_MS, Handle
+from hogwild.workers.processes.roles import Role, limits_of
+from hogwild.workers.processes.roster import Roster, RowReading
+from hogwild.workers.processes.setbacks import Death, End
+from hogwild.workers.processes.team import Team
 
 COPY_S = 120.0  # for one copy of all parameters
 

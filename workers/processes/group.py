@@ -22,14 +22,14 @@ from types import MappingProxyType
 from hogwild import host
 from hogwild.errors import Deadlocked, HogwildError, ModelError
 from hogwild.planning.cpu_plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, THREADS, Plan
-from workers.processes.fork_server import SERVER
-from workers.processes.handle import REAP_S, Handle, reaped
-from workers.processes.roles import Role, Supervision
-from workers.processes.roster import UNDISTURBED, Abandon, Action, Kill, Leave, Moment, Spawn
-from workers.processes.setbacks import End
-from workers.processes.stacks import LOOK_MS, Blocked, Stacks
-from workers.processes.team import Diary, KeptEvents, Team, said_by
-from workers.warning_reports import MOST
+from hogwild.workers.processes.fork_server import SERVER
+from hogwild.workers.processes.handle import REAP_S, Handle, reaped
+from hogwild.workers.processes.roles import Role, Supervision
+from hogwild.workers.processes.roster import UNDISTURBED, Abandon, Action, Kill, Leave, Moment, Spawn
+from hogwild.workers.processes.setbacks import End
+from hogwild.workers.processes.stacks import LOOK_MS, Blocked, Stacks
+from hogwild.workers.processes.team import Diary, KeptEvents, Team, said_by
+from hogwild.workers.warning_reports import MOST
 
 
 class ProcessGroup:

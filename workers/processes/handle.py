@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.version import PACKAGE_ROOT
-from workers.child import entry
-from workers.messages import LOOK, Report, Start, Task, read_records, write_record
-from workers.processes.fork_server import DESCRIPTORS, SERVER, CannotServe, Forked
-from workers.processes.roles import Role
+from hogwild.workers.child import entry
+from hogwild.workers.messages import LOOK, Report, Start, Task, read_records, write_record
+from hogwild.workers.processes.fork_server import DESCRIPTORS, SERVER, CannotServe, Forked
+from hogwild.workers.processes.roles import Role
 
 if TYPE_CHECKING:
     from hogwild.shared_memory.region import Region  # with numpy

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hogwild import host
-from hogwild.version import PACKAGE_ROOT
-from workers.processes.commands import PythonCommand, fixed_surroundings
-from workers.processes.fork_server import READY_S, CannotServe, ForkServer
+from hogwild.version import PACKAGE
+from hogwild.workers.processes.commands import PythonCommand, fixed_surroundings
+from hogwild.workers.processes.fork_server import READY_S, CannotServe, ForkServer
 
-PACKAGES = ("hogwild", "workers")
 Stamps = frozenset[tuple[str, int, int]]
 
 
@@ -135,8 +134,8 @@ def _is_gone(child: int) -> bool:
 
 
 def _our_code() -> Iterator[Path]:
-    for package in PACKAGES:
-        yield from (Path(PACKAGE_ROOT) / package).rglob("*.py")
+    for folder, _, names in os.walk(PACKAGE, followlinks=True):  # in a checkout, hogwild/workers is a link
+        yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
 def _library_folders() -> Iterator[Path]:

@@ -11,16 +11,16 @@ from hogwild.monitoring.live_calls import SOCKET
 from hogwild.parameters.buffers import REGION
 from hogwild.shared_memory.region import Region
 from hogwild.storage.run_directory import RunDir
-from workers.messages import PredictTask
-from workers.processes.handle import Handle
-from workers.processes.roles import Role, limits_of
-from workers.processes.roster import Roster, RowReading, State
-from workers.processes.setbacks import Death, End
-from workers.processes.team import Team, shortened
+from hogwild.workers.messages import PredictTask
+from hogwild.workers.processes.handle import Handle
+from hogwild.workers.processes.roles import Role, limits_of
+from hogwild.workers.processes.roster import Roster, RowReading, State
+from hogwild.workers.processes.setbacks import Death, End
+from hogwild.workers.processes.team import Team, shortened
 
 if TYPE_CHECKING:
-    from workers.messages import Setup
-    from workers.processes.group import ProcessGroup
+    from hogwild.workers.messages import Setup
+    from hogwild.workers.processes.group import ProcessGroup
 
 BEATS = "beats"  # the region it writes: a beat, and the number of calls answered
 FLATS = "params-"

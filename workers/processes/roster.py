@@ -29,8 +29,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from hogwild.errors import HogwildError, WorkersLost
-from workers.processes.roles import LONGEST_BACKOFF_S, Role, RoleLimits
-from workers.processes.setbacks import Death, End, Setbacks, Standstill
+from hogwild.workers.processes.roles import LONGEST_BACKOFF_S, Role, RoleLimits
+from hogwild.workers.processes.setbacks import Death, End, Setbacks, Standstill
 
 GAP_S = 1.0
 FIRST_BACKOFF_S = 0.1

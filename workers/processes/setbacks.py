@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hogwild.errors import CrashLoop, Deadlocked, DeviceMemoryError, HogwildError, TrainingError, UserCodeError
-from workers.messages import Report
-from workers.processes.roles import RoleLimits
+from hogwild.workers.messages import Report
+from hogwild.workers.processes.roles import RoleLimits
 
 FEWEST_DEATHS = 5
 

@@ -26,9 +26,9 @@ from hogwild import host
 from hogwild.errors import HogwildError
 from hogwild.storage.files import file_bytes
 from hogwild.storage.run_directory import RunDir
-from workers.processes.blocked_call import blocked_in
-from workers.processes.fork_server import SERVER
-from workers.processes.handle import Handle
+from hogwild.workers.processes.blocked_call import blocked_in
+from hogwild.workers.processes.fork_server import SERVER
+from hogwild.workers.processes.handle import Handle
 
 STACKS_WAIT_S = 1.0
 LOOK_MS = 2  # between two checks for an answer, of the thread and of the loop

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hogwild.errors import HogwildError
-from workers.messages import Task
-from workers.processes.handle import Handle
-from workers.processes.roles import Role
-from workers.processes.roster import Roster, RowReading
-from workers.processes.setbacks import Death, End
+from hogwild.workers.messages import Task
+from hogwild.workers.processes.handle import Handle
+from hogwild.workers.processes.roles import Role
+from hogwild.workers.processes.roster import Roster, RowReading
+from hogwild.workers.processes.setbacks import Death, End
 
 if TYPE_CHECKING:
     from hogwild.shared_memory.region import Region  # with numpy

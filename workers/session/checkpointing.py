@@ -22,7 +22,7 @@ from hogwild.storage.checkpoint import WriteResult, write_and_prune
 from hogwild.storage.checkpoint_format import checkpoint_name, update_of
 from hogwild.storage.run_directory import RunDir
 from hogwild.user_code import raised_text
-from workers.session.journal import Journal
+from hogwild.workers.session.journal import Journal
 
 
 class Ledgers(Protocol):

@@ -17,7 +17,7 @@ from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
 from hogwild.scheduling.work_queue import Kind, Limits, WorkItem, WorkQueue
 from hogwild.shared_memory.scoreboard import Scoreboard
-from workers.session.outcome import Outcome
+from hogwild.workers.session.outcome import Outcome
 
 SLICE_BATCHES = 16
 

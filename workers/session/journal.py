@@ -27,7 +27,7 @@ from hogwild.monitoring.words import event_in_words
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.storage.records import Records, tried
 from hogwild.storage.run_directory import STATUS, RunDir
-from workers.session.startup import StartUp
+from hogwild.workers.session.startup import StartUp
 
 LAST_STATUS_S = 10.0
 NEWS = 8  # number of latest events in a glance

@@ -19,7 +19,7 @@ from hogwild.cluster.node_queue import NodeQueue
 from hogwild.cluster.shares import Shares
 from hogwild.parameters.anchor import Anchor
 from hogwild.scheduling.leases import Limits
-from workers.session.outcome import Outcome
+from hogwild.workers.session.outcome import Outcome
 
 Momentum = dict[str, Tensor]  # of the outer rule, by dtype
 LEFT_OUT = 75  # exit status of a node that cannot go on with the others, and may be started again

@@ -15,8 +15,8 @@ from hogwild.monitoring.run_status import cluster_of
 from hogwild.monitoring.stream_figures import ALIVE, stream_glance
 from hogwild.shared_memory.scoreboard import STALENESS_BINS, Phase, Word
 from hogwild.training.lr_schedule import NAMED
-from workers.processes.fork_server import SERVER
-from workers.session.session import Session
+from hogwild.workers.processes.fork_server import SERVER
+from hogwild.workers.session.session import Session
 
 Rows = Callable[[], Sequence[Mapping[str, Any]]]
 WORKERS_EVERY_S = 30.0  # between per-worker figures in metrics.jsonl: 2.8 kB for 64 workers; 240 MB a day every second

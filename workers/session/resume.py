@@ -18,9 +18,9 @@ from hogwild.storage.published_folder import sweep
 from hogwild.storage.records import explained
 from hogwild.storage.run_directory import PLACES, RunDir, checkpoints_beside
 from hogwild.training import loss_scaler
-from workers.session.outcome import Before
-from workers.session.rates import first_rates
-from workers.session.session import Session
+from hogwild.workers.session.outcome import Before
+from hogwild.workers.session.rates import first_rates
+from hogwild.workers.session.session import Session
 
 # The settings that a resumed job may change; any other change would make it another job.
 MAY_CHANGE = (

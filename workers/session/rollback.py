@@ -17,7 +17,7 @@ from hogwild.parameters.shared_model import SharedModel
 from hogwild.storage.checkpoint import Taken, load_newest
 from hogwild.storage.checkpoint_format import newest_good, set_aside_after
 from hogwild.storage.run_directory import Cut, RunDir
-from workers.session.session import Session
+from hogwild.workers.session.session import Session
 
 KEEP_REJECTED = 3  # most checkpoints set aside, in all
 

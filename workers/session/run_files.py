@@ -11,7 +11,7 @@ from hogwild.job.parts import Parts
 from hogwild.planning.job_plan import JobPlan
 from hogwild.storage.run_directory import LIBRARY, NAMES, RunDir
 from hogwild.version import __version__
-from workers.description import Description
+from hogwild.workers.description import Description
 
 OF_OBJECTS = (
     f"# Written by a call of {LIBRARY}: class paths name its objects; their arguments are not recorded.\n"

@@ -29,15 +29,15 @@ from hogwild.scheduling.work_queue import Release, WorkQueue
 from hogwild.shared_memory.scoreboard import Control, Scoreboard
 from hogwild.storage.run_directory import RunDir
 from hogwild.training import loss_scaler
-from workers.processes.gpu_owner import NoHolder
-from workers.session.checkpointing import LAST_WRITE_S, Saving
-from workers.session.divergence import Decision, Divergence
-from workers.session.evaluation import Evaluating
-from workers.session.journal import Journal
-from workers.session.node import Node
-from workers.session.outcome import Before, Clock, Due, Outcome
-from workers.session.rates import Rates
-from workers.session.ring_state import RingState
+from hogwild.workers.processes.gpu_owner import NoHolder
+from hogwild.workers.session.checkpointing import LAST_WRITE_S, Saving
+from hogwild.workers.session.divergence import Decision, Divergence
+from hogwild.workers.session.evaluation import Evaluating
+from hogwild.workers.session.journal import Journal
+from hogwild.workers.session.node import Node
+from hogwild.workers.session.outcome import Before, Clock, Due, Outcome
+from hogwild.workers.session.rates import Rates
+from hogwild.workers.session.ring_state import RingState
 
 QUARANTINE_SHARE = 0.01  # the job fails if more of its batches are quarantined
 

@@ -25,7 +25,7 @@ from hogwild.monitoring.run_status import RunAttempt, glance_of, record_of
 from hogwild.monitoring.terminal_writer import QUIET_S, Look, Screen, is_notebook, look_for
 from hogwild.storage.run_directory import LIBRARY, STATUS, RunDir
 from hogwild.version import __version__
-from workers.processes.fork_server import SERVER
+from hogwild.workers.processes.fork_server import SERVER
 
 IN_PLACE_S = 1.0  # between two states of a line that is rewritten
 FIRST = "importing torch"

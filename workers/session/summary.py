@@ -10,8 +10,8 @@ from hogwild.errors import code_of
 from hogwild.monitoring.stream_figures import about_waiting, waiting_of
 from hogwild.shared_memory.scoreboard import Phase, idle_share
 from hogwild.training import loss_scaler
-from workers.session.outcome import Clock, Outcome
-from workers.session.session import Session
+from hogwild.workers.session.outcome import Clock, Outcome
+from hogwild.workers.session.session import Session
 
 SKIPPED_SHARE = 0.05
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from hogwild import host
 from hogwild.storage.checkpoint_format import checkpoint_name
-from workers.processes.fork_server import SERVER
-from workers.processes.handle import Handle
-from workers.processes.stacks import Blocked, Stacks
-from workers.session.requests import Requests
-from workers.session.session import Session
+from hogwild.workers.processes.fork_server import SERVER
+from hogwild.workers.processes.handle import Handle
+from hogwild.workers.processes.stacks import Blocked, Stacks
+from hogwild.workers.session.requests import Requests
+from hogwild.workers.session.session import Session
 
 DONE = "done"
 KNOWN = ("checkpoint", "stacks", "resize", "predictor")

@@ -17,17 +17,17 @@ from hogwild.monitoring.profile_report import PAUSE
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Row, Word
-from workers.child.build import make_trainer
-from workers.child.spec import WorkerSpec
-from workers.child.trainer import NonFiniteGradient, Trainer
-from workers.processes.stacks import Stacks
-from workers.session import rollback
-from workers.session.checkpointing import LAST_WRITE_S
-from workers.session.outcome import Outcome
-from workers.session.progress import ProgressRecords
-from workers.session.ring_state import RingState
-from workers.session.session import Session, pss_bytes_of
-from workers.supervision.answers import RequestAnswers
+from hogwild.workers.child.build import make_trainer
+from hogwild.workers.child.spec import WorkerSpec
+from hogwild.workers.child.trainer import NonFiniteGradient, Trainer
+from hogwild.workers.processes.stacks import Stacks
+from hogwild.workers.session import rollback
+from hogwild.workers.session.checkpointing import LAST_WRITE_S
+from hogwild.workers.session.outcome import Outcome
+from hogwild.workers.session.progress import ProgressRecords
+from hogwild.workers.session.ring_state import RingState
+from hogwild.workers.session.session import Session, pss_bytes_of
+from hogwild.workers.supervision.answers import RequestAnswers
 
 WORKER = LOADER = 0
 

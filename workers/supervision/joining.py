@@ -18,14 +18,14 @@ from hogwild.cluster.members import differences
 from hogwild.errors import RunError, UsageError
 from hogwild.scheduling.batch_plan import how_cut
 from hogwild.version import __version__
-from workers.processes.communicator import Communicators
-from workers.processes.group import ProcessGroup
-from workers.processes.handle import POLL_MS, Handle
-from workers.session.node import Node
-from workers.session.outcome import Outcome
-from workers.session.resume import restore_state
-from workers.session.session import Session
-from workers.supervision.rounds import Rounds
+from hogwild.workers.processes.communicator import Communicators
+from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.processes.handle import POLL_MS, Handle
+from hogwild.workers.session.node import Node
+from hogwild.workers.session.outcome import Outcome
+from hogwild.workers.session.resume import restore_state
+from hogwild.workers.session.session import Session
+from hogwild.workers.supervision.rounds import Rounds
 
 JOIN_S = 600.0  # as long as torchrun waits for a node
 # Settings in which nodes may differ: of a machine and its people.

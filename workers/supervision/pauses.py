@@ -22,12 +22,12 @@ from enum import Enum
 
 from hogwild.scheduling.work_queue import WorkQueue
 from hogwild.shared_memory.scoreboard import Command, Control
-from workers.processes.roster import GAP_S
-from workers.session import rollback
-from workers.session.outcome import Due, Outcome
-from workers.session.session import Session
-from workers.supervision.rounds import Rounds
-from workers.supervision.workers import Workers
+from hogwild.workers.processes.roster import GAP_S
+from hogwild.workers.session import rollback
+from hogwild.workers.session.outcome import Due, Outcome
+from hogwild.workers.session.session import Session
+from hogwild.workers.supervision.rounds import Rounds
+from hogwild.workers.supervision.workers import Workers
 
 
 class PauseStage(Enum):

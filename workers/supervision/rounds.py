@@ -21,10 +21,10 @@ from hogwild.errors import TrainingError
 from hogwild.formatting import counted
 from hogwild.host.background_thread import Background
 from hogwild.shared_memory.scoreboard import Control
-from workers.processes.communicator import Communicators
-from workers.session.node import LEFT_OUT, Momentum, Node
-from workers.session.outcome import Outcome
-from workers.session.session import Session
+from hogwild.workers.processes.communicator import Communicators
+from hogwild.workers.session.node import LEFT_OUT, Momentum, Node
+from hogwild.workers.session.outcome import Outcome
+from hogwild.workers.session.session import Session
 
 AUTO_S = 1.0  # `sync_every_s: auto`, unless a cut or an exchange takes long
 CUTS_SHARE = 0.01  # of the time, at most, for `auto`

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from hogwild.errors import DataError, HogwildError
 from hogwild.scheduling.stream_schedule import SlotRequest
-from workers.child.loader import ENDED
-from workers.loading.loaders import LoaderLoss
-from workers.messages import Report
-from workers.processes.roles import RoleLimits
-from workers.processes.setbacks import Death, Setbacks
-from workers.session.ring_state import RingState
-from workers.session.session import Session
+from hogwild.workers.child.loader import ENDED
+from hogwild.workers.loading.loaders import LoaderLoss
+from hogwild.workers.messages import Report
+from hogwild.workers.processes.roles import RoleLimits
+from hogwild.workers.processes.setbacks import Death, Setbacks
+from hogwild.workers.session.ring_state import RingState
+from hogwild.workers.session.session import Session
 
 
 class StreamWork:

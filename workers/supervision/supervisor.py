@@ -18,23 +18,23 @@ from hogwild.host.background_thread import Background, responsive
 from hogwild.scheduling.leases import HAND_S
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Command, Word
-from workers.child.recipes import StreamRecipe
-from workers.loading.loaders import Loaders
-from workers.messages import Setup
-from workers.processes.fork_server import SERVER
-from workers.processes.group import ProcessGroup
-from workers.processes.predictor import Predictors
-from workers.processes.roles import Role, limits_of
-from workers.processes.roster import Moment, Roster
-from workers.processes.team import Team
-from workers.session.outcome import Outcome
-from workers.session.progress import ProgressRecords
-from workers.session.session import Session, pss_bytes_of
-from workers.supervision.answers import RequestAnswers
-from workers.supervision.pauses import Pauses
-from workers.supervision.rounds import Rounds
-from workers.supervision.stream_work import StreamWork
-from workers.supervision.workers import Workers
+from hogwild.workers.child.recipes import StreamRecipe
+from hogwild.workers.loading.loaders import Loaders
+from hogwild.workers.messages import Setup
+from hogwild.workers.processes.fork_server import SERVER
+from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.processes.predictor import Predictors
+from hogwild.workers.processes.roles import Role, limits_of
+from hogwild.workers.processes.roster import Moment, Roster
+from hogwild.workers.processes.team import Team
+from hogwild.workers.session.outcome import Outcome
+from hogwild.workers.session.progress import ProgressRecords
+from hogwild.workers.session.session import Session, pss_bytes_of
+from hogwild.workers.supervision.answers import RequestAnswers
+from hogwild.workers.supervision.pauses import Pauses
+from hogwild.workers.supervision.rounds import Rounds
+from hogwild.workers.supervision.stream_work import StreamWork
+from hogwild.workers.supervision.workers import Workers
 
 LOOP_WAIT_MS = 50
 PSS_EVERY_S = 10.0  # the kernel walks all page tables for it
