@@ -52,6 +52,10 @@ class ServerGlance:
     state: str  # importing, waiting, stopped, ended
     pss_bytes: int | None = None  # measured with the workers'
 
+    @property
+    def is_serving(self) -> bool:
+        return self.state in ("importing", "waiting")
+
     def __str__(self) -> str:
         """`waiting  86 MiB  pid 812`."""
         memory = "" if self.pss_bytes is None else f"  {size(self.pss_bytes)}"

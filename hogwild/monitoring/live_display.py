@@ -19,7 +19,7 @@ from rich.text import Text
 
 from hogwild.formatting import clock, percent, short_number, size
 from hogwild.host.terminal import printable
-from hogwild.monitoring.job_view import ClusterGlance, Glance, StreamGlance, WorkerGlance
+from hogwild.monitoring.job_view import ClusterGlance, Glance, ServerGlance, StreamGlance, WorkerGlance
 
 TREND = 16  # values kept per trend
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
@@ -34,6 +34,7 @@ STYLES = {
     "succeeded": "bold green",
     NOT_YET: "dim",
 }
+SERVER_STYLES = {True: "dim", False: "yellow"}
 WORDS = {"empty": "restarting", "dying": "ending", "retired": "given up"}
 
 
@@ -200,7 +201,8 @@ class Display:
     # ---- workers -----------------------------------------------------------------------------------------------
 
     def _workers(self, glance: Glance, width: int, room: int) -> list[Text]:
-        """Return a title and a row per worker, in `room` lines; if not all fit, workers in trouble come first."""
+        """Return a title, a row per worker and one of the fork server, in `room` lines; if not all fit, workers in
+        trouble come first, and the server goes."""
         if room < 2 or not glance.workers:
             return []
         columns = columns_for(width)
@@ -209,7 +211,16 @@ class Display:
         rows = [self._worker(worker, columns) for worker in shown]
         if left := len(glance.workers) - len(shown):
             rows.append(Text(f"{'...' if self._is_ascii else '…'} and {left} more", "dim"))
+        if glance.server is not None and len(rows) + 1 < room:
+            rows.append(self._server(glance.server, columns))
         return [title, *rows]
+
+    def _server(self, server: ServerGlance, columns: Sequence[Column]) -> Text:
+        memory = "" if server.pss_bytes is None else size(server.pss_bytes)
+        cells = {"worker": "server", "state": server.state, "PSS": memory, "pid": str(server.pid)}
+        return Text(
+            _row((cells.get(column.title, "") for column in columns), columns), SERVER_STYLES[server.is_serving]
+        )
 
     def _worker(self, worker: WorkerGlance, columns: Sequence[Column]) -> Text:
         if worker.silence:

@@ -73,6 +73,9 @@ def _of_the_job(glance: Glance) -> Iterator[Family]:
     yield one("memory_bytes", "PSS of all processes of the job.", glance.pss_bytes)
     stale = [({"quantile": "0.5"}, float(glance.stale_p50)), ({"quantile": "0.99"}, float(glance.stale_p99))]
     yield Family("staleness_updates", "Updates of others between reading and applying.", stale)
+    if (server := glance.server) is not None:
+        yield one("fork_server_up", "1 while processes of the job are forked from it.", float(server.is_serving))
+        yield one("fork_server_memory_bytes", "PSS of its process.", server.pss_bytes)
     if glance.stream is not None:
         yield one("loaders", "Processes that read streamed data and are alive.", glance.stream.loaders)
         yield one("loader_deaths_total", "Of loaders.", glance.stream.deaths)

@@ -15,7 +15,7 @@ import pytest
 
 from hogwild.formatting import clock, short_number
 from hogwild.monitoring import terminal_writer as screen_module
-from hogwild.monitoring.job_view import Glance, WorkerGlance
+from hogwild.monitoring.job_view import Glance, ServerGlance, WorkerGlance
 from hogwild.monitoring.live_display import COLUMNS, Display, blocks, columns_for, shown_workers
 from hogwild.monitoring.terminal_writer import Look, Screen, look_for
 from tests.helpers.jobs import RUN_PY, environment, read_events
@@ -142,6 +142,18 @@ def test_of_many_workers_those_in_trouble_are_shown() -> None:
     assert len(lines) == 23 and "… and 50 more" in lines
     assert any(line.startswith("    50  restarting") for line in lines)
     assert shown_workers(many, 64) == many
+
+
+def test_the_fork_server_is_a_row_below_the_workers_while_there_is_room() -> None:
+    made = glance(server=ServerGlance(76, "waiting", 90 << 20))
+    assert plain(made, 79)[6:9] == [
+        "     0  training       43,643   48 %   97 %    2 %         -    99 %  177 MiB",
+        "     1  training       43,643   48 %   97 %    2 %         -    99 %  177 MiB",
+        "server  waiting                                                        90 MiB",
+    ]
+    (row,) = (line for line in plain(replace(made, server=ServerGlance(76, "ended")), 200) if "server" in line)
+    assert row.split() == ["server", "ended", "76"]
+    assert not [line for line in plain(glance(64, server=made.server), 79, 23) if "server" in line]
 
 
 def test_a_worker_that_was_not_started_yet_is_not_one_that_restarts() -> None:

@@ -3,6 +3,7 @@ and the time that each worker spent in each phase."""
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from hogwild.monitoring import prometheus
-from hogwild.monitoring.job_view import Glance, WorkerGlance, workers_record
+from hogwild.monitoring.job_view import Glance, ServerGlance, WorkerGlance, workers_record
 from hogwild.shared_memory import scoreboard
 from hogwild.shared_memory.scoreboard import Phase, Row, Scoreboard
 from hogwild.workers.session.journal import Journal
@@ -65,6 +66,7 @@ def test_what_a_scraper_reads_is_valid_and_complete() -> None:
         lr=0.1,
         metrics={"loss": float("inf"), "my.metric": 2.0},
         workers=workers,
+        server=ServerGlance(76, "waiting", 90 << 20),
     )
     found = parsed(prometheus.exposition(made))
     common = {("job", r"a \"quoted\" \\ name"), ("run", r"/a\nb")}
@@ -77,6 +79,9 @@ def test_what_a_scraper_reads_is_valid_and_complete() -> None:
     assert (of("worker_restarts_total", worker="0"), of("worker_restarts_total", worker="1")) == (0, 2)
     assert of("worker_cpu_cores", worker="0") == 1.5 and of("worker_phase_ratio", worker="0", phase="working") == 0.5
     assert (of("state", state="running"), of("state", state="failed")) == (1, 0)
+    assert (of("fork_server_up"), of("fork_server_memory_bytes")) == (1, 90 << 20)
+    stopped = parsed(prometheus.exposition(replace(made, server=ServerGlance(76, "stopped"))))
+    assert {value for (name, _), value in stopped.items() if name.startswith("hogwild_fork_server")} == {0.0}
     missing = {name for name, _ in found} & {"hogwild_left_seconds", "hogwild_memory_bytes"}
     assert not missing, "what is not known is left out"
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -108,6 +109,8 @@ def test_a_job_is_submitted_watched_cancelled_and_resumed_without_a_terminal(ser
     state = page.locator("#job .title .state")
     expect(state).to_have_text("running")
     expect(page.locator("#panel canvas").first).to_be_visible()
+    page.get_by_role("tab", name="workers").click()
+    expect(page.get_by_role("row", name="server waiting")).to_contain_text(re.compile("[0-9]+ MiB[0-9]+$"))
     button(page, "cancel").click()
     button(page, "Let it run").click()
     expect(state).to_have_text("running")

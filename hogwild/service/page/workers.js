@@ -19,7 +19,7 @@ export function Workers({ job, status }) {
       setError(problem.message);
     }
   };
-  const workers = status?.workers ?? [];
+  const { workers = [], server = null } = status ?? {};
   return html`
     ${workers.length === 0
       ? html`<p class="quiet">${job.state === "running" ? "This job trains in its own process, without workers (train.procs: 0), or they have not started yet." : "No workers: the job is not running. Their deaths and restarts are in the timeline."}</p>`
@@ -44,6 +44,13 @@ export function Workers({ job, status }) {
                     <td class="n">${one.pid ?? ""}</td>
                   </tr>
                 `)}
+                ${server && html`
+                  <tr class="quiet">
+                    <th scope="row">server</th><td class=${["importing", "waiting"].includes(server.state) ? "" : "warn"}>${server.state}</td>
+                    <td colspan="7">fork server: new processes of the job are forked from it</td>
+                    <td class="n">${bytes(server.pss_bytes)}</td><td class="n">${server.pid}</td>
+                  </tr>
+                `}
               </tbody>
             </table>
           </div>
