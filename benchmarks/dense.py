@@ -239,7 +239,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(argv)
     if not os.environ.get("HOGWILD_DATA"):
         sys.exit("set HOGWILD_DATA to the folder that holds mnist/")
-    described = results.machine()
+    described = results.machine() if asked.quick or asked.only else results.begin()
     bench = Bench(QUICK if asked.quick else FULL)
     rows = measure(asked.only or list(PARTS), bench)
     if asked.quick:

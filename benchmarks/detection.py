@@ -207,7 +207,7 @@ def main(argv: Sequence[str]) -> int:
     given = parser.parse_args(argv)
     if not os.environ.get("HOGWILD_DATA"):
         sys.exit("set HOGWILD_DATA to the folder that holds mnist/")
-    described = results.machine()
+    described = results.machine() if given.quick else results.begin()
     for name in given.parts or PARTS:
         rows = PARTS[name](QUICK if given.quick else FULL)
         if given.quick:

@@ -132,7 +132,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if not os.environ.get("HOGWILD_DATA"):
         sys.exit("set HOGWILD_DATA to the folder that holds mnist/")
-    described = results.machine()
+    described = results.machine() if given.quick else results.begin()
     rows = figures(QUICK if given.quick else FULL)
     if given.quick:
         print(results.table(rows))

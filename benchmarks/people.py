@@ -29,7 +29,7 @@ from benchmarks.baselines.networks import NETWORKS
 from benchmarks.bench import NO_EVALUATION, in_turn
 from benchmarks.commands import MNIST, ROOT, CommandFailed, job, seconds, summary_of
 from benchmarks.figures import MLP, Figure
-from benchmarks.results import machine, write
+from benchmarks.results import begin, write
 from benchmarks.row import Row
 from hogwild import estimator, host
 from tests.bad_input.table import TABLE
@@ -175,7 +175,7 @@ def checks() -> Row:
 def main() -> None:
     if not os.environ.get("HOGWILD_DATA"):
         sys.exit("set HOGWILD_DATA to the folder that holds mnist/")
-    described = machine()
+    described = begin()
     parts: list[Callable[[], list[Row]]] = [cost, lambda: [report()], table]
     rows = [row for part in parts for row in part()]
     tried = "rows of the tables in tests/bad_input, run by tests/config/test_bad_input.py"

@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = [case.name for case in CASES]
     parser.add_argument("--only", nargs="+", default=names, metavar="CASE", choices=names)
     only = parser.parse_args(argv).only
-    described = results.machine()
+    described = results.begin()
     sparse_data.data_folder()  # or the end
     for case in CASES:
         if case.name in only:

@@ -15,6 +15,7 @@ import torch
 
 from benchmarks.row import Row
 from hogwild import host
+from hogwild.version import __version__
 
 FOLDER = Path(__file__).parent / "results"
 
@@ -32,10 +33,31 @@ def machine() -> dict[str, Any]:
     }
 
 
+class NotCommitted(SystemExit):
+    """The measured code is in no commit, so nobody could measure it again."""
+
+
+def changed() -> list[str]:
+    """The tracked files that differ from the commit. Results do not count: a suite writes them while it measures."""
+    return _git("status", "--porcelain", "--untracked-files=no", "--", ":/", f":(exclude){FOLDER}").splitlines()
+
+
 def commit() -> str:
-    return subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=FOLDER.parent, check=False
-    ).stdout.strip()
+    """The commit that is measured, or the version where there is no git."""
+    found = _git("describe", "--always")
+    return found + "-dirty" * bool(changed()) if found else f"hogwild {__version__}"
+
+
+def begin() -> dict[str, Any]:
+    """Return the machine as it is before the suite keeps it busy. Raises NotCommitted."""
+    if files := changed():
+        raise NotCommitted(f"results belong to a commit; commit or stash first: {', '.join(files)}")
+    return machine()
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], capture_output=True, text=True, cwd=FOLDER.parent, check=False)
+    return done.stdout.rstrip()
 
 
 def update(

@@ -25,7 +25,7 @@ SEEDS, GOAL = 24, 475.0
 UPDATES, EPISODES, EPOCHS = 50, 20, 80  # of an epoch; of a judgement after each; at most
 RATE = 0.002  # the example's: of a few tried, the one that took the plain loop the fewest episodes
 FRESH = 100  # other episodes, for the models of both
-RETURN = Figure(f"A3C CartPole, 2 workers: mean return of {FRESH} other episodes, the worst of 3 seeds", GOAL, "")
+RETURN = f"A3C CartPole, 2 workers: mean return of {FRESH} other episodes, the worst of {SEEDS} seeds"
 TIME = Figure(
     f"A3C CartPole, 2 workers: seconds to a mean return of {GOAL:g}, sum of {SEEDS} seeds, over a plain A2C",
     0.6, smaller_is_better=True,
@@ -69,12 +69,15 @@ def measure(seeds: int) -> list[Row]:
         f"{statistics.fmean(len(one.curve) * UPDATES for one in theirs):.0f}; seconds, seed by seed: ours "
         f"{', '.join(f'{one:.1f}' for one in took)}; plain {', '.join(f'{one:.1f}' for one in plain)}"
     )
-    returns = f"of {len(found)} seeds: {', '.join(f'{one:.0f}' for one in found)}"
-    return [RETURN.row([min(found[:3])], note=returns), TIME.row([sum(took) / sum(plain)], sum(plain), words)]
+    reached = f"{sum(one >= GOAL for one in found)} of {len(found)} seeds reach {GOAL:g}"
+    return [
+        Row(RETURN, "", GOAL, found, note=reached, center="worst"),
+        TIME.row([sum(took) / sum(plain)], sum(plain), words),
+    ]
 
 
 def main() -> None:
-    described = results.machine()
+    described = results.begin()
     results.update(SUITE, measure(SEEDS), described)
 
 

@@ -11,8 +11,8 @@ REPORTED = "only reported"
 @dataclass(slots=True)
 class Row:
     """One figure. `target` is what was asked for; `smaller_is_better` says which way. `value` is the median of the
-    runs, or their mean where `center` says so. `met` is None, with a `note`, where the figure is void, could not be
-    measured here or is only reported. Without any run there is no value, and a target is not met."""
+    runs, or their mean or the worst of them where `center` says so. `met` is None, with a `note`, where the figure is
+    void, could not be measured here or is only reported. Without any run there is no value, and a target is not met."""
 
     figure: str
     unit: str
@@ -21,12 +21,13 @@ class Row:
     baseline: float | None = None
     note: str = ""
     smaller_is_better: bool = False
-    center: Literal["median", "mean"] = "median"
+    center: Literal["median", "mean", "worst"] = "median"
     value: float | None = field(init=False)
     met: bool | None = field(init=False)
 
     def __post_init__(self) -> None:
-        center = statistics.median if self.center == "median" else statistics.fmean
+        worst = max if self.smaller_is_better else min
+        center = {"median": statistics.median, "mean": statistics.fmean, "worst": worst}[self.center]
         self.value = center(self.runs) if self.runs else None
         if self.target is None:
             self.met = None

@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=CASES, metavar="CASE", choices=[*CONFIGS, *SIZES])
     parser.add_argument("--procs", nargs="+", type=int, default=[2**k for k in range(1, doublings + 1)])
     asked = parser.parse_args()
-    described = results.machine()
+    described = results.begin()
     if not asked.procs:
         sys.exit("one core: nothing to measure")
     with tempfile.TemporaryDirectory() as folder:

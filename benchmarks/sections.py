@@ -35,7 +35,7 @@ class Sheet:
 
     def __init__(self, suite: str, folder: Path) -> None:
         self._suite, self._folder = suite, folder
-        self._machine = results.machine()
+        self._machine = results.begin() if folder == results.FOLDER else results.machine()
 
     def put(self, section: str, rows: Sequence[Row], seconds: float) -> None:
         file = self._folder / f"{self._suite}.json"

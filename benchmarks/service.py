@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.commands import ROOT
 from benchmarks.figures import Figure
-from benchmarks.results import machine, write
+from benchmarks.results import begin, write
 from benchmarks.row import Row
 from hogwild import host
 from hogwild.service.folders import StateFolder
@@ -50,7 +50,7 @@ MOST_S = 300.0  # for a job of about 15 s
 
 
 def main() -> None:
-    described = machine()
+    described = begin()
     write("service", [*answers(), *costs(), first_update(), borrowing(), lending(), makespan()], described)
 
 

@@ -133,7 +133,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"--minutes must be at least {3 * TORCH_S / 60:g}, got {given.minutes:g}")
     if not os.environ.get("HOGWILD_DATA"):
         sys.exit("set HOGWILD_DATA to the folder that holds mnist/")
-    described = results.machine()
+    described = results.begin()
     curves = soak(given.minutes)
     measured = rows(curves, given.minutes)
     results.write(SUITE, measured, described)

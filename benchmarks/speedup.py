@@ -118,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", default=[], metavar="CASE", choices=[*CONFIGS, *SIZES])
     only = parser.parse_args().only
-    described = results.machine()
+    described = results.begin()
     sparse_data.data_folder()  # or the end
     with tempfile.TemporaryDirectory() as folder:
         for case in cases(Path(folder), only):

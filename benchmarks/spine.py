@@ -11,7 +11,7 @@ from benchmarks import figures
 from benchmarks.bench import FULL, Bench, in_turn, median
 from benchmarks.commands import MNIST, job, seconds
 from benchmarks.figures import LENET, LIMIT, Figure
-from benchmarks.results import machine, write
+from benchmarks.results import begin, write
 from benchmarks.row import Row
 
 RUNS = 5
@@ -55,7 +55,7 @@ def start_of_the_command_line() -> list[Row]:
 def main() -> None:
     if not os.environ.get("HOGWILD_DATA"):
         sys.exit("set HOGWILD_DATA to the folder that holds mnist/")
-    described = machine()
+    described = begin()
     write("spine", [*digits(), mnist(), lenet_over_the_limit(), *start_of_the_command_line()], described)
 
 

@@ -204,7 +204,7 @@ def main() -> None:
     parser.add_argument("--before", type=Path, metavar="FOLDER", help="another checkout of this project")
     given = parser.parse_args()
     only = given.only
-    described = results.machine()
+    described = results.begin()
     sparse_data.data_folder()  # or the end
 
     def keep(*rows: Row) -> None:

@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(argv)
     if not os.environ.get("HOGWILD_DATA"):
         sys.exit("set HOGWILD_DATA to the folder that holds mnist/")
-    described = results.machine()
+    described = results.machine() if asked.quick or asked.only else results.begin()
     rivals = Rivals(1, QUICK_UPDATES) if asked.quick else Rivals(asked.runs)
     rows = [row for size in SIZES if size.name in (asked.only or names) for row in rivals.measure(size)]
     if asked.quick or asked.only:
