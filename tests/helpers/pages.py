@@ -33,7 +33,9 @@ STATUS = re.compile(r"  # exit status (\d+)$")
 NEEDS_DATA = "needs HOGWILD_DATA"
 OWN_TERMINAL = "in its own terminal"
 RUN_PY = str(Path(__file__).resolve().parents[2] / "run.py")
-SERVICE_ID = r"^s?[0-9a-f]{11,12}$"
+# A number with its sign, commas, exponent, or the parts of a time or date; the id of a job or a sweep of the service.
+FIGURE = re.compile(r"(?:\bs?[0-9a-f]{11,12}\b|[-+]?\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?(?:-\d[\d:]*)*)")
+OF_THE_MACHINE = re.compile(r"(?<=usable cores: ).*")
 READY = "finds them."  # printed by `serve` shortly before the end of its first words
 
 
@@ -108,13 +110,20 @@ def as_json(given: Sequence[Step]) -> str:
     return json.dumps([asdict(step) for step in given])
 
 
-def beginning(line: str) -> tuple[str, ...]:
-    """What two lines have in common when only figures and places differ: their first two words, a figure or an id of
-    the service as # and a path as /."""
-    return tuple(
-        "/" if "/" in word and not word[0].isdigit() else re.sub(rf"{SERVICE_ID}|\d[\d,.e:-]*", "#", word.rstrip(",;:"))
-        for word in line.split()[:2]
-    )
+def is_like(line: str) -> re.Pattern[str]:
+    """The lines that may be printed where a page shows `line`: all of it counts, but figures, times and ids may be
+    others, columns wider, and `…` is any text. The usable cores, which are the machine's, stand for others."""
+    words = "…".join(OF_THE_MACHINE.split(line.strip()))
+    parts = re.split(rf"(…|{FIGURE.pattern}|\s+)", words)
+    return re.compile("".join(_pattern(part) for part in parts if part))
+
+
+def _pattern(part: str) -> str:
+    if part == "…":
+        return ".*"
+    if FIGURE.fullmatch(part):
+        return FIGURE.pattern
+    return r"\s+" if part.isspace() else re.escape(part)
 
 
 # ---- in the process that runs them -----------------------------------------------------------------------------------
