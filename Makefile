@@ -14,7 +14,7 @@ endef
 # With it every process of every job would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run shell serve test test-quick lint format reference stress bench-spine bench-dense bench-sparse bench-speedup bench-start bench-scaling bench-devices bench-gpu bench-people bench-service bench-cluster bench-convergence bench-quality bench-faults bench-live bench-rollouts soak clean
+.PHONY: help run shell serve test test-all lint format reference stress bench-spine bench-dense bench-sparse bench-speedup bench-start bench-scaling bench-devices bench-gpu bench-people bench-service bench-cluster bench-convergence bench-quality bench-faults bench-live bench-rollouts soak clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -56,12 +56,14 @@ $(VENV)/.service: $(BIN)/python pyproject.toml
 serve: $(VENV)/.service ## run the training service: it prints a link to its page
 	@$(BIN)/python run.py serve
 
-# Files in the order of tests/conftest.py: those that take longest come first.
-test-quick: $(VENV)/.test  ## the tests that start no process and are not slow (a minute)
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 -m "not processes and not slow"
+# A file stays with one process, whose fixtures run jobs for all its tests; what takes longest comes first (tests/conftest.py).
+PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-test: $(VENV)/.test  ## install what the tests need and run them (CI runs exactly this)
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+test: $(VENV)/.test  ## install what the tests need; every test without a process, and a whole job per mechanism (5 minutes)
+	$(PYTEST) -m "whole or not processes"
+
+test-all: $(VENV)/.test  ## the rest: whole jobs by their hundreds (15 minutes)
+	$(PYTEST) -m "processes and not whole"
 
 lint: $(VENV)/.dev   ## ruff and mypy
 	$(BIN)/ruff format --check .

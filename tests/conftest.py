@@ -28,8 +28,16 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Compiled kernels are kept for the next test, not in the user's own folder.
-os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"hogwild-tests-{os.getuid()}")
+
+def _folder_for_kernels() -> Path:
+    """Return the folder of compiled code, which the next run finds again: not the user's own, and nobody else's."""
+    folder = Path(tempfile.gettempdir()) / f"hogwild-tests-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    is_ours = not folder.is_symlink() and folder.stat().st_uid == os.getuid()
+    return folder if is_ours else Path(tempfile.mkdtemp(prefix="hogwild-tests-"))
+
+
+os.environ["XDG_CACHE_HOME"] = str(_folder_for_kernels())
 
 # A machine that does something else for a while makes no example wrong. In CI the examples are the same every time:
 # what it says should be about the change, not about luck.
@@ -81,7 +89,7 @@ def _refuse(event: str, arguments: tuple[Any, ...] = ()) -> None:
         return
     if event in ("subprocess.Popen", "os.fork", "os.posix_spawn") and not _may_start:
         raise RuntimeError(
-            "this test starts a process: mark it with pytest.mark.processes (make test-quick leaves those out)"
+            "this test starts a process: mark it with pytest.mark.processes (make test leaves those out)"
         )
 
 

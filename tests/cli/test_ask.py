@@ -17,6 +17,7 @@ from tests.helpers.processes import wait_for
 LONG = (str(default_config("digits")), "train.procs=0", "train.epochs=100000")
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_a_live_job_answers_and_one_that_has_ended_does_not(
     tmp_path: Path, start_job: Callable[..., Job], capsys: pytest.CaptureFixture[str]

@@ -309,6 +309,7 @@ def deep_job(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_check_deep_builds_the_users_own_model_beside_the_job_file(deep_job: Path) -> None:
     found = deep_check(load_job(deep_job), deep_job, None)

@@ -31,6 +31,7 @@ def ask(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_this_machine_can_train_and_every_topic_is_looked_at(tmp_path: Path) -> None:
     (tmp_path / "mnist").mkdir()

@@ -144,6 +144,7 @@ def test_a_wrong_job_file_is_refused_with_the_words_of_check(
     assert service.client.jobs() == []
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_a_job_is_asked_read_and_followed_by_its_number(service: Service, capsys: Captured) -> None:
     assert main.run(["submit", "-d", "train.procs=1", "train.epochs=100000", "--json"]) == 0

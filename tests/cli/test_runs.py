@@ -293,6 +293,7 @@ def shown(reader: Reader) -> str:
     return ""
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_attach_shows_a_job_started_elsewhere_until_its_end(tmp_path: Path) -> None:
     def now(**changes: Any) -> bytes:

@@ -24,6 +24,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
         yield job
 
 
+@pytest.mark.whole
 def test_two_nodes_train_every_batch_once(undisturbed: Nodes) -> None:
     assert_each_once(undisturbed)
     summary, other = undisturbed.summary(0), undisturbed.summary(1)
@@ -32,6 +33,7 @@ def test_two_nodes_train_every_batch_once(undisturbed: Nodes) -> None:
     assert summary["updates"] == other["updates"] == SAMPLES / 4
 
 
+@pytest.mark.whole
 def test_both_nodes_train_and_both_know_what_the_rounds_were(undisturbed: Nodes) -> None:
     cluster = undisturbed.summary(0)["cluster"]
     assert cluster["nodes"] == 2 and cluster["lost"] == 0 and cluster["rounds"] == cluster["round"] > 0
@@ -39,6 +41,7 @@ def test_both_nodes_train_and_both_know_what_the_rounds_were(undisturbed: Nodes)
     assert sum(row["updates"] for row in cluster["of_nodes"]) == SAMPLES / 4
 
 
+@pytest.mark.whole
 def test_only_the_communicator_of_a_node_talks_to_others(undisturbed: Nodes) -> None:
     for node in (0, 1):
         assert len(undisturbed.events(node, "communicator-ready")) == 1
@@ -78,6 +81,7 @@ def share_of_a_core(process: psutil.Process, until: Callable[[], None]) -> float
     return (after.user + after.system - before.user - before.system) / took_s
 
 
+@pytest.mark.whole
 def test_a_communicator_that_is_killed_is_replaced_and_nobody_is_lost(tmp_path: Path) -> None:
     with counting(tmp_path, pace_s=0.2) as job:
         job.wait_for_round(3)

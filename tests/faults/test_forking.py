@@ -169,5 +169,6 @@ print(json.dumps([len(before), moved, result.samples, seen.count("hogwild-child"
 """
 
 
+@pytest.mark.whole
 def test_a_model_of_a_thousand_parameters_is_trained_by_forks(tmp_path: Path) -> None:
     assert answer_of(MANY, tmp_path) == [1000, True, 16, 2]

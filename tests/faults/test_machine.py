@@ -54,6 +54,7 @@ def assert_exact(job: Ended) -> None:
 # ---- the disk -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_nothing_else(
     tmp_path: Path, diary: Path, start_job: Callable[..., Job]
 ) -> None:
@@ -280,6 +281,7 @@ def _in_a_terminal(folder: Path, arguments: list[str]) -> tuple[Job, int]:
     return Job(folder, folder / "run", process, mark, shared), ours
 
 
+@pytest.mark.whole
 def test_a_terminal_that_is_closed_stops_the_job_in_order(
     tmp_path: Path, diary: Path, start_job: Callable[..., Job]
 ) -> None:

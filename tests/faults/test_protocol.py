@@ -30,6 +30,7 @@ def test_a_thousand_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> Non
     assert not found["has_torch"]
 
 
+@pytest.mark.whole
 def test_a_campaign_is_a_tally_of_runs(tmp_path: Path) -> None:
     tally = protocol.run(seed=2, count=1, folder=tmp_path)
     assert tally.is_clean and tally.injected > 0 and tally.measured["kills per s"]

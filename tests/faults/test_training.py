@@ -15,7 +15,11 @@ KILLS = 10
 LEDGER = {"skipped": 0, "quarantined": 0, "redone": 0}
 
 
-@pytest.mark.parametrize("kind", [lenet("direct"), counting("direct", "redo"), rollouts()], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind",
+    [lenet("direct"), pytest.param(counting("direct", "redo"), marks=pytest.mark.whole), rollouts()],
+    ids=lambda kind: kind.name,
+)
 def test_workers_are_killed_at_random_and_nothing_is_lost(kind: Kind, tmp_path: Path) -> None:
     tally = bout(kind, Lives("make test", SEED, life_s=0.4), KILLS, tmp_path)
     assert tally.violations == []

@@ -70,6 +70,7 @@ def test_a_question_that_cannot_be_answered_is_refused(question: tuple[Any, ...]
         complete(torch.nn.Linear(1, 1), NAMES, "e1", "likes", None)
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_a_run_completes_triples_and_knows_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say

@@ -73,6 +73,7 @@ def runs(jobs_folder: Path) -> Mapping[str, Ended]:
     return ended
 
 
+@pytest.mark.whole
 def test_recommend_names_the_best_items_without_those_the_user_has_rated(runs: Mapping[str, Ended], say: Say) -> None:
     run = runs["ratings"].run_dir
     status, lines, _ = say("recommend", run, "--user", "bob", "--top", 3)
@@ -145,6 +146,7 @@ def test_recommend_to_somebody_new(runs: Mapping[str, Ended], say: Say) -> None:
     assert {item for item, _ in answer["items"]} == {"song", "play", "game"}
 
 
+@pytest.mark.whole
 def test_similar_names_the_nearest_words_and_items(runs: Mapping[str, Ended], say: Say) -> None:
     status, lines, _ = say("similar", runs["words"].run_dir, "king", "--top", 3)
     assert status == 0 and len(lines) == 3

@@ -147,6 +147,7 @@ def test_functions_given_as_they_are_train_as_their_class_paths_do(tmp_path: Pat
         assert not same_bits(wanted, trained(Net, Flat(), tmp_path / f"{name}-without", feed="stream"))
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_functions_defined_where_they_are_given_reach_loaders_and_workers(tmp_path: Path) -> None:
     seen = {name: tmp_path / name for name in ("collate", "transform")}

@@ -217,6 +217,7 @@ def test_a_model_that_cannot_be_double_says_so() -> None:
 # ---- the example, from the command line -----------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_the_example_is_right_and_trains_and_keeps_its_state(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

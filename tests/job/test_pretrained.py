@@ -128,6 +128,7 @@ def test_vectors_that_do_not_fit_are_refused_and_nothing_is_changed(what: str, t
     assert torch.equal(model.word.weight, before)
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_jobs_begin_with_a_file_and_with_a_run_of_another_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say

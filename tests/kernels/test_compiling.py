@@ -65,6 +65,7 @@ def loads(cache: KernelCache) -> bool:
     return said.stdout.split() == ["True", "1", "0"]
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_what_one_process_compiles_another_loads(root: Path) -> None:
     cache = KernelCache.of(NAME)
@@ -227,6 +228,7 @@ def test_the_others_wait_and_beat_until_it_is_there(root: Path, board: Scoreboar
     assert row.beats == 3
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_a_compiler_that_is_killed_is_followed_by_another_at_once(root: Path, board: Scoreboard) -> None:
     with claimed_elsewhere() as process:

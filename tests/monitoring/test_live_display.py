@@ -399,6 +399,7 @@ def begin_job(folder: Path, slave: int, mark: str, *arguments: str) -> subproces
     )
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_a_job_is_watched_while_it_is_stopped_goes_on_and_loses_a_worker(pty: tuple[int, int], tmp_path: Path) -> None:
     job = begin_job(tmp_path, pty[1], "display-watched", "train.epochs=1000000", "log.every_s=0.05")

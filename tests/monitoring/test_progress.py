@@ -218,6 +218,7 @@ def test_evaluations_leave_their_pause_and_the_staleness_until_then(ended: dict[
     assert len(found) >= 2 and found[-1]["counts"][-1] > 0
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_a_scraper_reads_how_the_job_ended(ended: dict[str, Ended]) -> None:
     job = ended["two"]

@@ -99,6 +99,7 @@ def test_without_the_package_auto_does_without_and_true_is_an_error(monkeypatch:
     assert caught.value.code == "usage/missing-extra"
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_a_job_writes_its_curves_and_a_resume_goes_on_with_them(jobs_folder: Path) -> None:
     common = ("train", "--procs", "0", "log.every_s=0.01", "log.tensorboard=true", "log.histograms_every=1")

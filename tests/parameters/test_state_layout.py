@@ -501,6 +501,7 @@ def test_auto_is_private_where_parameters_are_copied_and_with_most_kernels(
     assert state_of(plan, JobFacts(**facts, adds_sums=is_ftrl, suits_sharing=True)) == state
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_one_late_worker_of_a_job_does_not_damage_the_model(tmp_path):
     """209 updates of an Adagrad, then a few of a worker that is built only then, at the end of the job."""

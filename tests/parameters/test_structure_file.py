@@ -440,6 +440,7 @@ def run_child(structure: bytes, regions: Mapping[str, Region], folder) -> str:
     return child.stdout
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_a_child_process_trains_the_parents_parameters(tmp_path):
     rule = lambda params: optim.SGD(params, lr=0.05, momentum=0.9)  # noqa: E731

@@ -163,6 +163,7 @@ def test_training_in_the_parent_pins_nobody() -> None:
 several_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores to tell them apart")
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 @several_cores
 def test_the_workers_of_a_pinned_job_run_where_the_plan_says(tmp_path: Path, start_job: Callable[..., Job]) -> None:

@@ -73,6 +73,7 @@ def point(page: Page, panel: str, right: float, down: float = 0.5) -> str | None
     return found
 
 
+@pytest.mark.whole
 def test_every_chart_is_drawn_and_nothing_is_requested(page: Page, address: str) -> None:
     assert {"loss", "accuracy", "lr", "samples_per_s", "worker_cpu", "timeline", "staleness"} <= drawn(
         page, address

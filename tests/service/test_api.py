@@ -104,6 +104,7 @@ def test_no_path_leads_out_of_a_run(service: Service, done: dict[str, Any], path
     assert "/" in problem["error_code"]
 
 
+@pytest.mark.whole
 def test_a_running_job_answers_requests_and_another_does_not(service: Service, done: dict[str, Any]) -> None:
     live = service.submit(*LONG, "log.every_s=0.2")
     service.wait_for_state(live["id"], "running")

@@ -252,6 +252,7 @@ def test_what_became_this_processs_child_during_a_fork_is_reaped(server: JobServ
 # ---- the service ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_a_job_of_the_service_is_a_fork_and_its_child_with_its_mark(service: Service) -> None:
     service.start()
     row = service.submit(*LONG)

@@ -56,6 +56,7 @@ def test_a_full_disk_takes_no_new_job_and_keeps_the_events_of_the_others(tmp_pat
         again.close()
 
 
+@pytest.mark.whole
 def test_on_a_full_disk_submit_is_refused_and_cancel_works(tmp_path: Path) -> None:
     with mounts.disk(tmp_path / "disk", "16m") as disk, serving(disk, TMPDIR=str(tmp_path)) as service:
         service.start()

@@ -254,6 +254,7 @@ def cores_of(service: Service, row: dict[str, Any]) -> set[int]:
     return set().union(*(os.sched_getaffinity(pid) for pid in pids))
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_a_job_borrows_a_core_of_one_that_trains_on_and_gets_it_back(service: Service) -> None:
     lender = service.start().submit(*ELASTIC)

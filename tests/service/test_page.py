@@ -100,6 +100,7 @@ def keep(page: Page, name: str) -> None:
         page.screenshot(path=Path(PICTURES, f"{name}.png"))
 
 
+@pytest.mark.whole
 def test_a_job_is_submitted_watched_cancelled_and_resumed_without_a_terminal(service: Service, page: Page) -> None:
     page.get_by_role("link", name="Submit a job").click()
     page.get_by_label("start from").select_option("digits")

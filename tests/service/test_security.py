@@ -16,7 +16,7 @@ from hogwild.service.security import MOST_BYTES
 from tests.helpers.processes import PATIENCE_S
 from tests.helpers.service import Service, serving
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.whole]
 ROUTES = [
     *(("GET", path) for path in ("/", "/api/v1/jobs", "/api/v1/stream", "/api/v1/openapi.json", "/page/app.js")),
     *(("GET", path) for path in ("/metrics", "/api/v1/machine", "/api/v1/jobs/1/log", "/api/v1/templates")),

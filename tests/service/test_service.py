@@ -53,6 +53,7 @@ def starts(service: Service, name: str) -> int:
 # ---- jobs
 
 
+@pytest.mark.whole
 def test_a_job_runs_with_its_copied_modules_and_its_own_folder(service: Service, tmp_path: Path) -> None:
     """The module is changed after the submission: the copy counts. The data file is found beside the job file."""
     folder = tmp_path / "project"
@@ -178,6 +179,7 @@ def test_a_job_gets_what_it_asks_for_or_is_refused_with_the_numbers(service: Ser
     assert "max_duration_s" in service.wait_for_state(first["id"], *ENDED)["reason"]
 
 
+@pytest.mark.whole
 def test_a_pause_frees_the_cores_and_a_resume_goes_on(service: Service) -> None:
     service.start()
     row = service.submit(*LONG)
@@ -211,6 +213,7 @@ def test_a_repeated_submission_is_the_same_job(service: Service, monkeypatch: py
 # ---- the service ends
 
 
+@pytest.mark.whole
 def test_stopping_the_service_leaves_jobs_alone_and_the_next_one_takes_them_over(service: Service) -> None:
     service.start()
     row = service.submit(*LONG)

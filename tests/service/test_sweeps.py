@@ -200,6 +200,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
         yield made
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_a_sweep_runs_is_asked_as_one_and_is_deleted(service: Service) -> None:
     client = service.start().client

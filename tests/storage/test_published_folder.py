@@ -156,6 +156,7 @@ def campaign(folder: Path, seed: int, cases: int) -> dict[str, int]:
     return tally
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_kills_and_errors_at_random_system_calls_leave_a_whole_folder_or_none(tmp_path: Path) -> None:
     """In a process without threads, which may fork."""

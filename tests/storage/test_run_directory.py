@@ -80,6 +80,7 @@ def test_a_run_without_a_path_is_named_after_the_job_and_the_time(
         assert first.path != second.path
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_a_second_job_in_a_run_directory_is_refused_by_the_number_of_the_first(tmp_path: Path) -> None:
     path = tmp_path / "run"

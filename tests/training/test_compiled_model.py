@@ -130,6 +130,7 @@ def test_a_script_reads_the_very_words_and_follows_them_into_a_copy_and_back(kin
         torch.testing.assert_close(worker.runs(x), worker.model(x))
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_in_delta_a_script_is_evaluated_and_trained_as_the_model_is(tmp_path: Path) -> None:
     results = {}

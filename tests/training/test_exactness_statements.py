@@ -233,6 +233,7 @@ def minus_sum(output: Tensor, numbers: Tensor) -> Tensor:
     return -output.sum()
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_the_random_numbers_of_a_batch_are_the_same_whichever_worker_draws_them(tmp_path: Path) -> None:
     numbers = torch.arange(1600)

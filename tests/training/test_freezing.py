@@ -167,6 +167,7 @@ def test_until_then_nothing_of_it_moves_and_then_it_does() -> None:
     assert not torch.equal(place.model.first.weight, before)
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_workers_thaw_when_they_see_the_count(tmp_path: Path) -> None:
     model = network()

@@ -366,6 +366,7 @@ def test_an_error_of_autograd_says_what_it_means_here(what: str, tmp_path: Path)
     assert raised.value.code == code and words in str(raised.value) and "\ntorch: " in str(raised.value)
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_a_worker_says_it_too_and_the_line_is_named(tmp_path: Path) -> None:
     with pytest.raises(

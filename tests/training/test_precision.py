@@ -340,6 +340,7 @@ def test_a_resumed_run_ends_as_if_it_had_never_stopped(tmp_path: Path, monkeypat
     assert scale_of(straight)[0][0] < FIRST
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_two_workers_keep_their_own_scales_and_lose_no_batch(tmp_path: Path) -> None:
     model = network()

@@ -192,6 +192,7 @@ def test_a_resumed_run_restarts_each_lane_it_had_begun_once(tmp_path: Path) -> N
     assert result.leases["done"] == WIDTH * STEPS and result.lane_restarts == 1
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 @pytest.mark.parametrize("exchange", ["direct", "delta"])
 def test_a_worker_killed_in_the_middle_of_a_lane_costs_its_state_and_nothing_else(

@@ -151,6 +151,7 @@ def test_a_plateau_of_the_monitored_metric_reduces_each_groups_rate_also_after_a
     assert [group["lr"] for group in optimizer.param_groups] == [0.00625, 0.01]
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_workers_follow_a_plateau_and_the_rate_that_a_callback_assigns(tmp_path: Path) -> None:
     """At rate 0 nothing changes any more: the evaluations after the assignment are equal."""

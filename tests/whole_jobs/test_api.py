@@ -117,6 +117,7 @@ def test_the_model_holds_the_result_in_its_own_private_parameters(runs: dict[str
     assert not said["shared"]
 
 
+@pytest.mark.whole
 def test_the_optimizer_holds_the_state_and_a_second_call_goes_on_with_it(tmp_path: Path) -> None:
     """With one worker the state is that of a plain loop: Adam's step counts the updates of both calls."""
     model = nn.Linear(4, 2)
@@ -338,6 +339,7 @@ class Failing(nn.Linear):
         return super().forward(inputs)
 
 
+@pytest.mark.whole
 def test_a_failure_of_the_users_code_is_raised_with_its_traceback_and_the_model_is_private_again(
     tmp_path: Path,
 ) -> None:

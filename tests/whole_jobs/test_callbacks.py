@@ -109,6 +109,7 @@ class Stopping(Told):
         event.stop()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("procs", [0, 1])
 def test_a_callback_stops_the_job_which_can_be_resumed(procs: int, tmp_path: Path) -> None:
     run, told = tmp_path / "run", Stopping()

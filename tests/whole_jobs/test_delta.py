@@ -190,6 +190,7 @@ def test_a_single_worker_writes_the_flats_whatever_the_job_says(jobs: dict[str, 
 # ---- Ctrl-C, and going on -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_a_stop_flushes_and_a_resume_repeats_and_omits_nothing(tmp_path: Path, start_job: Callable[..., Job]) -> None:
     diary = tmp_path / "diary"
     job = start_job(tmp_path / "first", *counting(diary, "model.init_args.pace_s=0.1"))

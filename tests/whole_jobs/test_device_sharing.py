@@ -211,6 +211,7 @@ def held_job(start_job: Callable[..., Job], tmp_path: Path) -> Job:
     return job
 
 
+@pytest.mark.whole
 def test_a_holder_that_is_killed_ends_the_job_with_a_clear_error(held_job: Job) -> None:
     (holder,) = held_job.events("holder")
     os.kill(holder["pid"], signal.SIGKILL)

@@ -321,6 +321,7 @@ def test_a_second_signal_while_the_first_is_answered_leaves_no_half_removed_run(
 # ---- the hand-over to the job ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("procs", [0, 1])
 def test_a_signal_while_the_job_takes_over_is_its_first_one(procs: int, begin: Callable[..., Job]) -> None:
     ended = begin(str(JOBS / "counting.yaml"), f"train.procs={procs}", site=AT_HAND_OVER).wait()

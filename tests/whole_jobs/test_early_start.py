@@ -78,6 +78,7 @@ def test_workers_are_forked_after_the_model_was_built_into_what_the_parent_is_th
     assert sum(startup.values()) == pytest.approx(ended.summary["startup_s"], abs=0.01)
 
 
+@pytest.mark.whole
 def test_a_server_that_is_killed_while_the_model_is_built_costs_a_start(
     tmp_path: Path, begin: Callable[..., Job]
 ) -> None:

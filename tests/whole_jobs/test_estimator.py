@@ -54,6 +54,7 @@ class Noting(Classifier):
         return self
 
 
+@pytest.mark.whole
 def test_a_grid_search_forks_all_its_workers_from_one_server() -> None:
     SERVERS.clear()
     made = Noting(epochs=5, procs=1, random_state=0)

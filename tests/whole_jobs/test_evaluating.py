@@ -151,6 +151,7 @@ def test_a_run_that_goes_back_has_the_best_of_what_is_left(
     assert best_of(job) == "update-000000180" and job.summary["best"]["updates"] == 180
 
 
+@pytest.mark.whole
 def test_a_worker_that_dies_while_it_scores_costs_nothing(tmp_path: Path, start_job: Callable[..., Job]) -> None:
     argv = [JUDGING, "train.procs=1", *DIGITS, "evaluate.metrics=[judging.Dying]", "evaluate.every_epochs=3"]
     job = start_job(tmp_path / "job", *argv, extra={"JUDGING_DIARY": str(tmp_path)})

@@ -137,6 +137,7 @@ def held(diary: Path) -> set[int]:
     return {int(note.name.removeprefix("held-")) for note in diary.glob("held-*")}
 
 
+@pytest.mark.whole
 def test_a_worker_killed_between_updates_and_replaced_changes_no_bit(
     tmp_path: Path, start_job: Callable[..., Job]
 ) -> None:

@@ -27,6 +27,7 @@ def state_in_record(job: Job) -> str | None:
     return server and server["state"]
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_status_and_stacks_tell_of_the_fork_server_until_the_job_ends(
     tmp_path: Path, start_job: Callable[..., Job], capsys: pytest.CaptureFixture[str]

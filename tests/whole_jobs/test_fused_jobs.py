@@ -131,6 +131,7 @@ def test_the_names_and_sizes_of_packed_data_are_kept_with_the_run(ended: dict[st
     assert known == {"sizes": {"stations": 1000}, "names": {}}
 
 
+@pytest.mark.whole
 def test_a_killed_worker_costs_at_most_a_chunk_and_loses_nothing(tmp_path: Path, start_job) -> None:  # type: ignore[no-untyped-def]
     job: Job = start_job(tmp_path, STATIONS, *SMALL, "train.procs=2", "train.epochs=100000", "checkpoint.every_s=null")
     job.wait_for_updates(100)

@@ -102,6 +102,7 @@ def by_hand(name: str) -> dict[str, float]:
     return {"progressive_loss": lost, "progressive_accuracy": right}
 
 
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_each_batch_is_scored_before_the_kernel_learns_it_and_nothing_else_changes(tmp_path: Path) -> None:
     scored, summary = trained(tmp_path, "machine", evaluate={"progressive": True, "metrics": ["accuracy"]})

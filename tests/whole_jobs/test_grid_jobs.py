@@ -75,6 +75,7 @@ def test_a_job_that_says_direct_has_a_grid_too(ended: dict[str, Ended]) -> None:
     assert direct.summary["samples"] == ended["two"].summary["samples"]
 
 
+@pytest.mark.whole
 def test_a_killed_worker_s_row_block_is_finished_by_others(tmp_path: Path, job: list[str], start_job) -> None:  # type: ignore[no-untyped-def]
     begun: Job = start_job(tmp_path, *job, "train.procs=2", "train.epochs=100000", "data.val=null")
     begun.wait_for_updates(500)

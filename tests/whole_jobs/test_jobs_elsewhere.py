@@ -145,6 +145,7 @@ def test_logs_follow_a_job_to_its_end(tmp_path: Path, start_job: Callable[..., J
     assert "end state=succeeded" in logs.stdout()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("options", "end", "exit_status"), [((), "stopped", 75), (("--now",), "cancelled", 130)])
 def test_stop_ends_a_job_and_says_how_it_goes_on(
     options: tuple[str, ...],

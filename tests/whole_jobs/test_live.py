@@ -72,6 +72,7 @@ def calling(run: Path) -> Iterator[list[Any]]:
         thread.join()
 
 
+@pytest.mark.whole
 def test_calls_go_on_over_kills_of_the_predictor_and_of_workers_until_the_run_ends(job: Job) -> None:
     with calling(job.run_dir) as seen:
         wait_for("answers", lambda: len(seen) > 20)

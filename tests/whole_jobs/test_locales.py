@@ -21,6 +21,7 @@ class Printing(torch.nn.Linear):
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("procs", [0, 2])
 def test_names_beyond_ascii_end_no_command_that_would_end_well(
     tmp_path: Path, start_job: Callable[..., Job], procs: int

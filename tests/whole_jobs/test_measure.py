@@ -306,6 +306,7 @@ def test_a_trial_that_fails_says_why(guilty: Path, crime: str, said: str) -> Non
     assert trial.samples_per_s is None and said in trial.error
 
 
+@pytest.mark.whole
 @several_cores
 def test_procs_auto_on_the_command_line_measures_and_trains_with_what_was_fastest(
     guilty: Path, tmp_path: Path, start_job: Callable[..., Job]

@@ -82,6 +82,7 @@ def short_of_memory(group: Group, jobs_folder: Path, start_shared_job: Callable[
     return job.wait()
 
 
+@pytest.mark.whole
 def test_a_worker_that_takes_all_memory_is_named_and_the_supervisor_lives(group: Group, short_of_memory: Ended) -> None:
     exits = short_of_memory.events("exit")
     assert (short_of_memory.status, len(exits)) == (0, 3), short_of_memory.stderr
@@ -90,6 +91,7 @@ def test_a_worker_that_takes_all_memory_is_named_and_the_supervisor_lives(group:
     assert expected in short_of_memory.stderr
 
 
+@pytest.mark.whole
 def test_the_batch_that_takes_all_memory_is_put_aside(short_of_memory: Ended) -> None:
     assert short_of_memory.ledger_adds_up()
     assert (short_of_memory.leases["quarantined"], short_of_memory.summary["restarts"]) == (1, 3)

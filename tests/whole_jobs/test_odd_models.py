@@ -231,6 +231,7 @@ def other_settings() -> Iterator[None]:
     torch.autograd.set_detect_anomaly(False, check_nan=True)
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("other_settings")
 def test_workers_and_loaders_compute_under_the_callers_settings_of_torch(tmp_path: Path) -> None:
     """With Adam, whose `step` is of the default dtype where that is double."""

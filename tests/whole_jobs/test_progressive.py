@@ -60,6 +60,7 @@ def by_hand(batches: int) -> tuple[dict[str, float], list[Tensor]]:
     return {"progressive_loss": total, "progressive_accuracy": right}, [p.detach() for p in one.parameters()]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("procs", [0, 1])
 def test_each_batch_is_scored_by_the_model_before_it_is_learnt(procs: int, tmp_path: Path) -> None:
     one = model()

@@ -68,6 +68,7 @@ def resized(jobs_folder: Path, start_shared_job: Callable[..., Job]) -> tuple[En
     return job.wait(), answers
 
 
+@pytest.mark.whole
 def test_every_batch_takes_effect_once_however_many_workers_there_are(resized: tuple[Ended, list[str]]) -> None:
     ended, _ = resized
     assert (ended.status, ended.reason) == (0, ("succeeded", "epochs")), ended.stderr
@@ -77,6 +78,7 @@ def test_every_batch_takes_effect_once_however_many_workers_there_are(resized: t
     assert not ended.left_behind
 
 
+@pytest.mark.whole
 def test_a_worker_that_leaves_is_no_death_and_one_that_comes_no_restart(resized: tuple[Ended, list[str]]) -> None:
     ended, _ = resized
     kinds = [event["kind"] for event in ended.events("exit")]
@@ -84,6 +86,7 @@ def test_a_worker_that_leaves_is_no_death_and_one_that_comes_no_restart(resized:
     assert ended.summary["restarts"] == len(ended.events("restart")) == kinds.count("died") == len(SIZES)
 
 
+@pytest.mark.whole
 def test_what_cannot_be_done_is_answered_with_the_rule(resized: tuple[Ended, list[str]]) -> None:
     ended, answers = resized
     assert answers[:3] == [

@@ -82,6 +82,7 @@ def resumed(jobs_folder: Path, stopped: dict[str, Ended]) -> dict[str, Ended]:
     return in_turn(jobs_folder / "resumed", jobs)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_one_signal_checkpoints_and_stops(stopped: dict[str, Ended], name: str) -> None:
     job = stopped[name]
@@ -93,6 +94,7 @@ def test_one_signal_checkpoints_and_stops(stopped: dict[str, Ended], name: str) 
     assert not job.left_behind
 
 
+@pytest.mark.whole
 def test_a_resumed_job_ends_with_the_samples_of_an_undisturbed_one(resumed: dict[str, Ended]) -> None:
     for name, epochs in (("more", 3), ("term", 2)):
         job = resumed[name]
@@ -121,6 +123,7 @@ def test_resuming_a_finished_run_changes_nothing(resumed: dict[str, Ended]) -> N
     assert (again.effects() == 3).all()
 
 
+@pytest.mark.whole
 def test_one_worker_interrupted_and_resumed_gives_the_bits_of_an_undisturbed_one(
     stopped: dict[str, Ended], resumed: dict[str, Ended]
 ) -> None:
@@ -148,6 +151,7 @@ def test_a_run_that_is_not_there_is_not_found(resumed: dict[str, Ended]) -> None
     assert "there is no such folder" in resumed["nowhere"].stderr
 
 
+@pytest.mark.whole
 def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(resumed: dict[str, Ended], jobs_folder: Path) -> None:
     run = jobs_folder / "damaged-run"
     shutil.copytree(resumed["more"].run_dir, run, symlinks=True)
@@ -163,6 +167,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(resumed: dict[s
     assert (run / "checkpoints" / f"rejected-{newest.name}").is_dir()
 
 
+@pytest.mark.whole
 def test_a_second_signal_cancels_at_once(jobs_folder: Path, start_job: Callable[..., Job]) -> None:
     diary = jobs_folder / "diary-second"
     job = start_job(jobs_folder / "second", *paced(diary))

@@ -180,6 +180,7 @@ def test_a_job_that_cannot_play_ends_before_the_start(ended: dict[str, Ended], n
     assert not job.run_dir.exists()
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_a_library_call_takes_a_rollout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(JOBS))

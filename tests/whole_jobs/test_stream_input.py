@@ -316,6 +316,7 @@ def test_a_label_is_named_by_its_place_in_the_data_that_was_given_also_where_a_f
     )
 
 
+@pytest.mark.whole
 def test_with_workers_a_bad_batch_is_quarantined_and_the_advice_is_in_the_event(run: Path) -> None:
     result = train(Items(later_ragged, MANY), run, procs=1)
     assert (result.state, result.samples, result.leases["quarantined"]) == ("succeeded", MANY - 4, 1)

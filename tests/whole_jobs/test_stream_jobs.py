@@ -162,7 +162,9 @@ def killed_in_the_middle(job: Job, diary: Path, kills: int) -> None:
         job.wait_for_event("loader-spawn", 1)
 
 
-@pytest.mark.parametrize("kind", ["Numbers", "Divided", "Undivided", "Stateful", "Placed"])
+@pytest.mark.parametrize(
+    "kind", ["Numbers", "Divided", "Undivided", pytest.param("Stateful", marks=pytest.mark.whole), "Placed"]
+)
 def test_a_killed_loader_loses_and_repeats_nothing(kind: str, tmp_path: Path, start_job: Callable[..., Job]) -> None:
     diary = tmp_path / "diary"
     diary.mkdir()
@@ -178,7 +180,7 @@ def test_a_killed_loader_loses_and_repeats_nothing(kind: str, tmp_path: Path, st
         assert read.count(0) <= 2 + 2, "only where nothing was kept yet"
 
 
-@pytest.mark.parametrize("kind", ["Numbers", "Divided", "Stateful", "Placed"])
+@pytest.mark.parametrize("kind", ["Numbers", pytest.param("Divided", marks=pytest.mark.whole), "Stateful", "Placed"])
 def test_a_killed_parent_goes_on_where_its_checkpoint_was(
     kind: str, tmp_path: Path, start_job: Callable[..., Job]
 ) -> None:
@@ -200,6 +202,7 @@ def test_a_killed_parent_goes_on_where_its_checkpoint_was(
     assert again.effects().tolist() == [2] * 800, "the surviving history has every record twice"
 
 
+@pytest.mark.whole
 def test_workers_that_die_leave_their_batches_in_the_ring(tmp_path: Path, start_job: Callable[..., Job]) -> None:
     diary = tmp_path / "diary"
     diary.mkdir()

@@ -91,6 +91,7 @@ def inside(jobs_folder: Path, start_shared_job: Callable[..., Job]) -> tuple[End
 # ---- the default job ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_the_default_job_learns_the_digits(default: tuple[Ended, list[dict[str, object]]]) -> None:
     job, _ = default
     assert (job.status, job.reason) == (0, ("succeeded", "epochs")), job.stderr
@@ -100,6 +101,7 @@ def test_the_default_job_learns_the_digits(default: tuple[Ended, list[dict[str, 
     assert not job.left_behind
 
 
+@pytest.mark.whole
 def test_the_summary_is_the_last_line_of_the_output(default: tuple[Ended, list[dict[str, object]]]) -> None:
     job, _ = default
     assert json.loads(job.stdout.splitlines()[-1]) == job.summary
@@ -122,6 +124,7 @@ def test_status_is_whole_whenever_it_is_read(
     assert states == [state for state in (*ALIVE, end) if state in states], "and it never goes back"
 
 
+@pytest.mark.whole
 def test_the_records_tell_the_story_of_the_job(default: tuple[Ended, list[dict[str, object]]]) -> None:
     job, _ = default
     kinds = [event["event"] for event in job.events()]
@@ -235,6 +238,7 @@ def test_nothing_of_any_job_is_left_in_the_process_that_ran_it(ended: dict[str, 
         assert (name, job.left_behind, dict(job.process_leaks)) == (name, [], {"descriptors": 0, "threads": 0})
 
 
+@pytest.mark.whole
 def test_inside_the_parent_ctrl_c_checkpoints_and_stops(inside: tuple[Ended, list[dict[str, object]]]) -> None:
     ended, _ = inside
     assert (ended.status, ended.reason) == (75, ("stopped", "SIGINT")), ended.stderr

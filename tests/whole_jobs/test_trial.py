@@ -50,6 +50,7 @@ def test_a_crime_of_user_code_is_an_error_with_code_and_line_and_nothing_is_left
     assert not ended.run_dir.exists() and not ended.left_behind
 
 
+@pytest.mark.whole
 def test_an_exception_in_the_trial_has_its_traceback_and_output_with_debug(tried: Callable[..., Ended]) -> None:
     ended = tried("model.init_args.crime=raise", "model.init_args.often=100", "--debug")
     assert ended.status == 1
@@ -70,6 +71,7 @@ def test_a_death_from_outside_costs_a_process_and_not_the_job(
     assert ended.ledger_adds_up() and not ended.left_behind
 
 
+@pytest.mark.whole
 def test_a_trial_whose_process_is_killed_every_time_ends_the_job(tmp_path: Path, tried: Callable[..., Ended]) -> None:
     ended = tried("model.init_args.crime=killed", "model.init_args.often=100", "supervise.max_item_attempts=2")
     assert ended.status == 1

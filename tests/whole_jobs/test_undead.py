@@ -29,6 +29,7 @@ def freezer() -> Iterator[Path]:
     folder.rmdir()
 
 
+@pytest.mark.whole
 def test_a_worker_that_does_not_die_of_sigkill_is_left_behind_and_its_place_stays_empty(
     freezer: Path, tmp_path: Path, start_job: Callable[..., Job]
 ) -> None:

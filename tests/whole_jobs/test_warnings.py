@@ -53,6 +53,7 @@ SAID = ["UserWarning: row 17 has no price", "RuntimeWarning: the step is large",
 SAID += ["UserWarning: Using a target size"]
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 @pytest.mark.parametrize("feed", ["resident", "stream"])
 def test_a_warning_in_a_worker_or_a_loader_is_told_once(

@@ -265,6 +265,7 @@ def test_every_kind_of_model_moves_as_the_plain_loop_moves_it(kind: str, tmp_pat
     moves_as_plainly(ZOO[kind], tmp_path / "run")
 
 
+@pytest.mark.whole
 def test_a_worker_process_reads_what_torch_does_not_pickle(tmp_path: Path) -> None:
     """Parametrized, scripted, hooked; in the worker's own copy of the parameters, which is added to the shared ones."""
 

@@ -78,6 +78,7 @@ def jobs(jobs_folder: Path) -> dict[str, Ended]:
 # ---- never applied -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 @pytest.mark.parametrize(("name", "batches"), [("direct", 1), ("delta", 1), ("accumulated", 2)])
 def test_scattered_batches_that_are_not_finite_are_skipped_and_counted_exactly(
@@ -103,6 +104,7 @@ def test_scattered_batches_that_are_not_finite_are_skipped_and_counted_exactly(
 # ---- going back ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 @pytest.mark.parametrize("name", ["resumed", "inline"])
 def test_a_rate_that_is_too_high_is_halved_until_the_run_converges(jobs: dict[str, Ended], name: str) -> None:
@@ -118,6 +120,7 @@ def test_a_rate_that_is_too_high_is_halved_until_the_run_converges(jobs: dict[st
     assert not job.left_behind
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 @pytest.mark.parametrize("name", ["resumed", "inline", "poisoned", "ruined in a corner", "for ever"])
 def test_every_rollback_is_said(jobs: dict[str, Ended], name: str) -> None:
@@ -132,6 +135,7 @@ def test_every_rollback_is_said(jobs: dict[str, Ended], name: str) -> None:
         assert words in (job.run_dir / "logs" / "supervisor.log").read_text()
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_workers_that_are_killed_while_the_run_goes_back_are_replaced_and_nothing_is_lost(
     jobs: dict[str, Ended],
@@ -142,6 +146,7 @@ def test_workers_that_are_killed_while_the_run_goes_back_are_replaced_and_nothin
         assert jobs[name].status == 0 and jobs[name].leases["indeterminate"] == 0
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_a_resume_after_a_rollback_goes_on_at_the_lower_rate(jobs: dict[str, Ended]) -> None:
     """Of the first 800 samples and of the others: that they were applied at the same rate, is tested above."""

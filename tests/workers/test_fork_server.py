@@ -95,6 +95,7 @@ def surroundings(pid: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.whole
 def test_a_fork_has_the_surroundings_of_a_fresh_interpreter_field_by_field(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +222,7 @@ def ignore() -> None:
 # ---- it may end at any moment ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_server_that_was_killed_or_stopped_is_made_up_for_by_a_fresh_interpreter(
     number: int,

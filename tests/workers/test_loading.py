@@ -455,6 +455,7 @@ def test_ranges_are_read_by_readers_too(group: ProcessGroup) -> None:
         read(group, slow("Ranged", bad={37: "raises"}))
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_a_reader_that_is_killed_loses_nothing(group: ProcessGroup, tmp_path: Path) -> None:
     held, said = read(group, slow(diary=str(tmp_path), crimes={"is killed": 60}))

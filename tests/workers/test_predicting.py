@@ -117,6 +117,7 @@ def test_a_block_that_cannot_be_predicted_is_told_after_those_before_it() -> Non
 # ---- processes
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_a_predictor_that_is_killed_is_replaced_and_no_row_is_lost(tmp_path: Path) -> None:
     given = predictor(tmp_path, Deadly(tmp_path / "spared", makes_it=True), np.arange(ROWS))

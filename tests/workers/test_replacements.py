@@ -109,6 +109,7 @@ def test_a_replacement_runs_on_the_cores_of_the_worker_whose_place_it_takes(
     assert seen["cores of the replacement"] == seen["cores"]
 
 
+@pytest.mark.whole
 def test_a_worker_and_its_replacement_that_are_killed_cost_two_restarts_and_no_batch(
     killed_again: tuple[Ended, dict[str, Any]],
 ) -> None:

@@ -326,6 +326,7 @@ def test_a_deadlock_leaves_the_stacks_of_every_process(deadlock: Ended) -> None:
     assert ", hogwild-server: " in (folder / "others.txt").read_text()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("hang", STALLS)
 def test_a_stalled_worker_is_named_with_its_call_and_replaced(stalls: Ended, jobs_folder: Path, hang: str) -> None:
     pid = culprit(jobs_folder, "stalls", hang)
@@ -336,6 +337,7 @@ def test_a_stalled_worker_is_named_with_its_call_and_replaced(stalls: Ended, job
     assert end["how"].startswith(f"{stall['why']}, {stall['blocked']}")
 
 
+@pytest.mark.whole
 def test_only_those_that_hang_are_replaced_and_nothing_is_lost(stalls: Ended) -> None:
     assert (stalls.status, stalls.summary["restarts"]) == (0, len(STALLS)), stalls.stderr
     assert stalls.ledger_adds_up()
