@@ -32,6 +32,7 @@ from benchmarks.figures import MLP, Figure
 from benchmarks.results import begin, write
 from benchmarks.row import Row
 from hogwild import estimator, host
+from tests.bad_input.jobs import BAD_JOBS
 from tests.bad_input.table import TABLE
 from tests.helpers.jobs import read_events
 from tests.helpers.run_records import Story, write_run
@@ -178,8 +179,8 @@ def main() -> None:
     described = begin()
     parts: list[Callable[[], list[Row]]] = [cost, lambda: [report()], table]
     rows = [row for part in parts for row in part()]
-    tried = "rows of the tables in tests/bad_input, run by tests/config/test_bad_input.py"
-    rows += [TRIED.row([len(TABLE)], note=tried), checks()]
+    tried = "rows of the tables in tests/bad_input, run by test_bad_input.py and test_config.py in tests/config"
+    rows += [TRIED.row([len(TABLE) + len(BAD_JOBS)], note=tried), checks()]
     write("people", rows, described)
 
 

@@ -154,18 +154,18 @@ def _instead(detail: ErrorDetails) -> str:
 
 
 def _meant(detail: ErrorDetails) -> list[Path]:
-    """Return the fields that an unknown key may mean: almost its name here; by their own name or another one, here
-    before elsewhere; then similar ones."""
+    """Return the fields that an unknown key may mean: by another word here; by their own name or another word
+    elsewhere; then similar ones, here before elsewhere."""
     path, allowed = _path(detail), _allowed(detail)
     here, key = path[:-1], str(path[-1])
-    if own := synonyms.meanings(key, allowed) or nearest(key, allowed, most=1, cutoff=0.8):
+    if own := synonyms.meanings(key, allowed):
         return [(*here, own[0])]
-    if elsewhere := homes(key):
-        elsewhere = [one for one in elsewhere if one != path]  # as in another lr_schedule
+    if elsewhere := [one for one in homes(key) if one != path]:  # it is another lr_schedule's
         return [one for one in elsewhere if one[:-1] == here] or elsewhere
     if close := nearest(key, allowed, most=1, cutoff=0.65):
         return [(*here, close[0])]
-    return homes(close[0]) if (close := nearest(key, _fields_by_name(), most=1, cutoff=0.8)) else []
+    close = nearest(key, _fields_by_name(), most=1, cutoff=0.8)
+    return [one for one in homes(close[0]) if one != path] if close else []
 
 
 def homes(name: str) -> list[Path]:

@@ -51,21 +51,9 @@ def read_scalar(text: str) -> Any:
     if _NOT_FINITE.fullmatch(text) or (is_float and math.isinf(float(text))):
         raise Trap(f'must be finite, got {text}; write a number, or "{text}" for text', code="config/not-finite")
     if (_OTHERS.fullmatch(text) and not is_float) or _OTHER_BASE.fullmatch(text):
-        number = _in_tens(text.replace("_", ""))
-        raise Trap(f'{text} is {number} for some YAML readers; write {number}, or "{text}" for text')
+        rule = "write it in decimal digits, without leading zeros, colons or underscores"
+        raise Trap(f'{text} is another number for some YAML readers; {rule}, or "{text}" for text')
     return float(text) if is_float else text
-
-
-def _in_tens(text: str) -> str:
-    """Return the number that `text` is for some readers: 0x1f, 010, or 1:30 of base 60."""
-    if _OTHER_BASE.fullmatch(text):
-        return str(int(text, 0))
-    if ":" not in text:
-        return re.sub(r"^([-+]?)0+(?=[0-9])", r"\1", text)
-    total = 0.0
-    for part in text.lstrip("+-").split(":"):
-        total = total * 60 + float(part)
-    return f"{-total if text.startswith('-') else total:g}"
 
 
 MAX_BYTES = 1_000_000  # a job file has about a page; PyYAML needs seconds for a megabyte

@@ -10,46 +10,28 @@ from hogwild.config import torch_arguments
 from hogwild.errors import did_you_mean
 
 # What is meant -> the words for it. A word may mean several things: the place decides. Names that are only similar need
-# no entry, nor do fields at another level and arguments of torch's optimizers and losses.
+# no entry, nor do fields at another level and arguments of torch's optimizers and losses. At most 20 entries.
 _WORDS = {
-    "class_path": "name type class cls _target_ function",
-    "name": "type class",
+    "class_path": "name type class cls _target_",
     "init_args": "args kwargs params arguments",
     "train.epochs": "n_epochs num_epochs max_epochs",
     "train.max_updates": "steps max_steps iterations",
     "train.procs": "workers n_jobs nproc num_workers",
-    "train.device": "gpu gpus cuda accelerator",
-    "train.precision": "amp fp16 bf16 mixed_precision",
     "train.grad_clip": "clip max_grad_norm gradient_clip_val",
     "data.batch_size": "bs batch",
     "data.train": "dataset train_dataset",
     "data.val": "validation val_dataset",
     "data.val.fraction": "val_split validation_split",
     "data.loaders": "num_workers",
-    "optimizer": "optim",
     "optimizer.init_args.lr": "learning_rate",
-    "optimizer.init_args.weight_decay": "wd l2",
     "lr_schedule": "scheduler",
     "loss": "criterion val_loss",
-    "model": "net network",
-    "model.init_from": "pretrained weights",
-    "evaluate.patience": "early_stopping",
     "accuracy": "acc val_accuracy",
-    "auto": "all",
-    "bf16": "bfloat16",
-    "cosine": "cosineannealinglr",
+    "evaluate.patience": "early_stopping",
     "cuda": "gpu",
     "fp16": "float16 half 16",
-    "fp32": "float32 32",
-    "full": "true",
-    "max": "maximize",
-    "min": "minimize",
     "true": "yes on y",
     "false": "no off n",
-    "torch.nn.BCEWithLogitsLoss": "bce",
-    "torch.nn.BCELoss": "bce",
-    "torch.nn.CrossEntropyLoss": "ce softmax",
-    "torch.nn.L1Loss": "mae",
 }
 _PACKAGES = {"model": "hogwild.models", "data": "hogwild.data"}
 

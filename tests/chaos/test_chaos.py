@@ -111,41 +111,6 @@ def test_no_stop_lasts_until_a_limit_of_the_job(stall_s: float, deadlock_s: floa
 # ---- the command line -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "said"),
-    [
-        (["--kills", "0"], 2, "'--kills': "),
-        (["--kills", "-3"], 2, "'--kills': "),
-        (["--kills", "many"], 2, "--kills"),
-        (["--seed", "-1"], 2, "'--seed': "),
-        (["--every", "0"], 2, "--every 0: must be > 0"),
-        (["--every", "-0.5"], 2, "--every -0.5: must be > 0"),
-        (["--every", "nan"], 2, "--every nan: must be > 0"),
-        (["--every", "inf"], 2, "--every inf: must be > 0"),
-        (["--faults", "kill,stopp"], 2, "unknown kind 'stopp'; did you mean 'stop'? (kinds: kill, "),
-        (["--faults", ""], 2, "unknown kind '' (kinds: kill, "),
-        (["train.procs=0"], 2, "train.procs: 0 trains in the parent process, so there is no worker to kill"),
-        (["--faults", "loader-kil"], 2, "unknown kind 'loader-kil'; did you mean 'loader-kill'?"),
-        (["--faults", "loader-kill"], 2, "loader-kill hits loaders, which read streamed data, but with data.feed:"),
-        (
-            ["--faults", "kill,loader-stop", "data.feed=resident"],
-            2,
-            "but this job has no loaders (data.feed: resident)",
-        ),
-        (["train.epoch=3"], 2, "train.epoch: unknown key; did you mean 'epochs'?"),
-        (["missing.yaml"], 3, "job file missing.yaml: No such file or directory"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_and_nothing_is_started(
-    arguments: list[str], status: int, said: str, tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main.run(["chaos", *arguments]) == status
-    written = capsys.readouterr()
-    assert said in written.err and written.out == ""
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("said", [["train.procs=2"], ["--procs", "2"], ["train.procs=5", "--procs", "2"]])
 def test_a_dry_run_prints_the_schedule_and_starts_nothing(
     tmp_path: Path, monkeypatch: Any, capsys: Any, said: list[str]

@@ -17,7 +17,7 @@ from hogwild.cli.deep_check import deep_check
 from hogwild.cli.text import summary_lines
 from hogwild.config.load import load_job
 from hogwild.config.of_run import data_folder, resumed
-from hogwild.errors import ConfigError, HogwildError, NotFoundError, UsageError
+from hogwild.errors import ConfigError, HogwildError, NotFoundError
 from tests.helpers.processes import PATIENCE_S
 
 HOME = Path(__file__).resolve().parents[2]
@@ -63,51 +63,10 @@ def test_without_a_command_it_trains(given: list[str], becomes: list[str]) -> No
     assert with_command(given) == becomes
 
 
-def test_an_unknown_command_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(UsageError, match=r"unknown command 'trian'; did you mean 'train'\?"):
-        with_command(["trian", "a.yaml"])
-
-
 def test_job_file_and_overrides_come_in_any_order() -> None:
     assert split_arguments(["seed=3", "a.yaml", "train.epochs=2"]) == (Path("a.yaml"), ["seed=3", "train.epochs=2"])
     assert split_arguments(["runs/lr=3/a.yaml"]) == (Path("runs/lr=3/a.yaml"), [])
     assert split_arguments(None) == (None, [])
-    with pytest.raises(UsageError, match=r"only one job file is allowed, got a.yaml and b.yaml"):
-        split_arguments(["a.yaml", "b.yaml"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "said"),
-    [
-        (["chek"], 2, "did you mean 'check'?"),
-        (["check", "--deap"], 2, "No such option: --deap"),
-        (["train", "--proc", "4"], 2, "--procs"),
-        (["schema", "extra"], 2, "unexpected extra argument"),
-        (["list", "x"], 2, "choose models, data, configs, losses, metrics, tasks"),
-        (["export"], 2, "Missing argument"),
-        (["plan", "nowhere.yaml"], 3, "looked for "),
-        (["plan", "--data-dir", "nowhere"], 3, "--data-dir nowhere: there is no such folder"),
-        (["plan", "train.procs=many"], 2, "command line: train.procs: must be auto or a whole number"),
-        (["plan", "--mesure"], 2, "No such option: --mesure"),
-        (["doctor", "extra"], 2, "unexpected extra argument"),
-        (["docter"], 2, "did you mean 'doctor'?"),
-        (["a.yaml", "b.yaml"], 2, "only one job file is allowed"),
-        (["check", "nowhere.yaml"], 3, "looked for "),
-        (["--resume", "nowhere"], 3, "there is no such folder"),
-        (["--resume", "nowhere", "a.yaml"], 2, "--resume takes the job and the folder from the run"),
-        (["--resume", "nowhere", "--run-dir", "x"], 2, "--resume takes the job and the folder from the run"),
-        (["--procs", "many", "--dry-run"], 2, "command line: train.procs: must be auto or a whole number"),
-        (["--procs", "-3"], 2, "got '-3'"),
-        (["check", "--data-dir", "nowhere", "--deep"], 3, "--data-dir nowhere: there is no such folder"),
-        (["check", "train.epochs=0"], 2, "command line: train.epochs: must be >= 1, got 0"),
-    ],
-)
-def test_bad_usage_ends_with_its_status_and_words_on_stderr(
-    arguments: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main.run(arguments) == status
-    out, err = capsys.readouterr()
-    assert said in err and out == "" and "Traceback" not in err
 
 
 def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,16 +80,6 @@ def test_check_prints_ok_and_a_plan_to_stdout(job_file: Path, capsys: pytest.Cap
     assert out.splitlines()[0] == f"{job_file}: ok" and "procs 3" in out and err == ""
 
 
-def test_check_reports_all_errors_with_their_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bad = tmp_path / "bad.yaml"
-    bad.write_text(GOOD + "optimizer: {class_pth: x}\ntrain: {epochs: 0}\n")
-    assert main.run(["check", str(bad)]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith(f"{bad}:3:13: optimizer.class_pth: unknown key; did you mean 'class_path'?")
-    assert lines[1] == f"{bad}:4:17: train.epochs: must be >= 1, got 0 [config/out-of-range]"
-    assert lines[2:] == ["2 errors; nothing was started."]
-
-
 def test_what_show_prints_is_a_job_file_that_resolves_to_itself(
     job_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,12 +90,6 @@ def test_what_show_prints_is_a_job_file_that_resolves_to_itself(
     assert main.run(["show", str(shown)]) == 0
     assert capsys.readouterr().out == first
     assert load_job(shown).optimizer.init_args == {"lr": 0.001}
-
-
-def test_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
-    for what, name in (("models", "hogwild.models.LeNet"), ("data", "hogwild.data.Digits"), ("configs", "digits.yaml")):
-        assert main.run(["list", what]) == 0
-        assert name in capsys.readouterr().out
 
 
 def test_the_lists_have_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,11 +135,6 @@ def test_resume_takes_the_resolved_job_and_changes_it(run_dir: Path) -> None:
     job, job_file, text = resumed(run_dir, ["train.epochs=9"], {"train.procs": 2})
     assert (job.seed, job.train.epochs, job.train.procs, job.name) == (7, 9, 2, "mine")
     assert job_file is not None and job_file.parent == Path("/there") and text.endswith("# as written\n")
-
-
-def test_resume_of_a_folder_that_is_no_run_says_so(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"not a run: it has no resolved.yaml"):
-        resumed(tmp_path, [], {})
 
 
 def test_a_broken_resolved_file_is_reported_with_its_place(run_dir: Path) -> None:

@@ -186,17 +186,9 @@ def test_a_disk_that_takes_no_more_leaves_no_half_of_a_file(
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["nowhere"], 3, "there is no such folder"),
-        (["."], 3, "neither a run (no folder checkpoints/) nor a checkpoint"),
-        (
-            ["RUN", "--format", "pickle"],
-            2,
-            "--format pickle: must be safetensors or state_dict or torch-export or onnx or word2vec",
-        ),
         (["RUN", "--example", "x.npz"], 2, "--example is for --format torch-export or onnx"),
         (["RUN", "--format", "torch-export"], 2, "--example FILE"),
         (["RUN", "--format", "word2vec"], 2, "its model has no vectors of words"),
-        (["RUN", "--which", "first"], 2, "--which first: must be best or latest"),
         (["RUN", "--out", "no/such/file"], 3, "there is no folder"),
     ],
 )

@@ -96,24 +96,6 @@ def test_a_dash_prints_the_job_and_writes_nothing(here: Path, capsys: Captured) 
     assert not list(here.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "said"),
-    [
-        (["init", "csv-regresion"], 2, "did you mean 'csv-regression'?"),
-        (["init", "digits", "--out", "no/such/job.yaml"], 3, "there is no folder"),
-        (["init", "digits", "--out", "/dev/null/job.yaml"], 1, "cannot be written"),
-        (["list", "model"], 2, "choose models, data, configs, losses, metrics, tasks"),
-        (["list", "tasks", "--arguments"], 2, "choose models, data, losses, metrics"),
-    ],
-)
-def test_what_cannot_be_written_or_listed_is_said(
-    arguments: list[str], status: int, said: str, capsys: Captured
-) -> None:
-    assert main.run(arguments) == status
-    out, err = capsys.readouterr()
-    assert out == "" and said in err and "Traceback" not in err
-
-
 def test_the_tasks_are_listed_with_a_line_each(capsys: Captured) -> None:
     listed = []
     for arguments in (["init", "--list"], ["init"], ["list", "tasks"]):

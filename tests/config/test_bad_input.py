@@ -28,9 +28,9 @@ import hogwild
 from hogwild.cli import main
 from hogwild.errors import BuildError, ConfigError, DataError, HogwildError, ModelError, OptimizerError, UsageError
 from tests.bad_input import guilty
-from tests.bad_input.frames import at
+from tests.bad_input.objects import at
 from tests.bad_input.row import job, model
-from tests.bad_input.table import PARTS, TABLE, write_files
+from tests.bad_input.table import TABLE, write_files
 from tests.helpers.processes import MARK, PATIENCE_S, marked, wait_for
 from tests.helpers.zygote import children_but_helpers
 
@@ -102,11 +102,6 @@ def test_a_bad_input_is_one_clear_error_with_its_status_its_code_and_its_place(
     assert shown.out == ""
     assert [*tmp_path.iterdir()] == []
     assert children_but_helpers() == []
-
-
-def test_no_crime_is_in_two_parts_of_the_table_and_there_are_enough() -> None:
-    assert len(TABLE) == sum(len(part) for part in PARTS)
-    assert len(TABLE) >= 360
 
 
 def full(path: Path) -> None:
