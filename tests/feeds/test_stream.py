@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, ge
 
 from hogwild import host
 from hogwild.config.load import Job, job_from_mapping
-from hogwild.errors import CheckpointError, ConfigError, DataError, MemoryShortError, UsageError
+from hogwild.errors import CheckpointError, DataError, MemoryShortError, UsageError
 from hogwild.feeds.ring import Ring, SlotWord
 from hogwild.feeds.stream_reader import Filler, Origin, Unreadable, copies_of, read_state, state_of
 from hogwild.host.cgroups import Memory
@@ -450,11 +450,6 @@ def test_data_that_a_person_keeps_in_memory_stays_and_what_that_freezes_is_said(
     why, note = why_streamed(job_with(**section), dataset, "data.train")
     assert why == ""
     assert frozen in note and bool(note) == bool(frozen)
-
-
-def test_an_option_of_streams_and_a_resident_feed_contradict_each_other() -> None:
-    with pytest.raises(ConfigError, match=r"data\.padding: needs data\.feed: stream"):
-        job_with(feed="resident", padding={})
 
 
 def test_the_size_of_a_slot_is_that_of_a_whole_batch_or_of_the_longest_there_can_be() -> None:

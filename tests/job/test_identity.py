@@ -164,10 +164,8 @@ def test_what_a_user_has_rated_is_told_by_name_when_the_data_has_changed(folder:
     assert [name for name, _ in after.items] == before and not after.notes
 
 
-@pytest.mark.parametrize("old", [False, True])
-def test_a_model_goes_on_with_grown_data_by_name(old: bool, folder: Path, say: Say) -> None:
-    if old:
-        without_identity(folder / "run")
+def test_the_model_of_an_old_checkpoint_goes_on_with_grown_data_by_name(folder: Path, say: Say) -> None:
+    without_identity(folder / "run")
     before = users_of(folder / "run")
     table(["A0", *USERS[:2], *USERS[3:]], folder / "ratings.csv")
     start = ("model.init_from=run", "optimizer.init_args.lr=0.0", "data.val=null")
