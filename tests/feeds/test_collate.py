@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from hogwild.feeds import collate
 from hogwild.feeds.batch import Batch
 from hogwild.feeds.collate import BadBatch, Collator, PaddingRule
 from hogwild.feeds.ring import Ring, RingSpec
@@ -72,11 +73,11 @@ def test_which_fields_are_padded_is_decided_by_what_varies() -> None:
 
 
 def test_a_collate_function_is_called_with_the_list_of_records() -> None:
-    def collate(records: list[tuple[str, int]]) -> tuple[dict[str, Tensor], Tensor]:
+    def letters(records: list[tuple[str, int]]) -> tuple[dict[str, Tensor], Tensor]:
         words = torch.tensor([[ord(letter) for letter in word] for word, _ in records])
         return {"words": words}, torch.tensor([label for _, label in records])
 
-    batch = batch_of([("ab", 1), ("cd", 0)], Collator(collate))
+    batch = batch_of([("ab", 1), ("cd", 0)], Collator(letters))
     assert batch.inputs[0]["words"].tolist() == [[97, 98], [99, 100]]
 
 
@@ -87,29 +88,54 @@ def test_images_lie_as_the_model_wants_them() -> None:
     assert torch.equal(image, torch.stack([record[0] for record in records]))
 
 
-def test_a_tensor_that_wants_a_gradient_leaves_its_graph_behind() -> None:
-    weight = torch.ones(2, requires_grad=True)
-    batch = batch_of([(weight * k, k) for k in range(2)])
-    assert not batch.inputs[0].requires_grad
+THREE = torch.arange(3.0)
+PLAIN: dict[str, list[Any]] = {
+    "tensors": [(THREE + n, torch.tensor(n)) for n in range(4)],
+    "lists among tuples": [(THREE, torch.tensor(0)), [THREE + 1, torch.tensor(1)]],
+    "named tuples": [Pair(THREE + n, n) for n in range(4)],
+    "arrays": [(np.arange(3, dtype=np.int16) + n, n) for n in range(4)],
+    "numbers": [(n, n + 0.5) for n in range(4)],
+    "whole and broken numbers": [(THREE, 1), (THREE, 1.5)],
+    "numpy's numbers": [(np.float64(n), np.int32(n), True) for n in range(4)],
+    "gradients": [(THREE.clone().requires_grad_(), n) for n in range(4)],
+}
 
 
-@pytest.mark.parametrize(
-    ("records", "words"),
-    [
-        ([(torch.zeros(2), 1), (torch.zeros(3), 1)], r"(3,) float32"),
-        ([(torch.zeros(2), 1), (torch.zeros(2).int(), 1)], "int32"),
-        ([(torch.zeros(2), 1), torch.zeros(2)], "a record is a tuple"),
-        ([(torch.zeros(2), 1), (torch.zeros(2), 1, 1)], "is nested as"),
-        ([(torch.zeros(2), "one")], "is a str"),
-        ([(torch.zeros(2).to_sparse(), 1)], "use dense ones"),
-    ],
-    ids=["shape", "type", "no tuple", "fields", "text", "sparse"],
-)
-def test_records_that_do_not_fit_together_are_named(records: list[Any], words: str) -> None:
-    with pytest.raises(BadBatch) as caught:
-        batch_of(records)
-    assert words in caught.value.words
-    assert caught.value.record == len(records) - 1 or words == "is a str"
+@pytest.mark.parametrize("kind", PLAIN)
+def test_plain_records_are_collated_as_nested_ones(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Field by field, as most records are, and one by one, as nested ones are."""
+    quick = batch_of(PLAIN[kind])
+    assert quick.size == len(PLAIN[kind]) and not any(field.requires_grad for field in quick.inputs)
+    monkeypatch.setattr(collate, "_plain_fields", lambda records: None)
+    slow = batch_of(PLAIN[kind])
+    for mine, its in zip((*quick.inputs, quick.target), (*slow.inputs, slow.target), strict=True):
+        assert mine.dtype == its.dtype and torch.equal(mine, its)
+
+
+UNLIKE: dict[str, tuple[Any, str]] = {
+    "another shape": ((torch.zeros(4), 1), r"field 0 is \(4,\) float32"),
+    "another type": ((THREE.double(), 1), r"field 0 is \(3,\) float64"),
+    "an array among tensors": ((THREE.numpy(), 1), "field 0 is"),
+    "a text": ((THREE, "1"), "field 1 is a str"),
+    "a field more": ((THREE, 1, 2), "is nested as"),
+    "nested": (((THREE, THREE), 1), "is nested as"),
+    "no tuple": (THREE, "is a Tensor; a record is a tuple"),
+    "a single field": ((THREE,), "is a tuple; a record is a tuple"),
+}
+
+
+@pytest.mark.parametrize("kind", UNLIKE)
+def test_a_record_unlike_the_first_of_its_batch_is_named(kind: str) -> None:
+    record, words = UNLIKE[kind]
+    with pytest.raises(BadBatch, match=words) as caught:
+        batch_of([(THREE, 0)], more=[[(THREE, 0), (THREE, 1), record, (THREE, 3)]])
+    assert caught.value.record == 2
+
+
+def test_a_sparse_tensor_is_named() -> None:
+    with pytest.raises(BadBatch, match="use dense ones") as caught:
+        batch_of([(torch.zeros(2).to_sparse(), 1)])
+    assert caught.value.record == 0
 
 
 @pytest.mark.parametrize(

@@ -468,21 +468,6 @@ def test_the_size_of_a_slot_is_that_of_a_whole_batch_or_of_the_longest_there_can
     assert 1.5 * (4 * 5 * 4) < size(padding={}) < 1000, "measured, with a margin"
 
 
-def test_a_data_set_that_cannot_travel_is_an_error_that_says_why() -> None:
-    class Open(Draws):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lock = threading.Lock()
-
-    with pytest.raises(DataError, match=r"cannot be sent to loader processes.*\(TypeError.*open files, locks"):
-        prepare(job_with(feed="stream"), Open(), None, None, "", loaders=1, channels_last=False, has_norm=False)
-
-
-def test_an_empty_stream_is_an_error() -> None:
-    with pytest.raises(DataError, match="gave no record"):
-        prepare(job_with(), Counted(0), None, None, "", loaders=1, channels_last=False, has_norm=False)
-
-
 def test_a_class_path_is_called_in_each_loader_where_its_object_does_not_travel() -> None:
     class Numbers:
         class_path = "hogwild.scheduling.seeds.mix"
