@@ -14,7 +14,7 @@ endef
 # With it every process of every job would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run shell serve test test-all lint format reference stress bench-spine bench-dense bench-sparse bench-speedup bench-start bench-scaling bench-devices bench-gpu bench-people bench-service bench-cluster bench-convergence bench-quality bench-faults bench-live bench-rollouts soak clean
+.PHONY: help run shell serve test test-all lint format reference stress bench-spine bench-dense bench-sparse bench-speedup bench-start bench-scaling bench-devices bench-gpu bench-people bench-service bench-cluster bench-convergence bench-quality bench-faults bench-live bench-rollouts soak docs dist clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -134,6 +134,18 @@ bench-rollouts: $(VENV)/.bench ## measure reinforcement learning by two workers 
 MINUTES ?= 10
 soak: $(VENV)/.bench ## train for MINUTES=10 with a kill every 10 s: memory, open files, throughput
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES)
+
+$(VENV)/.docs: $(BIN)/python pyproject.toml
+	$(call install,[docs])
+	@touch $@
+
+docs: $(VENV)/.docs ## build the site of the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+dist: $(VENV)/.dev   ## build wheel and sdist into dist/, and check them
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+	$(BIN)/twine check --strict dist/*
 
 clean:               ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

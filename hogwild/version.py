@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 PACKAGE = Path(__file__).resolve().parent
 PACKAGE_ROOT = str(PACKAGE.parent)  # the folder that comes first on sys.path, so that `hogwild` is ours

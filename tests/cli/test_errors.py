@@ -4,14 +4,11 @@ import ast
 import copy
 import io
 import json
-import os
 import pickle
 import platform
 import re
-import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from importlib.metadata import version
@@ -294,33 +291,6 @@ def test_explain_knows_the_nearest_code(asked: str, meant: str) -> None:
 
 def test_explain_takes_the_code_as_a_job_file_error_prints_it() -> None:
     assert said_by("explain", "[config/empty]") == said_by("explain", "config/empty")
-
-
-@pytest.mark.processes
-def test_what_the_code_reads_beside_itself_is_in_the_wheel_and_in_the_source_distribution(tmp_path: Path) -> None:
-    """The folder of an installed wheel, laid out as pyproject.toml says: the command explains and lists from there."""
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
-    for package in build["wheel"]["packages"]:
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name, inside in build["wheel"]["force-include"].items():
-        assert Path(name).parts[0] in build["sdist"]["include"]
-        (tmp_path / inside).parent.mkdir(parents=True, exist_ok=True)
-        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / inside)
-    program = "import sys\nfrom hogwild.cli.main import run\nsys.exit(run(sys.argv[1:]) or 'torch' in sys.modules)"
-    configs = str(tmp_path / "hogwild")
-    printed = {"explain data/empty": "How to fix", "list configs": configs, "list losses --arguments": "# Losses"}
-    for command, said in printed.items():
-        ended = subprocess.run(
-            [sys.executable, "-c", program, *command.split()],
-            env={**os.environ, "PYTHONPATH": str(tmp_path)},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        assert (ended.returncode, ended.stderr) == (0, "")
-        assert said in ended.stdout
 
 
 @pytest.mark.parametrize("option", ["--version", "-V"])
