@@ -32,7 +32,7 @@ from hogwild.optimizers import FTRL
 from hogwild.parameters.anchor import Anchor
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.device_placement import Devices, placed
-from hogwild.planning.job_plan import JobPlan, grid_of
+from hogwild.planning.job_plan import SHARED, JobPlan, grid_of
 from hogwild.scheduling.schedules import schedule_for
 from hogwild.scheduling.work_queue import Limits, WorkQueue
 from hogwild.storage.run_directory import ENV, LIBRARY, checkpoints_beside
@@ -40,7 +40,7 @@ from hogwild.training.without_dynamo import sparing_the_compiler
 from hogwild.user_code import raised_text
 from hogwild.workers.description import Description
 from hogwild.workers.loading.loading import Loading
-from hogwild.workers.processes.gpu_owner import holder_for
+from hogwild.workers.processes.gpu_owner import GpuOwner
 from hogwild.workers.processes.group import ProcessGroup
 from hogwild.workers.session.checkpointing import LAST_WRITE_S, Saving
 from hogwild.workers.session.evaluation import SLICE_BATCHES, Evaluating
@@ -239,19 +239,22 @@ class _Execution:
         session, plan, shared = self.session, self.session.plan, self.shared
         if not plan.procs:
             return Inline(session, watch, shared.worker_spec, shared.model.structure, shared.regions).run()
-        session.holder = holder_for(self.group, plan, shared.model)
+        worker_spec, rounds = shared.worker_spec, None
+        if plan.placement == SHARED:
+            session.owner = GpuOwner(self.group, plan.devices[0], shared.model)
+            compute = replace(worker_spec.compute, device_handles=session.owner.handles)
+            worker_spec = replace(worker_spec, compute=compute)
         try:
-            compute = replace(shared.worker_spec.compute, device_handles=session.holder.handles)
-            rounds = None
             if session.node is not None:
                 joined = join(session, session.node, self.group, watch)
                 if isinstance(joined, Outcome):
                     return joined
                 rounds = joined
-            set_up = shared.setups(plan, replace(shared.worker_spec, compute=compute))
+            set_up = shared.setups(plan, worker_spec)
             return Supervisor(session, watch, set_up, self.group, rounds).run()
         finally:
-            session.holder.close()
+            if session.owner is not None:
+                session.owner.close()
 
     def _guard(self, train: Callable[[], Outcome]) -> Outcome:
         """Turn any exception (ours, the user's in `procs: 0`, a bug) into an outcome: there is always a summary."""

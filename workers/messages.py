@@ -108,7 +108,7 @@ class LoadTask(Task):
 
 
 @dataclass(frozen=True, slots=True)
-class HoldTask(Task):
+class OwnTask(Task):
     """A task that makes a process the owner of its regions, the flats, on `device` (`gpu_owner.py`)."""
 
     device: str
@@ -141,7 +141,7 @@ class PredictTask(Task):
     structure_nbytes: int
 
 
-KINDS = (Setup, TrialTask, LoadTask, HoldTask, CommunicateTask, PredictTask)
+KINDS = (Setup, TrialTask, LoadTask, OwnTask, CommunicateTask, PredictTask)
 TASKS: Mapping[str, Any] = {kind.__name__: kind for kind in KINDS}
 
 

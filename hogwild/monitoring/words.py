@@ -121,7 +121,7 @@ EVENTS = {
     "node-lost": ("{who} lost", TROUBLE),
     "round-refused": ("parameters were not finite: batches since the last round are skipped", TROUBLE),
     "lane-restarts": ("lanes restarted", RESTARTS),
-    "holder": ("process that owns the GPU", OTHER),
+    "owner": ("process that owns the GPU", OTHER),
     "resize": ("workers added or removed", RESIZES),
     "update": ("update path chosen", OTHER),
     "signal": ("signal received", OTHER),

@@ -41,7 +41,7 @@ ON_ONE = ["train.device=simulated:0", "train.placement=cuda-shared"]
 
 
 @pytest.mark.parametrize("rule", ["momentum", "Adam"])
-def test_every_update_is_in_the_holders_memory_and_in_the_flats_once_they_are_fetched(rule: str) -> None:
+def test_every_update_is_in_the_owners_memory_and_in_the_flats_once_they_are_fetched(rule: str) -> None:
     shared, plain = made_twice(rule)
     flats = held(shared)
     worker = WorkerModel.attach(shared.structure, shared.regions, 0, replica=Replica.on(Simulated(1), flats.handles))
@@ -212,10 +212,10 @@ def held_job(start_job: Callable[..., Job], tmp_path: Path) -> Job:
 
 
 @pytest.mark.whole
-def test_a_holder_that_is_killed_ends_the_job_with_a_clear_error(held_job: Job) -> None:
-    (holder,) = held_job.events("holder")
-    os.kill(holder["pid"], signal.SIGKILL)
+def test_an_owner_that_is_killed_ends_the_job_with_a_clear_error(held_job: Job) -> None:
+    (owner,) = held_job.events("owner")
+    os.kill(owner["pid"], signal.SIGKILL)
     ended = held_job.wait()
     assert (ended.status, ended.reason) == (1, ("failed", "device/sharing"))
-    assert "that holds the parameters on the device has failed" in ended.stderr and "--resume" in ended.stderr
+    assert "that owns the parameters on the device has failed" in ended.stderr and "--resume" in ended.stderr
     assert not ended.left_behind

@@ -30,7 +30,7 @@ from hogwild.training.recurrent_state import LaneState
 from hogwild.workers.child.adoption import adopt, limit_threads
 from hogwild.workers.child.fused_trainer import make_fused
 from hogwild.workers.child.profiler import Profile, make_profile
-from hogwild.workers.child.spec import NO_LANES, DataSpec, Numerics, WorkerSpec
+from hogwild.workers.child.spec import DataSpec, Numerics, WorkerSpec
 from hogwild.workers.child.trainer import Trainer
 from hogwild.workers.messages import Setup, Start
 
@@ -121,7 +121,7 @@ def _numerics(
             print(make_model_ready(worker_spec, model, update, feed, evaluator, row, lifeline), flush=True)
         add_ranking(evaluator, worker_spec, model, regions, row, lifeline)
         broken_off.pop_all()
-        return Numerics(model, update, feed, evaluator, place, rollbacks, lanes=lanes or NO_LANES, scorer=scorer)
+        return Numerics(model, update, feed, evaluator, place, rollbacks, lanes=lanes, scorer=scorer)
 
 
 def add_ranking(

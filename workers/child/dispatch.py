@@ -11,9 +11,9 @@ from hogwild.workers.child.trainer import Trainer
 from hogwild.workers.child.worker_loop import Loop, serve
 from hogwild.workers.messages import (
     CommunicateTask,
-    HoldTask,
     Leaving,
     LoadTask,
+    OwnTask,
     ParentGone,
     PredictTask,
     Report,
@@ -42,13 +42,13 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
             from hogwild.workers.child.loader import load  # few jobs stream, or read data this way
 
             return load(start, channel, leaving, task, descriptors)
-        if isinstance(task, HoldTask | CommunicateTask):
+        if isinstance(task, OwnTask | CommunicateTask):
             heard.close()  # its socket is for answers to others than the group
-        if isinstance(task, HoldTask):
+        if isinstance(task, OwnTask):
             from hogwild.workers.child.gpu_owner import serve_flats  # one process of few jobs
 
             serve_flats(channel, task.device, adopt(task, descriptors))
-            raise ParentGone("nothing is to be held any more")
+            raise ParentGone("nothing is to be owned any more")
         if isinstance(task, CommunicateTask):
             from hogwild.workers.child.communicator import Communicator  # torch.distributed
 

@@ -1,7 +1,7 @@
 """The child process that owns the flats on a GPU for all workers and outlives them. It allocates, shares and copies
 them on request, and does nothing else: it never trains and runs no user code.
 
-    supervisor  HoldTask ->   allocate, copy the flats up         -> Report "holding" (detail: the handles, as JSON)
+    supervisor  OwnTask  ->   allocate, copy the flats up         -> Report "allocated" (detail: the handles, as JSON)
                 "fetch"  ->   device -> host memory               -> Report "fetched"
                 "push"   ->   host memory -> device               -> Report "pushed"
                 (closes the socket)  ->  it leaves"""
@@ -56,7 +56,7 @@ class Flats:
 def serve_flats(channel: socket.socket, device: str, regions: dict[str, Region]) -> None:
     """Serve the supervisor until it closes the socket or is gone. Errors are reported, and raised."""
     accelerator = open_accelerator(device)
-    assert accelerator is not None, "the CPU's memory needs no holder"
+    assert accelerator is not None, "the CPU's memory needs no owner"
     try:
         flats = Flats(accelerator, regions)
         flats.push()
@@ -64,7 +64,7 @@ def serve_flats(channel: socket.socket, device: str, regions: dict[str, Region])
         known = accelerator.explain(error)
         Report("error", detail=str(known or f"{type(error).__name__}: {error}")).send(channel)
         raise
-    Report("holding", detail=json.dumps(flats.handles)).send(channel)
+    Report("allocated", detail=json.dumps(flats.handles)).send(channel)
     while command := channel.recv(64):
         if command == FETCH:
             flats.fetch()

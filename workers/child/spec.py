@@ -120,18 +120,6 @@ class Fused:
             rows.flush()
 
 
-class NoLanes:
-    """The lanes of a model that carries no state between batches."""
-
-    def start_batch(self, epoch: int, batch: int) -> bool:
-        return False
-
-    def drop(self) -> None: ...
-
-
-NO_LANES = NoLanes()
-
-
 @dataclass(frozen=True, slots=True)
 class Numerics:
     """The objects a trainer computes with. `rollbacks`: the run's rollbacks before this was made."""
@@ -143,7 +131,7 @@ class Numerics:
     place: "CpuPlace"  # of the computation
     rollbacks: int = 0
     fused: Fused | None = None
-    lanes: "LaneState | NoLanes" = NO_LANES  # for a recurrent model with data.lanes
+    lanes: "LaneState | None" = None  # for a recurrent model with data.lanes
     scorer: "Scorer | None" = None  # of training batches before they are learnt
 
     @property

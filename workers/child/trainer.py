@@ -315,7 +315,7 @@ class Trainer:
         if self._scorer is not None:
             self._scores.append(self._scorer.words(batch.inputs, batch.target))
         self._place.seed(batch_seed(self._rules.seed, item.epoch, batch.first_position))
-        if self._lanes.start_batch(item.epoch, number):
+        if self._lanes is not None and self._lanes.start_batch(item.epoch, number):
             self._open.lane_restarts += 1
         loss = self.update.backward(batch.inputs, batch.target, scale)
         if number + 1 < item.stop:
@@ -334,7 +334,8 @@ class Trainer:
         self.model.restore_buffers()
         self._skipped += len(batches)
         self._open.not_finite += 1
-        self._lanes.drop()
+        if self._lanes is not None:
+            self._lanes.drop()
         if self._rules.fail_on_nan:
             raise NonFiniteGradient(
                 f"the loss or gradient of epoch {item.epoch}, batch {batches[0]} is NaN or infinite "

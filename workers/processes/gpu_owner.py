@@ -13,10 +13,9 @@ from hogwild import host
 from hogwild.errors import DeviceSharingError, HogwildError
 from hogwild.parameters.flat_layout import region_name
 from hogwild.parameters.shared_model import SharedModel
-from hogwild.planning.job_plan import SHARED, JobPlan
 from hogwild.shared_memory.region import Region
 from hogwild.workers.child.gpu_owner import FETCH, PUSH
-from hogwild.workers.messages import HoldTask, Report
+from hogwild.workers.messages import OwnTask, Report
 from hogwild.workers.processes.group import ProcessGroup
 from hogwild.workers.processes.handle import POLL_MS, Handle
 from hogwild.workers.processes.roles import Role, limits_of
@@ -27,38 +26,17 @@ from hogwild.workers.processes.team import Team
 COPY_S = 120.0  # for one copy of all parameters
 
 
-def holder_for(group: ProcessGroup, planned: JobPlan, shared: SharedModel) -> "NoHolder":
-    """Return the owner of the flats of `shared`; if the plan puts them on a device, they are there when this returns.
-    Raises DeviceSharingError."""
-    if planned.placement != SHARED:
-        return NoHolder()
-    flats = {region_name(dtype) for dtype, size in shared.layout.flats.sizes.items() if size}
-    return Holder(group, planned.devices[0], {name: shared.regions[name] for name in sorted(flats)})
+class GpuOwner:
+    """The owner. Another thread may wait for its answer, so what the team hears is what this asks for. `handles`:
+    region -> handle of its flats on the device."""
 
-
-class NoHolder:
-    """Do-nothing owner: the flats lie in host memory. `handles`: region -> handle of flats on a device, or None."""
-
-    handles: Mapping[str, str] | None = None
-    pid: int | None = None
-
-    def fetch(self) -> None:
-        """Copy the parameters to host memory. All workers must be parked."""
-
-    def push(self) -> None:
-        """Copy the parameters to the device. All workers must be parked, and will rebuild their private state."""
-
-    def close(self) -> None:
-        """End the owner, after the last worker. Host memory then has the parameters, if they could be read."""
-
-
-class Holder(NoHolder):
-    """The owner. Another thread may wait for its answer, so what the team hears is what this asks for."""
-
-    def __init__(self, group: ProcessGroup, device: str, regions: Mapping[str, Region]) -> None:
-        """Start the owner of `regions`, the flats; they are on the device when this returns. Raises
+    def __init__(self, group: ProcessGroup, device: str, shared: SharedModel) -> None:
+        """Start the owner of the flats of `shared`; they are on the device when this returns. Raises
         DeviceSharingError."""
-        self._group, self._team, self._is_open = group, _Owner(group, device, regions), False
+        flats = {region_name(dtype) for dtype, size in shared.layout.flats.sizes.items() if size}
+        regions = {name: shared.regions[name] for name in sorted(flats)}
+        self._group, self._team, self._is_open = group, _Owners(group, device, regions), False
+        self.handles: Mapping[str, str] = {}
         group.teams.append(self._team)
         try:
             self._raise_first(group.step(time.monotonic(), [self._team]))
@@ -66,7 +44,7 @@ class Holder(NoHolder):
             self.pid = handle.pid
             self._pidfd, self._channel = os.dup(handle.pidfd), handle.channel.dup()
             self._is_open = True
-            while (detail := self._team.holding) is None:
+            while (detail := self._team.allocated) is None:
                 group.wait(POLL_MS)
                 self._raise_first(group.step(time.monotonic(), [self._team]))
             self.handles = json.loads(detail)
@@ -80,9 +58,11 @@ class Holder(NoHolder):
             raise error
 
     def fetch(self) -> None:
+        """Copy the parameters to host memory. All workers must be parked."""
         self._ask(FETCH, "fetched")
 
     def push(self) -> None:
+        """Copy the parameters to the device. All workers must be parked, and will rebuild their private state."""
         self._ask(PUSH, "pushed")
 
     def _ask(self, command: bytes, kind: str) -> None:
@@ -105,7 +85,8 @@ class Holder(NoHolder):
         raise lost(self.pid, f"no answer within {COPY_S:g} s")
 
     def close(self) -> None:
-        if self.handles is not None:
+        """End the owner, after the last worker. Host memory then has the parameters, if they could be read."""
+        if self.handles:
             with contextlib.suppress(DeviceSharingError):  # its death was reported where it was noticed
                 self.fetch()
         self._group.dismiss([self._team], in_order=False)
@@ -115,25 +96,25 @@ class Holder(NoHolder):
             self._channel.close()
 
 
-class _Owner(Team):
-    """The team of one that holds the flats."""
+class _Owners(Team):
+    """The team of one that owns the flats."""
 
     is_loud = False
 
     def __init__(self, group: ProcessGroup, device: str, regions: Mapping[str, Region]) -> None:
         super().__init__(group, Roster(Role.OWNER, limits_of(Role.OWNER, group.supervise), 1))
         self._device, self._regions = device, regions
-        self.holding: str | None = None  # the handles of the flats, as JSON
+        self.allocated: str | None = None  # the handles of the flats, as JSON
 
-    def prepare(self, number: int) -> tuple[HoldTask, Mapping[str, Region]]:
-        return HoldTask(self._device), self._regions
+    def prepare(self, number: int) -> tuple[OwnTask, Mapping[str, Region]]:
+        return OwnTask(self._device), self._regions
 
     def listen(self, handle: Handle) -> Iterator[HogwildError]:
-        if self.holding is None:  # from then on every report answers a call
+        if self.allocated is None:  # from then on every report answers a call
             handle.listen()
             for report in handle.pop_said():
-                if report.kind == "holding":
-                    self.holding = report.detail
+                if report.kind == "allocated":
+                    self.allocated = report.detail
                     self.roster.ready(0)
         yield from ()
 
@@ -152,6 +133,6 @@ class _Owner(Team):
 
 def lost(pid: int | None, why: str) -> DeviceSharingError:
     return DeviceSharingError(
-        f"the process (pid {pid}) that holds the parameters on the device has failed: {why}; "
+        f"the process (pid {pid}) that owns the parameters on the device has failed: {why}; "
         "--resume continues from the last checkpoint"
     )

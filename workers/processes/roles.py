@@ -4,7 +4,7 @@
     trial     tries the job's code before training
     worker    trains
     loader    fills slots of a stream
-    owner     holds the parameters on a GPU
+    owner     owns the parameters on a GPU
     communicator  exchanges parameters with the other nodes of a cluster
     predictor  answers calls with the model while it trains, on request
 
@@ -66,8 +66,8 @@ def limits_of(role: Role, supervise: Supervision, *, needed: int = 1) -> RoleLim
     """Return the limits of a role. `needed`: of loaders, as no setting says how many."""
     if role is Role.TRIAL:  # `workers/loading/trial.py` judges it
         return RoleLimits(needed=0, rule="")
-    if role is Role.OWNER:  # its death is the end of what it holds
-        return RoleLimits(1, "it holds the parameters", start_timeout_s=supervise.start_timeout_s, max_restarts=0)
+    if role is Role.OWNER:  # its death is the end of what it owns
+        return RoleLimits(1, "it owns the parameters", start_timeout_s=supervise.start_timeout_s, max_restarts=0)
     least = RoleLimits(
         needed=0,
         rule="",

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from hogwild.shared_memory.region import Region  # with numpy
 
 LONGEST_WORDS = 300
-PREFIX = {Role.WORKER: "", Role.OWNER: "holder-"}  # of a role's events; others have their name
 
 
 class Diary(Protocol):
@@ -118,7 +117,7 @@ class Team:
         return self.roster.rows({number: handle.pid for number, handle in self.handles.items()}, counted, counts)
 
     def event(self, what: str, number: int, **values: Any) -> None:
-        prefix = PREFIX.get(self.role, f"{self.role}-")
+        prefix = "" if self.role is Role.WORKER else f"{self.role}-"
         self.group.diary.event(f"{prefix}{what}", **{self.role.value: number}, **values)
 
 

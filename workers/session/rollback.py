@@ -104,7 +104,8 @@ def _go_back(session: Session, found: LoadedCheckpoint) -> None:
     session.before.samples = min(samples, session.queue.samples)
     updates = session.queue.updates
     divergence.gone_back(before, updates)
-    session.holder.push()
+    if session.owner is not None:
+        session.owner.push()
     session.board.go_back(updates, divergence.rollbacks, first_item=next(session.ids))
     divergence.is_going_back = False
     session.saving.restore_best(session.evaluating.monitor.best)

@@ -23,13 +23,13 @@ from hogwild.host.background_thread import Background
 from hogwild.job.parts import Parts
 from hogwild.monitoring.job_view import Best
 from hogwild.parameters.shared_model import SharedModel
-from hogwild.planning.job_plan import SHARED, JobPlan
+from hogwild.planning.job_plan import JobPlan
 from hogwild.scheduling.batch_plan import StreamPlan
 from hogwild.scheduling.work_queue import Release, WorkQueue
 from hogwild.shared_memory.scoreboard import Control, Scoreboard
 from hogwild.storage.run_directory import RunDir
 from hogwild.training import loss_scaler
-from hogwild.workers.processes.gpu_owner import NoHolder
+from hogwild.workers.processes.gpu_owner import GpuOwner
 from hogwild.workers.session.checkpointing import LAST_WRITE_S, Saving
 from hogwild.workers.session.divergence import Decision, Divergence
 from hogwild.workers.session.evaluation import Evaluating
@@ -64,7 +64,7 @@ class Session:
     restarts: int = 0  # of workers, in this attempt
     procs: int = field(init=False)  # workers that trained: those of the plan, unless it was not worth their start
     streamed: RingState | None = None  # streamed training data
-    holder: NoHolder = field(default_factory=NoHolder)  # owner of the parameters on a device
+    owner: GpuOwner | None = None  # of the parameters, if workers share them on a device
     node: Node | None = None  # of a cluster
     divergence: Divergence = field(init=False)
     rates: Rates = field(init=False)
@@ -91,8 +91,8 @@ class Session:
         self.pause_task.start()
         self.saving.writer.start()
         self.journal.start()
-        if self.holder.pid is not None:
-            self.journal.event("holder", pid=self.holder.pid)
+        if self.owner is not None:
+            self.journal.event("owner", pid=self.owner.pid)
         self._merged_batches = [0] * self.plan.rows
         self.reopen(now)
         self.divergence.rollbacks = max(self.divergence.rollbacks, self.before.rollbacks)
@@ -286,10 +286,11 @@ class Session:
         self._merged_batches = batches
 
         def fetch_and_merge() -> None:
-            self.holder.fetch()  # from a GPU
+            if self.owner is not None:
+                self.owner.fetch()
             self.shared.merge_buffers(since)
 
-        is_needed = any(since) and (self.shared.has_buffers or self.plan.placement == SHARED)
+        is_needed = any(since) and (self.shared.has_buffers or self.owner is not None)
         return fetch_and_merge if is_needed else None
 
     def finish_evaluation(self) -> None:
