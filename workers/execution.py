@@ -4,15 +4,19 @@
 
 A failed training has a summary, too."""
 
+import json
 import os
 import select
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
+
+import torch
 
 from hogwild import host
 from hogwild.cluster.launch import Launch
@@ -35,9 +39,10 @@ from hogwild.planning.device_placement import Devices, placed
 from hogwild.planning.job_plan import SHARED, JobPlan, grid_of
 from hogwild.scheduling.schedules import schedule_for
 from hogwild.scheduling.work_queue import Limits, WorkQueue
-from hogwild.storage.run_directory import ENV, LIBRARY, checkpoints_beside
+from hogwild.storage.run_directory import ENV, LIBRARY, NAMES, RunDir, checkpoints_beside
 from hogwild.training.without_dynamo import sparing_the_compiler
 from hogwild.user_code import raised_text
+from hogwild.version import __version__
 from hogwild.workers.description import Description
 from hogwild.workers.loading.loading import Loading
 from hogwild.workers.processes.gpu_owner import GpuOwner
@@ -50,7 +55,6 @@ from hogwild.workers.session.outcome import Clock, Outcome
 from hogwild.workers.session.resume import check_changes, record, restore
 from hogwild.workers.session.ring_state import RingState
 from hogwild.workers.session.rollback import give_up
-from hogwild.workers.session.run_files import write_descriptions
 from hogwild.workers.session.session import Session
 from hogwild.workers.session.startup import StartUp
 from hogwild.workers.session.summary import summarise
@@ -64,6 +68,10 @@ LET_GO_S = 30.0  # how long a cancelled call waits for a thread that uses the ca
 DIVERGED = Diverged(
     "the job has diverged: parameters are NaN or infinite at its end. Lower the learning rate or set "
     "train.grad_clip; the checkpoints written before are finite"
+)
+OF_OBJECTS = (
+    f"# Written by a call of {LIBRARY}: class paths name its objects; their arguments are not recorded.\n"
+    "# Only the same call can resume it, with resume=.\n"
 )
 
 
@@ -171,7 +179,7 @@ def _session(
         startup.phase("loading the checkpoint")
     restored = restore(session) if goes_on else None  # before anything is written
     _ = parts.identity  # its errors come before the start, not at the first checkpoint
-    write_descriptions(description, plan, parts, rundir)  # first: after it, a killed job can be resumed
+    _write_descriptions(description, plan, parts, rundir)  # first: after it, a killed job can be resumed
     rundir.make_folders()
     if description.profile is not None:
         clear(rundir.profile)
@@ -180,6 +188,36 @@ def _session(
     clock.shared_s = time.monotonic()
     startup.phase("starting workers")
     return session
+
+
+def _write_descriptions(description: Description, plan: JobPlan, parts: Parts, rundir: RunDir) -> None:
+    """Write env.json, resolved.yaml and job.yaml; for a resume, only once nothing can refuse it. resolved.yaml makes
+    the folder a run, so everything else that a resume needs is written first: a job killed earlier leaves a folder that
+    counts as new. All is durable before the first checkpoint, which would be useless without it."""
+    resolved = (OF_OBJECTS if description.caller == LIBRARY else "") + plan.job.to_yaml()
+    environment = {
+        "hogwild": __version__,
+        "caller": description.caller,
+        "torch": torch.__version__,
+        "host": host.describe_host(),
+        "plan": plan.record(),
+        "data_dir": str(description.data_dir) if description.data_dir else None,
+        "user_folders": list(description.user_folders),
+        "job_file": str(description.job_file) if description.job_file else None,
+        "argv": sys.argv,
+        "pid": os.getpid(),
+        "parameters": sum(parameter.numel() for parameter in parts.model.parameters()),
+    }
+    rundir.write_json("env.json", environment, sync=True)
+    if parts.names is not None:
+        rundir.write_text(
+            NAMES, json.dumps(parts.names, allow_nan=False) + "\n", sync=True
+        )  # perhaps millions: no indent
+    else:  # left by a job that was killed before there was a run
+        (rundir.path / NAMES).unlink(missing_ok=True)
+    rundir.write_text("resolved.yaml", resolved, sync=True)
+    if not plan.is_resumed or not rundir.job_file.exists():
+        rundir.write_text("job.yaml", description.job_text or resolved, sync=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,7 @@ from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
 from hogwild.host import Memory
 from hogwild.workers.loading.loading import Loading
-from hogwild.workers.processes.group import ProcessGroup
-from hogwild.workers.processes.team import KeptEvents
+from hogwild.workers.processes.group import KeptEvents, ProcessGroup
 from tests.helpers.processes import PATIENCE_S
 from tests.helpers.reading import Said
 from tests.helpers.run_status import no_start_up
@@ -136,7 +135,7 @@ def test_what_threads_parse_is_what_is_parsed_at_once(
     monkeypatch.setattr(text_file, "LINES", 700)
     for content in (ROWS.encode(), gzip.compress(ROWS.encode())):
         file.write_bytes(content)
-        nobody.diary = KeptEvents()
+        nobody.sink = KeptEvents()
         assert same(LibSvm(file).pack(Loading(nobody, config(), None, no_start_up())), expected)
         (event,) = Said(nobody).events
         assert (event["samples"], event["readers"], event["deaths"], event["cached"]) == (600, 0, 0, False)
@@ -148,7 +147,7 @@ def test_what_threads_parse_is_what_is_parsed_at_once(
 def test_what_two_parts_of_one_file_mean_is_said_once(tmp_path: Path, nobody: ProcessGroup) -> None:
     table = tmp_path / "ratings.csv"
     table.write_text("userId,movieId,rating\n" + "".join(f"{user},{item},3\n" for user in "12345" for item in "6789"))
-    loading, nobody.diary = Loading(nobody, config(), None, no_start_up()), KeptEvents()
+    loading, nobody.sink = Loading(nobody, config(), None, no_start_up()), KeptEvents()
     train, _ = (
         Ratings(table, holdout={"fraction": 0.3, "part": part}).pack(loading, what, None, "skip")
         for part, what in (("train", "data.train"), ("test", "data.val"))
@@ -178,7 +177,7 @@ def test_an_error_is_that_of_the_first_piece_and_nothing_goes_on_behind_it() -> 
 
 
 def load(dataset: Any, runs: Path, nobody: ProcessGroup, like: Packed | None = None) -> tuple[Packed, Said]:
-    nobody.diary = KeptEvents()
+    nobody.sink = KeptEvents()
     loading = Loading(nobody, config(), runs, no_start_up())
     return dataset.pack(loading, "data.train", like, "skip"), Said(nobody)
 

@@ -33,11 +33,11 @@ from hogwild.shared_memory.scoreboard import Command, Phase, Scoreboard, Word
 from hogwild.workers.child.spec import Compute, DataSide, DataSpec, Numerics, Rules, WorkerSpec
 from hogwild.workers.messages import Task
 from hogwild.workers.processes import roster as roster_module
+from hogwild.workers.processes.group import Team
 from hogwild.workers.processes.handle import Handle, reaped
 from hogwild.workers.processes.roles import Role, limits_of
 from hogwild.workers.processes.roster import Moment, Roster, RowReading
 from hogwild.workers.processes.setbacks import Death, End
-from hogwild.workers.processes.team import Team
 from tests.faults.protocol_crew import BROKEN, ForkedGroup, Nursery
 from tests.faults.protocol_numerics import (
     CountingEvaluator,

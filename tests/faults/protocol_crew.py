@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from hogwild import host
+from hogwild.config.schema import Supervise
 from hogwild.errors import HogwildError
 from hogwild.shared_memory.scoreboard import Row, Scoreboard
 from hogwild.workers.child.profiler import Profile
@@ -21,7 +22,7 @@ from hogwild.workers.messages import Leaving, Start, Task
 from hogwild.workers.processes import handle as handle_module
 from hogwild.workers.processes.group import ProcessGroup
 from hogwild.workers.processes.handle import Handle
-from hogwild.workers.processes.roles import Role, Supervision
+from hogwild.workers.processes.roles import Role
 from hogwild.workers.processes.stacks import Then
 
 # What is given to a child must not be made before the fork: it is the child's own.
@@ -108,7 +109,7 @@ class Nursery:
 class ForkedGroup(ProcessGroup):
     """The group of processes of one run."""
 
-    def __init__(self, supervise: Supervision, nursery: Nursery) -> None:
+    def __init__(self, supervise: Supervise, nursery: Nursery) -> None:
         super().__init__(supervise)
         self._nursery = nursery
         self.stacks = NoStacks()  # type: ignore[assignment]

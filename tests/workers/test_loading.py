@@ -30,8 +30,7 @@ from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.workers.loading.loading import Loading
 from hogwild.workers.loading.trial import try_in_worker
-from hogwild.workers.processes.group import ProcessGroup
-from hogwild.workers.processes.team import KeptEvents
+from hogwild.workers.processes.group import KeptEvents, ProcessGroup
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import PATIENCE_S, wait_for
 from tests.helpers.reading import Said, group_of_two
@@ -402,7 +401,7 @@ def read(
     channels_last: bool = False,
     **limits: float,
 ) -> tuple[tuple[Held, ...], Said]:
-    group.supervise, group.diary = config(**limits).supervise, KeptEvents()
+    group.supervise, group.sink = config(**limits).supervise, KeptEvents()
     loading = Loading(group, config(**limits), runs, no_start_up())
     held = loading.read(dataset, "data.train", fraction=fraction, channels_last=channels_last)
     return held, Said(group)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from hogwild.storage.run_directory import RunDir
-from hogwild.workers.session.requests import LOOK_S, MOST_BYTES, Requests
+from hogwild.workers.supervision.answers import LOOK_S, MOST_BYTES, Requests
 
 
 def test_what_is_no_request_is_answered_or_passed_over_and_the_next_is_read(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class Stage:
     committed_before: bool = False
     by_records: bool = False
     needed: int = 1
-    is_owed: bool = False
+    has_unfinished_work: bool = False
     filled: int = 0
     workers: list[FakeWorker] = field(default_factory=list)
     log: list[tuple[float, Action]] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Stage:
 
     def tick(self) -> list[Action]:
         readings = {k: worker.reading() for k, worker in enumerate(self.workers) if worker.alive}
-        moment = Moment(paused=self.paused, is_owed=self.is_owed, filled=self.filled)
+        moment = Moment(paused=self.paused, has_unfinished_work=self.has_unfinished_work, filled=self.filled)
         actions = self.roster.tick(self.now, readings, moment)
         for action in actions:
             if isinstance(action, Spawn):
@@ -375,11 +375,11 @@ def waiting(**given: bool) -> Stage:
 
 
 def test_waiting_without_a_lease_is_no_deadlock_while_a_loader_reads_or_everything_is_done() -> None:
-    assert waiting(is_owed=False).run(300.0) == []
+    assert waiting(has_unfinished_work=False).run(300.0) == []
 
 
 def test_waiting_for_what_nobody_does_is_a_deadlock() -> None:
-    stage = waiting(is_owed=True)
+    stage = waiting(has_unfinished_work=True)
     assert stage.run(30.0) == []
     error = failure(stage.run(STEP_S))
     assert isinstance(error, Deadlocked)
@@ -389,7 +389,7 @@ def test_waiting_for_what_nobody_does_is_a_deadlock() -> None:
 
 
 def test_workers_that_never_got_a_lease_are_a_deadlock_too() -> None:
-    stage = Stage(procs=2, policy=Supervise(deadlock_timeout_s=30.0), is_owed=True).ready()
+    stage = Stage(procs=2, policy=Supervise(deadlock_timeout_s=30.0), has_unfinished_work=True).ready()
     for worker in stage.workers:
         worker.idle = True
     assert stage.run(30.0) == []
@@ -397,11 +397,11 @@ def test_workers_that_never_got_a_lease_are_a_deadlock_too() -> None:
 
 
 def test_a_pause_is_no_deadlock_also_when_nobody_has_a_lease() -> None:
-    assert waiting(is_owed=True, paused=True).run(300.0) == []
+    assert waiting(has_unfinished_work=True, paused=True).run(300.0) == []
 
 
 def test_a_batch_that_was_filled_starts_the_deadlock_clock_anew() -> None:
-    stage = waiting(is_owed=True)
+    stage = waiting(has_unfinished_work=True)
     for _ in range(4):
         assert stage.run(30.0) == []
         stage.filled += 1
@@ -410,7 +410,7 @@ def test_a_batch_that_was_filled_starts_the_deadlock_clock_anew() -> None:
 
 def test_a_start_that_takes_long_is_no_deadlock_and_hides_none() -> None:
     policy = Supervise(deadlock_timeout_s=30.0, start_timeout_s=1000.0, max_restarts=100)
-    stage = Stage(procs=2, policy=policy, is_owed=True).training()
+    stage = Stage(procs=2, policy=policy, has_unfinished_work=True).training()
     stage.workers[0].has_lease, stage.workers[0].idle = False, True
     assert stage.die(1) == []
     stage.seconds_until_spawn()

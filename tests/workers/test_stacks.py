@@ -16,9 +16,9 @@ import pytest
 
 from hogwild import host
 from hogwild.storage.run_directory import RunDir
-from hogwild.workers.processes import blocked_call, stacks
-from hogwild.workers.processes.blocked_call import blocked_in, training_thread
+from hogwild.workers.processes import stacks
 from hogwild.workers.processes.roles import Role
+from hogwild.workers.processes.stacks import blocked_in, training_thread
 from tests.helpers.jobs import JOBS, Ended, InTurn, begin_in_turn
 from tests.helpers.processes import state_of, wait_for
 
@@ -76,7 +76,7 @@ def test_a_long_line_of_source_is_cut(tmp_path: Path) -> None:
     file = tmp_path / "long.py"
     file.write_text("x = " + "1 + " * 100 + "1\n")
     quoted = blocked_in(f'Thread 0x01 (most recent call first):\n  File "{file}", line 1 in <module>\n')
-    assert len(quoted) < blocked_call.LONGEST_LINE + 60
+    assert len(quoted) < stacks.LONGEST_LINE + 60
 
 
 # ---- what the kernel says --------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from hogwild.training.loss_scaler import scaler_for
 from hogwild.training.place import CpuPlace, open_place
 from hogwild.training.recurrent_state import LaneState
 from hogwild.workers.child.adoption import adopt, limit_threads
+from hogwild.workers.child.compile_once import make_model_ready, make_ready
 from hogwild.workers.child.fused_trainer import make_fused
 from hogwild.workers.child.profiler import Profile, make_profile
 from hogwild.workers.child.spec import DataSpec, Numerics, WorkerSpec
@@ -110,14 +111,10 @@ def _numerics(
             scaler=scaler_for(compute.precision, row),
         )
         if (rows := update.compiled) is not None:  # sparse gradients, applied by compiled rules
-            from hogwild.workers.child.compile_once import make_ready  # numba takes half a second
-
             print(make_ready(rows.name, rows.warm_up, (), row, lifeline), flush=True)
         host_feed = _feed("train", data.train, regions, model, seed, copies=data.copies_slots)
         feed = place.feed(model, host_feed, data.transform, seed)
         if compute.compile == "inductor":
-            from hogwild.workers.child.warm_up_model import make_model_ready  # with torch's compiler: another second
-
             print(make_model_ready(worker_spec, model, update, feed, evaluator, row, lifeline), flush=True)
         add_ranking(evaluator, worker_spec, model, regions, row, lifeline)
         broken_off.pop_all()
@@ -139,7 +136,6 @@ def add_ranking(
         return
     from hogwild.kernels import signatures
     from hogwild.metrics.ranking import NAME, Ranking  # numba takes half a second
-    from hogwild.workers.child.compile_once import make_ready
 
     sides: Any = ((data.train, regions["data-train"]), (data.val, regions["data-val"]))
     train, val = (split.data.attach(region).arrays() for split, region in sides)

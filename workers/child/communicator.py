@@ -32,8 +32,8 @@ from torch.distributed import distributed_c10d as c10d
 
 from hogwild.cluster.members import RoundWord, Standing, decide
 from hogwild.host import own_address
-from hogwild.scheduling.leases import WorkItem
 from hogwild.shared_memory.region import Region
+from hogwild.workers.child.worker_loop import Loop
 from hogwild.workers.messages import CommunicateTask, Leaving, ParentGone, Start, receive_parcels, send_parcel
 
 TICK_S = 0.2  # between two ticks of an idle group
@@ -57,24 +57,17 @@ class _StoreLost(Exception):
     """The store on the first node cannot be reached."""
 
 
-class _Told(Exception):
-    """Told to leave."""
-
-
-class _SupervisorStopped(Exception):
-    """The supervisor of this node is stopped."""
+class _Leave(Exception):
+    """Told to leave, or the supervisor of this node is stopped."""
 
 
 class _LeftOut(Exception):
     """The others have formed a group without this node."""
 
 
-class Communicator:
+class Communicator(Loop):
     """One node's part; runs as a worker's loop does. `members`: original ranks of the group; `generation`: its number,
     0 before there is one."""
-
-    path = ""
-    item: WorkItem | None = None
 
     def __init__(
         self,
@@ -115,9 +108,7 @@ class Communicator:
             while True:
                 if why := self._failure_of_step():
                     self._agree(why)
-        except _Told:
-            self._write_standing(is_gone=True)
-        except _SupervisorStopped:
+        except _Leave:
             self._write_standing(is_gone=True)
         except _StoreLost as lost:
             self._end("lost", str(lost))
@@ -132,9 +123,6 @@ class Communicator:
             return str(failure) or type(failure).__name__
         return ""
 
-    def close(self) -> None:
-        """No-op: a process that ends closes its connections."""
-
     # ---- the supervisor
 
     def _tell(self, kind: str, descriptor: int | None = None, **values: Any) -> None:
@@ -144,7 +132,7 @@ class Communicator:
             raise ParentGone from error
 
     def _listen(self, wait_s: float) -> None:
-        """Take up commands; wait up to `wait_s` for one. Raises _Told, ParentGone."""
+        """Take up commands; wait up to `wait_s` for one. Raises _Leave, ParentGone."""
         self._words[RoundWord.BEAT] += 1
         self._look_after_supervisor()
         for descriptor, _ in self._poll.poll(1000 * wait_s):
@@ -153,7 +141,7 @@ class Communicator:
             for command in receive_parcels(self._channel):
                 self._take(command)
         if self._leaving.asked:
-            raise _Told
+            raise _Leave
 
     def _look_after_supervisor(self) -> None:
         beat, now = int(self._words[RoundWord.SUPERVISOR]), time.monotonic()
@@ -162,7 +150,7 @@ class Communicator:
             self._beat, self._beat_s = beat, now
         self._looked_s = now
         if now - self._beat_s > STOPPED_S:
-            raise _SupervisorStopped
+            raise _Leave
 
     def _take(self, command: dict[str, Any]) -> None:
         self._has_begun |= command["do"] == "round"
@@ -173,7 +161,7 @@ class Communicator:
             case "share":
                 self._ready, self._source, self._state = SHARE, command["source"], command.get("descriptor")
             case "leave":
-                raise _Told
+                raise _Leave
             case _:
                 self._commands.append(command)
 
@@ -181,7 +169,7 @@ class Communicator:
         """Tell why this node cannot go on, and wait to be told to leave."""
         self._group = None
         self._tell(kind, why=why)
-        with contextlib.suppress(_Told):
+        with contextlib.suppress(_Leave):
             while True:
                 self._listen(1.0)
 

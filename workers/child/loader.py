@@ -17,12 +17,11 @@ from enum import IntEnum
 import cloudpickle
 
 from hogwild.feeds.stream_reader import Unreadable
-from hogwild.scheduling.work_queue import WorkItem
 from hogwild.training import torch_settings
 from hogwild.user_code import raised_text
 from hogwild.workers.child.adoption import adopt, limit_threads
 from hogwild.workers.child.recipes import Recipe
-from hogwild.workers.child.worker_loop import WAIT_MS
+from hogwild.workers.child.worker_loop import WAIT_MS, Loop
 from hogwild.workers.messages import LOOK, Leases, Leaving, LoadTask, ParentGone, Report, Start, write_record
 
 FILLED, ENDED = 0, 1
@@ -39,11 +38,8 @@ class LoaderBeat(IntEnum):
     RECORD = 4  # the position being read, to name it if it kills the loader
 
 
-class LoaderLoop:
+class LoaderLoop(Loop):
     """Fills until told to leave. Every wait beats and watches the lifeline."""
-
-    item: WorkItem | None = None  # a loader has no lease: its row says what a death is charged to
-    path = ""
 
     def __init__(
         self, start: Start, channel: socket.socket, leaving: Leaving, task: LoadTask, descriptors: list[int]
@@ -71,9 +67,6 @@ class LoaderLoop:
                 self._words[LoaderBeat.WAITING] = 0
                 self._fill(self._hand.popleft())
 
-    def close(self) -> None:
-        """No-op: nothing is left open."""
-
     def _fill(self, number: int) -> None:
         began_ns = time.monotonic_ns()
         self._words[LoaderBeat.NUMBER] = number
@@ -91,7 +84,7 @@ class LoaderLoop:
                 item=number,
             ).send(self._channel)
             return
-        if not self._filling.has_passed_over:  # else the time is no measure for the stall limit
+        if not self._filling.has_passed_over():  # else the time is no measure for the stall limit
             self._words[LoaderBeat.SLOWEST_NS] = max(
                 int(self._words[LoaderBeat.SLOWEST_NS]), time.monotonic_ns() - began_ns
             )

@@ -29,12 +29,12 @@ from hogwild.inference.trained_model import Trained
 from hogwild.monitoring.live_model import bytes_of, described, tensor_of
 from hogwild.parameters import buffers
 from hogwild.parameters.structure_file import load_structure
-from hogwild.scheduling.leases import WorkItem
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Control, Scoreboard
 from hogwild.storage.records import object_of
 from hogwild.user_code import raised_text
 from hogwild.workers.child.call_server import Caller, CallServer
+from hogwild.workers.child.worker_loop import Loop
 from hogwild.workers.messages import Leaving, ParentGone, PredictTask, Start
 
 WAIT_S = 0.2  # between two beats
@@ -44,11 +44,8 @@ BEAT, CALLS = 0, 1  # words that the supervisor reads
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 
-class PredictorLoop:
+class PredictorLoop(Loop):
     """The work of a predictor. Its first regions are writable: `beats` alone is shared and written."""
-
-    path = ""
-    item: WorkItem | None = None
 
     def __init__(
         self, start: Start, channel: socket.socket, leaving: Leaving, task: PredictTask, regions: dict[str, Region]

@@ -4,9 +4,8 @@ where. Made in the parent, sent with cloudpickle, opened in the loader."""
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,19 +25,17 @@ if TYPE_CHECKING:  # few jobs predict
 Beat = Callable[[int], object]
 
 
-class Filling(Protocol):
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
     """`fill(number)` fills a slot or range, and returns False where the data ends before it. Raises Unreadable.
-    `has_passed_over`: it read records of others on its way."""
+    `has_passed_over()`: it read records of others on its way."""
 
-    @property
-    def has_passed_over(self) -> bool: ...
-
-    def fill(self, number: int) -> bool: ...
-
-
-class Recipe(Protocol):
-    def open(self, regions: Mapping[str, Region], beat: Beat, loader: int, again: "Callable[[], Recipe]") -> Filling:
-        """Open the data; `regions` are those of the task, `again` returns the recipe as it was sent."""
+    fill: Callable[[int], bool]
+    has_passed_over: Callable[[], bool] = _never
 
 
 # ---- streams
@@ -51,40 +48,12 @@ class StreamRecipe:
     stream: Stream
     ring: RingSpec
 
-    def open(self, regions: Mapping[str, Region], beat: Beat, loader: int, again: Callable[[], Any]) -> "Filling":
+    def open(self, regions: Mapping[str, Region], beat: Beat, loader: int, again: Callable[[], Any]) -> Filling:
         filler = Filler(self.stream, Ring(regions["ring"], self.ring), beat, loader, lambda: again().stream)
-        return _Slots(filler)
-
-
-class _Slots:
-    def __init__(self, filler: Filler) -> None:
-        self._filler = filler
-
-    @property
-    def has_passed_over(self) -> bool:
-        return self._filler.has_passed_over
-
-    def fill(self, number: int) -> bool:
-        return self._filler.fill(number - 1)
+        return Filling(lambda number: filler.fill(number - 1), lambda: filler.has_passed_over)
 
 
 # ---- ranges
-
-
-class _Ranges:
-    """Ranges of rows; `read(start, stop)` reads and stores them."""
-
-    has_passed_over = False
-
-    def __init__(self, ranges: RowRanges, read: Callable[[int, int], object]) -> None:
-        self._ranges, self._read = ranges, read
-
-    def fill(self, number: int) -> bool:
-        try:
-            self._read(*self._ranges.rows(number))
-        except BadRow as bad:
-            raise Unreadable(bad.error, "BadRow", "", "") from bad
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +67,20 @@ class RowsRecipe:
     parts: tuple[tuple[str, tuple[FieldSpec, ...]], ...]
     has_places: bool
 
-    def open(self, regions: Mapping[str, Region], beat: Beat, loader: int, again: Callable[[], Any]) -> "Filling":
+    def open(self, regions: Mapping[str, Region], beat: Beat, loader: int, again: Callable[[], Any]) -> Filling:
         places = regions["places"].tensor(torch.int64, (self.rows.count,)) if self.has_places else None
         to = Destination([ResidentData(regions[name], fields) for name, fields in self.parts], places)
+        ranges = RowRanges(self.begin, self.rows.count, self.size)
 
-        def read(start: int, stop: int) -> None:
-            to.put(start, self.rows.read(start, stop, beat))
+        def fill(number: int) -> bool:
+            start, stop = ranges.rows(number)
+            try:
+                to.put(start, self.rows.read(start, stop, beat))
+            except BadRow as bad:
+                raise Unreadable(bad.error, "BadRow", "", "") from bad
+            return True
 
-        return _Ranges(RowRanges(self.begin, self.rows.count, self.size), read)
+        return Filling(fill)
 
 
 class Destination:
@@ -143,28 +118,26 @@ class PartsRecipe:
     folder: str
     slots: int
 
-    def open(self, regions: Mapping[str, Region], beat: Beat, loader: int, again: Callable[[], Any]) -> "Filling":
+    def open(self, regions: Mapping[str, Region], beat: Beat, loader: int, again: Callable[[], Any]) -> Filling:
         # Mapped, not read: all predictors share the pages of its tensors.
         written = host.path_of(regions["predictor"].descriptor)
         predictor: Predictor = torch.load(written, weights_only=False, mmap=True)
-        return _Parts(self, predictor, regions["blocks"].array("i8", (self.slots, CUT_WORDS)))
+        table, folder = regions["blocks"].array("i8", (self.slots, CUT_WORDS)), Path(self.folder)
+
+        def fill(number: int) -> bool:
+            words = table[(number - 1) % self.slots]
+            cut = tuple(map(int, words[1 : 1 + words[0]]))
+            try:
+                rows, content = predictor.part(self.encode, cut, number == 1)
+                (folder / str(number)).write_bytes(rows.to_bytes(8, "little") + content)
+            except HogwildError as error:
+                raise Unreadable(error, type(error).__name__, "", "") from error
+            except OSError as error:
+                why = f"{folder}: cannot be written: {error.strerror or error}"
+                raise Unreadable(RunError(why, code="run/output-not-written"), "RunError", "", "") from error
+            return True
+
+        return Filling(fill)
 
 
-class _Parts:
-    has_passed_over = False
-
-    def __init__(self, recipe: PartsRecipe, predictor: "Predictor", table: np.ndarray) -> None:
-        self._recipe, self._predictor, self._table = recipe, predictor, table
-
-    def fill(self, number: int) -> bool:
-        words = self._table[(number - 1) % self._recipe.slots]
-        cut = tuple(map(int, words[1 : 1 + words[0]]))
-        try:
-            rows, content = self._predictor.part(self._recipe.encode, cut, number == 1)
-            (Path(self._recipe.folder) / str(number)).write_bytes(rows.to_bytes(8, "little") + content)
-        except HogwildError as error:
-            raise Unreadable(error, type(error).__name__, "", "") from error
-        except OSError as error:
-            why = f"{self._recipe.folder}: cannot be written: {error.strerror or error}"
-            raise Unreadable(RunError(why, code="run/output-not-written"), "RunError", "", "") from error
-        return True
+Recipe = StreamRecipe | RowsRecipe | PartsRecipe

@@ -11,7 +11,6 @@ import socket
 import traceback
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from hogwild.errors import DeviceMemoryError, HogwildError
 from hogwild.monitoring.profile_report import PAUSE
@@ -27,7 +26,22 @@ _RUN = int(Command.RUN)
 WAIT_MS = 200  # between two beats of an idle worker
 
 
-class WorkerLoop:
+class Loop:
+    """The work of a child between set-up and end. `item`: the lease that a failure is reported for; `path`: of its
+    updates, and why."""
+
+    path = ""
+    item: WorkItem | None = None
+
+    def run(self) -> None:
+        """Work until told to leave. Raises ParentGone."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close what is open: the process ends, for any reason."""
+
+
+class WorkerLoop(Loop):
     """Pulls items over the worker's own pipes. Every wait beats and watches the lifeline."""
 
     def __init__(self, start: Start, trainer: Trainer, leaving: Leaving) -> None:
@@ -39,7 +53,6 @@ class WorkerLoop:
         self._hand: deque[int] = deque()
         self._over = 0  # the last pause that is over, as told by a record
         self.path = trainer.path
-        self.item: WorkItem | None = None
         self._leases = Leases(start)
 
     def run(self) -> None:
@@ -62,7 +75,6 @@ class WorkerLoop:
         self._row.enter(Phase.LEAVING)
 
     def close(self) -> None:
-        """Close profile and model: the worker leaves, for any reason."""
         self._trainer.profile.close()
         self._trainer.model.close()
 
@@ -156,16 +168,6 @@ class WorkerLoop:
             else:
                 self._over = max(self._over, first)
         self._row.beat()
-
-
-class Loop(Protocol):
-    """The work of a child between set-up and end: a worker's loop, or a loader's."""
-
-    path: str
-    item: WorkItem | None
-
-    def run(self) -> None: ...
-    def close(self) -> None: ...
 
 
 def serve(start: Start, channel: socket.socket, leaving: Leaving, make: "Callable[[], Trainer | Loop]") -> int:

@@ -13,12 +13,11 @@ from hogwild.errors import DataError, HogwildError
 from hogwild.shared_memory.region import Region
 from hogwild.workers.child.loader import BEATS, LoaderBeat
 from hogwild.workers.messages import LOOK, LoadTask, Report
-from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.processes.group import ProcessGroup, Team, shortened
 from hogwild.workers.processes.handle import Handle
 from hogwild.workers.processes.roles import Role
 from hogwild.workers.processes.roster import Roster, RowReading
 from hogwild.workers.processes.setbacks import Death, End
-from hogwild.workers.processes.team import Team, shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ class Loaders(Team):
         said = handle.error.detail if handle.error is not None else how
         loss = self.work.lost(number, filling or None, record, said)
         self.event("exit", number, pid=handle.pid, kind=end.value, how=how, charged=loss.charged)
-        self.group.diary.show_message(f"{handle.title}: {shortened(said)}; {self.work.again}")
+        self.group.sink.show_message(f"{handle.title}: {shortened(said)}; {self.work.again}")
         seen = f"{how}; see {handle.log}" if handle.log is not None else how
         death = Death(seen, handle.error, loss.charged, self.filled[number], end, loss.is_excused)
         return death, [loss.error] if loss.error is not None else []

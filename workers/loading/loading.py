@@ -132,7 +132,7 @@ class Loading:
         done = rows.read_into(columns, goes_on)
         if done == rows.count:
             if (seconds := time.monotonic() - began_s) > SHORT_S:
-                self._group.diary.event("data-read", **self._noted(rows, seconds, "this process", readers=0))
+                self._group.sink.event("data-read", **self._noted(rows, seconds, "this process", readers=0))
             return divided(columns, fraction, self._seed)
         sections = Sections.allocate(rows, fraction, self._seed, channels_last=channels_last)
         asked_s = time.monotonic()
@@ -140,7 +140,7 @@ class Loading:
         hash_s = time.monotonic() - asked_s
         if cache is not None and _was_kept(cache, key, sections):
             seconds, by = time.monotonic() - began_s, f"the cache {cache.folder}"
-            self._group.diary.event("data-read", **self._noted(rows, seconds, by, readers=0, cached=True))
+            self._group.sink.event("data-read", **self._noted(rows, seconds, by, readers=0, cached=True))
             return sections.in_memory()
         sections.destination(rows.count).put(0, [column[:done] for column in columns])
         del columns
@@ -150,7 +150,7 @@ class Loading:
             with suppress(KeyError):  # a dtype that the cache does not know
                 cache.store(key, sections.specs(), sections.buffers())
             values |= {"hash_s": round(hash_s, 3), "kept_s": round(time.monotonic() - read_s, 3)}
-        self._group.diary.event("data-read", **values)
+        self._group.sink.event("data-read", **values)
         return sections.in_memory()
 
     def _read_by_threads(
@@ -171,7 +171,7 @@ class Loading:
                     is_long, (key, cache) = True, self._cache_of(rows, fraction, sections)
                     if cache is not None and _was_kept(cache, key, sections):
                         seconds, by = time.monotonic() - began_s, f"the cache {cache.folder}"
-                        self._group.diary.event("data-read", **self._noted(rows, seconds, by, readers=0, cached=True))
+                        self._group.sink.event("data-read", **self._noted(rows, seconds, by, readers=0, cached=True))
                         return sections.in_memory()
                     hash_s = time.monotonic() - asked_s
                 if is_long:
@@ -183,7 +183,7 @@ class Loading:
         if is_long or read_s - began_s > SHORT_S:
             values = self._noted(rows, read_s - began_s, "this process", readers=0, deaths=0)
             kept_s = round(time.monotonic() - read_s, 3)
-            self._group.diary.event("data-read", **values, hash_s=round(hash_s, 3), kept_s=kept_s)
+            self._group.sink.event("data-read", **values, hash_s=round(hash_s, 3), kept_s=kept_s)
         return sections.in_memory()
 
     def pack(self, parsing: Parsing) -> Parsed:
@@ -219,7 +219,7 @@ class Loading:
             if note not in self._shown:
                 self._show(f"{parsing.what}: {note}")
         self._shown.update(parsed.notes)
-        self._group.diary.event(
+        self._group.sink.event(
             "data-read",
             what=parsing.what,
             samples=parsed.packed.samples,
@@ -315,7 +315,7 @@ class Loading:
         self._startup.count(f"reading {rows.what}", done, rows.count)
 
     def _show(self, sentence: str) -> None:
-        self._group.diary.show_message(sentence)
+        self._group.sink.show_message(sentence)
 
     def _noted(self, rows: RowSource, seconds: float, by: str, **values: Any) -> dict[str, Any]:
         """Say what was read; return the event."""

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from hogwild import host
+from hogwild.config.schema import Supervise
 from hogwild.errors import DataError, HogwildError, ModelError, RunError, UsageError
 from hogwild.inference.answer_file import Encode
 from hogwild.inference.inputs import Cut
@@ -38,7 +39,7 @@ from hogwild.workers.messages import Report
 from hogwild.workers.processes.fork_server import SERVER
 from hogwild.workers.processes.group import ProcessGroup
 from hogwild.workers.processes.handle import POLL_MS
-from hogwild.workers.processes.roles import Role, Supervision, limits_of
+from hogwild.workers.processes.roles import Role, limits_of
 from hogwild.workers.processes.roster import Roster
 
 IN_HAND = 2  # blocks per predictor: the next one is there when one is done
@@ -136,7 +137,7 @@ class BlockWork:
 
 
 class _Messages:
-    """A diary that passes messages on."""
+    """A sink that passes messages on."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say = say
@@ -152,7 +153,7 @@ def predicted_parts(
     predictor: Predictor,
     encode: Encode,
     procs: int,
-    supervise: Supervision,
+    supervise: Supervise,
     folder: Path,
     say: Callable[[str], object],
 ) -> Iterator[Part]:

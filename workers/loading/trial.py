@@ -27,12 +27,11 @@ from hogwild.job.trial import Findings, Trial
 from hogwild.shared_memory.region import Region
 from hogwild.user_code import is_users
 from hogwild.workers.messages import TrialTask
-from hogwild.workers.processes.blocked_call import training_thread
-from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.processes.group import ProcessGroup, Team
 from hogwild.workers.processes.handle import POLL_MS, REAP_S, Handle
 from hogwild.workers.processes.roles import Role, limits_of
 from hogwild.workers.processes.roster import Roster
-from hogwild.workers.processes.team import Team
+from hogwild.workers.processes.stacks import training_thread
 
 TURN_S = 1.0  # most that one turn adds to a silence: a parent that was itself stopped must not kill anybody
 OUTPUT_KEPT = 32 << 10  # characters
@@ -54,7 +53,7 @@ def try_in_worker(group: ProcessGroup, trial: Trial) -> Findings | None:
     Raises ModelError if the trial ends its process or does not end."""
     if not group.readers or (content := _written(trial)) is None:
         return None
-    say, start_s = group.diary.show_message, group.supervise.start_timeout_s
+    say, start_s = group.sink.show_message, group.supervise.start_timeout_s
     regions = {"trial": content, "answer": Region.allocate("answer", 1)}  # written, not mapped
     end, output = _End(), ""
     for _ in range(group.supervise.max_item_attempts):

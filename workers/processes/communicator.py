@@ -11,12 +11,11 @@ from hogwild.cluster.members import WORDS, RoundWord
 from hogwild.errors import HogwildError
 from hogwild.shared_memory.region import Region
 from hogwild.workers.messages import CommunicateTask, ParentGone, Report, receive_parcels, send_parcel
-from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.processes.group import ProcessGroup, Team, shortened
 from hogwild.workers.processes.handle import Handle
 from hogwild.workers.processes.roles import Role, limits_of
 from hogwild.workers.processes.roster import Roster, RowReading
 from hogwild.workers.processes.setbacks import Death, End
-from hogwild.workers.processes.team import Team, shortened
 
 ONLY = 0  # its number
 
@@ -100,7 +99,7 @@ class Communicators(Team):
         error = handle.error if handle is not None else None
         said = error.detail if error is not None else how
         self.event("exit", number, kind=end.value, how=how, pid=handle.pid if handle else None)
-        self.group.diary.show_message(f"communicator: {shortened(said)}; it is replaced, workers train on")
+        self.group.sink.show_message(f"communicator: {shortened(said)}; it is replaced, workers train on")
         return Death(how, error, batches=self.committed, end=end), []
 
     def has_left(self, handle: Handle) -> bool:

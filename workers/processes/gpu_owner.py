@@ -16,12 +16,11 @@ from hogwild.parameters.shared_model import SharedModel
 from hogwild.shared_memory.region import Region
 from hogwild.workers.child.gpu_owner import FETCH, PUSH
 from hogwild.workers.messages import OwnTask, Report
-from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.processes.group import ProcessGroup, Team
 from hogwild.workers.processes.handle import POLL_MS, Handle
 from hogwild.workers.processes.roles import Role, limits_of
 from hogwild.workers.processes.roster import Roster, RowReading
 from hogwild.workers.processes.setbacks import Death, End
-from hogwild.workers.processes.team import Team
 
 COPY_S = 120.0  # for one copy of all parameters
 

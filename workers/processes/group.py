@@ -7,7 +7,8 @@ of its role (`roster.py`, pure) decides.
          dies by itself ─────────────────────────────────┘
          told to leave ──► finishes what it does ──► reaped                     (resize, the end of the job)
 
-A team (`team.py`) is the processes of one role. Those that read data and try the job's code before there is anything to
+A team is the processes of one role, with what only that role knows: its task, its acknowledgements, its row of beats,
+and what a death sets free. Those that read data and try the job's code before there is anything to
 train write no file, so a job that is refused leaves nothing behind."""
 
 import math
@@ -18,26 +19,141 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hogwild import host
+from hogwild.config.schema import Supervise
 from hogwild.errors import Deadlocked, HogwildError, ModelError
 from hogwild.planning.cpu_plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, THREADS, Plan
+from hogwild.workers.messages import Task
 from hogwild.workers.processes.fork_server import SERVER
 from hogwild.workers.processes.handle import REAP_S, Handle, reaped
-from hogwild.workers.processes.roles import Role, Supervision
-from hogwild.workers.processes.roster import UNDISTURBED, Abandon, Action, Kill, Leave, Moment, Spawn
-from hogwild.workers.processes.setbacks import End
+from hogwild.workers.processes.roles import Role
+from hogwild.workers.processes.roster import (
+    UNDISTURBED,
+    Abandon,
+    Action,
+    Kill,
+    Leave,
+    Moment,
+    Roster,
+    RowReading,
+    Spawn,
+)
+from hogwild.workers.processes.setbacks import Death, End
 from hogwild.workers.processes.stacks import LOOK_MS, Blocked, Stacks
-from hogwild.workers.processes.team import Diary, KeptEvents, Team, said_by
 from hogwild.workers.warning_reports import MOST
+
+if TYPE_CHECKING:
+    from hogwild.shared_memory.region import Region  # with numpy
+
+LONGEST_WORDS = 300
+
+
+class EventSink(Protocol):
+    """Receiver of a job's events: its journal."""
+
+    def event(self, kind: str, /, **values: Any) -> None: ...
+    def show_message(self, message: str) -> None: ...
+
+
+class KeptEvents:
+    """Keeps events and messages until there is a journal."""
+
+    def __init__(self) -> None:
+        self._kept: list[Callable[[EventSink], None]] = []
+
+    def event(self, kind: str, /, **values: Any) -> None:
+        self._kept.append(lambda sink: sink.event(kind, **values))
+
+    def show_message(self, message: str) -> None:
+        self._kept.append(lambda sink: sink.show_message(message))
+
+    def tell(self, sink: EventSink) -> None:
+        for tell_one in self._kept:
+            tell_one(sink)
+
+
+class Team:
+    """The processes of one role. Subclasses say what only the role knows."""
+
+    is_loud = True  # its processes have logs, and their starts are events
+
+    def __init__(self, group: "ProcessGroup", roster: Roster) -> None:
+        self.group, self.roster = group, roster
+        self.handles: dict[int, Handle] = {}
+
+    @property
+    def role(self) -> Role:
+        return self.roster.role
+
+    def __iter__(self) -> Iterator[Handle]:
+        return iter(list(self.handles.values()))
+
+    def __len__(self) -> int:
+        return len(self.handles)
+
+    def __getitem__(self, number: int) -> Handle:
+        return self.handles[number]
+
+    # ---- what a role knows
+
+    def prepare(self, number: int) -> "tuple[Task, Mapping[str, Region]]":
+        """Return the task of a new process, and its regions. Its row has no other writer now."""
+        raise NotImplementedError
+
+    def listen(self, handle: Handle) -> Iterator[HogwildError]:
+        """Process what the process has reported; yield errors that fail the job."""
+        handle.listen()
+        yield from ()
+
+    def settle(self, handle: Handle) -> None:
+        """Book the last acknowledgements of a dead process."""
+
+    def book(self) -> None:
+        """Book what all have done, after all were listened to."""
+
+    def readings(self) -> dict[int, RowReading]:
+        """Return what the processes' rows say; {}: they are not judged by their beats."""
+        return {}
+
+    def lost(self, number: int, handle: Handle | None, end: End, how: str) -> tuple[Death, list[HogwildError]]:
+        """Free what a dead process held, and record its death; return it, with errors that fail the job. Its last
+        reports are processed. `handle`: None if it could not be started."""
+        return Death(how, handle.error if handle else None, end=end), []
+
+    def act(self) -> Iterator[HogwildError]:
+        """Do what follows from this turn's events; yield errors that fail the job."""
+        yield from ()
+
+    def has_left(self, handle: Handle) -> bool:
+        """Return whether a process that ended with status 0 left in order: user code can exit with 0, too."""
+        return False
+
+    def ask_to_leave(self, handle: Handle) -> None:
+        """Tell a ready process to finish what it does and leave."""
+
+    def waits(self) -> list[str]:
+        """Return a line per idle process and what it waits for, for a deadlock message."""
+        return []
+
+    # ---- what all have in common
+
+    def rows(self, counted: str, counts: Sequence[int]) -> list[dict[str, object]]:
+        """Return a row per process for status.json. `counts`: what each has done, called `counted`."""
+        return self.roster.rows({number: handle.pid for number, handle in self.handles.items()}, counted, counts)
+
+    def event(self, what: str, number: int, **values: Any) -> None:
+        prefix = "" if self.role is Role.WORKER else f"{self.role}-"
+        self.group.sink.event(f"{prefix}{what}", **{self.role.value: number}, **values)
 
 
 class ProcessGroup:
     """All processes of one job. A context around the whole job: at its end none is left. Main thread only."""
 
-    def __init__(self, supervise: Supervision) -> None:
+    def __init__(self, supervise: Supervise) -> None:
         self.supervise = supervise
-        self.diary: Diary = KeptEvents()
+        self.sink: EventSink = KeptEvents()
         self.oom_kills = host.OomKills()
         self.stacks = Stacks()
         self.teams: list[Team] = []
@@ -61,29 +177,29 @@ class ProcessGroup:
                     os.close(descriptor)
                 self._lifeline = ()
         self.stacks.close()
-        self.diary = KeptEvents()  # the group's own reference cycles must not keep the job's memory
+        self.sink = KeptEvents()  # the group's own reference cycles must not keep the job's memory
         if self._planned is not None and not self._tracker_was_known:
             host.stop_resource_tracker()
 
     def __iter__(self) -> Iterator[Handle]:
         return (handle for team in self.teams for handle in team)
 
-    def tell(self, diary: Diary) -> None:
+    def tell(self, sink: EventSink) -> None:
         """Tell the journal what happened before it existed, and everything from now on."""
-        kept, self.diary = self.diary, diary
+        kept, self.sink = self.sink, sink
         if isinstance(kept, KeptEvents):
-            kept.tell(diary)
+            kept.tell(sink)
 
     def warn(self, text: str, place: str, *, is_seen: bool = False) -> None:
         """Note a warning of any process of the job, each text once; `is_seen`: it stands on the terminal already."""
         if text in self.warnings or len(self.warnings) >= MOST:
             return
         self.warnings[text] = f"{text} ({place})"
-        self.diary.event("warning", why=text, place=place)
+        self.sink.event("warning", why=text, place=place)
         if not is_seen:
-            self.diary.show_message(f"warning: {self.warnings[text]}")
+            self.sink.show_message(f"warning: {self.warnings[text]}")
         if len(self.warnings) == MOST:
-            self.diary.show_message(f"warning: there were {MOST} different warnings; later ones are only in RUN/logs")
+            self.sink.show_message(f"warning: there were {MOST} different warnings; later ones are only in RUN/logs")
 
     # ---- before training
 
@@ -234,7 +350,7 @@ class ProcessGroup:
         )
         if self._is_forked and SERVER.why not in ("", self._why_fresh):
             self._why_fresh = SERVER.why
-            self.diary.event("fresh-interpreter", why=SERVER.why)
+            self.sink.event("fresh-interpreter", why=SERVER.why)
         handle.on_warning = self.warn
         return handle
 
@@ -248,7 +364,7 @@ class ProcessGroup:
             reason = f"{action.why}, {where}" if where else action.why
             kind = team.roster.ending(handle.number, left=False, fenced=True).value  # could-not-start or stalled
             team.event("stall", handle.number, pid=handle.pid, kind=kind, why=action.why, blocked=where)
-            self.diary.show_message(f"{handle.title} {reason}; it is killed and replaced")
+            self.sink.show_message(f"{handle.title} {reason}; it is killed and replaced")
             handle.kill(reason)
 
         self.stacks.collect([handle], self._with_logs(), f"{handle.title} {action.why}", action.silent_s, end)
@@ -267,7 +383,7 @@ class ProcessGroup:
         del team.handles[handle.number]
         self._undead.append(handle)
         how = f"{handle.killed_for}; {handle.describe_undead()}"
-        self.diary.show_message(f"{handle.title}: it is not replaced")
+        self.sink.show_message(f"{handle.title}: it is not replaced")
         team.settle(handle)
         death, errors = team.lost(handle.number, handle, End.STALLED, how)
         return [*errors, *self._carry_out(team, team.roster.abandoned(handle.number, death))]
@@ -280,7 +396,7 @@ class ProcessGroup:
             waits = [f"  {words}" for each in self.teams for words in each.waits()]
             lines = [f"  {title}: {blocked.get(pid) or 'unknown'}" for pid, (title, _) in named.items()]
             known = {number: blocked[pid] for pid, (_, number) in named.items() if pid in blocked}
-            self.diary.event("deadlock", why=str(error), blocked=known)
+            self.sink.event("deadlock", why=str(error), blocked=known)
             return Deadlocked("\n".join([str(error), *waits, *lines]))
 
         still_s = self.supervise.deadlock_timeout_s
@@ -333,3 +449,15 @@ class ProcessGroup:
             team.settle(handle)
             del team.handles[handle.number]
             handle.close()
+
+
+def said_by(handle: Handle, end: End) -> str:
+    """Return the last line of a process that died before it had a log and could not report."""
+    words = handle.last_output() if end is End.COULD_NOT_START and handle.error is None else ""
+    return f" ({shortened(words)})" if words else ""
+
+
+def shortened(words: str) -> str:
+    """Return the first line of an exception, for the terminal; the log has all of it."""
+    line = words.partition("\n")[0]
+    return line if len(line) <= LONGEST_WORDS else f"{line[:LONGEST_WORDS]}…"

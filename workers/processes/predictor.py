@@ -12,11 +12,11 @@ from hogwild.parameters.buffers import REGION
 from hogwild.shared_memory.region import Region
 from hogwild.storage.run_directory import RunDir
 from hogwild.workers.messages import PredictTask
+from hogwild.workers.processes.group import Team, shortened
 from hogwild.workers.processes.handle import Handle
 from hogwild.workers.processes.roles import Role, limits_of
 from hogwild.workers.processes.roster import Roster, RowReading, State
 from hogwild.workers.processes.setbacks import Death, End
-from hogwild.workers.processes.team import Team, shortened
 
 if TYPE_CHECKING:
     from hogwild.workers.messages import Setup
@@ -78,6 +78,6 @@ class Predictors(Team):
         error = handle.error if handle is not None else None
         self._why_lost = shortened(error.detail if error is not None else how)
         self.event("exit", number, kind=end.value, how=how, pid=handle.pid if handle else None)
-        self.group.diary.show_message(f"predictor: {self._why_lost}; workers train on")
+        self.group.sink.show_message(f"predictor: {self._why_lost}; workers train on")
         calls = 0 if self._beats is None else int(self._beats.array("i8", (2,))[1])
         return Death(how, batches=calls, end=end), []  # without its report: no exception of it ends the job

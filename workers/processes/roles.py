@@ -13,7 +13,8 @@ Every process has the same life (`roster.py`, `group.py`); a role only has anoth
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Protocol
+
+from hogwild.config.schema import Supervise
 
 LONGEST_BACKOFF_S = 5.0
 LOADER_LEAVE_S = 1.0  # time for user code to end in order
@@ -29,19 +30,6 @@ class Role(StrEnum):
     OWNER = "owner"
     COMMUNICATOR = "communicator"
     PREDICTOR = "predictor"
-
-
-class Supervision(Protocol):
-    """The `supervise` section of a job."""
-
-    max_restarts: int
-    window_s: float
-    start_timeout_s: float
-    stall_timeout_s: float
-    deadlock_timeout_s: float
-    min_workers: int
-    max_item_attempts: int
-    grace_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +50,7 @@ class RoleLimits:
     by_records: bool = False
 
 
-def limits_of(role: Role, supervise: Supervision, *, needed: int = 1) -> RoleLimits:
+def limits_of(role: Role, supervise: Supervise, *, needed: int = 1) -> RoleLimits:
     """Return the limits of a role. `needed`: of loaders, as no setting says how many."""
     if role is Role.TRIAL:  # `workers/loading/trial.py` judges it
         return RoleLimits(needed=0, rule="")

@@ -118,11 +118,11 @@ class RosterSlot:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The job at a tick. `is_owed`: work is left and no loader reads, so some worker should have a lease; `filled`:
-    batches that loaders have filled; `may_start`: False where nobody is needed any more."""
+    """The job at a tick. `has_unfinished_work`: work is left and no loader reads, so some worker should have a lease;
+    `filled`: batches that loaders have filled; `may_start`: False where nobody is needed any more."""
 
     paused: bool = False
-    is_owed: bool = False
+    has_unfinished_work: bool = False
     filled: int = 0
     may_start: bool = True
 
@@ -363,7 +363,7 @@ class Roster:
     def _judge_all(self, readings: Mapping[int, RowReading], gap: float, moment: Moment) -> list[Action]:
         beats = {k: 0 if reading.idle else reading.beat for k, reading in readings.items() if reading.has_lease}
         total = sum(slot.batches for slot in self.slots) + moment.filled
-        counts = bool(beats) or (moment.is_owed and not self.is_anyone_missing)
+        counts = bool(beats) or (moment.has_unfinished_work and not self.is_anyone_missing)
         deadlock = self._standstill.look(gap if counts and not moment.paused else 0.0, total, beats)
         return [] if deadlock is None else [Fail(deadlock)]
 

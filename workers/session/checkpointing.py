@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from hogwild import host
 from hogwild.config.schema import Checkpoint
@@ -23,19 +23,7 @@ from hogwild.storage.checkpoint_format import checkpoint_name, update_of
 from hogwild.storage.run_directory import RunDir
 from hogwild.user_code import raised_text
 from hogwild.workers.session.journal import Journal
-
-
-class Ledgers(Protocol):
-    """The ledger that a checkpoint is of: the work queue, or a cluster's last committed round."""
-
-    @property
-    def updates(self) -> int: ...
-    @property
-    def samples(self) -> int: ...
-    @property
-    def epoch(self) -> int: ...
-    def state(self) -> dict[str, Any]: ...
-
+from hogwild.workers.session.node import Ledger
 
 MEMORY_MARGIN = 1.2
 LAST_WRITE_S = 600.0  # most seconds that the end of a job waits for a checkpoint in flight
@@ -48,7 +36,7 @@ class Saving:
 
     settings: Checkpoint
     shared: SharedModel
-    queue: Ledgers
+    queue: Ledger
     rundir: RunDir
     journal: Journal
     writer: Background

@@ -7,7 +7,7 @@ Owned by the session; the pauses drive it."""
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
 from hogwild.scheduling.work_queue import Kind, Limits, WorkItem, WorkQueue
 from hogwild.shared_memory.scoreboard import Scoreboard
+from hogwild.workers.session.node import Ledger
 from hogwild.workers.session.outcome import Outcome
 
 SLICE_BATCHES = 16
@@ -61,32 +62,17 @@ class Monitor:
         return bool(value > before if self.higher_is_better else value < before)
 
 
-class EpochLedger(Protocol):
-    """The ledger by which evaluations are due: the work queue, or a cluster's last committed round. `open_until`:
-    epochs from this one on wait for an evaluation."""
-
-    open_until: int
-
-    @property
-    def limits(self) -> Limits: ...
-    @property
-    def updates(self) -> int: ...
-    @property
-    def epoch(self) -> int: ...
-    def is_epoch_settled(self, epoch: int) -> bool: ...
-    def is_begun(self, epoch: int) -> bool: ...
-
-
 @dataclass(slots=True)
 class Evaluating:
-    """The evaluations of one attempt. `plan`: of the validation data, or None; `queue`: of training; `higher`: metric
+    """The evaluations of one attempt. `plan`: of the validation data, or None; `queue`: of training, its `open_until`:
+    epochs from this one on wait for an evaluation; `higher`: metric
     -> whether more is better. `current` holds the items that may be leased during an evaluation."""
 
     settings: Evaluate
     plan: EpochPlan | None
     panel: Panel
     higher: Mapping[str, bool]
-    queue: EpochLedger
+    queue: Ledger
     board: Scoreboard
     limits: Limits
     ids: Iterator[int]
@@ -114,7 +100,7 @@ class Evaluating:
         queue, every = self.queue, self.settings.every_epochs
         last = queue.limits.epochs
         queue.open_until = last if every is None else min(last, (queue.epoch // every + 1) * every)
-        if self._is_owed:
+        if self._has_evaluation_left:
             queue.open_until = queue.epoch
         if (every_updates := self.settings.every_updates) is not None:
             self._due_updates = (queue.updates // every_updates + 1) * every_updates
@@ -130,7 +116,7 @@ class Evaluating:
         return self.plan is not None and self.evaluated_at != self.queue.updates
 
     @property
-    def _is_owed(self) -> bool:
+    def _has_evaluation_left(self) -> bool:
         """True if the earlier attempt stopped between an epoch's last update and its evaluation."""
         epoch, every = self.queue.epoch, self.settings.every_epochs
         at_barrier = every is not None and epoch > 0 and epoch % every == 0 and not self.queue.is_begun(epoch)

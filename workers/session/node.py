@@ -19,6 +19,7 @@ from hogwild.cluster.node_queue import NodeQueue
 from hogwild.cluster.shares import Shares
 from hogwild.parameters.anchor import Anchor
 from hogwild.scheduling.leases import Limits
+from hogwild.scheduling.work_queue import WorkQueue
 from hogwild.workers.session.outcome import Outcome
 
 Momentum = dict[str, Tensor]  # of the outer rule, by dtype
@@ -80,6 +81,10 @@ class Committed:
 
     def state(self) -> dict[str, Any]:
         return self._shares.state() if self._held is None else self._held.state
+
+
+Ledger = WorkQueue | Committed
+"""The ledger that evaluations and checkpoints are of."""
 
 
 @dataclass(slots=True)

@@ -81,7 +81,7 @@ class Session:
         return self.plan.job
 
     @property
-    def is_owed(self) -> bool:
+    def has_unfinished_work(self) -> bool:
         """True if some worker should have a lease. A node that has none left waits for the others."""
         return not self.queue.is_finished and not (self.node is not None and self.node.queue.is_dry)
 

@@ -1,21 +1,48 @@
-"""Answers to requests that come while the job runs: a checkpoint now, the stacks of all processes, other numbers of
-workers and other cores, a predictor. Each gets one event `request`, some at once, some when the work is done."""
+"""Requests that come while the job runs, and their answers: a checkpoint now, the stacks of all processes, other
+numbers of workers and other cores, a predictor. A request is a file RUN/requests/ID.json, which its author writes under
+another name and renames. Each gets one event `request`, some at once, some when the work is done.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+    {"ask": "resize", "procs": 3}  ->  {"event": "request", "id": ID, "ask": …, "answer": "done", or why not}"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hogwild import host
 from hogwild.storage.checkpoint_format import checkpoint_name
+from hogwild.storage.files import read_regular
+from hogwild.storage.records import object_of
 from hogwild.workers.processes.fork_server import SERVER
 from hogwild.workers.processes.handle import Handle
 from hogwild.workers.processes.stacks import Blocked, Stacks
-from hogwild.workers.session.requests import Requests
 from hogwild.workers.session.session import Session
 
+LOOK_S = 0.1
+MOST_BYTES = 64 * 1024  # of a request
 DONE = "done"
 KNOWN = ("checkpoint", "stacks", "resize", "predictor")
 _CHECKPOINT = {"ask": "checkpoint"}
+
+
+class Requests:
+    """The requests to a run. `folder`: RUN/requests, if it is there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._next_s = 0.0
+
+    def look(self, now: float) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield (id, request) of each new request, at most every LOOK_S."""
+        if now >= self._next_s:
+            self._next_s = now + LOOK_S
+            for file in sorted(self._folder.glob("*.json")):
+                with contextlib.suppress(OSError):  # what cannot be read and removed, as a folder, is not answered
+                    # {} is answered as unknown: no JSON object, too long, or a pipe, which would keep the job waiting.
+                    request = object_of(read_regular(file, most=MOST_BYTES)) or {}
+                    file.unlink()
+                    yield file.stem, request
 
 
 @dataclass(slots=True)

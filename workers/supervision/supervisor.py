@@ -22,11 +22,10 @@ from hogwild.workers.child.recipes import StreamRecipe
 from hogwild.workers.loading.loaders import Loaders
 from hogwild.workers.messages import Setup
 from hogwild.workers.processes.fork_server import SERVER
-from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.processes.group import ProcessGroup, Team
 from hogwild.workers.processes.predictor import Predictors
 from hogwild.workers.processes.roles import Role, limits_of
 from hogwild.workers.processes.roster import Moment, Roster
-from hogwild.workers.processes.team import Team
 from hogwild.workers.session.outcome import Outcome
 from hogwild.workers.session.progress import ProgressRecords
 from hogwild.workers.session.session import Session, pss_bytes_of
@@ -161,7 +160,7 @@ class Supervisor:
         loaders, session = self._loaders, self._session
         of_workers = Moment(
             paused=self._pauses.current is not None,
-            is_owed=session.is_owed and not (loaders is not None and loaders.is_busy),
+            has_unfinished_work=session.has_unfinished_work and not (loaders is not None and loaders.is_busy),
             filled=sum(loaders.filled) if loaders is not None else 0,
         )
         return {Role.WORKER: of_workers, Role.PREDICTOR: Moment(may_start=session.stop is None)}
