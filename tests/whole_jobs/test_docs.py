@@ -5,24 +5,30 @@ import json
 import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hogwild.cli import main
 from hogwild.cli.catalog import KINDS
 from hogwild.config.load import load_job
 from tests.helpers.jobs import HOME, start
 from tests.helpers.pages import Step, as_json, blocks, is_like, steps
+from tests.helpers.processes import PATIENCE_S
 from tools.reference import generated
 
 PAGES = {
     name: (HOME / name).read_text()
     for name in (
         "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
         "docs/README.md",
         "docs/quick-start.md",
         "docs/job-file.md",
@@ -213,6 +219,28 @@ def test_the_index_has_a_line_for_every_page() -> None:
         re.findall(r"\]\(reference/([\w-]+\.md)\)", index)
     )
     assert "(docs/README.md)" in PAGES["README.md"]
+
+
+def test_the_sites_navigation_has_every_page() -> None:
+    def named(entry: Any) -> Iterator[str]:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for inner in entry.values() if isinstance(entry, dict) else entry:
+                yield from named(inner)
+
+    pages = [str(path.relative_to(HOME / "docs")) for path in (HOME / "docs").rglob("*.md")]
+    navigation = yaml.safe_load((HOME / "mkdocs.yml").read_text())["nav"]
+    assert sorted(named(navigation)) == sorted(pages)
+
+
+def test_the_site_builds_and_no_link_in_it_leads_nowhere(tmp_path: Path) -> None:
+    pytest.importorskip("material", reason="of the extra 'docs'")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=HOME, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert built.returncode == 0, built.stderr
+    assert "left as is" not in built.stderr
+    assert (tmp_path / "project" / "benchmarks" / "results" / "dense" / "index.html").is_file()  # linked, beside docs/
 
 
 def test_the_pictures_are_small() -> None:
