@@ -14,7 +14,6 @@ from hogwild.data.locate import bad_argument, reading
 from hogwild.errors import DataError
 
 ROWS = 1 << 14  # read at a time
-UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # per second
 
 
 class ArrowRecords:
@@ -24,7 +23,7 @@ class ArrowRecords:
         self.path, self.rows, self._schema = path, rows, schema
         self.names: list[str] = [name.strip() for name in schema.names]  # as in text
         self._used: tuple[int, ...] = ()
-        self._times: dict[int, str] = {}  # place of a column of times -> the unit in which they are spelled
+        self._times: dict[int, Any] = {}  # place of a column of times -> the type as which they are spelled
         twice = next((name for i, name in enumerate(self.names) if name in self.names[:i]), None)
         if twice is not None:
             raise DataError(f"{path}: two columns have the name {twice!r}", code="data/csv-columns")
@@ -206,32 +205,26 @@ def numpy_of(values: Any) -> np.ndarray:
     return np.from_dlpack(values) if len(values) else np.empty(0, np.int64)
 
 
-def _ticks(column: Any) -> np.ndarray:
+def _coarsest(column: Any) -> Any:
+    """Return the type that tells all times of a column and no more: dates, if it has no zone, or the coarsest unit."""
     import pyarrow
 
-    return numpy_of(column.cast(pyarrow.int64()).fill_null(0).combine_chunks())
+    kind = column.type
+    coarser = [pyarrow.timestamp(unit, kind.tz) for unit in ("s", "ms", "us")]
+    for other in coarser if kind.tz is not None else [pyarrow.date32(), *coarser]:
+        with contextlib.suppress(pyarrow.ArrowInvalid):  # digits would be lost; a date loses them silently
+            if column.cast(other).cast(kind).equals(column):
+                return other
+    return kind
 
 
-def _coarsest(column: Any) -> str:
-    """Return the unit in which all times of a column can be told: D (without a zone only), s, ms, us or ns."""
-    ticks, second = _ticks(column), UNITS[column.type.unit]
-    if column.type.tz is None and not (ticks % (86_400 * second)).any():
-        return "D"
-    return next(unit for unit, parts in UNITS.items() if parts >= second or not (ticks % (second // parts)).any())
-
-
-def _spelled_times(column: Any, unit: str) -> Any:
-    """Return the times as words, in the zone of the column, with its distance from UTC."""
+def _spelled_times(column: Any, kind: Any) -> Any:
+    """Return times of this type as words, in the zone of the column, with its distance from UTC."""
     import pyarrow
     from pyarrow import compute
 
-    has_zone = column.type.tz is not None
-    local = _ticks(compute.local_timestamp(column) if has_zone else column)
-    times = np.datetime_as_string(local.view(f"M8[{column.type.unit}]").astype(f"M8[{unit}]"))
-    words = np.char.replace(times, "T", " ") if len(times) else np.empty(0, "U1")
-    if has_zone and len(words):
-        minutes, of_row = np.unique((local - _ticks(column)) // (60 * UNITS[column.type.unit]), return_inverse=True)
-        signs = [f"{'-' if far < 0 else '+'}{abs(far) // 60:02}:{abs(far) % 60:02}" for far in minutes.tolist()]
-        words = np.char.add(words, np.array(signs)[of_row])
-    is_missing = np.array(column.is_null().to_pylist(), bool)
-    return pyarrow.chunked_array([pyarrow.array(words.tolist(), pyarrow.string(), mask=is_missing)])
+    words = column.cast(kind).cast(pyarrow.string())
+    if column.type.tz is None:
+        return words
+    words = compute.replace_substring_regex(words, "Z$", "+0000")
+    return compute.replace_substring_regex(words, r"([+-]\d\d)(\d\d)$", r"\1:\2")
