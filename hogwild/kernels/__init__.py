@@ -9,7 +9,7 @@
     simd.py         vectors and whole rows as values, for what LLVM does not vectorise well by itself
     columns.py      who is in which column of a grid: words of the scoreboard
     parsing/        text and ids in columns
-    linear.py …     the rules of our own model families
+    sparse_models.py …  the rules of our own model families
 
 The names below are public. Each is loaded on first use: numba is an extra, and only a worker that runs a kernel needs
 it."""

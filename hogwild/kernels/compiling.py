@@ -52,6 +52,12 @@ def inlined(function: Callable[..., Any]) -> Any:
     return made(function)
 
 
+def shared_body(function: Callable[..., Any]) -> Any:
+    """Compile a function as if each kernel that calls it had its text: numba inlines it, before types are known. For
+    the loop that several kernels share, which is given functions: LLVM sees one function, as if there were no other."""
+    return numba.njit(nogil=True, fastmath=FAST, error_model="numpy", inline="always")(function)
+
+
 @inlined
 def is_finite(x):  # type: ignore[no-untyped-def]
     """Return whether x is neither NaN nor infinite. Do not use `np.isfinite` in a kernel: numba computes it as x - x,

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -74,16 +73,3 @@ def why_not(optimizer: torch.optim.Optimizer, known: Sequence[str] = MOST) -> st
         if not math.isfinite(float(group["lr"])):
             return f"{name} with lr={group['lr']}"
     return ""
-
-
-def parameter_view(param: torch.Tensor | None) -> np.ndarray:
-    """Return a view of the parameter; without one, an unshared array of one number."""
-    return np.zeros(1, np.float32) if param is None else param.detach().numpy()
-
-
-def sums_of(optimizer: torch.optim.Optimizer, param: torch.Tensor | None, key: str = "sum") -> np.ndarray:
-    """Return a view of the rule's sums (or other state) for `param`, in its shape; without a parameter, or for SGD, an
-    unshared array of one number."""
-    state: Any = optimizer.state.get(param, {}) if param is not None else {}
-    found: np.ndarray = state[key].numpy() if key in state else np.zeros(1, np.float32)
-    return found

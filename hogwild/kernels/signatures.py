@@ -18,7 +18,6 @@ Types = tuple[Any, ...]  # texts as above, or tuples of them
 
 _ROWS, _SEED = "int64:1", "uint64"
 _NUMBERS = ("float32",) * 3
-_CSR = (_ROWS, "uint64:1", "uint32:1", *("float32:1",) * 3, "int64")  # indptr, indices, values, targets, weights; loss
 _USERS_AND_ITEMS = ("int32:1", "int32:1", "float32:1")
 
 
@@ -60,26 +59,34 @@ def _rule(name: str) -> Types:
 
 
 def linear(rule: str) -> Kernels:
-    arguments = (*_CSR, *("float32:1",) * 8, "float32:2", _rule(rule), _NUMBERS, _NUMBERS)
-    return Kernels("linear", (("train", arguments),))
+    return _sparse("linear", rule, (_table(1),), (_table(1), "float32:2"))
 
 
 def softmax(rule: str) -> Kernels:
-    data = (*_CSR[:4], "int64:1", "float32:1")
-    views = (*("float32:2",) * 2, "uint32:1", *("float32:2",) * 2, *("float32:1",) * 2, "float32:2")
-    return Kernels("linear", (("softmax", (*data, *views, _rule(rule), *_NUMBERS, *_NUMBERS)),))
+    return _sparse("softmax", rule, (_table(2),), (_table(2), "uint32:1", "float32:2"))
 
 
 def factorization_machine(rule: str) -> Kernels:
-    views = (*("float32:2",) * 6, *("float32:1",) * 3)
-    hot = (*("float32:2",) * 2, "uint32:1", *("float32:2",) * 2, "float32:1")
-    arguments = (*_CSR, *views, *hot, _rule(rule), *(_NUMBERS,) * 3)
-    return Kernels("factorization_machine", (("factorization_machine", arguments),))
+    private = (_table(2), "uint32:1", _table(2), "float32:1")
+    return _sparse("factorization_machine", rule, (_table(2),) * 2, private)
 
 
 def field_factorization_machine(rule: str) -> Kernels:
-    arguments = (*_CSR, "int64", *("float32:2",) * 6, *("float32:1",) * 3, _rule(rule), *(_NUMBERS,) * 3)
-    return Kernels("field_factorization_machine", (("field_factorization_machine", arguments),))
+    return _sparse("field_factorization_machine", rule, (_table(2),) * 2, "int64")
+
+
+def _sparse(name: str, rule: str, tables: Types, private: Any) -> Kernels:
+    is_softmax = name == "softmax"
+    data = ("uint64:1", "uint32:1", "float32:1", "int64:1" if is_softmax else "float32:1", "float32:1")
+    kinds = () if is_softmax else ("int64",)
+    numbers = (_NUMBERS,) * (len(tables) + 1)
+    arguments = (_ROWS, data, *kinds, tables, _table(1), private, _rule(rule), numbers)
+    return Kernels("sparse_models", ((name, arguments),))
+
+
+def _table(dimensions: int) -> Types:
+    """Return the types of a parameter, its sums and its z."""
+    return (f"float32:{dimensions}",) * 3
 
 
 def ratings(rule: str, factors: int) -> Kernels:

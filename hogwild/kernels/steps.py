@@ -2,7 +2,8 @@
 
 `numbers` of a parameter, float32: (rate, weight decay, eps) for SGD and Adagrad, (rate, beta + rate l2, l1) for FTRL.
 `rule` is a tuple whose length is SGD, ADAGRAD or FTRL: a length is part of a type, so each rule is compiled by itself.
-As a number that inner loops ask after, it made a factorisation machine three times slower, a field-aware one ten."""
+As a number that inner loops ask after, it made a factorisation machine three times slower, a field-aware one ten.
+A `table` is a parameter with its sums and its z, arrays of one shape where the rule has them."""
 
 import numpy as np
 
@@ -53,25 +54,14 @@ def step(rule, old, gradient, total, far, numbers):  # type: ignore[no-untyped-d
 
 
 @inlined
-def move_one(rule, param, sums, far, j, gradient, old, numbers):  # type: ignore[no-untyped-def]
-    """Update param[j], which was `old`. A sum is read once (the race in `linear.py`); what a rule does not have is
-    neither read nor written."""
-    total = sums[j] if len(rule) != SGD else _0
-    z = far[j] if len(rule) == FTRL else _0
-    param[j], total, z = step(rule, old, gradient, total, z, numbers)
+def move(rule, table, at, gradient, old, numbers):  # type: ignore[no-untyped-def]
+    """Update the number `at` of a table, a place or a tuple of places, which was `old`. A sum is read once (the race in
+    `sparse_models.py`); what a rule does not have is neither read nor written."""
+    values, sums, far = table
+    total = sums[at] if len(rule) != SGD else _0
+    z = far[at] if len(rule) == FTRL else _0
+    values[at], total, z = step(rule, old, gradient, total, z, numbers)
     if len(rule) != SGD:
-        sums[j] = total
+        sums[at] = total
     if len(rule) == FTRL:
-        far[j] = z
-
-
-@inlined
-def move(rule, param, sums, far, row, k, gradient, old, numbers):  # type: ignore[no-untyped-def]
-    """Update param[row, k] likewise."""
-    total = sums[row, k] if len(rule) != SGD else _0
-    z = far[row, k] if len(rule) == FTRL else _0
-    param[row, k], total, z = step(rule, old, gradient, total, z, numbers)
-    if len(rule) != SGD:
-        sums[row, k] = total
-    if len(rule) == FTRL:
-        far[row, k] = z
+        far[at] = z

@@ -9,22 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hogwild.errors import ModelError
-from hogwild.kernels import signatures
-from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
-from hogwild.kernels.optimizer_rules import FTRL, MOST, step_numbers
+from hogwild.kernels.fused import FusedUpdate, Hot
+from hogwild.kernels.optimizer_rules import FTRL, MOST
 from hogwild.models.mlp import Mlp
-from hogwild.models.sparse_linear import (
-    PLAIN,
-    SPREAD,
-    RowsUpdate,
-    SampleCounts,
-    SparseRows,
-    bags,
-    csr_views,
-    fused_by,
-    scores,
-    state_views,
-)
+from hogwild.models.sparse_linear import SPREAD, RowsUpdate, SparseRows, Table, bags, fused_by, scores
 
 
 class _FieldRows(SparseRows):
@@ -125,30 +113,11 @@ class DeepFm(_FieldRows):
 
 
 class FieldMachineUpdate(RowsUpdate):
-    """Fused update, sample by sample, as if the batch size were 1. Weight decay is lazy: only for the numbers that a
-    sample uses. Nothing is private to a worker."""
+    """Fused update of a FieldFactorizationMachine. Nothing is private to a worker."""
 
-    implements: frozenset[str] = frozenset({"lr_schedule"})
-    sides: tuple[Side, ...] = ()
+    family = "field_factorization_machine"
+    label = "field-aware factorisation machine"
+    params = ("weight", "factors", "bias")
 
-    def __init__(self, kind: int, rule: str, counts: SampleCounts = PLAIN) -> None:
-        self.name = f"field-aware factorisation machine, {rule}"
-        self.kernels = signatures.field_factorization_machine(rule)
-        self._kind, self._rule, self._counts = kind, rule, counts
-
-    def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
-        """Bind the model, the optimizer and the data."""
-        assert isinstance(model, FieldFactorizationMachine)
-        self._optimizer, self._params = optimizer, (model.weight, model.factors, model.bias)
-        self._data, self._fields = csr_views(arrays, np.float32, self._counts), model.fields
-        self._views = state_views(optimizer, self._params)
-
-    def run(self, chunk: Chunk) -> Tally:
-        """Update sample by sample; each sees the updates of those before it."""
-        from hogwild.kernels.field_factorization_machine import field_factorization_machine
-
-        numbers = step_numbers(self._optimizer, self._params, chunk.rate)
-        data = (*self._data, self._kind, self._fields)
-        rule = signatures.RULES[self._rule], *numbers
-        loss, applied = field_factorization_machine(chunk.rows, *data, *self._views, *rule)
-        return Tally(loss, applied, len(chunk.rows) - applied)
+    def _views_of(self, model: Any, tables: tuple[Table, ...], bias: Table, hot: Hot) -> tuple[Any, Any, Any]:
+        return tables, bias, model.fields

@@ -13,21 +13,13 @@ from hogwild.errors import ModelError
 from hogwild.feeds.packed import WEIGHT
 from hogwild.kernels import signatures
 from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
-from hogwild.kernels.optimizer_rules import (
-    ADAGRAD,
-    FTRL,
-    MOST,
-    parameter_view,
-    rule_of,
-    step_numbers,
-    sums_of,
-    why_not,
-)
+from hogwild.kernels.optimizer_rules import ADAGRAD, FTRL, MOST, rule_of, step_numbers, why_not
+from hogwild.kernels.signatures import Kernels
 from hogwild.losses import HingeLoss, LogisticLoss
 from hogwild.metrics.loss_sums import WeightedLoss
 from hogwild.models.row_checks import ids_of, require_ids
 
-SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # as in kernels/linear.py, which needs numba
+SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # as in kernels/sparse_models.py, which needs numba
 SOFTMAX = -1
 SPREAD = 0.01  # initial standard deviation of the factors: at 0 they would have no gradient
 _NAMES = {
@@ -82,8 +74,9 @@ class SparseLinear(SparseRows):
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
         """Return the compiled update, or the reason for none: of logistic, hinge, squared loss and softmax, by SGD and
         Adagrad, with one output also by FTRL."""
-        known = MOST if self.weight.shape[1] > 1 else (*MOST, FTRL)
-        return fused_by(LinearUpdate, self, loss, optimizer, known)
+        if self.weight.shape[1] > 1:
+            return fused_by(SoftmaxUpdate, self, loss, optimizer, MOST)
+        return fused_by(LinearUpdate, self, loss, optimizer, (*MOST, FTRL))
 
 
 class FactorizationMachine(SparseRows):
@@ -206,10 +199,49 @@ def unsuitable(model: nn.Module) -> str:
     return ""
 
 
-class RowsUpdate:
-    """Base class of updates of a `SparseRows`: what a batch of a stream is to a kernel."""
+Table = tuple[np.ndarray, np.ndarray, np.ndarray]  # a parameter, its sums, its z
 
-    _kind: int
+
+class RowsUpdate:
+    """Fused update of a `SparseRows`, sample by sample, as if the batch size were 1: `data.batch_size` has no effect.
+    Weight decay is lazy: a feature decays by rate x weight_decay in each sample that has it, the bias in every sample.
+
+    `hot` may name the parameters of `sides`, and for Adagrad also their sums (`weight.sum`), all with the same rows;
+    with FTRL nothing is hot. The bias never is: each call of `run` keeps its own copy."""
+
+    implements: frozenset[str] = frozenset({"lr_schedule"})
+    sides: tuple[Side, ...] = ()
+    family = ""  # the name of the kernel, and of the function of its types
+    label = ""  # of the family in the log; "": that of the loss
+    params: tuple[str, ...] = ("weight", "bias")  # in the order of the kernel's numbers
+
+    def __init__(self, kind: int, rule: str, counts: SampleCounts = PLAIN) -> None:
+        self.name = f"{self.label or _NAMES[kind]}, {rule}"
+        self.kernels: Kernels = getattr(signatures, self.family)(rule)
+        self._kind, self._rule, self._counts = kind, rule, counts
+        self._kinds = () if kind == SOFTMAX else (kind,)  # what the kernel is told of the loss
+        if rule == FTRL:
+            self.sides = ()
+
+    def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
+        """Bind the model, the optimizer and the data. Raises ValueError if the arrays of a hot row are not all hot."""
+        from hogwild.kernels import sparse_models
+
+        self._kernel = getattr(sparse_models, self.family)
+        self._optimizer, self._params = optimizer, [getattr(model, name) for name in self.params]
+        self._data = csr_views(arrays, np.int64 if self._kind == SOFTMAX else np.float32, self._counts)
+        *tables, bias = (table_of(optimizer, param) for param in self._params)
+        self._views = self._views_of(model, tuple(tables), bias, hot)
+
+    def _views_of(self, model: Any, tables: tuple[Table, ...], bias: Table, hot: Hot) -> tuple[Any, Any, Any]:
+        """Return the kernel's `tables`, `bias` and `private`."""
+        raise NotImplementedError
+
+    def run(self, chunk: Chunk) -> Tally:
+        """Update sample by sample; each sees the updates of those before it."""
+        rule, numbers = signatures.RULES[self._rule], step_numbers(self._optimizer, self._params, chunk.rate)
+        loss, applied = self._kernel(chunk.rows, self._data, *self._kinds, *self._views, rule, tuple(numbers))
+        return Tally(loss, applied, len(chunk.rows) - applied)
 
     def arrays_of(self, model: nn.Module, inputs: Sequence[Tensor], target: Tensor) -> Arrays:
         """Return the CSR arrays of a batch: inputs as `bags` takes them, target (B,)."""
@@ -237,104 +269,50 @@ class RowsUpdate:
 
 
 class LinearUpdate(RowsUpdate):
-    """Fused update, sample by sample, as if the batch size were 1: `data.batch_size` has no effect. Weight decay is
-    lazy: a feature decays by rate x weight_decay in each sample that has it, the bias in every sample.
+    """Fused update of a SparseLinear with one output."""
 
-    `hot` may name `weight`, and for Adagrad also `weight.sum` with the same rows; with FTRL nothing is hot. The bias
-    never is: each call of `run` keeps its own copy."""
+    sides = (Side("indices", ("weight",)),)
+    family = "linear"
 
-    implements: frozenset[str] = frozenset({"lr_schedule"})
-    sides: tuple[Side, ...] = (Side("indices", ("weight",)),)
+    def _views_of(self, model: Any, tables: tuple[Table, ...], bias: Table, hot: Hot) -> tuple[Any, Any, Any]:
+        from hogwild.kernels.sparse_models import BLOCK
 
-    def __init__(self, kind: int, rule: str, counts: SampleCounts = PLAIN) -> None:
-        self.name = f"{_NAMES[kind]}, {rule}"
-        self.kernels = (signatures.softmax if kind == SOFTMAX else signatures.linear)(rule)
-        self._kind, self._rule, self._counts = kind, rule, counts
-        if rule == FTRL:
-            self.sides = ()
+        private = hot_table(hot, "weight", self._rule, tables[0])
+        flat, mine = (tuple(array.reshape(-1) for array in table) for table in (tables[0], private))
+        return (flat,), bias, (mine, np.zeros((2, int(BLOCK)), np.float32))
 
-    def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
-        """Bind model, optimizer and data. Raises ValueError if `weight` is hot and Adagrad's sums are not."""
-        from hogwild.kernels import linear
 
-        assert isinstance(model, SparseLinear)
-        self._optimizer, self._weight, self._bias = optimizer, model.weight, model.bias
-        is_softmax = self._kind == SOFTMAX
-        self._data = csr_views(arrays, np.int64 if is_softmax else np.float32, self._counts)
-        weight, bias, classes = parameter_view(model.weight), parameter_view(model.bias), model.weight.shape[1]
-        sums, bias_sums = sums_of(optimizer, model.weight), sums_of(optimizer, model.bias)
-        mine, my_sums = hot_copies(hot, "weight", self._rule, weight, sums)
-        if is_softmax:
-            bias = bias if model.bias is not None else np.zeros(classes, np.float32)
-            bias_sums = bias_sums if len(bias_sums) == classes else np.zeros(classes, np.float32)
-            sums = sums if sums.ndim == 2 else np.zeros((1, classes), np.float32)
-            none: np.ndarray = np.zeros((0, classes), np.float32)
-            slot, local, local_sums = np.zeros(0, np.uint32), none, none
-            if "weight" in hot:
-                slot, local = hot["weight"].slot.view(np.uint32), hot["weight"].local
-                local_sums = my_sums if self._rule == ADAGRAD else none
-            work = np.zeros((5, classes), np.float32)
-            self._views: tuple[np.ndarray, ...] = (weight, sums, slot, local, local_sums, bias, bias_sums, work)
-            return
-        far, bias_far = (sums_of(optimizer, param, "z") for param in (model.weight, model.bias))
-        work = np.zeros((2, int(linear.BLOCK)), np.float32)
-        flat = [array.reshape(-1) for array in (weight, sums, far, bias, bias_sums, bias_far, mine, my_sums)]
-        self._views = (*flat, work)
+class SoftmaxUpdate(RowsUpdate):
+    """Fused update of a SparseLinear with an output per class."""
 
-    def run(self, chunk: Chunk) -> Tally:
-        """Update sample by sample; each sees the updates of those before it."""
-        from hogwild.kernels import linear
+    sides = (Side("indices", ("weight",)),)
+    family = "softmax"
 
-        numbers = step_numbers(self._optimizer, (self._weight, self._bias), chunk.rate)
-        rule = signatures.RULES[self._rule]
-        if self._kind == SOFTMAX:
-            loss, applied = linear.softmax(chunk.rows, *self._data, *self._views, rule, *numbers[0], *numbers[1])
-        else:
-            loss, applied = linear.train(chunk.rows, *self._data, self._kind, *self._views, rule, *numbers)
-        return Tally(loss, applied, len(chunk.rows) - applied)
+    def _views_of(self, model: Any, tables: tuple[Table, ...], bias: Table, hot: Hot) -> tuple[Any, Any, Any]:
+        classes = model.weight.shape[1]
+        if model.bias is None:
+            bias = np.zeros(classes, np.float32), np.zeros(classes, np.float32), np.zeros(classes, np.float32)
+        private = hot_table(hot, "weight", self._rule, none_of(tables[0]))
+        return tables, bias, (private, slots(hot, "weight"), np.zeros((5, classes), np.float32))
 
 
 class FactorizationMachineUpdate(RowsUpdate):
-    """Fused update, sample by sample, as if the batch size were 1. Weight decay is lazy: only for the features in a
-    sample.
+    """Fused update of a FactorizationMachine."""
 
-    `hot` may name `weight` and `factors`, both or neither, and for Adagrad also `weight.sum` and `factors.sum`, all
-    with the same rows; with FTRL nothing is hot. The bias never is: each call of `run` keeps its own copy."""
+    sides = (Side("indices", ("weight", "factors")),)
+    family = "factorization_machine"
+    label = "factorisation machine"
+    params = ("weight", "factors", "bias")
 
-    implements: frozenset[str] = frozenset({"lr_schedule"})
-    sides: tuple[Side, ...] = (Side("indices", ("weight", "factors")),)
-
-    def __init__(self, kind: int, rule: str, counts: SampleCounts = PLAIN) -> None:
-        self.name = f"factorisation machine, {rule}"
-        self.kernels = signatures.factorization_machine(rule)
-        self._kind, self._rule, self._counts = kind, rule, counts
-        if rule == FTRL:
-            self.sides = ()
-
-    def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
-        """Bind the model, the optimizer and the data. Raises ValueError if the arrays of a hot row are not all hot."""
-        assert isinstance(model, FactorizationMachine)
-        self._optimizer, self._params = optimizer, (model.weight, model.factors, model.bias)
-        self._data = csr_views(arrays, np.float32, self._counts)
-        self._views = state_views(optimizer, self._params)
-        weight, sums, _, factors, factor_sums = self._views[:5]
-        mine, my_sums = hot_copies(hot, "weight", self._rule, weight, sums)
-        local, local_sums = hot_copies(hot, "factors", self._rule, factors[:0], factor_sums[:0])
-        slot = np.zeros(0, np.uint32)
-        if hot:
-            if not {"factors", "weight"} <= hot.keys() or not np.array_equal(hot["weight"].rows, hot["factors"].rows):
-                raise ValueError("weight and factors do not have the same hot rows")
-            slot = hot["factors"].slot.view(np.uint32)
-        self._views += [mine, my_sums, slot, local, local_sums, np.zeros(factors.shape[1], np.float32)]
-
-    def run(self, chunk: Chunk) -> Tally:
-        """Update sample by sample; each sees the updates of those before it."""
-        from hogwild.kernels.factorization_machine import factorization_machine
-
-        numbers = step_numbers(self._optimizer, self._params, chunk.rate)
-        rule = signatures.RULES[self._rule], *numbers
-        loss, applied = factorization_machine(chunk.rows, *self._data, self._kind, *self._views, *rule)
-        return Tally(loss, applied, len(chunk.rows) - applied)
+    def _views_of(self, model: Any, tables: tuple[Table, ...], bias: Table, hot: Hot) -> tuple[Any, Any, Any]:
+        weights, factors = tables
+        if hot and not (
+            {"factors", "weight"} <= hot.keys() and np.array_equal(hot["weight"].rows, hot["factors"].rows)
+        ):
+            raise ValueError("weight and factors do not have the same hot rows")
+        mine = hot_table(hot, "weight", self._rule, weights)
+        local = hot_table(hot, "factors", self._rule, none_of(factors))
+        return tables, bias, (mine, slots(hot, "factors"), local, np.zeros(factors[0].shape[1], np.float32))
 
 
 def csr_views(arrays: Mapping[str, np.ndarray], kind: type, counts: SampleCounts) -> tuple[np.ndarray, ...]:
@@ -346,25 +324,36 @@ def csr_views(arrays: Mapping[str, np.ndarray], kind: type, counts: SampleCounts
     return indptr, indices, arrays["values"], target, counts.of(arrays)
 
 
-def state_views(optimizer: torch.optim.Optimizer, params: Sequence[nn.Parameter]) -> list[np.ndarray]:
-    """Return a view of each parameter, followed by those of its sums and its z; an array of one number in as many
-    dimensions for a state that the rule does not have."""
-    views: list[np.ndarray] = []
-    for param in params:
-        states = [sums_of(optimizer, param, key) for key in ("sum", "z")]
-        views += [parameter_view(param), *(one.reshape((1,) * param.dim()) if one.size == 1 else one for one in states)]
-    return views
+def table_of(optimizer: torch.optim.Optimizer, param: nn.Parameter | None) -> Table:
+    """Return views of a parameter, of its sums and of its z; for a state that the rule does not have zeros, of a table
+    one number. Without a parameter three arrays of one number."""
+    if param is None:
+        return tuple(np.zeros(1, np.float32) for _ in range(3))  # type: ignore[return-value]
+    state = optimizer.state.get(param, {})
+    shape = tuple(param.shape) if param.dim() == 1 else (1,) * param.dim()
+    views = (state[key].numpy() if key in state else np.zeros(shape, np.float32) for key in ("sum", "z"))
+    return param.detach().numpy(), *views  # type: ignore[return-value]
 
 
-def hot_copies(
-    hot: Mapping[str, Any], name: str, rule: str, flat: np.ndarray, sums: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the private copies of parameter `name` and of its sums, or the shared arrays if nothing is hot."""
+def none_of(table: Table) -> Table:
+    """Return a table with no rows of the same width."""
+    return tuple(array[:0] for array in table)  # type: ignore[return-value]
+
+
+def slots(hot: Hot, name: str) -> np.ndarray:
+    """Return the place of each row of a parameter in its private copy, above all of them if it is not hot; (0,) if none
+    is."""
+    found: np.ndarray = hot[name].slot.view(np.uint32) if name in hot else np.zeros(0, np.uint32)
+    return found
+
+
+def hot_table(hot: Hot, name: str, rule: str, table: Table) -> Table:
+    """Return the private copies of parameter `name` and of its sums; `table` if nothing is hot."""
     if name not in hot:
-        return flat, sums
+        return table
     if rule != ADAGRAD:
-        return hot[name].local, sums
+        return hot[name].local, *table[1:]
     beside = hot.get(f"{name}.sum")
     if beside is None or not np.array_equal(beside.rows, hot[name].rows):
         raise ValueError(f"{name} has hot rows, and {name}.sum has not the same ones")
-    return hot[name].local, beside.local
+    return hot[name].local, beside.local, table[2]

@@ -123,9 +123,9 @@ def signatures() -> int:
     """Return how many signatures all kernels together are compiled for."""
     from numba.core.registry import CPUDispatcher
 
-    from hogwild.kernels import factorization_machine, field_factorization_machine, linear, matrix_factorization
+    from hogwild.kernels import matrix_factorization, sparse_models
 
-    modules = (factorization_machine, field_factorization_machine, linear, matrix_factorization)
+    modules = (sparse_models, matrix_factorization)
     found = (thing for module in modules for thing in vars(module).values() if isinstance(thing, CPUDispatcher))
     return sum(len(kernel.signatures) for kernel in found)
 
