@@ -59,7 +59,6 @@ from hogwild.workers.session.session import Session
 from hogwild.workers.session.startup import StartUp
 from hogwild.workers.session.summary import summarise
 from hogwild.workers.share import Shared, share
-from hogwild.workers.supervision.inline import Inline
 from hogwild.workers.supervision.joining import join
 from hogwild.workers.supervision.supervisor import Supervisor
 
@@ -276,6 +275,8 @@ class _Execution:
     def _train(self, watch: host.SignalWatch) -> Outcome:
         session, plan, shared = self.session, self.session.plan, self.shared
         if not plan.procs:
+            from hogwild.workers.supervision.inline import Inline  # with all that workers import
+
             return Inline(session, watch, shared.worker_spec, shared.model.structure, shared.regions).run()
         worker_spec, rounds = shared.worker_spec, None
         if plan.placement == SHARED:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hogwild.feeds.batch import Batch
 from hogwild.feeds.sample_order import LaneOrder, Order, make_order
+from hogwild.host.thread_pools import threads_for
 from hogwild.scheduling.batch_plan import EpochPlan
 from hogwild.shared_memory.region import Region, aligned
 
@@ -85,9 +86,10 @@ class ResidentData:
     def from_tensors(cls, name: str, tensors: Sequence[Tensor], *, channels_last: bool = False) -> "ResidentData":
         """Copy (N, …) tensors into a new region, laid out as in `allocate`."""
         data = cls.allocate(name, [(tensor.dtype, tensor.shape) for tensor in tensors], channels_last=channels_last)
-        for spec, tensor in zip(data.fields, tensors, strict=True):
-            lying = spec.view(data.region)
-            lying.copy_(tensor.permute(0, 2, 3, 1) if spec.channels_last else tensor)
+        with threads_for(data.region.nbytes):
+            for spec, tensor in zip(data.fields, tensors, strict=True):
+                lying = spec.view(data.region)
+                lying.copy_(tensor.permute(0, 2, 3, 1) if spec.channels_last else tensor)
         return data
 
     def views(self) -> tuple[Tensor, ...]:

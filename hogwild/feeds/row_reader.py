@@ -22,6 +22,7 @@ from torch import Tensor
 from hogwild import host
 from hogwild.errors import DataError, HogwildError, MemoryShortError
 from hogwild.formatting import size
+from hogwild.host.thread_pools import threads_for
 from hogwild.scheduling.seeds import item_seed
 from hogwild.user_code import raised_text
 
@@ -341,12 +342,13 @@ def first_non_finite(tensor: Tensor) -> int | None:
         return None
     width = max(1, math.prod(tensor.shape[1:]))  # explicit, because -1 cannot be inferred for rows without elements
     height = max(1, CHECK_NUMBERS // width)
-    for start in range(0, len(tensor), height):
-        rows = tensor[start : start + height].reshape(-1, width)
-        # One sum detects any bad value; only then is each row checked. (If a finite sum overflows, the rows are checked
-        # for nothing.)
-        if not torch.isfinite(rows.sum()):
-            bad = (~torch.isfinite(rows)).any(dim=1).nonzero()
-            if len(bad):
-                return start + int(bad[0])
+    with threads_for(tensor.nbytes):
+        for start in range(0, len(tensor), height):
+            rows = tensor[start : start + height].reshape(-1, width)
+            # One sum detects any bad value; only then is each row checked. (If a finite sum overflows, the rows are
+            # checked for nothing.)
+            if not torch.isfinite(rows.sum()):
+                bad = (~torch.isfinite(rows)).any(dim=1).nonzero()
+                if len(bad):
+                    return start + int(bad[0])
     return None

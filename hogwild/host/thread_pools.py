@@ -10,6 +10,8 @@ from pathlib import Path
 
 from threadpoolctl import ThreadpoolController
 
+WORTH_THREADS = 64 << 20  # bytes; one thread reads them in 10 ms
+
 
 def pools() -> list[tuple[str, int]]:
     """Return (description, threads) of every pool loaded so far. MKL linked into torch is invisible here;
@@ -37,6 +39,21 @@ def set_threads(threads: int) -> None:
     torch.set_num_threads(threads)
     for pool in ThreadpoolController().lib_controllers:
         pool.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def threads_for(nbytes: int = 0) -> Iterator[None]:
+    """Let torch compute with one thread, unless there are so many bytes that more threads pay. The first use of its
+    pool takes milliseconds, and its threads then wait by spinning on the cores where a job's processes start."""
+    import torch
+
+    before = torch.get_num_threads()
+    if nbytes < WORTH_THREADS:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def set_blas_threads(threads: int) -> None:

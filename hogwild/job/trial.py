@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from hogwild.errors import BuildError, DataError, HogwildError, ModelError
 from hogwild.feeds.transform import Transform, tried
+from hogwild.host.thread_pools import threads_for
 from hogwild.job.changed_state import find_changed_state
 from hogwild.job.weights import require_all_classes
 from hogwild.losses import HingeLoss, LogisticLoss
@@ -105,7 +106,7 @@ class Trial:
         job works in it. The error of the job's code is one of the findings."""
         wish = self.memory_format
         found = Findings(wish, self.panel.names)
-        with sparing_the_compiler():
+        with sparing_the_compiler(), threads_for():
             if not wants_channels_last(self.model, wish):
                 return self._run(found)
             with converted(self.model, wish):

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 
 from hogwild.cli import main
 from hogwild.cli.arguments import COMMANDS
@@ -50,7 +49,14 @@ def test_what_may_follow_is_offered(
 
 
 def test_every_command_is_known_to_the_parser() -> None:
-    assert {*COMMANDS} == {*typer.main.get_command(main.app).commands}  # type: ignore[attr-defined]
+    assert {*COMMANDS} == {*main.command_line().commands}
+
+
+@pytest.mark.parametrize("name", ["train", "status", "list"])
+def test_a_command_that_is_asked_for_is_the_only_one_that_is_built(name: str) -> None:
+    whole, alone = (main.command_line(asked).commands for asked in ("", name))
+    assert [*alone] == [name]
+    assert [one.opts for one in alone[name].params] == [one.opts for one in whole[name].params]
 
 
 @pytest.mark.processes

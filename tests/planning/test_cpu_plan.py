@@ -13,6 +13,7 @@ import pytest
 from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.host import Core, Cores
+from hogwild.host.thread_pools import WORTH_THREADS, threads_for
 from hogwild.planning.cpu_plan import VARIABLES, make_plan
 from tests.helpers.jobs import RUN_PY, Job
 from tests.helpers.processes import PATIENCE_S
@@ -348,3 +349,17 @@ def test_a_pool_has_the_threads_of_training_after_the_trial(tmp_path: Path, star
     assert ended.status == 0, ended.stderr
     seen = [json.loads(line)["pools"] for line in (tmp_path / "seen").read_text().splitlines()]
     assert {threads for pools in seen[-2:] for _, threads in pools} == {2}
+
+
+def test_work_on_few_bytes_is_done_by_one_thread() -> None:
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with threads_for(WORTH_THREADS - 1):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+        with threads_for(WORTH_THREADS):
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

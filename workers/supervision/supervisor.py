@@ -87,15 +87,14 @@ class Supervisor:
             session.board.send(Command.RUN)
             self._memory.start()
             with responsive():
+                self._turn()  # workers start now
                 while self._outcome is None:
                     backgrounds = [session.pause_task, session.saving.writer, self._memory]
                     backgrounds += [self._rounds.thread] if self._rounds is not None else []
                     descriptors = self._watch.fileno(), *(each.fileno() for each in backgrounds)
                     if not (self._are_stocked and self._group.wait(QUIET_MS, *descriptors, is_quiet=True)):
                         self._group.wait(LOOP_WAIT_MS, *descriptors)
-                    began_s = time.monotonic()
-                    self._step(began_s)
-                    session.clock.longest_turn_s = max(session.clock.longest_turn_s, time.monotonic() - began_s)
+                    self._turn()
             self._answers.close()
             self._record(time.monotonic(), is_last=True)
             session.note_memory(sum(pss_bytes_of(self._pids()).values()))
@@ -117,6 +116,11 @@ class Supervisor:
         return self._outcome
 
     # ---- one turn ----------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        began_s, clock = time.monotonic(), self._session.clock
+        self._step(began_s)
+        clock.longest_turn_s = max(clock.longest_turn_s, time.monotonic() - began_s)
 
     def _step(self, now: float) -> None:
         session = self._session
