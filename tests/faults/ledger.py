@@ -53,9 +53,10 @@ class Truth:
     account: dict[Batch, str] = field(default_factory=dict)
     updates: int = 0
     samples: int = 0
+    in_doubt: int = 0  # batches, each as often as its worker died between intent and commit
 
     def copy(self) -> "Truth":
-        return Truth(dict(self.account), self.updates, self.samples)
+        return Truth(dict(self.account), self.updates, self.samples, self.in_doubt)
 
     def settle(self, batches: list[Batch], account: str) -> None:
         for batch in batches:
@@ -381,6 +382,7 @@ class World:
         if state.item is not None and is_in_doubt:
             in_doubt = self.exchange(worker)
             intended += len(in_doubt)
+            self.truth.in_doubt += len(in_doubt)
             if not self.redo:
                 self.truth.settle(in_doubt, "skipped")
         progress = LeaseProgress(*state.row, state.row[0], intended, active=state.item is not None)
@@ -422,6 +424,8 @@ class World:
                 raise Broken(f"{accounts[name]} batches are {name}, and the ledger says {ledger}")
         if (self.queue.updates, self.queue.samples) != (self.truth.updates, self.truth.samples):
             raise Broken(f"{self.queue.updates} updates, {self.queue.samples} samples; really {self.truth}")
+        if ledger.indeterminate != self.truth.in_doubt:
+            raise Broken(f"{self.truth.in_doubt} batches were in doubt, and the ledger says {ledger}")
         if self.queue.total != ledger.finished:
             raise Broken(f"{self.queue.total} batches in all, {ledger.finished} in the ledger")
         self.check_slots()

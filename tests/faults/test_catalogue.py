@@ -1,14 +1,10 @@
-"""docs/failures.md: all known ways to break are on it, each with tests that exist; and here are the tests of those
-that belong to no part of the project."""
+"""Tests of those entries of docs/failures.md that belong to no part of the project."""
 
-import ast
 import os
-import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,47 +16,10 @@ from hogwild.errors import UsageError
 from hogwild.shared_memory.region import Region
 from hogwild.workers.processes.handle import PATH_LIMIT, Handle
 from hogwild.workers.processes.roles import Role
-from tests.helpers.jobs import HOME, JOBS, Job
+from tests.helpers.jobs import JOBS, Job
 from tests.helpers.processes import state_of, wait_for
 
-PAGE = HOME / "docs" / "failures.md"
-ENTRIES = 100
 COUNTING = str(JOBS / "counting.yaml")
-REFERENCE = re.compile(r"`(tests/[a-z_/]+\.py)::(test_[a-z0-9_]+)`")
-
-
-# ---- the page -------------------------------------------------------------------------------------------------------
-
-
-@cache
-def entries() -> dict[int, str]:
-    """Number -> everything the page says about it."""
-    pieces = re.split(r"^\*\*(\d+)\. ", PAGE.read_text(), flags=re.MULTILINE)
-    return {int(number): text for number, text in zip(pieces[1::2], pieces[2::2], strict=True)}
-
-
-@cache
-def functions_of(path: str) -> frozenset[str]:
-    """Of a file that is not there: none."""
-    tree = ast.parse((HOME / path).read_text() if (HOME / path).exists() else "")
-    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-
-
-def test_all_entries_are_on_the_page_in_order() -> None:
-    assert list(entries()) == list(range(1, ENTRIES + 1))
-
-
-@pytest.mark.parametrize("number", range(1, ENTRIES + 1))
-def test_an_entry_names_tests_that_exist_or_says_why_it_cannot_happen(number: int) -> None:
-    text = entries()[number]
-    named = REFERENCE.findall(text)
-    assert named or "Cannot happen here:" in text
-    assert [f"{path}::{name}" for path, name in named if name not in functions_of(path)] == []
-
-
-def test_no_reference_on_the_page_is_written_so_that_it_would_not_be_checked() -> None:
-    text = PAGE.read_text()
-    assert len(re.findall(r"test_[a-z0-9_]+`", text)) == len(REFERENCE.findall(text))
 
 
 # ---- starting -------------------------------------------------------------------------------------------------------

@@ -1,16 +1,14 @@
-"""Kills and errors at every system call, one after the other until nothing is left to interrupt: of a checkpoint that
-is written, and of an item that a real worker trains."""
+"""Kills and errors at every system call of a checkpoint that is written, one after the other until nothing is left to
+interrupt."""
 
 import contextlib
 import errno
-import itertools
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,17 +18,13 @@ from safetensors.torch import load_file
 
 from hogwild.storage import checkpoint, checkpoint_format, published_folder
 from hogwild.storage.checkpoint_format import MODEL
-from hogwild.workers.messages import LOOK, RECORD
-from tests.faults import EVERY, tracing, writing
+from tests.faults import tracing, writing
 from tests.faults.tracing import Call, Traced
-from tests.helpers.jobs import HOME, JOBS, Job
+from tests.helpers.jobs import HOME
 
 pytestmark = pytest.mark.skipif(bool(tracing.why_not()), reason=tracing.why_not() or "it can be traced")
 
-# ---- a checkpoint that is written -----------------------------------------------------------------------------------
-
 BEFORE, NEXT = 2, 3  # updates: checkpoints 1 and 2 are there
-OF_THE_STEP = "newfstatat"  # a call that only the optimizer of these jobs makes
 FAULTS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS)
 
 
@@ -199,109 +193,3 @@ def check_survived(checkpoints: Path, said: dict[str, str], new: tuple[int, floa
     assert rejected == [], where
     assert (checkpoints / "latest").exists(), where
     check_good(found, new, *([(BEFORE, 2.0)] if said["error"] == "CheckpointError" else []))
-
-
-# ---- an item that a worker trains -----------------------------------------------------------------------------------
-
-BATCH, BATCHES = 4, 4  # so few batches in an epoch that every item is one update
-LEASE_BYTES = 4096  # what a worker asks its lease pipe for; an acknowledgement is one record
-
-
-# A job without an end. Its one worker makes a system call on either side of what it writes, between intent and commit;
-# an evaluation after each epoch keeps items short.
-TRAINING = (
-    str(JOBS / "counting.yaml"),
-    *(f"{part}.init_args.samples={BATCH * BATCHES}" for part in ("model", "data.train")),
-    f"data.val={{class_path: counting.Numbers, init_args: {{samples: {BATCH}}}}}",
-    "optimizer.class_path=stepping.Stepping",
-    "data.shuffle=none",
-    "checkpoint.every_s=null",
-    "train.procs=1",
-    "train.epochs=1000000",
-    "supervise.max_restarts=10000",
-    "supervise.max_item_attempts=1000",
-)
-
-
-def items(traced: Traced, call: Call, length: int) -> list[int]:
-    """Those of the records that a call has read or is to write; 0 is only a doorbell."""
-    return [item for _, item in RECORD.iter_unpack(traced.memory(call.arguments[1], length)) if item != LOOK]
-
-
-def begins_an_item(worker: Traced, call: Call) -> bool:
-    if call.name != "read" or call.arguments[2] != LEASE_BYTES or not worker.is_pipe(call.arguments[0]):
-        return False
-    length = worker.complete() or 0
-    return length > 0 and length % RECORD.size == 0 and bool(items(worker, call, length))
-
-
-def ends_an_item(worker: Traced, call: Call) -> bool:
-    is_record = call.name == "write" and call.arguments[2] == RECORD.size and worker.is_pipe(call.arguments[0])
-    return is_record and bool(items(worker, call, RECORD.size))
-
-
-def run_to_a_lease(worker: Traced) -> None:
-    """To the exit of the read that brings it."""
-    while (call := worker.next_call()) is not None:
-        if begins_an_item(worker, call):
-            return
-    raise AssertionError("the worker ended")
-
-
-def seize(job: Job, incarnation: int) -> Traced:
-    """The worker of that incarnation, as soon as it is there."""
-    return Traced.seize(job.wait_for_event("spawn", incarnation)[-1]["pid"])
-
-
-def calls_of_the_item(worker: Traced, is_last: Callable[[list[str]], bool]) -> list[str]:
-    """From the lease on, up to the acknowledgement, `ack`, at most; the last one is not made."""
-    made: list[str] = []
-    while not is_last(made) and "ack" not in made:
-        call = worker.next_call()
-        assert call is not None, f"the worker ended after {made}"
-        made.append("ack" if ends_an_item(worker, call) else call.name)
-    return made
-
-
-def call_number(count: int) -> Callable[[list[str]], bool]:
-    return lambda made: len(made) == count
-
-
-def call_of_the_step(count: int) -> Callable[[list[str]], bool]:
-    return lambda made: made.count(OF_THE_STEP) == count
-
-
-def test_a_worker_killed_at_any_system_call_of_an_item_loses_and_repeats_nothing_in_silence(
-    tmp_path: Path, start_job: Callable[..., Job]
-) -> None:
-    """At the first, both of the step, every sixth (`tests.faults.EVERY`) and at last the acknowledgement; of
-    the second item of an incarnation, because in the first one torch reads a dozen files. An evaluation that is met
-    instead is killed, too, but is no point."""
-    job = start_job(tmp_path, *TRAINING)
-    points: list[str] = []
-    kills = 0
-    first = [call_number(1), call_of_the_step(1), call_of_the_step(2)]
-    lasts = itertools.chain(first, map(call_number, itertools.count(EVERY + 1, EVERY)))
-    is_last = next(lasts)
-    while "ack" not in points:
-        worker = seize(job, kills + 1)
-        run_to_a_lease(worker)
-        calls_of_the_item(worker, lambda made: False)
-        run_to_a_lease(worker)
-        made = calls_of_the_item(worker, is_last)
-        kills += 1
-        worker.kill()
-        gone = job.wait_for_event("exit", kills)[-1]
-        if gone["freed"] or gone["indeterminate"]:
-            points.append(made[-1])
-            is_last = next(lasts)
-    job.send(signal.SIGTERM)
-    ended = job.wait()
-    assert (ended.status, ended.reason) == (75, ("stopped", "SIGTERM")), ended.stderr
-    assert points[1:3] == [OF_THE_STEP] * 2
-    leases, effects = ended.leases, ended.effects()
-    assert ended.ledger_adds_up() and leases["done"] == leases["total"]
-    assert 2 <= leases["indeterminate"] == leases["redone"]
-    assert int(effects.min()) >= ended.summary["samples"] // (BATCH * BATCHES)
-    assert 0 <= int(effects.sum()) - ended.summary["samples"] <= BATCH * leases["redone"]
-    assert not ended.left_behind

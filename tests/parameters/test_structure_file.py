@@ -24,7 +24,6 @@ from tests.shared_model import (
     build,
     images,
     one_thread,  # noqa: F401 (a fixture for every test here)
-    same_bits,
     side_by_side,
     train,
     updating,
@@ -90,24 +89,6 @@ def test_tied_weights_are_one_object_in_model_and_optimizer():
     assert worker.model.out.weight is worker.model.words.weight
     assert worker.optimizer.param_groups[0]["params"][0] is worker.model.words.weight
     assert len(shared.layout.flats.params) == 1
-
-
-def test_a_tied_model_trains_as_plain_torch_does():
-    random = torch.Generator().manual_seed(0)
-    batches = [
-        (torch.randint(9, (4, 3), generator=random), torch.randint(9, (4,), generator=random)) for _ in range(10)
-    ]
-    ours, plain, _ = side_by_side(Tied, lambda params: optim.SGD(params, 0.1, momentum=0.9), batches)
-    assert same_bits(ours, plain)
-
-
-def test_an_lstm_trains_through_its_flat_weights():
-    random = torch.Generator().manual_seed(0)
-    batches = [(torch.randn(4, 6, 3, generator=random), torch.randint(2, (4,), generator=random)) for _ in range(10)]
-    ours, plain, _ = side_by_side(Reader, lambda params: optim.SGD(params, 0.1, momentum=0.9), batches)
-    assert same_bits(ours, plain)
-    worker = attach(build(ours, sgd(ours)))
-    assert all(weight.is_shared() for weight in worker.model.lstm._flat_weights)
 
 
 def test_classes_of_a_script_or_notebook_travel_by_value():

@@ -52,6 +52,13 @@ UNFUSED: dict[str, Callable[..., optim.Optimizer]] = {
     "AdamW": functools.partial(optim.AdamW, lr=0.01, fused=False),
     "Adagrad": functools.partial(optim.Adagrad, lr=0.01, fused=False),
     "RMSprop": functools.partial(optim.RMSprop, lr=1e-3),
+    "dampening": functools.partial(optim.SGD, lr=0.05, momentum=0.9, dampening=0.2),
+    "maximised": functools.partial(optim.SGD, lr=1e-3, momentum=0.9, maximize=True),
+    "AMSGrad, foreach": functools.partial(optim.Adam, amsgrad=True, foreach=True),
+    "NAdam": optim.NAdam,
+    "RAdam": optim.RAdam,
+    "Adamax": optim.Adamax,
+    "Adadelta": optim.Adadelta,
     "RMSprop, centred": functools.partial(optim.RMSprop, lr=1e-3, momentum=0.9, centered=True),
 }
 # Left to choose, we take torch's fused kernel over the flat; stock takes its loop over parameters.
@@ -154,7 +161,9 @@ def test_hundreds_of_updates_give_the_bits_of_the_plain_loop(rule: str, setting:
 
 
 @pytest.mark.parametrize("setting", ["plain", "all of them"])
-@pytest.mark.parametrize("rule", UNFUSED)
+@pytest.mark.parametrize(
+    "rule", [rule for rule in UNFUSED if rule != "dampening"]
+)  # which scales the first gradient (test_autograd_update)
 def test_state_that_only_one_worker_shares_gives_the_bits_of_the_plain_loop(
     rule: str, setting: str, tmp_path: Path
 ) -> None:
