@@ -1,86 +1,14 @@
-"""Words for the keys and events of records, the same on the terminal, in the report and on the service's page:
-`samples_per_s` is "samples per second". An unknown key is shown as it is, with spaces."""
+"""Words for the keys and events of records, the same on the terminal, in the report and on the service's page, whose
+script reads words.json, too: `samples_per_s` is "samples per second". An unknown key is shown as it is, with spaces."""
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hogwild.formatting import ranges, told
 
-WORDS = {
-    "samples_per_s": "samples per second",
-    "lr": "learning rate",
-    "pss_bytes": "memory",
-    "auc": "AUC",
-    "rmse": "RMSE",
-    "mae": "MAE",
-    "macro_f1": "macro F1",
-    "log_loss": "log loss",
-    "run_dir": "run directory",
-    "wall_s": "duration",
-    "train_s": "training",
-    "paused_s": "pauses",
-    "startup_s": "start until the first update",
-    "startup.import_s": "start: importing torch",
-    "startup.build_s": "start: building model and data",
-    "startup.share_s": "start: moving them to shared memory",
-    "startup.workers_s": "start: first update of a worker",
-    "compiling_s": "compiling",
-    "idle": "share of time without work",
-    "procs": "workers",
-    "threads": "threads per worker",
-    "placement": "place of the parameters",
-    "update": "update path",
-    "update_why": "reason for this update path",
-    "exchange": "exchange of updates",
-    "overflows": "overflows of the loss scale",
-    "loader_deaths": "deaths of loaders",
-    "ring.slots": "batch slots of the stream",
-    "ring.bytes": "memory of the batch slots",
-    "leases.total": "batches",
-    "leases.indeterminate": "batches that were perhaps applied",
-    "leases.redone": "batches done again",
-    "staleness.p50": "staleness, median",
-    "staleness.p99": "staleness, 99th percentile",
-    "staleness.max": "staleness, maximum",
-    "peak_pss_bytes": "peak memory",
-    "cluster.nbytes": "bytes exchanged with other nodes",
-    "cluster.seconds": "seconds of the last exchange",
-    "cluster.lost": "lost nodes",
-    "checkpoint": "last checkpoint",
-    "best.updates": "updates at the best evaluation",
-    "best.metric": "metric of the best evaluation",
-    "best.value": "best value",
-    "hogwild": "version of hogwild",
-    "torch": "version of torch",
-    "caller": "started by",
-    "host.cpu": "processor",
-    "host.cores": "cores",
-    "host.usable_cores": "usable cores",
-    "host.usable_cores_reason": "limit of the cores",
-    "host.memory_bytes": "memory of the machine",
-    "host.available_memory_bytes": "memory available at the start",
-    "host.available_memory_limited_by": "limit of the memory",
-    "host.hostname": "name of the machine",
-    "host.os": "operating system",
-    "host.kernel": "version of the kernel",
-    "host.python": "version of Python",
-    "plan.reason": "reason for the plan",
-    "data_dir": "data folder",
-    "user_folders": "folders of your code",
-    "argv": "command",
-    "pid": "process",
-    # of events
-    "freed": "batches reassigned",
-    "from_updates": "from updates",
-    "lr_factor": "learning rate times",
-    "records_cut": "later records dropped",
-    "incarnation": "start number",
-    "indeterminate": "batches perhaps applied",
-    "meetings": "shared parameters",
-    "updates_per_s": "updates per second",
-    "left": "nodes that are left",
-    "loop_longest_ms": "longest supervisor turn, ms",
-}
+WORDS: dict[str, str] = json.loads((Path(__file__).parent / "words.json").read_text("utf-8"))  # key of a record
 PREFIXES = {
     "metrics.": "{}, last evaluation",
     "best.": "{}, best evaluation",

@@ -1,6 +1,6 @@
 """`hogwild report`: one page with the curves and tables of a run, or a comparison of several.
 
-    run directory ─► run_data.py ─► Run ─┬─► panels.py, timeline.py ─► page_files/report.js, in a browser
+    run directory ─► run_data.py ─► Run ─┬─► curves.py, timeline.py ─► page_files/report.js, in a browser
                                          └─► tables.py ─► report.py: index.html
 
 It uses only the run directory: no torch, no lock, no process of the job. So it works for a job that is running, that

@@ -17,7 +17,7 @@ from typing import Any
 from hogwild.errors import UsageError
 from hogwild.formatting import moment
 from hogwild.report import tables
-from hogwild.report.panels import RunCurves, curves, page_data, to_json
+from hogwild.report.curves import groups, is_thinned, page_data, to_json
 from hogwild.report.run_data import Run, read_run
 from hogwild.report.tables import Bar, Headline, TableRows
 from hogwild.report.timeline import page_timeline
@@ -52,19 +52,14 @@ PAGE = """<!DOCTYPE html>
 </body>
 </html>
 """
-CONTROLS = """<div id="controls"><span class="axis" role="group" aria-label="x axis">
-<button type="button" data-x="time">running time</button><button type="button" data-x="samples">samples</button><button
-type="button" data-x="updates">updates</button></span>
-<button type="button" id="reset" hidden>reset zoom</button>
-<span class="hint">Drag over a curve to zoom in; double-click to reset.</span>
-<button type="button" id="theme" title="colours">dark</button></div>
+CONTROLS = """<div id="controls"></div>
 <noscript><p class="error">The curves need JavaScript; the tables are below.</p></noscript>"""
 MANY_COLUMNS = 3  # more columns scroll on a phone
 LONG_REMARK = 24  # letters; the tile of a longer one is twice as wide
 MISSING = "What is not in this report"
 THINNED = (
-    "There are more records than a page needs: curves show the lowest and the highest of every short stretch, "
-    "smoothed curves the means of all records. metrics.jsonl has every record."
+    "There are more records than a page needs: curves show the lowest and the highest of every short stretch. "
+    "metrics.jsonl has every record."
 )
 
 
@@ -75,21 +70,20 @@ class _Page:
     title: str
     head: str
     above: Sequence[TableRows]
-    found: RunCurves
+    data: Mapping[str, Any]
     timeline: dict[str, Any] | None
     each_worker: TableRows | None
     below: Sequence[TableRows]
     missing: Sequence[str]
 
     def html(self) -> str:
-        data = {**page_data(self.found), "timeline": self.timeline}
-        groups = {panel.group for panel in self.found.panels} | ({"workers"} if self.timeline is not None else set())
-        groups |= {"staleness"} if any(run["staleness"] for run in data["runs"]) else set()
-        shown = {name: words for name, words in GROUPS.items() if name in groups}
+        data = {**self.data, "timeline": self.timeline}
+        found = groups(data) | ({"workers"} if self.timeline is not None else set())
+        shown = {name: words for name, words in GROUPS.items() if name in found}
         titles = [*(one.title for one in self.above), *shown.values(), *(one.title for one in self.below)]
         parts = [self.head, contents([*titles, *([MISSING] if self.missing else [])]), *map(table, self.above)]
         parts += [CONTROLS] if shown else []
-        parts += [f'<p class="note">{escape(THINNED)}</p>'] if self.found.is_thinned else []
+        parts += [f'<p class="note">{escape(THINNED)}</p>'] if is_thinned(data) else []
         for name, words in shown.items():
             parts.append(charts(words, name))
             parts += [table(self.each_worker)] if name == "workers" and self.each_worker is not None else []
@@ -126,7 +120,7 @@ def _of_one(run: Run) -> _Page:
         title=f"{run.name}: a run of hogwild",
         head=header(str(run.summary.get("name") or run.name), places, tables.headline(run)),
         above=(),
-        found=curves([run], [run.name]),
+        data=page_data([run], [run.name]),
         timeline=timeline,
         each_worker=tables.workers(run) if timeline is not None else None,
         below=[*tables.tables(run)],
@@ -141,7 +135,7 @@ def _of_several(runs: Sequence[Run]) -> _Page:
         title=f"{len(runs)} runs of hogwild",
         head=header(", ".join(names), [str(run.path) for run in runs]),
         above=above,
-        found=curves(runs, names),
+        data=page_data(runs, names),
         timeline=None,
         each_worker=None,
         below=[machine],
@@ -155,7 +149,7 @@ def _of_several(runs: Sequence[Run]) -> _Page:
 def page(title: str, parts: Iterable[str], data: Mapping[str, Any] | None) -> str:
     """Return the whole file. `parts` are HTML, made by the functions below; `data` is what the script draws, or None
     if there is nothing to draw."""
-    scripts = [] if data is None else _files(f"{UPLOT}.iife.min.js", "drawing.js", "report.js")
+    scripts = [] if data is None else _files(f"{UPLOT}.iife.min.js", "charts.js", "report.js")
     hashes = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
     elements = [f"<script>{one}</script>" for one in scripts]
     if data is not None:
@@ -163,7 +157,7 @@ def page(title: str, parts: Iterable[str], data: Mapping[str, Any] | None) -> st
     return PAGE.format(
         policy=POLICY.format(hashes=" ".join(f"'sha256-{one}'" for one in hashes) or "'none'"),
         title=escape(title),
-        style="".join(_files(f"{UPLOT}.min.css", "colours.css", "report.css")),
+        style="".join(_files(f"{UPLOT}.min.css", "charts.css", "report.css")),
         body="\n".join(parts),
         scripts="\n".join(elements),
     )

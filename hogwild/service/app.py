@@ -206,7 +206,7 @@ def _page_files() -> dict[str, Path]:
     found = {str(file.relative_to(PAGE)): file for file in PAGE.rglob("*") if file.is_file()}
     charts = shipped("report") / "page_files"  # what both pages draw with
     found |= {str(file.relative_to(charts)): file for file in charts.rglob("*") if file.is_file()}
-    return {**found, "errors.md": shipped("docs/errors.md")}
+    return {**found, "words.json": shipped("monitoring") / "words.json", "errors.md": shipped("docs/errors.md")}
 
 
 FILES = _page_files()

@@ -8,7 +8,7 @@ import pytest
 
 from hogwild.monitoring.words import event_in_words
 from hogwild.report import tables
-from hogwild.report.panels import curves
+from hogwild.report.curves import groups, page_data
 from hogwild.report.run_data import Run, read_run
 from tests.helpers.run_records import BEGAN, Story, write_run
 from tests.report.test_report import Page, report
@@ -74,12 +74,12 @@ def test_the_first_figures_are_those_of_all_nodes(run: Path) -> None:
     assert ("samples per second", "5,000", "of all nodes") in found.tiles
 
 
-def test_seconds_and_drift_of_the_rounds_are_curves_and_no_losses(run: Path) -> None:
-    found = curves([read_run(run)], ["run"])
-    panels = {panel.name: panel.group for panel in found.panels}
-    assert (panels["cluster.seconds"], panels["cluster.drift"]) == ("rounds", "rounds")
-    assert list(panels.values()).count("rounds") == 2
-    assert found.tables[0]["train"].columns["cluster.seconds"][0] == 0.3
+def test_seconds_and_drift_of_the_rounds_are_columns_and_no_losses(run: Path) -> None:
+    data = page_data([read_run(run)], ["run"])
+    assert "rounds" in groups(data)
+    columns = data["runs"][0]["tables"]["train"].columns
+    assert [name for name in columns if name.startswith("cluster.")] == ["cluster.seconds", "cluster.drift"]
+    assert columns["cluster.seconds"][0] == 0.3
 
 
 def test_the_page_has_both(run: Path) -> None:
@@ -106,4 +106,4 @@ def test_several_lost_nodes_are_named_together() -> None:
 def test_a_run_on_one_machine_has_no_nodes(tmp_path: Path) -> None:
     alone: Run = read_run(write_run(tmp_path / "run", Story(records=20)))
     assert not tables.nodes(alone).rows
-    assert not [panel for panel in curves([alone], ["run"]).panels if panel.group == "rounds"]
+    assert "rounds" not in groups(page_data([alone], ["run"]))

@@ -17,7 +17,9 @@ pytestmark = [
     pytest.mark.skipif(chromium() is None, reason=WITHOUT),
 ]
 TIP = "(() => { const tip = document.querySelector('.tip'); return tip.hidden ? null : tip.innerText; })()"
-RANGES = "Object.fromEntries(report.charts.map((one) => [one.panel.name, [one.u.scales.x.min, one.u.scales.x.max]]))"
+RANGES = (
+    "Object.fromEntries(report.gallery.charts.map((one) => [one.panel.name, [one.u.scales.x.min, one.u.scales.x.max]]))"
+)
 STATE = "document.documentElement.dataset.state"
 
 
@@ -36,6 +38,8 @@ def page(watched: Watched) -> Page:
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A run with everything, and a name that would be a script."""
     run = write_run(tmp_path_factory.mktemp("page") / "run", Story(records=400, name="<img src=x onerror=alert(1)>"))
+    metrics = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(metrics.replace('"kind":"train"', '"kind":"train","losses":{"kl":0.25}'))
     add_lines(run / "events.jsonl", {"time": 1.79e9 + 1e5, "event": "<script>alert(1)</script>"})
     return f"file://{results.report_answer([run], None)[1][0]}"
 
@@ -57,7 +61,7 @@ def drawn(page: Page, url: str) -> dict[str, list[float]]:
 
 def place(page: Page, panel: str) -> list[float]:
     """The chart's box in the window: left, top, width, height."""
-    script = f"""(() => {{ const {{ over }} = report.charts.find((one) => one.panel.name === '{panel}').u;
+    script = f"""(() => {{ const {{ over }} = report.gallery.charts.find((one) => one.panel.name === '{panel}').u;
         over.scrollIntoView({{ block: "center" }}); const box = over.getBoundingClientRect();
         return [box.left, box.top, box.width, box.height]; }})()"""
     found: list[float] = page.evaluate(script)
@@ -75,10 +79,12 @@ def point(page: Page, panel: str, right: float, down: float = 0.5) -> str | None
 
 @pytest.mark.whole
 def test_every_chart_is_drawn_and_nothing_is_requested(page: Page, address: str) -> None:
-    assert {"loss", "accuracy", "lr", "samples_per_s", "worker_cpu", "timeline", "staleness"} <= drawn(
-        page, address
-    ).keys()
-    ink = """report.charts.map(({ u }) => { const { width, height } = u.ctx.canvas;
+    assert [*drawn(page, address)] == [
+        *("loss", "validation accuracy", "losses.kl", "lr", "samples_per_s", "pss_bytes", "worker_samples_per_s"),
+        *("worker_pss_bytes", "worker_cpu", "timeline", "staleness"),
+    ]
+    assert page.locator("[data-panel='losses.kl'] h3").inner_text() == "Training loss: kl"
+    ink = """report.gallery.charts.map(({ u }) => { const { width, height } = u.ctx.canvas;
         return new Set(u.ctx.getImageData(0, 0, width, height).data).size; })"""
     assert min(page.evaluate(ink)) > 8  # colours: axes, curves and their smooth edges
     assert fits(page)
@@ -96,8 +102,8 @@ def test_the_pointer_shows_the_values_of_all_curves(page: Page, address: str) ->
     shown = point(page, "loss", 0.5)
     assert shown is not None
     names = shown.split("\n")[1::2]
-    assert names == ["training", "training, smoothed", "validation"]
-    row = page.evaluate("(() => { const { u } = report.charts[0]; return u.data[1][u.cursor.idxs[1]]; })()")
+    assert names == ["training", "validation"]
+    row = page.evaluate("(() => { const { u } = report.gallery.charts[0]; return u.data[1][u.cursor.idxs[1]]; })()")
     assert float(shown.split("\n")[2]) == pytest.approx(row, rel=1e-4)
     shown = point(page, "timeline", 0.5, 0.95)
     assert shown is not None and shown.startswith("worker 3, ")
@@ -128,24 +134,51 @@ def test_the_axis_the_scale_and_the_theme_are_switched_and_kept_in_the_address(p
     after = page.evaluate(RANGES)
     assert after["loss"][1] == pytest.approx(1.01 * 400 * 320)
     assert after["timeline"] == before["timeline"]
-    page.evaluate("document.querySelector('[data-panel=accuracy] button.small').click()")
-    assert page.evaluate("report.charts.find((one) => one.panel.name === 'accuracy').u.scales.y.distr") == 3
+    page.locator("[data-panel='validation accuracy'] button.small").click()
+    assert (
+        page.evaluate("report.gallery.charts.find((one) => one.panel.name === 'validation accuracy').u.scales.y.distr")
+        == 3
+    )
     background = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(background)
     page.evaluate("document.querySelector('#theme').click()")
     assert page.evaluate(background) != light
     link = page.evaluate("location.href")
-    assert link.endswith("#x=samples&log=accuracy&theme=dark")
+    assert link.endswith("#x=samples&log=validation%20accuracy&theme=dark")
     assert drawn(page, link)["loss"] == after["loss"]
     state = json.loads(page.evaluate(STATE))
-    assert (state["x"], state["log"], state["theme"]) == ("samples", {"accuracy": True}, "dark")
+    assert (state["x"], state["log"], state["theme"]) == ("samples", {"validation accuracy": True}, "dark")
     assert page.evaluate(background) != light
 
 
 def test_a_curve_is_hidden_by_its_legend(page: Page, address: str) -> None:
     drawn(page, address)
     page.evaluate("document.querySelector('[data-panel=loss] button.chip').click()")
-    assert page.evaluate("report.charts[0].u.series.map((one) => one.show)") == [True, False, True, True]
+    assert page.evaluate("report.gallery.charts[0].u.series.map((one) => one.show)") == [True, False, True]
+
+
+def test_curves_are_as_recorded_until_a_smooth_one_is_asked_for_which_no_legend_names(page: Page, address: str) -> None:
+    chart = "report.gallery.charts.find((one) => one.panel.name === 'samples_per_s')"
+
+    def shown() -> tuple[list[str], int]:
+        names = page.locator("[data-panel=samples_per_s] button.chip").all_inner_texts()
+        return names, page.evaluate(f"{chart}.u.series.length")
+
+    drawn(page, address)
+    names, series = shown()
+    recorded = page.evaluate(f"{chart}.u.data[1].filter((value) => value !== null)")
+    assert len(names) == 1 and names[0].startswith("samples per second") and series == 2
+    page.locator("#controls input").fill("5")
+    assert shown() == (names, 3)
+    raw, smooth = page.evaluate(f"{chart}.u.data.slice(1).map((one) => one.filter((value) => value !== null))")
+    assert raw == recorded
+    mean, weight = 0.0, 0.0
+    for value, drawn_value in zip(raw, smooth, strict=True):
+        mean, weight = 0.95 * mean + 0.05 * value, 0.95 * weight + 0.05
+        assert drawn_value == pytest.approx(mean / weight)
+    assert page.evaluate("location.href").endswith("#smooth=5")
+    tip = point(page, "samples_per_s", 0.5)
+    assert tip is not None and tip.split("\n")[1::2] == ["samples per second"]
 
 
 def test_several_runs_and_a_run_without_records_are_drawn(page: Page, tmp_path: Path) -> None:

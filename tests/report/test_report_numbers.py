@@ -18,7 +18,7 @@ from hogwild import host
 from hogwild.config.origins import DEFAULT, JOB_FILE, OVERRIDE, settings
 from hogwild.monitoring.words import event_in_words, in_words, is_routine, row_of
 from hogwild.report import tables
-from hogwild.report.panels import curves, gaps, page_data, smoothed, staleness, thinned, to_json
+from hogwild.report.curves import gaps, page_data, staleness, thinned, to_json
 from hogwild.report.run_data import ColumnTable, Run, read_run
 from hogwild.report.timeline import ABSENT, ALIVE, COLUMNS, HEIGHT, STARTING, PhaseBars, page_timeline, phase_bars
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
@@ -164,7 +164,7 @@ def test_the_tile_of_the_best_value_says_its_epoch_and_where_it_lies(tmp_path: P
 
 def data_of(run: Run) -> dict:
     """What the page's script gets."""
-    found: dict = json.loads(to_json({**page_data(curves([run], [run.name])), "timeline": page_timeline(run)}))
+    found: dict = json.loads(to_json({**page_data([run], [run.name]), "timeline": page_timeline(run)}))
     return found
 
 
@@ -198,12 +198,10 @@ def test_a_resume_without_samples_is_placed_by_its_updates(tmp_path: Path) -> No
     assert (mark["updates"], mark["samples"]) == (505, 505 * 32)
 
 
-def test_further_losses_of_a_training_step_have_their_own_panels(tmp_path: Path) -> None:
+def test_further_losses_of_a_training_step_are_columns(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", Story(records=5, resume=False, rollback=False))
     add_lines(path / "metrics.jsonl", {"time": BEGAN + 9, "kind": "train", "updates": 60, "losses": {"kl": 0.25}})
     found = data_of(read_run(path))
-    (panel,) = [panel for panel in found["panels"] if panel["name"] == "losses.kl"]
-    assert panel["title"] == "training loss: kl"
     assert found["runs"][0]["tables"]["train"]["columns"]["losses.kl"] == [None] * 5 + [0.25]
 
 
@@ -232,15 +230,6 @@ def test_a_curve_is_broken_where_nobody_recorded_but_not_where_records_become_ra
     rarer = np.cumsum([1.0] * 50 + [30.0] * 20)
     assert gaps(rarer).tolist() == []
     assert gaps(np.array([5.0])).tolist() == []
-
-
-def test_a_smooth_line_is_the_mean_of_stretches_without_missing_values() -> None:
-    x, y = np.arange(6000.0), np.tile([0.0, 2.0, np.nan], 2000)
-    found = smoothed([x, y])
-    assert found is not None
-    np.testing.assert_allclose(found[1], 1.0, atol=0.04)
-    assert np.diff(found[0]).min() > 0
-    assert smoothed([x[:50], y[:50]]) is None
 
 
 def test_json_has_null_for_what_is_not_finite_and_cannot_end_the_script() -> None:

@@ -1,7 +1,7 @@
 // Several jobs: their curves over each other, and a table of what differs.
 import { html, useEffect, useState } from "/page/vendor/preact/htm-preact.module.js";
 import { get } from "/page/api.js";
-import { Curves, colorOf } from "/page/curves.js";
+import { Curves } from "/page/curves.js";
 import { Empty, LIVE, State } from "/page/parts.js";
 import { duration, inWords, number, shown, sweepValues } from "/page/words.js";
 
@@ -80,7 +80,7 @@ function Table({ rows, columns, hidden, flip, sort, setSort }) {
           ${ordered.map((row) => html`
             <tr key=${row.id}>
               <th scope="row">
-                <label><input type="checkbox" checked=${!hidden.includes(row.id)} aria-label="show the curves of job ${row.number}" onChange=${() => flip(row.id)} /><i class="key ${colorOf(places.get(row.id))} ${places.get(row.id) >= 7 ? "is-dashed" : ""}"></i></label>
+                <label><input type="checkbox" checked=${!hidden.includes(row.id)} aria-label="show the curves of job ${row.number}" onChange=${() => flip(row.id)} /><i class="key ${charts.isDashed(places.get(row.id), rows.length) ? "is-dashed" : ""}" style="--own: ${charts.shade(places.get(row.id), rows.length)}"></i></label>
                 <a href="#/${row.id}">${row.number} ${row.name}</a>
               </th>
               <td><${State} ...${row} /></td>

@@ -59,15 +59,3 @@ export function useKeys(keys) {
     return () => removeEventListener("keydown", press);
   }, []);
 }
-
-// True after a change of light and dark: what is drawn on a canvas must be drawn again.
-export function useScheme() {
-  const query = useRef(matchMedia("(prefers-color-scheme: dark)")).current;
-  const [isDark, setDark] = useState(query.matches);
-  useEffect(() => {
-    const change = () => setDark(query.matches);
-    query.addEventListener("change", change);
-    return () => query.removeEventListener("change", change);
-  }, []);
-  return isDark;
-}

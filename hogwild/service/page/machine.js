@@ -1,7 +1,6 @@
 // The machine: who has had which core in the last minutes, memory, GPUs, and the moves of cores between jobs.
 import { html } from "/page/vendor/preact/htm-preact.module.js";
 import { useKept, useNow } from "/page/hooks.js";
-import { colorOf } from "/page/curves.js";
 import { Bar } from "/page/parts.js";
 import { bytes, clock, count, duration, ranges } from "/page/words.js";
 
@@ -10,7 +9,7 @@ const MOST_LISTED = 50;
 const WHY = { starts: "starts", ends: "ended", grows: "takes free cores", shrinks: "gives cores back", lent: "lends" };
 
 // A job keeps its colour wherever it is shown.
-const paint = (job) => (job ? colorOf(job.number - 1) : "free");
+const paint = (job) => (job ? `c${(job.number - 1) % 7}` : "free"); // of charts.css
 
 // In the header of all views: one square per core.
 export function Cores({ machine, jobs }) {
@@ -34,7 +33,7 @@ export function Machine({ machine, jobs }) {
   return html`
     <div class="controls">
       <h1 tabindex="-1">Machine</h1>
-      <span class="choice" role="group" aria-label="time shown">
+      <span class="axis" role="group" aria-label="time shown">
         ${Object.entries(SPANS).map(([seconds, words]) => html`<button aria-pressed=${span === Number(seconds)} onClick=${() => setSpan(Number(seconds))}>${words}</button>`)}
       </span>
     </div>

@@ -41,7 +41,7 @@ export function clock(at) {
   return when.toDateString() === new Date().toDateString() ? time : `${when.toLocaleDateString("en-CA")} ${time}`;
 }
 
-export const bytes = (value) => (isMissing(value) ? "" : drawing.bytes(value));
+export const bytes = (value) => (isMissing(value) ? "" : charts.bytes(value));
 
 // [0, 1, 2, 5] is 0–2, 5
 export function ranges(numbers) {
@@ -57,9 +57,9 @@ export function ranges(numbers) {
 export const cores = (row) =>
   row.cores.length ? `CPU ${ranges(row.cores)}` : row.state === "queued" ? `${row.cpus} wanted` : "";
 
-// The name of a metric: samples_per_s is "samples per second".
-const NAMES = { samples_per_s: "samples per second", lr: "learning rate", auc: "AUC", rmse: "RMSE", mae: "MAE", macro_f1: "macro F1" };
-export const inWords = (name) => NAMES[name] ?? name.replaceAll("_", " ");
+// The name of a metric: samples_per_s is "samples per second". The words are those of the terminal and the report.
+const NAMES = await (await fetch("/page/words.json")).json();
+export const inWords = (name) => (Object.hasOwn(NAMES, name) ? NAMES[name] : name.replaceAll("_", " "));
 
 export const best = (row) => (row.best ? `${inWords(row.best.metric)} ${number(row.best.value)}` : "");
 
