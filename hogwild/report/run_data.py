@@ -1,7 +1,13 @@
 """A run directory as data, for ended and running jobs. Reads only; does not import torch.
 
 Records are read once, line by line, into columns of float64: a number takes 8 bytes there and 80 in a dict. Missing
-values are NaN; incomplete lines and lines that are not JSON are counted."""
+values are NaN; incomplete lines and lines that are not JSON are counted.
+
+    metrics.jsonl  train       time epoch updates samples loss samples_per_s lr pss_bytes
+                               workers {updates samples_per_s phase cpu pss_bytes}: in one record of 30 s
+                   evaluation  time epoch updates samples seconds best train_loss, and every metric by its name
+                   staleness   time updates counts: the histogram so far, at each evaluation and at the end
+    events.jsonl   start spawn ready exit restart stall fence pause evaluation checkpoint rollback … end"""
 
 import time
 from array import array

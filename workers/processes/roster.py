@@ -254,6 +254,7 @@ class Roster:
         crash_loop = self._setbacks.crash_loop(worker, death, now, total)
         while slot.recent and now - slot.recent[0][0] > self.limits.window_s:
             slot.recent.popleft()
+        # The budget is per worker: a job whose workers die in turn, and train in between, is no crash loop.
         no_room = is_starting and death.found_no_room
         if no_room or len(slot.recent) >= self.limits.max_restarts or slot.failed_starts >= self.limits.failed_starts:
             slot.state = State.RETIRED
