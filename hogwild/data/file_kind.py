@@ -162,6 +162,11 @@ def explained(path: Path) -> Iterator[None]:
             ) from error
 
 
+def unmarked(content: bytes) -> bytes:
+    """Return lines of UTF-8 without byte order marks at their beginning: they are where files were put together."""
+    return content.removeprefix(MARK).replace(b"\n" + MARK, b"\n") if MARK in content else content
+
+
 def is_parquet(path: Path) -> bool:
     """Return whether a file is a Parquet table, whatever its name is."""
     with reading(path), open(path, "rb") as file:

@@ -198,7 +198,7 @@ class Rated:
 class RatedParsing(Parsing):
     """Base class: turns parsed ratings into the packed table. Its sources have `holdout`."""
 
-    version = 3  # two colons in quotation marks
+    version = 4  # lines that begin with a byte order mark
 
     def table(self, rated: Rated, names: dict[str, Any], duplicates: str) -> Parsed:
         """Return the table, sorted by user and item. Raises DataError for duplicate pairs, if they fail."""

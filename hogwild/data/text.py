@@ -64,7 +64,7 @@ class TextParsing(Parsing):
     """The parsing of a text into packed arrays. By threads; unzipping 100 MB takes a second."""
 
     source: Text
-    kind, options = "Text", ("min_count", "context", "known")
+    kind, version, options = "Text", 2, ("min_count", "context", "known")
     wanted = "text"
 
     def parse(self, tell: Tell) -> Parsed:

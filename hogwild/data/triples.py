@@ -72,7 +72,7 @@ class Triples(PackedFile):
 class _TriplesParsing(Parsing):
     source: Triples
     kind, options = "triples", ("delimiter", "encoding")
-    version = 3  # columns by the header's names
+    version = 4  # values with line ends; lines that begin with a byte order mark
     rules: ClassVar[Mapping[int, str]] = {
         FIELDS: "a line must be head, relation and tail, three fields",
         EMPTY: "a field is empty",
@@ -80,11 +80,14 @@ class _TriplesParsing(Parsing):
         COMMENTED: "a line must not begin as a comment; remove it",
     }
 
+    @property
+    def has_quotes(self) -> bool:  # type: ignore[override]
+        return self.source.delimiter in QUOTING
+
     def parse(self, tell: Tell) -> Parsed:
         require("pyarrow.csv", "hogwild.data.Triples", "pyarrow", "sparse")
-        sign = self.source.delimiter
         begin, line, places = self._rows()
-        columns = TableText(Format(sign, has_quotes=sign in QUOTING), 3, (*places,))
+        columns = TableText(Format(self.source.delimiter, has_quotes=self.has_quotes), 3, (*places,))
         pieces = self.pieces(partial(columns.parse, self), tell, begin, line)
         self.note_bad_lines(pieces)
         heads, relations, tails = zip(*(piece.arrays for piece in pieces), strict=True)

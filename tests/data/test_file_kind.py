@@ -17,7 +17,8 @@ import pytest
 from pyarrow import csv, parquet
 from torch.utils.data import TensorDataset
 
-from hogwild.data import Characters, Clicks, Csv, LibSvm, Npz, Ratings, Text, Triples, WordPairs
+from hogwild.data import Characters, Clicks, Csv, LibSvm, Npz, Ratings, Text, Triples, WordPairs, text_file
+from hogwild.data.file_kind import MARK
 from hogwild.data.mnist import read_idx
 from hogwild.data.npz import NpzRows
 from hogwild.data.row_features import read_features
@@ -96,6 +97,20 @@ def test_every_class_reads_a_packed_file_as_the_plain_one(reader: str, file: Pat
     for name, pack in PACKERS.items():
         file.write_bytes(pack(content))
         assert read(file) == plain, name
+
+
+@pytest.mark.parametrize("reader", ["Csv", "Clicks", "Ratings", "Triples", "LibSvm", "Text"])
+def test_files_with_byte_order_marks_that_were_put_together_are_read_as_one(
+    reader: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mark in front of a name made another name of it, and text of all ids that were whole numbers."""
+    content, read = READERS[reader]
+    file.write_bytes(content)
+    plain = read(file)
+    file.write_bytes(MARK + MARK.join(content.splitlines(keepends=True)))
+    for size in (LINES, 20):
+        monkeypatch.setattr(text_file, "LINES", size)
+        assert read(file) == plain
 
 
 def test_a_file_of_another_kind_is_refused_again_and_by_name_where_its_delimiter_is_looked_for(file: Path) -> None:

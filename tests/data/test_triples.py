@@ -49,6 +49,20 @@ def test_many_words_in_many_pieces_keep_their_numbers(tmp_path: Path, monkeypatc
     assert data.names["entities"] == sorted({line[0] for line in lines} | {line[2] for line in lines})
 
 
+def test_quoted_values_with_line_ends_are_whole_wherever_a_piece_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "train.csv"
+    lines = [(f"head {n}", "said", f"so\n{n}, and\nso") for n in range(40)]
+    path.write_text("".join(f'{head},{relation},"{tail}"\n' for head, relation, tail in lines))
+    for size in (4 << 20, 60, 100):
+        monkeypatch.setattr(text_file, "LINES", size)
+        dataset = Triples(path, ",")
+        assert written(dataset.pack(InTurn(0), on_bad_line="skip")) == lines and not dataset.left_out
+    path.write_text('a\t"b\tc\nd\t"e\tf\n')
+    assert written(Triples(path).pack(InTurn(0))) == [("a", '"b', "c"), ("d", '"e', "f")], "no quotes between tabs"
+
+
 def test_what_the_training_data_does_not_have_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "triples.txt"
     path.write_text("2\tlikes\t10\n10\thates\t2\n")

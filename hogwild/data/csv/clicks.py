@@ -301,7 +301,7 @@ class _ClicksParsing(Parsing):
     """The parsing of a table into sparse rows. A row needs 4 bytes a column meanwhile."""
 
     source: Clicks
-    kind, version = "Clicks", 4
+    kind, version = "Clicks", 5
     options = ("min_count", "known", "arguments")
 
     def parse(self, tell: Tell) -> Parsed:

@@ -32,7 +32,7 @@ from hogwild.errors import DataError
 AT_ONCE = 8  # pieces of the index, 1 MB of text, parsed at a time: they and the results stay in the CPU caches
 FEWEST = 10  # rows, from which on different values mean something
 WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
-VERSION = 3  # of this class's output for a file; part of the fingerprint
+VERSION = 4  # of this class's output for a file; part of the fingerprint
 log = logging.getLogger(__name__)
 
 

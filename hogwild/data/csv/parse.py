@@ -24,6 +24,7 @@ import numpy as np
 
 from hogwild.data.csv.arrow_records import numpy_of, spelled
 from hogwild.data.csv.columns import MISSING_CODE, Codes, CsvLayout
+from hogwild.data.file_kind import unmarked
 from hogwild.data.ids import one_spelling
 from hogwild.data.text_parsing.table_text import MISSING, Format
 from hogwild.errors import DataError
@@ -125,6 +126,7 @@ class CsvTable:
     def _readings(self, content: Any, count: int, line: int) -> Iterator[tuple[Columns, Sequence[int]]]:
         """Yield the columns, and the line of each record if it is known, the fastest reading first."""
         numbers = {place for place in self.numeric if place != self.layout.ids}  # an id is kept as it is written
+        content = unmarked(content) if isinstance(content, bytes) else content
         for typed in (numbers, set[int]()):
             if not isinstance(content, bytes):
                 columns = {place: column_of(column, place in typed) for place, column in content.items()}

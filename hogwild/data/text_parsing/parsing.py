@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from hogwild import host
-from hogwild.data.file_kind import MARK, Wanted, not_text
+from hogwild.data.file_kind import MARK, Wanted, not_text, unmarked
 from hogwild.data.text_file import TextFile, whole_records
 from hogwild.errors import DataError, MemoryShortError
 from hogwild.feeds.packed import Packed
@@ -69,7 +69,7 @@ class Parsing(ABC):
     options: ClassVar[tuple[str, ...]]  # attributes of `source` that the output depends on
     rules: ClassVar[Mapping[int, str]] = {}  # by their number; TOKEN is replaced by the text in the file
     wanted: ClassVar[Wanted] = "table"
-    has_quotes: ClassVar[bool] = False  # around values, which may have line ends
+    has_quotes = False  # around values, which may have line ends
     source: Any
 
     def __init__(self, source: Any, what: str, like: Packed | None, on_bad_line: str, *, text: Any = None) -> None:
@@ -138,7 +138,7 @@ class Parsing(ABC):
         return pieces
 
     def contents(self, begin: int) -> Iterator[bytes]:
-        """Yield the pieces of the text, in UTF-8. Replaced by tests."""
+        """Yield the pieces of the text, in UTF-8 without marks. Replaced by tests."""
         line, pieces = 1, self.text.lines(begin)
         for content in whole_records(pieces) if self.has_quotes else pieces:
             try:
@@ -147,7 +147,7 @@ class Parsing(ABC):
                 line += self.text.read_at(0, begin).count(b"\n") + content.count(b"\n", 0, error.start)
                 raise not_text(self.place(line), content[error.start : error.end], self.encoding) from None
             line += content.count(b"\n")
-            yield text
+            yield unmarked(text)
 
     @property
     def encoding(self) -> str:
