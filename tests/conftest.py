@@ -48,8 +48,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "patient")
 
 # ---- pure tests start no process ------------------------------------------------------------------------------------
 
-APART = ("whole_jobs", "faults", "benchmarks")  # folders of which every test may
 _may_start = True
+_kernels: Path | None = None  # the folder of what is compiled in this process
 
 
 def pytest_collection_finish() -> None:
@@ -59,21 +59,36 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all tests of the folders in APART `processes`; elsewhere a test or a module marks itself. They come first:
-    what takes longest must not begin last."""
-    for item in items:
-        if _folder(item) in APART:
-            item.add_marker(pytest.mark.processes)
-    items.sort(key=lambda item: _folder(item) not in APART)
+    """Files with whole jobs come first: what takes longest must not begin last."""
+    longest = {item.path for item in items if item.get_closest_marker("processes") is not None}
+    items.sort(key=lambda item: item.path not in longest)
 
 
-def _folder(item: pytest.Item) -> str:
-    return item.path.relative_to(Path(__file__).parent).parts[0]
+def _keep_kernels() -> None:
+    """Let what the tests of this process compile be found by the next run: a folder for each process of a run, as two
+    may not write into one. It is for these sources (`kernel_cache.fingerprint`); another run at the same time goes
+    without."""
+    global _kernels
+    if (compiling := sys.modules.get("hogwild.kernels.compiling")) is None:
+        return
+    if _kernels is None:
+        from hogwild.kernels.kernel_cache import fingerprint
+
+        name = f"{fingerprint()}-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
+        _kernels = Path(os.environ["XDG_CACHE_HOME"]) / "kernels-of-tests" / name
+        _kernels.mkdir(parents=True, exist_ok=True)
+        try:
+            host.lock_file(_kernels / "lock")
+        except BlockingIOError:
+            _kernels = Path(tempfile.mkdtemp(prefix="kernels-of-tests-"))
+    if compiling._folder != _kernels:
+        compiling.keep_in(_kernels)
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     global _may_start
+    _keep_kernels()
     _may_start = item.get_closest_marker("processes") is not None
     if _may_start and not IS_THOROUGH:
         zygote.own()  # now: what a test counts before and after must not change by it

@@ -120,6 +120,7 @@ def test_a_figure_whose_command_fails_is_a_row_that_is_not_met_and_the_others_ar
     assert "exit status 1" in failed.note and measured.met
 
 
+@pytest.mark.processes
 def test_a_command_that_fails_says_what_it_said() -> None:
     with pytest.raises(commands.CommandFailed, match=r"exit status 3(.|\n)*gone"):
         commands.seconds("-c", "import sys; sys.stderr.write('gone'); sys.exit(3)")
@@ -170,6 +171,7 @@ def rows_of_all_kinds() -> list[Row]:
     ]
 
 
+@pytest.mark.processes
 def test_results_have_the_fields_of_the_contract_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     pytest.importorskip("matplotlib", reason="of the extra 'bench'")
     results.write("suite", rows_of_all_kinds(), folder=tmp_path)
@@ -272,14 +274,17 @@ def test_the_limit_computes_the_same_in_every_way_stock_torch_offers(network: Ne
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(trained[0], others, strict=True))
 
 
+@pytest.mark.processes
 def test_processes_that_share_nothing_train(data: Shared) -> None:
     assert is_speed(limit.samples_per_s(NETWORKS[LENET], data, 2, THREE, WAY))
 
 
+@pytest.mark.processes
 def test_the_limit_takes_the_fastest_way(data: Shared) -> None:
     assert limit.fastest(NETWORKS[MLP], data, THREE) in limit.WAYS
 
 
+@pytest.mark.processes
 def test_ddp_trains(data: Shared) -> None:
     assert is_speed(ddp.samples_per_s(NETWORKS[LENET], data, 2, THREE))
 
@@ -291,10 +296,12 @@ def digits() -> well_known.Digits:
     return well_known.Digits(images, torch.randint(10, (40,), generator=generator))
 
 
+@pytest.mark.processes
 def test_the_well_known_way_trains(digits: well_known.Digits) -> None:
     assert is_speed(well_known.samples_per_s(digits, 2, THREE))
 
 
+@pytest.mark.processes
 def test_the_well_known_way_stops_at_the_accuracy_or_says_that_it_was_not_reached(digits: well_known.Digits) -> None:
     assert well_known.epochs_to(0.0, digits, digits, procs=1, seed=1, most=3) == 1
     assert well_known.epochs_to(1.1, digits, digits, procs=1, seed=1, most=2) is None
@@ -312,6 +319,7 @@ def dies(line: Line) -> None:
     raise SystemExit(3)
 
 
+@pytest.mark.processes
 def test_a_runner_that_dies_is_an_error_and_no_wait() -> None:
     with pytest.raises(RunnerDied):
         race(dies, [()])

@@ -105,6 +105,7 @@ def test_both_ways_bring_the_same_batch() -> None:
     assert y.tolist() == [label for _, label in records]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("way", ring_cost.WAYS)
 def test_a_stream_of_batches_comes_to_its_end(way: str) -> None:
     said = json.loads(commands.answer("-m", "benchmarks.ring_cost", "--way", way, "--batches", "50"))
@@ -158,12 +159,14 @@ def test_a_shift_moves_and_brings_zeros_in() -> None:
 # ---- killed loaders --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_loaders_are_killed_in_the_middle_of_batches_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_kills, "RECORDS", 4000)
     found = loader_kills.trial("Divided", 2)
     assert (found.restarts, found.lost, found.repeated) == (2, 0, 0)
 
 
+@pytest.mark.processes
 def test_the_suite_says_what_it_measures() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.devices", "--only", "nothing"],

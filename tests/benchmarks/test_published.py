@@ -59,6 +59,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.processes
 def test_a_suite_does_not_measure_code_that_is_not_committed(checkout: Path) -> None:
     (checkout / "code.py").write_text("after\n")
     with pytest.raises(results.NotCommitted, match=r"code\.py"):
@@ -66,6 +67,7 @@ def test_a_suite_does_not_measure_code_that_is_not_committed(checkout: Path) -> 
     assert results.commit().endswith("-dirty")
 
 
+@pytest.mark.processes
 def test_results_that_a_suite_has_written_so_far_do_not_count_as_changes(checkout: Path) -> None:
     (checkout / "results" / "suite.json").write_text("after\n")
     assert results.begin()["torch"] and not results.commit().endswith("-dirty")

@@ -176,6 +176,7 @@ def test_a_peer_s_row_has_a_name_that_stays() -> None:
 # ---- results that are put together from several calls ----------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_a_section_replaces_its_own_rows_and_leaves_the_others(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="of the extra 'bench'")
     from benchmarks import sparse
@@ -221,6 +222,7 @@ def test_the_curves_are_drawn_and_say_what_the_limit_does(tmp_path: Path) -> Non
 # ---- peers -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_a_peer_is_a_program_of_its_own_and_its_last_words_are_kept() -> None:
     with pytest.raises(CommandFailed, match="no_such_peer"):
         sparse_peers.run("no_such_peer", threads=1)

@@ -18,6 +18,7 @@ def pictures(samples: int) -> Shared:
     return Shared.of(torch.rand(samples, 1, 28, 28, generator=random), torch.randint(10, (samples,), generator=random))
 
 
+@pytest.mark.processes
 def test_every_rival_trains_the_same_network_and_answers_its_speed_and_its_loss() -> None:
     settings = Settings(updates=3, warm_up=1, batch_size=8)
     train, test = pictures(64), pictures(40)

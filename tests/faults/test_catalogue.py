@@ -40,6 +40,7 @@ def lifeline() -> Iterator[list[int]]:
         host.stop_resource_tracker()
 
 
+@pytest.mark.processes
 def test_a_hundred_processes_that_die_at_once_leave_no_descriptor_and_hit_none_of_the_next(
     lifeline: list[int],
 ) -> None:
@@ -55,6 +56,7 @@ def test_a_hundred_processes_that_die_at_once_leave_no_descriptor_and_hit_none_o
     assert host.descriptor_count() == before
 
 
+@pytest.mark.processes
 def test_a_search_path_that_could_hang_the_start_is_refused(
     lifeline: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +65,7 @@ def test_a_search_path_that_could_hang_the_start_is_refused(
         Handle.spawn(Role.WORKER, 0, 1, lifeline=lifeline[0], environment={})
 
 
+@pytest.mark.processes
 def test_a_number_that_belongs_to_somebody_else_by_now_is_not_killed() -> None:
     """Entry 33: the number of a process that was reaped is given to a stranger; a pidfd still means the dead one."""
     dead = subprocess.Popen(["true"])
@@ -96,6 +99,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.processes
 def test_memory_that_is_shared_counts_once_over_all_processes() -> None:
     """Entry 49: resident sizes would count it once for each. Without torch, whose own pages are shared with whatever
     else runs on this machine."""
@@ -128,6 +132,7 @@ def test_memory_that_is_shared_cannot_be_resized(form: str) -> None:
 # ---- jobs -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_a_model_that_resizes_its_parameters_fails_with_its_own_line(
     tmp_path: Path, start_job: Callable[..., Job]
 ) -> None:
@@ -138,6 +143,7 @@ def test_a_model_that_resizes_its_parameters_fails_with_its_own_line(
     assert not ended.left_behind
 
 
+@pytest.mark.processes
 def test_a_supervisor_with_cuda_in_use_starts_no_worker(tmp_path: Path, start_job: Callable[..., Job]) -> None:
     """Entry 22: what a child of such a process does is undefined."""
     ended = start_job(tmp_path, "train", COUNTING, ONE, "model.class_path=odd.WithCuda").wait()
@@ -146,6 +152,7 @@ def test_a_supervisor_with_cuda_in_use_starts_no_worker(tmp_path: Path, start_jo
     assert not ended.left_behind
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("flushes", "seen"), [(True, "tiny-0.0"), (False, "tiny-5.8")])
 def test_denormal_numbers_are_flushed_in_workers_as_the_job_says(
     tmp_path: Path, start_job: Callable[..., Job], flushes: bool, seen: str
@@ -157,6 +164,7 @@ def test_denormal_numbers_are_flushed_in_workers_as_the_job_says(
     assert [file.name.startswith(seen) for file in tmp_path.glob("tiny-*")] == [True]
 
 
+@pytest.mark.processes
 def test_a_data_file_that_is_truncated_while_training_changes_nothing(
     tmp_path: Path, start_job: Callable[..., Job]
 ) -> None:

@@ -16,6 +16,8 @@ from tests.faults.campaigns import damage as campaign
 from tests.faults.damage import EACH, EVERY, KINDS, Scene
 from tests.helpers.jobs import Ended, in_turn
 
+pytestmark = pytest.mark.processes
+
 SEED = 4
 
 

@@ -22,6 +22,8 @@ from tests.helpers import mounts
 from tests.helpers.jobs import JOBS, RUN_PY, Ended, Job, environment
 from tests.helpers.processes import shared_memory_names, wait_for
 
+pytestmark = pytest.mark.processes
+
 COUNTING = str(JOBS / "counting.yaml")
 SAMPLES = 1600
 BALLAST = 500_000  # floats; a checkpoint holds them twice: 4 MB

@@ -19,6 +19,7 @@ SEED, KILLS = 100_000, 1000
 FEWEST_POINTS = 1500  # of the shortest item; fewer would mean that its modules are not looked at
 
 
+@pytest.mark.processes
 def test_a_thousand_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     found = command(tmp_path, "tests.faults.protocol", str(SEED), "--kills", str(KILLS))
     tally = found["tally"]
@@ -30,6 +31,7 @@ def test_a_thousand_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> Non
     assert not found["has_torch"]
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 def test_a_campaign_is_a_tally_of_runs(tmp_path: Path) -> None:
     tally = protocol.run(seed=2, count=1, folder=tmp_path)
@@ -48,6 +50,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[s
         yield dict(zip(ITEMS, found, strict=True))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ITEMS)
 def test_a_worker_may_die_at_every_bytecode_from_a_lease_to_its_acknowledgement(
     name: str, swept: dict[str, dict[str, Any]]

@@ -50,6 +50,7 @@ def body_of(campaign: Campaign) -> ModuleType:
     return sys.modules[campaign.module]
 
 
+@pytest.mark.processes
 def test_a_call_goes_on_where_the_last_one_stopped_and_no_seed_is_used_twice(
     campaign: Campaign, tmp_path: Path
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_call_goes_on_where_the_last_one_stopped_and_no_seed_is_used_twice(
     assert body_of(campaign).seeds == [1, 2]
 
 
+@pytest.mark.processes
 def test_a_violation_ends_the_call_is_kept_and_comes_again_until_it_is_mended(
     campaign: Campaign, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,6 +84,7 @@ def test_a_violation_ends_the_call_is_kept_and_comes_again_until_it_is_mended(
     assert mended.failed_before[0] == "a process lives"
 
 
+@pytest.mark.processes
 def test_a_call_ends_when_the_next_seed_would_not_fit(campaign: Campaign, tmp_path: Path) -> None:
     before = Seeds()
     before.add(0, clean(10), 120.0)
@@ -90,6 +93,7 @@ def test_a_call_ends_when_the_next_seed_would_not_fit(campaign: Campaign, tmp_pa
     assert body_of(campaign).seeds == []
 
 
+@pytest.mark.processes
 def test_rows_of_other_programs_stay_in_the_file(tmp_path: Path) -> None:
     other = Row("detection: death, p99", "ms", 10.0, [0.0, 2.0], smaller_is_better=True)
     results.write("faults", [other.void("noisy")], {}, tmp_path, {"elsewhere": [1]})

@@ -22,7 +22,10 @@ from tests.faults import tracing, writing
 from tests.faults.tracing import Call, Traced
 from tests.helpers.jobs import HOME
 
-pytestmark = pytest.mark.skipif(bool(tracing.why_not()), reason=tracing.why_not() or "it can be traced")
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(bool(tracing.why_not()), reason=tracing.why_not() or "it can be traced"),
+]
 
 BEFORE, NEXT = 2, 3  # updates: checkpoints 1 and 2 are there
 FAULTS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS)

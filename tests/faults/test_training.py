@@ -15,6 +15,7 @@ KILLS = 10
 LEDGER = {"skipped": 0, "quarantined": 0, "redone": 0}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "kind",
     [lenet("direct"), pytest.param(counting("direct", "redo"), marks=pytest.mark.whole), rollouts()],

@@ -97,6 +97,7 @@ def runs(jobs_folder: Path, start_shared_job: Callable[..., Job]) -> dict[str, E
 DRESSES = ["without a guard", "with a guard", "from standard input", "from a notebook"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("dress", DRESSES)
 def test_a_call_trains_from_anywhere(runs: dict[str, Ended], dress: str) -> None:
     job = runs[dress]
@@ -110,6 +111,7 @@ def test_a_call_trains_from_anywhere(runs: dict[str, Ended], dress: str) -> None
     assert not job.left_behind
 
 
+@pytest.mark.processes
 def test_the_model_holds_the_result_in_its_own_private_parameters(runs: dict[str, Ended]) -> None:
     said = json.loads(runs["without a guard"].stdout.splitlines()[-1])
     assert said["same_objects"]
@@ -117,6 +119,7 @@ def test_the_model_holds_the_result_in_its_own_private_parameters(runs: dict[str
     assert not said["shared"]
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 def test_the_optimizer_holds_the_state_and_a_second_call_goes_on_with_it(tmp_path: Path) -> None:
     """With one worker the state is that of a plain loop: Adam's step counts the updates of both calls."""
@@ -135,6 +138,7 @@ def test_the_optimizer_holds_the_state_and_a_second_call_goes_on_with_it(tmp_pat
     assert list(optimizer.state) == list(model.parameters())
 
 
+@pytest.mark.processes
 def test_a_users_own_workers_package_shadows_nothing_of_ours(jobs_folder: Path, start_job: Callable[..., Job]) -> None:
     """`python -m` puts the current folder first in sys.path, before anything of ours is imported."""
     folder = jobs_folder / "shadow"
@@ -179,6 +183,7 @@ def locked() -> nn.Module:
     return model
 
 
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize(
     ("make", "words"),
@@ -283,6 +288,7 @@ def test_an_object_is_given_once_by_its_place_or_by_its_name(tmp_path: Path) -> 
     assert hogwild.train(model, data, optimizer=rule, loss=nn.CrossEntropyLoss(), **settings).updates == 1
 
 
+@pytest.mark.processes
 def test_what_is_frozen_for_a_call_is_not_trained_and_trainable_again(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
     before = [param.detach().clone() for param in model.parameters()]
@@ -339,6 +345,7 @@ class Failing(nn.Linear):
         return super().forward(inputs)
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 def test_a_failure_of_the_users_code_is_raised_with_its_traceback_and_the_model_is_private_again(
     tmp_path: Path,
@@ -358,6 +365,7 @@ def test_a_job_that_reaches_its_time_limit_returns_as_stopped(tmp_path: Path) ->
     assert not model.weight.is_shared()
 
 
+@pytest.mark.processes
 def test_the_time_limit_counts_from_the_first_update_so_that_every_attempt_gets_somewhere(tmp_path: Path) -> None:
     stopped = call(nn.Linear(4, 2), tmp_path, epochs=1_000_000, max_time_s=0.01, procs=1)
     assert (stopped.state, stopped.reason) == ("stopped", "max_time_s")

@@ -22,6 +22,8 @@ from tests.shared_model import (
     one_thread,  # noqa: F401 (a fixture for every test here)
 )
 
+pytestmark = pytest.mark.processes
+
 EXCHANGES = [("direct", 1), ("direct", 2), ("direct", 4), ("delta", 2), ("delta", 4)]
 SYNC_EVERY = 4
 SAMPLES, FEATURES, BATCH, EPOCHS = 2000, 10, 20, 10

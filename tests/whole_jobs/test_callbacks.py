@@ -61,6 +61,7 @@ def wait_until_train_waits(*places: str) -> None:
     wait_for(f"the main thread in {places}", look)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("procs", [0, 1])
 def test_callbacks_are_told_of_everything_in_order_in_one_thread(procs: int, tmp_path: Path) -> None:
     told, again = Told(), Told()
@@ -78,6 +79,7 @@ def test_callbacks_are_told_of_everything_in_order_in_one_thread(procs: int, tmp
     assert (told.events[-1].state, told.events[-1].reason) == ("succeeded", "epochs")
 
 
+@pytest.mark.processes
 def test_training_goes_on_while_a_callback_takes_its_time(tmp_path: Path) -> None:
     """The first event is still being dealt with when the last evaluation has long been recorded."""
     run = tmp_path / "run"
@@ -109,6 +111,7 @@ class Stopping(Told):
         event.stop()
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 @pytest.mark.parametrize("procs", [0, 1])
 def test_a_callback_stops_the_job_which_can_be_resumed(procs: int, tmp_path: Path) -> None:
@@ -130,6 +133,7 @@ class Failing:
         raise LookupError("this callback knows no answer")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("procs", [0, 1])
 def test_an_exception_in_a_callback_is_the_jobs_error_which_can_be_resumed(procs: int, tmp_path: Path) -> None:
     run, told = tmp_path / "run", Told()
@@ -207,6 +211,7 @@ def test_without_pandas_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch
         result.history.to_pandas()
 
 
+@pytest.mark.processes
 def test_a_result_shows_itself_in_one_line_and_as_a_table(tmp_path: Path) -> None:
     result = call(tmp_path / "a<b", [], procs=1)
     assert repr(result).startswith("TrainResult(succeeded (epochs); 18 updates by 1 worker, ")

@@ -19,7 +19,7 @@ from hogwild.workers.processes.fork_server import CHILD_NAME
 from tests.helpers.jobs import HOME, JOBS, Ended, Job
 from tests.helpers.processes import wait_for
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.processes, pytest.mark.whole]
 
 BATCHES = 300
 THREADS = max(1, int(host.usable_cores().usable / 2))

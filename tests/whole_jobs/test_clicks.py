@@ -14,6 +14,8 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'hogwild[csv]'
 import hogwild
 from hogwild.cli import main
 
+pytestmark = pytest.mark.processes
+
 JOB = """
 version: 1
 name: clicks

@@ -175,6 +175,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Ended]:
     return in_turn(folder / "jobs", {job.replace("/", "-"): argv for job, argv in jobs.items()})
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("file", ALL, ids=name)
 def test_it_trains_from_the_command_line_wherever_it_lies(file: Path, trained: Mapping[str, Ended]) -> None:
     ended = trained[name(file).replace("/", "-")]

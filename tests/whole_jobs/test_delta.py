@@ -17,6 +17,8 @@ from hogwild.data import Digits
 from tests.helpers.jobs import JOBS, Ended, InTurn, Job, begin_in_turn, in_turn
 from tests.jobs.norm import Normed
 
+pytestmark = pytest.mark.processes
+
 COUNTING, NORM = str(JOBS / "counting.yaml"), str(JOBS / "norm.yaml")
 BATCH, SAMPLES = 4, 1600
 EVERY = 16

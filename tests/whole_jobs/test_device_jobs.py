@@ -78,6 +78,7 @@ def succeeded(job: Ended) -> bool:
 # ---- what it computes -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_one_worker_on_a_device_does_what_one_on_the_cpu_does(jobs: dict[str, Ended]) -> None:
     assert succeeded(jobs["cpu"]) and succeeded(jobs["device"])
     assert jobs["device"].model_bytes() == jobs["cpu"].model_bytes()
@@ -85,6 +86,7 @@ def test_one_worker_on_a_device_does_what_one_on_the_cpu_does(jobs: dict[str, En
     assert (summary["device"], summary["placement"], summary["exchange"]) == ("simulated:0", "cuda-replica", "delta")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["cpu after device", "device after cpu"])
 def test_a_run_goes_on_elsewhere_as_if_it_had_never_stopped(jobs: dict[str, Ended], name: str) -> None:
     """The optimizer's state and the buffers are in the checkpoint, wherever they were."""
@@ -144,6 +146,7 @@ def test_a_device_without_room_is_a_clear_error_in_the_process_itself(tmp_path: 
 # ---- deaths ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_deaths_cost_what_they_cost_in_delta_on_the_cpu(jobs: dict[str, Ended]) -> None:
     job = jobs["crimes"]
     assert succeeded(job)
@@ -151,6 +154,7 @@ def test_deaths_cost_what_they_cost_in_delta_on_the_cpu(jobs: dict[str, Ended]) 
     assert set(job.effects().tolist()) <= {0.0, 1.0} and float(job.effects().mean()) > 0.5
 
 
+@pytest.mark.processes
 def test_a_broken_context_ends_its_worker_and_not_the_job(jobs: dict[str, Ended]) -> None:
     job = jobs["context"]
     assert succeeded(job) and job.leases["done"] == BATCHES
@@ -158,12 +162,14 @@ def test_a_broken_context_ends_its_worker_and_not_the_job(jobs: dict[str, Ended]
     assert "read an illegal address" in death["error"]
 
 
+@pytest.mark.processes
 def test_memory_that_runs_out_once_ends_a_worker_and_not_the_job(jobs: dict[str, Ended]) -> None:
     job = jobs["memory once"]
     assert succeeded(job) and job.leases["done"] == BATCHES
     assert len([event for event in job.events("exit") if event["kind"] == "died"]) == 1
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["memory first", "memory twice"])
 def test_memory_that_runs_out_again_fails_the_job_with_one_sentence(jobs: dict[str, Ended], name: str) -> None:
     job = jobs[name]
@@ -172,6 +178,7 @@ def test_memory_that_runs_out_again_fails_the_job_with_one_sentence(jobs: dict[s
     assert len([event for event in job.events("exit") if event["kind"] == "died"]) <= 3 and not job.left_behind
 
 
+@pytest.mark.processes
 def test_a_worker_that_finds_no_room_while_others_train_is_not_started_for_ever(jobs: dict[str, Ended]) -> None:
     job = jobs["no room"]
     assert succeeded(job)
@@ -182,6 +189,7 @@ def test_a_worker_that_finds_no_room_while_others_train_is_not_started_for_ever(
 # ---- asked for what is not there ------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("name", "code", "words"),
     [
@@ -202,6 +210,7 @@ def test_a_device_that_is_not_there_is_said_before_anything_starts(
     assert not job.run_dir.exists()
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(torch.cuda.device_count() > 0, reason="there is a GPU here")
 def test_a_gpu_that_is_not_there_is_said_before_anything_starts(jobs: dict[str, Ended]) -> None:
     job = jobs["no gpu"]

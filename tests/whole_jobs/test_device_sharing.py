@@ -40,6 +40,7 @@ ON_ONE = ["train.device=simulated:0", "train.placement=cuda-shared"]
 # ---- in one process -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("rule", ["momentum", "Adam"])
 def test_every_update_is_in_the_owners_memory_and_in_the_flats_once_they_are_fetched(rule: str) -> None:
     shared, plain = made_twice(rule)
@@ -173,6 +174,7 @@ def jobs(jobs_folder: Path) -> dict[str, Ended]:
     )
 
 
+@pytest.mark.processes
 def test_one_worker_does_what_it_does_on_the_cpu(jobs: dict[str, Ended]) -> None:
     assert jobs["one"].status == jobs["cpu"].status == 0, jobs["one"].stderr
     assert jobs["one"].model_bytes() == jobs["cpu"].model_bytes()
@@ -180,6 +182,7 @@ def test_one_worker_does_what_it_does_on_the_cpu(jobs: dict[str, Ended]) -> None
     assert (summary["placement"], summary["exchange"]) == ("cuda-shared", "direct")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["back, shared", "back, replica"])
 def test_a_run_that_diverges_goes_back_on_the_device_too(jobs: dict[str, Ended], name: str) -> None:
     """To its beginning: every sample that counts was applied once, at the last rate."""
@@ -190,6 +193,7 @@ def test_a_run_that_diverges_goes_back_on_the_device_too(jobs: dict[str, Ended],
     assert job.leases["done"] == job.leases["total"] == 400 and not job.left_behind
 
 
+@pytest.mark.processes
 def test_killed_workers_leave_the_memory_as_it_was_and_nothing_behind(jobs: dict[str, Ended]) -> None:
     job = jobs["crimes"]
     assert (job.status, job.reason) == (0, ("succeeded", "epochs")), job.stderr
@@ -211,6 +215,7 @@ def held_job(start_job: Callable[..., Job], tmp_path: Path) -> Job:
     return job
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 def test_an_owner_that_is_killed_ends_the_job_with_a_clear_error(held_job: Job) -> None:
     (owner,) = held_job.events("owner")

@@ -105,11 +105,13 @@ def wrong(results: list[tuple[Step, dict[str, Any]]], page: str, *, needs_data: 
             yield "\n".join([place, *(f"printed nothing like: {line}" for line in missing), found["output"]])
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_a_page_does_what_the_page_says(page: str, results: list[tuple[Step, dict[str, Any]]]) -> None:
     assert not [*wrong(results, page, needs_data=False)]
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not DATA, reason="HOGWILD_DATA is not set: the commands that need MNIST's files are not run")
 def test_the_commands_that_need_mnist_do_what_the_pages_say(results: list[tuple[Step, dict[str, Any]]]) -> None:
     assert not [line for page in PAGES for line in wrong(results, page, needs_data=True)]
@@ -221,6 +223,7 @@ def test_the_index_has_a_line_for_every_page() -> None:
     assert "(docs/README.md)" in PAGES["README.md"]
 
 
+@pytest.mark.processes
 def test_the_sites_navigation_has_every_page() -> None:
     def named(entry: Any) -> Iterator[str]:
         if isinstance(entry, str):
@@ -234,6 +237,7 @@ def test_the_sites_navigation_has_every_page() -> None:
     assert sorted(named(navigation)) == sorted(pages)
 
 
+@pytest.mark.processes
 def test_the_site_builds_and_no_link_in_it_leads_nowhere(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="of the extra 'docs'")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]

@@ -18,6 +18,8 @@ from hogwild.monitoring.run_status import read_status
 from tests.helpers.jobs import HOME, JOBS, RUN_PY, Job, environment
 from tests.helpers.processes import PATIENCE_S, wait_for
 
+pytestmark = pytest.mark.processes
+
 CANCELLED = "cancelled; nothing was started\n"
 ONE = "train.procs=1"
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]

@@ -18,6 +18,8 @@ from hogwild.workers.processes.fork_server import NAMES, SERVER_NAME
 from tests.helpers.jobs import HOME, JOBS, Ended, Job, environment, in_turn
 from tests.helpers.processes import PATIENCE_S, state_of, wait_for
 
+pytestmark = pytest.mark.processes
+
 BUILDING = str(JOBS / "building.yaml")
 CANCELLED = "cancelled; nothing was started\n"
 

@@ -27,6 +27,7 @@ EXPECTED: dict[str, str] = {}
 Pairs = list[tuple[str, int]]
 
 
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")  # data that the checks make odd on purpose
 @pytest.mark.parametrize("kind", [Classifier, Regressor])
 def test_scikit_learns_own_checks_pass(kind: type[BaseEstimator]) -> None:
@@ -54,6 +55,7 @@ class Noting(Classifier):
         return self
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 def test_a_grid_search_forks_all_its_workers_from_one_server() -> None:
     SERVERS.clear()
@@ -63,6 +65,7 @@ def test_a_grid_search_forks_all_its_workers_from_one_server() -> None:
     assert len(SERVERS) == 5 and None not in SERVERS and len({*SERVERS}) == 1
 
 
+@pytest.mark.processes
 def test_a_fit_can_be_repeated_and_leaves_nothing_but_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +114,7 @@ def made(**more: Any) -> Recommender:
     return Recommender(4, batch_size=64, random_state=0, **{"epochs": 20, **more})
 
 
+@pytest.mark.processes
 def test_ratings_are_predicted_and_unknown_names_get_what_is_usual(rated: tuple[Pairs, np.ndarray]) -> None:
     pairs, ratings = rated
     cut = len(pairs) * 4 // 5
@@ -124,6 +128,7 @@ def test_ratings_are_predicted_and_unknown_names_get_what_is_usual(rated: tuple[
     assert strange == pytest.approx(float(found.model_.item_appeal().mean()), rel=1e-5)
 
 
+@pytest.mark.processes
 def test_ratings_come_in_a_third_column_or_beside(rated: tuple[Pairs, np.ndarray]) -> None:
     pairs, ratings = rated
     frame = pd.DataFrame(pairs, columns=["user", "item"])
@@ -133,6 +138,7 @@ def test_ratings_come_in_a_third_column_or_beside(rated: tuple[Pairs, np.ndarray
     assert beside.items_.dtype.kind == "i" and beside.users_.dtype.kind == "U"
 
 
+@pytest.mark.processes
 def test_what_is_recommended_is_new_to_the_user_and_the_best_first(rated: tuple[Pairs, np.ndarray]) -> None:
     pairs, ratings = rated
     found = made().fit(pairs, ratings)
@@ -148,6 +154,7 @@ def test_what_is_recommended_is_new_to_the_user_and_the_best_first(rated: tuple[
     assert pickle.loads(pickle.dumps(found)).recommend("u3", ITEMS) == every
 
 
+@pytest.mark.processes
 def test_without_ratings_the_score_is_the_auc_over_what_a_user_has_nowhere(rated: tuple[Pairs, np.ndarray]) -> None:
     pairs, ratings = rated
     liked = [pair for pair, rating in zip(pairs, ratings, strict=True) if rating > 3.3]
@@ -165,6 +172,7 @@ def test_without_ratings_the_score_is_the_auc_over_what_a_user_has_nowhere(rated
     assert found.score(test) == pytest.approx(float(np.mean(shares)), abs=1e-3)
 
 
+@pytest.mark.processes
 def test_a_search_over_a_recommender(rated: tuple[Pairs, np.ndarray]) -> None:
     pairs, ratings = rated
     table = pd.DataFrame(pairs).assign(rating=ratings)

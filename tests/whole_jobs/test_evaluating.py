@@ -66,6 +66,7 @@ def run_eval(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object
     return answer
 
 
+@pytest.mark.processes
 def test_every_metric_asked_for_is_reported_in_its_order(ended: dict[str, Ended]) -> None:
     names = ["loss", "accuracy", "top3", "auc", "macro_f1", "log_loss", "perplexity", "gini"]
     for job in (ended["two"], ended["inline"]):
@@ -75,6 +76,7 @@ def test_every_metric_asked_for_is_reported_in_its_order(ended: dict[str, Ended]
         assert values["accuracy"] < values["top3"] <= 1 and 0.5 < values["auc"] < 1 and 0 < values["gini"] < 1
 
 
+@pytest.mark.processes
 def test_eval_gives_the_numbers_of_the_training_and_writes_the_predictions(
     ended: dict[str, Ended], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +104,7 @@ def test_eval_gives_the_numbers_of_the_training_and_writes_the_predictions(
     assert [int(row["target"]) for row in rows] == targets.tolist()
 
 
+@pytest.mark.processes
 def test_the_best_checkpoint_is_the_monitored_metrics_best(ended: dict[str, Ended]) -> None:
     job = ended["two"]
     best = max(evaluations(job), key=lambda evaluation: evaluation["gini"])
@@ -109,10 +112,12 @@ def test_the_best_checkpoint_is_the_monitored_metrics_best(ended: dict[str, Ende
     assert best_of(job) == f"update-{best['updates']:09d}"
 
 
+@pytest.mark.processes
 def test_evaluations_come_every_so_many_updates_and_at_the_end(ended: dict[str, Ended]) -> None:
     assert [evaluation["updates"] for evaluation in evaluations(ended["updates"])] == [100, 200, 270]
 
 
+@pytest.mark.processes
 def test_patience_ends_a_job_as_succeeded_and_the_best_checkpoint_outlives_the_pruning(ended: dict[str, Ended]) -> None:
     job = ended["patience"]
     assert job.reason == ("succeeded", "patience")
@@ -123,11 +128,13 @@ def test_patience_ends_a_job_as_succeeded_and_the_best_checkpoint_outlives_the_p
     assert there >= {"best", f"update-{found[0]:09d}", *last} and len(there) == 5  # keep: 1, the one before, the best
 
 
+@pytest.mark.processes
 def test_without_keep_best_no_evaluation_writes_a_checkpoint(ended: dict[str, Ended]) -> None:
     there = {path.name for path in (ended["no best"].run_dir / "checkpoints").iterdir()}
     assert there == {"latest", "update-000000270"}
 
 
+@pytest.mark.processes
 def test_a_run_that_goes_on_remembers_its_best_and_its_patience(
     ended: dict[str, Ended], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,6 +147,7 @@ def test_a_run_that_goes_on_remembers_its_best_and_its_patience(
     assert best_of(job) == f"update-{first:09d}"
 
 
+@pytest.mark.processes
 def test_a_run_that_goes_back_has_the_best_of_what_is_left(
     ended: dict[str, Ended], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,6 +159,7 @@ def test_a_run_that_goes_back_has_the_best_of_what_is_left(
     assert best_of(job) == "update-000000180" and job.summary["best"]["updates"] == 180
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 def test_a_worker_that_dies_while_it_scores_costs_nothing(tmp_path: Path, start_job: Callable[..., Job]) -> None:
     argv = [JUDGING, "train.procs=1", *DIGITS, "evaluate.metrics=[judging.Dying]", "evaluate.every_epochs=3"]
@@ -159,6 +168,7 @@ def test_a_worker_that_dies_while_it_scores_costs_nothing(tmp_path: Path, start_
     assert ended.status == 0 and ended.summary["metrics"]["Dying"] == 360 and ended.summary["restarts"] == 1
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("settings", "restarts"), [([], 2), (["train.procs=0", "evaluate.every_epochs=1"], 0)], ids=["dying", "alone"]
 )
@@ -187,6 +197,7 @@ def test_metrics_of_all_items_count_each_slice_of_each_evaluation_once(
     assert ended.summary["metrics"]["auc"] > 0.6
 
 
+@pytest.mark.processes
 def test_metrics_that_end_whoever_computes_them_fail_the_job_and_are_named(
     tmp_path: Path, start_job: Callable[..., Job]
 ) -> None:

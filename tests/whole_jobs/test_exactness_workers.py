@@ -102,6 +102,7 @@ CASES = {
 }
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("case", CASES)
 def test_a_worker_process_gives_the_bits_of_the_plain_loop(case: str, tmp_path: Path) -> None:
     asked = CASES[case]
@@ -137,6 +138,7 @@ def held(diary: Path) -> set[int]:
     return {int(note.name.removeprefix("held-")) for note in diary.glob("held-*")}
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 def test_a_worker_killed_between_updates_and_replaced_changes_no_bit(
     tmp_path: Path, start_job: Callable[..., Job]

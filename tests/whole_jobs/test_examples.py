@@ -14,7 +14,6 @@ from nbclient import NotebookClient
 from tests.helpers.jobs import HOME
 from tests.helpers.processes import PATIENCE_S
 
-pytestmark = pytest.mark.processes
 EXAMPLES = HOME / "examples"
 
 
@@ -31,11 +30,13 @@ def numbers(pattern: str, text: str) -> list[float]:
     return [float(number) for number in found]
 
 
+@pytest.mark.processes
 def test_two_towers_find_the_next_click(tmp_path: Path) -> None:
     found, by_chance = numbers(r"([\d.]+)%", said("two_towers.py", tmp_path))
     assert found > 2.5 * by_chance
 
 
+@pytest.mark.processes
 def test_a_live_model_follows_what_changes_and_a_copy_of_it_does_not(tmp_path: Path) -> None:
     text = said("online_clicks.py", tmp_path)
     live, copy, first, last = numbers(r"(\d\.\d{3})", text)
@@ -46,17 +47,20 @@ def test_a_live_model_follows_what_changes_and_a_copy_of_it_does_not(tmp_path: P
     assert json.loads((run / "status.json").read_text())["progress"] is None
 
 
+@pytest.mark.processes
 def test_a_forecast_is_better_than_the_day_before(tmp_path: Path) -> None:
     error, *simple = numbers(r"(0\.\d+)", said("series_lstm.py", tmp_path))
     assert len(simple) == 2 and error < min(simple)
 
 
+@pytest.mark.processes
 def test_a_transformer_learns_topics(tmp_path: Path) -> None:
     text = said("text_transformer.py", tmp_path)
     assert numbers(r"accuracy ([\d.]+)", text)[0] > 0.95
     assert [line.rpartition(": ")[2] for line in text.splitlines()[-3:]] == ["food", "travel", "work"]
 
 
+@pytest.mark.processes
 def test_fine_tuning_is_better_than_beginning_from_nothing(tmp_path: Path) -> None:
     before, frozen, tuned, from_nothing = numbers(r"([\d.]+)%", said("finetune_resnet.py", tmp_path))
     # Eleven runs of two workers: before 49 to 74 %, frozen 69 to 81, tuned 80 to 87, from nothing 40 to 66.
@@ -64,6 +68,7 @@ def test_fine_tuning_is_better_than_beginning_from_nothing(tmp_path: Path) -> No
     assert before < frozen < tuned
 
 
+@pytest.mark.processes
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a real kernel: classes of its cells go to the workers, a line shows progress, the callback stops the job."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HOME), os.environ.get("PYTHONPATH", "")]))

@@ -19,6 +19,8 @@ from hogwild.errors import MemoryShortError
 from tests.helpers.jobs import JOBS, Job
 from tests.helpers.processes import wait_for
 
+pytestmark = pytest.mark.processes
+
 COUNTING = str(JOBS / "counting.yaml")
 
 

@@ -14,6 +14,8 @@ pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'"
 from tests.helpers.jobs import Ended, Job, in_turn
 from tests.helpers.processes import wait_for
 
+pytestmark = pytest.mark.processes
+
 STATIONS = str(Path(__file__).parents[2] / "examples" / "own_kernel" / "job.yaml")
 SMALL = ["data.train.init_args.readings=40000", "data.batch_size=1000", "train.epochs=2", "log.tensorboard=false"]
 INSIDE = [STATIONS, *SMALL, "train.procs=0"]

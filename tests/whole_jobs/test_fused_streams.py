@@ -71,6 +71,7 @@ def trained(folder: Path, name: str, data: Any = None, **settings: Any) -> tuple
     }
 
 
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's own Adagrad, of sparse gradients
 @pytest.mark.parametrize("name", MODELS)
 def test_the_kernel_goes_over_a_stream_as_autograd_does_sample_by_sample(name: str, tmp_path: Path) -> None:
@@ -102,6 +103,7 @@ def by_hand(name: str) -> dict[str, float]:
     return {"progressive_loss": lost, "progressive_accuracy": right}
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_each_batch_is_scored_before_the_kernel_learns_it_and_nothing_else_changes(tmp_path: Path) -> None:
@@ -120,6 +122,7 @@ def test_a_resumed_stream_ends_where_an_uninterrupted_one_does(tmp_path: Path) -
     assert all(map(torch.equal, resumed, whole))
 
 
+@pytest.mark.processes
 def test_packed_data_with_hot_rows_is_scored_too(tmp_path: Path) -> None:
     lines = [f"{2 * int(y) - 1} " + " ".join(f"{i + 1}:1" for i in ids) for ids, y in Clicks(4000)]
     (tmp_path / "clicks.svm").write_text("\n".join(lines))
@@ -150,6 +153,7 @@ def test_a_stream_that_does_not_suit_the_kernel_is_trained_by_autograd_and_that_
 RATE = 0.25
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("changes", "differing", "ledger"),
     [

@@ -14,6 +14,8 @@ import torch
 from tests.helpers.jobs import HOME, IN_TURN_S
 from tests.helpers.on_gpu import CASES, RULES
 
+pytestmark = pytest.mark.processes
+
 NO_GPU = "no GPU here: torch.cuda.device_count() is 0; other tests run the same code on a simulated one"
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() == 0, reason=NO_GPU)]
 

@@ -12,6 +12,8 @@ pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'"
 from tests.helpers.jobs import HOME, Ended, Job, in_turn
 from tests.helpers.processes import wait_for
 
+pytestmark = pytest.mark.processes
+
 USERS, ITEMS, RATINGS = 12_000, 9_000, 90_000
 SMALL = ["model.init_args.factors=16", "data.batch_size=500", "train.epochs=4", "log.tensorboard=false"]
 

@@ -86,6 +86,7 @@ def knowing_nothing(job_file: Path, empty: Path) -> tuple[str, float, float]:
     return "rmse", float(target.std(correction=0)), 0.0
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_trains_as_it_was_written_and_learns(task: str, folder: Path, trained: Mapping[str, Ended]) -> None:
     ended = trained[task]

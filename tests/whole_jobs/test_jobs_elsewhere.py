@@ -21,6 +21,8 @@ from tests.helpers.jobs import JOBS, RUN_PY, Job, environment
 from tests.helpers.processes import PATIENCE_S, wait_for
 from tests.helpers.terminal import Reader, Terminal
 
+pytestmark = pytest.mark.processes
+
 COUNTING = str(JOBS / "counting.yaml")
 ENDLESS = ("train.epochs=100000", "checkpoint.every_s=null")
 DIGITS = ("train", "--procs", "1", "train.epochs=1000000", "log.every_s=0.05", "log.tensorboard=false")

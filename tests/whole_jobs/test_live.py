@@ -22,6 +22,8 @@ from tests.helpers.jobs import JOBS, Job, read_events
 from tests.helpers.predicting import Say, linear
 from tests.helpers.processes import wait_for
 
+pytestmark = pytest.mark.processes
+
 StartJob = Callable[..., Job]
 DIGITS = (
     *("train", "--procs", "2", "train.epochs=1000000", "train.exchange=direct", "data.val=null"),

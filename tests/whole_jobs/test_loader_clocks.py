@@ -10,6 +10,8 @@ import pytest
 from tests.helpers.jobs import JOBS, Ended, Job
 from tests.whole_jobs.test_stream_jobs import streaming
 
+pytestmark = pytest.mark.processes
+
 START_LIMIT_S = 10  # as in test_replacements.py: no machine needs as long for a process
 DEADLOCK_S = 6
 KILLED_AT = 200  # records, and then they take START_LIMIT_S to pass over

@@ -10,6 +10,8 @@ import pytest
 from tests.helpers.jobs import Job
 from tests.helpers.predicting import linear
 
+pytestmark = pytest.mark.processes
+
 POSIX = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "POSIX"}
 PRINTING = """import torch
 

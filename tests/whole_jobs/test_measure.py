@@ -291,6 +291,7 @@ class Net(torch.nn.Linear):
 """
 
 
+@pytest.mark.processes
 def test_a_trial_that_was_too_short_is_made_once_more_and_longer(guilty: Path) -> None:
     (guilty.parent / "slowuser.py").write_text(SLOW)
     question = Question(guilty, guilty.read_text(), ["model.class_path=slowuser.Net"], None)
@@ -299,6 +300,7 @@ def test_a_trial_that_was_too_short_is_made_once_more_and_longer(guilty: Path) -
     assert trial.samples_per_s < 3.5  # two updates in the 2 s of a short one make 4; the longer it is, the nearer to 2
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("crime", "said"), [("raises", "ValueError: a crime"), ("dies", "killed by SIGKILL")])
 def test_a_trial_that_fails_says_why(guilty: Path, crime: str, said: str) -> None:
     question = Question(guilty, guilty.read_text(), [f"model.init_args.crime={crime}"], None)
@@ -306,6 +308,7 @@ def test_a_trial_that_fails_says_why(guilty: Path, crime: str, said: str) -> Non
     assert trial.samples_per_s is None and said in trial.error
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 @several_cores
 def test_procs_auto_on_the_command_line_measures_and_trains_with_what_was_fastest(
@@ -322,6 +325,7 @@ def test_procs_auto_on_the_command_line_measures_and_trains_with_what_was_fastes
     assert not ended.left_behind
 
 
+@pytest.mark.processes
 @several_cores
 def test_where_no_trial_works_the_rule_is_taken_and_the_job_says_what_is_wrong(
     guilty: Path, tmp_path: Path, start_job: Callable[..., Job]
@@ -332,6 +336,7 @@ def test_where_no_trial_works_the_rule_is_taken_and_the_job_says_what_is_wrong(
     assert not ended.left_behind
 
 
+@pytest.mark.processes
 @several_cores
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])
 def test_a_signal_ends_the_measurement_and_leaves_nothing(
@@ -346,6 +351,7 @@ def test_a_signal_ends_the_measurement_and_leaves_nothing(
     assert number == signal.SIGKILL or not job.left_behind()  # after a SIGKILL nobody removes the trial's folder
 
 
+@pytest.mark.processes
 @several_cores
 def test_plan_measure_prints_the_table_and_fails_where_nothing_could_be_measured(
     guilty: Path, capsys: pytest.CaptureFixture[str]

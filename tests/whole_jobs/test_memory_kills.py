@@ -82,6 +82,7 @@ def short_of_memory(group: Group, jobs_folder: Path, start_shared_job: Callable[
     return job.wait()
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 def test_a_worker_that_takes_all_memory_is_named_and_the_supervisor_lives(group: Group, short_of_memory: Ended) -> None:
     exits = short_of_memory.events("exit")
@@ -91,6 +92,7 @@ def test_a_worker_that_takes_all_memory_is_named_and_the_supervisor_lives(group:
     assert expected in short_of_memory.stderr
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 def test_the_batch_that_takes_all_memory_is_put_aside(short_of_memory: Ended) -> None:
     assert short_of_memory.ledger_adds_up()

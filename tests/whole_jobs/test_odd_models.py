@@ -103,6 +103,7 @@ def test_a_parameter_created_in_forward_is_refused_by_name(tmp_path: Path) -> No
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("procs", [0, 1])
 def test_a_parameter_that_comes_later_ends_the_job_and_no_worker_tries_again(tmp_path: Path, procs: int) -> None:
     with pytest.raises((ModelError, TrainingError), match="gained or lost parameters"):
@@ -117,6 +118,7 @@ def test_a_buffer_that_comes_later_is_refused_unless_nobody_is_to_save_it(tmp_pa
     assert train(CountsLater(persistent=False), tmp_path / "derived").state == "succeeded"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("procs", [0, 1])
 def test_what_a_model_keeps_from_an_evaluation_serves_in_training(tmp_path: Path, procs: int) -> None:
     result = train(
@@ -138,6 +140,7 @@ def test_a_skipped_batch_leaves_no_trace_in_running_averages(tmp_path: Path) -> 
     assert same_bits(skipping, innocent)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("procs", [0, 1])
 def test_with_one_worker_an_overflow_does_not_depend_on_when_training_pauses(tmp_path: Path, procs: int) -> None:
     """A finite loss, an infinite running variance: the plain loop keeps it, and so do we, paused or not."""
@@ -231,6 +234,7 @@ def other_settings() -> Iterator[None]:
     torch.autograd.set_detect_anomaly(False, check_nan=True)
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 @pytest.mark.usefixtures("other_settings")
 def test_workers_and_loaders_compute_under_the_callers_settings_of_torch(tmp_path: Path) -> None:

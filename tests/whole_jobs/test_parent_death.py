@@ -14,6 +14,8 @@ import pytest
 from tests.helpers.jobs import JOBS, RUN_PY, Ended, Job, in_turn
 from tests.helpers.processes import PATIENCE_S, state_of, wait_for
 
+pytestmark = pytest.mark.processes
+
 COUNTING = str(JOBS / "counting.yaml")
 SEEDS = range(10)
 AT_ONCE = 2  # jobs that start side by side: the machine is small, and a start is mostly waiting for torch

@@ -219,6 +219,7 @@ def profiled(job: Ended) -> Path:
     return job.run_dir / "profile"
 
 
+@pytest.mark.processes
 def test_two_workers_leave_a_trace_and_their_operators_each(ended: dict[str, Ended]) -> None:
     job = ended["two"]
     assert job.status == 0 and not job.left_behind
@@ -229,6 +230,7 @@ def test_two_workers_leave_a_trace_and_their_operators_each(ended: dict[str, End
         assert "aten::addmm" in (profiled(job) / f"worker-{event['worker']}.operators.txt").read_text()
 
 
+@pytest.mark.processes
 def test_every_phase_of_a_workers_update_is_told(ended: dict[str, Ended]) -> None:
     for worker in range(2):
         found = read_phases(profiled(ended["two"]), worker)
@@ -237,6 +239,7 @@ def test_every_phase_of_a_workers_update_is_told(ended: dict[str, Ended]) -> Non
             assert set(IN_AN_UPDATE) <= set(update) <= set(PHASES)
 
 
+@pytest.mark.processes
 def test_the_table_is_shown_at_the_end_and_kept(ended: dict[str, Ended]) -> None:
     job = ended["two"]
     table = (profiled(job) / "phases.txt").read_text()
@@ -246,6 +249,7 @@ def test_the_table_is_shown_at_the_end_and_kept(ended: dict[str, Ended]) -> None
     assert "note:" not in table
 
 
+@pytest.mark.processes
 def test_a_worker_killed_in_its_window_is_named_and_the_other_is_told(ended: dict[str, Ended]) -> None:
     job = ended["killed"]
     (gone,) = (event["worker"] for event in job.events("exit") if "SIGKILL" in event["how"])
@@ -255,22 +259,26 @@ def test_a_worker_killed_in_its_window_is_named_and_the_other_is_told(ended: dic
     assert f"worker {1 - gone}" in (profiled(job) / "phases.txt").read_text().splitlines()[1]
 
 
+@pytest.mark.processes
 def test_a_job_inside_the_parent_is_recorded_too(ended: dict[str, Ended]) -> None:
     found = read_phases(profiled(ended["inline"]), 0)
     assert found is not None and found.is_complete and len(found.timed) == LENGTH
     assert "update 9" in (profiled(ended["inline"]) / "worker-0.json").read_text()
 
 
+@pytest.mark.processes
 def test_a_job_that_ends_in_the_window_shows_what_there_is(ended: dict[str, Ended]) -> None:
     assert "note: of worker 0 0 of 5 updates were timed" in ended["short"].stderr
     assert "update 7" in (profiled(ended["short"]) / "worker-0.json").read_text()
 
 
+@pytest.mark.processes
 def test_a_window_the_job_never_reaches_is_said_at_the_end(ended: dict[str, Ended]) -> None:
     assert "profile 5000:5010: nothing was recorded, as no worker reached update 5,000" in ended["never"].stderr
     assert not list(profiled(ended["never"]).iterdir())
 
 
+@pytest.mark.processes
 def test_a_resumed_job_records_its_own_updates(ended: dict[str, Ended]) -> None:
     found = read_phases(profiled(ended["resumed"]), 0)
     assert found is not None and found.is_complete

@@ -60,6 +60,7 @@ def by_hand(batches: int) -> tuple[dict[str, float], list[Tensor]]:
     return {"progressive_loss": total, "progressive_accuracy": right}, [p.detach() for p in one.parameters()]
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 @pytest.mark.parametrize("procs", [0, 1])
 def test_each_batch_is_scored_by_the_model_before_it_is_learnt(procs: int, tmp_path: Path) -> None:
@@ -81,6 +82,7 @@ def test_each_batch_is_scored_by_the_model_before_it_is_learnt(procs: int, tmp_p
     assert all(map(torch.equal, (p.detach() for p in one.parameters()), parameters)), "scoring changed the training"
 
 
+@pytest.mark.processes
 def test_an_endless_stream_has_windows_and_checkpoints_by_time_and_no_progress(tmp_path: Path) -> None:
     one = model()
     result = hogwild.train(

@@ -11,6 +11,8 @@ import pytest
 from tests.helpers.jobs import JOBS, Ended, Job, write_request
 from tests.helpers.processes import wait_for
 
+pytestmark = pytest.mark.processes
+
 COUNTING = str(JOBS / "counting.yaml")
 SIZES = (4, 1, 3, 2, 4, 2)
 

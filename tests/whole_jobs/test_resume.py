@@ -82,6 +82,7 @@ def resumed(jobs_folder: Path, stopped: dict[str, Ended]) -> dict[str, Ended]:
     return in_turn(jobs_folder / "resumed", jobs)
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_one_signal_checkpoints_and_stops(stopped: dict[str, Ended], name: str) -> None:
@@ -94,6 +95,7 @@ def test_one_signal_checkpoints_and_stops(stopped: dict[str, Ended], name: str) 
     assert not job.left_behind
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 def test_a_resumed_job_ends_with_the_samples_of_an_undisturbed_one(resumed: dict[str, Ended]) -> None:
     for name, epochs in (("more", 3), ("term", 2)):
@@ -104,6 +106,7 @@ def test_a_resumed_job_ends_with_the_samples_of_an_undisturbed_one(resumed: dict
         assert (job.effects() == epochs).all()
 
 
+@pytest.mark.processes
 def test_procs_and_epochs_may_change_and_the_records_go_on(resumed: dict[str, Ended]) -> None:
     job = resumed["more"]
     spawned = {event["worker"] for event in job.events("spawn")}
@@ -116,6 +119,7 @@ def test_procs_and_epochs_may_change_and_the_records_go_on(resumed: dict[str, En
     assert "resuming from update-" in job.stderr
 
 
+@pytest.mark.processes
 def test_resuming_a_finished_run_changes_nothing(resumed: dict[str, Ended]) -> None:
     again, more = resumed["again"], resumed["more"]
     assert (again.status, again.reason) == (0, ("succeeded", "epochs")), again.stderr
@@ -123,6 +127,7 @@ def test_resuming_a_finished_run_changes_nothing(resumed: dict[str, Ended]) -> N
     assert (again.effects() == 3).all()
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 def test_one_worker_interrupted_and_resumed_gives_the_bits_of_an_undisturbed_one(
     stopped: dict[str, Ended], resumed: dict[str, Ended]
@@ -134,11 +139,13 @@ def test_one_worker_interrupted_and_resumed_gives_the_bits_of_an_undisturbed_one
     assert resumed["digits"].summary["metrics"] == resumed["digits undisturbed"].summary["metrics"]
 
 
+@pytest.mark.processes
 def test_a_job_file_beside_resume_is_a_usage_error(resumed: dict[str, Ended]) -> None:
     assert resumed["beside"].status == 2
     assert "--resume takes the job and the folder from the run, so a job file" in resumed["beside"].stderr
 
 
+@pytest.mark.processes
 def test_what_may_not_change_is_refused_with_both_values(resumed: dict[str, Ended]) -> None:
     job = resumed["changed"]
     assert job.status == 2
@@ -146,11 +153,13 @@ def test_what_may_not_change_is_refused_with_both_values(resumed: dict[str, Ende
     assert "optimizer.init_args.lr: was 1.0, now 0.5" in job.stderr
 
 
+@pytest.mark.processes
 def test_a_run_that_is_not_there_is_not_found(resumed: dict[str, Ended]) -> None:
     assert resumed["nowhere"].status == 3
     assert "there is no such folder" in resumed["nowhere"].stderr
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(resumed: dict[str, Ended], jobs_folder: Path) -> None:
     run = jobs_folder / "damaged-run"
@@ -167,6 +176,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(resumed: dict[s
     assert (run / "checkpoints" / f"rejected-{newest.name}").is_dir()
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 def test_a_second_signal_cancels_at_once(jobs_folder: Path, start_job: Callable[..., Job]) -> None:
     diary = jobs_folder / "diary-second"
@@ -184,6 +194,7 @@ def test_a_second_signal_cancels_at_once(jobs_folder: Path, start_job: Callable[
     assert not ended.left_behind
 
 
+@pytest.mark.processes
 def test_an_evaluation_that_a_stop_has_met_is_made_up_for(jobs_folder: Path, start_job: Callable[..., Job]) -> None:
     folder = jobs_folder / "owed"
     arguments = [str(JOBS / "interrupting.yaml"), f"model.init_args.folder={folder}"]
@@ -310,6 +321,7 @@ def test_a_rate_in_a_tensor_is_compared_as_a_number(tmp_path: Path) -> None:
     assert call(adam(0.25), resume=tmp_path / "run").updates == 8
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("procs", [0, 1])
 def test_a_schedules_factor_is_not_taken_for_another_rate(procs: int, tmp_path: Path) -> None:
     schedule = {"lr_schedule": {"name": "linear"}, "procs": procs}
@@ -342,6 +354,7 @@ class FromFile(torch.optim.SGD):
 """
 
 
+@pytest.mark.processes
 def test_a_rate_that_the_users_own_class_has_changed_is_refused_by_the_command_line(jobs_folder: Path) -> None:
     folder = jobs_folder / "own-rule"
     folder.mkdir()
@@ -403,6 +416,7 @@ train: {procs: 0, max_updates: 5}
 """
 
 
+@pytest.mark.processes
 def test_a_refused_change_comes_with_the_command_that_trains_it_from_these_weights(jobs_folder: Path) -> None:
     """Run from another folder than the first time, with overrides, a module and a file name that need care."""
     folder = jobs_folder / "own net"

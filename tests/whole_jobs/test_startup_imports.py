@@ -11,6 +11,8 @@ import pytest
 from tests.helpers.jobs import JOBS, environment
 from tests.helpers.processes import PATIENCE_S
 
+pytestmark = pytest.mark.processes
+
 # Top-level packages, and parts of torch; with each of torch._dynamo's, its import takes longer than torch's own.
 UNUSED = (
     "torch._dynamo",

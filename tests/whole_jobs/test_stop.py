@@ -13,6 +13,8 @@ from hogwild.storage.checkpoint_format import newest_good
 from tests.helpers.jobs import JOBS, Ended, Job
 from tests.helpers.processes import state_of, wait_for
 
+pytestmark = pytest.mark.processes
+
 COUNTING = str(JOBS / "counting.yaml")
 PLAIN = ["data.shuffle=none", "checkpoint.every_s=null"]
 # Whoever is held must not be called silent, however long the machine takes: that is another test.

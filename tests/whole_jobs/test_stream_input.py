@@ -204,6 +204,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str, str]] = {
 }
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_can_be_known_before_is_refused_and_nothing_is_started(name: str, run: Path) -> None:
     data, settings, code, words = REFUSED[name]
@@ -233,6 +234,7 @@ class Goods(Items):
         super().__init__(good)
 
 
+@pytest.mark.processes
 def test_a_look_at_a_job_counts_its_ring() -> None:
     bytes_more = looked_at(1004)["shared_memory_bytes"] - looked_at(4)["shared_memory_bytes"]
     assert 1000 * 4 * 3 * 4 <= bytes_more <= 512_000  # 64-byte steps; each slot has its row of a table, too
@@ -316,6 +318,7 @@ def test_a_label_is_named_by_its_place_in_the_data_that_was_given_also_where_a_f
     )
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 def test_with_workers_a_bad_batch_is_quarantined_and_the_advice_is_in_the_event(run: Path) -> None:
     result = train(Items(later_ragged, MANY), run, procs=1)
@@ -347,6 +350,7 @@ def test_an_iterable_is_evaluated_on_an_iterable_as_often_as_the_job_says(evalua
     assert result.metrics["loss"] == pytest.approx(sum(k * k for k in range(10)) / 10, rel=1e-2)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("procs", [0, 1])
 def test_resident_data_is_evaluated_on_an_iterable(procs: int, run: Path) -> None:
     result = train(Items(good), run, procs=procs, val=Stream(good, 10), feed="auto")
@@ -354,6 +358,7 @@ def test_resident_data_is_evaluated_on_an_iterable(procs: int, run: Path) -> Non
     assert result.metrics["loss"] == pytest.approx(sum(k * k for k in range(10)) / 10, rel=1e-2)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("procs", [0, 1])
 def test_a_data_set_that_keeps_its_place_in_itself_is_read_whole_in_every_epoch(procs: int, run: Path) -> None:
     data = Placed(good, 42)
@@ -372,6 +377,7 @@ class Owning:
         return os.mkdir, (str(self.folder),)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("procs", [0, 1])
 def test_a_strangers_iterator_state_runs_nothing(procs: int, run: Path, tmp_path: Path) -> None:
     assert train(Placed(good), run, procs=procs, max_updates=5).state == "succeeded"

@@ -11,6 +11,8 @@ import pytest
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import wait_for
 
+pytestmark = pytest.mark.processes
+
 COUNTING = str(JOBS / "counting.yaml")
 KEPT = ["train.procs=2", "checkpoint.every_s=null", "data.feed=stream", "train.exchange=direct"]
 

@@ -14,6 +14,8 @@ import torch
 from tests.helpers.jobs import JOBS, Ended, InTurn, Job, begin_in_turn, in_turn
 from tests.helpers.processes import state_of, wait_for
 
+pytestmark = pytest.mark.processes
+
 COUNTING = str(JOBS / "counting.yaml")
 BATCH = 4
 SAMPLES = 1600

@@ -11,6 +11,8 @@ import pytest
 from hogwild import host
 from tests.helpers.jobs import JOBS, Job
 
+pytestmark = pytest.mark.processes
+
 # OpenMP, MKL and numpy's OpenBLAS have a pool each, of one thread less than they were told, beside the main thread;
 # only one of them is at work at a time.
 POOLS = 3

@@ -13,6 +13,8 @@ from hogwild.monitoring.run_status import ALIVE
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import wait_for
 
+pytestmark = pytest.mark.processes
+
 COUNTING = str(JOBS / "counting.yaml")
 NORM = str(JOBS / "norm.yaml")
 DIGITS = ["train.threads=1", "train.epochs=3", "evaluate.every_epochs=3", "checkpoint.every_s=null"]

@@ -8,6 +8,8 @@ import pytest
 
 from tests.helpers.jobs import JOBS, Ended, Job
 
+pytestmark = pytest.mark.processes
+
 LINE = next(n for n, line in enumerate((JOBS / "trying.py").read_text().splitlines(), 1) if "ctypes.string_at" in line)
 TRYING = str(JOBS / "trying.yaml")
 LIMIT_S = 20  # longer than any machine needs to start a worker

@@ -11,6 +11,8 @@ import pytest
 from tests.helpers.jobs import JOBS, Job
 from tests.helpers.processes import PATIENCE_S, state_of, wait_for
 
+pytestmark = pytest.mark.processes
+
 FREEZER = Path("/sys/fs/cgroup/freezer")
 SILENCE_S = 3
 

@@ -104,6 +104,7 @@ def test_balanced_classes_are_those_of_the_weights_that_a_list_says(
     torch.testing.assert_close(parameters(tmp_path / "list"), parameters(tmp_path / "balanced"))
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_weighted_clicks_are_learnt_by_the_kernel_evaluated_again_and_predicted_without_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

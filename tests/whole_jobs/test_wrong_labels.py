@@ -80,6 +80,7 @@ SOURCES = {
 }
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("changes", [[], [SPLIT], [SPLIT, "seed=2"], [SPLIT, "seed=3", "data.shuffle=chunked"]])
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_wrong_label_is_named_by_its_sample_in_the_data_that_the_user_gave(

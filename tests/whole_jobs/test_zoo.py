@@ -265,6 +265,7 @@ def test_every_kind_of_model_moves_as_the_plain_loop_moves_it(kind: str, tmp_pat
     moves_as_plainly(ZOO[kind], tmp_path / "run")
 
 
+@pytest.mark.processes
 @pytest.mark.whole
 def test_a_worker_process_reads_what_torch_does_not_pickle(tmp_path: Path) -> None:
     """Parametrized, scripted, hooked; in the worker's own copy of the parameters, which is added to the shared ones."""
@@ -321,6 +322,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_would_not_be_trained_is_refused_before_a_worker_starts(kind: str, tmp_path: Path) -> None:
     make, code = REFUSED[kind]
@@ -328,6 +330,7 @@ def test_what_would_not_be_trained_is_refused_before_a_worker_starts(kind: str, 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("where", ["transform", "metric"])
 def test_a_model_in_a_transform_or_a_metric_is_refused(where: str, tmp_path: Path) -> None:
     model = layers()
