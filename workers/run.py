@@ -11,7 +11,6 @@ Imports no torch itself: the fork server is forked as soon as it is imported, an
 """
 
 import contextlib
-import gc
 import importlib
 import json
 import os
@@ -27,6 +26,7 @@ from hogwild import host, user_code
 from hogwild.cluster.launch import Launch
 from hogwild.config.load import Job
 from hogwild.errors import UsageError
+from hogwild.host.background_thread import freeze
 from hogwild.job.foreseen_kernels import foreseen
 from hogwild.kernels.compiler_process import compiling
 from hogwild.models import has_kernels
@@ -147,14 +147,19 @@ def _begun(
 
 
 def _import_all(planned: JobPlan | None, kernels: str) -> None:
-    """Import torch and what workers import; with a plan, fork the fork server as soon as that is done. It holds nothing
-    of the run directory that is open here (`host.let_go`)."""
+    """Import torch and what workers import; with a plan, fork the fork server as soon as that saves time. It holds
+    nothing of the run directory that is open here (`host.let_go`)."""
     with _one_blas_thread(), without_collecting():
+        is_early = planned is not None and kernels != ""
+        importlib.import_module("torch")
+        if is_early:  # numba takes longer than what this process still has to do
+            freeze()
+            SERVER.fork(kernels=kernels)
         for module in ("hogwild.workers.child.dispatch", "hogwild.workers.execution"):
             importlib.import_module(module)
         host.raise_noted()
-        gc.freeze()  # torch's objects; the next collection would take as long as everything that follows
-        if planned is not None:
+        freeze()
+        if planned is not None and not is_early:
             SERVER.fork(kernels=kernels)
 
 

@@ -352,7 +352,8 @@ def test_a_pool_has_the_threads_of_training_after_the_trial(tmp_path: Path, star
 
 
 def test_work_on_few_bytes_is_done_by_one_thread() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

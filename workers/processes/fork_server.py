@@ -46,7 +46,7 @@ from typing import Any, NoReturn
 from hogwild import host
 from hogwild.monitoring.job_view import ServerGlance
 from hogwild.version import PACKAGE_ROOT
-from hogwild.workers.child.entry import load_kernels
+from hogwild.workers.child.entry import load_kernels, without_collecting
 from hogwild.workers.child.standard_streams import redirect_to_memory
 from hogwild.workers.messages import Start
 from hogwild.workers.processes import commands
@@ -369,10 +369,9 @@ def main(channel: str, parent: str, kernels: str, for_commands: str) -> NoReturn
     commands.note_interpreter(sys.path[1:])
     number = _detached(int(channel))
     with contextlib.suppress(Exception):  # a broken installation: the workers, fresh interpreters then, say so
-        import hogwild.workers.child.dispatch  # noqa: F401
-
-        for module in commands.MODULES if for_commands == "1" else ():
+        for module in ("hogwild.workers.child.dispatch", *(commands.MODULES if for_commands == "1" else ())):
             importlib.import_module(module)
+        gc.collect()
         _serve(number, int(parent), kernels=kernels)
     os._exit(1)
 
@@ -392,16 +391,20 @@ def _serve(number: int, parent: int, *, kernels: str) -> None:
     try:
         host.die_with_parent(parent)
         os.environ.update(ONE_BLAS_THREAD)  # numba loads scipy's; a child takes over the supervisor's environment
-        load_kernels(kernels)
-        import torch
+        with without_collecting():
+            load_kernels(kernels)
+            import torch
 
+            importlib.import_module("hogwild.workers.child.dispatch")
+            from hogwild.host.thread_pools import pools
+
+        pools()  # finds the libraries by walking over folders; a child inherits what is known of them
         commands.note_threads(torch.get_num_threads())
         torch.set_num_threads(1)  # starts none; most workers have one
         channel = socket.socket(fileno=number)
         if (threads := host.thread_count()) != 1:  # sitecustomize, or an allocator, has started some
             channel.send(json.dumps({"refused": f"the fork server has {threads} threads after its imports"}).encode())
             return
-        gc.collect()
         gc.freeze()  # a later collection would copy every page that the children share
         gc.enable()  # for them: a command is forked while it does not collect
         channel.send(json.dumps({"ready": True}).encode())
