@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from hogwild.data.cache import DatasetCache
 from hogwild.data.csv.arrow_records import numpy_of
 from hogwild.data.ids import IdRows
 from hogwild.data.locate import bad_argument, choice, find_file, require
@@ -350,9 +351,9 @@ class _RatingsParsing(RatedParsing):
         COMMENTED: "a line must not begin as a comment; remove it, or write the value in quotes if it is one",
     }
 
-    def key(self) -> str:
+    def key(self, cache: DatasetCache | None = None) -> str:
         """Return the hash of the ratings and, for training data, of the files of features."""
-        digest = hashlib.sha256(super().key().encode())
+        digest = hashlib.sha256(super().key(cache).encode())
         for kind, path in self.source.feature_files.items() if self.like is None else ():
             digest.update(f"{kind} {len(kind)}".encode())
             TextFile(path).hash_into(digest)

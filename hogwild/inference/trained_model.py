@@ -262,5 +262,6 @@ class _Kept(InTurn):
         self._runs = runs
 
     def pack(self, parsing: Any) -> Any:
-        found = load_kept(DatasetCache(self._runs, say=log.info), parsing.key())
+        cache = DatasetCache(self._runs, say=log.info)
+        found = load_kept(cache, parsing.key(cache))
         return super().pack(parsing) if found is None else found

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hogwild.data import cache as cache_module
-from hogwild.data.cache import DATA, FORMAT, CachedField, DatasetCache
+from hogwild.data.cache import DATA, FORMAT, HASHES, CachedField, DatasetCache
 from hogwild.storage.published_folder import MANIFEST, STALE_S, seal
 
 X = np.arange(24, dtype=np.float32).reshape(6, 4)
@@ -197,3 +197,53 @@ def test_a_manifest_that_cannot_be_read_now_is_a_word_and_the_entry_stays(
         patch.setattr(os, "open", too_many)
         assert cache.load(PRINT) is None
     assert "Too many open files" in said[0] and entries(cache) == [PRINT] and read(cache) is not None
+
+
+# ---- hashes of files ------------------------------------------------------------------------------------------------
+
+
+def asked(cache: DatasetCache, file: Path) -> tuple[str, bool]:
+    """The hash of a file, and whether it was computed."""
+    computed: list[str] = []
+
+    def compute() -> str:
+        computed.append(f"of {file.read_text()}")
+        return computed[-1]
+
+    return cache.hash_of(file, compute), bool(computed)
+
+
+def test_an_unchanged_file_is_hashed_once(cache: DatasetCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "data.txt"
+    file.write_text("one")
+    assert asked(cache, file) == asked(cache, file) == ("of one", True)  # it was changed a moment ago
+    monkeypatch.setattr(cache_module, "UNSURE_S", 0.0)
+    assert [asked(cache, file) for _ in range(2)] == [("of one", True), ("of one", False)]
+    assert asked(DatasetCache(tmp_path), file) == ("of one", False)
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    file.write_text("two")
+    os.utime(file, ns=times)  # size and time as before, but not the time of change
+    assert [asked(cache, file) for _ in range(2)] == [("of two", True), ("of two", False)]
+    other = tmp_path / "other.txt"
+    other.write_text("new")
+    other.replace(file)
+    assert asked(cache, file) == ("of new", True)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"/x": 1}', "{", '{"FILE": []}', '{"FILE": ["of it"]}', "\0"])
+def test_damaged_hashes_are_no_hashes(cache: DatasetCache, tmp_path: Path, content: str) -> None:
+    file = tmp_path / "data.txt"
+    file.write_text("one")
+    cache.folder.mkdir()
+    (cache.folder / HASHES).write_text(content.replace("FILE", str(file)))
+    assert asked(cache, file) == ("of one", True)
+
+
+def test_only_the_newest_hashes_are_kept(cache: DatasetCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "UNSURE_S", 0.0)
+    monkeypatch.setattr(cache_module, "MOST_HASHES", 2)
+    files = [tmp_path / f"{number}.txt" for number in range(3)]
+    for file in files:
+        file.write_text(file.name)
+        asked(cache, file)
+    assert [asked(cache, file)[1] for file in (files[2], files[1], files[0])] == [False, False, True]

@@ -194,7 +194,7 @@ class Loading:
 
         cache = DatasetCache(self._runs, say=self._show) if self._runs is not None else None
         began_s = time.monotonic()
-        key = parsing.key() if cache is not None else ""
+        key = parsing.key(cache) if cache is not None else ""
         hash_s = time.monotonic() - began_s
         parsed = packed_cache.load(cache, key) if cache is not None else None
         is_cached, kept_s = parsed is not None, 0.0

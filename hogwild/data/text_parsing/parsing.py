@@ -20,6 +20,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from hogwild import host
+from hogwild.data.cache import DatasetCache
 from hogwild.data.file_kind import MARK, Wanted, not_text, unmarked
 from hogwild.data.text_file import TextFile, whole_records
 from hogwild.errors import DataError, MemoryShortError
@@ -80,13 +81,13 @@ class Parsing(ABC):
         self.notes: list[str] = []
         self.compiling_s = 0.0  # or loading compiled code
 
-    def key(self) -> str:
+    def key(self, cache: DatasetCache | None = None) -> str:
         """Return a hash (hexadecimal) of all that the result depends on: content, options, and the training data's
-        sizes and names. Takes 1 s per gigabyte."""
-        content, digest = hashlib.sha256(), hashlib.sha256()
-        self.text.hash_into(content)
+        sizes and names. Takes 1 s per gigabyte, unless the `cache` has seen the file."""
+        digest, is_file = hashlib.sha256(), isinstance(self.text, TextFile)
+        content = self._text_hash() if cache is None or not is_file else cache.hash_of(self.text.path, self._text_hash)
         options = (*(getattr(self.source, name) for name in self.options), self.on_bad_line)
-        for part in (self.kind, self.version, options, content.hexdigest(), *([INPUT] if self.what == INPUT else [])):
+        for part in (self.kind, self.version, options, content, *([INPUT] if self.what == INPUT else [])):
             digest.update(repr(part).encode())
         if self.like is None:
             digest.update(b"None")
@@ -94,6 +95,11 @@ class Parsing(ABC):
             digest.update(json.dumps(dict(self.like.spec.sizes), sort_keys=True).encode())
             for name, values in names_as_bytes(self.like.names):
                 digest.update(name.encode() + values)
+        return digest.hexdigest()
+
+    def _text_hash(self) -> str:
+        digest = hashlib.sha256()
+        self.text.hash_into(digest)
         return digest.hexdigest()
 
     @abstractmethod
