@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hogwild.cli.arguments import Arguments, Json, StateDir, is_job_id, split_arguments
-from hogwild.cli.init import SCHEMA, TASKS
+from hogwild.cli.init import SCHEMA, list_tasks
 from hogwild.cli.output import print_result, reading
 from hogwild.config.locate import first_sentence, shipped
 from hogwild.config.of_run import load
@@ -83,7 +83,7 @@ def _rows(group: str) -> Iterator[tuple[str, str]]:
 
         yield from ((name, known.words) for name, known in CATALOG.items())
     elif group == "tasks":
-        yield from ((name, first_sentence(shipped(f"configs/{task.job}"))) for name, task in TASKS.items())
+        yield from list_tasks().items()
     else:
         from hogwild.config.load import list_configs
 

@@ -1,21 +1,22 @@
 """`hogwild init`: a commented job file for a task, and the files it needs, so that it trains as written.
 
 The job file is the one in configs/, which the tests train with real data. Where the user cannot have that data, `edits`
-put a sample in its place (`hogwild.cli.samples`); the lines for the real data stay below, as comments.
+put a sample in its place; the lines for the real data stay below, as comments.
 job.schema.json is included because editors report a missing schema as an error of the job file."""
 
 import os
 import re
+import tarfile
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hogwild.cli.output import file_exists, print_message, print_result
-from hogwild.cli.samples import about_sample, sample_files
 from hogwild.config.locate import first_sentence, shipped
 from hogwild.errors import NotFoundError, RunError, UsageError, did_you_mean
 from hogwild.host import raise_noted
@@ -29,89 +30,46 @@ REAL = "For the data named above use --data-dir DIR, and each commented line in 
 EXPLAINED = "`hogwild list --arguments` explains every argument."
 
 
+ARCHIVE = Path(__file__).with_name("samples.tar.xz")  # a folder per sample; beside it NAME.txt, a sentence about it
+
+
 @dataclass(frozen=True, slots=True)
 class InitTask:
-    """A task. `job`: the file in configs/; `change`: what users change for their own data; `beside`: files it needs in
-    its folder; `sample`: of `hogwild.cli.samples`; `edits`: text in the job's fields -> text for the sample."""
+    """A task, as tasks.yaml describes it."""
 
     job: str
     change: str
-    beside: tuple[str, ...] = ()
+    beside: Sequence[str] = ()
     sample: str = ""
     edits: Mapping[str, str] = field(default_factory=dict)
 
 
-# fmt: off
-COLUMNS = "path, target, inputs and categorical"
-IDX = {"batch_size: 64": "batch_size: 16", "every_epochs: 1": "every_epochs: 5"}
-DIGITS, CLOTHES = (
-    {f"split: {part}": f"split: {part}, root: samples/{name}" for part in ("train", "test")} | IDX
-    for name in ("digits", "clothes")
-)
-JESTER, RATINGS = "hogwild.data.Jester, init_args: {holdout", "hogwild.data.Ratings, init_args: {path: samples/"
-WORDS = {
-    "word-similarity/wordsim353.tsv": "samples/word_pairs.tsv", "dim: 100": "dim: 32", "sample: 0.001": "sample: 0",
-    "batch_size: 4096": "batch_size: 512", "every_epochs: 1": "every_epochs: 5",
-}
-GRAPH = {
-    "codex-m/train.txt": "samples/family_train.txt", "codex-m/valid.txt": "samples/family_valid.txt",
-    "batch_size: 1024": "batch_size: 64", "epochs: 6": "epochs: 15", "every_epochs: 3": "every_epochs: 5",
-    "dim: 200, negatives: 192": "dim: 32, negatives: 32",
-}
-TASKS: dict[str, InitTask] = {
-    "digits": InitTask("digits.yaml", "data.train and data.val; hogwild init npz and csv-classification show how"),
-    "mnist": InitTask("mnist.yaml", "root (a folder with MNIST's four files)", (), "digits",
-        DIGITS | {"epochs: 4": "epochs: 10"}),
-    "fashion-mnist": InitTask("fashion_mnist.yaml", "root (a folder with MNIST's four files)", (), "clothes",
-        CLOTHES),
-    "mnist-stream": InitTask("mnist_stream.yaml", "shifted.py (your own data set)", ("shifted.py",), "digits",
-        DIGITS | {"epochs: 2": "epochs: 10"}),
-    "csv-regression": InitTask("csv_regression.yaml", COLUMNS, ("houses.csv",)),
-    "csv-classification": InitTask("templates/csv_classification.yaml", COLUMNS, ("houses.csv",)),
-    "libsvm": InitTask("imdb.yaml", "path and lr", (), "reviews", {
-        "imdb/imdb_bow_train.svm.gz": "samples/reviews_train.svm", "batch_size: 1024": "batch_size: 64",
-        "imdb/imdb_bow_test.svm.gz": "samples/reviews_test.svm"}),
-    "libsvm-pairs": InitTask("a9a.yaml", "path, factors and lr", (), "pairs", {
-        "a9a/a9a}": "samples/pairs_train.svm}", "a9a/a9a.t}": "samples/pairs_test.svm}",
-        "batch_size: 1024": "batch_size: 64"}),
-    "clicks": InitTask("templates/clicks.yaml", "path, target, buckets, hash and min_count", (), "clicks"),
-    "ratings": InitTask("ratings.yaml", "path, factors and lr; columns, if they are not recognised", (), "ratings", {
-        JESTER: f"{RATINGS}ratings.csv, holdout", "factors: 32": "factors: 4", "batch_size: 4096": "batch_size: 256",
-        "epochs: 10": "epochs: 20"}),
-    "ratings-jester": InitTask("jester.yaml", "path, factors and lr", (), "jokes", {
-        "init_args: {holdout": "init_args: {path: samples/jokes.zip, holdout", "factors: 16": "factors: 4",
-        "batch_size: 1024": "batch_size: 256"}),
-    "implicit": InitTask("implicit.yaml", "path, factors and l2", (), "plays", {
-        JESTER: f"{RATINGS}plays.csv, holdout", "batch_size: 1024": "batch_size: 64", "epochs: 10": "epochs: 40"}),
-    "words": InitTask("skipgram.yaml", "path, min_count and dim; evaluate and data.val may be left out", (),
-        "sentences", WORDS | {"imdb/imdb_text.txt.gz": "samples/sentences.txt", "epochs: 3": "epochs: 10"}),
-    "words-text8": InitTask("text8.yaml", "path and dim; evaluate and data.val may be left out", (), "words",
-        WORDS | {"text8.zip": "samples/words.zip", "epochs: 5": "epochs: 10", "window: 5": "window: 3"}),
-    "knowledge-graph": InitTask("codex.yaml", "both paths, dim and negatives", (), "family", GRAPH),
-    "knowledge-graph-best": InitTask("codex_best.yaml", "both paths, dim and n3", (), "family", {
-        "codex-m/train.txt": "samples/family_train.txt", "codex-m/valid.txt": "samples/family_valid.txt",
-        "batch_size: 1024": "batch_size: 64", "epochs: 24": "epochs: 15", "every_epochs: 4": "every_epochs: 5",
-        "dim: 512, negatives: 1024": "dim: 32, negatives: 64"}),
-    "knowledge-graph-steps": InitTask("codex_transe.yaml", "both paths, dim and negatives", (), "family", GRAPH),
-    "shakespeare": InitTask("shakespeare.yaml", "path (any text), lanes and batch_size", (), "play", {
-        "steps: 64": "steps: 64, path: samples/play.txt", "lanes: 16": "lanes: 4", "batch_size: 32": "batch_size: 8",
-        "hidden: 192": "hidden: 64", "epochs: 6": "epochs: 2"}),
-    "speakers": InitTask("speakers.yaml", "path, lines and longest", (), "play", {
-        "lines: 3": "lines: 3, path: samples/play.txt", "epochs: 8": "epochs: 5"}),
-    "names": InitTask("names.yaml", "path (a folder with a .txt file per class)", (), "names",
-        {"path: names": "path: samples/names"}),
-    "npz": InitTask("templates/npz.yaml", "path and the names of the arrays", (), "arrays"),
-    "images": InitTask("templates/images.yaml", "path (a folder with a folder per class) and size", (), "pictures"),
-    "finetune": InitTask("finetune.yaml", "model, init_from, freeze, groups and data", (), "network",
-        {"path: digits.safetensors": "path: samples/digits.safetensors"}),
-    "own-model": InitTask("own_model.yaml", "mymodel.py (model, loss, data, metric)", ("mymodel.py",)),
-}
-# fmt: on
+@cache
+def tasks() -> Mapping[str, InitTask]:
+    """Return name -> task, in the order of the list."""
+    import yaml  # which other commands do without
+
+    text = Path(__file__).with_name("tasks.yaml").read_text("utf-8")
+    return {name: InitTask(**values) for name, values in yaml.safe_load(text).items()}
+
+
+@cache
+def _samples() -> Mapping[str, bytes]:
+    """Return path in the archive -> content: invented data in the formats of the data sets it stands for."""
+    with tarfile.open(ARCHIVE) as archive:
+        files = ((member.name, archive.extractfile(member)) for member in archive)
+        return {name: file.read() for name, file in files if file is not None}
+
+
+def sample_files(name: str) -> dict[str, bytes]:
+    """Return the files of a sample: path below samples/ -> content."""
+    start = f"{name}/"
+    return {path.removeprefix(start): content for path, content in _samples().items() if path.startswith(start)}
 
 
 def init(
     task: Annotated[
-        str | None, typer.Argument(metavar="[TASK]", help="Task; see --list.", autocompletion=lambda: TASKS)
+        str | None, typer.Argument(metavar="[TASK]", help="Task; see --list.", autocompletion=tasks)
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE|-", help="Job file to write (default: TASK.yaml); -: print it.")
@@ -122,17 +80,15 @@ def init(
     """Write a commented job file for a task, with sample data: it trains as written. Without TASK: list the tasks."""
     if list_ or task is None:
         raise_noted()
-        width = max(map(len, TASKS))
-        print_result(
-            *(f"{name:<{width}}  {first_sentence(shipped(f'configs/{one.job}'))}" for name, one in TASKS.items())
-        )
+        width = max(map(len, tasks()))
+        print_result(*(f"{name:<{width}}  {words}" for name, words in list_tasks().items()))
         return
-    if task not in TASKS:
+    if task not in tasks():
         raise UsageError(
-            f"unknown task {task!r}{did_you_mean(task, [*TASKS])} (tasks: {', '.join(TASKS)})",
+            f"unknown task {task!r}{did_you_mean(task, tasks())} (tasks: {', '.join(tasks())})",
             code="usage/unknown-task",
         )
-    chosen = TASKS[task]
+    chosen = tasks()[task]
     text = job_text(task)
     out = Path(f"{task}.yaml") if out is None else out
     if out == STDOUT:
@@ -146,13 +102,18 @@ def init(
     print_result(f"next: hogwild train {out}", f"then, for your own data, change {chosen.change}")
 
 
+def list_tasks() -> dict[str, str]:
+    """Return name -> a sentence about it."""
+    return {name: first_sentence(shipped(f"configs/{task.job}")) for name, task in tasks().items()}
+
+
 def job_text(name: str) -> str:
     """Return the text of a task's job file; its first line names the schema beside it."""
-    task = TASKS[name]
+    task = tasks()[name]
     first, *lines = shipped(f"configs/{task.job}").read_text("utf-8").splitlines()
     assert first.startswith(MODELINE), task.job
     begin = next(place for place, line in enumerate(lines) if not line.startswith("#"))
-    words = [SAMPLED, about_sample(task.sample)] if task.sample else []
+    words = [SAMPLED, _samples()[f"{task.sample}.txt"].decode().strip()] if task.sample else []
     words += [REAL] if task.edits else []
     note = textwrap.wrap(" ".join([*words, f"For your own data change {task.change}.", EXPLAINED]), 118)
     body = [edited for line in lines[begin:] for edited in _edited(line, task.edits)]

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hogwild.cli.arguments import StateDir
-from hogwild.cli.init import TASKS, job_text, needed_files
+from hogwild.cli.init import job_text, list_tasks, needed_files, tasks
 from hogwild.cli.output import print_message, print_result
-from hogwild.config.locate import first_sentence, shipped
 from hogwild.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,14 +49,14 @@ def _templates() -> "list[Template]":
     from hogwild.service.routes_machine import Template
 
     found = []
-    for name, task in TASKS.items():
-        files = needed_files(task)
+    for name, description in list_tasks().items():
+        files = needed_files(tasks()[name])
         texts = {path: text for path, content in files.items() if (text := _text_of(content)) is not None}
         needs = [path for path in files if path not in texts]
         found.append(
             Template(
                 name=name,
-                description=first_sentence(shipped(f"configs/{task.job}")),
+                description=description,
                 text=job_text(name),
                 files=texts,
                 needs=needs,

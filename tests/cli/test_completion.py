@@ -10,7 +10,7 @@ import pytest
 
 from hogwild.cli import main
 from hogwild.cli.arguments import COMMANDS
-from hogwild.cli.init import TASKS
+from hogwild.cli.init import tasks
 from tests.helpers.processes import PATIENCE_S
 
 HOME = Path(__file__).resolve().parents[2]
@@ -34,7 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("train j", []),
         ("ask one ", ["checkpoint", "stacks", "resize"]),
         ("list m", ["models", "metrics"]),
-        ("init ", [*TASKS]),
+        ("init ", [*tasks()]),
         ("export --fo", ["--format", "--force"]),
     ],
 )

@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 import yaml
 
-from hogwild.cli.init import MODELINE, TASKS, job_text
+from hogwild.cli.init import MODELINE, job_text, sample_files, tasks
 from hogwild.cli.main import run as command
-from hogwild.cli.samples import sample_files
 from hogwild.config.locate import list_configs, shipped
 from tests.helpers.jobs import Ended, in_turn
 
@@ -75,8 +74,8 @@ def test_an_editor_sees_a_mistake_where_it_is(change: str, where: str, schema: d
 
 
 def test_every_job_file_belongs_to_a_task_and_is_written_with_all_it_needs() -> None:
-    assert {shipped(f"configs/{task.job}").resolve() for task in TASKS.values()} == {file.resolve() for file in ALL}
-    for name, task in TASKS.items():
+    assert {shipped(f"configs/{task.job}").resolve() for task in tasks().values()} == {file.resolve() for file in ALL}
+    for name, task in tasks().items():
         mentioned = {*re.findall(r"\b(\w+)\.\w+\b", job_text(name))} | {*re.findall(r"\b\w+\.csv\b", job_text(name))}
         assert {Path(file).stem for file in task.beside} == {"mymodel", "shifted"} & mentioned | {"houses"} & mentioned
 
