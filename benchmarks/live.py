@@ -23,8 +23,9 @@ from benchmarks.commands import MNIST, ROOT
 from benchmarks.row import Row
 from benchmarks.watched import ENDLESS, Running, running
 from hogwild import host
-from hogwild.chaos.watch import STATUS, read_json
+from hogwild.chaos.watch import STATUS
 from hogwild.monitoring.live_calls import LiveCalls
+from hogwild.storage.run_files import read_json
 
 SUITE = "live"
 CALLS_PER_S = 100
@@ -74,10 +75,10 @@ def client(run: Path, slice_s: float) -> "subprocess.Popen[str]":
 
 def place(now: Running) -> tuple[float, int]:
     """(time, updates) of the next status file."""
-    before = read_json(now.run_dir / STATUS).get("time")
+    before = read_json(now.run_dir, STATUS).get("time")
 
     def look() -> dict[str, Any] | None:
-        record = read_json(now.run_dir / STATUS)
+        record = read_json(now.run_dir, STATUS)
         return record if record.get("time", before) != before else None
 
     record = now.until("status", look)

@@ -25,7 +25,8 @@ from benchmarks.figures import Figure
 from benchmarks.results import table
 from benchmarks.row import Row
 from benchmarks.watched import LOOK_S, Running, running
-from hogwild.chaos.watch import STATUS, events_of, read_json
+from hogwild.chaos.watch import STATUS, events_of
+from hogwild.storage.run_files import read_json
 
 COUNTING = str(commands.ROOT / "tests" / "jobs" / "counting.yaml")
 KINDS = ("Numbers", "Divided", "Stateful")  # of tests/jobs/streaming.py
@@ -121,7 +122,7 @@ def kill_one(now: Running, gate: Gate, number: int) -> None:
 
 def samples(now: Running) -> int:
     """Trained so far."""
-    return int(read_json(now.run_dir / STATUS).get("samples", 0))
+    return int(read_json(now.run_dir, STATUS).get("samples", 0))
 
 
 def loaders(now: Running) -> Iterator[int]:

@@ -17,7 +17,8 @@ from benchmarks.commands import MNIST
 from benchmarks.row import Row
 from benchmarks.watched import ENDLESS, LOOK_S, Running, running
 from hogwild import host
-from hogwild.chaos.watch import STATUS, read_json
+from hogwild.chaos.watch import STATUS
+from hogwild.storage.run_files import read_json
 
 SUITE = "soak"
 KILL_EVERY_S = 10.0
@@ -39,7 +40,7 @@ class Curves:
 
     def take(self, now: Running, at_s: float) -> None:
         """Of the supervisor and its workers."""
-        status = read_json(now.run_dir / STATUS)
+        status = read_json(now.run_dir, STATUS)
         workers = [row["pid"] for row in status.get("workers", ()) if row["pid"] is not None]
         pids = [now.process.pid, *workers]
         self.at_s.append(at_s)

@@ -32,6 +32,7 @@ USUAL_OF_STREAMS = {**USUAL, LOADER_KILL: 4, LOADER_STOP: 2}
 SUPERVISOR_EVERY = 10
 LONGEST_GAP = 4  # times the mean: an exponential gap has no upper limit, and a job does not wait for it
 SHORTEST_STOP_S, LONGEST_STOP_S = 0.05, 1.0
+SEEDS = 1_000_000_000
 EARLY = 1 / 6  # of all kills: whatever the target is doing, even while it starts
 
 
@@ -55,6 +56,11 @@ class Fault:
         if self.role != SUPERVISOR:
             who += f" {self.number}" if self.kind.startswith(self.role) else f" {self.role} {self.number}"
         return who + (f" for {self.lasts_s:.2f} s" if self.lasts_s else "") + (" (also in its start)" * self.early)
+
+
+def seed_of(given: int | None) -> int:
+    """Return --seed, or a random one."""
+    return random.SystemRandom().randrange(SEEDS) if given is None else given
 
 
 def checked_kinds(given: str | None) -> tuple[str, ...]:

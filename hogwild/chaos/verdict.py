@@ -18,11 +18,12 @@ from typing import Any
 from hogwild import host
 from hogwild.chaos import schedule
 from hogwild.chaos.inject import ORPHANS_S, Hit
-from hogwild.chaos.watch import SUMMARY, events_of, read_json
+from hogwild.chaos.watch import SUMMARY, events_of
 from hogwild.errors import HogwildError
 from hogwild.host import other_jobs
 from hogwild.scheduling.batch_plan import OPEN
 from hogwild.storage.checkpoint_format import newest_good
+from hogwild.storage.run_files import read_json
 
 STATUS = {"succeeded": (0,), "failed": (1,), "stopped": (75,), "cancelled": (129, 130, 143)}
 SETTLED = ("done", "skipped", "quarantined")
@@ -120,7 +121,7 @@ class _Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        return read_json(self.folder / SUMMARY)
+        return read_json(self.folder, SUMMARY)
 
     @cached_property
     def newest(self) -> tuple[Path | None, list[str]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from hogwild import host
 from hogwild.host import other_jobs
+from hogwild.storage.run_files import read_json
 
 EVENTS, STATUS, SUMMARY = "events.jsonl", "status.json", "summary.json"
 PREFIX = {"worker": "", "loader": "loader-"}  # role -> how the names of its events begin
@@ -29,14 +30,6 @@ def events_of(run_dir: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, A
         if line.endswith(b"\n"):
             offset += len(line)
             yield offset, json.loads(line)
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Return the content, or {} if the file does not exist yet."""
-    try:
-        return dict(json.loads(file.read_text("utf-8")))
-    except FileNotFoundError:
-        return {}
 
 
 @dataclass(slots=True)
@@ -135,7 +128,7 @@ class Watch:
 
     def strike_server(self, number: int) -> None:
         """Send a signal to the fork server, if there is one. A stopped one ends with the job, or at the next start."""
-        server = read_json(self.run_dir / STATUS).get("server")
+        server = read_json(self.run_dir, STATUS).get("server")
         pidfd = other_jobs.open_child(server["pid"], self.pid) if server else None
         if pidfd is not None:
             host.kill_by_pidfd(pidfd, number)
@@ -160,7 +153,7 @@ class Watch:
     def _see_who_trains(self) -> None:
         if all(target.has_trained for targets in self.of.values() for target in targets.values()):
             return
-        status = read_json(self.run_dir / STATUS)
+        status = read_json(self.run_dir, STATUS)
         for role, targets in self.of.items():
             for row in status.get(f"{role}s", ()):
                 target = targets.get(row[role])

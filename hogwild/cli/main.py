@@ -263,6 +263,7 @@ def chaos(
     as_json: Json = False,
 ) -> int:
     """Run a job under random faults (kills, stops, resumes) and report any lost work."""
+    from hogwild.chaos import schedule
     from hogwild.chaos.command import ChaosRequest, answer, dry_run_lines
 
     job_file, overrides = split_arguments(arguments)
@@ -270,8 +271,11 @@ def chaos(
     with reading():
         job, job_text = load(job_file, overrides, flags)
     overrides = [*overrides, *(f"{field}={value}" for field, value in flags.items())]
-    read, folders = (job, job_file, job_text, overrides), (run_dir, data_folder(data_dir, None))
-    order = ChaosRequest.checked(read, kills=kills, seed=seed, every_s=every, faults=faults, folders=folders)
+    kinds, folder = schedule.checked_kinds(faults), data_folder(data_dir, None)
+    order = ChaosRequest(
+        job, job_file, job_text, overrides, kills, schedule.seed_of(seed), every, kinds, run_dir, folder
+    )
+    order.check()
     status, lines = (0, dry_run_lines(order)) if dry_run else answer(order, print_message, as_json=as_json)
     print_result(*lines)
     return status

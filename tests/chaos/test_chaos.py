@@ -87,14 +87,7 @@ def test_the_usual_mix_of_a_job_that_streams_has_faults_of_its_loaders() -> None
     assert sum(fault.role == schedule.SUPERVISOR for fault in faults) == 100
     assert all((fault.lasts_s > 0) == (fault.kind in schedule.LASTING) for fault in faults)
     assert str(Fault(schedule.LOADER_STOP, 1, 1.0, 0.5)) == "loader-stop 1 for 0.50 s"
-    streaming = ChaosRequest.checked(
-        (load_job(Path(COUNTING), ["data.feed=stream", "train.procs=2"]), Path(COUNTING), "", ()),
-        kills=200,
-        seed=1,
-        every_s=1.0,
-        faults=None,
-        folders=(None, None),
-    )
+    streaming = order("data.feed=stream", "train.procs=2", kills=200)
     assert {fault.kind for fault in streaming.schedule()} >= {schedule.LOADER_KILL, schedule.LOADER_STOP}
 
 
@@ -123,10 +116,9 @@ def test_a_dry_run_prints_the_schedule_and_starts_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def order(*overrides: str) -> ChaosRequest:
-    job, text = load_job(Path(COUNTING), overrides), Path(COUNTING).read_text()
-    read = (job, Path(COUNTING), text, overrides)
-    return ChaosRequest.checked(read, kills=1, seed=None, every_s=1.0, faults=None, folders=(None, None))
+def order(*overrides: str, kills: int = 1) -> ChaosRequest:
+    file = Path(COUNTING)
+    return ChaosRequest(load_job(file, overrides), file, file.read_text(), overrides, kills, 1, 1.0, (), None, None)
 
 
 def test_the_jobs_own_patience_is_raised_unless_the_command_line_says_so() -> None:
