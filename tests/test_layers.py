@@ -179,7 +179,7 @@ IMPURE = {"torch", "time", "os", "threading", "multiprocessing", "socket", "subp
 # hogwild/ is what parent and workers share; importing it starts none of the supervisor's code.
 ASKS_WORKERS = {
     ("hogwild/cli/main.py", "hogwild.workers.run"),
-    ("hogwild/cli/predict.py", "hogwild.workers.loading.predicting"),
+    ("hogwild/cli/results.py", "hogwild.workers.loading.predicting"),
     ("hogwild/cli/serve.py", "hogwild.workers.processes.job_server"),
     ("hogwild/api.py", "hogwild.workers.run"),
     ("hogwild/api.py", "hogwild.workers.description"),

@@ -314,13 +314,13 @@ _ELSEWHERE = {
     "retry": "jobs.retry",
     "delete": "jobs.delete",
     "eval": "results.eval_",
-    "predict": "predict.predict",
+    "predict": "results.predict",
     "similar": "results.similar",
     "complete": "results.complete",
-    "recommend": "recommend.recommend",
+    "recommend": "results.recommend",
     "sample": "results.sample",
     "report": "results.report",
-    "explain": "explain.explain",
+    "explain": "catalog.explain",
 }
 
 

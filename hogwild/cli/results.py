@@ -1,19 +1,28 @@
-"""Commands for finished runs: report and eval; and those that use the trained model: similar,
-complete, sample."""
+"""Commands for finished runs: report and eval; and those that use the trained model: similar, complete, sample,
+predict, recommend."""
 
-from collections.abc import Sequence
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hogwild.cli.arguments import DataDir, Json, Run, Which, check_choice, named_run
-from hogwild.cli.output import print_answer, print_result, reading
-from hogwild.config.of_run import CHOICES, checkpoint_of, data_folder, resumed
-from hogwild.errors import NotFoundError, UsageError
+from hogwild.cli.output import print_answer, print_message, print_result, put_parts, reading
+from hogwild.config.of_run import CHOICES, checkpoint_of, data_folder, recorded, require_run, resumed
+from hogwild.errors import DataError, NotFoundError, UsageError
 from hogwild.host import raise_noted, raising_on_signals
+from hogwild.storage.files import TEMPORARY
 
 if TYPE_CHECKING:
+    from hogwild.config.schema import Supervise
+    from hogwild.inference.answer_file import Encode
+    from hogwild.inference.predict import Part, Predictor
+    from hogwild.inference.recommend import ItemRanker
     from hogwild.inference.trained_model import Trained
 
 Top = Annotated[int, typer.Option(min=1, help="Number of results.")]
@@ -147,3 +156,192 @@ def model_of(source: Path, which: str | None, data_dir: Path | None) -> "Trained
     raise_noted()
     with raising_on_signals():
         return load(source, which=which, data_dir=data_dir)
+
+
+# ---- predictions -----------------------------------------------------------------------------------------------------
+
+
+def predict(
+    source: Run,
+    input_: Annotated[
+        str, typer.Argument(metavar="INPUT|-", help="File like that of the training data; -: standard input.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write; default: print CSV.", metavar="FILE.csv|FILE.npz|FILE.parquet"),
+    ] = None,
+    ids: Annotated[
+        str | None, typer.Option("--id", help="Column that names the rows, copied to the result.", metavar="COLUMN")
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The model's outputs as they are, also of one that classifies.")
+    ] = False,
+    procs: Annotated[int, typer.Option(min=1, help="Number of processes that predict a file.", metavar="N")] = 1,
+    is_live: Annotated[
+        bool, typer.Option("--live", help="With the model of a running job as it is now, not of a checkpoint.")
+    ] = False,
+    consistent: Annotated[
+        bool, typer.Option("--consistent", help="--live: wait for a pause, when no parameter changes.")
+    ] = False,
+    which: Which = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Predict with a run's model for the rows of a file, with or without targets."""
+    _check_live(is_live, consistent, procs, which)
+    if out is not None:
+        with reading():
+            check_file("--out", out, (".csv", ".npz", ".parquet"))
+            if out.exists() and os.path.exists(input_) and out.samefile(input_):
+                raise UsageError(f"--out {out}: is the file to predict; choose another", code="usage/contradiction")
+    with contextlib.ExitStack() as opened:
+        if is_live:
+            model = _live(opened, source, data_dir, consistent=consistent)
+        else:
+            model = model_of(source, which, data_dir)
+        from hogwild.inference.answer_file import encoder_for
+
+        opened.enter_context(raising_on_signals())
+        predictor, encode = model.predictor(input_, ids=ids, raw=raw), encoder_for(out)
+        parts = predictor.parts(encode)
+        if procs > 1:
+            parts = _parts_of(procs, predictor, encode, model.job.supervise, out)
+        put_parts(parts, out, "predictions")
+
+
+def _check_live(is_live: bool, consistent: bool, procs: int, which: str | None) -> None:
+    """Raise UsageError for options that do not belong together."""
+    if consistent and not is_live:
+        raise UsageError("--consistent belongs to --live: a checkpoint does not change", code="usage/contradiction")
+    if is_live and (procs > 1 or which is not None):
+        raise UsageError(
+            "--live: the job's one predictor computes, and with no checkpoint; leave --procs and --which out",
+            code="usage/contradiction",
+        )
+
+
+def _live(opened: contextlib.ExitStack, run: Path, data_dir: Path | None, *, consistent: bool) -> "Trained":
+    """Return the model of a running job; the connection closes with `opened`."""
+    from hogwild.data.locate import set_data_dir
+    from hogwild.user_code import user_path
+
+    with reading():
+        require_run(run)
+        folder = data_folder(data_dir, run)
+        _, users_file, _ = recorded(run)
+    if folder is not None:
+        set_data_dir(folder)
+    user_path(users_file)
+    from hogwild.monitoring.live_calls import LiveCalls
+    from hogwild.monitoring.live_model import live_model
+
+    with raising_on_signals():
+        return live_model(run, opened.enter_context(LiveCalls(run)), consistent=consistent)
+
+
+def _parts_of(
+    procs: int, predictor: "Predictor", encode: "Encode", supervise: "Supervise", out: Path | None
+) -> "Iterator[Part]":
+    """Yield the answers that other processes write into a folder beside `out`. Raises UsageError for an input that they
+    cannot read."""
+    from hogwild.workers.loading.predicting import predicted_parts
+
+    if predictor.inputs.why_alone:
+        raise UsageError(f"--procs {procs}: {predictor.inputs.why_alone}", code="usage/contradiction")
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=out.parent if out else None) as folder:
+        yield from predicted_parts(predictor, encode, procs, supervise, Path(folder), print_message)
+
+
+# ---- recommendations -------------------------------------------------------------------------------------------------
+
+
+def recommend(
+    source: Run,
+    user: Annotated[str | None, typer.Option(help="One user, as named in the training data.")] = None,
+    users: Annotated[
+        str | None,
+        typer.Option(help="Many: a file with a user per line, - for standard input, or all.", metavar="FILE|all"),
+    ] = None,
+    rated: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Somebody new who has this item, or rated it; may be repeated.",
+            metavar="ITEM[=RATING]",
+            show_default=False,
+        ),
+    ] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="Number of items; default: 10, if there are so many.")] = None,
+    only: Annotated[
+        Path | None, typer.Option("--filter", help="Recommend only items of this file, one per line.", metavar="FILE")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File for many users; default: print CSV.", metavar="FILE.csv|FILE.parquet")
+    ] = None,
+    which: Which = None,
+    as_json: Json = False,
+) -> None:
+    """Recommend items, best first, without those that the user already has."""
+    with reading():
+        if sum(one is not None for one in (user, users, rated or None)) != 1:
+            words = "give --user NAME, --users FILE (or all), or --rated ITEM: one of the three"
+            raise UsageError(words, code="usage/contradiction")
+        if (users is None and out is not None) or (users is not None and as_json):
+            raise UsageError("--out is for --users, --json for one user", code="usage/contradiction")
+        if out is not None:
+            check_file("--out", out, (".csv", ".parquet"))
+        chosen = None if users in (None, "all") else _lines("--users", users)
+        allowed = None if only is None else _lines("--filter", str(only))
+    ranker = model_of(source, which, None).ranker()
+    if allowed is not None:
+        ranker.allow(allowed)
+    if users is not None:
+        with raising_on_signals():
+            _for_users(ranker, chosen, top, out)
+        return
+    found = ranker.for_user(user, top) if user is not None else ranker.for_items(_ratings(ranker, rated or []), top)
+    record: dict[str, Any] = {"user": user} if user is not None else {"rated": rated}
+    lines = [*found.notes, *(f"{score:.4f}  {name}" for name, score in found.items)]
+    print_answer(record | {"items": found.items}, lines, as_json)
+
+
+def _for_users(ranker: "ItemRanker", chosen: Sequence[str] | None, top: int | None, out: Path | None) -> None:
+    """Write or print a row for each user and item."""
+    from hogwild.inference.answer_file import encoder_for
+    from hogwild.inference.recommend import WITH_RATED
+
+    if ranker.had is None:
+        print_message(WITH_RATED)
+    encode = encoder_for(out)
+    blocks = enumerate(ranker.for_users(chosen, top))
+    put_parts(((len(block.user), encode(block, number == 0)) for number, block in blocks), out, "recommendations")
+
+
+def _ratings(ranker: "ItemRanker", rated: Sequence[str]) -> dict[str, float | None]:
+    """Return the ratings by item; None for an item alone. An item's name may contain "=". Raises UsageError."""
+    found: dict[str, float | None] = {}
+    for text in rated:
+        item, equals, number = (text, "", "") if ranker.knows(text) else text.rpartition("=")
+        item = item if equals else text
+        if item in found:
+            raise UsageError(f"--rated {text}: {item!r} is given twice", code="usage/bad-value")
+        try:
+            found[item] = float(number) if equals else None
+        except ValueError:
+            raise UsageError(f"--rated {text}: {number!r} is not a number", code="usage/bad-value") from None
+    return found
+
+
+def _lines(option: str, path: str) -> list[str]:
+    """Return the lines of a text file, or of standard input ("-"), without empty ones. Raises DataError, and UsageError
+    for a file without any."""
+    from hogwild.data.ids import WHITE
+    from hogwild.data.locate import read
+
+    content = sys.stdin.buffer.read() if path == "-" else read(Path(path))
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{option} {path}: is not text in UTF-8: {error}", code="data/unreadable") from None
+    found = [line.strip(WHITE) for line in text.split("\n") if line.strip(WHITE)]
+    if not found:
+        raise UsageError(f"{option} {path}: has no lines", code="usage/bad-value")
+    return found

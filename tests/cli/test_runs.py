@@ -79,26 +79,6 @@ def test_status_is_one_screen_and_its_json_is_the_record(tmp_path: Path, capsys:
     assert answer["is_alive"] is True and answer["run_dir"] == str(run)
 
 
-@pytest.mark.processes
-def test_commands_over_runs_import_nothing_heavy(tmp_path: Path) -> None:
-    """They are asked again and again, in a loop of a script or by `watch`."""
-    run = write(tmp_path / "runs" / "one", record("stopped") | END)
-    (run / "logs").mkdir()
-    (run / "logs" / "supervisor.log").write_text("a line\n")
-    for command, status in (["runs"], 0), (["status", "latest"], 0), (["logs", "one"], 0), (["stop", "one"], 4):
-        done = subprocess.run(
-            [sys.executable, "-X", "importtime", RUN_PY, *command],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        assert done.returncode == status, done.stderr
-        imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
-        assert "typer" in imported and not imported & {"torch", "numpy", "numba", "scipy", "rich", "workers"}
-
-
 def test_what_is_not_there_is_said_with_the_kind_of_its_exit_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
