@@ -184,7 +184,8 @@ def content_of(path: Path, wanted: Wanted) -> bytes:
 def text_of(path: Path, wanted: Wanted, encoding: str | None = None) -> str:
     """Return the whole text, without a byte order mark. `encoding`: what the user's argument of this name says; None:
     there is none, and the text is UTF-8. Raises DataError with the line of bytes that are no text."""
-    content = content_of(path, wanted).removeprefix(MARK)
+    content = content_of(path, wanted)
+    content = unmarked(content) if wanted == "table" else content.removeprefix(MARK)
     try:
         return content.decode(encoding or "utf-8")
     except UnicodeDecodeError as error:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from hogwild.data.file_kind import MARK
+from hogwild.data.file_kind import unmarked
 from hogwild.data.input_rows import given_arguments
 from hogwild.data.locate import bad_argument, choice, find_file, require
 from hogwild.data.text_file import TextFile, TextStream
@@ -110,7 +110,7 @@ class LibSvm(PackedFile):
         contents = self.stream.lines() if self.stream else TextFile(self.path).lines(0, PIECE)
         begin, line, row, empty = 0, 1, 0, 0
         for content in contents:
-            if rows := len(ROW.findall(content.removeprefix(MARK))):
+            if rows := len(ROW.findall(unmarked(content))):
                 self._check_empty_lines(content, line, empty)
                 yield begin, content, line, row
             end = content.rstrip()
@@ -330,7 +330,7 @@ class _PieceParsing(_LibSvmParsing):
 
     def __init__(self, source: LibSvm, content: bytes, line: int, like: Packed) -> None:
         super().__init__(source, "input", like, "fail", text=TextStream(source.path, -1))
-        self._content, self._first_line = UNLABELLED.sub(b"0 ", content.removeprefix(MARK)), line
+        self._content, self._first_line = UNLABELLED.sub(b"0 ", unmarked(content)), line
 
     def begin(self) -> int:
         return 0

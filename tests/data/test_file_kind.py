@@ -99,7 +99,7 @@ def test_every_class_reads_a_packed_file_as_the_plain_one(reader: str, file: Pat
         assert read(file) == plain, name
 
 
-@pytest.mark.parametrize("reader", ["Csv", "Clicks", "Ratings", "Triples", "LibSvm", "Text"])
+@pytest.mark.parametrize("reader", ["Csv", "Clicks", "Ratings", "Triples", "LibSvm", "Text", "features", "WordPairs"])
 def test_files_with_byte_order_marks_that_were_put_together_are_read_as_one(
     reader: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
