@@ -36,10 +36,12 @@ const charts = (() => {
   // ---- numbers as text ----
 
   const significant = (value, digits) =>
-    Math.abs(value) >= 1e4
+    Math.abs(value) >= 1e15 ? value.toExponential(digits - 1)
+      : Math.abs(value) >= 1e4
       ? Math.round(value).toLocaleString("en")
       : String(Number(value.toPrecision(digits)));
   const short = (value) => {
+    if (Math.abs(value) >= 1e15) return value.toExponential();
     for (const [size, word] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
       if (Math.abs(value) >= size) return Number((value / size).toPrecision(4)) + word;
     return String(Number(value.toPrecision(4)));
@@ -96,7 +98,9 @@ const charts = (() => {
     if (low === null || high === null) return isLog ? [0.1, 1] : [0, 1];
     if (isLog) return [low / (high / low) ** 0.06 / 1.02, high * (high / low) ** 0.06 * 1.02];
     if (form !== "number") return [0, high > 0 ? high * 1.08 : 1];
-    const margin = 0.07 * (high - low || Math.abs(high) || 1);
+    const most = Math.max(Math.abs(low), Math.abs(high));
+    // A smaller span is rounding (of smoothed equal values): no double lies between its ticks, and uPlot would look for ever.
+    const margin = 0.07 * (high - low > 1e-9 * most ? high - low : most || 1);
     return [low >= 0 && low < margin ? 0 : low - margin, high + margin];
   };
 
