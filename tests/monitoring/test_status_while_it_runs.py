@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from hogwild import host
-from hogwild.cli.runs import follow
 from hogwild.monitoring.job_view import Best, Glance, StreamGlance, WorkerGlance, progress_line
 from hogwild.monitoring.run_status import (
     LATE_S,
@@ -148,34 +147,6 @@ def test_a_line_of_progress_holds_all_that_matters() -> None:
 )
 def test_an_unusual_silence_says_when_it_ends(silent_s: float, limit_s: float | None, words: str) -> None:
     assert WorkerGlance(0, "training", silent_s=silent_s, limit_s=limit_s).silence == words
-
-
-# ---- logs -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_log_that_is_cut_or_replaced_is_read_from_its_beginning(tmp_path: Path) -> None:
-    file = tmp_path / "log"
-    steps: list[Callable[[], object]] = [
-        lambda: None,  # there is none yet
-        lambda: file.write_text("first\nsecond\ntorn"),
-        lambda: file.write_text("cut\n"),  # shorter
-        lambda: (tmp_path / "new").write_text("replaced\nby another file, which is longer\nthe end"),
-        lambda: (tmp_path / "new").replace(file),
-    ]
-    waiting = iter(steps)
-
-    def goes_on() -> bool:
-        step = next(waiting, None)
-        if step is not None:
-            step()
-        return step is not None
-
-    assert list(follow(tmp_path, ["log"], goes_on)) == [
-        "first\nsecond",
-        "cut",
-        "replaced\nby another file, which is longer",
-        "the end",
-    ]
 
 
 # ---- a job ----------------------------------------------------------------------------------------------------------

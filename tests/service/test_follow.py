@@ -50,17 +50,6 @@ def test_records_are_read_as_they_come_and_half_a_line_later(tmp_path: Path) -> 
     ]
 
 
-def test_a_file_that_was_cut_and_grew_again_is_read_from_its_beginning(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.jsonl"
-    file.write_text("".join(record(update) for update in range(1, 6)))
-    curves = ThinnedCurves(tmp_path)
-    before = curves.read()["generation"]
-    file.write_text("".join(record(update) for update in (1, 2)) + "".join(record(update) for update in range(30, 40)))
-    found = curves.read()
-    assert found["generation"] == before + 1
-    assert found["train"]["updates"] == [1, 2, *range(30, 40)]
-
-
 @given(st.integers(1, 5 * MOST_POINTS))
 def test_a_long_run_keeps_its_mean_and_its_ends(count: int) -> None:
     followed = ThinnedCurves(Path("/nowhere"))
