@@ -148,15 +148,16 @@ def train(
     """Train a job. Without a job file: the bundled digits job, which needs no download."""
     window = profile_window(profile)
     job_file, overrides = split_arguments(arguments)
-    flags = _flags(procs)
+    if continued is not None:
+        overrides.append(f"model.init_from.path={json.dumps(str(continued.absolute()))}")
+    if procs is not None:
+        overrides.append(f"train.procs={procs}")
     with reading():
         if resume is not None:
             refuse_beside_resume(job_file, run_dir, continued)
-            job, job_file, job_text = resumed(own_run(resume, os.environ), overrides, flags)
+            job, job_file, job_text = resumed(own_run(resume, os.environ), overrides)
         else:
-            if continued is not None:
-                overrides = [*overrides, f"model.init_from.path={json.dumps(str(continued.absolute()))}"]
-            job, job_text = load(job_file, overrides, flags)
+            job, job_text = load(job_file, overrides)
     if nodes is not None:
         from hogwild.cli.nodes import checked, train_on_nodes
 
@@ -164,17 +165,15 @@ def train(
         where = ["--resume", str(run)] if resume is not None else ["--run-dir", str(run)]
         options = [*where, *(["--data-dir", str(data_dir)] if data_dir is not None else [])]
         options += ["--json"] * as_json + ["--no-progress"] * no_progress
-        fields = [*overrides, *(f"{field}={value}" for field, value in flags.items()), "cluster.engine=torchrun"]
-        return train_on_nodes(
-            nodes, run, [*([str(job_file)] if job_file and resume is None else []), *fields, *options]
-        )
+        file = [str(job_file)] if job_file and resume is None else []
+        return train_on_nodes(nodes, run, [*file, *overrides, "cluster.engine=torchrun", *options])
     if procs == "auto" and resume is None and not dry_run:
         from hogwild.cli.plan import with_measured_plan
         from hogwild.planning.calibration import Question
 
         with raising_on_signals():
             question = Question(job_file, job_text, overrides, data_folder(data_dir, None), job.train.exchange)
-            job = with_measured_plan(job, question, flags, print_message)
+            job = with_measured_plan(job, question, print_message)
     from hogwild.cli.text import plain_lines, summary_lines
     from hogwild.workers.run import run_job
 
@@ -267,10 +266,10 @@ def chaos(
     from hogwild.chaos.command import ChaosRequest, answer, dry_run_lines
 
     job_file, overrides = split_arguments(arguments)
-    flags = _flags(procs)
+    if procs is not None:
+        overrides.append(f"train.procs={procs}")
     with reading():
-        job, job_text = load(job_file, overrides, flags)
-    overrides = [*overrides, *(f"{field}={value}" for field, value in flags.items())]
+        job, job_text = load(job_file, overrides)
     kinds, folder = schedule.checked_kinds(faults), data_folder(data_dir, None)
     order = ChaosRequest(
         job, job_file, job_text, overrides, kills, schedule.seed_of(seed), every, kinds, run_dir, folder
@@ -336,11 +335,6 @@ def command_line(name: str = "") -> Any:
             module, function = place.split(".")
             chosen.command(other)(getattr(importlib.import_module(f"hogwild.cli.{module}"), function))
     return typer.main.get_command(chosen)
-
-
-def _flags(procs: str | None) -> dict[str, object]:
-    """Return --procs as a field of the job."""
-    return {} if procs is None else {"train.procs": int(procs) if procs.isdecimal() else procs}
 
 
 def _field_for_option(arguments: list[str]) -> UsageError | None:

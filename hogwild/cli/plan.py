@@ -3,7 +3,7 @@
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -134,7 +134,7 @@ def trial_values(trials: list[SettingTrial]) -> dict[str, Any]:
     return {"trials": rows, "best": None if chosen is None else rows[trials.index(chosen)]}
 
 
-def with_measured_plan(job: Job, question: Question, flags: Mapping[str, object], say: Callable[[str], None]) -> Job:
+def with_measured_plan(job: Job, question: Question, say: Callable[[str], None]) -> Job:
     """Return `job` with the fastest measured procs and threads as numbers, so that resolved.yaml records them and a
     resume uses them. If nothing could be measured, return `job` unchanged. Reports the reason."""
     trials = trials_of(job, question, host.usable_cores(), say)
@@ -146,6 +146,6 @@ def with_measured_plan(job: Job, question: Question, flags: Mapping[str, object]
         say(f"procs auto: {why}; using the default plan (see hogwild plan)")
         return job
     say(f"procs auto: {chosen.setting.procs} x {chosen.setting.threads} threads, the fastest on this job")
-    measured = {"train.procs": chosen.setting.procs, "train.threads": chosen.setting.threads}
+    measured = [f"train.procs={chosen.setting.procs}", f"train.threads={chosen.setting.threads}"]
     path = question.job_file or default_config("digits")
-    return load_job(path, list(question.overrides), {**flags, **measured}, source_text=question.job_text)
+    return load_job(path, [*question.overrides, *measured], source_text=question.job_text)

@@ -57,7 +57,7 @@ def eval_(
     with reading():
         path = checkpoint_of(source, which)
         run = path.parent.parent
-        job, users_file, _ = resumed(run, [], {})
+        job, users_file, _ = resumed(run)
         folder = data_folder(data_dir, run)
         if predictions is not None:
             check_file("--predictions", predictions)

@@ -1,4 +1,4 @@
-"""Loading a job: default < YAML < `key=value` < named flag, checked strictly, all errors in one pass. Torch-free.
+"""Loading a job: default < YAML < `key=value` of the command line, checked strictly, all errors at once. Torch-free.
 
 The schema is in `schema.py`. A value is read with its place (`strict_yaml`) and may be replaced by the command line;
 only the result is checked. So an error names the file's line or the command line.
@@ -28,20 +28,18 @@ COMMAND_LINE = "command line"
 def load_job(
     path: Path | None,
     overrides: Sequence[str] = (),
-    flags: Mapping[str, object] | None = None,
     source_text: str | None = None,
 ) -> Job:
     """Load the job in `path` (None: the embedded default), or in `source_text` as if it had been read from `path`.
 
-    `overrides` are `key.path=value` as on the command line, `flags` the values of named flags by key path. Raises
-    ConfigError with every problem found, NotFoundError for a missing file.
+    `overrides` are `key.path=value` as on the command line; a later one wins. Raises ConfigError with every problem
+    found, NotFoundError for a missing file.
     """
     if path is None and source_text is None:
         path = default_config("digits")
     source = str(path) if path is not None else "job"
     text = read_job_file(path) if source_text is None and path is not None else source_text or ""
     changes = [_parse_override(override) for override in overrides]
-    changes += [(tuple(key.split(".")), YamlReading(value)) for key, value in (flags or {}).items()]
     stem = path.stem if path is not None else "job"
     return _checked(_JobDraft.of(read(text, source, is_text), changes, source, stem))
 

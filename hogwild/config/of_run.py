@@ -47,15 +47,13 @@ def _nothing_there(source: Path, folder: Path, which: str | None) -> str:
     return f"{folder}: there is no {which or 'latest'} checkpoint: {listed if there else 'the job ended before it'}"
 
 
-def load(
-    job_file: Path | None, overrides: Sequence[str], flags: Mapping[str, object] | None = None
-) -> tuple["Job", str]:
+def load(job_file: Path | None, overrides: Sequence[str]) -> tuple["Job", str]:
     """Load the job and its file's text; without a file the embedded default."""
     from hogwild.config.load import load_job
 
     path = job_file or default_config("digits")
     text = read_job_file(path)
-    return load_job(path, overrides, flags, source_text=text), text
+    return load_job(path, overrides, source_text=text), text
 
 
 def require_run(run: Path) -> Path:
@@ -70,7 +68,7 @@ def require_run(run: Path) -> Path:
     return resolved
 
 
-def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) -> tuple["Job", Path | None, str]:
+def resumed(run: Path, overrides: Sequence[str] = ()) -> tuple["Job", Path | None, str]:
     """Return the job as it was resolved, with the present overrides; and the file it came from, for the user's own
     modules. Raises UsageError for a run of the library's: its job file names classes, not the objects that were
     trained."""
@@ -80,7 +78,7 @@ def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) ->
             f"arguments are not recorded. Resume by the same call with resume={str(run)!r} and the same objects",
             code="usage/library-run",
         )
-    return recorded(run, overrides, flags)
+    return recorded(run, overrides)
 
 
 def is_of_library(run: Path) -> bool:
@@ -89,12 +87,10 @@ def is_of_library(run: Path) -> bool:
     return _environment(run).get("caller") == LIBRARY
 
 
-def recorded(
-    run: Path, overrides: Sequence[str] = (), flags: Mapping[str, object] | None = None
-) -> tuple["Job", Path | None, str]:
+def recorded(run: Path, overrides: Sequence[str] = ()) -> tuple["Job", Path | None, str]:
     """As `resumed`, also for a run of the library's, whose classes have no arguments."""
     resolved, environment = require_run(run), _environment(run)
-    job, _ = load(resolved, overrides, flags or {})
+    job, _ = load(resolved, overrides)
     as_written = run / "job.yaml"
     # A path in the folder where the run first looked for user code; the current folder may be another.
     folders = environment.get("user_folders")

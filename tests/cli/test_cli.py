@@ -133,7 +133,7 @@ def test_the_plan_of_a_job_is_printed_with_its_reasons(
 
 
 def test_resume_takes_the_resolved_job_and_changes_it(run_dir: Path) -> None:
-    job, job_file, text = resumed(run_dir, ["train.epochs=9"], {"train.procs": 2})
+    job, job_file, text = resumed(run_dir, ["train.epochs=9", "train.procs=2"])
     assert (job.seed, job.train.epochs, job.train.procs, job.name) == (7, 9, 2, "mine")
     assert job_file is not None and job_file.parent == Path("/there") and text.endswith("# as written\n")
 
@@ -141,7 +141,7 @@ def test_resume_takes_the_resolved_job_and_changes_it(run_dir: Path) -> None:
 def test_a_broken_resolved_file_is_reported_with_its_place(run_dir: Path) -> None:
     (run_dir / "resolved.yaml").write_text(GOOD + "seed: -1\n")
     with pytest.raises(ConfigError, match=r"resolved.yaml:3:7: seed: must be >= 0"):
-        resumed(run_dir, [], {})
+        resumed(run_dir)
 
 
 def test_the_data_folder_is_the_flag_then_the_runs_then_the_variables(

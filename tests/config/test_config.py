@@ -29,9 +29,9 @@ from tools.reference import job_file_page, json_schema
 MINIMAL = {"model": {"class_path": "mymodel.Net"}, "data": {"train": {"class_path": "mymodel.Data"}}}
 
 
-def problems_of(text: str, *overrides: str, **flags: object) -> list[Problem]:
+def problems_of(text: str, *overrides: str) -> list[Problem]:
     try:
-        load_job(Path("job.yaml"), overrides, {"train.procs": flags["procs"]} if flags else {}, source_text=text)
+        load_job(Path("job.yaml"), overrides, source_text=text)
     except ConfigError as error:
         return list(error.problems)
     return []
@@ -103,10 +103,9 @@ def test_a_broken_override_is_reported_once() -> None:
     assert len(problems_of(GOOD, "train.epochs=1:30")) == 1
 
 
-def test_default_file_override_flag_is_the_order_of_precedence() -> None:
-    text = GOOD + "train: {procs: 2, epochs: 2, threads: 2}\n"
-    job = load_job(Path("job.yaml"), ["train.procs=3", "train.epochs=3"], {"train.procs": 4}, source_text=text)
-    assert (job.train.procs, job.train.epochs, job.train.threads, job.train.accumulate) == (4, 3, 2, 1)
+def test_default_file_override_is_the_order_of_precedence() -> None:
+    job = load(GOOD + "train: {procs: 2, epochs: 2, threads: 2}\n", "train.procs=3")
+    assert (job.train.procs, job.train.epochs, job.train.threads, job.train.accumulate) == (3, 2, 2, 1)
 
 
 def test_a_later_override_wins_and_overrides_create_sections() -> None:
