@@ -138,8 +138,9 @@ def _session(
     Raises what a resume raises."""
     job, rundir, launch = plan.job, startup.rundir, description.launch
     ids, pause_task, limits, streamed = count(1), Background("pause_task"), plan.limits(), None
-    if parts.train.streamed is not None:
-        streamed = RingState.of(plan, parts.train.streamed.stream, shared.regions["data-train"])
+    if parts.train.streamed is not None and plan.ring is not None:
+        stream, region = parts.train.streamed.stream, shared.regions["data-train"]
+        streamed = RingState.of(plan.ring, stream, region, job.train, in_order=plan.rows < 2)
     schedule = streamed.schedule if streamed is not None else schedule_for(shared.epoch, limits, plan.seed)
     kind = WorkQueue if launch is None else NodeQueue
     queue = kind(shared.epoch, limits, ids=ids, schedule=schedule)
@@ -187,6 +188,19 @@ def _session(
     clock.shared_s = time.monotonic()
     startup.phase("starting workers")
     return session
+
+
+def _node_of(launch: Launch, job: Job, parts: Parts, shared: SharedModel, queue: WorkQueue) -> Node:
+    """Return this node of a cluster, which has not yet heard of the others."""
+    assert isinstance(queue, NodeQueue)
+    update = parts.choice.update
+    rows_of = {name for side in update.sides for name in side.params} if update is not None else set[str]()
+    if type(parts.optimizer) is FTRL:  # momentum would move weights that every node holds at 0
+        rows_of = {slot.name for slot in shared.layout.flats.params}
+    buffered = shared.layout.buffers, shared.layout.workers
+    anchor = Anchor(shared.layout.flats, shared.regions, job.cluster.outer, rows_of, buffered, shared.sums())
+    shares = Shares(queue.plan, queue.limits)
+    return Node(launch, anchor, shares, queue, Committed(shares))
 
 
 def _write_descriptions(description: Description, plan: JobPlan, parts: Parts, rundir: RunDir) -> None:
@@ -387,16 +401,3 @@ class _Execution:
         if error is None or outcome.state not in ("succeeded", "stopped"):
             return outcome
         return Outcome("failed", error.code, error=error)
-
-
-def _node_of(launch: Launch, job: Job, parts: Parts, shared: SharedModel, queue: WorkQueue) -> Node:
-    """Return this node of a cluster, which has not yet heard of the others."""
-    assert isinstance(queue, NodeQueue)
-    update = parts.choice.update
-    rows_of = {name for side in update.sides for name in side.params} if update is not None else set[str]()
-    if type(parts.optimizer) is FTRL:  # momentum would move weights that every node holds at 0
-        rows_of = {slot.name for slot in shared.layout.flats.params}
-    buffered = shared.layout.buffers, shared.layout.workers
-    anchor = Anchor(shared.layout.flats, shared.regions, job.cluster.outer, rows_of, buffered, shared.sums())
-    shares = Shares(queue.plan, queue.limits)
-    return Node(launch, anchor, shares, queue, Committed(shares))

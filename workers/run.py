@@ -10,7 +10,6 @@
 Imports no torch itself: the fork server is forked as soon as it is imported, and before anything else is there.
 """
 
-import contextlib
 import importlib
 import json
 import os
@@ -118,17 +117,18 @@ def _begun(
     them is left. A dry run starts no process."""
     if is_real:
         host.require_main_thread()
-    job, resume = description.job, description.resume
+    job, resume, foreseen_kernels = description.job, description.resume, description.kernels
+    is_with_numba = bool(foreseen_kernels) or (has_kernels(job.model.class_path) and job.train.update != "autograd")
+    may_have_server, is_command = is_real and may_fork(job.train.device), description.caller == COMMAND_LINE
     plan = plan_job(job, MachineFacts.here(), nodes=description.nodes, is_resumed=resume is not None)
+    is_forked = may_have_server and plan.procs > 0
+    compilers = compiling(foreseen_kernels if is_real and plan.procs else ())
+    kernels = json.dumps([one.plain() for one in foreseen_kernels]) if is_with_numba else ""
+    group = ProcessGroup(job.supervise)
     startup = StartUp(job, plan.procs, progress=progress, caller=description.caller)
-    is_with_numba = bool(description.kernels) or (has_kernels(job.model.class_path) and job.train.update != "autograd")
-    kernels = json.dumps([one.plain() for one in description.kernels]) if is_with_numba else ""
-    is_forked = is_real and plan.procs > 0 and may_fork(job.train.device)
-    is_command = description.caller == COMMAND_LINE
     try:
-        with ProcessGroup(job.supervise) as group, startup, host.naming_limits(), contextlib.ExitStack() as compilers:
+        with group, startup, host.naming_limits(), compilers:
             if is_real:
-                compilers.enter_context(compiling(description.kernels if plan.procs else ()))
                 startup.open_run(description.run_dir, resume)
             if is_command:
                 startup.announce()

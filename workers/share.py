@@ -97,7 +97,15 @@ def _arranged(plan: JobPlan, parts: Parts) -> tuple[Meetings, EpochPlan]:
     update, packed = parts.choice.update, parts.train.packed
     if update is None or packed is None:
         return Meetings(), parts.train.plan
-    found = meetings(plan, update, parts.model, packed)
+    found = meetings(
+        update,
+        parts.model,
+        packed,
+        writers=plan.writers,
+        grid=plan.grid,
+        copied=plan.copied,
+        may_copy=plan.may_copy,
+    )
     if found.grid is None:
         return found, parts.train.plan
     parts.train.packed = packed.copy_rows("data-train", found.grid.order())

@@ -5,26 +5,26 @@ from typing import Any
 
 from torch.utils._pytree import tree_flatten
 
+from hogwild.config.load import Job
 from hogwild.job.checks import batch_of
 from hogwild.job.parts import Parts
 from hogwild.job.source import Source
 from hogwild.parameters.shared_model import wants_channels_last
-from hogwild.planning.job_plan import JobPlan
 from hogwild.training import torch_settings
 from hogwild.training.compiled_model import model_key
 
 KEY_SAMPLES = 3  # samples in the batch that is inspected: the strides of a single sample say nothing
 
 
-def compile_key(plan: JobPlan, parts: Parts) -> str:
+def compile_key(job: Job, parts: Parts, *, is_on_device: bool) -> str:
     """Return the cache key of the model and its batch sizes."""
-    job, channels_last = plan.job, wants_channels_last(parts.model, parts.found.memory_format)
+    channels_last = wants_channels_last(parts.model, parts.found.memory_format)
     plans = [parts.train.plan, *([parts.val.plan] if parts.val is not None else [])]
     sizes = [(plan.samples, plan.batch_size, plan.batches) for plan in plans]
     rows = [_rows(batch) for batch in (batch_of(parts, KEY_SAMPLES), *_validation(parts.val))]
     streamed = [(_rows(batch), len(batch[-1])) for batch in parts.typical]
     transform = job.data.transform.class_path if job.data.transform is not None else ""
-    settings = (job.train.precision, transform, channels_last, bool(plan.devices), torch_settings.current())
+    settings = (job.train.precision, transform, channels_last, is_on_device, torch_settings.current())
     return model_key(
         parts.model, parts.loss, [sizes, rows, streamed, parts.found.output_shape[1:], settings, _thaws(parts)]
     )

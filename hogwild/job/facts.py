@@ -32,7 +32,8 @@ def complete(plan: JobPlan, parts: Parts, before: Shape | None = None, *, must_f
     if must_fit:
         _require(fresh + trial_bytes(parts.optimizer), fresh)
     model = SharedModel.bytes_needed(parts.model, parts.optimizer, procs=plan.rows, state=plan.state, late=parts.late)
-    key = compile_key(plan, parts) if plan.job.model.compile == "inductor" else ""
+    job, is_on_device = plan.job, bool(plan.devices)
+    key = compile_key(job, parts, is_on_device=is_on_device) if job.model.compile == "inductor" else ""
     plan = replace(plan, memory={**data, **model, "scoreboard": Scoreboard.nbytes(plan.rows)}, compile_key=key)
     if must_fit:
         parameters = sum(parameter.nbytes for parameter in parts.model.parameters())

@@ -20,7 +20,6 @@ from hogwild.job.foreseen_kernels import options_set
 from hogwild.kernels.fused import FusedUpdate, Side, Streaming
 from hogwild.kernels.profile import choose_hot
 from hogwild.kernels.signatures import has_numba
-from hogwild.planning.job_plan import JobPlan
 from hogwild.scheduling.grid_plan import Grid, Shape, TableSide
 from hogwild.training.model_steps import has_training_step
 
@@ -125,15 +124,25 @@ def sides_of(update: FusedUpdate, model: nn.Module) -> tuple[TableSide, ...]:
     return tuple(TableSide(side.array, *_extent(model, side), side.is_drawn) for side in update.sides)
 
 
-def meetings(plan: JobPlan, update: FusedUpdate, model: nn.Module, packed: "Packed") -> Meetings:
-    """Keep workers from each other's cache lines, as the plan says; of one-sided data the counts choose the rows."""
-    if plan.grid is not None:
-        return _grid(model, packed, update.sides, plan.grid, plan.writers)
-    if plan.copied:
-        rows, width = next(_extent(model, side) for side in update.sides if side.array == plan.copied)
-        words = f"{plan.copied}: each worker has private copies of all {rows:,} rows ({size(rows * width)})"
-        return Meetings({plan.copied: np.arange(rows, dtype=np.int32)}, None, (words,))
-    return _one_sided(model, packed, update.sides[0]) if len(update.sides) == 1 and plan.may_copy else Meetings()
+def meetings(
+    update: FusedUpdate,
+    model: nn.Module,
+    packed: "Packed",
+    *,
+    writers: int,
+    grid: Shape | None = None,
+    copied: str = "",
+    may_copy: bool = False,
+) -> Meetings:
+    """Keep workers from each other's cache lines, as planned; of one-sided data the counts choose the rows. The options
+    are those of `JobPlan`."""
+    if grid is not None:
+        return _grid(model, packed, update.sides, grid, writers)
+    if copied:
+        rows, width = next(_extent(model, side) for side in update.sides if side.array == copied)
+        words = f"{copied}: each worker has private copies of all {rows:,} rows ({size(rows * width)})"
+        return Meetings({copied: np.arange(rows, dtype=np.int32)}, None, (words,))
+    return _one_sided(model, packed, update.sides[0]) if len(update.sides) == 1 and may_copy else Meetings()
 
 
 def _one_sided(model: nn.Module, packed: "Packed", side: Side) -> Meetings:

@@ -72,11 +72,11 @@ class RunAttempt:
     began: float  # seconds since 1970
 
     @classmethod
-    def here(cls, caller: str, every_s: float, before: Mapping[str, Any]) -> "RunAttempt":
-        """Return the attempt of this process; `before`: the record of the attempt before it, or {}."""
-        number, pid = before.get("attempt"), os.getpid()
+    def here(cls, caller: str, every_s: float) -> "RunAttempt":
+        """Return the attempt of this process, the run's first one."""
+        pid = os.getpid()
         return cls(
-            attempt=number + 1 if isinstance(number, int) else 2 if before else 1,
+            attempt=1,
             pid=pid,
             start_ticks=host.start_ticks(pid) or 0,
             boot_id=host.boot_id(),
@@ -86,6 +86,11 @@ class RunAttempt:
             every_s=every_s,
             began=time.time(),
         )
+
+    def after(self, before: Mapping[str, Any]) -> "RunAttempt":
+        """Return it as the attempt after the one with the record `before`; {}: the run's first one."""
+        number = before.get("attempt")
+        return replace(self, attempt=number + 1 if isinstance(number, int) else 2 if before else 1)
 
 
 def record_of(attempt: RunAttempt, state: str, glance: Glance, more: Mapping[str, Any]) -> dict[str, Any]:

@@ -156,7 +156,16 @@ def met(model: Factors, packed: Packed, procs: int = 2, shape: Shape | None = No
         sides=sides_of(model.offer, model),
         grid_before=shape,
     )
-    return meetings(completed(plan, facts), model.offer, model, packed)
+    plan = completed(plan, facts)
+    return meetings(
+        model.offer,
+        model,
+        packed,
+        writers=plan.writers,
+        grid=plan.grid,
+        copied=plan.copied,
+        may_copy=plan.may_copy,
+    )
 
 
 def test_two_sides_are_a_grid_also_for_one_worker_and_for_a_job_that_says_direct() -> None:

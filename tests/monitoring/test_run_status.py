@@ -49,7 +49,7 @@ GLANCE = Glance(
 
 
 def attempt(**changes: Any) -> RunAttempt:
-    found = asdict(RunAttempt.here("command line", 1.0, {}))
+    found = asdict(RunAttempt.here("command line", 1.0))
     return RunAttempt(**{**found, **changes})
 
 
@@ -83,7 +83,7 @@ def test_a_record_holds_the_whole_glance_and_who_made_it() -> None:
 
 @pytest.mark.parametrize(("before", "number"), [({}, 1), ({"state": "stopped"}, 2), ({"attempt": 4}, 5)])
 def test_attempts_are_counted_also_after_one_of_an_older_version(before: dict[str, Any], number: int) -> None:
-    assert RunAttempt.here("command line", 1.0, before).attempt == number
+    assert RunAttempt.here("command line", 1.0).after(before).attempt == number
 
 
 def test_figures_that_were_nan_are_nan_again() -> None:

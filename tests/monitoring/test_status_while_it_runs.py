@@ -38,7 +38,7 @@ GLANCE = replace(
 
 
 def here(**changes: Any) -> RunAttempt:
-    return replace(RunAttempt.here("command line", 1.0, {}), **changes)
+    return replace(RunAttempt.here("command line", 1.0), **changes)
 
 
 def write(run: Path, state: str, attempt: RunAttempt | None = None, **more: Any) -> dict[str, Any]:

@@ -191,7 +191,6 @@ class Journal:
         if self._status.is_busy:
             return
         attempt, rundir = self._startup.attempt, self.rundir
-        assert attempt is not None
 
         def write() -> bool:
             is_kept = rundir.try_write_json(STATUS, record_of(attempt, state, glance, more))

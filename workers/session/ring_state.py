@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hogwild.config.schema import Train
 from hogwild.errors import DataError
-from hogwild.feeds.ring import Ring, SlotWord
+from hogwild.feeds.ring import Ring, RingSpec, SlotWord
 from hogwild.feeds.stream_reader import Stream, read_state
-from hogwild.planning.job_plan import JobPlan
 from hogwild.scheduling.stream_schedule import SlotRequest, StreamSchedule
 from hogwild.shared_memory.region import Region
 
@@ -36,12 +36,10 @@ class RingState:
         self.schedule.note_newest = keep
 
     @classmethod
-    def of(cls, plan: JobPlan, stream: Stream, region: Region) -> "RingState":
-        assert plan.ring is not None
-        slots, loaders, epoch, train = plan.ring.slots, plan.ring.loaders, stream.plan, plan.job.train
-        update = min(train.accumulate, epoch.batches)
-        schedule = StreamSchedule(epoch, slots, loaders, update, train.epochs, in_order=plan.rows < 2)
-        return cls(Ring(region, plan.ring), schedule, stream)
+    def of(cls, spec: RingSpec, stream: Stream, region: Region, train: Train, *, in_order: bool) -> "RingState":
+        update = min(train.accumulate, stream.plan.batches)
+        schedule = StreamSchedule(stream.plan, spec.slots, spec.loaders, update, train.epochs, in_order=in_order)
+        return cls(Ring(region, spec), schedule, stream)
 
     @property
     def loaders(self) -> int:

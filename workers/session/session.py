@@ -62,7 +62,6 @@ class Session:
     stop: Outcome | None = None
     peak_pss_bytes: int = 0
     restarts: int = 0  # of workers, in this attempt
-    procs: int = field(init=False)  # workers that trained: those of the plan, unless it was not worth their start
     streamed: RingState | None = None  # streamed training data
     owner: GpuOwner | None = None  # of the parameters, if workers share them on a device
     node: Node | None = None  # of a cluster
@@ -71,7 +70,6 @@ class Session:
     _merged_batches: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.procs = self.plan.procs
         self.rates = Rates(self.parts.optimizer, self.board, self.parts.stepped, is_fused=self.plan.is_fused)
         limits = self.queue.limits  # not self: a reference cycle would keep the job's memory
         self.divergence = Divergence(self.job.supervise.on_nan, lambda: limits.procs)

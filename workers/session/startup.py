@@ -38,9 +38,10 @@ class StartUp:
     thread only."""
 
     def __init__(self, job: Job, procs: int, *, progress: bool | None, caller: str) -> None:
-        self.look = look_for(_wants_progress(job, progress, caller), procs)
-        self.attempt: RunAttempt | None = None
-        self.job, self._procs, self._caller = job, procs, caller
+        wants_progress = _wants_progress(job, progress, caller)
+        self.attempt = RunAttempt.here(caller, job.log.every_s)
+        self.look = look_for(wants_progress, procs)
+        self.job, self._procs = job, procs
         self._began_s = self._phase_s = self._drawn_s = time.monotonic()
         self._phase, self._detail = FIRST, ""
         self._count: tuple[str, int, float, float] = ("", 0, 0.0, 0.0)
@@ -81,7 +82,7 @@ class StartUp:
         self._before = before if isinstance(before, dict) else {}
         with contextlib.suppress(OSError):
             self._content = rundir.status_file.read_bytes() if resume else None
-        self.attempt = RunAttempt.here(self._caller, self.job.log.every_s, self._before)
+        self.attempt = self.attempt.after(self._before)
         self._next_status_s = time.monotonic() + self.job.log.every_s
         self._write_status(rundir)
 
@@ -179,13 +180,13 @@ class StartUp:
         return f"{self._phase}: {self._detail}" if self._detail else self._phase
 
     def _write_status(self, rundir: RunDir) -> None:
-        assert self.attempt is not None
         known = glance_of(self._before)  # what earlier attempts have reached
         idle: dict[str, Any] = {"samples_per_s": 0.0, "loss": None, "left_s": None, "workers": (), "news": ()}
         idle["server"] = SERVER.glance({})
         shown = replace(known, name=self.job.name, run_dir=str(rundir.path), state=self._doing, stream=None, **idle)
         more = {name: self._before[name] for name in CARRIED if name in self._before}
-        rundir.try_write_json(STATUS, record_of(self.attempt, "building", shown, more))
+        record = record_of(self.attempt, "building", shown, more)
+        rundir.try_write_json(STATUS, record)
 
 
 def _wants_progress(job: Job, progress: bool | None, caller: str) -> bool:

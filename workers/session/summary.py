@@ -42,7 +42,7 @@ def summarise(session: Session, outcome: Outcome, now: float, warnings: Sequence
         "samples": queue.samples,
         "updates": queue.updates,
         "samples_per_s": round(samples / active_s, 1) if active_s > 0 else None,
-        "procs": session.procs,
+        "procs": session.plan.procs,
         "threads": session.plan.threads,
         "device": ", ".join(dict.fromkeys(session.plan.devices)) or "cpu",
         "placement": session.plan.placement,
