@@ -28,7 +28,7 @@ from hogwild.planning.cpu_plan import plan_here
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.workers.child.recipes import RowsRecipe
 from hogwild.workers.loading.loaders import Loaders
-from hogwild.workers.loading.readers import RangeWork
+from hogwild.workers.loading.loading import RangeWork
 from hogwild.workers.processes import fork_server
 from hogwild.workers.processes.fork_server import CHILD_NAME, SERVER, Forked
 from hogwild.workers.processes.group import ProcessGroup
@@ -57,8 +57,9 @@ def is_gone(pid: int) -> bool:
 def started(made: ProcessGroup) -> Handle:
     """A reader without a range to read."""
     recipe = cloudpickle.dumps(RowsRecipe(RowSource.of([(torch.zeros(1), 0)], "data.train", 0), 0, 1, (), False))
-    roster = Roster(Role.READER, limits_of(Role.READER, made.supervise), 1)
-    team = Loaders(made, roster, RangeWork("data.train", RowRanges(0, 0, 1), 1), recipe, {})
+    limits = limits_of(Role.READER, made.supervise)
+    work = RangeWork("data.train", RowRanges(0, 0, 1), limits)
+    team = Loaders(made, Roster(Role.READER, limits, 1), work, recipe, {})
     made.teams.append(team)
     assert made.step(time.monotonic(), [team]) == []
     return team[0]

@@ -1,5 +1,5 @@
 """Loaders as the parent sees them: asked to fill slots of a stream (`supervision/stream_work.py`) or ranges of rows
-(`readers.py`), judged by their beats, replaced when they die.
+(`loading.py`), judged by their beats, replaced when they die.
 
     answer FILLED, ENDED      the work notes it; of a stream a worker may have the batch, or the epoch has its end
     a number cannot be filled "bad-batch": the work decides what that means

@@ -1,5 +1,5 @@
 """Loading a job's data into memory, in the parent, before training. Quick reads happen here. A read of more than a
-second is done by processes of their own, straight into the shared memory that training uses (`readers.py`), or comes
+second is done by processes of their own, straight into the shared memory that training uses (`loaders.py`), or comes
 from the cache beside the runs.
 
     ready tensors ──► taken as they are
@@ -7,12 +7,20 @@ from the cache beside the runs.
     rows ──► read here, while less than a second is left     ──► all
                 '──► shared memory ──► from the cache            ──► all
                                    '─► ranges, leased to readers ──► all ──► into the cache
-                                          '─► the rest, if readers cannot do it, is read here"""
+                                          '─► the rest, if readers cannot do it, is read here
+
+Readers are a team, which ends when all is read:
+
+    a reader dies                its ranges are leased to others; the range it was reading is charged
+    a range is charged too often DataError with the row and the last exit (`supervise.max_item_attempts`)
+    no beat for stall_timeout_s  SIGKILL, then as above
+    a row cannot be used         the rows before it are read first: the lowest bad row is the error
+    no reader is left            the caller reads the rest itself"""
 
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +33,7 @@ import torch
 from hogwild import host
 from hogwild.config.load import Job
 from hogwild.data.text_parsing.parsing import Parsed, Parsing
+from hogwild.errors import DataError, HogwildError
 from hogwild.feeds.materialise import Held, divided, division, ready_tensors
 from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.row_reader import RowSource
@@ -34,9 +43,13 @@ from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from hogwild.user_code import raised_text
 from hogwild.workers.child.recipes import Destination, RowsRecipe
-from hogwild.workers.loading.readers import Readers
+from hogwild.workers.loading.loaders import LoaderLoss, Loaders
 from hogwild.workers.loading.trial import try_in_worker
+from hogwild.workers.messages import Report
 from hogwild.workers.processes.group import ProcessGroup
+from hogwild.workers.processes.handle import POLL_MS
+from hogwild.workers.processes.roles import Role, RoleLimits, limits_of
+from hogwild.workers.processes.roster import Roster
 from hogwild.workers.session.startup import StartUp
 
 if TYPE_CHECKING:
@@ -48,6 +61,7 @@ RANGE_S = 0.03  # per range: the cost of a death, and of waiting for the last ra
 LONGEST_RANGE_S = 5.0
 MOST_RANGES = 512
 RANGES_PER_READER = 4
+IN_HAND = 2  # ranges per reader: the next one is there when one is done
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +109,66 @@ class Sections:
         return [field.rows(part.region).reshape(-1) for part in self.parts for field in part.fields]
 
 
+class RangeWork:
+    """Ranges of rows as work of readers."""
+
+    again = "its rows are read again"
+
+    def __init__(self, what: str, ranges: RowRanges, limits: RoleLimits) -> None:
+        self._what, self.ranges, self.limits = what, ranges, limits
+        self.bad: dict[int, Report] = {}  # range -> why it cannot be read
+
+    def request(self, loader: int) -> int | None:
+        return self.ranges.lease(loader) if self.ranges.hand(loader) < IN_HAND else None
+
+    def answered(self, loader: int, answer: int, number: int) -> bool:
+        self.ranges.finish(loader, number)
+        return True
+
+    def refused(self, loader: int, report: Report) -> None:
+        self.ranges.condemn(loader, report.item)
+        self.bad[report.item] = report
+
+    def lost(self, loader: int, number: int | None, record: int, how: str) -> LoaderLoss:
+        deaths = self.ranges.release(loader, number)
+        charged = (0, number) if deaths and number else None
+        if deaths < self.limits.max_item_attempts:
+            return LoaderLoss(charged)
+        ended = f"{deaths} processes, the last one" if deaths > 1 else "its process"
+        words = f"{self._what}: reading item {record} crashed {ended}: {how}. Read this item alone (dataset[{record}])"
+        error = DataError(f"{words} to find the cause", code="data/item-kills")
+        return LoaderLoss(charged, error=error)
+
+    def has_in_hand(self, loader: int) -> bool:
+        return self.ranges.hand(loader) > 0
+
+    def waits(self) -> str:
+        return "waits for rows to read"
+
+    def check(self) -> None:
+        return None
+
+
+def read_ranges(
+    group: ProcessGroup, work: RangeWork, recipe: bytes, regions: Mapping[str, Region], tell: Callable[[int], object]
+) -> tuple[int, HogwildError | None]:
+    """Read the ranges by processes that open the pickled `recipe`, which writes into `regions`, up to a bad row. `tell`
+    gets the number of rows read in every turn. Return how many readers have died, and why none is left that can read,
+    or None. Raises DataError for a range that kills every reader. Main thread only."""
+    team = Loaders(group, Roster(Role.READER, work.limits, group.readers), work, recipe, regions)
+    group.teams.append(team)
+    errors = group.step(time.monotonic(), [team])
+    while not work.ranges.is_finished and not errors:
+        group.wait(POLL_MS)
+        errors = group.step(time.monotonic(), [team])
+        tell(work.ranges.rows_read)
+    group.end(team)
+    for error in errors:
+        if error.code == "data/item-kills":
+            raise error
+    return team.deaths, None if work.ranges.is_finished else errors[0]
+
+
 class Loading:
     """A `materialise.Reader`. The group keeps its messages until the journal exists."""
 
@@ -138,9 +212,7 @@ class Loading:
         asked_s = time.monotonic()
         key, cache = self._cache_of(rows, fraction, sections)
         hash_s = time.monotonic() - asked_s
-        if cache is not None and _was_kept(cache, key, sections):
-            seconds, by = time.monotonic() - began_s, f"the cache {cache.folder}"
-            self._group.sink.event("data-read", **self._noted(rows, seconds, by, readers=0, cached=True))
+        if cache is not None and self._is_from(cache, key, rows, sections, began_s):
             return sections.in_memory()
         sections.destination(rows.count).put(0, [column[:done] for column in columns])
         del columns
@@ -169,9 +241,7 @@ class Loading:
                 asked_s = time.monotonic()
                 if not is_long and done and _takes_long(asked_s - began_s, done, rows.count):
                     is_long, (key, cache) = True, self._cache_of(rows, fraction, sections)
-                    if cache is not None and _was_kept(cache, key, sections):
-                        seconds, by = time.monotonic() - began_s, f"the cache {cache.folder}"
-                        self._group.sink.event("data-read", **self._noted(rows, seconds, by, readers=0, cached=True))
+                    if cache is not None and self._is_from(cache, key, rows, sections, began_s):
                         return sections.in_memory()
                     hash_s = time.monotonic() - asked_s
                 if is_long:
@@ -247,27 +317,30 @@ class Loading:
         """Read the rows from `done` on; return the event."""
         size = _range_size(rows.count - done, pace_s, self._group.readers, rows.at_once)
         ranges = RowRanges(done, rows.count, size)
-        readers = Readers(self._group, rows.what, ranges)
+        readers, deaths = self._group.readers, 0
+        work = RangeWork(rows.what, ranges, limits_of(Role.READER, self._group.supervise))
         parts = tuple((f"part-{number}", part.fields) for number, part in enumerate(sections.parts))
         recipe = RowsRecipe(replace(rows, first=None), done, size, parts, sections.places is not None)
-        if (content := self._content(recipe, readers.count)) is not None:
-            is_read = readers.run(content, sections.regions(), lambda count: self._show_progress(rows, done + count))
-            if not is_read:
-                self._show(readers.why_unread)
+        if (content := self._content(recipe, readers)) is not None:
+            deaths, why_not = read_ranges(
+                self._group, work, content, sections.regions(), lambda count: self._show_progress(rows, done + count)
+            )
+            if why_not is not None:
+                self._show(f"{rows.what}: {why_not}; the parent process reads it")
             elif (bad := ranges.first_bad) is not None:
                 rows.read_here(*ranges.rows(bad))  # raises the user's own exception, if a row is at fault
-                words = f"reading failed in a worker only: {readers.work.bad[bad].detail}"
+                words = f"reading failed in a worker only: {work.bad[bad].detail}"
                 self._show(f"{rows.what}: {words}; the parent process reads the rest")
         rest, to, count = ranges.unread, sections.destination(rows.count), done + ranges.rows_read
         for start, stop in map(ranges.rows, rest):
             to.put(start, rows.read_here(start, stop))
             count += stop - start
             self._show_progress(rows, count)
-        by = f"{readers.count} workers" if readers.count > 1 else "1 worker"
+        by = f"{readers} workers" if readers > 1 else "1 worker"
         if rest:
             is_alone = len(rest) * size >= rows.count - done
             by = "the parent process" if is_alone else f"{by} and the parent process"
-        return self._noted(rows, time.monotonic() - began_s, by, readers=readers.count, deaths=readers.deaths)
+        return self._noted(rows, time.monotonic() - began_s, by, readers=readers, deaths=deaths)
 
     def _content(self, recipe: RowsRecipe, readers: int) -> bytes | None:
         """Pickle the recipe from which every reader makes its data set; None if that is impossible or too large."""
@@ -309,6 +382,15 @@ class Loading:
         key = hashlib.blake2b(json.dumps([fingerprint, order, layout]).encode(), digest_size=20).hexdigest()
         return key, DatasetCache(self._runs, say=self._show)
 
+    def _is_from(self, cache: "DatasetCache", key: str, rows: RowSource, sections: Sections, began_s: float) -> bool:
+        """Read the data set from the cache, and say so; return False if it is not there."""
+        entry = cache.load(key)
+        if entry is None or list(entry.specs) != sections.specs() or not entry.read_into(sections.buffers()):
+            return False
+        seconds, by = time.monotonic() - began_s, f"the cache {cache.folder}"
+        self._group.sink.event("data-read", **self._noted(rows, seconds, by, readers=0, cached=True))
+        return True
+
     # ---- messages and events
 
     def _show_progress(self, rows: RowSource, done: int) -> None:
@@ -340,8 +422,3 @@ def _put(to: Destination, parts: list[tuple[int, tuple[torch.Tensor, ...]]]) -> 
 
 def _takes_long(seconds: float, done: int, count: int) -> bool:
     return seconds > PROBE_S and seconds / done * (count - done) > SHORT_S
-
-
-def _was_kept(cache: "DatasetCache", key: str, sections: Sections) -> bool:
-    entry = cache.load(key)
-    return entry is not None and list(entry.specs) == sections.specs() and entry.read_into(sections.buffers())

@@ -101,20 +101,12 @@ def _startup(clock: Clock, first_s: float | None) -> dict[str, float] | None:
 
 
 def _advice(session: Session) -> str | None:
-    """Return one line for a job that did less than it seems, or whose workers waited."""
-    return _about_skipped(session) or _about_stream(session)
-
-
-def _about_stream(session: Session) -> str | None:
-    """Return advice if batches came too slowly."""
+    """Return one line for a job that did less than it seems, or whose workers waited for batches."""
+    if session.queue.ledger.skipped > SKIPPED_SHARE * session.queue.total:
+        return session.about_skipped
     if session.streamed is None or not session.plan.procs:
         return None
     active_s = session.board.training_span_s() - session.clock.paused_s
     share, waited_s = waiting_of(session.board.phase_s(time.monotonic_ns()), active_s)
     cores, procs = session.plan.usable_cores, session.plan.procs
     return about_waiting(share, waited_s, session.streamed.loaders, cores=cores, workers=procs)
-
-
-def _about_skipped(session: Session) -> str | None:
-    few = session.queue.ledger.skipped <= SKIPPED_SHARE * session.queue.total
-    return None if few else session.about_skipped
