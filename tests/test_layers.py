@@ -172,7 +172,6 @@ PURE = (
     "hogwild.service.states",
     "hogwild.service.schedule",
     "hogwild.workers.processes.roster",
-    "hogwild.workers.processes.setbacks",
 )
 IMPURE = {"torch", "time", "os", "threading", "multiprocessing", "socket", "subprocess", "random", "psutil"}
 

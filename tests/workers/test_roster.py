@@ -14,6 +14,8 @@ from hogwild.workers.processes.roster import (
     UNDEAD_S,
     Abandon,
     Action,
+    Death,
+    End,
     Fail,
     Kill,
     Leave,
@@ -23,7 +25,6 @@ from hogwild.workers.processes.roster import (
     Spawn,
     State,
 )
-from hogwild.workers.processes.setbacks import Death, End
 
 STEP_S = 0.25  # between two ticks; a binary fraction, so that sums of it are exact
 

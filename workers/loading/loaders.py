@@ -1,4 +1,4 @@
-"""Loaders as the parent sees them: asked to fill slots of a stream (`supervision/stream_work.py`) or ranges of rows
+"""Loaders as the parent sees them: asked to fill slots of a stream (`supervision/supervisor.py`) or ranges of rows
 (`loading.py`), judged by their beats, replaced when they die.
 
     answer FILLED, ENDED      the work notes it; of a stream a worker may have the batch, or the epoch has its end
@@ -16,8 +16,7 @@ from hogwild.workers.messages import LOOK, LoadTask, Report
 from hogwild.workers.processes.group import ProcessGroup, Team, shortened
 from hogwild.workers.processes.handle import Handle
 from hogwild.workers.processes.roles import Role
-from hogwild.workers.processes.roster import Roster, RowReading
-from hogwild.workers.processes.setbacks import Death, End
+from hogwild.workers.processes.roster import Death, End, Roster, RowReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,7 @@ class Work(Protocol):
 
     def check(self) -> HogwildError | None:
         """Return an error if the data as a whole is wrong."""
+        return None
 
 
 class Loaders(Team):

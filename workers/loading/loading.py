@@ -43,7 +43,7 @@ from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from hogwild.user_code import raised_text
 from hogwild.workers.child.recipes import Destination, RowsRecipe
-from hogwild.workers.loading.loaders import LoaderLoss, Loaders
+from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work
 from hogwild.workers.loading.trial import try_in_worker
 from hogwild.workers.messages import Report
 from hogwild.workers.processes.group import ProcessGroup
@@ -109,7 +109,7 @@ class Sections:
         return [field.rows(part.region).reshape(-1) for part in self.parts for field in part.fields]
 
 
-class RangeWork:
+class RangeWork(Work):
     """Ranges of rows as work of readers."""
 
     again = "its rows are read again"
@@ -144,9 +144,6 @@ class RangeWork:
 
     def waits(self) -> str:
         return "waits for rows to read"
-
-    def check(self) -> None:
-        return None
 
 
 def read_ranges(

@@ -34,7 +34,7 @@ from hogwild.planning.cpu_plan import plan_here
 from hogwild.planning.process_memory import may_fork
 from hogwild.shared_memory.region import Region
 from hogwild.workers.child.recipes import CUT_WORDS, PartsRecipe
-from hogwild.workers.loading.loaders import LoaderLoss, Loaders
+from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work
 from hogwild.workers.messages import Report
 from hogwild.workers.processes.fork_server import SERVER
 from hogwild.workers.processes.group import ProcessGroup
@@ -47,7 +47,7 @@ WAITING = 4  # blocks per predictor that may wait for their turn, or be at work
 KINDS = {kind.__name__: kind for kind in (DataError, ModelError, UsageError, RunError)}  # that travel as a report
 
 
-class BlockWork:
+class BlockWork(Work):
     """Blocks as work of readers. `table` (slots, CUT_WORDS) int64 gets the places of those at work."""
 
     again = "its rows are predicted again"
@@ -131,9 +131,6 @@ class BlockWork:
 
     def waits(self) -> str:
         return "waits for a block to predict"
-
-    def check(self) -> None:
-        return None
 
 
 class _Messages:

@@ -14,8 +14,7 @@ from hogwild.workers.messages import CommunicateTask, ParentGone, Report, receiv
 from hogwild.workers.processes.group import ProcessGroup, Team, shortened
 from hogwild.workers.processes.handle import Handle
 from hogwild.workers.processes.roles import Role, limits_of
-from hogwild.workers.processes.roster import Roster, RowReading
-from hogwild.workers.processes.setbacks import Death, End
+from hogwild.workers.processes.roster import Death, End, Roster, RowReading
 
 ONLY = 0  # its number
 

@@ -19,8 +19,7 @@ from hogwild.workers.messages import OwnTask, Report
 from hogwild.workers.processes.group import ProcessGroup, Team
 from hogwild.workers.processes.handle import POLL_MS, Handle
 from hogwild.workers.processes.roles import Role, limits_of
-from hogwild.workers.processes.roster import Roster, RowReading
-from hogwild.workers.processes.setbacks import Death, End
+from hogwild.workers.processes.roster import Death, End, Roster, RowReading
 
 COPY_S = 120.0  # for one copy of all parameters
 

@@ -33,6 +33,8 @@ from hogwild.workers.processes.roster import (
     UNDISTURBED,
     Abandon,
     Action,
+    Death,
+    End,
     Kill,
     Leave,
     Moment,
@@ -40,7 +42,6 @@ from hogwild.workers.processes.roster import (
     RowReading,
     Spawn,
 )
-from hogwild.workers.processes.setbacks import Death, End
 from hogwild.workers.processes.stacks import LOOK_MS, Blocked, Stacks
 from hogwild.workers.warning_reports import MOST
 

@@ -15,8 +15,7 @@ from hogwild.workers.messages import PredictTask
 from hogwild.workers.processes.group import Team, shortened
 from hogwild.workers.processes.handle import Handle
 from hogwild.workers.processes.roles import Role, limits_of
-from hogwild.workers.processes.roster import Roster, RowReading, State
-from hogwild.workers.processes.setbacks import Death, End
+from hogwild.workers.processes.roster import Death, End, Roster, RowReading, State
 
 if TYPE_CHECKING:
     from hogwild.workers.messages import Setup

@@ -10,8 +10,7 @@ from hogwild.workers.messages import Setup
 from hogwild.workers.processes.group import ProcessGroup, Team, shortened
 from hogwild.workers.processes.handle import Handle
 from hogwild.workers.processes.roles import Role, limits_of
-from hogwild.workers.processes.roster import Roster, RowReading
-from hogwild.workers.processes.setbacks import Death, End
+from hogwild.workers.processes.roster import Death, End, Roster, RowReading
 from hogwild.workers.session.session import Session
 
 EVALUATION_EPOCH = -2  # pseudo-epoch to which an exception in an evaluation is charged
