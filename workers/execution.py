@@ -120,7 +120,7 @@ def run(description: Description, plan: JobPlan, group: ProcessGroup, startup: S
             stops.look()
             startup.phase("sharing model and data")
             window = description.profile
-            shared = share(plan, parts, None if window is None else (window.start, window.stop, str(rundir.profile)))
+            shared = share(plan, parts, None if window is None else (window, rundir.profile))
             session = _session(description, plan, parts, shared, clock, startup)
             stops.hand_over()
             startup.begins()

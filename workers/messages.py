@@ -15,6 +15,7 @@ machine. A word of shared memory alone says nothing about another.
 Records are 8 bytes, far below PIPE_BUF: a write is all or nothing, so a reader never sees half of one.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -169,7 +170,7 @@ def receive_parcels(channel: socket.socket) -> Iterator[dict[str, Any]]:
             payload, ancillary, _, _ = channel.recvmsg(MAX_DATAGRAM, socket.CMSG_LEN(8), socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
-        except ConnectionResetError:  # comes once, before queued parcels
+        except ConnectionResetError:  # comes once, before queued parcels: it died with unread data of ours
             continue
         descriptors = [number for *_, content in ancillary for (number,) in struct.iter_unpack("i", content)]
         if not payload:
@@ -240,17 +241,9 @@ class Report:
 
     @classmethod
     def receive_all(cls, channel: socket.socket) -> Iterator["Report"]:
-        """Yield every report available now; the socket is non-blocking."""
-        while True:
-            try:
-                payload = channel.recv(MAX_DATAGRAM)
-            except BlockingIOError:
-                return
-            except ConnectionResetError:  # comes once, before queued reports: the worker died with unread data of ours
-                continue
-            if not payload:
-                return
-            yield cls(**json.loads(payload))
+        """Yield every report available now, up to the end of the socket."""
+        with contextlib.suppress(ParentGone):
+            yield from (cls(**parcel) for parcel in receive_parcels(channel))
 
 
 @dataclass(frozen=True, slots=True)

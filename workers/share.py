@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import cloudpickle
 import numpy as np
@@ -13,6 +14,7 @@ from hogwild.job.build import schedule_of
 from hogwild.job.parts import Parts
 from hogwild.job.source import Source
 from hogwild.job.update_choice import Meetings, meetings
+from hogwild.monitoring.profile_report import Window
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.job_plan import JobPlan
 from hogwild.scheduling.batch_plan import EpochPlan
@@ -68,7 +70,7 @@ class Shared:
         return set_up
 
 
-def share(plan: JobPlan, parts: Parts, profile: tuple[int, int, str] | None = None) -> Shared:
+def share(plan: JobPlan, parts: Parts, profile: tuple[Window, Path] | None = None) -> Shared:
     """Put model and data into shared memory; there the job's objects are from now on. `profile`: see `Rules`. Raises
     MemoryShortError, ModelError, OptimizerError; then the caller has his model back."""
     model = SharedModel.build(
@@ -118,7 +120,7 @@ def share_data(
     epoch: EpochPlan,
     found: Meetings,
     channels_last: bool,
-    profile: tuple[int, int, str] | None = None,
+    profile: tuple[Window, Path] | None = None,
 ) -> tuple[dict[str, Region], WorkerSpec]:
     """Put the data into shared memory; return the regions and the worker spec."""
     job = plan.job
@@ -129,7 +131,10 @@ def share_data(
         if source is None:
             continue
         divided = epoch if name == "train" else source.plan
-        if (ring := _ring_of(plan, source)) is not None:
+        ring = source.held.ring if source.held is not None else None
+        if source.streamed is not None and plan.ring is not None:
+            ring = Ring.allocate("data-train", plan.ring)
+        if ring is not None:
             regions[f"data-{name}"] = ring.region
             splits[name] = DataSpec(ring.spec, divided, "none")
         elif source.rollout is not None:
@@ -179,13 +184,6 @@ def share_data(
         profile=profile,
     )
     return regions, WorkerSpec(compute, data, rules)
-
-
-def _ring_of(plan: JobPlan, source: Source) -> Ring | None:
-    """Return the ring of data in slots, allocated here for streamed data; None for any other data."""
-    if source.held is not None:
-        return source.held.ring
-    return Ring.allocate("data-train", plan.ring) if source.streamed is not None and plan.ring is not None else None
 
 
 def _shared(source: Source, name: str, channels_last: bool) -> tuple[Region, Spec]:

@@ -181,7 +181,7 @@ class Run:
             return
         self._nursery.cut_lifeline()
         deadline = time.monotonic() + HANG_S
-        while len(self._team) and time.monotonic() < deadline:
+        while len(self._team.handles) and time.monotonic() < deadline:
             self._group.wait(WAIT_MS)
             for handle in self._team:
                 if host.process_status(handle.pid) == "stopped":
@@ -189,8 +189,8 @@ class Run:
             for handle in reaped(self._team, 0.01):
                 del self._crew[handle.number]
                 handle.close()
-        if len(self._team):
-            raise Violated(f"{len(self._team)} workers do not leave")
+        if len(self._team.handles):
+            raise Violated(f"{len(self._team.handles)} workers do not leave")
 
     def _clean_up(self) -> None:
         if left := self._group.dismiss([self._team], in_order=True):

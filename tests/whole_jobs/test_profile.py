@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hogwild.cli import main
-from hogwild.monitoring.profile_report import PAUSE, PHASES, SETTLING, PhaseRecord, phases_name, read_phases
+from hogwild.monitoring.profile_report import PAUSE, PHASES, SETTLING, PhaseRecord, Window, phases_name, read_phases
 from hogwild.workers.child.profiler import Profile, Stopwatch, TorchProfile, make_profile
 from tests.helpers.jobs import HOME, JOBS, Ended, in_turn
 
@@ -48,7 +48,7 @@ def record(folder: Path) -> PhaseRecord:
 @pytest.fixture
 def profile(tmp_path: Path) -> Iterator[Profile]:
     """Of updates 5 to 9 of worker 0."""
-    made = make_profile((5, 10, str(tmp_path)), 0)
+    made = make_profile((Window(5, 10), tmp_path), 0)
     yield made
     made.close()  # the profiler is one per process: it must not run on into the next test
 
@@ -164,7 +164,7 @@ def test_a_worker_that_is_killed_in_its_window_leaves_the_note_that_it_came_ther
 
 
 def test_an_incarnation_records_again_only_what_the_one_before_has_not(profile: Profile, tmp_path: Path) -> None:
-    asked = (5, 10, str(tmp_path))
+    asked = Window(5, 10), tmp_path
     train(profile, 10 + SETTLING + 5)
     assert isinstance(make_profile(asked, 0), TorchProfile)
     train(profile, 1, 10 + SETTLING + 5)
@@ -174,7 +174,7 @@ def test_an_incarnation_records_again_only_what_the_one_before_has_not(profile: 
 
 
 def test_a_disk_that_takes_nothing_stops_no_training(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    gone = make_profile((0, 2, str(tmp_path / "gone")), 0)
+    gone = make_profile((Window(0, 2), tmp_path / "gone"), 0)
     train(gone, 4 + SETTLING)
     gone.close()
     assert "worker-0.json cannot be written" in capfd.readouterr().err

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hogwild import host
 from hogwild.data.rollout import Rollout, RolloutFeed
+from hogwild.devices.kinds import CPU
 from hogwild.feeds.batch import Feed
 from hogwild.feeds.packed import attach
 from hogwild.feeds.ring import Ring, RingFeed, RingSpec
@@ -84,7 +85,7 @@ def _numerics(
     model_regions = {name: region for name, region in regions.items() if not name.startswith("data-")}
     updates = row.board.job_updates()
     compute, data, seed = worker_spec.compute, worker_spec.data, worker_spec.rules.seed
-    place = open_place(compute.device_of(row.worker), compute.device_handles)
+    place = open_place(compute.devices[row.worker] if compute.devices else CPU, compute.device_handles)
     with contextlib.ExitStack() as broken_off:
         model = place.attach(structure, model_regions, row, updates)
         broken_off.callback(model.close)

@@ -201,13 +201,9 @@ def _complaining(file: Path) -> Iterator[None]:
         print(f"profile: {file} cannot be written: {error}", file=sys.stderr)
 
 
-def make_profile(asked: tuple[int, int, str] | None, worker: int) -> Profile:
-    """Make the profile of a worker. `asked`: A, B and the output folder. A restarted worker that already has a complete
+def make_profile(asked: tuple[Window, Path] | None, worker: int) -> Profile:
+    """Make the profile of a worker. `asked`: with the output folder. A restarted worker that already has a complete
     record records nothing."""
-    if asked is None:
+    if asked is None or ((found := read_phases(asked[1], worker)) is not None and found.is_complete):
         return Profile()
-    start, stop, folder = asked
-    found = read_phases(Path(folder), worker)
-    if found is not None and found.is_complete:
-        return Profile()
-    return TorchProfile(Window(start, stop), Path(folder), worker)
+    return TorchProfile(*asked, worker)

@@ -25,17 +25,13 @@ if TYPE_CHECKING:  # few jobs predict
 Beat = Callable[[int], object]
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Filling:
     """`fill(number)` fills a slot or range, and returns False where the data ends before it. Raises Unreadable.
     `has_passed_over()`: it read records of others on its way."""
 
     fill: Callable[[int], bool]
-    has_passed_over: Callable[[], bool] = _never
+    has_passed_over: Callable[[], bool] = lambda: False
 
 
 # ---- streams

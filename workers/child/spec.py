@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hogwild.devices.kinds import CPU
 from hogwild.kernels.fused import FusedUpdate
 from hogwild.scheduling.batch_plan import EpochPlan
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from hogwild.feeds.sample_order import Order
     from hogwild.kernels.hot_rows import HotRows
     from hogwild.metrics.panel import Panel
+    from hogwild.monitoring.profile_report import Window
     from hogwild.parameters.worker_model import WorkerModel
     from hogwild.training.autograd_update import AutogradUpdate
     from hogwild.training.evaluator import Evaluator, Scorer
@@ -57,9 +57,6 @@ class Compute:
     devices: tuple[str, ...] = ()  # one per worker; empty: the CPU
     device_handles: Mapping[str, str] | None = None  # flats on a device: region -> its owner's handle
 
-    def device_of(self, worker: int) -> str:
-        return self.devices[worker] if self.devices else CPU
-
 
 @dataclass(frozen=True, slots=True)
 class DataSide:
@@ -85,7 +82,7 @@ class Rules:
     fail_on_nan: bool = False
     max_staleness: int | None = None
     sync_every: int = 16  # most batches between two flushes of hot rows
-    profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
+    profile: "tuple[Window, Path] | None" = None  # --profile, with the output folder
 
 
 @dataclass(frozen=True, slots=True)

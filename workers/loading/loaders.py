@@ -5,10 +5,15 @@
     a number cannot be filled "bad-batch": the work decides what that means
     a loader dies             what it was asked for is free again; the number it was filling is charged"""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import cloudpickle
+import torch
+
+from hogwild import host
 from hogwild.errors import DataError, HogwildError
 from hogwild.shared_memory.region import Region
 from hogwild.workers.child.loader import BEATS, LoaderBeat
@@ -17,6 +22,17 @@ from hogwild.workers.processes.group import ProcessGroup, Team, shortened
 from hogwild.workers.processes.handle import Handle
 from hogwild.workers.processes.roles import Role
 from hogwild.workers.processes.roster import Death, End, Roster, RowReading
+
+
+def region_of(name: str, thing: Any) -> Region:
+    """Return an object in shared memory, written so that its tensors can be mapped. Raises what pickling it raises."""
+    descriptor = os.memfd_create(f"hogwild-{name}", os.MFD_CLOEXEC)
+    try:
+        torch.save(thing, host.path_of(descriptor), pickle_module=cloudpickle)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return Region.attach(descriptor, os.fstat(descriptor).st_size)
 
 
 @dataclass(frozen=True, slots=True)

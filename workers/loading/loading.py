@@ -236,7 +236,8 @@ class Loading:
                 done += len(fields[0])
                 self._show_progress(rows, done)
                 asked_s = time.monotonic()
-                if not is_long and done and _takes_long(asked_s - began_s, done, rows.count):
+                left_s = (asked_s - began_s) / done * (rows.count - done) if done else 0.0
+                if not is_long and asked_s - began_s > PROBE_S and left_s > SHORT_S:
                     is_long, (key, cache) = True, self._cache_of(rows, fraction, sections)
                     if cache is not None and self._is_from(cache, key, rows, sections, began_s):
                         return sections.in_memory()
@@ -415,7 +416,3 @@ def _put(to: Destination, parts: list[tuple[int, tuple[torch.Tensor, ...]]]) -> 
     for start, fields in parts:
         to.put(start, fields)
     parts.clear()
-
-
-def _takes_long(seconds: float, done: int, count: int) -> bool:
-    return seconds > PROBE_S and seconds / done * (count - done) > SHORT_S

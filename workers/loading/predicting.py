@@ -13,7 +13,6 @@ The model's tensors are mapped from one copy in memory. At most `slots` blocks w
 
 import contextlib
 import heapq
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,7 +21,6 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-import torch
 
 from hogwild import host
 from hogwild.config.schema import Supervise
@@ -34,7 +32,7 @@ from hogwild.planning.cpu_plan import plan_here
 from hogwild.planning.process_memory import may_fork
 from hogwild.shared_memory.region import Region
 from hogwild.workers.child.recipes import CUT_WORDS, PartsRecipe
-from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work
+from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work, region_of
 from hogwild.workers.messages import Report
 from hogwild.workers.processes.fork_server import SERVER
 from hogwild.workers.processes.group import ProcessGroup
@@ -188,16 +186,12 @@ def predicted_parts(
 
 
 def _written(predictor: Predictor) -> Region:
-    """Return the predictor in shared memory, written so that its tensors can be mapped. Raises DataError if it cannot
-    be sent to another process."""
-    descriptor = os.memfd_create("hogwild-predictor", os.MFD_CLOEXEC)
+    """Return the predictor in shared memory. Raises DataError if it cannot be sent to another process."""
     try:
-        torch.save(predictor, host.path_of(descriptor), pickle_module=cloudpickle)
+        return region_of("predictor", predictor)
     except Exception as error:
-        os.close(descriptor)
         raise DataError(
             f"the model or its input cannot be sent to other processes: {type(error).__name__}: {error}; predict "
             "without --procs",
             code="model/not-picklable",
         ) from error
-    return Region.attach(descriptor, os.fstat(descriptor).st_size)

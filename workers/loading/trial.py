@@ -17,8 +17,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import cloudpickle
-import torch
 from torch.nn.parameter import is_lazy
 
 from hogwild import host
@@ -26,6 +24,7 @@ from hogwild.errors import HogwildError, ModelError
 from hogwild.job.trial import Findings, Trial
 from hogwild.shared_memory.region import Region
 from hogwild.user_code import is_users
+from hogwild.workers.loading.loaders import region_of
 from hogwild.workers.messages import TrialTask
 from hogwild.workers.processes.group import ProcessGroup, Team
 from hogwild.workers.processes.handle import POLL_MS, REAP_S, Handle
@@ -109,17 +108,12 @@ def _written(trial: Trial) -> Region | None:
         return None
     if sum(tensor.nbytes for tensor in tensors) + RESERVE > host.available_memory().bytes:
         return None
-    descriptor = os.memfd_create("hogwild-trial", os.MFD_CLOEXEC)
     try:
         with warnings.catch_warnings():  # that hooks of tensors are left out: here they do not matter
             warnings.simplefilter("ignore")
-            torch.save(trial, host.path_of(descriptor), pickle_module=cloudpickle)
-    except BaseException as error:
-        os.close(descriptor)
-        if isinstance(error, (Exception, SystemExit)):
-            return None
-        raise  # a signal
-    return Region.attach(descriptor, os.fstat(descriptor).st_size)
+            return region_of("trial", trial)
+    except (Exception, SystemExit):
+        return None
 
 
 def _awaited(handle: Handle, limit_s: float) -> _End:

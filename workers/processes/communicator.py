@@ -75,20 +75,16 @@ class Communicators(Team):
         return True
 
     def listen(self, handle: Handle) -> Iterator[HogwildError]:
-        for parcel in self._parcels(handle):
-            kind = parcel["kind"]
-            if kind == "error":
-                handle.error = Report(**parcel)
-            elif kind == "ready":
-                handle.is_ready = True
-            else:
-                self.heard.append(parcel)
-        yield from ()
-
-    @staticmethod
-    def _parcels(handle: Handle) -> Iterator[dict[str, Any]]:
         with contextlib.suppress(ParentGone):  # it has died: its pidfd says so
-            yield from receive_parcels(handle.channel)
+            for parcel in receive_parcels(handle.channel):
+                kind = parcel["kind"]
+                if kind == "error":
+                    handle.error = Report(**parcel)
+                elif kind == "ready":
+                    handle.is_ready = True
+                else:
+                    self.heard.append(parcel)
+        yield from ()
 
     def readings(self) -> dict[int, RowReading]:
         reading = RowReading(int(self._words[RoundWord.BEAT]), self.committed, 0.0, has_lease=False, idle=True)

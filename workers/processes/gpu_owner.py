@@ -37,22 +37,21 @@ class GpuOwner:
         self.handles: Mapping[str, str] = {}
         group.teams.append(self._team)
         try:
-            self._raise_first(group.step(time.monotonic(), [self._team]))
+            self._turn()
             handle = self._team[0]
             self.pid = handle.pid
             self._pidfd, self._channel = os.dup(handle.pidfd), handle.channel.dup()
             self._is_open = True
             while (detail := self._team.allocated) is None:
                 group.wait(POLL_MS)
-                self._raise_first(group.step(time.monotonic(), [self._team]))
+                self._turn()
             self.handles = json.loads(detail)
         except BaseException:
             self.close()
             raise
 
-    @staticmethod
-    def _raise_first(errors: list[HogwildError]) -> None:
-        for error in errors:
+    def _turn(self) -> None:
+        for error in self._group.step(time.monotonic(), [self._team]):
             raise error
 
     def fetch(self) -> None:
@@ -101,11 +100,11 @@ class _Owners(Team):
 
     def __init__(self, group: ProcessGroup, device: str, regions: Mapping[str, Region]) -> None:
         super().__init__(group, Roster(Role.OWNER, limits_of(Role.OWNER, group.supervise), 1))
-        self._device, self._regions = device, regions
+        self._task = OwnTask(device), regions
         self.allocated: str | None = None  # the handles of the flats, as JSON
 
     def prepare(self, number: int) -> tuple[OwnTask, Mapping[str, Region]]:
-        return OwnTask(self._device), self._regions
+        return self._task
 
     def listen(self, handle: Handle) -> Iterator[HogwildError]:
         if self.allocated is None:  # from then on every report answers a call

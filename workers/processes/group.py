@@ -91,9 +91,6 @@ class Team:
     def __iter__(self) -> Iterator[Handle]:
         return iter(list(self.handles.values()))
 
-    def __len__(self) -> int:
-        return len(self.handles)
-
     def __getitem__(self, number: int) -> Handle:
         return self.handles[number]
 

@@ -4,22 +4,17 @@ writes no parameter, so its end, even for good, is none of the job's business.""
 
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from hogwild.errors import HogwildError
 from hogwild.monitoring.live_calls import SOCKET
 from hogwild.parameters.buffers import REGION
 from hogwild.shared_memory.region import Region
 from hogwild.storage.run_directory import RunDir
-from hogwild.workers.messages import PredictTask
-from hogwild.workers.processes.group import Team, shortened
+from hogwild.workers.messages import PredictTask, Setup
+from hogwild.workers.processes.group import ProcessGroup, Team, shortened
 from hogwild.workers.processes.handle import Handle
 from hogwild.workers.processes.roles import Role, limits_of
 from hogwild.workers.processes.roster import Death, End, Roster, RowReading, State
-
-if TYPE_CHECKING:
-    from hogwild.workers.messages import Setup
-    from hogwild.workers.processes.group import ProcessGroup
 
 BEATS = "beats"  # the region it writes: a beat, and the number of calls answered
 FLATS = "params-"
@@ -30,9 +25,9 @@ class Predictors(Team):
 
     def __init__(
         self,
-        group: "ProcessGroup",
+        group: ProcessGroup,
         rundir: RunDir,
-        make_setup: "Callable[[int], tuple[Setup, Mapping[str, Region]]]",
+        make_setup: Callable[[int], tuple[Setup, Mapping[str, Region]]],
     ) -> None:
         super().__init__(group, Roster(Role.PREDICTOR, limits_of(Role.PREDICTOR, group.supervise), 0))
         self._rundir, self._make_setup = rundir, make_setup

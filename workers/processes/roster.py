@@ -322,16 +322,12 @@ class Roster:
                 "pid": pids.get(number),
                 "incarnation": slot.incarnation,
                 counted: counts[number],
-                **self._silence(slot),
+                "silent_s": round(slot.silent_s, 1),  # since the last sign of life
+                "limit_s": self._limit(slot) if slot.state is State.TRAINING else None,  # then it is replaced
             }
             for number, slot in enumerate(self.slots)
             if slot.state is not State.VACANT
         ]
-
-    def _silence(self, slot: RosterSlot) -> dict[str, object]:
-        """Return the seconds without a sign of life, and after how many it is replaced: `_judge_silence`."""
-        limit = self._limit(slot) if slot.state is State.TRAINING else None
-        return {"silent_s": round(slot.silent_s, 1), "limit_s": limit}
 
     def ending(self, worker: int, *, left: bool, fenced: bool) -> End:
         """Return the kind of a worker's end. `left`: it left in order, as asked; `fenced`: killed by code outside the

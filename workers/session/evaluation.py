@@ -15,7 +15,7 @@ from hogwild.config.schema import Evaluate
 from hogwild.metrics.panel import Panel, meets
 from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
-from hogwild.scheduling.work_queue import Kind, Limits, WorkItem, WorkQueue
+from hogwild.scheduling.work_queue import Kind, Limits, WorkQueue
 from hogwild.shared_memory.scoreboard import Scoreboard
 from hogwild.workers.session.node import Ledger
 from hogwild.workers.session.outcome import Outcome
@@ -134,10 +134,8 @@ class Evaluating:
     def acknowledge(self, worker: int, item_id: int) -> None:
         """Book a finished item, whose row holds the result. Does nothing if the item is not of this evaluation."""
         item = self.current.ack(worker, item_id, 0) if self.current is not None else None
-        if item is not None:
-            self.add(item)
-
-    def add(self, item: WorkItem) -> None:
+        if item is None:
+            return
         row = EvalSums.read(self.board.result(item.id))
         if item.kind is Kind.SCORE:
             self._scores = row.words[: len(self.panel.whole)]

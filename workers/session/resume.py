@@ -45,14 +45,10 @@ MAY_CHANGE = (
 )
 
 
-def _moves(before: Job, job: Job) -> bool:
-    """Return whether the placement of parameters has changed: then the exchange must be decided anew."""
-    return any(getattr(before.train, name) != getattr(job.train, name) for name in PLACES)
-
-
 def check_changes(rundir: RunDir, job: Job) -> None:
     before = load_job(rundir.resolved_file)
-    free = (*MAY_CHANGE, "train.exchange") if _moves(before, job) else MAY_CHANGE
+    moves = any(getattr(before.train, name) != getattr(job.train, name) for name in PLACES)
+    free = (*MAY_CHANGE, "train.exchange") if moves else MAY_CHANGE  # elsewhere the exchange is decided anew
     if is_of_library(rundir.path):  # a record of the caller's object, whose content is compared
         free = (*free, "data.train.init_args")
     changed = [

@@ -398,9 +398,6 @@ class Session:
     def wall_s(self, now: float) -> float:
         return self.before.wall_s + now - self.clock.command_began_s
 
-    def note_memory(self, pss_bytes: int) -> None:
-        self.peak_pss_bytes = max(self.peak_pss_bytes, pss_bytes)
-
     @property
     def planned_updates(self) -> int | None:
         """Planned updates; None if unknown: for a stream without a length, until its end."""

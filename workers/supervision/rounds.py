@@ -190,7 +190,9 @@ class Rounds:
             return
         if self._is_in_pause:  # what is heard meanwhile would change anchor, flats or ledger under it
             return
-        for parcel in self._heard():
+        heard = list(self.team.heard)
+        self.team.heard.clear()
+        for parcel in heard:
             kind = parcel["kind"]
             if kind in ("noted", "committed") and not self._is_ours(parcel):
                 continue
@@ -215,23 +217,16 @@ class Rounds:
         """Return whether it is about the round that was begun last, and not about one that was given up."""
         return self._stage is RoundStage.EXCHANGING and parcel["generation"] == self.team.generation
 
-    def _heard(self) -> list[dict[str, Any]]:
-        heard = list(self.team.heard)
-        self.team.heard.clear()
-        return heard
-
     def _offered(self, answer: tuple[float, int]) -> None:
         """Begin the exchange, unless the group has changed since the cut."""
         drift, self._note["anchor"] = answer
         self._note["drift"] = self._node.traffic.drift = drift
         self._began_s, self._notes = time.monotonic(), None
-        if self._formed is not None or not self._tell_round():
+        told: dict[str, Any] = {"generation": self.team.generation, "round": self._node.round + 1, "note": self._note}
+        if self._formed is not None or not self.team.tell("round", **told):
             self._give_up()
             return
         self._stage = RoundStage.EXCHANGING
-
-    def _tell_round(self) -> bool:
-        return self.team.tell("round", generation=self.team.generation, round=self._node.round + 1, note=self._note)
 
     def _give_up(self) -> None:
         """Throw the cut away: the next one has all of it."""

@@ -101,7 +101,7 @@ class Supervisor:
                     self._turn()
             self._answers.close()
             self._record(time.monotonic(), is_last=True)
-            session.note_memory(sum(pss_bytes_of(self._pids()).values()))
+            session.peak_pss_bytes = max(session.peak_pss_bytes, sum(pss_bytes_of(self._pids()).values()))
         finally:
             in_order = self._outcome is not None and self._outcome.state in ("succeeded", "stopped")
             session.board.send(Command.LEAVE)
@@ -238,7 +238,7 @@ class Supervisor:
     def _record_memory(self, pids: list[int], pss_bytes: dict[int, int]) -> None:
         if set(pids) <= set(self._pids()):  # else a PID may have been reused by then
             self._pss_bytes = pss_bytes
-            self._session.note_memory(sum(pss_bytes.values()))
+            self._session.peak_pss_bytes = max(self._session.peak_pss_bytes, sum(pss_bytes.values()))
 
     def _pids(self) -> list[int]:
         return [handle.pid for handle in self._group] + ([] if SERVER.pid is None else [SERVER.pid])
