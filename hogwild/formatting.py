@@ -75,7 +75,7 @@ def number(value: float) -> str:
     return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def told(value: Any, name: str = "") -> str:
+def format_value(value: Any, name: str = "") -> str:
     """Format a value of a record; `name` gives its unit: `…_s` are seconds, `…_bytes` a size."""
     if value is None:
         return "none"

@@ -250,7 +250,7 @@ class _Execution:
             for note in [plan.warning, *session.parts.notes]:
                 if note:
                     session.journal.show_message(f"note: {note}")
-            session.journal.update(session.parts.choice, self.shared.meetings)
+            session.journal.update(session.parts.choice, self.shared.conflicts)
             group.tell(session.journal)
             outcome = self._guard(partial(self._train, watch))
             scratch = self.shared.worker_spec.compute.compile_scratch

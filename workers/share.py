@@ -13,7 +13,7 @@ from hogwild.feeds.ring import Ring
 from hogwild.job.build import schedule_of
 from hogwild.job.parts import Parts
 from hogwild.job.source import Source
-from hogwild.job.update_choice import Meetings, meetings
+from hogwild.job.update_choice import ConflictEstimate, estimate_conflicts
 from hogwild.monitoring.profile_report import Window
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.job_plan import JobPlan
@@ -34,7 +34,7 @@ class Shared:
     board: Scoreboard
     regions: Mapping[str, Region]
     worker_spec: WorkerSpec
-    meetings: Meetings
+    conflicts: ConflictEstimate
 
     @property
     def epoch(self) -> EpochPlan:
@@ -93,13 +93,13 @@ def share(plan: JobPlan, parts: Parts, profile: tuple[Window, Path] | None = Non
     return Shared(model, board, {**model.regions, **regions, "scoreboard": board.region}, worker_spec, found)
 
 
-def _arranged(plan: JobPlan, parts: Parts) -> tuple[Meetings, EpochPlan]:
+def _arranged(plan: JobPlan, parts: Parts) -> tuple[ConflictEstimate, EpochPlan]:
     """Keep workers apart whose kernel writes the same rows; lay packed data out as the grid that is planned, and return
     the division of that. Raises MemoryShortError."""
     update, packed = parts.choice.update, parts.train.packed
     if update is None or packed is None:
-        return Meetings(), parts.train.plan
-    found = meetings(
+        return ConflictEstimate(), parts.train.plan
+    found = estimate_conflicts(
         update,
         parts.model,
         packed,
@@ -118,7 +118,7 @@ def share_data(
     plan: JobPlan,
     parts: Parts,
     epoch: EpochPlan,
-    found: Meetings,
+    found: ConflictEstimate,
     channels_last: bool,
     profile: tuple[Window, Path] | None = None,
 ) -> tuple[dict[str, Region], WorkerSpec]:

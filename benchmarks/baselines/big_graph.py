@@ -57,7 +57,7 @@ def train(triples: np.ndarray, others: np.ndarray, ranked: np.ndarray, sizes: tu
         with _Timed() as timed:
             _train(folder, by)
         model = _read(folder / "model", sizes, by)
-    model.see({"triple": np.concatenate([triples, others, ranked])})
+    model.on_data({"triple": np.concatenate([triples, others, ranked])})
     later = timed.seconds[1:] or timed.seconds
     return Outcome(len(triples) * len(later) / sum(later), _mrr(model, ranked), sum(timed.seconds))
 

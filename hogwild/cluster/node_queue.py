@@ -54,7 +54,7 @@ class NodeQueue(WorkQueue):
 
     # ---- the whole job
 
-    def see(self, elsewhere: Elsewhere) -> None:
+    def note_elsewhere(self, elsewhere: Elsewhere) -> None:
         """Note how far the other nodes are (`Shares.others_of`)."""
         self._elsewhere = elsewhere
 

@@ -64,8 +64,8 @@ class Trained:
         state = load_checkpoint(checkpoint)
         known = names_beside(checkpoint, state)
         made = _new_model(job, checkpoint, known["sizes"], is_of_objects=is_of_objects) if model is None else model
-        if callable(see_names := getattr(made, "see_names", None)):
-            see_names(known["names"])
+        if callable(on_names := getattr(made, "on_names", None)):
+            on_names(known["names"])
         try:
             if "tensors" in state:  # its own state_dict is incomplete, or not what it loads
                 load_model(made, state)

@@ -128,14 +128,14 @@ def from_objects(
     match_names(train, val)
     source, held_back, notes = sources_of(plan, model, loss, train, val, functions.collate, reader, generator)
     check_length(job, source.plan)
-    see = getattr(model, "see", None)
-    if source.packed is not None and callable(see):
+    on_data = getattr(model, "on_data", None)
+    if source.packed is not None and callable(on_data):
         kept = held_back.packed if held_back else None
         with torch.no_grad():
-            see(source.packed.arrays(), kept.arrays() if kept is not None else None)
-    names, see_names = names_of(train, source.packed), getattr(model, "see_names", None)
-    if names is not None and callable(see_names):
-        see_names(names["names"])
+            on_data(source.packed.arrays(), kept.arrays() if kept is not None else None)
+    names, on_names = names_of(train, source.packed), getattr(model, "on_names", None)
+    if names is not None and callable(on_names):
+        on_names(names["names"])
     choose_penalty = getattr(model, "choose_penalty", None)
     if source.packed is not None and callable(choose_penalty):
         notes += filter(None, [choose_penalty(source.packed.arrays(), loss, optimizer)])

@@ -1,8 +1,8 @@
 """Data that determine sizes of the model, made before it: packed, or with vocabularies.
 
 A data set that can be packed has `pack(reader, what, like, on_bad_line) -> Packed`; `like` is the training data, whose
-vocabulary and numbers are used for validation data. A model may have `see(train, val)`, which is called once with the
-arrays of both (val may be None): counts for its negatives, known triples. A data set that leaves out rare names may
+vocabulary and numbers are used for validation data. A model may have `on_data(train, val)`, which is called once with
+the arrays of both (val may be None): counts for its negatives, known triples. A data set that leaves out rare names may
 have `remember(names)`, called before `pack` with those that have a row already.
 
 Any other data set gives sizes by an attribute or property of its class: `sizes` (name -> number: `features`; after

@@ -45,7 +45,7 @@ class UpdateChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Meetings:
+class ConflictEstimate:
     """The rows that workers may write at the same time. `hot`: array of the data -> rows (H,) int32 that every worker
     has a copy of; `words`: the choice and its reason, one sentence each."""
 
@@ -124,7 +124,7 @@ def sides_of(update: FusedUpdate, model: nn.Module) -> tuple[TableSide, ...]:
     return tuple(TableSide(side.array, *_extent(model, side), side.is_drawn) for side in update.sides)
 
 
-def meetings(
+def estimate_conflicts(
     update: FusedUpdate,
     model: nn.Module,
     packed: "Packed",
@@ -133,7 +133,7 @@ def meetings(
     grid: Shape | None = None,
     copied: str = "",
     may_copy: bool = False,
-) -> Meetings:
+) -> ConflictEstimate:
     """Keep workers from each other's cache lines, as planned; of one-sided data the counts choose the rows. The options
     are those of `JobPlan`."""
     if grid is not None:
@@ -141,19 +141,19 @@ def meetings(
     if copied:
         rows, width = next(_extent(model, side) for side in update.sides if side.array == copied)
         words = f"{copied}: each worker has private copies of all {rows:,} rows ({size(rows * width)})"
-        return Meetings({copied: np.arange(rows, dtype=np.int32)}, None, (words,))
-    return _one_sided(model, packed, update.sides[0]) if len(update.sides) == 1 and may_copy else Meetings()
+        return ConflictEstimate({copied: np.arange(rows, dtype=np.int32)}, None, (words,))
+    return _one_sided(model, packed, update.sides[0]) if len(update.sides) == 1 and may_copy else ConflictEstimate()
 
 
-def _one_sided(model: nn.Module, packed: "Packed", side: Side) -> Meetings:
+def _one_sided(model: nn.Module, packed: "Packed", side: Side) -> ConflictEstimate:
     rows, width = _extent(model, side)
     counts = np.bincount(packed.arrays()[side.array].reshape(-1), minlength=rows)
     chosen = choose_hot(counts, packed.samples, width)
     hot = {side.array: chosen.rows} if len(chosen.rows) else {}
-    return Meetings(hot, None, (f"{side.array}: {chosen.text}",))
+    return ConflictEstimate(hot, None, (f"{side.array}: {chosen.text}",))
 
 
-def _grid(model: nn.Module, packed: "Packed", sides: tuple[Side, ...], shape: Shape, procs: int) -> Meetings:
+def _grid(model: nn.Module, packed: "Packed", sides: tuple[Side, ...], shape: Shape, procs: int) -> ConflictEstimate:
     arrays, (first, second) = packed.arrays(), sides
     counts = _extent(model, first)[0], _extent(model, second)[0]
     grid = Grid.of(arrays[first.array], arrays[second.array], *counts, shape)
@@ -166,7 +166,7 @@ def _grid(model: nn.Module, packed: "Packed", sides: tuple[Side, ...], shape: Sh
                 f"{share:.0%} of the samples are of one block of {side.array} ids: about {counted(most, 'worker')} can "
                 "be busy at once"
             )
-    return Meetings({}, grid, tuple(words))
+    return ConflictEstimate({}, grid, tuple(words))
 
 
 def _extent(model: nn.Module, side: Side) -> tuple[int, int]:

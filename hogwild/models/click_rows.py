@@ -26,10 +26,10 @@ class _FieldRows(SparseRows):
         self.bias = nn.Parameter(torch.zeros(1))
         self.weight = nn.Parameter(torch.zeros(features, 1))
 
-    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
+    def on_data(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
         """Check the data's arrays; called before training. Raises ModelError for other data, for features without a
         row, and for rows that have not one feature of each field."""
-        super().see(train, val)
+        super().on_data(train, val)
         for arrays in (train, val):
             if arrays is not None and not (np.diff(arrays["indptr"]) == self.fields).all():
                 lengths = np.diff(arrays["indptr"])

@@ -75,9 +75,9 @@ class BprFactorization(Factors):
         self.register_buffer("had", torch.zeros(0, 0, dtype=torch.uint8), persistent=False)
         self.register_buffer("drawable", torch.arange(items), persistent=False)
 
-    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
+    def on_data(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
         """Check the data as every factorisation does; store who has what, and which items may be drawn."""
-        super().see(train, val)
+        super().on_data(train, val)
         items = drawable_items(train["item"], self.item.num_embeddings)
         self.drawable = torch.from_numpy(items.astype(np.int64))
         if self.user.num_embeddings * self.item.num_embeddings > PAIRS:

@@ -14,7 +14,7 @@ the kernel: for a group of 64 triples), or against all entities, as one product 
 quality where they fit. `n3` and `dropout` keep vectors from fitting the training triples alone.
 
 In eval mode the right answer is ranked among all entities, except other known right answers
-("filtered", Bordes et al.); all triples passed to `see` are known. Ties get the mean of their possible ranks
+("filtered", Bordes et al.); all triples passed to `on_data` are known. Ties get the mean of their possible ranks
 ("realistic", Berrendorf et al., "On the Ambiguity of Rank-Based Evaluation", 2020)."""
 
 import math
@@ -105,7 +105,7 @@ class KnowledgeGraph(nn.Module):
 
     # ---- known triples
 
-    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None = None) -> None:
+    def on_data(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None = None) -> None:
         """Add triples (N, 3) in `triple` to the known true ones: no rank counts them as wrong answers. `train` and
         `val` are data sets in packed form. Raises ModelError for other data, or for ids without a row."""
         if "triple" not in train:

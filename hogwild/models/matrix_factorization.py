@@ -114,7 +114,7 @@ class Factors(nn.Module):
         return self.whole(kind.removesuffix("s"))
 
     def add_features(self, user_features: int, item_features: int, sparse: bool) -> None:
-        """Make tables of the features, which `see_names` then gives to users and items."""
+        """Make tables of the features, which `on_names` then gives to users and items."""
         self.features = {side: n for side, n in (("user", user_features), ("item", item_features)) if n}
         for side, count in self.features.items():
             own: nn.Embedding = getattr(self, side)
@@ -123,7 +123,7 @@ class Factors(nn.Module):
             self._give(side, [])
         self.item_feature_bias = embedding(item_features, 1, 0.0, sparse) if item_features else None
 
-    def see_names(self, names: Mapping[str, Sequence[Any]]) -> None:
+    def on_names(self, names: Mapping[str, Sequence[Any]]) -> None:
         """Read which features each user and item has. Raises ModelError if the model has no rows for them."""
         for side, key in MEMBERSHIPS.items():
             wanted = len(names.get(f"{side}_features", ()))
@@ -181,7 +181,7 @@ class Factors(nn.Module):
         rows = self._row(features, ids[places], None if paid is None else paid[owners], batch=len(index))
         return own.index_add(0, owners, rows * weights[places, None])
 
-    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
+    def on_data(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
         """Check the data's arrays; called before training. Raises ModelError if they are not ratings, or name a user or
         an item without a row."""
         for arrays in (train, val):
@@ -240,9 +240,9 @@ class MatrixFactorization(Factors):
         self._relevance_of_data, self.least_relevant = least_relevant is None, least_relevant or 0.0
         self.register_buffer("mean", torch.tensor(mean or 0.0, dtype=torch.float32))
 
-    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
+    def on_data(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
         """Check the data as every factorisation does; store the mean rating."""
-        super().see(train, val)
+        super().on_data(train, val)
         mean = float(np.mean(train["rating"], dtype=np.float64))
         if self._mean_of_data:
             self.mean.fill_(mean)

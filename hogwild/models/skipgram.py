@@ -95,7 +95,7 @@ class SkipGram(nn.Module):
         self.pieces: Tensor
         self.register_buffer("pieces", torch.zeros(0, dtype=torch.int32), persistent=False)
 
-    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
+    def on_data(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
         """Copy the word counts from the data's arrays; called before training. Raises ModelError if the data is not
         text, or has other words."""
         if "tokens" not in train:
@@ -108,7 +108,7 @@ class SkipGram(nn.Module):
             )
         self.counts.copy_(torch.from_numpy(np.array(train["counts"])))
 
-    def see_names(self, names: Mapping[str, Sequence[Any]]) -> None:
+    def on_names(self, names: Mapping[str, Sequence[Any]]) -> None:
         """Note the n-grams of `names["words"]`; called before training, and when a run is loaded."""
         if self.buckets and "words" in names:
             found = pieces_of([*map(str, names["words"])], self.min_n, self.max_n, self.buckets)

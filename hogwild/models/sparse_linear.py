@@ -36,7 +36,7 @@ class SparseRows(nn.Module):
 
     weight: nn.Parameter
 
-    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
+    def on_data(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
         """Check the data's arrays; called before training. Raises ModelError for other data, or for features without a
         row."""
         for arrays in (train, val):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hogwild.formatting import ranges, told
+from hogwild.formatting import format_value, ranges
 
 WORDS: dict[str, str] = json.loads((Path(__file__).parent / "words.json").read_text("utf-8"))  # key of a record
 PREFIXES = {
@@ -118,4 +118,4 @@ def _name(event: Mapping[str, Any]) -> str:
 def _plain(value: Any, key: str) -> str:
     """Return the value as text; numbers of nodes as `0-2,4`."""
     is_numbers = isinstance(value, list) and all(type(one) is int for one in value)
-    return ranges(value) if is_numbers else told(value, key)
+    return ranges(value) if is_numbers else format_value(value, key)

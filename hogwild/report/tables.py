@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hogwild.config.origins import CALL, DEFAULT, OVERRIDE, settings
-from hogwild.formatting import counted, duration, exact, flat, moment, number, size, told
+from hogwild.formatting import counted, duration, exact, flat, format_value, moment, number, size
 from hogwild.monitoring.job_view import Best, two_digits
 from hogwild.monitoring.run_status import LOST
 from hogwild.monitoring.words import TROUBLE, event_in_words, in_words, is_routine, row_of
@@ -104,11 +104,11 @@ def _tiles(run: Run) -> Iterator[tuple[str, str, str]]:
         yield in_words("samples_per_s"), number(round(rate)), "" if glance.cluster is None else "of all nodes"
     workers = run.summary.get("procs", run.workers)
     if workers or run.summary:
-        yield "workers", told(workers), "" if workers else "trained in the parent process"
+        yield "workers", format_value(workers), "" if workers else "trained in the parent process"
     for name in ("restarts", "rollbacks", "lane_restarts", "loader_deaths"):
         count = run.latest.get(name)
         if count or (name == "restarts" and workers):
-            yield in_words(name), told(count or 0), ""
+            yield in_words(name), format_value(count or 0), ""
     peak = run.latest.get("peak_pss_bytes") or np.fmax.reduce(train["pss_bytes"], initial=0.0)
     if peak:
         yield "peak memory", size(peak), ""
@@ -198,7 +198,7 @@ def plan(run: Run) -> TableRows:
 
 def _in_words(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
-        (in_words(key), " ".join(map(str, value)) if isinstance(value, list) else told(value, key))
+        (in_words(key), " ".join(map(str, value)) if isinstance(value, list) else format_value(value, key))
         for key, value in values.items()
         if key not in ("error", "advice") and not key.startswith(f"{CLUSTER}.") and value not in (None, "", [], {})
     ]
@@ -211,7 +211,7 @@ def checkpoints(run: Run) -> TableRows:
             number(one["updates"]),
             "" if one["at"] is None else moment(one["at"]),
             size(one["bytes"]),
-            ", ".join(f"{in_words(name)} {told(value)}" for name, value in (one["metrics"] or {}).items()),
+            ", ".join(f"{in_words(name)} {format_value(value)}" for name, value in (one["metrics"] or {}).items()),
         )
         for one in reversed(run.checkpoints)
     ]
@@ -284,7 +284,7 @@ def _percentiles(run: Run) -> str:
     known = run.summary.get("staleness")
     if not isinstance(known, dict) or not known:
         return ""
-    return f" (summary.json: {', '.join(f'{name} {told(value)}' for name, value in known.items())})"
+    return f" (summary.json: {', '.join(f'{name} {format_value(value)}' for name, value in known.items())})"
 
 
 # ---- several runs ----------------------------------------------------------------------------------------------------
@@ -306,12 +306,12 @@ def differences(runs: Sequence[Run]) -> Iterator[TableRows]:
         (word, *(one.get(word, NOT_THERE) for one in tiles)) for word in dict.fromkeys(w for t in tiles for w in t)
     ]
     folded = len(rows)
-    rows += _differing([dict(flat(run.latest)) for run in runs], told, in_words)
+    rows += _differing([dict(flat(run.latest)) for run in runs], format_value, in_words)
     yield TableRows("Results", ("", *head), rows, (), "", folded, "more differences")
     nothing = "Nothing differs."
     rows = _differing([run.resolved for run in runs], lambda value, _: exact(value), str)
     yield TableRows("Differences in configuration", ("field", *head), rows, note="" if rows else nothing)
-    rows = _differing([dict(flat(run.env)) for run in runs], told, in_words)
+    rows = _differing([dict(flat(run.env)) for run in runs], format_value, in_words)
     yield TableRows("Differences in plan and machine", ("", *head), rows, note="" if rows else nothing)
 
 

@@ -323,7 +323,7 @@ class Cluster:
         assert all(grants == of_all[0] for grants in of_all), "the copies of the shares differ"
         for number, node in self.nodes.items():
             node.queue.grant(of_all[0].get(number, []))
-            node.queue.see(node.shares.others_of(number))
+            node.queue.note_elsewhere(node.shares.others_of(number))
             node.may_have = set(_all_of(node.shares.holdings[number]))
 
     @property

@@ -90,10 +90,10 @@ def test_the_counts_of_a_node_are_its_own_as_they_are_now_and_the_others_of_the_
     done = other.own.done
     for of_one, number in ((queue, 0), (other, 1)):
         of_one.committed()
-        of_one.see(shares.others_of(number))
+        of_one.note_elsewhere(shares.others_of(number))
     assert (queue.updates, other.updates) == (0, done)
     shares.commit({0: note_of(queue), 1: note_of(other)})
-    queue.see(shares.others_of(0))
+    queue.note_elsewhere(shares.others_of(0))
     finish(queue, 1)
     assert queue.updates == queue.samples == queue.total == queue.ledger.done == queue.own.done + done
     assert not queue.is_finished
@@ -235,7 +235,7 @@ def race(nodes: list[Paced], *, every_s: float = 1.0, takes_s: float = 0.2, step
         for number, node in enumerate(nodes):
             node.queue.committed()
             node.queue.grant(node.shares.commit(json.loads(json.dumps(notes), object_hook=_numbered)).get(number, []))
-            node.queue.see(node.shares.others_of(number))
+            node.queue.note_elsewhere(node.shares.others_of(number))
             node.queue.withdraw(node.shares.keep_of(number))
 
     now, last_s, due_s, notes = 0.0, 0.0, 0.0, {number: node.note(1.0) for number, node in enumerate(nodes)}

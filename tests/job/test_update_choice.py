@@ -21,7 +21,7 @@ from hogwild.feeds.packed import Packed
 from hogwild.host import Cores
 from hogwild.job.foreseen_kernels import options_set
 from hogwild.job.packed_data import count_classes, pack, packs, require_fitting, sizes_for
-from hogwild.job.update_choice import choose, meetings, sides_of
+from hogwild.job.update_choice import choose, estimate_conflicts, sides_of
 from hogwild.kernels.fused import Side
 from hogwild.planning.cpu_plan import MachineFacts
 from hogwild.planning.job_plan import JobFacts, completed, plan_job
@@ -157,7 +157,7 @@ def met(model: Factors, packed: Packed, procs: int = 2, shape: Shape | None = No
         grid_before=shape,
     )
     plan = completed(plan, facts)
-    return meetings(
+    return estimate_conflicts(
         model.offer,
         model,
         packed,

@@ -65,7 +65,7 @@ def text_of(random: np.random.Generator, words: int) -> dict[str, np.ndarray]:
 
 
 def spelled(model: Any, words: int) -> Any:
-    model.see_names({"words": [str(7 * number) for number in range(words)]})
+    model.on_names({"words": [str(7 * number) for number in range(words)]})
     return model
 
 
@@ -116,8 +116,8 @@ def train_everything() -> None:
         random = np.random.default_rng(seed)
         torch.manual_seed(seed)
         for model, loss, rule, arrays in families(random):
-            if callable(getattr(model, "see", None)):
-                model.see(arrays, None)
+            if callable(getattr(model, "on_data", None)):
+                model.on_data(arrays, None)
             optimizer = rule(model.parameters(), lr=0.05)
             update = model.fused(loss, optimizer)
             assert not isinstance(update, str), update

@@ -418,14 +418,14 @@ def test_a_positive_weight_is_torchs_pos_weight_and_a_finite_number_above_0() ->
 @pytest.mark.parametrize("kind", [SparseLinear, FactorizationMachine])
 def test_a_feature_without_a_row_and_other_data_are_refused_before_a_kernel_reads_them(kind: type[nn.Module]) -> None:
     model, rows = kind(FEATURES), rows_of("linear")
-    model.see(rows, None)  # type: ignore[operator]
+    model.on_data(rows, None)  # type: ignore[operator]
     for bad in (FEATURES, -1):
         wrong = rows | {"indices": np.append(rows["indices"], bad).astype(np.int32)}
         for given in ((wrong, None), (rows, wrong)):
             with pytest.raises(ModelError, match=f"has features .* but the model has {FEATURES}"):
-                model.see(*given)  # type: ignore[operator]
+                model.on_data(*given)  # type: ignore[operator]
     with pytest.raises(ModelError, match="needs sparse rows"):
-        model.see({"user": rows["indices"]}, None)  # type: ignore[operator]
+        model.on_data({"user": rows["indices"]}, None)  # type: ignore[operator]
 
 
 # ---- machines ------------------------------------------------------------------------------------------------------
@@ -508,7 +508,7 @@ def test_deep_fm_is_a_factorisation_machine_plus_a_network_over_its_vectors() ->
 @pytest.mark.parametrize("kind", [FieldFactorizationMachine, DeepFm])
 def test_rows_without_a_feature_of_each_field_are_refused(kind: Any) -> None:
     model, arrays = started(lambda: kind(FEATURES, FIELDS, 3)), rows_of("fields")
-    model.see(arrays, None)
+    model.on_data(arrays, None)
     short = arrays | {"indptr": np.append(arrays["indptr"][:-1], arrays["indptr"][-1] - 1)}
     with pytest.raises(ModelError, match=r"one feature of each of 5 fields .* rows with 4 to 5"):
-        model.see(arrays, short)
+        model.on_data(arrays, short)

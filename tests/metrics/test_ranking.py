@@ -189,7 +189,7 @@ def test_the_models_of_ratings_rank_as_their_scores_do() -> None:
         users, items, offsets = (table.detach() for table in model.score_tables())
         apart = model.scores(torch.arange(40)) - (users @ items.T + offsets)
         assert float((apart - apart[:, :1]).abs().max()) < 1e-4
-        model.see(train, val)
+        model.on_data(train, val)
         least = -1.0 if isinstance(model, BprFactorization) else float(train["rating"].mean(dtype=np.float64))
         ranking = Ranking.of(["recall@10"], model, train, val, np.zeros((0, 60), np.uint8))
         assert ranking.least == pytest.approx(least) or least < 0 > ranking.least

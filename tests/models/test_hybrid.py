@@ -49,7 +49,7 @@ class ToldBpr(BprFactorization):
 def hybrid(kind: type[BprFactorization], **options: Any) -> BprFactorization:
     torch.manual_seed(1)
     model = kind(USERS, ITEMS, FACTORS, user_features=2, item_features=3, **options)
-    model.see_names(
+    model.on_names(
         {key: sorted(value, key=lambda e: e.split()[:2]) if "of" in key else value for key, value in NAMES.items()}
     )
     with torch.no_grad():
@@ -64,7 +64,7 @@ def hybrid(kind: type[BprFactorization], **options: Any) -> BprFactorization:
 def test_a_pair_moves_the_rows_and_those_of_its_features_as_autograd_does(kind: Any, rule: str, l2: float) -> None:
     model, twin, data = hybrid(kind, l2=l2), hybrid(kind, l2=l2), ratings(density=0.4)
     if kind is ToldWarp:
-        twin.see(data, None)  # counts the other items of a user
+        twin.on_data(data, None)  # counts the other items of a user
     optimizer, other = RULES[rule](model.parameters()), RULES[rule](twin.parameters())
     update = bound(model, optimizer, data, alpha=0.7)
     for at in range(len(data["user"])):
@@ -106,4 +106,4 @@ def test_scores_tables_and_forward_are_of_the_sums() -> None:
 def test_a_model_without_rows_for_the_datas_features_is_refused() -> None:
     for model in (MatrixFactorization(USERS, ITEMS), BprFactorization(USERS, ITEMS, item_features=3)):
         with pytest.raises(ModelError, match=r"2 user_features, .* rows for 0"):
-            model.see_names(NAMES)
+            model.on_names(NAMES)

@@ -139,7 +139,7 @@ def test_kernel_and_autograd_learn_the_same_graph_equally_well() -> None:
     for name, seed in itertools.product(found, range(5)):
         torch.manual_seed(seed)
         model = ComplEx(48, RELATIONS, dim=32, negatives=24)
-        model.see({"triple": data})
+        model.on_data({"triple": data})
         optimizer = RowWiseAdagrad(model.parameters(), lr=0.1)
         update = bound(model, SoftmaxLoss(), optimizer, data)
         for epoch in range(30):
@@ -276,7 +276,7 @@ def test_ranks_are_filtered_and_ties_count_half(kind: type[KnowledgeGraph], reci
         model.entities.weight.mul_(4).round_()
         model.relations.weight.mul_(4).round_()
     asked = np.concatenate([known[:20], triples(410)[400:]])
-    model.see({"triple": known[:250]}, {"triple": known[250:]})
+    model.on_data({"triple": known[:250]}, {"triple": known[250:]})
     ranks = model(torch.from_numpy(asked))
     assert ranks.dtype == torch.float32
     assert ranks.tolist() == by_hand(model, known, asked)

@@ -160,7 +160,7 @@ def test_a_violation_moves_the_rows_as_autograd_does(rule: str, alpha: float, op
         model.item_bias.weight.normal_(std=3.0)
     twin = ToldWarp(USERS, ITEMS, FACTORS, **options)
     twin.load_state_dict(model.state_dict())
-    twin.see(data, None)
+    twin.on_data(data, None)
     optimizer, other = RULES[rule](model.parameters()), RULES[rule](twin.parameters())
     update, found = bound(model, optimizer, data, alpha=alpha), set()
     for at in range(len(data["user"])):
@@ -222,7 +222,7 @@ def test_the_solution_is_that_of_autograd_rating_by_rating(rule: str) -> None:
     data = ratings()
     model, twin = (MatrixFactorization(USERS, ITEMS, 2, l2=0.0) for _ in range(2))
     for one in (model, twin):
-        one.see(data, None)
+        one.on_data(data, None)
     twin.load_state_dict(model.state_dict())
     optimizer, other = RULES[rule](model.parameters()), RULES[rule](twin.parameters())
     update = bound(model, optimizer, data)
@@ -566,7 +566,7 @@ def test_an_item_that_the_training_data_lacks_is_nobodys_wrong_answer(kind: type
     for seed in range(20):
         update.run(Chunk(np.arange(len(data["user"])), seed=seed))
     assert torch.equal(model.item.weight[gone], before)
-    model.see(data, None)
+    model.on_data(data, None)
     optimizer = SGD(model.parameters(), lr=0.1)
     for at in range(len(data["user"])):
         autograd_step(model, optimizer, data, at)
@@ -596,7 +596,7 @@ def test_warp_in_autograd_draws_until_a_margin_is_below_1_and_weighs_by_the_rank
     data = {"user": np.zeros(3, np.int32), "item": np.array([0, 1, 2], np.int32), "rating": np.ones(3, np.float32)}
     data = {name: np.append(array, np.arange(101, dtype=array.dtype)) for name, array in data.items()}
     data["user"][3:] = 1
-    model.see(data, None)
+    model.on_data(data, None)
     assert model.violating(user[:1], item[:1])[1].tolist() == [0.0], "user 0 has item 1"
 
 
@@ -622,7 +622,7 @@ def test_autograd_too_draws_what_the_user_has_not_and_training_does_not_know_wha
         "item": np.append(every[:4], every),  # user 1 has everything, so all of it may be drawn
     }
     train, val = ({**part, "rating": np.ones(len(part["user"]), np.float32)} for part in parts)
-    model.see(train, val)
+    model.on_data(train, val)
     user, item = torch.zeros(400, dtype=torch.int32), torch.arange(400) % 4
     in_training = torch.bincount(model.drawn(user, item), minlength=ITEMS)  # eight draws: all are taken in 1 of 200
     assert in_training[4:].min() > 20
@@ -667,23 +667,23 @@ def test_data_with_more_rows_than_the_model_is_refused_before_a_kernel_reads_it(
     data, model = ratings(), explicit()
     data[name] = data[name] + np.int32(50)
     with pytest.raises(ModelError, match=f"the data has {name}s 50 to"):
-        model.see(data, None)
+        model.on_data(data, None)
     with pytest.raises(ModelError, match=f"remove {name}s"):
         bound(model, SGD(model.parameters(), lr=0.1), data)
     with pytest.raises(ModelError, match="the data has "):
-        model.see(ratings(), data)
+        model.on_data(ratings(), data)
 
 
 def test_data_of_another_kind_is_refused() -> None:
     with pytest.raises(ModelError, match=r"the data has triple int32 \(4, 3\)"):
-        explicit().see({"triple": np.zeros((4, 3), np.int32)}, None)
+        explicit().on_data({"triple": np.zeros((4, 3), np.int32)}, None)
 
 
 def test_the_mean_is_that_of_the_training_data_unless_it_is_given() -> None:
     data = ratings()
     for given, expected in ((None, float(data["rating"].mean())), (2.5, 2.5)):
         model = MatrixFactorization(USERS, ITEMS, mean=given)
-        model.see(data, None)
+        model.on_data(data, None)
         assert model.mean.item() == pytest.approx(expected)
 
 

@@ -42,7 +42,7 @@ def random_text(seed: int, words: int, lengths: list[int]) -> dict[str, np.ndarr
 def model_of(arrays: Arrays, *, spread: float = 0.5, **arguments: object) -> SkipGram:
     torch.manual_seed(3)
     model = SkipGram(len(arrays["counts"]), **{"dim": 20, **arguments})  # type: ignore[arg-type]
-    model.see(arrays, None)
+    model.on_data(arrays, None)
     for table in (model.input, model.output):
         nn.init.normal_(table.weight, std=spread)
     return model
@@ -189,7 +189,7 @@ def test_negatives_are_drawn_by_count_to_the_power_of_three_quarters() -> None:
     np.testing.assert_allclose(drawn, share / share.sum(), atol=1e-7)
     # And autograd's, of the same counts.
     model = SkipGram(7, dim=2, negatives=50)
-    model.see({"tokens": np.zeros(1), "counts": np.array([1000, 1, 50, 0, 7, 7, 300])}, None)
+    model.on_data({"tokens": np.zeros(1), "counts": np.array([1000, 1, 50, 0, 7, 7, 300])}, None)
     torch.manual_seed(0)
     found = torch.bincount(model._negatives(400, torch.arange(400)).reshape(-1), minlength=7) / 20_000
     np.testing.assert_allclose(found.numpy(), share / share.sum(), atol=0.02)
@@ -332,9 +332,9 @@ def test_another_loss_or_type_is_left_to_autograd() -> None:
 
 def test_a_text_of_other_words_is_refused() -> None:
     with pytest.raises(ModelError, match="words is 3, but the text has 2"):
-        SkipGram(3).see(text([[0, 1]]), None)
+        SkipGram(3).on_data(text([[0, 1]]), None)
     with pytest.raises(ModelError, match="must be a text"):
-        SkipGram(3).see({"user": np.zeros(3, np.int32)}, None)
+        SkipGram(3).on_data({"user": np.zeros(3, np.int32)}, None)
 
 
 # ---- what is learnt
@@ -364,7 +364,7 @@ def test_kernel_and_autograd_learn_the_same(cbow: bool, one_thread: None) -> Non
     for learn in (_learn_fused, _learn_by_autograd):
         torch.manual_seed(1)
         model = SkipGram(24, dim=16, window=3, negatives=4, sample=0.0, cbow=cbow)
-        model.see(arrays, None)
+        model.on_data(arrays, None)
         learn(model, arrays, windows, 0.1 if cbow else 0.025)
         unit = nn.functional.normalize(model.vectors().detach())
         same = torch.arange(24)[:, None] // 6 == torch.arange(24) // 6

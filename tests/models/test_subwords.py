@@ -48,7 +48,7 @@ def spelling(arrays: dict[str, np.ndarray], **arguments: object) -> SkipGram:
     """A model whose words are called aa, ab, ac, …, which have pieces in common, and the last one has a piece twice."""
     model = model_of(arrays, **{**ARGUMENTS, **arguments})
     names = [f"a{chr(97 + number)}" for number in range(len(arrays["counts"]) - 1)]
-    model.see_names({"words": [*names, "baba"]})
+    model.on_names({"words": [*names, "baba"]})
     assert model.subwords is not None
     nn.init.normal_(model.subwords.weight, std=0.5)
     return model

@@ -44,8 +44,8 @@ def learnt(text: Packed, rate: float, **arguments: Any) -> WordVectors:
     """One worker's: the words of each epoch in another order, the rate falling to 0."""
     torch.manual_seed(1)
     model, arrays = SkipGram(text.spec.sizes["words"], dim=DIM, **arguments), text.arrays()
-    model.see(arrays, None)
-    model.see_names(text.names)
+    model.on_data(arrays, None)
+    model.on_names(text.names)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     update = model.fused(NegativeSampling(), optimizer)
     assert not isinstance(update, str), update

@@ -87,7 +87,7 @@ def test_a_round_of_others_does_not_make_this_node_look_fast() -> None:
     session = Session.__new__(Session)  # only what the question needs
     session.node, session.queue = found, found.queue
     assert (found.queue.samples, session.samples_here) == (80, 80)
-    found.queue.see(Elsewhere(counts=Counts(samples=4000)))
+    found.queue.note_elsewhere(Elsewhere(counts=Counts(samples=4000)))
     assert (found.queue.samples, session.samples_here) == (4080, 80)
 
 

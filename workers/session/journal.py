@@ -16,7 +16,7 @@ from typing import Any
 from hogwild.config.load import Job
 from hogwild.formatting import flat
 from hogwild.host.background_thread import Background
-from hogwild.job.update_choice import Meetings, UpdateChoice
+from hogwild.job.update_choice import ConflictEstimate, UpdateChoice
 from hogwild.monitoring import prometheus
 from hogwild.monitoring.callbacks import Callbacks
 from hogwild.monitoring.job_view import ClusterGlance, Glance, standing
@@ -67,13 +67,13 @@ class Journal:
         self._status.start()
         self._screen.start()
 
-    def update(self, choice: UpdateChoice, meetings: Meetings) -> None:
+    def update(self, choice: UpdateChoice, conflicts: ConflictEstimate) -> None:
         """Report the path of updates and the shared parameters, if there was a choice."""
         if choice.is_worth_saying:
             self.show_message(f"update: {choice.why}")
-        for sentence in meetings.words:
+        for sentence in conflicts.words:
             self.show_message(f"  {sentence}")
-        self.event("update", kind=choice.kind, why=choice.why, meetings=list(meetings.words))
+        self.event("update", kind=choice.kind, why=choice.why, meetings=list(conflicts.words))
 
     @property
     def news(self) -> tuple[str, ...]:

@@ -166,7 +166,7 @@ class Node:
         self.committed.release()
         if self.before:
             self.queue.back_to(self.before)
-            self.queue.see(self.shares.others_of(self.number))
+            self.queue.note_elsewhere(self.shares.others_of(self.number))
         if self._life is not None:
             self._life.close()
             self._life = None
@@ -174,7 +174,7 @@ class Node:
     def restore(self, ledger: Mapping[str, Any]) -> None:
         """Restore a ledger of all nodes, or of one machine. Raises ValueError for another batch plan."""
         self.shares.restore(ledger)
-        self.queue.see(self.shares.others_of(self.number))
+        self.queue.note_elsewhere(self.shares.others_of(self.number))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per node, for people and programs."""

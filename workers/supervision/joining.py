@@ -211,7 +211,7 @@ class _Joining:
         note = {**own, "updates": 0, "speed": None, "period_s": 1.0, "dry": True}
         notes = {number: {**note, "weight": int(of_one["procs"])} for number, of_one in facts.items()}
         node.queue.grant(node.shares.commit(notes).get(node.number, []))
-        node.queue.see(node.shares.others_of(node.number))
+        node.queue.note_elsewhere(node.shares.others_of(node.number))
 
 
 def _comparable(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:

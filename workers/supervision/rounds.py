@@ -275,7 +275,7 @@ class Rounds:
         """Take this node's share of new work, and see how far all are."""
         node, board = self._node, self._session.board
         node.queue.grant(grants.get(node.number, []))
-        node.queue.see(node.shares.others_of(node.number))
+        node.queue.note_elsewhere(node.shares.others_of(node.number))
         board.control[Control.ELSEWHERE] = max(0, node.queue.updates - board.updates())
 
     def _hear(self, number: int, note: Mapping[str, Any]) -> None:
