@@ -36,6 +36,21 @@ def environment(mark: str, folder: Path, extra: Mapping[str, str] | None = None)
     return {**kept, "PYTHONPATH": str(HOME), "TMPDIR": str(temporary), MARK: mark, **(extra or {})}
 
 
+def write_ratings_job(folder: Path, procs: int, epochs: int) -> None:
+    """Write job.yaml, which trains on 180 ratings with a compiled kernel, and its ratings.csv."""
+    rows = [f"{user},{item},{(user + item) % 5}" for user in range(20) for item in range(9)]
+    (folder / "ratings.csv").write_text("\n".join(["user,item,rating", *rows]) + "\n")
+    (folder / "job.yaml").write_text(f"""
+version: 1
+name: ratings
+model: {{class_path: hogwild.models.MatrixFactorization, init_args: {{factors: 4}}}}
+loss: {{class_path: torch.nn.MSELoss}}
+data: {{train: {{class_path: hogwild.data.Ratings, init_args: {{path: ratings.csv}}}}, batch_size: 8}}
+optimizer: {{class_path: hogwild.optimizers.RowWiseAdagrad}}
+train: {{procs: {procs}, epochs: {epochs}}}
+""")
+
+
 @dataclass(slots=True)
 class Job:
     """One command in `folder` (its current folder); `run_dir` is where its run directory will be."""

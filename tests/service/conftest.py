@@ -1,4 +1,4 @@
-"""A store of jobs on an empty state folder."""
+"""A store of jobs on an empty state folder, and a service with one."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from hogwild.service.folders import StateFolder
 from hogwild.service.store import Store
-from tests.helpers.service import opened_store
+from tests.helpers.service import Service, opened_store, serving
 
 
 @pytest.fixture
@@ -21,3 +21,9 @@ def state(tmp_path: Path) -> StateFolder:
 def store(state: StateFolder) -> Iterator[Store]:
     with opened_store(state.path) as opened:
         yield opened
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with serving(tmp_path) as made:
+        yield made

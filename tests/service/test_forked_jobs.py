@@ -20,16 +20,10 @@ from hogwild.workers.processes.fork_server import SERVER_NAME
 from hogwild.workers.processes.job_server import JobServer
 from tests.helpers.jobs import HOME
 from tests.helpers.processes import state_of, wait_for
-from tests.helpers.service import LONG, SMALL, Service, serving
+from tests.helpers.service import LONG, SMALL, Service
 
 pytestmark = pytest.mark.processes
 ENDED = ("succeeded", "failed", "cancelled", "paused")
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with serving(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -30,16 +29,10 @@ from hogwild.service.store import Store
 from hogwild.storage.run_files import read_json
 from tests.helpers.jobs import RUN_PY, environment
 from tests.helpers.processes import IS_THOROUGH, PATIENCE_S, state_of, wait_for
-from tests.helpers.service import LONG, SMALL, Service, order, serving
+from tests.helpers.service import LONG, SMALL, Service, order
 
 pytestmark = pytest.mark.processes
 ENDED = ("succeeded", "failed", "cancelled", "paused")
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with serving(tmp_path) as made:
-        yield made
 
 
 def run_of(service: Service, name: str) -> Path:

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from hogwild.service.sweeps import MOST_JOBS, SWEEP, combinations, job_id, read_
 from hogwild.service.views import row_of
 from tests.helpers import mounts
 from tests.helpers.processes import wait_for
-from tests.helpers.service import LONG, SMALL, Service, opened_store, order, serving
+from tests.helpers.service import LONG, SMALL, Service, opened_store, order
 from tests.service.test_full_disk import fill
 
 LR = "optimizer.init_args.lr"
@@ -192,12 +191,6 @@ def test_equal_last_parts_of_keys_are_shown_whole() -> None:
 
 
 # ---- a service
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with serving(tmp_path) as made:
-        yield made
 
 
 @pytest.mark.whole

@@ -17,27 +17,15 @@ from hogwild.kernels import compiler_process
 from hogwild.kernels.kernel_cache import KernelCache
 from hogwild.models import MatrixFactorization
 from hogwild.optimizers import RowWiseAdagrad
-from tests.helpers.jobs import Ended, Job
+from tests.helpers.jobs import Ended, Job, write_ratings_job
 
 pytestmark = pytest.mark.processes
-
-RATINGS = """
-version: 1
-name: ratings
-model: {class_path: hogwild.models.MatrixFactorization, init_args: {factors: 4}}
-loss: {class_path: torch.nn.MSELoss}
-data: {train: {class_path: hogwild.data.Ratings, init_args: {path: ratings.csv}}, batch_size: 8}
-optimizer: {class_path: hogwild.optimizers.RowWiseAdagrad}
-train: {procs: 2, epochs: 3}
-"""
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with ratings, and with an empty cache of kernels."""
-    rows = [f"{user},{item},{(user + item) % 5}" for user in range(20) for item in range(9)]
-    (tmp_path / "ratings.csv").write_text("\n".join(["user,item,rating", *rows]) + "\n")
-    (tmp_path / "job.yaml").write_text(RATINGS)
+    write_ratings_job(tmp_path, procs=2, epochs=3)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
 

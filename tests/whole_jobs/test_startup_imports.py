@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.jobs import JOBS, environment
+from tests.helpers.jobs import JOBS, environment, write_ratings_job
 from tests.helpers.processes import PATIENCE_S
 
 pytestmark = pytest.mark.processes
@@ -131,23 +131,10 @@ def test_user_code_that_imports_the_compiler_meanwhile_gets_all_of_it(tmp_path: 
     run_python(tmp_path, IMPORTED_INSIDE)
 
 
-RATINGS = """
-version: 1
-name: ratings
-model: {class_path: hogwild.models.MatrixFactorization, init_args: {factors: 4}}
-loss: {class_path: torch.nn.MSELoss}
-data: {train: {class_path: hogwild.data.Ratings, init_args: {path: ratings.csv}}, batch_size: 8}
-optimizer: {class_path: hogwild.optimizers.RowWiseAdagrad}
-train: {procs: 1, epochs: 1}
-"""
-
-
 def test_the_parent_needs_no_numba_for_ratings(tmp_path: Path) -> None:
     """Reading, arranging the grid and choosing the kernel take half a second less without."""
     pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
-    (tmp_path / "job.yaml").write_text(RATINGS)
-    rows = [f"{user},{item},{(user + item) % 5}" for user in range(20) for item in range(9)]
-    (tmp_path / "ratings.csv").write_text("\n".join(["user,item,rating", *rows]) + "\n")
+    write_ratings_job(tmp_path, procs=1, epochs=1)
     numba = []
     for name in ("first", "again"):
         run = ("--run-dir", str(tmp_path / name))
