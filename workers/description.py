@@ -38,7 +38,3 @@ class Description:
     callbacks: Callbacks = field(default_factory=Callbacks)  # of the library's caller
     kernels: tuple[Kernels, ...] = ()  # foreseen, for processes that load or compile them beforehand
     launch: Launch | None = None  # this node's place in a cluster
-
-    @property
-    def nodes(self) -> int:
-        return 0 if self.launch is None else self.launch.world

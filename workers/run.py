@@ -120,7 +120,8 @@ def _begun(
     job, resume, foreseen_kernels = description.job, description.resume, description.kernels
     is_with_numba = bool(foreseen_kernels) or (has_kernels(job.model.class_path) and job.train.update != "autograd")
     may_have_server, is_command = is_real and may_fork(job.train.device), description.caller == COMMAND_LINE
-    plan = plan_job(job, MachineFacts.here(), nodes=description.nodes, is_resumed=resume is not None)
+    nodes = 0 if description.launch is None else description.launch.world
+    plan = plan_job(job, MachineFacts.here(), nodes=nodes, is_resumed=resume is not None)
     is_forked = may_have_server and plan.procs > 0
     compilers = compiling(foreseen_kernels if is_real and plan.procs else ())
     kernels = json.dumps([one.plain() for one in foreseen_kernels]) if is_with_numba else ""
@@ -140,7 +141,11 @@ def _begun(
                     group.stacks.rundir = startup.rundir
                     group.start(plan, plan.early_loaders, int(plan.nodes > 0), is_forked=is_forked)
                 startup.start()
-                yield _with_all_cores(plan), group, startup
+                if restored := host.restore_affinity(
+                    os.environ
+                ):  # what the import of torch has changed workers inherit
+                    plan = replace(plan, reason=f"{plan.reason}; {restored}")
+                yield plan, group, startup
     finally:
         if is_command:
             SERVER.close()
@@ -182,9 +187,3 @@ def _one_blas_thread() -> Iterator[None]:
     elif not is_loaded:
         told = before or os.environ.get("OMP_NUM_THREADS", "")
         set_blas_threads(int(told) if told.isdecimal() else len(host.affinity()))
-
-
-def _with_all_cores(plan: JobPlan) -> JobPlan:
-    """Undo an affinity change by the import of torch, which workers started later would inherit."""
-    restored = host.restore_affinity(os.environ)
-    return replace(plan, reason=f"{plan.reason}; {restored}") if restored else plan
