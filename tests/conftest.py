@@ -4,9 +4,11 @@ the test."""
 import gc
 import multiprocessing.util
 import os
+import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "patient")
 # ---- pure tests start no process ------------------------------------------------------------------------------------
 
 _may_start = True
+KEPT_S = 7 * 24 * 3600.0  # without use
 _kernels: Path | None = None  # the folder of what is compiled in this process
 
 
@@ -77,6 +80,10 @@ def _keep_kernels() -> None:
         name = f"{fingerprint()}-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
         _kernels = Path(os.environ["XDG_CACHE_HOME"]) / "kernels-of-tests" / name
         _kernels.mkdir(parents=True, exist_ok=True)
+        for other in _kernels.parent.iterdir():
+            if time.time() - other.stat().st_mtime > KEPT_S:
+                shutil.rmtree(other, ignore_errors=True)
+        os.utime(_kernels)
         try:
             host.lock_file(_kernels / "lock")
         except BlockingIOError:

@@ -92,47 +92,6 @@ def test_a_disk_that_stays_full_fails_the_job_at_its_end_and_a_resume_with_room_
         assert_exact(resumed(start_job, run_dir, tmp_path / "again"))
 
 
-def test_a_run_directory_that_becomes_read_only_fails_the_job_at_its_end_and_a_resume_is_exact(
-    tmp_path: Path, diary: Path, start_job: Callable[..., Job]
-) -> None:
-    """Every record of the job fails from then on, a status included; training does not."""
-    with mounts.disk(tmp_path / "disk", "64m") as disk:
-        run_dir = disk / "run"
-        job = start_job(tmp_path, *counting(diary, *CHECKPOINTS, "--run-dir", str(run_dir)), run_dir=run_dir)
-        job.wait_for_event("checkpoint")
-        # What is open for writing keeps a file system from becoming read-only; a bind mount does not ask.
-        subprocess.run(["mount", "--bind", str(disk), str(disk)], check=True)
-        subprocess.run(["mount", "-o", "remount,bind,ro", str(disk)], check=True)
-        (diary / "hurry").touch()
-        try:
-            ended = job.wait()
-        finally:
-            subprocess.run(["umount", "-l", str(disk)], check=True)
-        assert ended.status == 1, ended.stderr
-        assert "Read-only file system" in ended.stderr
-        assert not ended.left_behind
-        assert_exact(resumed(start_job, run_dir, tmp_path / "again"))
-
-
-def test_a_slow_disk_that_fails_for_a_while_costs_checkpoints_and_nothing_else(
-    tmp_path: Path, diary: Path, start_job: Callable[..., Job]
-) -> None:
-    failing = diary / "failing"
-    failing.touch()
-    python = (str(JOBS / "failing_disk.py"), str(failing))
-    settings = ["checkpoint.every_s=0.2", "--run-dir", str(tmp_path / "run")]
-    job = start_job(tmp_path, *counting(diary, *settings), run_dir=tmp_path / "run", python=python)
-    (failed, *_) = job.wait_for_event("checkpoint-failed")
-    assert "Input/output error" in failed["error"]
-    assert not list((job.run_dir / "checkpoints").glob("update-*"))
-    failing.unlink()
-    job.wait_for_event("checkpoint")
-    (diary / "hurry").touch()
-    ended = job.wait()
-    assert_exact(ended)
-    assert not list(job.run_dir.rglob(".tmp-*"))
-
-
 def test_a_shared_memory_folder_without_room_is_not_needed(
     tmp_path: Path, diary: Path, start_job: Callable[..., Job]
 ) -> None:

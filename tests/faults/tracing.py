@@ -170,9 +170,6 @@ class Traced:
             memory.seek(address)
             return memory.read(length)
 
-    def is_pipe(self, descriptor: int) -> bool:
-        return os.readlink(f"/proc/{self.thread}/fd/{descriptor}").startswith("pipe:")
-
     def _step(self) -> _CallInfo | None:
         """On to the next entry or exit; signals that come meanwhile are delivered."""
         while not self.is_gone:

@@ -347,12 +347,6 @@ def test_columns_of_one_matrix_are_two_parameters():
     assert all(torch.equal(was, now) for was, now in zip(before, model.parameters(), strict=True))
 
 
-def test_a_rule_with_a_closure_is_refused():
-    model = nn.Linear(2, 2)
-    with pytest.raises(OptimizerError, match=r"LBFGS\.step\(\) needs a closure"):
-        build(model, optim.LBFGS(model.parameters()))
-
-
 def test_parameters_of_another_model_are_refused():
     model, other = nn.Linear(2, 2), nn.Linear(2, 3)
     groups = [{"params": model.parameters()}, {"params": other.parameters()}]
@@ -392,20 +386,6 @@ def trained(procs: int, batches: int = 4, state: str = "private") -> tuple[Norme
         train(updating(shared, k), vectors(batches, seed=k))
     shared.merge_buffers([batches] * procs)
     return model, shared
-
-
-@pytest.mark.parametrize("state", ["private", "shared"])
-def test_a_restored_job_goes_on_to_the_bit(state):
-    model, shared = trained(1, state=state)
-    snapshot = through_a_file(shared.snapshot())
-    again = Normed()
-    resumed = build(again, optim.Adam(again.parameters(), fused=False), state=state)
-    assert resumed.restore(snapshot) is None
-    assert same_bits(model, again)
-    for one in (shared, resumed):
-        train(updating(one), vectors(5, seed=9))
-        one.merge_buffers([5])
-    assert same_bits(model, again)
 
 
 def test_a_snapshot_is_private_and_loads_into_stock_torch():

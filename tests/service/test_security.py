@@ -79,25 +79,28 @@ def test_without_the_token_nothing_is_answered(service: Service, method: str, pa
         assert Asked(service, method, path, {}, Authorization=wrong).status == 401
 
 
-@pytest.mark.parametrize(("method", "path"), ROUTES)
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Host": "evil.example"},
-        {"Host": "127.0.0.1.evil.example:80"},
-        {"Host": "localhost:80@evil.example"},
-        {"Host": "[::1]:80"},
-        {"Host": ""},
-        {"Host": None},
-        {"Origin": "http://evil.example"},
-        {"Origin": "null"},
-        {"Origin": "http://127.0.0.1:1"},
-        {"Origin": "https://localhost"},
-    ],
-    ids=str,
-)
-def test_other_hosts_and_other_pages_are_refused(service: Service, method: str, path: str, headers: dict) -> None:
-    assert Asked(service, method, path, {}, **headers).status in (400, 403)
+BAD_HEADERS: list[dict[str, str | None]] = [
+    {"Host": "evil.example"},
+    {"Origin": "http://evil.example"},
+    {"Host": "127.0.0.1.evil.example:80"},
+    {"Host": "localhost:80@evil.example"},
+    {"Host": "[::1]:80"},
+    {"Host": ""},
+    {"Host": None},
+    {"Origin": "null"},
+    {"Origin": "http://127.0.0.1:1"},
+    {"Origin": "https://localhost"},
+]
+# What is looked at before any route is known: every route with one, and every one with a route.
+REFUSED = [(route, BAD_HEADERS[number % 2]) for number, route in enumerate(ROUTES)]
+REFUSED += [(ROUTES[1], headers) for headers in BAD_HEADERS]
+
+
+@pytest.mark.parametrize(("route", "headers"), REFUSED, ids=str)
+def test_other_hosts_and_other_pages_are_refused(
+    service: Service, route: tuple[str, str], headers: dict[str, str | None]
+) -> None:
+    assert Asked(service, *route, {}, **headers).status in (400, 403)
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])

@@ -15,13 +15,12 @@ import pytest
 
 from hogwild import host
 from hogwild.workers.processes.fork_server import NAMES, SERVER_NAME
-from tests.helpers.jobs import HOME, JOBS, Ended, Job, environment, in_turn
+from tests.helpers.jobs import HOME, JOBS, Ended, Job, environment
 from tests.helpers.processes import PATIENCE_S, state_of, wait_for
 
 pytestmark = pytest.mark.processes
 
 BUILDING = str(JOBS / "building.yaml")
-CANCELLED = "cancelled; nothing was started\n"
 
 
 @pytest.fixture
@@ -134,18 +133,6 @@ def test_what_a_worker_says_before_there_is_a_run_directory_is_in_the_logs(
 # ---- nothing of it is left -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
-def test_a_signal_while_the_model_is_built_leaves_no_process_and_no_run(
-    number: int, status: int, begin: Callable[..., Job]
-) -> None:
-    job = begin()
-    assert children(job)
-    job.send(number)
-    ended = job.wait()
-    assert (ended.status, ended.said, ended.stdout) == (status, CANCELLED, "")
-    assert not ended.run_dir.exists() and not ended.left_behind
-
-
 def test_a_parent_that_is_killed_while_it_builds_takes_its_server_with_it(begin: Callable[..., Job]) -> None:
     job = begin()
     (server,) = children(job)
@@ -153,45 +140,6 @@ def test_a_parent_that_is_killed_while_it_builds_takes_its_server_with_it(begin:
     job.send(signal.SIGKILL)
     assert job.process.wait(PATIENCE_S) == -signal.SIGKILL
     assert job.left_behind() == []
-
-
-@pytest.fixture(scope="module")
-def builds(jobs_folder: Path) -> dict[str, tuple[Ended, int]]:
-    """Jobs whose model is built without being held: name -> (job, children of the parent meanwhile)."""
-    arguments = {
-        "fails": ["model.init_args.fails=true"],
-        "needs more memory": ["model.init_args.vast=true"],
-        "is a dry run": ["--dry-run"],
-        "trains inside": ["--procs", "0"],
-        "trains": [],
-    }
-    jobs = {}
-    for name, more in arguments.items():
-        diary = jobs_folder / f"diary {name}"
-        diary.mkdir()
-        jobs[name] = ["train", BUILDING, f"model.init_args.diary={diary}", *more]
-    ended = in_turn(jobs_folder / "jobs", jobs)
-    return {name: (ended[name], int((jobs_folder / f"diary {name}" / "children").read_text())) for name in jobs}
-
-
-@pytest.mark.parametrize(
-    ("name", "status", "children"),
-    [
-        ("fails", 1, 2),
-        ("needs more memory", 1, 2),
-        ("is a dry run", 0, 0),
-        ("trains inside", 0, 0),
-        ("trains", 0, 2),
-    ],
-)
-def test_nothing_of_them_is_left_in_the_process_however_the_job_ends(
-    builds: dict[str, tuple[Ended, int]], name: str, status: int, children: int
-) -> None:
-    """The children are the fork server, and multiprocessing's tracker."""
-    job, while_built = builds[name]
-    assert (job.status, while_built) == (status, children), job.stderr
-    assert (job.left_behind, job.process_leaks) == ([], {"descriptors": 0, "threads": 0})
-    assert job.run_dir.exists() == (status == 0 and name != "is a dry run")
 
 
 LIBRARY = """

@@ -22,8 +22,6 @@ from hogwild.errors import UsageError
 from hogwild.estimator import Classifier, Recommender, Regressor
 from hogwild.workers.processes.fork_server import SERVER
 
-# scikit-learn's name of a check -> why it cannot pass. At most five.
-EXPECTED: dict[str, str] = {}
 Pairs = list[tuple[str, int]]
 
 
@@ -31,9 +29,8 @@ Pairs = list[tuple[str, int]]
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")  # data that the checks make odd on purpose
 @pytest.mark.parametrize("kind", [Classifier, Regressor])
 def test_scikit_learns_own_checks_pass(kind: type[BaseEstimator]) -> None:
-    results = check_estimator(kind(), expected_failed_checks=EXPECTED, on_fail=None, on_skip=None)
-    assert len(results) > 50 and len(EXPECTED) <= 5
-    assert [(one["check_name"], one["exception"]) for one in results if one["status"] == "failed"] == []
+    results = check_estimator(kind(), on_fail=None, on_skip=None)
+    assert {one["status"] for one in results} <= {"passed", "skipped"}, results
 
 
 @pytest.mark.parametrize("made", [Classifier(), Regressor(), Recommender()])

@@ -4,7 +4,6 @@ starts is refused then; the rest is named with its record, its batch and what to
 import base64
 import os
 import pickle
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -299,23 +298,6 @@ def test_an_input_that_is_a_dict_of_one_tensor_is_nested_and_so_streamed(run: Pa
     model, data = First(2, 1), Items(lambda _: ({"x": torch.zeros(2)}, torch.zeros(1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     assert hogwild.train(model, data, nn.MSELoss(), optimizer, procs=0, run_dir=run).samples == 40
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("feed", ["resident", "stream"])
-def test_a_label_is_named_by_its_place_in_the_data_that_was_given_also_where_a_fraction_is_held_back(
-    seed: int, feed: str, run: Path
-) -> None:
-    """With these seeds item 21 is in the one part or the other."""
-    model = nn.Linear(2, 3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-    settings: dict[str, Any] = {"batch_size": 4, "feed": feed, "procs": 0, "run_dir": run, "seed": seed}
-    with pytest.raises(HogwildError) as failed:
-        hogwild.train(model, Items(later_label), nn.CrossEntropyLoss(), optimizer, val={"fraction": 0.4}, **settings)
-    assert failed.value.code == "data/labels"
-    assert re.search(
-        r"data.train: the label of sample 21 is 5|item 21, in batch \d of epoch 0, has label 5", str(failed.value)
-    )
 
 
 @pytest.mark.processes

@@ -81,11 +81,10 @@ IN_STEP, AFTER_STEP = 561, 1121  # samples at which a worker is killed between i
 
 @pytest.fixture(scope="module")
 def silence(jobs_folder: Path) -> Iterator[InTurn]:
-    """Jobs that take as long as it takes to call a worker, or all of them, silent; they run beside the other ones."""
+    """It takes as long as it takes to call a worker silent; beside the other jobs."""
     stall = f"supervise.stall_timeout_s={SILENCE_S}"
     jobs = {
         "silence": counting(jobs_folder / "diary-silence", stall, *planned("model", IN_SILENCE)),
-        A_HANG: counting(jobs_folder / f"diary-{A_HANG}", *FAILURES[A_HANG][0]),
     }
     begun = begin_in_turn(jobs_folder / "silence", jobs)
     yield begun
@@ -196,7 +195,6 @@ def test_a_death_inside_an_apply_is_in_doubt_and_settled_by_policy(
 
 # ---- jobs that must fail, and how -----------------------------------------------------------------------------------
 
-A_HANG = "a hang of everybody"
 FAILURES: dict[str, tuple[list[str], str, str]] = {
     "a model that raises at once": (
         ["model.init_args.crimes={raises: 0, always raises: 1}", "train.procs=1"],
@@ -228,26 +226,13 @@ FAILURES: dict[str, tuple[list[str], str, str]] = {
         "train/workers-lost",
         "worker 0 died more than 1 times in 900 s; 0 of 1 workers left",
     ),
-    A_HANG: (
-        [
-            f"supervise.deadlock_timeout_s={SILENCE_S}",
-            "supervise.grace_s=1",
-            "model.init_args.crimes={hangs: 0}",
-            "train.procs=1",
-        ],
-        "train/deadlocked",
-        f"no worker committed a batch for {SILENCE_S} s (supervise.deadlock_timeout_s)",
-    ),
 }
 
 
 @pytest.fixture(scope="module")
-def failures(jobs_folder: Path, silence: InTurn) -> dict[str, Ended]:
-    jobs = {}
-    for name, (arguments, _, _) in FAILURES.items():
-        if name != A_HANG:
-            jobs[name] = counting(jobs_folder / f"diary-{name}", *arguments)
-    return in_turn(jobs_folder / "failures", jobs) | silence.wait()
+def failures(jobs_folder: Path) -> dict[str, Ended]:
+    jobs = {name: counting(jobs_folder / f"diary-{name}", *arguments) for name, (arguments, _, _) in FAILURES.items()}
+    return in_turn(jobs_folder / "failures", jobs)
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -266,11 +251,6 @@ def test_an_exception_comes_with_the_traceback_of_the_users_line(failures: dict[
     error = failures["a model that raises at once"].summary["error"]
     assert 'raise RuntimeError("a bad batch, once")' in error
     assert "crimes.py" in error
-
-
-def test_a_deadlock_leaves_the_stacks_of_all_workers(failures: dict[str, Ended]) -> None:
-    stacks = failures[A_HANG].run_dir / "stacks" / "worker-0.txt"
-    assert "in _hang\n" in stacks.read_text()
 
 
 def test_what_a_failed_job_had_learnt_is_in_a_checkpoint(failures: dict[str, Ended]) -> None:

@@ -29,9 +29,7 @@ def ended(jobs_folder: Path) -> dict[str, Ended]:
         diary.mkdir()
     overtaken = [f"model.init_args.diary={three}", "model.init_args.crimes.waits to be overtaken=0"]
     jobs = {
-        "inline": ["train.procs=0", *DIGITS],
         "one": ["train.procs=1", *DIGITS],
-        "one again": ["train.procs=1", *DIGITS],
         "target": ["train.procs=1", *DIGITS, "train.epochs=100", "evaluate.target={accuracy: 0.9}"],
         "fraction": ["train.procs=2", *DIGITS, "data.val={fraction: 0.25}", "optimizer.state=shared"],
         "norm": [NORM],
@@ -137,19 +135,6 @@ def test_the_records_tell_the_story_of_the_job(default: tuple[Ended, list[dict[s
     records = [json.loads(line) for line in (job.run_dir / "metrics.jsonl").read_text().splitlines()]
     assert [r["epoch"] for r in records if r["kind"] == "evaluation"] == [10, 20, 30, 40]
     assert any(record["kind"] == "train" and (record["loss"] or 0) > 0 for record in records)
-
-
-# ---- bits ------------------------------------------------------------------------------------------------------------
-
-
-def test_training_inside_the_parent_gives_the_bits_of_one_worker(ended: dict[str, Ended]) -> None:
-    assert ended["inline"].status == ended["one"].status == 0, ended["inline"].stderr
-    assert ended["inline"].model_bytes() == ended["one"].model_bytes()
-    assert ended["inline"].summary["metrics"] == ended["one"].summary["metrics"]
-
-
-def test_the_same_job_with_one_worker_gives_the_same_bits(ended: dict[str, Ended]) -> None:
-    assert ended["one"].model_bytes() == ended["one again"].model_bytes()
 
 
 # ---- counting --------------------------------------------------------------------------------------------------------

@@ -260,50 +260,6 @@ def in_a_command(program: str, *before: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-ENDS = {
-    "the process between ends it": """
-        def _between(*arguments):
-            os.kill(os.getppid(), signal.SIGKILL)
-            step(*arguments)
-        """,
-    "the process between is killed when the child is there": """
-        def _between(parent, descriptors, write):
-            if not os.fork():
-                step_of_child(parent, descriptors)
-            os.kill(os.getpid(), signal.SIGKILL)
-        """,
-    "it ends when the child is there": """
-        def _forked(*arguments):
-            step(*arguments)
-            os.kill(os.getpid(), signal.SIGKILL)
-        """,
-    "it says nothing": """
-        def _forked(*arguments):
-            step(*arguments)
-            signal.pause()
-        """,
-}
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_one_that_ends_or_hangs_in_the_middle_of_a_fork_leaves_no_child_that_nobody_knows(end: str) -> None:
-    """The server is forked from a process in which one of its steps was replaced."""
-    program = textwrap.dedent(ENDS[end])
-    name = "_between" if "_between" in program else "_forked"
-    steps = f"step, step_of_child = fork_server.{name}, fork_server._become"
-    in_a_command(
-        """
-        before = set(host.children(os.getpid()))
-        own.fork(kernels="")
-        with group() as made:
-            handle = waiting(made)
-            assert not isinstance(handle.process, Forked) and own.why.startswith("the fork server"), own.why
-            assert set(host.children(os.getpid())) - before - {handle.pid} <= trackers()
-        """,
-        *(steps, program, f"fork_server.{name} = {name}", "fork_server.ANSWER_S = 1.0"),
-    )
-
-
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError"])
 def test_an_exception_of_a_signals_handler_leaves_no_child_and_no_answer_for_the_next_one(error: str) -> None:
     in_a_command(
@@ -329,19 +285,6 @@ def trackers() -> set[int]:
     from multiprocessing import resource_tracker
 
     return {getattr(resource_tracker._resource_tracker, "_pid", 0) or 0}  # type: ignore[attr-defined]
-
-
-def test_a_server_with_a_second_thread_forks_nothing() -> None:
-    in_a_command(
-        """
-        host.thread_count = iter([1, 1, *[2] * 9]).__next__  # after its imports
-        own.fork(kernels="")
-        with group() as made:
-            assert not isinstance(waiting(made).process, Forked)
-            assert own.why == "the fork server has 2 threads"
-            assert own.pid is not None, "it may have one again"
-        """
-    )
 
 
 def test_a_machine_that_refuses_a_process_says_so() -> None:
