@@ -298,7 +298,7 @@ class _Records:
     def state(self) -> bytes:
         """Return the state, or b"" if there is none. After its end, the state of a data set (not of an iterator) is not
         used, as it may mean the beginning again."""
-        return b"" if self.has_ended and not _has_state(self.iterator) else state_of(self.iterator, self.dataset)
+        return b"" if self.has_ended and not _has_state(self.iterator) else iterator_state(self.iterator, self.dataset)
 
 
 def _set_epoch(dataset: Any, epoch: int) -> None:
@@ -315,7 +315,7 @@ def copies_of(thing: Any) -> Callable[[], Any]:
     return lambda: cloudpickle.loads(packed)
 
 
-def state_of(iterator: Any, dataset: Any) -> bytes:
+def iterator_state(iterator: Any, dataset: Any) -> bytes:
     """Return the state of the iterator, or else, as in torchdata, of the data set; b"" if neither has one. Raises
     DataError for a state that is not made of plain values."""
     for thing in (iterator, dataset):
@@ -327,7 +327,7 @@ def state_of(iterator: Any, dataset: Any) -> bytes:
 
 
 def read_state(state: bytes) -> Any:
-    """Read what `state_of` wrote, without executing any code that it names. Raises CheckpointError."""
+    """Read what `iterator_state` wrote, without executing any code that it names. Raises CheckpointError."""
     try:
         return _StateReader(io.BytesIO(state)).load()
     except Exception as error:  # a hostile pickle can make its reader raise nearly anything

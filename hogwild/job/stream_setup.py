@@ -34,9 +34,9 @@ from hogwild.feeds.stream_reader import (
     Unreadable,
     WatchedInfo,
     copies_of,
+    iterator_state,
     seed_all,
     set_worker_info,
-    state_of,
     travels,
 )
 from hogwild.formatting import size
@@ -276,9 +276,9 @@ def _first_of_iterable(dataset: Any, job: Job, what: str) -> tuple[list[Any], bo
     seed_all(job.seed)
     try:
         iterator = iter(dataset)
-        state = state_of(iterator, dataset)
+        state = iterator_state(iterator, dataset)
         records = [record for record, _ in zip(iterator, _until_seen(range(1 << 40), job), strict=False)]
-        state = max(state, state_of(iterator, dataset), key=len)
+        state = max(state, iterator_state(iterator, dataset), key=len)
     except (Exception, SystemExit) as error:
         if isinstance(error, DataError) and error.code == "data/state-not-plain":
             raise DataError(f"{what}: {error}", code=error.code) from error

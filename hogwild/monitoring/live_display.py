@@ -55,7 +55,7 @@ def _part(name: str) -> Callable[[WorkerGlance], str]:
 
 COLUMNS = (
     Column("worker", 6, 0, lambda w: str(w.worker)),
-    Column("state", 10, 0, lambda w: state_of(w), is_left=True),
+    Column("state", 10, 0, lambda w: shown_state(w), is_left=True),
     Column("samples/s", 9, 1, lambda w: short_number(w.samples_per_s) if w.phases else "-"),
     Column("share", 5, 2, lambda w: percent(w.share) if w.phases else "-"),
     Column("work", 5, 3, _part("working")),
@@ -231,7 +231,7 @@ class Display:
         start = 0
         for column in columns:
             if column.title == "state":
-                name = NOT_YET if state_of(worker) == NOT_YET else worker.state
+                name = NOT_YET if shown_state(worker) == NOT_YET else worker.state
                 row.stylize(STYLES.get(name, ""), start, start + column.width)
             start += column.width + GAP
         return row
@@ -257,7 +257,7 @@ def shown_workers(workers: Sequence[WorkerGlance], room: int) -> list[WorkerGlan
     return sorted(chosen[: max(0, room - 1)], key=lambda worker: worker.worker)
 
 
-def state_of(worker: WorkerGlance) -> str:
+def shown_state(worker: WorkerGlance) -> str:
     """Return the state in one word, such as evaluating or parked (training), or compiling (starting)."""
     if worker.state == "starting" and worker.phase == "compiling":
         return worker.phase

@@ -177,7 +177,7 @@ def completed(plan: JobPlan, facts: JobFacts) -> JobPlan:
         update="fused" if facts.is_fused else "autograd",
         why=facts.why,
         exchange=exchange_of(plan.job, plan.rows, fused=facts.is_fused, placement=plan.placement),
-        state=state_of(plan, facts),
+        state=optimizer_state_of(plan, facts),
         ring=None if facts.slot is None else replace(facts.slot, slots=slots_of(plan), loaders=plan.loaders),
         grid=grid,
         copied=copied,
@@ -205,7 +205,7 @@ def exchange_of(job: Job, procs: int, *, fused: bool, placement: str) -> str:
     return "delta" if (job.train.exchange == "delta" and procs > 1 and not fused) else "direct"
 
 
-def state_of(plan: JobPlan, facts: JobFacts) -> str:
+def optimizer_state_of(plan: JobPlan, facts: JobFacts) -> str:
     """Return private or shared, the optimizer state of the workers."""
     job = plan.job
     if job.optimizer.state != "auto":

@@ -142,10 +142,5 @@ def record(session: Session, taken: Taken[str | None]) -> None:
 
 def _sums_before(rundir: RunDir) -> Before:
     sums: Mapping[str, Any] = rundir.read_json("status.json") or {}
-    return Before(
-        wall_s=float(sums.get("wall_s") or 0.0),
-        restarts=int(sums.get("restarts") or 0),
-        rollbacks=int(sums.get("rollbacks") or 0),
-        lane_restarts=int(sums.get("lane_restarts") or 0),
-        loader_deaths=int(sums.get("loader_deaths") or 0),
-    )
+    counts = ("restarts", "rollbacks", "lane_restarts", "loader_deaths")
+    return Before(float(sums.get("wall_s") or 0.0), **{name: int(sums.get(name) or 0) for name in counts})

@@ -201,7 +201,7 @@ def _wants_progress(job: Job, progress: bool | None, caller: str) -> bool:
 
 
 def _about_interrupt(glance: Glance, *, on_signal: bool) -> str:
-    """Return the effect of Ctrl-C in one line: `Session.note_signal`, `Supervisor._cancelled`."""
+    """Return the effect of Ctrl-C in one line: `Session.note_signal`, `Outcome.cancelled_by`."""
     if glance.state == "stopping":
         return "Ctrl-C again: stop at once; work since the last checkpoint is lost"
     how = "write a checkpoint and stop" if on_signal else "stop without a checkpoint"

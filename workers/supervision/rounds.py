@@ -194,7 +194,8 @@ class Rounds:
         self.team.heard.clear()
         for parcel in heard:
             kind = parcel["kind"]
-            if kind in ("noted", "committed") and not self._is_ours(parcel):
+            is_begun = self._stage is RoundStage.EXCHANGING and parcel.get("generation") == self.team.generation
+            if kind in ("noted", "committed") and not is_begun:  # of a round that was given up
                 continue
             if kind == "wanted":  # else the round that is wanted has begun
                 self._is_wanted = self._stage in (RoundStage.IDLE, RoundStage.SETTLING)
@@ -212,10 +213,6 @@ class Rounds:
         if self.is_held and self.is_due(now):
             anchor = self._node.anchor  # a long evaluation: all are parked, and little has changed
             self._begin(lambda updates: anchor.offer(updates) if anchor.cut() else (0.0, 0))
-
-    def _is_ours(self, parcel: Mapping[str, Any]) -> bool:
-        """Return whether it is about the round that was begun last, and not about one that was given up."""
-        return self._stage is RoundStage.EXCHANGING and parcel["generation"] == self.team.generation
 
     def _offered(self, answer: tuple[float, int]) -> None:
         """Begin the exchange, unless the group has changed since the cut."""

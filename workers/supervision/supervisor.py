@@ -116,7 +116,7 @@ class Supervisor:
             for worker in range(session.plan.rows):
                 session.queue.release(worker, session.board.progress(worker))
         if self._outcome.state == "stopped" and self._is_hurried():  # a second signal came while they were leaving
-            self._outcome = self._cancelled()
+            self._outcome = Outcome.cancelled_by(self._watch.received[1])
         return self._outcome
 
     # ---- one turn ----------------------------------------------------------------------------------------------
@@ -154,15 +154,12 @@ class Supervisor:
         self._watch.drain()
         received = self._watch.received
         if self._is_hurried():
-            self._outcome = self._cancelled()
+            self._outcome = Outcome.cancelled_by(self._watch.received[1])
         elif received and self._session.stop is None:
             self._session.note_signal(received[0])
 
     def _is_hurried(self) -> bool:
         return len(self._watch.received) >= 2
-
-    def _cancelled(self) -> Outcome:
-        return Outcome.cancelled_by(self._watch.received[1])
 
     def _moments(self) -> dict[Role, Moment]:
         loaders, session = self._loaders, self._session
