@@ -295,4 +295,4 @@ def _position(glance: Glance) -> str:
 def _worker(worker: WorkerGlance) -> str:
     rate = worker.silence or f"{short_number(worker.samples_per_s)} samples/s"
     again = f"  restarts {worker.restarts}" if worker.restarts else ""
-    return f"{worker.state:<9} {rate}  pid {worker.pid or '-'}{again}"
+    return f"{worker.doing:<10} {rate}  pid {worker.pid or '-'}{again}"

@@ -9,7 +9,7 @@ from hogwild.config.field_types import Component
 from hogwild.config.load import Job
 from hogwild.config.schema import Split
 from hogwild.formatting import counted
-from hogwild.monitoring.job_view import Best
+from hogwild.monitoring.job_view import Best, trained_by
 from hogwild.monitoring.run_status import cluster_of, resume_words
 
 
@@ -37,8 +37,7 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     yield f"{state}: {summary.get('reason') or 'done'}"
     cluster = cluster_of(summary.get("cluster"))
     rate = cluster.samples_per_s if cluster is not None else summary.get("samples_per_s")  # None after a single update
-    who = f"by {counted(summary['procs'], 'worker')}" if summary["procs"] else "in the parent process"
-    who = who if cluster is None else f"by {counted(cluster.nodes + cluster.lost, 'node')}"
+    who = trained_by(summary["procs"], cluster)
     did = f"{summary['samples']:,} samples in {counted(summary['updates'], 'update')} {who}"
     yield f"  {did}" + (f", {rate:,.0f} samples/s" if rate else "")
     metrics = summary.get("metrics") or {}

@@ -10,6 +10,8 @@ from hogwild.formatting import clock, counted, number, percent, short_number, si
 
 LEAST_SILENT_S = 5.0  # a shorter silence of a worker is not worth showing
 SILENT_SHARE = 0.15  # of its limit: a worker's slowest batch takes at most a twentieth of it
+NOT_YET = "not yet"  # a worker that has not been started
+DOING = {"empty": "restarting", "dying": "ending", "retired": "given up"}  # states in other words
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,17 @@ class WorkerGlance:
     @property
     def restarts(self) -> int:
         return max(0, self.incarnation - 1)
+
+    @property
+    def doing(self) -> str:
+        """The state in one word, the same on all displays: training, evaluating, parked, compiling, restarting …"""
+        if self.state == "starting" and self.phase == "compiling":
+            return self.phase
+        if self.state == "training" and self.phase in ("evaluating", "parked"):
+            return self.phase
+        if self.state == "empty" and not self.incarnation:
+            return NOT_YET
+        return DOING.get(self.state, self.state)
 
     @property
     def silence(self) -> str:
@@ -141,6 +154,13 @@ class ClusterGlance:
         found += [f"{short_number(self.samples_per_s)} samples/s in all"] if self.samples_per_s else []
         found += [cost, f"drift {two_digits(100 * self.drift)} %"] if self.rounds else []
         return tuple(word for word in found if word)
+
+
+def trained_by(procs: int, cluster: ClusterGlance | None) -> str:
+    """Return `by 2 workers`, `by 2 nodes`, `in the parent process`."""
+    if cluster is not None:
+        return f"by {counted(cluster.nodes + cluster.lost, 'node')}"
+    return f"by {counted(procs, 'worker')}" if procs else "in the parent process"
 
 
 def two_digits(value: float) -> str:

@@ -19,13 +19,12 @@ from rich.text import Text
 
 from hogwild.formatting import clock, percent, short_number, size
 from hogwild.host.terminal import printable
-from hogwild.monitoring.job_view import ClusterGlance, Glance, ServerGlance, StreamGlance, WorkerGlance
+from hogwild.monitoring.job_view import NOT_YET, ClusterGlance, Glance, ServerGlance, StreamGlance, WorkerGlance
 
 TREND = 16  # values kept per trend
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 NEWS = 4  # events at most
 FEWEST_WORKER_ROWS = 3
-NOT_YET = "not yet"  # a worker that has not been started
 STYLES = {
     **dict.fromkeys(("running", "training"), "green"),
     **dict.fromkeys(("starting", "compiling", "ready", "stopping", "stopped", "cancelled"), "yellow"),
@@ -35,7 +34,6 @@ STYLES = {
     NOT_YET: "dim",
 }
 SERVER_STYLES = {True: "dim", False: "yellow"}
-WORDS = {"empty": "restarting", "dying": "ending", "retired": "given up"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ def _part(name: str) -> Callable[[WorkerGlance], str]:
 
 COLUMNS = (
     Column("worker", 6, 0, lambda w: str(w.worker)),
-    Column("state", 10, 0, lambda w: shown_state(w), is_left=True),
+    Column("state", 10, 0, lambda w: w.doing, is_left=True),
     Column("samples/s", 9, 1, lambda w: short_number(w.samples_per_s) if w.phases else "-"),
     Column("share", 5, 2, lambda w: percent(w.share) if w.phases else "-"),
     Column("work", 5, 3, _part("working")),
@@ -231,7 +229,7 @@ class Display:
         start = 0
         for column in columns:
             if column.title == "state":
-                name = NOT_YET if shown_state(worker) == NOT_YET else worker.state
+                name = NOT_YET if worker.doing == NOT_YET else worker.state
                 row.stylize(STYLES.get(name, ""), start, start + column.width)
             start += column.width + GAP
         return row
@@ -255,17 +253,6 @@ def shown_workers(workers: Sequence[WorkerGlance], room: int) -> list[WorkerGlan
         workers, key=lambda worker: (worker.state == "training" and not worker.silence, -worker.restarts, worker.worker)
     )
     return sorted(chosen[: max(0, room - 1)], key=lambda worker: worker.worker)
-
-
-def shown_state(worker: WorkerGlance) -> str:
-    """Return the state in one word, such as evaluating or parked (training), or compiling (starting)."""
-    if worker.state == "starting" and worker.phase == "compiling":
-        return worker.phase
-    if worker.state == "training" and worker.phase in ("evaluating", "parked"):
-        return worker.phase
-    if worker.state == "empty" and not worker.incarnation:
-        return NOT_YET
-    return WORDS.get(worker.state, worker.state)
 
 
 def blocks(values: Iterable[float], levels: str = BLOCKS) -> str:

@@ -14,8 +14,8 @@ Fields of status.json:
     time             seconds since 1970: when this was written, every `every_s` while the job is well
     reason, error, error_code, exit_status      of the end; null before it
     attempt … began  see `RunAttempt`: which process runs it, on which machine
-    name … news      see `Glance`: the job at this moment; `workers`, `server`, `best`: see `WorkerGlance`,
-                     `ServerGlance`, `Best`
+    name … news      see `Glance`: the job at this moment; `workers`, `server`, `best`: see `WorkerGlance`, with its
+                     `doing` and `silence` in words, `ServerGlance`, with `is_serving`, `Best`
     loaders          list of processes; `ring`, `loader_deaths`, `lane_restarts` of streams and lanes
     cluster          see `ClusterGlance`, with a `NodeGlance` per node; null for a job on one machine
 
@@ -97,6 +97,10 @@ def record_of(attempt: RunAttempt, state: str, glance: Glance, more: Mapping[str
     """Return the content of status.json. `more`: further fields, or other values for the glance's."""
     shown = asdict(glance)
     del shown["is_between"]  # a matter of drawing
+    for row, worker in zip(shown["workers"], glance.workers, strict=True):  # words for readers in other languages
+        row |= {"doing": worker.doing, "silence": worker.silence}
+    if glance.server is not None:
+        shown["server"]["is_serving"] = glance.server.is_serving
     end = dict.fromkeys(("reason", "error", "error_code", "exit_status"))
     return {
         "format": FORMAT,

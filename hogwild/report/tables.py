@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from hogwild.config.origins import CALL, DEFAULT, OVERRIDE, settings
-from hogwild.formatting import counted, duration, exact, flat, format_value, moment, number, size
-from hogwild.monitoring.job_view import Best, two_digits
+from hogwild.formatting import duration, exact, flat, format_value, moment, number, size
+from hogwild.monitoring.job_view import Best, trained_by, two_digits
 from hogwild.monitoring.run_status import LOST
 from hogwild.monitoring.words import TROUBLE, event_in_words, in_words, is_routine, row_of
 from hogwild.report.run_data import CLUSTER, Run
@@ -84,9 +84,7 @@ def _sentence(run: Run) -> str:
     if not glance.updates:
         return "Nothing was recorded yet."
     planned = f" of {number(glance.planned_updates)} planned" if glance.planned_updates and not run.is_over else ""
-    workers = run.summary.get("procs", run.workers)
-    who = f"by {counted(workers, 'worker')}" if workers else "in the parent"
-    who = who if glance.cluster is None else f"by {counted(glance.cluster.nodes + glance.cluster.lost, 'node')}"
+    who = trained_by(run.summary.get("procs", run.workers), glance.cluster)
     did = f"{number(glance.updates)} updates{planned} and {number(glance.samples)} samples"
     return f"{did} {who} in {duration(glance.wall_s or run.span_s)}"
 

@@ -74,11 +74,34 @@ def write(folder: Path, content: Any) -> Path:
 def test_a_record_holds_the_whole_glance_and_who_made_it() -> None:
     made = record()
     assert {field.name for field in fields(Glance)} - {"is_between"} <= made.keys()
-    assert {field.name for field in fields(WorkerGlance)} == made["workers"][0].keys()
+    assert {field.name for field in fields(WorkerGlance)} | {"doing", "silence"} == made["workers"][0].keys()
+    assert [(one["doing"], one["silence"]) for one in made["workers"]] == [
+        ("training", ""),
+        ("starting", "silent 42 s, replaced at 60 s"),
+    ]
+    assert made["server"] == {"pid": 76, "state": "waiting", "pss_bytes": 90 << 20, "is_serving": True}
     assert glance_of(made) == GLANCE and made["state"] == "running" and made["doing"] == "evaluating"
     assert (made["pid"], made["boot_id"]) == (os.getpid(), Path("/proc/sys/kernel/random/boot_id").read_text().strip())
     assert made["start_ticks"] == int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     assert {made[name] for name in ("reason", "error", "error_code", "exit_status")} == {None}
+
+
+@pytest.mark.parametrize(
+    ("state", "phase", "incarnation", "doing"),
+    [
+        ("training", "working", 1, "training"),
+        ("training", "parked", 1, "parked"),
+        ("starting", "compiling", 1, "compiling"),
+        ("starting", "booting", 1, "starting"),
+        ("empty", "booting", 0, "not yet"),
+        ("empty", "booting", 2, "restarting"),
+        ("retired", "leaving", 2, "given up"),
+    ],
+)
+def test_every_display_says_in_the_same_word_what_a_worker_does(
+    state: str, phase: str, incarnation: int, doing: str
+) -> None:
+    assert WorkerGlance(0, state, phase, incarnation=incarnation).doing == doing
 
 
 @pytest.mark.parametrize(("before", "number"), [({}, 1), ({"state": "stopped"}, 2), ({"attempt": 4}, 5)])

@@ -32,7 +32,7 @@ export function Workers({ job, status }) {
                 ${workers.map((one) => html`
                   <tr key=${one.worker}>
                     <th scope="row">${one.worker}</th>
-                    <td>${one.state === "training" ? one.phase : one.state}${one.limit_s && one.silent_s >= Math.max(5, 0.15 * one.limit_s) ? html` <b class="warn">silent ${Math.round(one.silent_s)} s, replaced at ${Math.round(one.limit_s)} s</b>` : ""}</td>
+                    <td>${one.doing ?? one.state}${one.silence && html` <b class="warn">${one.silence}</b>`}</td>
                     <td class="share"><${Bar} label=${percent(one.share)} parts=${[{ size: one.share, name: "share", css: "p-share" }]} /> ${percent(one.share)}</td>
                     <td><${Bar} label=${phasesOf(one)} parts=${PHASES.map((name) => ({ name, size: one.phases[name] ?? 0, css: `p-${name}` }))} /></td>
                     <td class="n">${number(one.samples_per_s)}</td>
@@ -46,7 +46,7 @@ export function Workers({ job, status }) {
                 `)}
                 ${server && html`
                   <tr class="quiet">
-                    <th scope="row">server</th><td class=${["importing", "waiting"].includes(server.state) ? "" : "warn"}>${server.state}</td>
+                    <th scope="row">server</th><td class=${server.is_serving === false ? "warn" : ""}>${server.state}</td>
                     <td colspan="7">fork server: new processes of the job are forked from it</td>
                     <td class="n">${bytes(server.pss_bytes)}</td><td class="n">${server.pid}</td>
                   </tr>
