@@ -159,7 +159,7 @@ def test_what_is_no_run_is_refused_in_the_words_of_a_resume(tmp_path: Path) -> N
         with pytest.raises(NotFoundError) as ours:
             report(folder)
         with pytest.raises(NotFoundError) as theirs:
-            resumed(folder, [], {})
+            resumed(folder, [])
         assert (str(ours.value), ours.value.exit_status) == (str(theirs.value), 3)
 
 
