@@ -55,6 +55,14 @@ def test_files_that_spell_an_id_otherwise_have_the_same_names_and_numbers(tmp_pa
     }
 
 
+def test_a_whole_number_among_words_is_one_id_in_both_spellings(tmp_path: Path) -> None:
+    found = packed(tmp_path / "a", "7,1,1\n7.0,2,2\nx,1,3\n8.0,1,4\n-0.50,1,5\n")
+    assert [*found.names["users"]] == ["-0.50", "7", "8.0", "x"]
+    assert found.arrays()["user"].tolist() == [0, 1, 1, 2, 3]
+    graph = packed(tmp_path / "b", "7\tlikes\t7.0\nx\tlikes\t7\n", kind=Triples)
+    assert graph.names["entities"] == ["7", "x"] and graph.arrays()["triple"].tolist() == [[0, 0, 0], [1, 0, 0]]
+
+
 def test_entities_of_a_graph_have_no_white_space_around_them(tmp_path: Path) -> None:
     found = packed(tmp_path / "a", "a \tlikes\tb\nb\t likes\ta\n", kind=Triples)
     assert found.names == {"entities": ["a", "b"], "relations": ["likes"]}

@@ -26,6 +26,7 @@ COMMENT = re.compile(rb"[#%](?:[ \t\r\d#%]|$)", re.MULTILINE)  # begins a line; 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 NOT_FINITE = re.compile(r"[+-]?(nan|inf)", re.IGNORECASE)
 WHOLE = r"\A(0|[1-9][0-9]{0,17})(\.0+)?\z"  # 7.0: pandas writes it where a value is missing; 007 and 7 are two ids
+ONE_POINT = r"\A(-?(?:0|[1-9][0-9]*))\.0+\z"
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -253,7 +254,8 @@ def _in_order(words: Any, parsing: Parsing) -> tuple[np.ndarray, Any]:
         whole = numpy_of(compute.replace_substring_regex(texts, r"\..*", "").cast(pyarrow.int64()))
         names, numbers = np.unique(whole, return_inverse=True)
         return numbers.astype(np.int32), names
-    texts = texts.dictionary_encode()
+    plain = compute.replace_substring_regex(texts, ONE_POINT, r"\1")  # 7 for 7.0, if both are there
+    texts = compute.if_else(compute.is_in(plain, value_set=texts), plain, texts).dictionary_encode()
     order = numpy_of(compute.sort_indices(texts.dictionary))
     numbers = np.empty(len(order), np.int32)
     numbers[order] = np.arange(len(order), dtype=np.int32)
