@@ -324,6 +324,17 @@ class World:
             others = (each for other, state in enumerate(self.crew) if other != worker for each in state.items)
             if self.plan.row_of(item.start) in {self.plan.row_of(each.start) for each in others}:
                 raise Broken(f"{item} is of a row block that is in another hand")
+        if self.kind == "lanes":
+            lane = item.start // self.batches
+            others = (each for other, state in enumerate(self.crew) if other != worker for each in state.items)
+            if (item.epoch, lane) in {(each.epoch, each.start // self.batches) for each in others}:
+                raise Broken(f"{item} is of a lane that is in another hand")
+            ahead = ((item.epoch, number) for number in range(lane * self.batches, (lane + 1) * self.batches))
+            if next(each for each in ahead if each not in self.truth.account and each not in held) != (
+                item.epoch,
+                item.start,
+            ):
+                raise Broken(f"{item} is not the next of its lane")
         if self.schedule is not None:
             for number in numbers:
                 if ring().find(item.epoch, number) >= self.schedule.slots:

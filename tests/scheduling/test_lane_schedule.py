@@ -3,13 +3,10 @@ dies, and a worker hardly ever waits: the last by a simulation with a clock of i
 
 import heapq
 import json
-from collections import Counter
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.feeds.sample_order import LaneOrder
@@ -140,44 +137,6 @@ def test_an_update_of_several_batches_is_refused() -> None:
 
 
 # ---- simulated -----------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_whoever_dies_every_batch_is_done_once_in_its_order_and_a_lane_is_never_in_two_hands(
-    data: st.DataObject,
-) -> None:
-    procs = data.draw(st.integers(1, 4), "procs")
-    lanes, steps, epochs = data.draw(st.integers(procs, 9), "lanes"), data.draw(st.integers(1, 7), "steps"), 3
-    queue = queue_of(lanes, steps, procs, most=data.draw(st.integers(1, 4), "item"), epochs=epochs, max_attempts=10**6)
-    done = Counter[tuple[int, int]]()
-    rng = np.random.default_rng(data.draw(st.integers(0, 999), "seed"))
-    for _ in range(100_000):
-        if queue.is_finished:
-            break
-        worker = int(rng.integers(procs))
-        while queue.lease(worker) is not None:
-            pass
-        held = {
-            k: {(lease.item.epoch, lease.item.start // steps) for lease in queue.leases_of(k) if lease.left}
-            for k in range(procs)
-        }
-        assert sum(map(len, held.values())) == len(set().union(*held.values())), "a lane is in two hands"
-        assert any(held.values()), "somebody has something to do"
-        if not (leases := queue.leases_of(worker)):
-            continue
-        lease = leases[0]
-        item, left = lease.item, lease.left
-        committed = item.stop - item.start - left + int(rng.integers(left + 1))
-        batches = range(item.start + lease.settled, item.start + committed)
-        done.update((item.epoch, batch) for batch in batches)
-        queue.observe(item.id, committed, 0)
-        if rng.random() < 0.15:
-            queue.release(worker, LeaseProgress(item.id, committed, 0, 0, 0))
-        elif not lease.left:
-            finish(queue, worker, item)
-    assert queue.is_finished
-    assert done == Counter({(epoch, batch): 1 for epoch in range(epochs) for batch in range(lanes * steps)})
 
 
 def simulated(procs: int, lanes: int, steps: int, epochs: int, *, barrier: bool) -> float:
