@@ -3,7 +3,7 @@
 `published.md` has a text per block, with `{{SUITE: FIGURE}}` where a value belongs; a page has the block between
 `<!-- figures: NAME -->` and `<!-- end of figures -->`. A value whose row misses its target says so, whatever the text
 around it claims. Behind a bar stands the form: `.2f` and the like, `baseline`, `gain` (two jobs that share nothing,
-which stands in the note), or a field of the machine: `{{gpu: | torch}}`."""
+which stands in the note), `note` (its first part), or a field of the machine: `{{gpu: | torch}}`."""
 
 import json
 import re
@@ -48,6 +48,8 @@ def shown(suite: str, figure: str, form: str | None) -> str:
         if found is None:
             raise UnknownFigure(f"{suite}, {figure!r}: the note has no gain: {row.note}")
         return found[1]
+    if form == "note":
+        return row.note.partition(";")[0]
     if form == "baseline":
         return f"{row.baseline:,.0f}"
     return f"{row.value:{form or DEFAULT_FORM}}{missed(row)}"
