@@ -18,7 +18,7 @@ from hogwild import host
 from hogwild.config.load import Job, job_from_mapping
 from hogwild.errors import CheckpointError, DataError, MemoryShortError, UsageError
 from hogwild.feeds.ring import Ring, SlotWord
-from hogwild.feeds.stream_reader import Filler, Origin, Unreadable, copies_of, read_state, state_of
+from hogwild.feeds.stream_reader import Filler, Origin, Unreadable, copies_of, iterator_state, read_state
 from hogwild.host.cgroups import Memory
 from hogwild.job.data import why_streamed
 from hogwild.job.stream_setup import prepare, read_into_memory
@@ -331,7 +331,7 @@ class Stated(Resumable):
 
 
 def test_a_state_of_plain_values_comes_back_as_it_was() -> None:
-    found = read_state(state_of(Stated(STATE), None))
+    found = read_state(iterator_state(Stated(STATE), None))
     assert repr(found) == repr(STATE)
     assert [one.dtype for one in found["numpy"]] == [one.dtype for one in STATE["numpy"]]
 
@@ -343,14 +343,14 @@ def test_a_state_of_plain_values_comes_back_as_it_was() -> None:
 )
 def test_a_state_of_anything_else_is_refused_by_its_class(thing: Any) -> None:
     with pytest.raises(DataError, match=r"state_dict\(\) of Stated holds a \w+(\.\w+)+, but") as refused:
-        state_of(Stated({"deep": [{"in": thing}]}), None)
+        iterator_state(Stated({"deep": [{"in": thing}]}), None)
     assert refused.value.code == "data/state-not-plain"
     with pytest.raises(CheckpointError, match="cannot be loaded safely: it names "):
         read_state(cloudpickle.dumps(thing))
 
 
 def test_an_array_of_pointers_is_none_that_a_state_may_hold() -> None:
-    state = state_of(Stated(np.zeros(1, "u8")), None)
+    state = iterator_state(Stated(np.zeros(1, "u8")), None)
     assert b"<u8" in state
     with pytest.raises(CheckpointError, match="OBJECT"):
         read_state(state.replace(b"\x8c\x03<u8", b"\x8c\x03<O8"))
