@@ -371,7 +371,6 @@ def main(channel: str, parent: str, kernels: str, for_commands: str) -> NoReturn
     with contextlib.suppress(Exception):  # a broken installation: the workers, fresh interpreters then, say so
         for module in ("hogwild.workers.child.dispatch", *(commands.MODULES if for_commands == "1" else ())):
             importlib.import_module(module)
-        gc.collect()
         _serve(number, int(parent), kernels=kernels)
     os._exit(1)
 
@@ -405,6 +404,7 @@ def _serve(number: int, parent: int, *, kernels: str) -> None:
         if (threads := host.thread_count()) != 1:  # sitecustomize, or an allocator, has started some
             channel.send(json.dumps({"refused": f"the fork server has {threads} threads after its imports"}).encode())
             return
+        gc.collect()  # else free places lie scattered, and each fork writes into, and copies, 4 MB more
         gc.freeze()  # a later collection would copy every page that the children share
         gc.enable()  # for them: a command is forked while it does not collect
         channel.send(json.dumps({"ready": True}).encode())
