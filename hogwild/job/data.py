@@ -3,6 +3,7 @@
 feed: auto     resident if the data set has a length, equal records, and fits into half of the free memory
 feed: stream   streamed"""
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,6 @@ from hogwild import host
 from hogwild.config.field_types import Component
 from hogwild.config.load import Job
 from hogwild.config.schema import Data, Split
-from hogwild.data.csv.dataset import Csv
 from hogwild.data.rollout import Rollout, try_rollout
 from hogwild.errors import DataError, ModelError
 from hogwild.feeds.materialise import Held, Part, Reader, division, ready_tensors
@@ -108,7 +108,8 @@ def sources_of(
     is_packed = packs(train) or isinstance(train, Packed)
     why, note = ("", "") if is_packed else why_streamed(job, train, "data.train")
     notes = [note] if note else []
-    if isinstance(train, Csv) and not is_packed:
+    csv: Any = sys.modules.get("hogwild.data.csv.dataset")  # few jobs have one, and its import takes 20 ms
+    if csv is not None and isinstance(train, csv.Csv) and not is_packed:
         notes += [f"data.train: {said}" for said in train.notes]
     has_norm = any(isinstance(module, NORMS) for module in model.modules())
     channels_last = wants_channels_last(model, job.model.memory_format)

@@ -32,7 +32,6 @@ import torch
 
 from hogwild import host
 from hogwild.config.load import Job
-from hogwild.data.text_parsing.parsing import Parsed, Parsing
 from hogwild.errors import DataError, HogwildError
 from hogwild.feeds.materialise import Held, divided, division, ready_tensors
 from hogwild.feeds.resident import ResidentData
@@ -54,6 +53,7 @@ from hogwild.workers.session.startup import StartUp
 
 if TYPE_CHECKING:
     from hogwild.data.cache import CachedField, DatasetCache
+    from hogwild.data.text_parsing.parsing import Parsed, Parsing
 
 SHORT_S = 1.0  # a rest shorter than this is read here: starting readers does not pay
 PROBE_S = 0.05  # before that, the time per row is unknown
@@ -254,7 +254,7 @@ class Loading:
             self._group.sink.event("data-read", **values, hash_s=round(hash_s, 3), kept_s=kept_s)
         return sections.in_memory()
 
-    def pack(self, parsing: Parsing) -> Parsed:
+    def pack(self, parsing: "Parsing") -> "Parsed":
         """Return a text as packed arrays, mapped from the cache, or parsed here, by threads. Raises DataError,
         MemoryShortError."""
         from hogwild.data import packed_cache
