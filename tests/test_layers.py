@@ -345,6 +345,7 @@ HOMES: dict[str, tuple[Callable[[Source], Iterator[int]], tuple[str, ...]]] = {
         (
             "workers/session/journal.py",
             "workers/processes/stacks.py",
+            "hogwild/data/cache.py",  # beside the times of a file, which are of that clock
             "hogwild/storage/checkpoint.py",
             "hogwild/storage/run_directory.py",
             "hogwild/host/other_jobs.py",
