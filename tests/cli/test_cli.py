@@ -264,19 +264,12 @@ def test_check_deep_builds_the_users_own_model_beside_the_job_file(deep_job: Pat
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("override", "status", "said"),
-    [
-        ("model.init_args.crime=dies", 1, "was killed by SIGKILL"),
-        ("model.init_args.crime=raises", 1, "raised ValueError: a crime"),
-        ("model.init_args.crim=x", 2, "unknown argument; did you mean 'crime'?"),
-        ("model.class_path=deepuser.Nett", 2, "deepuser has no 'Nett'; did you mean 'Net'?"),
-        ("model.class_path=nowhere.Net", 2, "there is no module 'nowhere'"),
-    ],
+    ("crime", "said"), [("dies", "was killed by SIGKILL"), ("raises", "raised ValueError: a crime")]
 )
-def test_check_deep_survives_what_user_code_does(deep_job: Path, override: str, status: int, said: str) -> None:
+def test_check_deep_survives_what_user_code_does(deep_job: Path, crime: str, said: str) -> None:
     with pytest.raises(HogwildError) as caught:
-        deep_check(load_job(deep_job, [override]), deep_job, None)
-    assert said in str(caught.value) and caught.value.exit_status == status
+        deep_check(load_job(deep_job, [f"model.init_args.crime={crime}"]), deep_job, None)
+    assert said in str(caught.value) and caught.value.exit_status == 1
 
 
 @pytest.mark.processes

@@ -87,12 +87,6 @@ def test_a_problem_is_said_and_counts_where_it_stops_training(
     assert problems[0]["stops_training"] == bool(status)
 
 
-@pytest.mark.processes
-def test_a_data_folder_on_the_command_line_that_is_not_there_is_bad_usage() -> None:
-    done = ask("--data-dir", "nowhere")
-    assert done.returncode == 3 and "--data-dir nowhere: there is no such folder" in done.stderr and not done.stdout
-
-
 def statuses(*findings: doctor.Finding) -> list[str]:
     return [finding.status for finding in findings]
 
@@ -216,8 +210,6 @@ def test_a_variable_is_explained(name: str, value: str, said: str) -> None:
     assert value != "false" or "undoes" not in found[0]
 
 
-@pytest.mark.processes
-def test_the_plan_of_the_doctor_is_that_of_a_job() -> None:
-    done = ask("--json")
-    (plan,) = (finding for finding in json.loads(done.stdout)["findings"] if finding["topic"] == "plan")
-    assert plan["text"].startswith(f"{max(1, int(host.usable_cores().usable))} worker")
+def test_the_plan_of_the_doctor_is_that_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert doctor._plan().text.startswith(f"{max(1, int(host.usable_cores().usable))} worker")

@@ -182,22 +182,6 @@ def test_the_resolved_file_is_read_back_as_the_same_job(text: str) -> None:
     assert yaml.safe_load(resolved).keys() == Job.model_fields.keys()
 
 
-WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-FREE = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | WORDS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS | st.integers(), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@pytest.mark.slow
-@settings(max_examples=100, deadline=None)
-@given(st.dictionaries(WORDS, FREE, max_size=3))
-def test_any_free_values_survive_the_round_trip(init_args: dict[str, Any]) -> None:
-    job = job_from_mapping(MINIMAL | {"model": {"class_path": "a.B", "init_args": init_args}}, "test")
-    assert load_job(Path("x.yaml"), source_text=job.to_yaml()).model.init_args == init_args
-
-
 KEYS = st.sampled_from(
     [*Job.model_fields, "class_path", "init_args", "lr", "procs", "name", "fraction", "target", "freeze"]
 )
