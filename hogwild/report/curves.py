@@ -152,7 +152,7 @@ def groups(data: Mapping[str, Any]) -> set[str]:
     train = {column for name, table in tables if name == "train" for column in table.columns}
     known = {name for name, _ in tables}
     found = {
-        "learning": LOSS in train or "lr" in train or "evaluations" in known,
+        "learning": "evaluations" in known or any(one in (LOSS, "lr") or one.startswith(LOSSES) for one in train),
         "throughput": "samples_per_s" in train,
         "resources": "pss_bytes" in train or "workers" in known,
         "rounds": not train.isdisjoint(ROUNDS),

@@ -18,7 +18,7 @@ from hogwild import host
 from hogwild.config.origins import DEFAULT, JOB_FILE, OVERRIDE, settings
 from hogwild.monitoring.words import event_in_words, in_words, is_routine, row_of
 from hogwild.report import tables
-from hogwild.report.curves import gaps, page_data, staleness, thinned, to_json
+from hogwild.report.curves import gaps, groups, page_data, staleness, thinned, to_json
 from hogwild.report.run_data import ColumnTable, Run, read_run
 from hogwild.report.timeline import ABSENT, ALIVE, COLUMNS, HEIGHT, STARTING, PhaseBars, page_timeline, phase_bars
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
@@ -203,6 +203,16 @@ def test_further_losses_of_a_training_step_are_columns(tmp_path: Path) -> None:
     add_lines(path / "metrics.jsonl", {"time": BEGAN + 9, "kind": "train", "updates": 60, "losses": {"kl": 0.25}})
     found = data_of(read_run(path))
     assert found["runs"][0]["tables"]["train"]["columns"]["losses.kl"] == [None] * 5 + [0.25]
+
+
+def test_a_page_has_the_parts_for_which_something_was_recorded(tmp_path: Path) -> None:
+    full = a_run(tmp_path / "full", records=20)
+    assert groups(page_data([full], ["full"])) == {"learning", "throughput", "resources", "staleness"}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "resolved.yaml").write_text(RESOLVED)
+    assert groups(page_data([read_run(tmp_path / "run")], ["run"])) == set()
+    add_lines(tmp_path / "run" / "metrics.jsonl", {"time": BEGAN, "kind": "train", "losses": {"kl": 0.25}})
+    assert groups(page_data([read_run(tmp_path / "run")], ["run"])) == {"learning"}
 
 
 def test_a_spike_of_one_record_is_in_the_thinned_curve() -> None:
