@@ -15,7 +15,7 @@ class Waits(Exception):
 def test_workers_start_before_the_first_wait() -> None:
     """A wait of the loop takes 50 ms where nothing happens, and nothing happens before there are workers."""
     supervisor: Any = object.__new__(Supervisor)
-    for name in ("_session", "_watch", "_group", "_workers", "_answers", "_predictors", "_memory", "_step"):
+    for name in ("_session", "_watch", "_group", "_workers", "_answers", "_predictors", "_memory", "_pauses", "_step"):
         setattr(supervisor, name, MagicMock())
     supervisor._session.clock.longest_turn_s, supervisor._session.plan.rows = 0.0, 0
     supervisor._teams, supervisor._rounds, supervisor._outcome = [], None, None
