@@ -43,7 +43,7 @@ rows, or (0,): 1 each. `kind`: of loss. A parameter is a table and `rule` one of
 
 import numpy as np
 
-from hogwild.kernels.compiling import inlined, is_finite, kernel, shared_body
+from hogwild.kernels.compiling import is_finite, kernel, only_in_kernels, shared_body
 from hogwild.kernels.prefetch import ask_ahead
 from hogwild.kernels.steps import ADAGRAD, FTRL, adagrad_step, move, step
 
@@ -54,7 +54,7 @@ _0, _1, _2, _HALF = np.float32(0.0), np.float32(1.0), np.float32(2.0), np.float3
 _0U, _1U, _2U, _3U, _4U = (np.uint64(n) for n in range(5))
 
 
-@inlined
+@only_in_kernels
 def loss_and_slope(kind, z, wanted, counts):  # type: ignore[no-untyped-def]
     """Return (loss, its derivative by z) of one output, float32. `wanted`: a sign, a probability or a number; `counts`:
     the sample's weight."""
@@ -71,7 +71,7 @@ def loss_and_slope(kind, z, wanted, counts):  # type: ignore[no-untyped-def]
     return counts * loss, counts * ((_1 if z >= _0 else small) / (_1 + small) - wanted)
 
 
-@inlined
+@only_in_kernels
 def judged(kind, z, target, weights, row):  # type: ignore[no-untyped-def]
     """Return (whether the row counts as applied, its weight, its loss, its slope). One of weight 0 is as if it were not
     there: its features do not decay."""
@@ -113,7 +113,7 @@ def over_rows(output, learn, rows, data, kind, tables, bias, private, rule, numb
 # ---- linear ----------------------------------------------------------------------------------------------------------
 
 
-@inlined
+@only_in_kernels
 def linear_output(b, first, last, indices, values, tables, private):  # type: ignore[no-untyped-def]
     """Return (z, end of the hot features) of the row [first, last): four features at a time while all four are hot,
     then each from the copy that has it."""
@@ -135,7 +135,7 @@ def linear_output(b, first, last, indices, values, tables, private):  # type: ig
     return z, split
 
 
-@inlined
+@only_in_kernels
 def linear_learn(slope, first, split, last, indices, values, tables, private, rule, numbers):  # type: ignore[no-untyped-def]
     """Update the row's weights, those before `split` in `mine`."""
     shared, (own, work) = tables[0], private
@@ -178,7 +178,7 @@ def linear(rows, data, kind, tables, bias, private, rule, numbers):  # type: ign
 # ---- factorisation machine -------------------------------------------------------------------------------------------
 
 
-@inlined
+@only_in_kernels
 def add_feature(work, factors, row, x):  # type: ignore[no-untyped-def]
     """Add x times a feature's factors to `work` (K,); return the sum of their squares."""
     squares = _0
@@ -189,7 +189,7 @@ def add_feature(work, factors, row, x):  # type: ignore[no-untyped-def]
     return squares
 
 
-@inlined
+@only_in_kernels
 def machine_output(b, first, last, indices, values, tables, private):  # type: ignore[no-untyped-def]
     (weight, _, _), (factors, _, _) = tables
     (mine, _, _), slot, (local, _, _), work = private
@@ -212,7 +212,7 @@ def machine_output(b, first, last, indices, values, tables, private):  # type: i
     return z + _HALF * pairs, last
 
 
-@inlined
+@only_in_kernels
 def learn_feature(weights, factors, j, row, x, slope, work, rule, numbers):  # type: ignore[no-untyped-def]
     """Update feature j's weight and its factors, in row `row`, from one sample; `slope` is the loss's, times x."""
     move(rule, weights, (j, _0U), slope, weights[0][j, _0U], numbers[0])
@@ -221,7 +221,7 @@ def learn_feature(weights, factors, j, row, x, slope, work, rule, numbers):  # t
         move(rule, factors, (row, f), slope * (work[f] - old * x), old, numbers[1])
 
 
-@inlined
+@only_in_kernels
 def machine_learn(slope, first, split, last, indices, values, tables, private, rule, numbers):  # type: ignore[no-untyped-def]
     (weights, factors), (mine, slot, local, work) = tables, private
     hot = len(local[0])
@@ -245,7 +245,7 @@ def factorization_machine(rows, data, kind, tables, bias, private, rule, numbers
 # ---- field-aware factorisation machine -------------------------------------------------------------------------------
 
 
-@inlined
+@only_in_kernels
 def field_output(b, first, last, indices, values, tables, private):  # type: ignore[no-untyped-def]
     (weight, _, _), (factors, _, _) = tables
     z, count, width = b, np.uint64(private), np.uint64(factors.shape[1] // private)
@@ -261,7 +261,7 @@ def field_output(b, first, last, indices, values, tables, private):  # type: ign
     return z, last
 
 
-@inlined
+@only_in_kernels
 def field_learn(slope, first, split, last, indices, values, tables, private, rule, numbers):  # type: ignore[no-untyped-def]
     weights, vectors = tables
     weight, factors = weights[0], vectors[0]
