@@ -154,11 +154,11 @@ def _instead(detail: ErrorDetails) -> str:
 
 
 def _meant(detail: ErrorDetails) -> list[Path]:
-    """Return the fields that an unknown key may mean: by another word here; by their own name or another word
-    elsewhere; then similar ones, here before elsewhere."""
+    """Return the fields that an unknown key may mean: by another word, or almost their own name, here; by their own
+    name or another word elsewhere; then similar ones, here before elsewhere."""
     path, allowed = _path(detail), _allowed(detail)
     here, key = path[:-1], str(path[-1])
-    if own := synonyms.meanings(key, allowed):
+    if own := synonyms.meanings(key, allowed) or nearest(key, allowed, most=1, cutoff=0.8):
         return [(*here, own[0])]
     if elsewhere := [one for one in homes(key) if one != path]:  # it is another lr_schedule's
         return [one for one in elsewhere if one[:-1] == here] or elsewhere

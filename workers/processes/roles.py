@@ -13,8 +13,11 @@ Every process has the same life (`roster.py`, `group.py`); a role only has anoth
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from hogwild.config.schema import Supervise
+if TYPE_CHECKING:
+    from hogwild.config.schema import Supervise  # with pydantic, which no process of a job needs
+
 
 LONGEST_BACKOFF_S = 5.0
 LOADER_LEAVE_S = 1.0  # time for user code to end in order
@@ -50,7 +53,7 @@ class RoleLimits:
     by_records: bool = False
 
 
-def limits_of(role: Role, supervise: Supervise, *, needed: int = 1) -> RoleLimits:
+def limits_of(role: Role, supervise: "Supervise", *, needed: int = 1) -> RoleLimits:
     """Return the limits of a role. `needed`: of loaders, as no setting says how many."""
     if role is Role.TRIAL:  # `workers/loading/trial.py` judges it
         return RoleLimits(needed=0, rule="")
