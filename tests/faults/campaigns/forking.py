@@ -23,7 +23,7 @@ NAME = "forking"
 SAMPLES, BATCH, EPOCHS = 400, 4, 2
 PACE_S = 0.3
 LATER = 3  # launches of a job beside the two that were recorded: readers, and replacements
-STOPPED_S = 15.0  # a process that was stopped in its start is replaced after that
+STOPPED_S = 30.0  # a process that was stopped in its start is replaced after that; a busy machine may import that long
 
 
 def run(seed: int, count: int, folder: Path) -> Tally:
