@@ -386,7 +386,7 @@ def test_another_exchange_needs_another_placement(tmp_path: Path) -> None:
     (tmp_path / "resolved.yaml").write_text(load_job(default_config("digits"), ["train.exchange=direct"]).to_yaml())
     run: Any = SimpleNamespace(path=tmp_path, resolved_file=tmp_path / "resolved.yaml")
     for changes in ([], ["train.procs=3"], ["train.device=simulated", "train.exchange=delta"]):
-        job, _, _ = of_run.resumed(tmp_path, changes, {})
+        job, _, _ = of_run.resumed(tmp_path, changes)
         check_changes(run, job)
     with pytest.raises(UsageError, match=r"train\.exchange: was 'direct', now 'delta'"):
         check_changes(run, load_job(tmp_path / "resolved.yaml", ["train.exchange=delta"]))
@@ -396,7 +396,7 @@ def test_an_exchange_that_the_user_chose_contradicts_a_device_as_ever(tmp_path: 
     text = load_job(default_config("digits"), ["train.exchange=direct"]).to_yaml()
     (tmp_path / "resolved.yaml").write_text(text)
     with pytest.raises(HogwildError, match=r"train\.exchange: must be delta or auto"):
-        of_run.resumed(tmp_path, ["train.device=simulated"], {})
+        of_run.resumed(tmp_path, ["train.device=simulated"])
 
 
 # ---- a change that only a new run can have ---------------------------------------------------------------------------
