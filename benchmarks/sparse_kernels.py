@@ -51,7 +51,7 @@ class Kernel:
 
     def compile(self) -> None:
         """From the cache that a job has filled, or here."""
-        from hogwild.kernels.compiling import KernelCache
+        from hogwild.kernels.kernel_cache import KernelCache
 
         cache = KernelCache.of(self.update.name)
         run: Callable[[], object] = lambda: self.update.run(Chunk(np.empty(0, np.int64), 0))  # noqa: E731
