@@ -28,7 +28,7 @@ from hogwild.parameters.flat_layout import plan_flats
 from hogwild.parameters.state_layout import plan_state
 from hogwild.parameters.trial_step import dry_step
 from hogwild.planning.cpu_plan import MachineFacts
-from hogwild.planning.job_plan import JobFacts, plan_job, state_of
+from hogwild.planning.job_plan import JobFacts, optimizer_state_of, plan_job
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.training.autograd_update import AutogradUpdate
 from tests.jobs.late import LateLoss
@@ -498,7 +498,7 @@ def test_auto_is_private_where_parameters_are_copied_and_with_most_kernels(
     machine = MachineFacts(Cores(2, None, 2.0, "of a test"), {})
     plan = replace(plan_job(load_job(None, ["train.procs=2", *settings]), machine), placement=placement)
     facts = {"feed": "resident", "epoch": BatchPlan(8, 2), "why": "", "is_fused": is_fused}
-    assert state_of(plan, JobFacts(**facts, adds_sums=is_ftrl, suits_sharing=True)) == state
+    assert optimizer_state_of(plan, JobFacts(**facts, adds_sums=is_ftrl, suits_sharing=True)) == state
 
 
 @pytest.mark.whole
