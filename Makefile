@@ -60,10 +60,10 @@ serve: $(VENV)/.service ## run the training service: it prints a link to its pag
 PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.test  ## install what the tests need; every test without a process, and a whole job per mechanism (5 minutes)
-	$(PYTEST) -m "whole or not processes"
+	$(PYTEST) -m "(whole or not processes) and not slow"
 
 test-all: $(VENV)/.test  ## the rest: whole jobs by their hundreds (15 minutes)
-	$(PYTEST) -m "processes and not whole"
+	$(PYTEST) -m "slow or (processes and not whole)"
 
 lint: $(VENV)/.dev   ## ruff and mypy
 	$(BIN)/ruff format --check .
