@@ -17,6 +17,7 @@ import pytest
 
 from hogwild.cli import main
 from hogwild.monitoring.run_status import read_status
+from hogwild.version import __version__
 from tests.helpers.jobs import JOBS, RUN_PY, Job, environment
 from tests.helpers.processes import PATIENCE_S, wait_for
 from tests.helpers.terminal import Reader, Terminal
@@ -189,7 +190,10 @@ def test_a_job_that_is_being_built_is_stopped_without_a_trace(
     assert "ended before training began" in capfd.readouterr().err
     assert job.process.wait(PATIENCE_S) == 143 and not job.run_dir.exists()
     said = job.stderr().splitlines()
-    assert said[0] == "hogwild 0.1.0: job, 1 worker; importing torch" and said[-1] == "cancelled; nothing was started"
+    assert (
+        said[0] == f"hogwild {__version__}: job, 1 worker; importing torch"
+        and said[-1] == "cancelled; nothing was started"
+    )
 
 
 # ---- attach, logs -f ------------------------------------------------------------------------------------------------
