@@ -141,9 +141,7 @@ def _begun(
                     group.stacks.rundir = startup.rundir
                     group.start(plan, plan.early_loaders, int(plan.nodes > 0), is_forked=is_forked)
                 startup.start()
-                if restored := host.restore_affinity(
-                    os.environ
-                ):  # what the import of torch has changed workers inherit
+                if restored := host.restore_affinity(os.environ):  # workers inherit what the import has changed
                     plan = replace(plan, reason=f"{plan.reason}; {restored}")
                 yield plan, group, startup
     finally:

@@ -61,12 +61,8 @@ DESCRIPTORS = ("lease_read", "ack_write", "channel", "lifeline", "words")  # of 
 ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # else the import of numpy starts threads
 SERVER_NAME, CHILD_NAME = "hogwild-server", "hogwild-child"  # of processes
 NAMES = (SERVER_NAME, CHILD_NAME, COMMAND_NAME)
-CODE = """
-import sys
-sys.path.insert(0, {root!r})
-from hogwild.workers.processes.fork_server import main
-main(*sys.argv[1:])
-"""
+MODULE = "hogwild.workers.processes.fork_server"
+CODE = f"import sys; sys.path.insert(0, {{root!r}}); from {MODULE} import main; main(*sys.argv[1:])"
 
 
 class CannotServe(Exception):
