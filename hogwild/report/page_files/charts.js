@@ -76,16 +76,27 @@ const charts = (() => {
 
   // ---- axes ----
 
+  // The places of ticks. Counted beforehand: uPlot adds steps until it is past the end, and where a step is lost in rounding
+  // that is never.
+  const MOST_TICKS = 1000;
+  const ticks = (low, high, place, count) => (count >= 0 && count < MOST_TICKS ? Array.from({ length: count + 1 }, (_, at) => place(at)).filter((one) => one >= low && one <= high) : []);
+  const splits = (u, at, low, high, step) => {
+    const ofPowers = u.scales[u.axes[at].scale].distr === 3;
+    const first = ofPowers ? Math.floor(Math.log10(low)) : Math.ceil(low / step);
+    if (!ofPowers) return ticks(low, high, (place) => Number(((first + place) * step).toPrecision(12)), Math.floor(high / step) - first);
+    const places = 9 * (Math.ceil(Math.log10(high)) - first);
+    return ticks(low, high, (place) => Number(`${(place % 9) + 1}e${first + Math.floor(place / 9)}`), places);
+  };
   const axes = (axis, form, width = 58) => [
     {
       stroke: () => css("--quiet"), grid: { stroke: () => css("--grid"), width: 1 }, ticks: { show: false },
-      space: 70, size: 32, incrs: STEPS[axis],
+      space: 70, size: 32, incrs: STEPS[axis], splits,
       values: (_, splits, _axis, _space, step) =>
         splits.map((value) => (value === null ? "" : axis === "time" ? tick(value, step) : short(value))),
     },
     {
       stroke: () => css("--quiet"), grid: { stroke: () => css("--grid"), width: 1 }, ticks: { show: false },
-      size: width, incrs: STEPS[form],
+      size: width, incrs: STEPS[form], splits,
       values: (u, splits) => {
         const isNice = (value) => u.scales.y.distr !== 3 || [1, 2, 5].includes(Number(value.toExponential(3).split("e")[0]));
         const all = splits.filter((value) => value !== null && isNice(value)).length < 2;
