@@ -388,3 +388,16 @@ def own_address(other: str) -> str:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])
+
+
+def answers(address: str, timeout_s: float) -> bool | None:
+    """Return whether something listens at `host:port`: a process that lives, also when it is stopped, as its kernel
+    takes the connection. None: no answer, for instance from a host without power."""
+    place, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((place, int(port)), timeout_s).close()
+    except ConnectionError:
+        return False
+    except OSError:
+        return None
+    return True

@@ -1,16 +1,20 @@
 """The queue of one node: it leases what was granted, returns what is too much, and accounts for everything in notes."""
 
+import socket
 from importlib.util import find_spec
 
 import pytest
 
+from hogwild.cluster.launch import Launch
 from hogwild.cluster.node_queue import NodeQueue
+from hogwild.cluster.shares import Shares
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.scheduling.grid_schedule import GridSchedule
 from hogwild.scheduling.lane_schedule import LaneSchedule
 from hogwild.scheduling.leases import Limits
 from hogwild.scheduling.stream_schedule import StreamSchedule
+from hogwild.workers.session.node import Committed, Node
 from tests.cluster.simulated_cluster import finish, must_lease, queue_of
 
 # ---- grants and returns ----------------------------------------------------------------------------------------------
@@ -180,3 +184,17 @@ def test_an_update_is_read_completely_before_an_earlier_grant(pieces: list[list[
         queue.grant([piece])
         fill(schedule)
     assert queue.lease(0) is not None
+
+
+def test_of_nodes_on_one_disk_another_writes_the_last_checkpoint_only_if_the_first_is_dead() -> None:
+    plan, limits = BatchPlan(64, 4), Limits(procs=1)
+    shares = Shares(plan, limits)
+    launch = Launch(rank=1, world=2, run_id="job", address="localhost", port=1)
+    node = Node(launch, None, shares, NodeQueue(plan, limits), Committed(shares), (0, 1))  # type: ignore[arg-type]
+    node.shares_disk = True
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        node.lives = f"127.0.0.1:{first.getsockname()[1]}", "127.0.0.1:1"
+        node.look_for_first()
+        assert not node.writes
+    node.look_for_first()
+    assert node.writes

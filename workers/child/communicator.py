@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from hogwild.cluster.members import RoundWord, Standing, decide
-from hogwild.host import own_address
+from hogwild.host import answers, own_address
 from hogwild.shared_memory.region import Region
 from hogwild.workers.child.worker_loop import Loop
 from hogwild.workers.messages import CommunicateTask, Leaving, ParentGone, Start, receive_parcels, send_parcel
@@ -359,20 +359,11 @@ class Communicator(Loop):
         return True in lives or (None in lives and waited_s <= GATHER_S)
 
     def _lives(self, number: int) -> bool | None:
-        """Return whether the supervisor of a node lives: then its kernel takes connections, also when it is stopped.
-        None: no answer, for instance from a host without power."""
+        """Return whether the supervisor of a node lives (`host.answers`)."""
         looked_s, lives = self._seen.get(number, (0.0, None))
-        if time.monotonic() - looked_s < PROBE_S:
-            return lives
-        host, _, port = self._place.lives[number].rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), PROBE_S).close()
-            lives = True
-        except ConnectionError:
-            lives = False
-        except OSError:
-            lives = None
-        self._seen[number] = time.monotonic(), lives
+        if time.monotonic() - looked_s >= PROBE_S:
+            lives = answers(self._place.lives[number], PROBE_S)
+            self._seen[number] = time.monotonic(), lives
         return lives
 
     # ---- the work

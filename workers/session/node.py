@@ -23,6 +23,7 @@ from hogwild.scheduling.work_queue import WorkQueue
 from hogwild.workers.session.outcome import Outcome
 
 Momentum = dict[str, Tensor]  # of the outer rule, by dtype
+PROBE_S = 0.5  # for an answer of the first node
 LEFT_OUT = 75  # exit status of a node that cannot go on with the others, and may be started again
 
 
@@ -110,6 +111,7 @@ class Node:
     queue: NodeQueue
     committed: Committed
     members: tuple[int, ...] = ()
+    lives: tuple[str, ...] = ()  # of all nodes, where each answers while it lives
     generation: int = 0
     round: int = 0
     is_in_round: bool = False
@@ -135,6 +137,12 @@ class Node:
     def writes(self) -> bool:
         """True if it writes checkpoints."""
         return self.is_first or not self.shares_disk or self.is_alone
+
+    def look_for_first(self) -> None:
+        """Write the checkpoint of a stop here if the first node is dead: torchrun, which has lost it, stops the others
+        with the signal that a person sends to all."""
+        if self.lives and not self.writes:
+            self.is_alone = host.answers(self.lives[min(self.members)], PROBE_S) is not True
 
     @property
     def may_look(self) -> bool:

@@ -193,6 +193,8 @@ class Session:
     def note_signal(self, number: int) -> None:
         """Note the first signal: the job stops in order."""
         name = host.signal_name(number)
+        if self.node is not None:
+            self.node.look_for_first()
         # torchrun takes any other status than 0 for a failure, and starts the node again.
         self.stop = Outcome("stopped", name, exit_status=0 if self.node is not None else None)
         self.journal.event("signal", name=name)

@@ -88,7 +88,7 @@ class _Joining:
             facts = {int(number): of_one for number, of_one in joined["facts"].items()}
             self._compare(facts)
             team.generation, team.members = joined["generation"], tuple(joined["members"])
-            team.lives = tuple(facts[number]["life"] for number in sorted(facts))
+            team.lives = node.lives = tuple(facts[number]["life"] for number in sorted(facts))
             node.generation, node.members = team.generation, team.members
             node.shares_disk = node.number > 0 and self._sees(facts[min(facts)]["token"])
             self._take_over(facts)
