@@ -1,9 +1,11 @@
 """The distribution as a user gets it: the wheel in an environment of its own, the sdist unpacked."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from collections.abc import Mapping
@@ -17,18 +19,8 @@ from tests.helpers.processes import PATIENCE_S
 
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).resolve().parents[1]
-NEEDED = (
-    "torch",
-    "numpy",
-    "psutil",
-    "PyYAML",
-    "pydantic",
-    "typer",
-    "rich",
-    "cloudpickle",
-    "safetensors",
-    "threadpoolctl",
-)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NEEDED = [re.split(r"[<>=]", needed)[0] for needed in PROJECT["dependencies"]]
 WHERE = "import hogwild.workers.run as run, workers; print(run.__file__); print(workers.STRANGER)"
 
 

@@ -223,9 +223,8 @@ def _write_descriptions(description: Description, plan: JobPlan, parts: Parts, r
     }
     rundir.write_json("env.json", environment, sync=True)
     if parts.names is not None:
-        rundir.write_text(
-            NAMES, json.dumps(parts.names, allow_nan=False) + "\n", sync=True
-        )  # perhaps millions: no indent
+        names = json.dumps(parts.names, allow_nan=False)  # perhaps millions: no indent
+        rundir.write_text(NAMES, f"{names}\n", sync=True)
     else:  # left by a job that was killed before there was a run
         (rundir.path / NAMES).unlink(missing_ok=True)
     rundir.write_text("resolved.yaml", resolved, sync=True)

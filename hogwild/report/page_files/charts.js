@@ -110,7 +110,7 @@ const charts = (() => {
     if (isLog) return [low / (high / low) ** 0.06 / 1.02, high * (high / low) ** 0.06 * 1.02];
     if (form !== "number") return [0, high > 0 ? high * 1.08 : 1];
     const most = Math.max(Math.abs(low), Math.abs(high));
-    // A smaller span is rounding (of smoothed equal values): no double lies between its ticks, and uPlot would look for ever.
+    // A smaller span is rounding (of smoothed equal values): such a curve is level.
     const margin = 0.07 * (high - low > 1e-9 * most ? high - low : most || 1);
     return [low >= 0 && low < margin ? 0 : low - margin, high + margin];
   };
