@@ -90,6 +90,25 @@ def test_every_chart_is_drawn_and_nothing_is_requested(page: Page, address: str)
     assert fits(page)
 
 
+def test_ticks_stand_at_round_values_and_are_never_too_many(page: Page, address: str) -> None:
+    drawn(page, address)
+
+    def ticks(low: float, high: float, step: float, *, log: bool = False) -> list[float]:
+        scales = f"{{scales: {{y: {{distr: {3 if log else 1}}}}}, axes: [{{}}, {{scale: 'y'}}]}}"
+        found: list[float] = page.evaluate(
+            f"charts.axes('updates', 'number')[1].splits({scales}, 1, {low}, {high}, {step})"
+        )
+        return found
+
+    assert ticks(-0.07, 0.31, 0.1) == [0, 0.1, 0.2, 0.3]
+    assert ticks(0.3, 0.3000000000000001, 1e-18) == [0.3]  # the step is lost in rounding
+    assert ticks(0.3, 0.4, 1e-18) == []
+    assert ticks(0.5, 30, 0, log=True) == [*(one / 10 for one in range(5, 10)), *range(1, 10), 10, 20, 30]
+    assert ticks(1.04e5, 1.6e5, 0, log=True) == [*range(110_000, 170_000, 10_000)]
+    assert ticks(1.04e5, 1.2e5, 0, log=True) == [105_000, 110_000, 115_000, 120_000]
+    assert ticks(2e-9, 5e-9, 0, log=True) == [2e-9, 3e-9, 4e-9, 5e-9]
+
+
 def test_a_narrow_window_scrolls_only_downwards(page: Page, address: str) -> None:
     page.set_viewport_size({"width": 400, "height": 800})
     drawn(page, address)

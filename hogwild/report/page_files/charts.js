@@ -79,13 +79,16 @@ const charts = (() => {
   // The places of ticks. Counted beforehand: uPlot adds steps until it is past the end, and where a step is lost in rounding
   // that is never.
   const MOST_TICKS = 1000;
-  const ticks = (low, high, place, count) => (count >= 0 && count < MOST_TICKS ? Array.from({ length: count + 1 }, (_, at) => place(at)).filter((one) => one >= low && one <= high) : []);
+  const places = (low, high, first, count, place) =>
+    count >= 0 && count < MOST_TICKS ? [...new Set(Array.from({ length: count + 1 }, (_, at) => place(first + at)))].filter((one) => one >= low && one <= high) : [];
+  const steps = (low, high, step) =>
+    places(low, high, Math.ceil(low / step), Math.floor(high / step) - Math.ceil(low / step), (at) => Number((at * step).toPrecision(12)));
   const splits = (u, at, low, high, step) => {
-    const ofPowers = u.scales[u.axes[at].scale].distr === 3;
-    const first = ofPowers ? Math.floor(Math.log10(low)) : Math.ceil(low / step);
-    if (!ofPowers) return ticks(low, high, (place) => Number(((first + place) * step).toPrecision(12)), Math.floor(high / step) - first);
-    const places = 9 * (Math.ceil(Math.log10(high)) - first);
-    return ticks(low, high, (place) => Number(`${(place % 9) + 1}e${first + Math.floor(place / 9)}`), places);
+    if (u.scales[u.axes[at].scale].distr !== 3) return steps(low, high, step);
+    const [first, end] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
+    const ofPowers = places(low, high, 9 * first, 9 * (end - first), (at) => Number(`${at - 9 * Math.floor(at / 9) + 1}e${Math.floor(at / 9)}`));
+    const size = 10 ** Math.floor(Math.log10(high - low));
+    return ofPowers.length > 1 ? ofPowers : steps(low, high, high - low > 3 * size ? size : size / 2);
   };
   const axes = (axis, form, width = 58) => [
     {
