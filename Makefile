@@ -59,7 +59,7 @@ serve: $(VENV)/.service ## run the training service: it prints a link to its pag
 # A file stays with one process, whose fixtures run jobs for all its tests; what takes longest comes first (tests/conftest.py).
 PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-test: $(VENV)/.test  ## install what the tests need; every test without a process, and a whole job per mechanism (5 minutes)
+test: $(VENV)/.test  ## install what the tests need; every quick test, and a whole job per mechanism (5 minutes)
 	$(PYTEST) -m "(whole or not processes) and not slow"
 
 test-all: $(VENV)/.test  ## the rest: whole jobs by their hundreds (15 minutes)
