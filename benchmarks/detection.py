@@ -23,7 +23,7 @@ from benchmarks.commands import MNIST, ROOT, job
 from benchmarks.row import Row
 from benchmarks.watched import ENDLESS, LOOK_S, PATIENCE_S, Running, running
 from hogwild import host
-from hogwild.chaos.watch import events_of
+from hogwild.chaos.inject import events_of
 
 SUITE = "faults"
 EVERY_S = 0.02  # between two status files, and so the resolution of a replacement's first commit

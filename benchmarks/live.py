@@ -23,7 +23,7 @@ from benchmarks.commands import MNIST, ROOT
 from benchmarks.row import Row
 from benchmarks.watched import ENDLESS, Running, running
 from hogwild import host
-from hogwild.chaos.watch import STATUS
+from hogwild.chaos.inject import STATUS
 from hogwild.monitoring.live_calls import LiveCalls
 from hogwild.storage.run_files import read_json
 

@@ -25,7 +25,7 @@ from benchmarks.figures import Figure
 from benchmarks.results import table
 from benchmarks.row import Row
 from benchmarks.watched import LOOK_S, Running, running
-from hogwild.chaos.watch import STATUS, events_of
+from hogwild.chaos.inject import STATUS, events_of
 from hogwild.storage.run_files import read_json
 
 COUNTING = str(commands.ROOT / "tests" / "jobs" / "counting.yaml")

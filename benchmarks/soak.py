@@ -17,7 +17,7 @@ from benchmarks.commands import MNIST
 from benchmarks.row import Row
 from benchmarks.watched import ENDLESS, LOOK_S, Running, running
 from hogwild import host
-from hogwild.chaos.watch import STATUS
+from hogwild.chaos.inject import STATUS
 from hogwild.storage.run_files import read_json
 
 SUITE = "soak"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.commands import ROOT
-from hogwild.chaos.watch import Target, Watch, events_of
+from hogwild.chaos.inject import Target, Watch, events_of
 
 LOOK_S = 0.005
 PATIENCE_S = 600.0

@@ -59,7 +59,7 @@ from hogwild.workers.session.session import Session
 from hogwild.workers.session.startup import StartUp
 from hogwild.workers.session.summary import summarise
 from hogwild.workers.share import Shared, share
-from hogwild.workers.supervision.joining import join
+from hogwild.workers.supervision.rounds import join
 from hogwild.workers.supervision.supervisor import Supervisor
 
 WRITE_LOOK_S = 0.1  # between two checks for a second signal while the last checkpoint is written

@@ -35,8 +35,7 @@ from hogwild.planning.job_plan import JobPlan, plan_job
 from hogwild.planning.process_memory import may_fork
 from hogwild.workers.child.entry import without_collecting
 from hogwild.workers.description import COMMAND_LINE, Description
-from hogwild.workers.processes.commands import usual_threads
-from hogwild.workers.processes.fork_server import ONE_BLAS_THREAD, SERVER
+from hogwild.workers.processes.fork_server import ONE_BLAS_THREAD, SERVER, usual_threads
 from hogwild.workers.processes.group import ProcessGroup
 from hogwild.workers.session.startup import StartUp
 from hogwild.workers.warning_reports import hearing_warnings

@@ -14,10 +14,9 @@ from typing import Any
 
 from hogwild import host
 from hogwild.chaos import schedule
-from hogwild.chaos.inject import FaultRecord, FaultRun, Hit
+from hogwild.chaos.inject import PREFIX, SUMMARY, FaultRecord, FaultRun, Hit, events_of
 from hogwild.chaos.schedule import Fault
 from hogwild.chaos.verdict import COUNTED, ENDED_BY_SUPERVISOR, SETTLED, Baseline, Check, attempts_of, checks
-from hogwild.chaos.watch import PREFIX, SUMMARY, events_of
 from hogwild.config.load import Job
 from hogwild.config.locate import reopenable
 from hogwild.config.schema import cannot_stream, surely_streams

@@ -17,8 +17,7 @@ from typing import Any
 
 from hogwild import host
 from hogwild.chaos import schedule
-from hogwild.chaos.inject import ORPHANS_S, Hit
-from hogwild.chaos.watch import SUMMARY, events_of
+from hogwild.chaos.inject import ORPHANS_S, SUMMARY, Hit, events_of
 from hogwild.errors import HogwildError
 from hogwild.host import other_jobs
 from hogwild.scheduling.batch_plan import OPEN

@@ -16,7 +16,7 @@ from hogwild import host
 from hogwild.cli.doctor import try_fork_server
 from hogwild.config.load import Job, load_job
 from hogwild.errors import BuildError, HogwildError
-from hogwild.host.own_command import python_child
+from hogwild.host.processes import python_child
 from hogwild.planning.process_memory import ProcessMemory, may_fork
 
 # Ctrl-C reaches the child, too: it only ends, and the parent reports.

@@ -17,7 +17,7 @@ from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.formatting import counted, size
 from hogwild.host import binding_variables
-from hogwild.host.own_command import python_child
+from hogwild.host.processes import python_child
 from hogwild.planning.cpu_plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, OMP, THREADS, VARIABLES, plan_here
 from hogwild.planning.process_memory import ProcessMemory
 from hogwild.version import PACKAGE, __version__

@@ -7,31 +7,15 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hogwild.host.cgroups import *  # noqa: F403
-    from hogwild.host.executed import *  # noqa: F403
-    from hogwild.host.kernel_stacks import *  # noqa: F403
     from hogwild.host.limits import *  # noqa: F403
     from hogwild.host.processes import *  # noqa: F403
-    from hogwild.host.resource_tracker import *  # noqa: F403
     from hogwild.host.signals import *  # noqa: F403
-    from hogwild.host.sockets import *  # noqa: F403
     from hogwild.host.surroundings import *  # noqa: F403
     from hogwild.host.topology import *  # noqa: F403
 
 from hogwild.errors import UsageError
 
-_MODULES = (
-    "signals",
-    "sockets",
-    "topology",
-    "resource_tracker",
-    "cgroups",
-    "kernel_stacks",
-    "processes",
-    "surroundings",
-    "limits",
-    "executed",
-)  # the light ones first
+_MODULES = ("signals", "topology", "processes", "surroundings", "limits")  # the light ones first
 
 
 def require_linux(system: str = sys.platform) -> None:

@@ -1,7 +1,11 @@
 """One process, seen from another or from itself: its life, its memory, its limits.
 
 The one thing to know: a process is identified by a *pidfd*, never by its number. The number can be reused as soon as
-the process is reaped, and a late kill would hit another process; with a pidfd the late kill fails instead."""
+the process is reaped, and a late kill would hit another process; with a pidfd the late kill fails instead.
+
+A process that does not respond is looked at through the kernel (`kernel_threads`): the state of each thread and the
+kernel function it sleeps in, even if the process is stopped or holds the GIL in native code. It may have moved on, or
+ended, since: whatever cannot be read is left out, and nothing raises."""
 
 import contextlib
 import ctypes
@@ -11,14 +15,19 @@ import select
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from hogwild.errors import RunError
 from hogwild.host.topology import read_if_known
+from hogwild.version import PACKAGE_ROOT
 
 PROC = Path("/proc")
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -401,3 +410,134 @@ def answers(address: str, timeout_s: float) -> bool | None:
     except OSError:
         return None
     return True
+
+
+_STATES = {
+    "D": "in an uninterruptible system call",
+    "T": "stopped (SIGSTOP)",
+    "t": "stopped by a debugger",
+    "Z": "dead, not reaped yet",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelThread:
+    """One thread. `state`: the letter of proc_pid_stat(5). `wait`: the kernel function it sleeps in, such as pipe_read
+    or futex_wait_queue; "" if there is none or it is unknown. `details`: lines of proc_pid_syscall(5) and, if readable
+    (root), its kernel functions, innermost first. `blocks`: it blocks the stack signal; `catches`: it has a handler."""
+
+    tid: int
+    name: str
+    state: str
+    wait: str = ""
+    details: tuple[str, ...] = ()
+    blocks: bool = False
+    catches: bool = False
+
+    def __str__(self) -> str:
+        """Describe it for an error: `in the kernel's pipe_read`, `stopped (SIGSTOP)`."""
+        state = _STATES.get(self.state, "")
+        wait = f"in the kernel's {self.wait}" if self.wait else ""
+        if self.state == "D" and wait:
+            return f"{state}, {wait}"
+        return state or wait or ("running" if self.state == "R" else f"state {self.state}")
+
+    def in_full(self) -> str:
+        """Return the lines for a stacks file."""
+        return "\n".join([f"thread {self.tid} {self.name}: {self.state}, {self}", *self.details])
+
+
+def kernel_threads(pid: int) -> list[KernelThread]:
+    """Return all threads of a process, the main one first; [] if it is gone or not ours to read. Reads four small files
+    per thread, about 50 us."""
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in sorted((PROC / str(pid) / "task").iterdir(), key=lambda entry: int(entry.name)):
+            if status := _status(entry):
+                found.append(_thread(entry, status))
+    return sorted(found, key=lambda thread: thread.tid != pid)
+
+
+def can_write_stacks(threads: list[KernelThread]) -> bool:
+    """Return whether a process with these threads can answer `request_stack`. Without a handler the signal would kill
+    it; a stopped process, or one whose threads all block the signal, does not receive it."""
+    return any(thread.catches and not thread.blocks and thread.state not in "TtZX" for thread in threads)
+
+
+def is_writing_stack(pid: int, deaf: frozenset[int] = frozenset()) -> bool:
+    """Return whether SIGUSR1 is pending for `pid` or one of its threads runs the handler, where the kernel blocks the
+    signal (proc_pid_status(5): SigPnd, ShdPnd, SigBlk). `deaf`: threads that blocked it before the request."""
+    with contextlib.suppress(OSError):  # it ended while we read
+        for entry in (PROC / str(pid) / "task").iterdir():
+            status = _status(entry)
+            names = ("SigPnd", "ShdPnd") if int(entry.name) in deaf else ("SigPnd", "ShdPnd", "SigBlk")
+            if any(_has_stack_signal(status, name) for name in names):
+                return True
+    return False
+
+
+def _thread(entry: Path, status: dict[str, str]) -> KernelThread:
+    wait, call = (read_if_known(entry / name) or "" for name in ("wchan", "syscall"))
+    stack = (read_if_known(entry / "stack") or "").splitlines()
+    return KernelThread(
+        tid=int(entry.name),
+        name=status.get("Name", ""),
+        state=status.get("State", "?")[:1],
+        wait="" if wait == "0" else wait,
+        details=(*(f"  syscall {line}" for line in call.splitlines()), *(f"  kernel {line}" for line in stack)),
+        blocks=_has_stack_signal(status, "SigBlk"),
+        catches=_has_stack_signal(status, "SigCgt"),
+    )
+
+
+def _status(entry: Path) -> dict[str, str]:
+    """Return the fields of proc_pid_status(5); {} if it ended while we read."""
+    lines = (read_if_known(entry / "status") or "").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _has_stack_signal(status: dict[str, str], name: str) -> bool:
+    return bool(int(status.get(name) or "0", 16) >> (signal.SIGUSR1 - 1) & 1)
+
+
+@contextlib.contextmanager
+def socket_address(folder: Path, name: str) -> Iterator[str]:
+    """Yield a short address of the socket `name` in a folder, to bind, connect or unlink it: a socket's path has at
+    most 107 bytes. Raises OSError."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
+
+
+# -P and the explicit folder: a user's own hogwild/ in the current folder must not shadow ours.
+_FIND_US = "import sys; sys.path.insert(0, sys.argv[1]); import hogwild; sys.path.remove(sys.argv.pop(1))"
+# A trial dies with us, and its workers die with the trial.
+_COMMAND = """
+from hogwild import host
+from hogwild.__main__ import main
+host.die_with_parent(int(sys.argv.pop(1)))
+main()
+"""
+
+
+def python_child(code: str, *arguments: str) -> list[str]:
+    """Return the command line of a child that runs `code`, which may import hogwild; `sys.argv[1:]` are `arguments`."""
+    return [sys.executable, "-P", "-c", f"{_FIND_US}\n{code}", PACKAGE_ROOT, *arguments]
+
+
+def own_command(arguments: Sequence[str]) -> list[str]:
+    """Return the command line of `hogwild ARGUMENTS` for a child that dies with the calling thread."""
+    return python_child(_COMMAND, str(os.getpid()), *arguments)
+
+
+def wait_or_kill(process: "subprocess.Popen[Any]", grace_s: float) -> None:
+    """Wait for the end of a child; kill it after `grace_s`, or if a second Ctrl-C ends the wait."""
+    try:
+        process.wait(grace_s)
+    except BaseException as error:
+        process.kill()
+        process.wait()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise

@@ -1,9 +1,9 @@
 """The trial of a job: its own code runs once on a few samples, before anything is laid out, to fail early on what would
 fail later. One forward pass and one loss (or the model's own steps), and the metrics on samples of the validation data.
 
-A job with workers sends its trial to the first of them (`workers/loading/trial.py`), on copies, so that a crash of the
-user's native code is an error with a message. Elsewhere it runs on the job's own objects and leaves no trace: random
-state and modes are restored, and no gradient is kept."""
+A job with workers sends its trial to the first of them (`workers/loading/loading.py`), on copies, so that a crash of
+the user's native code is an error with a message. Elsewhere it runs on the job's own objects and leaves no trace:
+random state and modes are restored, and no gradient is kept."""
 
 import warnings
 from collections.abc import Callable, Iterator

@@ -18,7 +18,7 @@ from typing import Literal
 from hogwild.config.locate import reopenable
 from hogwild.errors import RunError
 from hogwild.host import Cores, describe_exit
-from hogwild.host.own_command import own_command, wait_or_kill
+from hogwild.host.processes import own_command, wait_or_kill
 
 MOST_SETTINGS = 6  # each costs a start-up of four to six seconds, in addition to its training
 TRIAL_S, LONGER_S = 1.5, 10.0  # of training, from the first update; the second for long batches

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from hogwild import host
 from hogwild.host import other_jobs
-from hogwild.host.own_command import python_child
+from hogwild.host.processes import python_child
 from hogwild.monitoring.run_status import EXIT_STATUS
 from hogwild.service.environment import MARK
 from hogwild.service.failpoints import reach

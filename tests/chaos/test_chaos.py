@@ -15,10 +15,9 @@ import torch
 
 from hogwild.chaos import schedule
 from hogwild.chaos.command import ChaosRequest
-from hogwild.chaos.inject import SIGNALS, Hit
+from hogwild.chaos.inject import SIGNALS, Hit, Watch
 from hogwild.chaos.schedule import Fault, longest_stop_s
 from hogwild.chaos.verdict import Baseline, attempts_of, checks
-from hogwild.chaos.watch import Watch
 from hogwild.cli import main
 from hogwild.config.load import load_job
 from hogwild.host import other_jobs

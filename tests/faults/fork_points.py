@@ -33,7 +33,7 @@ from hogwild.workers.child import entry
 from hogwild.workers.processes import fork_server, handle
 from hogwild.workers.processes.fork_server import SERVER, Forked, ForkServer
 from hogwild.workers.processes.handle import Handle
-from hogwild.workers.processes.roles import Role
+from hogwild.workers.processes.roster import Role
 from tests.helpers.processes import state_of
 
 TRACED = {module.__file__ for module in (fork_server, surroundings, handle)}

@@ -35,8 +35,7 @@ from hogwild.workers.messages import Task
 from hogwild.workers.processes import roster as roster_module
 from hogwild.workers.processes.group import Team
 from hogwild.workers.processes.handle import Handle, reaped
-from hogwild.workers.processes.roles import Role, limits_of
-from hogwild.workers.processes.roster import Death, End, Moment, Roster, RowReading
+from hogwild.workers.processes.roster import Death, End, Moment, Role, Roster, RowReading, limits_of
 from tests.faults.protocol_crew import BROKEN, ForkedGroup, Nursery
 from tests.faults.protocol_numerics import (
     CountingEvaluator,

@@ -22,7 +22,7 @@ from hogwild.workers.messages import Leaving, Start, Task
 from hogwild.workers.processes import handle as handle_module
 from hogwild.workers.processes.group import ProcessGroup
 from hogwild.workers.processes.handle import Handle
-from hogwild.workers.processes.roles import Role
+from hogwild.workers.processes.roster import Role
 from hogwild.workers.processes.stacks import Then
 
 # What is given to a child must not be made before the fork: it is the child's own.

@@ -1,6 +1,6 @@
 """The live workers of a test's job, seen from outside."""
 
-from hogwild.chaos.watch import Watch
+from hogwild.chaos.inject import Watch
 from tests.helpers.jobs import Job
 
 

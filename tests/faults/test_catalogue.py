@@ -15,7 +15,7 @@ from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.shared_memory.region import Region
 from hogwild.workers.processes.handle import PATH_LIMIT, Handle
-from hogwild.workers.processes.roles import Role
+from hogwild.workers.processes.roster import Role
 from tests.helpers.jobs import JOBS, Job
 from tests.helpers.processes import state_of, wait_for
 

@@ -19,7 +19,7 @@ from hogwild.config.load import Job, job_from_mapping
 from hogwild.errors import CheckpointError, DataError, MemoryShortError, UsageError
 from hogwild.feeds.ring import Ring, SlotWord
 from hogwild.feeds.stream_reader import Filler, Origin, Unreadable, copies_of, iterator_state, read_state
-from hogwild.host.cgroups import Memory
+from hogwild.host.limits import Memory
 from hogwild.job.data import why_streamed
 from hogwild.job.stream_setup import prepare, read_into_memory
 from hogwild.planning.device_placement import planned

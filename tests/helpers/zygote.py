@@ -1,6 +1,6 @@
 """Commands that tests start, as forks of a fork server: importing torch takes two seconds of processor time, and the
-suite starts hundreds of jobs. Their start is the product's (`workers/processes/commands.py`), as that of a job of the
-service; this file only says which ones.
+suite starts hundreds of jobs. Their start is the product's (`workers/processes/fork_server.py`), as that of a job of
+the service; this file only says which ones.
 
 `fork_children` lets `subprocess` fork our own commands, here and in each of them, which has a server of its own.
 Tests of the start itself (imports, signals in between, variables that a runtime reads when it is loaded) start real
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild import host
-from hogwild.workers.processes import commands
+from hogwild.workers.processes import fork_server
 from hogwild.workers.processes.fork_server import CannotServe, Forked
 from hogwild.workers.processes.job_server import CommandServer
 from tests.helpers.processes import IS_THOROUGH
@@ -85,7 +85,7 @@ def fork_children() -> None:
             standard = {number: number for number in (0, 1, 2) if _is_open(number)}
             standard |= {number: one for number, one in enumerate((p2cread, c2pwrite, errwrite)) if one != -1}
             passed = {one: one for one in keep if one != errpipe}
-            command = commands.PythonCommand(
+            command = fork_server.PythonCommand(
                 [*RUN, *argv], _with_path(environment), standard | passed, cwd or ".", bool(new_session)
             )
             with _one_at_a_time:
@@ -113,7 +113,7 @@ def run() -> None:
     if not _is_fork_server(sys.argv[1:]):
         _server.fork(kernels="")
         fork_children()
-    commands.run_python(sys.argv[1:])
+    fork_server.run_python(sys.argv[1:])
 
 
 def _is_ours(argv: Sequence[str]) -> bool:

@@ -20,7 +20,7 @@ import pytest
 
 from hogwild import host
 from hogwild.errors import UsageError
-from hogwild.host import cgroups, signals, topology
+from hogwild.host import limits, signals, topology
 from tests.helpers.processes import PATIENCE_S, wait_for
 
 DEADLINE_S = PATIENCE_S
@@ -619,7 +619,7 @@ def test_no_control_groups_at_all_is_no_error(machine: Machine) -> None:
     assert host.usable_cores(machine.root).usable == AFFINITY
     assert host.available_memory(machine.root) == host.Memory(8_000_000 * 1024, "the memory of the machine")
     assert host.oom_kills(machine.root) is None
-    assert cgroups.control_groups("cpu", machine.root) == []
+    assert limits.control_groups("cpu", machine.root) == []
 
 
 GB = 1 << 30

@@ -15,8 +15,7 @@ import pytest
 from hogwild import host
 from hogwild.service.environment import MARK as JOB_MARK
 from hogwild.workers.processes import job_server
-from hogwild.workers.processes.commands import COMMAND_NAME
-from hogwild.workers.processes.fork_server import SERVER_NAME
+from hogwild.workers.processes.fork_server import COMMAND_NAME, SERVER_NAME
 from hogwild.workers.processes.job_server import JobServer
 from tests.helpers.jobs import HOME
 from tests.helpers.processes import state_of, wait_for

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hogwild.formatting import size
-from hogwild.host import cgroups
-from hogwild.host.cgroups import OomKills, control_groups
+from hogwild.host import limits
+from hogwild.host.limits import OomKills, control_groups
 from tests.helpers.jobs import HOME, JOBS, Ended, Job
 from tests.helpers.processes import wait_for
 
@@ -48,7 +48,7 @@ def group() -> Iterator[Group]:
     made.folder.rmdir()
 
 
-def _made(above: cgroups.ControlGroup) -> Group | None:
+def _made(above: limits.ControlGroup) -> Group | None:
     folder = above.folder / f"hogwild-test-{os.getpid()}"
     limit = folder / ("memory.max" if above.version == 2 else "memory.limit_in_bytes")
     try:

@@ -1,4 +1,4 @@
-"""The trial of a job's own code before training, in the first worker (workers/loading/trial.py): a crash of that code
+"""The trial of a job's own code before training, in the first worker (workers/loading/loading.py): a crash of that code
 is an error with a message, a death from outside is not."""
 
 from collections.abc import Callable

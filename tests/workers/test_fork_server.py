@@ -33,8 +33,7 @@ from hogwild.workers.processes import fork_server
 from hogwild.workers.processes.fork_server import CHILD_NAME, SERVER, Forked
 from hogwild.workers.processes.group import ProcessGroup
 from hogwild.workers.processes.handle import Handle
-from hogwild.workers.processes.roles import Role, limits_of
-from hogwild.workers.processes.roster import Roster
+from hogwild.workers.processes.roster import Role, Roster, limits_of
 from tests.helpers.jobs import HOME, JOBS, Job
 from tests.helpers.processes import PATIENCE_S, state_of, wait_for
 

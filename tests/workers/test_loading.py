@@ -28,8 +28,7 @@ from hogwild.metrics.panel import Panel
 from hogwild.models import Mlp
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.row_ranges import RowRanges
-from hogwild.workers.loading.loading import Loading
-from hogwild.workers.loading.trial import try_in_worker
+from hogwild.workers.loading.loading import Loading, try_in_worker
 from hogwild.workers.processes.group import KeptEvents, ProcessGroup
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import PATIENCE_S, wait_for

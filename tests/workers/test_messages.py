@@ -24,7 +24,7 @@ from hogwild.workers.messages import (
     write_record,
 )
 from hogwild.workers.processes.handle import Handle
-from hogwild.workers.processes.roles import Role
+from hogwild.workers.processes.roster import Role
 
 PIPE_BUF_MIN = 512  # POSIX: writes up to here are all or nothing
 

@@ -7,10 +7,10 @@ import pytest
 
 from hogwild.errors import CrashLoop, Deadlocked, HogwildError, TrainingError, UserCodeError, WorkersLost
 from hogwild.workers.messages import Report
-from hogwild.workers.processes.roles import LONGEST_BACKOFF_S, Role, limits_of
 from hogwild.workers.processes.roster import (
     FIRST_BACKOFF_S,
     GAP_S,
+    LONGEST_BACKOFF_S,
     UNDEAD_S,
     Abandon,
     Action,
@@ -20,10 +20,12 @@ from hogwild.workers.processes.roster import (
     Kill,
     Leave,
     Moment,
+    Role,
     Roster,
     RowReading,
     Spawn,
     State,
+    limits_of,
 )
 
 STEP_S = 0.25  # between two ticks; a binary fraction, so that sums of it are exact

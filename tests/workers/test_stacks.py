@@ -17,7 +17,7 @@ import pytest
 from hogwild import host
 from hogwild.storage.run_directory import RunDir
 from hogwild.workers.processes import stacks
-from hogwild.workers.processes.roles import Role
+from hogwild.workers.processes.roster import Role
 from hogwild.workers.processes.stacks import blocked_in, training_thread
 from tests.helpers.jobs import JOBS, Ended, InTurn, begin_in_turn
 from tests.helpers.processes import state_of, wait_for

@@ -20,8 +20,7 @@ from hogwild.workers.child.loader import BEATS, LoaderBeat
 from hogwild.workers.messages import LOOK, LoadTask, Report
 from hogwild.workers.processes.group import ProcessGroup, Team, shortened
 from hogwild.workers.processes.handle import Handle
-from hogwild.workers.processes.roles import Role
-from hogwild.workers.processes.roster import Death, End, Roster, RowReading
+from hogwild.workers.processes.roster import Death, End, Role, Roster, RowReading
 
 
 def region_of(name: str, thing: Any) -> Region:

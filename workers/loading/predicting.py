@@ -37,8 +37,7 @@ from hogwild.workers.messages import Report
 from hogwild.workers.processes.fork_server import SERVER
 from hogwild.workers.processes.group import ProcessGroup
 from hogwild.workers.processes.handle import POLL_MS
-from hogwild.workers.processes.roles import Role, limits_of
-from hogwild.workers.processes.roster import Roster
+from hogwild.workers.processes.roster import Role, Roster, limits_of
 
 IN_HAND = 2  # blocks per predictor: the next one is there when one is done
 WAITING = 4  # blocks per predictor that may wait for their turn, or be at work

@@ -17,7 +17,11 @@ What makes a fork of it safe, and is checked before each: it has one thread. Wha
 has run in it, no CUDA, no OpenMP or pyarrow pool was started, and it has no descriptor of the supervisor's. A user's
 process is never forked. Where the server cannot serve, a process is a fresh interpreter (`handle.py`), and `why` says
 the reason: it died or does not answer, or the surroundings of the supervisor have changed in what a child of it cannot
-take over (`host.FixedSurroundings`). The death of the server disturbs no process that runs."""
+take over (`host.FixedSurroundings`). The death of the server disturbs no process that runs.
+
+A server may also fork commands, `python ARGV`: jobs of the service (`job_server.py`). It was started as a fresh
+interpreter with the variables that libraries and the interpreter read when they are loaded, so the fork is what a fresh
+interpreter with the command's environment is after its imports."""
 
 import array
 import atexit
@@ -27,30 +31,35 @@ import gc
 import importlib
 import itertools
 import json
+import multiprocessing
 import multiprocessing.process
 import multiprocessing.spawn
 import multiprocessing.util
 import os
+import random
+import runpy
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import traceback
 import types
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import Any, NoReturn
 
 from hogwild import host
 from hogwild.monitoring.job_view import ServerGlance
+from hogwild.planning.cpu_plan import VARIABLES
 from hogwild.version import PACKAGE_ROOT
 from hogwild.workers.child.entry import load_kernels, without_collecting
 from hogwild.workers.child.standard_streams import redirect_to_memory
 from hogwild.workers.messages import Start
-from hogwild.workers.processes import commands
-from hogwild.workers.processes.commands import COMMAND_NAME, PythonCommand
 
 ANSWER_S = 5.0  # for a fork; it takes milliseconds
 READY_S = 60.0  # for the import of torch
@@ -59,10 +68,30 @@ NUMBER_BYTES = 8  # of a process
 MOST_DESCRIPTORS = 16
 DESCRIPTORS = ("lease_read", "ack_write", "channel", "lifeline", "words")  # of a `Start`, in this order
 ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # else the import of numpy starts threads
+KEY_BYTES = 32
+COMMAND_NAME = "hogwild-command"  # of the process
+MODULES = ("hogwild.cli.main", "hogwild.workers.execution", "hogwild.workers.run")  # besides those of workers
 SERVER_NAME, CHILD_NAME = "hogwild-server", "hogwild-child"  # of processes
 NAMES = (SERVER_NAME, CHILD_NAME, COMMAND_NAME)
 MODULE = "hogwild.workers.processes.fork_server"
 CODE = f"import sys; sys.path.insert(0, {{root!r}}); from {MODULE} import main; main(*sys.argv[1:])"
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCommand:
+    """`python ARGV`, with what `subprocess.Popen` is told besides. `descriptors`: number there -> the one here."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    descriptors: Mapping[int, int]
+    folder: str = "."
+    new_session: bool = False
+
+    def message(self) -> dict[str, Any]:
+        """Return the command as JSON has it, with what it takes over from this process."""
+        told = {"argv": [*self.argv], "numbers": [*self.descriptors], "new_session": self.new_session}
+        environment = {"environment": dict(self.environment)}
+        return {"command": {**told, "group": os.getpgrp()}, "surroundings": host.own_surroundings() | environment}
 
 
 class CannotServe(Exception):
@@ -151,7 +180,7 @@ class ForkServer:
                         _serve(_detached(theirs.detach()), parent, kernels=kernels)
                     finally:
                         os._exit(1)  # else there would be two supervisors
-                self._own(pid, ours, commands.fixed_surroundings(None))
+                self._own(pid, ours, fixed_surroundings(None))
                 stack.pop_all()
 
     def start(self, environment: Mapping[str, str], *, kernels: str, for_commands: bool = False) -> None:
@@ -161,7 +190,7 @@ class ForkServer:
         self._kernels = kernels
         if self._why_never:
             return
-        here = commands.fixed_surroundings(environment if for_commands else None)
+        here = fixed_surroundings(environment if for_commands else None)
         if self._channel is not None and self._surroundings == here and not host.wait_readable([self._pidfd], 0):
             return
         self.close()
@@ -174,7 +203,7 @@ class ForkServer:
                 stack.callback(ours.close)
                 process = subprocess.Popen(
                     [
-                        *(program, *([] if for_commands else commands.interpreter_flags()), "-P", "-c"),
+                        *(program, *([] if for_commands else interpreter_flags()), "-P", "-c"),
                         *(CODE.format(root=PACKAGE_ROOT), str(theirs.fileno()), str(os.getpid()), kernels),
                         str(int(for_commands)),
                     ],
@@ -220,7 +249,7 @@ class ForkServer:
         if self._channel is None or self._surroundings is None:
             raise CannotServe(self._why_never or "there is no fork server")
         environment = start.environment if isinstance(start, PythonCommand) else None
-        if changed := self._surroundings.changed(commands.fixed_surroundings(environment)):
+        if changed := self._surroundings.changed(fixed_surroundings(environment)):
             self.close()
             raise CannotServe(f"since the fork server began, {changed} changed, which a fork cannot take over")
         self._await_ready()
@@ -362,10 +391,10 @@ def main(channel: str, parent: str, kernels: str, for_commands: str) -> NoReturn
     """Import what workers import, then serve. The entry of a fresh interpreter. Garbage is collected meanwhile: else
     the places that are free lie scattered, and each fork writes into, and copies, 4 MB more."""
     host.die_with_parent(int(parent))
-    commands.note_interpreter(sys.path[1:])
+    note_interpreter(sys.path[1:])
     number = _detached(int(channel))
     with contextlib.suppress(Exception):  # a broken installation: the workers, fresh interpreters then, say so
-        for module in ("hogwild.workers.child.dispatch", *(commands.MODULES if for_commands == "1" else ())):
+        for module in ("hogwild.workers.child.dispatch", *(MODULES if for_commands == "1" else ())):
             importlib.import_module(module)
         _serve(number, int(parent), kernels=kernels)
     os._exit(1)
@@ -394,7 +423,7 @@ def _serve(number: int, parent: int, *, kernels: str) -> None:
             from hogwild.host.thread_pools import pools
 
         pools()  # finds the libraries by walking over folders; a child inherits what is known of them
-        commands.note_threads(torch.get_num_threads())
+        note_threads(torch.get_num_threads())
         torch.set_num_threads(1)  # starts none; most workers have one
         channel = socket.socket(fileno=number)
         if (threads := host.thread_count()) != 1:  # sitecustomize, or an allocator, has started some
@@ -471,7 +500,7 @@ def _become(parent: int, descriptors: Sequence[int]) -> NoReturn:
         request, (folder, *given) = _asked(descriptors), descriptors[1:]
         if "command" in request:
             host.await_parent(parent, host.pidfd_open(parent))
-            commands.become(request, folder, given)
+            become(request, folder, given)
         tracker, *given = given
         start = Start(**request["start"] | dict(zip(DESCRIPTORS, given, strict=True)))
         start = replace(start, environment=tuple((name, value) for name, value in start.environment))
@@ -485,7 +514,7 @@ def _become(parent: int, descriptors: Sequence[int]) -> NoReturn:
         for place in [one for one, finder in sys.path_importer_cache.items() if finder is None]:
             del sys.path_importer_cache[place]  # it may be there now
         _limit_threads(dict(start.environment))
-        commands.seed_generators()
+        seed_generators()
         from hogwild.workers.child import entry
 
         entry.main(start)
@@ -514,3 +543,110 @@ def _limit_threads(environment: Mapping[str, str]) -> None:
         from hogwild.host.thread_pools import set_threads
 
         set_threads(threads)
+
+
+def fixed_surroundings(environment: Mapping[str, str] | None) -> host.FixedSurroundings:
+    """Return what a server must have begun with to fork commands with this environment; None: a job's processes."""
+    if environment is None:
+        return host.FixedSurroundings.here(VARIABLES)
+    return host.FixedSurroundings.here((), environment)
+
+
+def interpreter_flags() -> list[str]:
+    """Return the arguments that give an interpreter the flags of this one."""
+    return subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined,no-any-return]
+
+
+@dataclass(slots=True)
+class _Interpreter:
+    """Choices that the interpreter has made at its start."""
+
+    path: list[str] = field(default_factory=list)
+    streams: dict[str, dict[str, Any]] = field(default_factory=dict)
+    threads: int = 0  # of torch, by its own choice
+
+
+_interpreter = _Interpreter()
+
+
+def note_interpreter(path: Sequence[str]) -> None:
+    """Note sys.path and the form of the standard streams in a fresh interpreter that will be a server."""
+    _interpreter.path, _interpreter.streams = [*path], host.stream_forms()
+
+
+def note_threads(threads: int) -> None:
+    """Note the threads that torch has chosen, in a server, which then has one."""
+    _interpreter.threads = threads
+
+
+def usual_threads() -> int:
+    """Return the threads that torch would have in this process; 0 if it is no fork of a server: it has them."""
+    return _interpreter.threads
+
+
+def become(request: Mapping[str, Any], folder: int, given: Sequence[int]) -> NoReturn:
+    """Run the command as a fresh interpreter would, in this folder, with the descriptors `given` and no others."""
+    command, surroundings, status = request["command"], request["surroundings"], 1
+    try:
+        for error_stream in (one for number, one in zip(command["numbers"], given, strict=True) if number == 2):
+            os.dup2(error_stream, 2)  # for an exception on the way
+        os.fchdir(folder)
+        if command["new_session"]:
+            os.setsid()
+        else:
+            os.setpgid(0, command["group"])
+        host.place_descriptors(dict(zip(command["numbers"], given, strict=True)))
+        host.open_streams(_interpreter.streams, is_unbuffered=bool(surroundings["environment"].get("PYTHONUNBUFFERED")))
+        host.name_process(COMMAND_NAME)
+        host.show_command([sys.executable, *command["argv"]], surroundings["environment"])
+        host.take_over(surroundings)
+        _begin_as_if_loaded_here()
+        run_python(command["argv"])
+        status = 0
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os._exit(status & 0xFF)
+
+
+def run_python(argv: Sequence[str]) -> None:
+    """Do what `python ARGV` does after its start: [-P] -c CODE, -m MODULE or a file, with arguments."""
+    sys.orig_argv = [sys.executable, *argv]
+    is_safe = argv[0] == "-P"
+    kind, *rest = argv = argv[1:] if is_safe else argv
+    first = "" if kind == "-c" else os.getcwd() if kind == "-m" else str(Path(kind).parent)
+    sys.path[:] = [*([] if is_safe else [first]), *_interpreter.path]
+    if kind == "-c":
+        sys.argv, sys.modules["__main__"] = ["-c", *rest[1:]], types.ModuleType("__main__")
+        exec(rest[0], vars(sys.modules["__main__"]))
+    elif kind == "-m":
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [*argv]
+        runpy.run_path(kind, run_name="__main__")
+
+
+def _begin_as_if_loaded_here() -> None:
+    """Have the random state, the key and the folder of temporary files of a process that has loaded its libraries
+    itself. The number of threads is not set: that would start some, and the command forks a server first."""
+    multiprocessing.current_process().authkey = os.urandom(KEY_BYTES)
+    seed_generators()
+    tempfile.tempdir = None
+
+
+def seed_generators() -> None:
+    """Seed the generators that begin differently in each process, in a fork: Python's, and numpy's, where that is
+    loaded already. torch's begins the same everywhere."""
+    random.seed()
+    if (loaded := sys.modules.get("numpy.random")) is not None:
+        loaded.seed()

@@ -16,7 +16,7 @@ from hogwild.workers.child.loader import BEATS
 from hogwild.workers.messages import LoadTask
 from hogwild.workers.processes.fork_server import READY_S, SERVER, CannotServe, Forked
 from hogwild.workers.processes.handle import Handle
-from hogwild.workers.processes.roles import Role
+from hogwild.workers.processes.roster import Role
 
 WAIT_MS = 20
 

@@ -18,8 +18,7 @@ from hogwild.workers.child.gpu_owner import FETCH, PUSH
 from hogwild.workers.messages import OwnTask, Report
 from hogwild.workers.processes.group import ProcessGroup, Team
 from hogwild.workers.processes.handle import POLL_MS, Handle
-from hogwild.workers.processes.roles import Role, limits_of
-from hogwild.workers.processes.roster import Death, End, Roster, RowReading
+from hogwild.workers.processes.roster import Death, End, Role, Roster, RowReading, limits_of
 
 COPY_S = 120.0  # for one copy of all parameters
 

@@ -28,7 +28,6 @@ from hogwild.planning.cpu_plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKE
 from hogwild.workers.messages import Task
 from hogwild.workers.processes.fork_server import SERVER
 from hogwild.workers.processes.handle import REAP_S, Handle, reaped
-from hogwild.workers.processes.roles import Role
 from hogwild.workers.processes.roster import (
     UNDISTURBED,
     Abandon,
@@ -38,6 +37,7 @@ from hogwild.workers.processes.roster import (
     Kill,
     Leave,
     Moment,
+    Role,
     Roster,
     RowReading,
     Spawn,

@@ -29,7 +29,7 @@ from hogwild.version import PACKAGE_ROOT
 from hogwild.workers.child import entry
 from hogwild.workers.messages import LOOK, Report, Start, Task, read_records, write_record
 from hogwild.workers.processes.fork_server import DESCRIPTORS, SERVER, CannotServe, Forked
-from hogwild.workers.processes.roles import Role
+from hogwild.workers.processes.roster import Role
 
 if TYPE_CHECKING:
     from hogwild.shared_memory.region import Region  # with numpy

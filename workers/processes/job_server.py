@@ -12,8 +12,7 @@ from pathlib import Path
 
 from hogwild import host
 from hogwild.version import PACKAGE
-from hogwild.workers.processes.commands import PythonCommand, fixed_surroundings
-from hogwild.workers.processes.fork_server import READY_S, CannotServe, ForkServer
+from hogwild.workers.processes.fork_server import READY_S, CannotServe, ForkServer, PythonCommand, fixed_surroundings
 
 Stamps = frozenset[tuple[str, int, int]]
 

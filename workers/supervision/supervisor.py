@@ -27,9 +27,7 @@ from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work
 from hogwild.workers.messages import Report, Setup
 from hogwild.workers.processes.fork_server import SERVER
 from hogwild.workers.processes.group import ProcessGroup, Team
-from hogwild.workers.processes.predictor import Predictors
-from hogwild.workers.processes.roles import Role, RoleLimits, limits_of
-from hogwild.workers.processes.roster import Death, Moment, Roster, Setbacks
+from hogwild.workers.processes.roster import Death, Moment, Role, RoleLimits, Roster, Setbacks, limits_of
 from hogwild.workers.session.outcome import Outcome
 from hogwild.workers.session.progress import ProgressRecords
 from hogwild.workers.session.ring_state import RingState
@@ -37,7 +35,7 @@ from hogwild.workers.session.session import Session, pss_bytes_of
 from hogwild.workers.supervision.answers import RequestAnswers
 from hogwild.workers.supervision.pauses import Pauses
 from hogwild.workers.supervision.rounds import Rounds
-from hogwild.workers.supervision.workers import Workers
+from hogwild.workers.supervision.workers import Predictors, Workers
 
 LOOP_WAIT_MS = 50
 PSS_EVERY_S = 10.0  # the kernel walks all page tables for it

@@ -13,8 +13,8 @@ from pathlib import Path
 from random import Random
 
 from hogwild import host
+from hogwild.chaos.inject import Target
 from hogwild.chaos.verdict import Baseline
-from hogwild.chaos.watch import Target
 from tests.faults.campaigns.training import FOR_EVER, POLICY
 from tests.faults.invariants import Counted, in_doubt, miscount_of, unaccounted, violations
 from tests.faults.roll import Roll

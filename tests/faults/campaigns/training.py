@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hogwild import host
+from hogwild.chaos.inject import Target
 from hogwild.chaos.verdict import Baseline
-from hogwild.chaos.watch import Target
 from hogwild.monitoring.profile_report import read_phases
 from tests.faults.invariants import Counted, in_doubt, miscount_of, unaccounted, violations
 from tests.faults.roll import Roll
