@@ -15,7 +15,7 @@ from benchmarks import commands
 from benchmarks.bench import NO_EVALUATION, in_turn, say
 from benchmarks.figures import Figure
 from benchmarks.row import Row
-from hogwild.models.lstm_cell import CustomLstm
+from hogwild.models.char_rnn import CustomLstm
 
 CONFIG = str(commands.ROOT / "configs" / "shakespeare.yaml")
 STEPS = 64  # characters of a window, in that job

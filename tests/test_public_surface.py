@@ -81,5 +81,5 @@ def test_a_library_call_records_a_method_of_a_built_in_object() -> None:
 def test_a_class_that_no_job_file_can_name_is_recorded_by_its_file() -> None:
     """The rules refuse what the package's catalogue does not list, and a library call may train it all the same."""
     path = path_of(hogwild.models.CustomLstm(2, 3))
-    assert path == "hogwild.models.lstm_cell.CustomLstm"
+    assert path == "hogwild.models.char_rnn.CustomLstm"
     assert not [*findings({"model": {"class_path": path}})]

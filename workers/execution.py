@@ -40,7 +40,7 @@ from hogwild.planning.job_plan import SHARED, JobPlan, grid_of
 from hogwild.scheduling.schedules import schedule_for
 from hogwild.scheduling.work_queue import Limits, WorkQueue
 from hogwild.storage.run_directory import ENV, LIBRARY, NAMES, RunDir, checkpoints_beside
-from hogwild.training.without_dynamo import sparing_the_compiler
+from hogwild.training.torch_settings import sparing_the_compiler
 from hogwild.user_code import raised_text
 from hogwild.version import __version__
 from hogwild.workers.description import Description

@@ -27,7 +27,7 @@ from hogwild.config.load import Job
 from hogwild.errors import UsageError
 from hogwild.host.background_thread import freeze
 from hogwild.job.foreseen_kernels import foreseen
-from hogwild.kernels.compiler_process import compiling
+from hogwild.kernels.kernel_cache import compiling
 from hogwild.models import has_kernels
 from hogwild.monitoring.profile_report import Window
 from hogwild.planning.cpu_plan import MachineFacts

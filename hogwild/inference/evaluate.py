@@ -34,7 +34,7 @@ from hogwild.storage.checkpoint import load
 from hogwild.storage.checkpoint_format import update_of
 from hogwild.storage.records import to_json
 from hogwild.training.evaluator import Evaluator
-from hogwild.training.without_dynamo import sparing_the_compiler
+from hogwild.training.torch_settings import sparing_the_compiler
 
 if TYPE_CHECKING:
     from hogwild.metrics.ranking import Ranking  # which imports numba

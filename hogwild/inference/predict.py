@@ -13,7 +13,7 @@ from hogwild.inference.answer_file import Encode
 from hogwild.inference.inputs import Cut, Inputs
 from hogwild.inference.scores import Meaning, Scores
 from hogwild.training.evaluator import evaluating
-from hogwild.training.recurrent_state import forward_of
+from hogwild.training.model_steps import forward_of
 from hogwild.user_code import raised_text
 
 Part = tuple[int, bytes]  # number of rows, and their encoded answer

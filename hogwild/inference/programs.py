@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hogwild.data.locate import require
 from hogwild.errors import ModelError, RunError
 from hogwild.training.evaluator import evaluating
-from hogwild.training.recurrent_state import forward_of, takes_state
+from hogwild.training.model_steps import forward_of, takes_state
 
 Write = Callable[[BinaryIO], object]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import UsageError
-from hogwild.training.recurrent_state import divided, takes_state
+from hogwild.training.model_steps import divided, takes_state
 
 SYMBOLS = "symbols"
 START = "\n"  # stands for an empty prompt, if the model knows it: the beginning of a line

@@ -46,7 +46,7 @@ from hogwild.scheduling.batch_plan import EpochPlan, StreamPlan
 from hogwild.training import lr_schedule
 from hogwild.training.autograd_update import AutogradUpdate
 from hogwild.training.torch_schedule import SteppedScheduler
-from hogwild.training.without_dynamo import sparing_the_compiler
+from hogwild.training.torch_settings import sparing_the_compiler
 from hogwild.user_code import build as build_component
 
 SPARES = (

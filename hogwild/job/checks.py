@@ -16,7 +16,7 @@ from hogwild.metrics.catalog import JUDGED
 from hogwild.metrics.labels import Labels
 from hogwild.metrics.loss_sums import BY_CLASS, as_module
 from hogwild.metrics.panel import Panel
-from hogwild.training.autocast import check_precision
+from hogwild.training.loss_scaler import check_precision
 from hogwild.training.model_steps import MOST_NAMES, has_evaluation_step, has_training_step
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from hogwild.planning.device_placement import is_open
 from hogwild.planning.job_plan import JobPlan
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.training.lr_schedule import NAMED
-from hogwild.training.recurrent_state import takes_state
+from hogwild.training.model_steps import takes_state
 
 EVALUATION_BATCH = 256  # no gradients: larger batches than in training cost nothing and save time
 RESIDENT_SHARE = 0.5  # of the free memory: a larger data set is streamed (feed: auto)

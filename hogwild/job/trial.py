@@ -26,20 +26,20 @@ from hogwild.metrics.loss_sums import as_module, parted
 from hogwild.metrics.panel import Panel
 from hogwild.parameters.buffers import MergeRule
 from hogwild.parameters.shared_model import OWN, converted, wants_channels_last
-from hogwild.training.autocast import autocast, device_type_of, widened
 from hogwild.training.compiled_model import check_compiler, scripted
 from hogwild.training.evaluator import evaluating
 from hogwild.training.inference_mode import why_not as why_no_inference
+from hogwild.training.loss_scaler import autocast, device_type_of, widened
 from hogwild.training.model_steps import (
     Losses,
+    forward_of,
     has_evaluation_step,
     has_training_step,
     leaving_no_trace,
     predictor,
     try_training_step,
 )
-from hogwild.training.recurrent_state import forward_of
-from hogwild.training.without_dynamo import sparing_the_compiler
+from hogwild.training.torch_settings import sparing_the_compiler
 from hogwild.user_code import raised_text
 
 NORMS = (nn.modules.batchnorm._BatchNorm,)

@@ -3,11 +3,10 @@
     fused.py        the interface of a fused update: `FusedUpdate`, `Chunk`, `Tally`; no numba
     compiling.py    the `kernel` decorator
     signatures.py   the types of our kernels' arguments: known before there is a model; no numba
-    kernel_cache.py a cache of compiled code that a crash cannot poison; compiler_process.py fills it while a job starts
+    kernel_cache.py a cache of compiled code that a crash cannot poison, filled while a job starts
     rng.py          random numbers inside a kernel
     hot_rows.py     private copies of the rows that all workers write
     simd.py         vectors and whole rows as values, for what LLVM does not vectorise well by itself
-    columns.py      who is in which column of a grid: words of the scoreboard
     parsing/        text and ids in columns
     sparse_models.py …  the rules of our own model families
 

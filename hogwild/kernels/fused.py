@@ -54,7 +54,7 @@ STAMP_BITS = 16  # below the stamp, in a word of `GridPlace.words`, is the numbe
 
 @dataclass(frozen=True, slots=True)
 class GridPlace:
-    """A worker's place in a grid, for `hogwild.kernels.columns`."""
+    """A worker's place in a grid, for `hogwild.kernels.matrix_factorization`."""
 
     words: np.ndarray  # (P,) int64: of all workers
     ignored: np.ndarray  # (P,) int64

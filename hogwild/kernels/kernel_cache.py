@@ -7,17 +7,24 @@ HASH covers all kernel sources, the versions of Python and numba, the processor 
 changes the compiled code changes the folder. (`artifact_cache.py` explains when a folder is complete.)
 
     server    ──► load, before it forks        worker, reader, parent ──► there already, or load, or compile
-    compiler  ──► compile what is missing      (`compiler_process.py`; others wait for what it claims)
+    compiler  ──► compile what is missing; others wait for what it claims (`artifact_cache.py`)
+
+`compiling` starts the compilers, fresh interpreters, while torch is imported and data are read: one for each set of
+kernels that a job will need (`hogwild/job/foreseen_kernels.py`) and the cache lacks, so usually none. One that fails or
+is killed costs nothing but time: then the process that needs the kernel compiles it.
 
 Imports numba only to load and to compile: the start of a job looks here whether it has to compile at all."""
 
+import contextlib
 import hashlib
 import importlib.util
+import json
 import os
 import platform
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +33,7 @@ from types import ModuleType
 from hogwild import host
 from hogwild.kernels.signatures import Kernels
 from hogwild.storage.artifact_cache import Kept, cache_root, made_ready
+from hogwild.version import PACKAGE_ROOT
 
 LOOK_S = 0.02
 NOT_OF_CODE = ("_THREADS", "_DIR")  # ends of those of numba's variables that change no code
@@ -109,3 +117,41 @@ def _compiling() -> ModuleType:
     from hogwild.kernels import compiling  # numba: half a second
 
     return compiling
+
+
+NAME = "hogwild-compiler"  # of the processes
+CODE = "import sys; sys.path[:0] = [{root!r}]; from hogwild.kernels.kernel_cache import main; main(*sys.argv[1:])"
+
+
+@contextlib.contextmanager
+def compiling(kernels: Sequence[Kernels]) -> Iterator[None]:
+    """Compile those that are not cached, meanwhile. A machine that refuses a process gets no error here."""
+    missing = [one for one in kernels if not KernelCache.of(one).is_whole()]
+    with contextlib.ExitStack() as compilers:
+        for one in missing:
+            with contextlib.suppress(OSError):
+                compilers.callback(_end, _started(one))
+        yield
+
+
+def _started(kernels: Kernels) -> "subprocess.Popen[bytes]":
+    code = CODE.format(root=PACKAGE_ROOT)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", code, str(os.getpid()), json.dumps(kernels.plain())],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _end(compiler: "subprocess.Popen[bytes]") -> None:
+    compiler.kill()
+    compiler.wait()
+
+
+def main(parent: str, plain: str) -> None:
+    """Compile these kernels. The entry of a fresh interpreter."""
+    host.die_with_parent(int(parent))
+    host.name_process(NAME)
+    make_ready(Kernels.of(json.loads(plain)))

@@ -44,7 +44,7 @@ rows, or (0,): 1 each. `kind`: of loss. A parameter is a table and `rule` one of
 import numpy as np
 
 from hogwild.kernels.compiling import is_finite, kernel, only_in_kernels, shared_body
-from hogwild.kernels.prefetch import ask_ahead
+from hogwild.kernels.simd import ask_ahead
 from hogwild.kernels.steps import ADAGRAD, FTRL, adagrad_step, move, step
 
 SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # kinds of loss

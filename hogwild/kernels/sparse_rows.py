@@ -25,7 +25,7 @@ for the rounding of small numbers); with one worker it never applies."""
 import numpy as np
 
 from hogwild.kernels.compiling import exact, exact_kernel, kernel
-from hogwild.kernels.prefetch import ask_for, fused_product
+from hogwild.kernels.simd import ask_for, fused_product
 from hogwild.kernels.steps import ftrl_step
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: Knuth, The Art of Computer Programming 3, 6.4

@@ -5,16 +5,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hogwild.models.char_rnn import CharRnn, SequenceClassifier
-    from hogwild.models.click_rows import DeepFm, FieldFactorizationMachine
+    from hogwild.models.char_rnn import CharRnn, CustomLstm, SequenceClassifier
     from hogwild.models.convnet import ConvNet, LeNet
-    from hogwild.models.implicit_factorization import BprFactorization, WarpFactorization
     from hogwild.models.knowledge_graph import ComplEx, DistMult, RotatE, TransE
-    from hogwild.models.lstm_cell import CustomLstm
-    from hogwild.models.matrix_factorization import MatrixFactorization
+    from hogwild.models.matrix_factorization import BprFactorization, MatrixFactorization, WarpFactorization
     from hogwild.models.mlp import LogisticRegression, Mlp, Tabular
     from hogwild.models.skipgram import SkipGram
-    from hogwild.models.sparse_linear import FactorizationMachine, SparseLinear
+    from hogwild.models.sparse_linear import DeepFm, FactorizationMachine, FieldFactorizationMachine, SparseLinear
 
 __all__ = [
     "CATALOG", "BprFactorization", "CharRnn", "ComplEx", "ConvNet", "CustomLstm", "DeepFm", "DistMult",
@@ -23,25 +20,17 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "lstm_cell": ("CustomLstm",),  # a layer, for your own models
-    "char_rnn": ("CharRnn", "SequenceClassifier"),
-    "sparse_linear": ("SparseLinear", "FactorizationMachine"),
-    "click_rows": ("FieldFactorizationMachine", "DeepFm"),
+    "char_rnn": ("CustomLstm", "CharRnn", "SequenceClassifier"),  # the first is a layer, for your own models
+    "sparse_linear": ("SparseLinear", "FactorizationMachine", "FieldFactorizationMachine", "DeepFm"),
     "skipgram": ("SkipGram",),
     "mlp": ("LogisticRegression", "Mlp", "Tabular"),
     "convnet": ("LeNet", "ConvNet"),
     "knowledge_graph": ("ComplEx", "DistMult", "RotatE", "TransE"),
-    "matrix_factorization": ("MatrixFactorization",),
-    "implicit_factorization": ("BprFactorization", "WarpFactorization"),
+    "matrix_factorization": ("MatrixFactorization", "BprFactorization", "WarpFactorization"),
 }
 # Those that a job file may name.
 CATALOG = tuple(name for names in _HOMES.values() for name in names if name != "CustomLstm")
-
-
-_WITH_KERNELS = (
-    *("sparse_linear", "click_rows", "skipgram", "knowledge_graph"),
-    *("matrix_factorization", "implicit_factorization"),
-)
+_WITH_KERNELS = ("sparse_linear", "skipgram", "knowledge_graph", "matrix_factorization")
 
 
 def has_kernels(class_path: str) -> bool:

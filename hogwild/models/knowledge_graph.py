@@ -382,8 +382,8 @@ def _check(triples: np.ndarray, model: KnowledgeGraph) -> None:
 def _scratch(group: int, negatives: int, dim: int) -> tuple[tuple[np.ndarray, ...], ...]:
     """Return the kernel's working memory, in the order of its `scratch`. The last row of X stays zero: unused entries
     of `drawn` point to it; `every` counts from 0 on."""
+    from hogwild.kernels.knowledge_graph import BLOCK
     from hogwild.kernels.simd import WIDTH, padded, zeros_on_lines
-    from hogwild.kernels.small_matmul import BLOCK
 
     queries, columns, rows = -(-2 * group // BLOCK) * BLOCK, -(-negatives // BLOCK) * BLOCK, 2 * group + negatives + 1
     names = np.zeros(rows, np.int64), np.zeros(2 * group, np.int64)

@@ -4,7 +4,7 @@
     row block 0   . . A b . . . .      A and B hold these two row blocks: nobody else is leased any of their cells, of
     row block 1   . . . . . . B .      this epoch or another. Leases say nothing of columns: before a worker enters
     row block 2   c                    one, it looks whether another is there, and waits for it, not for the supervisor
-    row block 3                        (`hogwild/kernels/columns.py`).
+    row block 3                        (`hogwild/kernels/matrix_factorization.py`).
 
 So an item is long: a whole row block, or what is left of it. There is no barrier, not even between epochs: a worker
 has row blocks of its own, and is leased those of the next epochs in time. One that would be idle takes any that nobody

@@ -5,7 +5,7 @@
     lane 2   [ free: for the first worker that has finished its own lane ]
 
 A worker without an unfinished lane gets the free lane with the most batches left, and holds it until none of it is
-free. If the worker dies, anybody may take the lane, which then continues from zero state (`training/recurrent_state.py`
+free. If the worker dies, anybody may take the lane, which then continues from zero state (`training/model_steps.py`
 counts that). No barrier between epochs. At the end of an epoch a worker waits for at most one lane of another, so use
 many lanes: with L lanes and N workers at most N / L of an epoch is lost, half of that on average.
 

@@ -78,7 +78,7 @@ class Word(IntEnum):
     OVERFLOWS = auto()  # backward passes repeated at half the scale
     FURTHER = 160  # first of sixteen float64: sums of the further losses of a training_step, then their counts
     EPOCHS = 176  # for the even and the odd epoch: its tag, samples, and float64 sum of the samples' losses
-    COLUMN = 182  # the column block of a grid that it is in (hogwild/kernels/columns.py)
+    COLUMN = 182  # the column block of a grid that it is in (hogwild/kernels/matrix_factorization.py)
 
 
 _OF_INCARNATION = (

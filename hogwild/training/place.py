@@ -14,11 +14,13 @@ trainer is built; trainer, feed, update and evaluator ask it for everything that
 import contextlib
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import cast
 
 import torch
+from torch import nn
 
 from hogwild.devices.accelerator import Accelerator
 from hogwild.devices.discovery import open_accelerator
@@ -32,7 +34,6 @@ from hogwild.parameters.shared_model import WorkerModel
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Row, Word
 from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
-from hogwild.training.cudnn_weights import keep_weights
 
 # A GPU driver frees the memory of a killed worker some time after the process is gone (FAILURES 77).
 WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6)
@@ -151,3 +152,30 @@ def open_place(device: str, device_handles: Mapping[str, str] | None = None) -> 
     """Open the place of a worker, in the process that computes there: on a GPU it gets a context."""
     accelerator = open_accelerator(device)
     return CpuPlace() if accelerator is None else GpuPlace(accelerator, device_handles)
+
+
+WARNING = "RNN module weights are not part of single contiguous chunk of memory"
+
+
+# cuDNN wants all weights of an nn.LSTM, GRU or RNN in one piece of memory, in its own order and without gaps: first all
+# matrices, then all biases (torch/nn/modules/rnn.py, `flatten_parameters`; torch._cudnn_rnn_flatten_weight). In the
+# flat of a device every parameter begins on a cache line, in the optimizer's order. `flatten_parameters()` would move
+# the weights out of the flat, and their updates would be lost. So it is disabled here, and cuDNN gets the weights as
+# they are. torch then copies them into one piece in every forward pass, and would warn of that each time.
+def keep_weights(model: nn.Module) -> list[str]:
+    """Disable flattening in every recurrent layer; return sentences for the log."""
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.RNNBase)]
+    for _, layer in layers:
+        layer.flatten_parameters = _nothing  # type: ignore[method-assign]
+    if not layers:
+        return []
+    warnings.filterwarnings("ignore", message=WARNING)
+    names = ", ".join(name or "(the model itself)" for name, _ in layers)
+    return [
+        f"warning: the weights of {names} stay in the shared memory: flatten_parameters() does nothing, and cuDNN "
+        "copies them in each forward pass"
+    ]
+
+
+def _nothing() -> None:
+    """Do nothing, in place of `flatten_parameters`."""

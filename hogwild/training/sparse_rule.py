@@ -27,7 +27,7 @@ from hogwild.optimizers import FTRL, RowWiseAdagrad
 from hogwild.parameters.state_layout import StateSlot
 from hogwild.parameters.trial_step import parameters_of
 from hogwild.parameters.worker_model import WorkerModel
-from hogwild.training.shared_state_rule import least_ratio, lost_squares
+from hogwild.training.flat_rule import least_ratio, lost_squares
 
 EPSILON, TINY = float(np.finfo(np.float32).eps), float(np.finfo(np.float32).smallest_normal)
 _ONE = np.float32(1)

@@ -1,13 +1,16 @@
 """Per-process settings of torch that change its results. A worker is a new process with torch's defaults: it gets the
 settings that the caller, or a module of the job, has made in the supervisor. Not included: what a job decides (threads,
-denormals, seeds), and the default device."""
+denormals, seeds), and the default device. And torch without its compiler (`sparing_the_compiler`)."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo
 from torch.backends import cuda, mha
 
 
@@ -60,3 +63,34 @@ def apply(values: Mapping[str, Any]) -> None:
         if here.get(name) != value:
             SETTINGS[name][1](value)
             here = current()  # it may have changed others
+
+
+COMPILER = "torch._dynamo"
+CACHED = "__dynamo_disable"  # attribute in which torch's decorator caches the function to call
+
+
+@contextlib.contextmanager
+def sparing_the_compiler() -> Iterator[None]:
+    """Make four methods of `torch.optim.Optimizer` (add_param_group, state_dict, load_state_dict, zero_grad) call their
+    plain functions. They are decorated, only to prevent tracing, so that their first call imports torch._dynamo, and
+    with it sympy, torch.distributed and torch._inductor: a second or more, in a process that compiles nothing
+    (torch/_compile.py, `_disable_dynamo`). Does nothing once torch._dynamo was imported, and is undone afterwards, so
+    that a program that compiles later finds torch unchanged. Main thread only: the change affects the whole process."""
+    if COMPILER in sys.modules:
+        yield
+        return
+    spared = [function for function in _disabled(torch.optim.Optimizer) if not hasattr(function, CACHED)]
+    for function in spared:
+        setattr(function, CACHED, function)
+    try:
+        yield
+    finally:
+        for function in spared:
+            if getattr(function, CACHED, None) is function:
+                delattr(function, CACHED)
+
+
+def _disabled(owner: type) -> list[Callable[..., Any]]:
+    """Return the plain functions behind a class's decorated methods, found by the decorator's code object."""
+    decorated = _disable_dynamo(lambda: None).__code__
+    return [method.__wrapped__ for method in vars(owner).values() if getattr(method, "__code__", None) is decorated]

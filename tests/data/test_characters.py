@@ -17,7 +17,7 @@ from hogwild.data.locate import set_data_dir
 from hogwild.errors import DataError, HogwildError, NotFoundError, UsageError
 from hogwild.inference.sample_text import sample
 from hogwild.models import CharRnn, SequenceClassifier
-from hogwild.models.lstm_cell import CustomLstm
+from hogwild.models.char_rnn import CustomLstm
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 
 PLAY = """\

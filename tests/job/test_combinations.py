@@ -28,9 +28,8 @@ from hogwild.job.stream_setup import Streamed
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
 from hogwild.scheduling.leases import Limits
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
-from hogwild.training.model_steps import Losses
+from hogwild.training.model_steps import LaneState, Losses
 from hogwild.training.place import GpuPlace
-from hogwild.training.recurrent_state import LaneState
 from tests.helpers import simulated_gpu as simulated
 from tests.helpers.jobs import Ended, in_turn
 from tests.helpers.simulated_gpu import Simulated

@@ -22,7 +22,7 @@ from hogwild.feeds.packed import Packed
 from hogwild.job.initial_values import known_names, load_initial
 from hogwild.job.packed_data import names_of
 from hogwild.job.row_names import KnownNames
-from hogwild.models.subwords import pieces_of
+from hogwild.models.skipgram import pieces_of
 from hogwild.storage import checkpoint
 from hogwild.storage.checkpoint_format import checkpoint_name
 from hogwild.user_code import build

@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
-from hogwild.kernels.columns import enter
 from hogwild.kernels.compiling import kernel
 from hogwild.kernels.fused import STAMP_BITS
+from hogwild.kernels.matrix_factorization import enter
 from hogwild.shared_memory.scoreboard import Scoreboard, Word
 from tests.helpers.processes import PATIENCE_S, wait_for
 

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
 from hogwild.kernels.compiling import kernel
+from hogwild.kernels.knowledge_graph import dots, mix
 from hogwild.kernels.simd import NATIVE, zeros_on_lines
-from hogwild.kernels.small_matmul import dots, mix
 from tests.helpers.processes import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]

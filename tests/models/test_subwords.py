@@ -11,8 +11,7 @@ pytest.importorskip("numba")
 
 from hogwild.kernels.fused import Chunk, Tally
 from hogwild.losses import NegativeSampling
-from hogwild.models.skipgram import SkipGram
-from hogwild.models.subwords import pieces_of
+from hogwild.models.skipgram import SkipGram, pieces_of
 from tests.models.test_skipgram import RATE, bound, everything, model_of, places, random_text, text, windows_of
 
 WORDS = ["where", "a", "", "Übermaß", "日本語", "naïve", "aaaa", "🙂b"]

@@ -12,7 +12,7 @@ from hogwild.errors import ModelError
 from hogwild.parameters.device_replica import Replica
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
-from hogwild.training.cudnn_weights import WARNING, keep_weights
+from hogwild.training.place import WARNING, keep_weights
 from tests.feeds.test_allocations import allocated
 from tests.helpers import simulated_gpu as simulated
 from tests.helpers.simulated_gpu import Simulated

@@ -21,8 +21,7 @@ from hogwild.scheduling.seeds import batch_seed
 from hogwild.shared_memory.scoreboard import Row, Scoreboard, Word
 from hogwild.storage.checkpoint import load as load_checkpoint
 from hogwild.training import loss_scaler
-from hogwild.training.autocast import autocast, widened
-from hogwild.training.loss_scaler import FIRST, RowScaler
+from hogwild.training.loss_scaler import FIRST, RowScaler, autocast, widened
 from tests.helpers.plain_loop import PlainLoop, differing_parameters, differing_state, epoch_order, ulps
 from tests.shared_model import (
     one_thread,  # noqa: F401 (a fixture for every test here)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from hogwild.training.shared_state_rule import least_ratio, lost_squares
+from hogwild.training.flat_rule import least_ratio, lost_squares
 
 rows = pytest.importorskip("hogwild.kernels.sparse_rows")
 

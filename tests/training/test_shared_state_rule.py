@@ -20,7 +20,7 @@ from hogwild.parameters.flat_layout import plan_flats
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.parameters.state_layout import plan_state
 from hogwild.training.autograd_update import AutogradUpdate
-from hogwild.training.shared_state_rule import GROWING, least_ratio
+from hogwild.training.flat_rule import GROWING, least_ratio
 from tests.helpers.processes import IS_THOROUGH
 from tests.shared_model import (
     attach,

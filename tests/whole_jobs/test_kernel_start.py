@@ -13,7 +13,7 @@ import hogwild
 from hogwild.config.load import load_job
 from hogwild.data import Ratings
 from hogwild.job.foreseen_kernels import foreseen
-from hogwild.kernels import compiler_process
+from hogwild.kernels import kernel_cache
 from hogwild.kernels.kernel_cache import KernelCache
 from hogwild.models import MatrixFactorization
 from hogwild.optimizers import RowWiseAdagrad
@@ -61,7 +61,7 @@ def test_workers_compile_nothing_and_load_nothing_that_the_fork_server_has(
 def test_a_compiler_that_fails_is_killed_or_hangs_costs_nothing_but_time(
     end: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiler_process, "CODE", end)
+    monkeypatch.setattr(kernel_cache, "CODE", end)
     model = MatrixFactorization(20, 9, 4)
     run_dir = folder / "run"
     given = {"procs": 2, "epochs": 3, "batch_size": 8, "run_dir": run_dir}

@@ -79,7 +79,7 @@ def test_a_whole_job_imports_nothing_that_it_does_not_use(procs: int, tmp_path: 
 
 SPARED = """
 import sys, torch
-from hogwild.training.without_dynamo import sparing_the_compiler
+from hogwild.training.torch_settings import sparing_the_compiler
 
 def use():
     linear = torch.nn.Linear(2, 2)
@@ -116,7 +116,7 @@ def test_torch_is_afterwards_as_it_was_and_with_a_compiler_it_is_left_alone(tmp_
 
 IMPORTED_INSIDE = """
 import torch
-from hogwild.training.without_dynamo import sparing_the_compiler
+from hogwild.training.torch_settings import sparing_the_compiler
 
 with sparing_the_compiler():
     torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1)

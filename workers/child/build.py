@@ -26,8 +26,8 @@ from hogwild.training import torch_settings
 from hogwild.training.compiled_model import make as make_runs
 from hogwild.training.evaluator import Evaluator, Scorer
 from hogwild.training.loss_scaler import scaler_for
+from hogwild.training.model_steps import LaneState
 from hogwild.training.place import CpuPlace, open_place
-from hogwild.training.recurrent_state import LaneState
 from hogwild.workers.child.adoption import adopt, limit_threads
 from hogwild.workers.child.compile_once import make_model_ready, make_ready
 from hogwild.workers.child.fused_trainer import make_fused

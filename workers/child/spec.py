@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from hogwild.parameters.worker_model import WorkerModel
     from hogwild.training.autograd_update import AutogradUpdate
     from hogwild.training.evaluator import Evaluator, Scorer
+    from hogwild.training.model_steps import LaneState
     from hogwild.training.place import CpuPlace
-    from hogwild.training.recurrent_state import LaneState
     from hogwild.training.torch_schedule import SteppedScheduler
 
 

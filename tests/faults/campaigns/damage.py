@@ -11,7 +11,7 @@ import torch
 from hogwild.models import Mlp
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.storage import checkpoint, published_folder
-from hogwild.training.without_dynamo import sparing_the_compiler
+from hogwild.training.torch_settings import sparing_the_compiler
 from tests.faults.damage import KINDS, OFTEN, Scene, make_runs, scene_of
 from tests.faults.tally import Tally
 
