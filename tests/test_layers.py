@@ -334,7 +334,7 @@ HOMES: dict[str, tuple[Callable[[Source], Iterator[int]], tuple[str, ...]]] = {
     "numba": (uses_module("numba"), ("hogwild/kernels/*.py",)),
     "fastapi": (
         uses_module("fastapi"),
-        tuple(f"hogwild/service/{name}.py" for name in ("app", "routes_*", "security", "stream")),
+        tuple(f"hogwild/service/{name}.py" for name in ("app", "routes_*")),
     ),
     # Somebody may set it: it is written down, for people, and no deadline is ever counted by it (FAILURES 31).
     "the wall clock": (

@@ -113,7 +113,7 @@ def follow(run: Path, names: Sequence[str], goes_on: Callable[[], bool]) -> Iter
     """Yield the complete lines of a file below a run, several at once and without the last line end, then those that
     are appended, until `goes_on` is False; then also a last line without an end. The file may not exist yet, be
     replaced, or be cut: then it is read from its beginning."""
-    from hogwild.service.follow import GrowingFile
+    from hogwild.service.run_reader import GrowingFile
 
     file = GrowingFile(run, *names)
     while True:

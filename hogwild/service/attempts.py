@@ -17,9 +17,8 @@ from hogwild import host
 from hogwild.host import other_jobs
 from hogwild.host.processes import python_child
 from hogwild.monitoring.run_status import EXIT_STATUS
-from hogwild.service.environment import MARK
 from hogwild.service.failpoints import reach
-from hogwild.service.folders import JobFolder
+from hogwild.service.folders import MARK, JobFolder
 from hogwild.service.states import KILLED, AttemptEnd, JobOrder, JobRecord
 from hogwild.storage.records import object_of
 from hogwild.storage.run_directory import RESOLVED, STATUS

@@ -30,15 +30,13 @@ from hogwild.host import other_jobs
 from hogwild.monitoring.run_status import is_running as is_process_of
 from hogwild.service import attempts
 from hogwild.service.attempts import JobForker, JobProcess, NoServer
-from hogwild.service.environment import MARK
 from hogwild.service.failpoints import reach
-from hogwild.service.folders import StateFolder
+from hogwild.service.folders import MARK, StateFolder
 from hogwild.service.moves import Moves
-from hogwild.service.rows import JobRows, Snapshot
+from hogwild.service.rows import JobRows, Row, Snapshot
 from hogwild.service.schedule import Machine, decide
 from hogwild.service.states import Ask, AttemptEnd, JobOrder, JobRecord, asked, end_event, overdue
 from hogwild.service.store import Store
-from hogwild.service.views import Row
 from hogwild.storage.run_directory import LOCK, STATUS
 from hogwild.storage.run_files import read_json
 

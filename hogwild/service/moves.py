@@ -1,5 +1,5 @@
 """Moves of cores between running jobs: ask, wait for the answer, learn how fast a job is on how many cores. Used by the
-loop's thread only; `lending.py` decides.
+loop's thread only; `schedule.py` decides.
 
     book `move` ─► write RUN/requests/ID.json ─► the job's event `request` answers ID ─► book `moved`, or `kept`
 
@@ -16,8 +16,7 @@ from hogwild.errors import RunDirError, StorageFullError
 from hogwild.service.attempts import JobProcess
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import StateFolder
-from hogwild.service.lending import REST_S, Transfer, cores_of, lend, may_move
-from hogwild.service.schedule import Machine, Turn
+from hogwild.service.schedule import REST_S, Machine, Transfer, Turn, cores_of, lend, may_move
 from hogwild.service.states import JobRecord, Move
 from hogwild.service.store import Store
 from hogwild.storage.run_requests import answer_to, is_unread, new_request, size_of_events, withdraw, write_request

@@ -1,4 +1,4 @@
-"""The jobs over HTTP: submit, list, look, ask. Functions here check what came and hand it to the loop."""
+"""Jobs and sweeps over HTTP: submit, list, look, ask. Functions here check what came and hand it to the loop."""
 
 import asyncio
 import hashlib
@@ -6,6 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,14 +14,18 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Response
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
-from hogwild.config.load import load_job
-from hogwild.errors import NotFoundError, UsageError
-from hogwild.service.environment import allowed, is_possible
-from hogwild.service.folders import ID, check_files
+from hogwild import host
+from hogwild.config.field_types import nbytes
+from hogwild.config.load import Job, load_job
+from hogwild.config.schema import ElasticCores
+from hogwild.errors import ConflictError, NotFoundError, UsageError
+from hogwild.formatting import size
+from hogwild.service.folders import ID, allowed, check_files, is_possible
 from hogwild.service.loop import ServiceLoop
-from hogwild.service.states import JobOrder
-from hogwild.service.views import Row
-from hogwild.service.wishes import cores_for, wishes_of
+from hogwild.service.rows import Row
+from hogwild.service.schedule import Machine
+from hogwild.service.states import LIVE, Elastic, JobOrder
+from hogwild.service.sweeps import MOST_JOBS, SWEEP, combinations, job_id
 
 Text = Annotated[str, Field(max_length=4096)]
 Name = Annotated[str, Field(max_length=100)]
@@ -152,3 +157,133 @@ def order_with(loop: ServiceLoop, given: Submission, name: str, overrides: Seque
         mark=secrets.token_hex(16),
         **wishes_of(job, loop.machine),
     )
+
+
+class SweepSubmission(Submission):
+    """A job for each combination of values. The client draws `id`, so that a repeated request is the same sweep."""
+
+    id: str = Field(pattern=f"^{SWEEP.pattern}$")
+    sweep: dict[Text, list[Text]] = Field(
+        max_length=100, description=f"Key path -> values as YAML; at most {MOST_JOBS} combinations."
+    )
+
+
+def sweeps_router(loop: ServiceLoop) -> APIRouter:
+    """Return the routes below /api/v1/sweeps. All answer with the sweep: its id and the rows of its jobs."""
+    routes = APIRouter(prefix="/api/v1/sweeps", tags=["sweeps"])
+
+    @routes.post("", status_code=201)
+    async def submit(given: SweepSubmission) -> Row:
+        """Accept all combinations, or none if one of them is wrong."""
+        checked = await asyncio.to_thread(_orders_of, loop, given)
+        orders = await asyncio.wrap_future(loop.call(lambda: loop.numbered(checked)))
+        aside = await asyncio.to_thread(loop.write_sweep_aside, given.copies, orders)
+        return await asyncio.wrap_future(loop.call(lambda: loop.submit_sweep(orders, aside)))
+
+    @routes.get("/{name}")
+    async def sweep(name: Name) -> Row:
+        return await asyncio.wrap_future(loop.call(lambda: loop.sweep(name)))
+
+    @routes.post("/{name}/{ask}")
+    async def ask(name: Name, ask: Literal["cancel", "pause", "resume", "retry"], now: bool = False) -> Row:
+        """Ask all jobs of a sweep; those whose state does not allow it stay as they are."""
+        found = await sweep(name)
+        refusals = []
+        # Those that wait come first: one that ends would let the next one start. A call each: others come between.
+        for row in sorted(found["jobs"], key=lambda row: row["state"] in LIVE):
+            try:
+                await asyncio.wrap_future(loop.call(lambda one=row["id"]: loop.ask(one, ask, now)))  # type: ignore[misc]
+            except ConflictError as error:
+                refusals.append(error)
+        if len(refusals) == len(found["jobs"]):
+            words = f"no job of sweep {found['id']} can be asked to {ask}, such as: {refusals[0]}"
+            raise ConflictError(words, code="service/wrong-state")
+        return await sweep(found["id"])
+
+    @routes.delete("/{name}", status_code=204)
+    async def delete(name: Name) -> None:
+        """Remove all jobs of a sweep, if none of them is queued or live."""
+        found = await sweep(name)
+        for row in found["jobs"]:
+            if row["state"] in ("queued", *LIVE):
+                words = f"job {row['number']} of sweep {found['id']} is {row['state']}: cancel it first"
+                raise ConflictError(words, code="service/wrong-state")
+        for row in found["jobs"]:
+            await asyncio.wrap_future(loop.call(lambda one=row["id"]: loop.delete(one)))  # type: ignore[misc]
+
+    return routes
+
+
+def _orders_of(loop: ServiceLoop, given: SweepSubmission) -> list[JobOrder]:
+    """Check a sweep, with each of its combinations. Raises UsageError, ConfigError, NotFoundError."""
+    check_submission(given)
+    digest = digest_of(given)
+    orders = []
+    for index, values in enumerate(combinations(given.sweep, given.overrides)):
+        overrides = [*given.overrides, *(f"{path}={value}" for path, value in values.items())]
+        order = order_with(loop, given, job_id(given.id, index), overrides, digest)
+        orders.append(replace(order, sweep=given.id, sweep_values=values))
+    return orders
+
+
+def wishes_of(job: Job, machine: Machine) -> dict[str, Any]:
+    """Return the fields of an order that the job file decides. Raises UsageError as `cores_for` does."""
+    return {
+        "name": job.name,
+        "cpus": cores_for(job, machine),
+        "memory": reserved_bytes(job),
+        "gpus": job.resources.gpus,
+        "elastic": elastic_of(job, machine),
+        **job.queue.model_dump(exclude={"elastic"}),
+    }
+
+
+def cores_for(job: Job, machine: Machine) -> int:
+    """Return the physical cores that a job is given: `resources.cpus`, or workers x threads, at most those of the
+    machine. Raises UsageError if it asks for more than the machine has."""
+    cores, procs, threads = len(machine.cores), job.train.procs, job.train.threads
+    memory = host.machine_memory().bytes
+    for name, wanted, there in (
+        ("cpus", job.resources.cpus or 0, cores),
+        ("gpus", job.resources.gpus, len(machine.gpus)),
+        ("memory", reserved_bytes(job), memory),
+    ):
+        if wanted > there:
+            unit = size if name == "memory" else str
+            raise UsageError(
+                f"resources.{name}: must be <= {unit(there)}, which is what this machine has, got {unit(wanted)}",
+                code="service/too-much",
+            )
+    elastic = elastic_of(job, machine)
+    if job.resources.cpus is not None:
+        wish = job.resources.cpus
+    elif procs == "auto":
+        wish = cores
+    else:
+        wish = min(max(procs, 1) * (threads if isinstance(threads, int) else 1), cores)
+    return wish if elastic is None else min(max(wish, elastic.least), elastic.most)
+
+
+def elastic_of(job: Job, machine: Machine) -> Elastic | None:
+    """Return the cores that a job may have while it runs; None if it keeps those that it begins with. Raises UsageError
+    if it asks for more than the machine has."""
+    is_bound = job.train.pin or job.data.lanes is not None or job.resources.gpus > 0
+    if job.queue.elastic is None and (job.train.procs != "auto" or is_bound):
+        return None
+    given, cores = job.queue.elastic or ElasticCores(), len(machine.cores)
+    threads = job.train.threads if isinstance(job.train.threads, int) else 1
+    least = max(given.min, job.supervise.min_workers * threads)
+    most = given.max if isinstance(given.max, int) else cores
+    if least > cores:
+        if job.queue.elastic is None:
+            return None
+        raise UsageError(
+            f"queue.elastic.min: the job needs {least} cores (min {given.min}; supervise.min_workers "
+            f"{job.supervise.min_workers} x {threads} threads); this machine has {cores}",
+            code="service/too-much",
+        )
+    return Elastic(least, max(most, least), threads)
+
+
+def reserved_bytes(job: Job) -> int:
+    return 0 if job.resources.memory is None else nbytes(job.resources.memory)

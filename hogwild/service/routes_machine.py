@@ -1,9 +1,24 @@
-"""Routes for the machine as a whole: the stream, cores and memory, sparklines, templates, figures for Prometheus."""
+"""The machine as a whole: the stream, cores and memory, sparklines, templates, figures for Prometheus.
+
+Server-sent events: each browser or client has one stream with all jobs, the machine, and the runs that it looks at.
+
+    jobs     {"version": N, "rows": [...], "gone": [id, ...]}     the rows that changed; first all
+    machine  as GET /machine                                        if it changed
+    run      {"id", "status": content of status.json}               if it was replaced
+    curves   {"id", "reset", "train": {name: [...]}, "evaluations": [...]}
+    events   {"id", "reset", "events": [...]}
+
+A reader that is late gets the newest rows, not a queue of old ones. The id of an event has the place up to which each
+file was sent (`run_reader.Place`); a reader that comes back with it (Last-Event-ID, or ?last=) gets what follows."""
 
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+import os
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,16 +28,20 @@ from fastapi.responses import PlainTextResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel
 
+from hogwild import host
 from hogwild.errors import ConflictError, NotFoundError
-from hogwild.service import figures, stream
-from hogwild.service.follow import Followed
+from hogwild.monitoring.prometheus import Family
+from hogwild.service.folders import ID
 from hogwild.service.loop import ServiceLoop
-from hogwild.service.machine_view import MachineView, live_and_newest
+from hogwild.service.rows import Snapshot
+from hogwild.service.run_reader import Followed, FollowedRun, Place
+from hogwild.service.schedule import Machine
+from hogwild.service.states import LIVE, STATES
 
 MOST_FOLLOWED = 16  # runs in one stream
 NEWEST = 100  # ended jobs with a sparkline
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
-Place = Annotated[str, Query(max_length=8192, description="Id of the last event: only what follows is sent.")]
+LastPlace = Annotated[str, Query(max_length=8192, description="Id of the last event: only what follows is sent.")]
 
 
 class Template(BaseModel):
@@ -36,9 +55,265 @@ class Template(BaseModel):
     needs: list[str]
 
 
+LEAST_S = 0.25  # between two looks of one stream
+LOOK_S = 1.0  # between two looks at runs while no row changes
+Places = dict[tuple[str, str], Place]  # (job id, "curves" or "events") -> up to where it was sent
+KINDS = {"c": "curves", "e": "events"}
+
+
+class MachineView:
+    """Cores and memory by job, from the rows of each snapshot. `update` in one thread."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._total_bytes = host.machine_memory().bytes
+        self._seen = 0  # version of the last snapshot
+        self._live: dict[str, Mapping[str, Any]] = {}  # rows of live jobs
+        self._owners: dict[int, str] = {}  # first logical CPU of a core -> job
+        self._moves: deque[dict[str, Any]] = deque(maxlen=MOST_MOVES)
+        self._text, self._until_s = "", 0.0
+
+    def update(self, snapshot: Snapshot) -> str:
+        """Return the machine as JSON; the same text while nothing worth an event has changed."""
+        if snapshot.version == self._seen and time.monotonic() < self._until_s:
+            return self._text
+        self.look(snapshot)
+        self._until_s = time.monotonic() + MEMORY_S
+        step = max(1, int(self._total_bytes) // MEMORY_STEPS)
+        shown = {
+            "cores": [{"cpus": list(cpus), "job": self._owners.get(cpus[0])} for cpus in self._machine.cores],
+            "gpus": [{"name": name, "job": self._job_with(name)} for name in self._machine.gpus],
+            "memory": {
+                "total_bytes": int(self._total_bytes),
+                "free_bytes": int(host.available_memory().bytes) // step * step,
+                "reserved_bytes": sum(row["memory"] for row in self._live.values()),
+            },
+            "moves": list(self._moves),
+        }
+        self._text = json.dumps(shown, separators=(",", ":"))
+        return self._text
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Note the changes since the last snapshot."""
+        if snapshot.version == self._seen:
+            return
+        is_first = not self._seen
+        for name, (version, text) in snapshot.rows.items():
+            if version > self._seen:
+                row = json.loads(text)
+                if row["state"] in LIVE:
+                    self._live[name] = row
+                else:
+                    self._live.pop(name, None)
+        for name in self._live.keys() - snapshot.rows.keys():
+            del self._live[name]
+        self._seen = snapshot.version
+        owner_of = {cpu: name for name, row in self._live.items() for cpu in row["cores"]}
+        owners = {cpus[0]: owner_of[cpus[0]] for cpus in self._machine.cores if cpus[0] in owner_of}
+        if not is_first:
+            self._note(owners)
+        self._owners = owners
+
+    def _note(self, owners: Mapping[int, str]) -> None:
+        """Add a move for each two jobs between which cores have changed."""
+        moved: dict[tuple[str | None, str | None], list[int]] = {}
+        for cpus in self._machine.cores:
+            before, after = self._owners.get(cpus[0]), owners.get(cpus[0])
+            if before != after:
+                moved.setdefault((before, after), []).extend(cpus)
+        for (before, after), cpus_of in moved.items():
+            had, has = set(self._owners.values()), set(owners.values())
+            if before in self._live and after is not None:
+                why = "lent"
+            elif after is not None:
+                why = "grows" if after in had else "starts"
+            else:
+                why = "shrinks" if before in has else "ends"
+            self._moves.append({"at": time.time(), "cpus": cpus_of, "from": before, "to": after, "why": why})
+
+    def _job_with(self, gpu: str) -> str | None:
+        return next((name for name, row in self._live.items() if gpu in row["gpus"]), None)
+
+
+class Changes:
+    """Wakes the streams when the loop has a new snapshot. `notify` may be called by any thread."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._look: Callable[[], None] = lambda: None
+        self._changed = asyncio.Event()
+        self._difference: tuple[int, int, str] = (-1, -1, "")
+        self.is_closed = False
+
+    def start(self, look: Callable[[], None]) -> None:
+        """Take the running event loop; before it `notify` does nothing. `look` is called with each change."""
+        self._loop, self._look = asyncio.get_running_loop(), look
+
+    def notify(self) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed: the service ends
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def close(self) -> None:
+        """End all streams."""
+        self.is_closed = True
+        self._wake()
+
+    async def wait(self, timeout_s: float | None) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+
+    def difference(self, before: Snapshot, now: Snapshot) -> str:
+        """Return the changed rows as JSON. Streams that looked at the same moments share it."""
+        if self._difference[:2] != (before.version, now.version):
+            rows = ",".join(text for name, (_, text) in now.rows.items() if before.rows.get(name) != now.rows[name])
+            gone = json.dumps([name for name in before.rows if name not in now.rows])
+            text = f'{{"version":{now.version},"rows":[{rows}],"gone":{gone}}}'
+            self._difference = (before.version, now.version, text)
+        return self._difference[2]
+
+    def _wake(self) -> None:
+        self._look()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+@dataclass(slots=True)
+class RunReader:
+    """One reader of one run."""
+
+    id: str
+    run: FollowedRun
+    seen: tuple[int, ...] = ()  # identity of status.json
+
+    def news(self, places: Places) -> Iterator[tuple[str, str]]:
+        """Yield (event, data) of what is new, and move `places`. Reads files."""
+        seen, status = self.run.status()
+        if seen != self.seen and status:
+            self.seen = seen
+            yield "run", f'{{"id":"{self.id}","status":{status}}}'
+        for kind in KINDS.values():
+            if (news := self.run.since(kind, places.get((self.id, kind)))) is not None:
+                places[self.id, kind] = news.place
+                yield kind, f'{{"id":"{self.id}","reset":{json.dumps(news.is_reset)},{news.text}}}'
+
+
+@dataclass(slots=True)
+class StreamReader:
+    """One stream. `last`: the id of the last event that the browser has."""
+
+    loop: ServiceLoop
+    changes: Changes
+    machine: MachineView
+    runs: list[RunReader]
+    last: str = ""
+    _places: Places = field(init=False)
+
+    def __post_init__(self) -> None:
+        known = {run.id for run in self.runs}
+        self._places = {key: place for key, place in places_of(self.last).items() if key[0] in known}
+
+    async def events(self) -> AsyncIterator[ServerSentEvent]:
+        """Yield what changes."""
+        before, machine = Snapshot(), ""
+        while not self.changes.is_closed:
+            waiting = asyncio.ensure_future(self.changes.wait(LOOK_S if self.runs else None))  # no change is missed
+            try:
+                now = self.loop.snapshot
+                if now.version != before.version or not before.version:
+                    yield ServerSentEvent(raw_data=self.changes.difference(before, now), event="jobs")
+                    before = now
+                if (shown := self.machine.update(now)) != machine:
+                    yield ServerSentEvent(raw_data=shown, event="machine")
+                    machine = shown
+                for run in self.runs:
+                    for kind, text, place in await asyncio.to_thread(self._news, run):
+                        yield ServerSentEvent(raw_data=text, event=kind, id=place)
+                await waiting
+            finally:
+                waiting.cancel()
+            await asyncio.sleep(LEAST_S)
+
+    def _news(self, run: RunReader) -> list[tuple[str, str, str | None]]:
+        # After each event the id has what this event brought, not the next one's.
+        return [(kind, text, text_of(self._places) or None) for kind, text in run.news(self._places)]
+
+
+def text_of(places: Places) -> str:
+    """Return the id of an event: `ID.c.INODE.OFFSET.CHECKSUM.STRIDE`, by commas."""
+    return ",".join(f"{name}.{kind[0]}.{place}" for (name, kind), place in places.items())
+
+
+def places_of(text: str) -> Places:
+    """Return the places in an id; what cannot be read is left out, and sent again."""
+    found: Places = {}
+    for part in text.split(","):
+        name, _, rest = part.partition(".")
+        kind, _, rest = rest.partition(".")
+        place = Place.of_text(rest)
+        if ID.fullmatch(name) and kind in KINDS and place is not None:
+            found[name, KINDS[kind]] = place
+    return found
+
+
+MOST_MOVES = 200
+MEMORY_S = 1.0  # between two looks at the free memory
+MEMORY_STEPS = 100  # of the whole memory: a smaller change of the free part is not worth an event
+
+
+def live_and_newest(snapshot: Snapshot, count: int) -> Iterable[tuple[str, str]]:
+    """Return (id, run directory) of all live jobs and of the newest `count` others."""
+    found, others = [], 0
+    for name, (_, text) in reversed(snapshot.rows.items()):
+        row = json.loads(text)
+        is_live = row["state"] in LIVE
+        others += not is_live
+        if is_live or others <= count:
+            found.append((name, row["run_dir"]))
+    return found
+
+
+OF_A_JOB = {
+    "progress": ("job_progress_ratio", "The part of the job that is done, 0 to 1."),
+    "samples_per_s": ("job_samples_per_second", "Of all its workers, since the record before."),
+    "loss": ("job_loss", "Mean training loss per batch since the record before."),
+    "updates": ("job_updates_total", "Updates applied by all its workers."),
+    "restarts": ("job_restarts_total", "Of its workers."),
+}
+
+
+def exposition(rows: Sequence[Mapping[str, Any]], machine: Machine) -> str:
+    """Return the figures. `rows`: of all jobs."""
+    return "".join(f"{line}\n" for family in _families(rows, machine) for line in family.lines({}))
+
+
+def _families(rows: Sequence[Mapping[str, Any]], machine: Machine) -> Iterator[Family]:
+    live = [row for row in rows if row["state"] in LIVE]
+    states = [row["state"] for row in rows]
+    used = sum(len(row["cores"]) for row in live)
+    cpus = sum(len(core) for core in machine.cores)
+    yield Family("service_jobs", "Jobs by state.", [({"state": one}, float(states.count(one))) for one in STATES])
+    yield Family.one("service_queue_jobs", "Jobs that wait for their start.", states.count("queued"))
+    yield Family.one("service_cores", "Physical cores that jobs share.", len(machine.cores))
+    yield Family.one("service_cpus", "Logical CPUs that jobs share.", cpus)
+    yield Family.one("service_cpus_used", "Of them, those that live jobs have.", used)
+    yield Family.one("service_gpus", "GPUs that jobs share.", len(machine.gpus))
+    yield Family.one("service_gpus_used", "Of them, those that live jobs have.", sum(len(row["gpus"]) for row in live))
+    yield Family.one("service_memory_bytes", "PSS of the service's process.", host.pss_bytes(os.getpid()))
+    yield Family.one("service_cpu_seconds_total", "Processor time of the service's process.", host.cpu_s(os.getpid()))
+    for key, (name, words) in OF_A_JOB.items():
+        yield Family(name, words, [(_labels(row), row[key]) for row in live])
+    yield Family("job_cpus", "Logical CPUs of the job.", [(_labels(row), float(len(row["cores"]))) for row in live])
+
+
+def _labels(row: Mapping[str, Any]) -> Mapping[str, str]:
+    return {"job": row["id"], "number": str(row["number"]), "name": row["name"]}
+
+
 def machine_router(
     loop: ServiceLoop,
-    changes: stream.Changes,
+    changes: Changes,
     followed: Followed,
     machine: MachineView,
     templates: Callable[[], Sequence[Template]],
@@ -53,7 +328,7 @@ def machine_router(
             list[Annotated[str, Query(max_length=100)]],
             Query(max_length=MOST_FOLLOWED, description="Jobs whose runs are followed; unknown ones are left out."),
         ] = [],  # noqa: B006  # FastAPI copies it
-        last: Place = "",
+        last: LastPlace = "",
         last_event_id: Annotated[str, Header(max_length=8192)] = "",
     ) -> AsyncIterator[ServerSentEvent]:
         """Send what changes as events: jobs, machine, and of each followed run: run, curves, events."""
@@ -61,8 +336,8 @@ def machine_router(
         for name in run:
             with contextlib.suppress(NotFoundError, ConflictError):
                 row = await asyncio.wrap_future(loop.call(partial(loop.row, name)))
-                runs[row["id"]] = stream.RunReader(row["id"], followed.run(Path(row["run_dir"])))
-        reader = stream.StreamReader(loop, changes, machine, [*runs.values()], last_event_id or last)
+                runs[row["id"]] = RunReader(row["id"], followed.run(Path(row["run_dir"])))
+        reader = StreamReader(loop, changes, machine, [*runs.values()], last_event_id or last)
         async for event in reader.events():
             yield event
 
@@ -86,6 +361,6 @@ def machine_router(
     def prometheus() -> Response:
         """Return the figures of the service in Prometheus' text format."""
         rows = [json.loads(text) for _, text in loop.snapshot.rows.values()]
-        return Response(figures.exposition(rows, loop.machine), media_type=PROMETHEUS)
+        return Response(exposition(rows, loop.machine), media_type=PROMETHEUS)
 
     return routes

@@ -1,12 +1,25 @@
-"""Routes for one job's run directory: curves, logs, events, checkpoints, configuration, requests to a live job.
-Files are read in threads."""
+"""Routes for one job's run directory: curves, logs, events, checkpoints, configuration, requests to a live job,
+predictions. Files are read in threads; the service computes nothing.
+
+A job that goes on from a checkpoint of another one is new, with a run directory of its own:
+
+    jobs/OLD/run/  checkpoints/NAME ── hard links, or copies ──►  jobs/.tmp-…/run/  ── renamed ──►  jobs/NEW/run/
+                   job.yaml resolved.yaml names.json metrics.jsonl env.json (with the new paths)
+
+It is started as any job whose run can be resumed: `train --resume` drops the records after the checkpoint. The status,
+events, summary and logs of the old attempts stay behind."""
 
 import asyncio
+import contextlib
 import hashlib
+import json
+import os
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Annotated, Any, BinaryIO, Literal
@@ -16,20 +29,20 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from hogwild.config.load import load_job
-from hogwild.errors import ConflictError, NotFoundError, RunEndedError, UsageError
+from hogwild.errors import ConflictError, NotFoundError, RunEndedError, StorageFullError, UsageError
+from hogwild.monitoring.live_calls import LiveCalls
 from hogwild.monitoring.run_status import read_status
 from hogwild.service import run_reader
-from hogwild.service.continuation import copy_checkpoint, files_of
-from hogwild.service.folders import ID
-from hogwild.service.follow import Followed
+from hogwild.service.folders import CACHE, ID, MOST_BYTES, MOST_FILES, JobFolder, check_files
 from hogwild.service.loop import ServiceLoop
-from hogwild.service.predicting import PassedCalls
-from hogwild.service.routes_jobs import Text
+from hogwild.service.routes_jobs import Text, wishes_of
+from hogwild.service.rows import Row
+from hogwild.service.run_reader import Followed
 from hogwild.service.states import JobOrder
-from hogwild.service.views import Row
-from hogwild.service.wishes import wishes_of
-from hogwild.storage.run_directory import RESOLVED
-from hogwild.storage.run_files import checkpoints_in, read_small
+from hogwild.storage.checkpoint_format import FILES, MANIFEST, verify
+from hogwild.storage.files import replace as replace_file
+from hogwild.storage.run_directory import ENV, NAMES, RESOLVED
+from hogwild.storage.run_files import CHECKPOINTS, checkpoints_in, opened, read_json, read_small
 from hogwild.storage.run_requests import answer_to, size_of_events, withdraw, write_request
 
 ANSWER_S = 30.0  # at most, for a live job's answer
@@ -264,3 +277,116 @@ async def _ask(run: FilePath, request: dict[str, Any]) -> dict[str, Any]:
             await asyncio.sleep(LOOK_S)
     finally:
         withdraw(run, name)
+
+
+DESCRIPTIONS = ("job.yaml", RESOLVED)  # without them there is no run
+METRICS = "metrics.jsonl"
+
+
+def files_of(folder: JobFolder) -> dict[str, bytes]:
+    """Return the copied job file and what was copied with it: relative path -> content. What Python has put beside them
+    is left out, and what is too large for a submission. Raises NotFoundError, UsageError."""
+    found: dict[str, bytes] = {}
+    try:
+        for file in folder.files.rglob("*"):
+            name = file.relative_to(folder.files)
+            is_plain = not file.is_symlink() and file.is_file() and CACHE not in name.parts
+            if not is_plain or file.stat().st_size > MOST_BYTES:
+                continue
+            with opened(folder.files, *name.parts) as stream:
+                found[str(name)] = stream.read(MOST_BYTES)
+            if len(found) > MOST_FILES:
+                break
+    except OSError as error:
+        raise NotFoundError(f"{folder.files} cannot be read: {error}", code="service/no-folder") from None
+    check_files(found)
+    return found
+
+
+def copy_checkpoint(old: JobFolder, name: str, aside: FilePath, new: JobFolder) -> None:
+    """Make aside/run a run that can be resumed from checkpoint `name` of `old`; `new`: the folder that `aside` will
+    become. Raises NotFoundError, CheckpointError, StorageFullError."""
+    run, target = aside / "run", aside / "run" / CHECKPOINTS / name
+    described = {one: read_small(old.run, one) for one in DESCRIPTIONS}
+    if None in described.values():
+        raise NotFoundError(f"{old.run} has no {' or no '.join(DESCRIPTIONS)}", code="run/not-a-run")
+    try:
+        target.mkdir(parents=True)
+        for file in (*FILES, MANIFEST):
+            _take(old.run, (CHECKPOINTS, name, file), target / file)
+        for one in (NAMES, METRICS):  # not every run has them; they may be large
+            with contextlib.suppress(FileNotFoundError):
+                _take(old.run, (one,), run / one, may_link=False)
+        environment = _moved(read_json(old.run, ENV), str(old.files), str(new.files))
+        described[ENV] = json.dumps(environment)
+        for one, text in described.items():
+            if text is not None:
+                replace_file(run / one, text.encode(), sync=True)
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"the checkpoint is gone, perhaps replaced by newer ones: {error}", code="export/no-checkpoint"
+        ) from None
+    except OSError as error:
+        raise StorageFullError(f"the checkpoint was not copied to {aside}: {error.strerror or error}") from error
+    verify(target)
+
+
+def _take(run: FilePath, names: tuple[str, ...], target: FilePath, *, may_link: bool = True) -> None:
+    """Link a file that never changes, which costs no space; copy it where that is not possible."""
+    with opened(run, *names) as source:  # refuses links, which `os.link` would follow or copy
+        if may_link:
+            with contextlib.suppress(OSError):
+                os.link(run.joinpath(*names), target, follow_symlinks=False)
+                if os.path.samestat(os.fstat(source.fileno()), target.lstat()):
+                    return
+                target.unlink()
+        with open(target, "xb") as copy:
+            shutil.copyfileobj(source, copy, 1 << 20)
+            copy.flush()
+            os.fsync(copy.fileno())
+
+
+def _moved(value: Any, old: str, new: str) -> Any:
+    """Return the value with paths below `old` moved below `new`: the old job may be deleted."""
+    if isinstance(value, dict):
+        return {key: _moved(one, old, new) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_moved(one, old, new) for one in value]
+    is_inside = isinstance(value, str) and (value == old or value.startswith(f"{old}/"))
+    return new + value[len(old) :] if is_inside else value
+
+
+LIMIT_S = 30.0  # for a predictor to start, and for an answer
+MOST_CALLS = 16  # at the same time
+
+
+class PassedCalls:
+    """Passes calls on, each in a thread of its own that does not delay the end of the service."""
+
+    def __init__(self) -> None:
+        self._free = threading.Semaphore(MOST_CALLS)
+
+    async def pass_on(self, run: FilePath, rows: dict[str, Any], *, consistent: bool) -> dict[str, Any]:
+        """Return the answer of the predictor of `run`. Raises ConflictError for too many calls, and what
+        `LiveCalls.call` raises."""
+        if not self._free.acquire(blocking=False):
+            raise ConflictError(f"{MOST_CALLS} calls to predictors are waiting; call again", code="predict/busy")
+        done: Future[dict[str, Any]] = Future()
+        done.set_running_or_notify_cancel()  # the call goes on, even if nobody waits for its answer any more
+        done.add_done_callback(lambda _: self._free.release())
+
+        def work() -> None:
+            try:
+                done.set_result(_called(run, rows, consistent))
+            except Exception as error:  # raised where the call was made
+                done.set_exception(error)
+
+        threading.Thread(target=work, name="predict", daemon=True).start()
+        return await asyncio.wrap_future(done)
+
+
+def _called(run: FilePath, rows: dict[str, Any], consistent: bool) -> dict[str, Any]:
+    header = {"do": "predict", "form": "json", "consistent": consistent}
+    with LiveCalls(run, start_s=LIMIT_S) as calls:
+        answer, content = calls.call(header, json.dumps(rows).encode(), limit_s=LIMIT_S)
+    return {"updates": answer["updates"], "columns": json.loads(content)}

@@ -13,8 +13,8 @@ from hogwild.cli import main
 from hogwild.cli.jobs import table
 from hogwild.service.client import Client
 from hogwild.service.folders import StateFolder
+from hogwild.service.rows import row_of
 from hogwild.service.states import Elastic, JobRecord, Move
-from hogwild.service.views import row_of
 from tests.helpers.processes import wait_for
 from tests.helpers.service import LONG, SMALL, Service, order, serving
 

@@ -15,7 +15,7 @@ import pytest
 
 from hogwild.host import affinity, physical_cores
 from hogwild.service.client import Client
-from hogwild.service.environment import MARK as JOB_MARK
+from hogwild.service.folders import MARK as JOB_MARK
 from hogwild.service.folders import StateFolder
 from hogwild.service.states import JobOrder
 from hogwild.service.store import Store

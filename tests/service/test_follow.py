@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hogwild.service.follow import (
+from hogwild.service.run_reader import (
     MOST_EVENTS,
     MOST_POINTS,
     MOST_RUNS,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hogwild import host
-from hogwild.service.environment import MARK as JOB_MARK
+from hogwild.service.folders import MARK as JOB_MARK
 from hogwild.workers.processes import job_server
 from hogwild.workers.processes.fork_server import COMMAND_NAME, SERVER_NAME
 from hogwild.workers.processes.job_server import JobServer

@@ -12,13 +12,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import CHECKS
 from schemathesis.generation import GenerationMode
 
-from hogwild.service.app import build_app
+from hogwild.service.app import Guard, build_app
 from hogwild.service.folders import StateFolder
 from hogwild.service.loop import ServiceLoop
+from hogwild.service.routes_machine import Changes
 from hogwild.service.schedule import Machine
-from hogwild.service.security import Guard
 from hogwild.service.store import Store
-from hogwild.service.stream import Changes
 from tests.helpers.processes import IS_THOROUGH
 from tests.helpers.run_records import JOB, Story, write_run
 from tests.helpers.service import order

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hogwild.service.lending import REST_S, Speeds, Transfer, lend, may_move
-from hogwild.service.schedule import Machine, decide
+from hogwild.service.schedule import REST_S, Machine, Speeds, Transfer, decide, lend, may_move
 from hogwild.service.states import AttemptEnd, Elastic, JobEvent, JobOrder, JobRecord, apply, end_event
 from tests.helpers.service import order
 

@@ -14,13 +14,12 @@ import pytest
 from hogwild import host
 from hogwild.errors import ConflictError, ServiceError
 from hogwild.service.attempts import JobProcess
-from hogwild.service.lending import REST_S
 from hogwild.service.moves import SILENT_S, Moves
 from hogwild.service.routes_runs import LiveRequest, check_request
-from hogwild.service.schedule import Machine, decide
+from hogwild.service.rows import row_of
+from hogwild.service.schedule import REST_S, Machine, decide
 from hogwild.service.states import Elastic
 from hogwild.service.store import Store
-from hogwild.service.views import row_of
 from tests.helpers.processes import IS_THOROUGH, wait_for
 from tests.helpers.service import Service, opened_store, order, require_two_cores, serving
 

@@ -11,8 +11,8 @@ import torch
 
 from hogwild.errors import CheckpointError, NotFoundError
 from hogwild.service import run_reader
-from hogwild.service.continuation import copy_checkpoint, files_of
 from hogwild.service.folders import JobFolder, order_text
+from hogwild.service.routes_runs import copy_checkpoint, files_of
 from hogwild.storage import checkpoint
 from hogwild.storage.run_files import checkpoints_in, read_json
 from tests.helpers.run_records import JOB, RESOLVED, Story, write_run

@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 import pytest
 
 from hogwild.config.locate import default_config
+from hogwild.service.app import MOST_BYTES
 from hogwild.service.folders import StateFolder
-from hogwild.service.security import MOST_BYTES
 from tests.helpers.processes import PATIENCE_S
 from tests.helpers.service import Service, serving
 

@@ -20,7 +20,7 @@ from hogwild.errors import ConfigError, ConflictError, NotFoundError, ServiceErr
 from hogwild.host import boot_id, lock_file, pidfd_open, start_ticks
 from hogwild.service.attempts import JobProcess, entry_of
 from hogwild.service.client import Client
-from hogwild.service.environment import MARK as JOB_MARK
+from hogwild.service.folders import MARK as JOB_MARK
 from hogwild.service.folders import StateFolder
 from hogwild.service.loop import ServiceLoop
 from hogwild.service.moves import Moves

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hogwild.errors import ServiceError, UsageError
-from hogwild.service.beside import Beside
+from hogwild.service.client import Beside
 from hogwild.service.folders import FORMAT, StateFolder, check_files
 from hogwild.service.states import VERSION, JobRecord
 from hogwild.service.store import Store

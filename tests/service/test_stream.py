@@ -6,12 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hogwild.service.figures import exposition
-from hogwild.service.follow import Followed, Place
-from hogwild.service.machine_view import MOST_MOVES, MachineView, live_and_newest
+from hogwild.service.routes_machine import (
+    MOST_MOVES,
+    Changes,
+    MachineView,
+    RunReader,
+    StreamReader,
+    exposition,
+    live_and_newest,
+    places_of,
+    text_of,
+)
 from hogwild.service.rows import Snapshot
+from hogwild.service.run_reader import Followed, Place
 from hogwild.service.schedule import Machine
-from hogwild.service.stream import Changes, RunReader, StreamReader, places_of, text_of
 from tests.helpers.run_records import Story, add_lines, write_run
 
 MACHINE = Machine(((0, 4), (1, 5)), ("0",))

@@ -11,10 +11,10 @@ import pytest
 from hogwild.cli.jobs import short_paths, sweep_table, table
 from hogwild.errors import ConfigError, ConflictError, NotFoundError, StorageFullError, UsageError
 from hogwild.service.folders import StateFolder
+from hogwild.service.rows import row_of
 from hogwild.service.states import JobRecord
 from hogwild.service.store import Store
 from hogwild.service.sweeps import MOST_JOBS, SWEEP, combinations, job_id, read_grid
-from hogwild.service.views import row_of
 from tests.helpers import mounts
 from tests.helpers.processes import wait_for
 from tests.helpers.service import LONG, SMALL, Service, opened_store, order
