@@ -507,7 +507,6 @@ TORCHLESS = (
     "hogwild.scheduling.work_queue",
     "hogwild.workers.messages",
     "hogwild.workers.child.profiler",
-    "hogwild.workers.child.worker_loop",
     "hogwild.workers.child.trainer",
 )
 IMPORT_EACH = """

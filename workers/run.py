@@ -157,7 +157,7 @@ def _import_all(planned: JobPlan | None, kernels: str) -> None:
         if is_early:  # numba takes longer than what this process still has to do
             freeze()
             SERVER.fork(kernels=kernels)
-        for module in ("hogwild.workers.child.dispatch", "hogwild.workers.execution"):
+        for module in ("hogwild.workers.child.build", "hogwild.workers.execution"):
             importlib.import_module(module)
         host.raise_noted()
         freeze()

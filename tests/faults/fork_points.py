@@ -268,7 +268,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="faults whose name contains this")
     parser.add_argument("--list", action="store_true", help="inject none")
     given = parser.parse_args()
-    import hogwild.workers.child.dispatch  # noqa: F401 - torch
+    import hogwild.workers.child.build  # noqa: F401 - torch
 
     assert host.thread_count() == 1, "OPENBLAS_NUM_THREADS=1, please"
     surroundings.ctypes.CDLL(None).prctl(surroundings.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -16,8 +16,7 @@ from hogwild.errors import HogwildError
 from hogwild.shared_memory.scoreboard import Row, Scoreboard
 from hogwild.workers.child.profiler import Profile
 from hogwild.workers.child.spec import Numerics, WorkerSpec
-from hogwild.workers.child.trainer import Trainer
-from hogwild.workers.child.worker_loop import serve
+from hogwild.workers.child.trainer import Trainer, serve
 from hogwild.workers.messages import Leaving, Start, Task
 from hogwild.workers.processes import handle as handle_module
 from hogwild.workers.processes.group import ProcessGroup

@@ -27,7 +27,7 @@ from hogwild.scheduling.work_queue import Kind, Limits, Release, WorkItem, WorkQ
 from hogwild.shared_memory import scoreboard
 from hogwild.shared_memory.scoreboard import Command, Control, Phase, Scoreboard
 from hogwild.workers import messages
-from hogwild.workers.child import trainer, worker_loop
+from hogwild.workers.child import trainer
 from hogwild.workers.child.spec import Compute, DataSide, DataSpec, Numerics, Rules, WorkerSpec
 from hogwild.workers.messages import Start
 from hogwild.workers.processes.handle import Handle
@@ -46,7 +46,7 @@ from tests.faults.protocol_numerics import (
     StillPlace,
 )
 
-TRACED = {module.__file__ for module in (worker_loop, trainer, scoreboard, messages, protocol_numerics)}
+TRACED = {module.__file__ for module in (trainer, scoreboard, messages, protocol_numerics)}
 PASSED = 77  # the exit status of a victim that came through
 VICTIM, HEIR = 0, 1
 MOST_POINTS = 20_000
@@ -87,7 +87,7 @@ class Tracer:
         code = frame.f_code
         if code.co_filename not in TRACED:
             return None
-        if code is worker_loop.WorkerLoop._next.__code__:
+        if code is trainer.WorkerLoop._next.__code__:
             self._looks += 1
             if self._looks == 2:
                 os._exit(PASSED)
@@ -286,7 +286,7 @@ def _get_ready(start: Start, point: int) -> None:
     ticks = count(1)
     clock = SimpleNamespace(monotonic_ns=lambda: 1000 * next(ticks))
     scoreboard.time = trainer.time = clock  # type: ignore[assignment]
-    worker_loop.WAIT_MS = PATIENCE_MS
+    trainer.WAIT_MS = PATIENCE_MS
     sys.settrace(Tracer(point).call)
 
 

@@ -23,7 +23,7 @@ from hogwild.shared_memory.scoreboard import Phase, Row, Scoreboard
 from hogwild.storage import artifact_cache
 from hogwild.storage.artifact_cache import cache_root
 from hogwild.storage.published_folder import MANIFEST
-from hogwild.workers.child.compile_once import make_all_ready, make_ready
+from hogwild.workers.child.build import make_all_ready, make_ready
 from hogwild.workers.messages import ParentGone
 
 NAME = "a kernel of the tests"
@@ -314,7 +314,7 @@ SERVED = """
 import contextlib, os, socket
 from tests.kernels.test_compiling import KernelCache, NAME, Scoreboard, Waiting, add_up, make_ready
 from hogwild.workers.child.entry import Leaving, Start
-from hogwild.workers.child.worker_loop import serve
+from hogwild.workers.child.trainer import serve
 supervisor, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 lifeline, its_end = os.pipe()
 def die(beats):

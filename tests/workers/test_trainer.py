@@ -14,8 +14,7 @@ from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Command, Control, Phase, Word
 from hogwild.workers.child import trainer as trainer_module
-from hogwild.workers.child.trainer import LONGEST_EXCHANGE_NS, NonFiniteGradient
-from hogwild.workers.child.worker_loop import WorkerLoop, serve
+from hogwild.workers.child.trainer import LONGEST_EXCHANGE_NS, NonFiniteGradient, WorkerLoop, serve
 from hogwild.workers.messages import LOOK, RECORD, Leaving, ParentGone, Report, Start, write_record
 from tests.helpers.one_trainer import BATCH, OTHER, Place, cut, equal, examples, go_on
 from tests.helpers.processes import wait_for

@@ -1,44 +1,168 @@
-"""Build a worker: receive the set-up, map the shared memory, build the trainer. Then `worker_loop.py` pulls items."""
+"""The role of a child process: its task makes it a trainer, a loader, a reader, the trial of the job's code, the owner
+of a GPU, a cluster's communicator, or a predictor. A trainer is built here; then `trainer.py` pulls items.
+
+The kernels, or the model, of a job are compiled by one process, for all:
+
+    there already     ──► loaded by the fork server: nothing to do
+    cached, complete? ──► load
+    else              ──► claim it (`artifact_cache.py`), compile, cache; while another process has the claim, beat
+
+Nobody waits on a lock: a claim is asked for again and again, and ends with its process. One that dies while compiling
+leaves a folder under a temporary name, which nobody reads.
+
+A model under torch.compile is compiled by its first calls. One worker makes all that the job needs before the first
+batch is leased, and changes nothing else:
+
+    the first and the last batch (it may be smaller): forward and backward; of the validation data: forward
+    streamed data, of which nothing is read yet: batches of the same sizes     (`Streamed.typical`)
+    parameters frozen until an update: all of the above before each thaw, and after it
+    afterwards: no gradient, the buffers and the random state as before"""
 
 import contextlib
-from collections.abc import Mapping
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from hogwild import host
 from hogwild.data.rollout import Rollout, RolloutFeed
 from hogwild.devices.kinds import CPU
+from hogwild.errors import ModelError
 from hogwild.feeds.batch import Feed
-from hogwild.feeds.packed import attach
+from hogwild.feeds.packed import PackedSpec, attach
 from hogwild.feeds.ring import Ring, RingFeed, RingSpec
+from hogwild.feeds.transform import transformed
 from hogwild.host.thread_pools import limit_pools
+from hogwild.kernels import signatures
+from hogwild.kernels.fused import Chunk, Declared, Fusable, FusedUpdate, Streaming
 from hogwild.metrics.loss_sums import WeightedLoss
 from hogwild.parameters.shared_model import WorkerModel
 from hogwild.scheduling.lane_schedule import steps_of
 from hogwild.shared_memory.region import Region
-from hogwild.shared_memory.scoreboard import Control, Row, Scoreboard
+from hogwild.shared_memory.scoreboard import Control, Phase, Row, Scoreboard
+from hogwild.storage.artifact_cache import CompiledCache, made_ready
 from hogwild.training import torch_settings
+from hogwild.training.autograd_update import AutogradUpdate
+from hogwild.training.compiled_model import ModelCache, refusing
 from hogwild.training.compiled_model import make as make_runs
 from hogwild.training.evaluator import Evaluator, Scorer
 from hogwild.training.loss_scaler import scaler_for
 from hogwild.training.model_steps import LaneState
 from hogwild.training.place import CpuPlace, open_place
-from hogwild.workers.child.adoption import adopt, limit_threads
-from hogwild.workers.child.compile_once import make_model_ready, make_ready
-from hogwild.workers.child.fused_trainer import make_fused
 from hogwild.workers.child.profiler import Profile, make_profile
-from hogwild.workers.child.spec import DataSpec, Numerics, WorkerSpec
-from hogwild.workers.child.trainer import Trainer
-from hogwild.workers.messages import Setup, Start
+from hogwild.workers.child.spec import DataSpec, Fused, Numerics, WorkerSpec
+from hogwild.workers.child.trainer import Loop, Trainer, serve
+from hogwild.workers.messages import (
+    CommunicateTask,
+    Leaving,
+    LoadTask,
+    OwnTask,
+    ParentGone,
+    PredictTask,
+    Report,
+    Setup,
+    Start,
+    TrialTask,
+    receive_task,
+)
+from hogwild.workers.warning_reports import hearing_warnings
+
+if TYPE_CHECKING:
+    from hogwild.kernels.hot_rows import HotRows
+    from hogwild.kernels.signatures import Kernels
+
+Parts = Sequence[tuple[CompiledCache, Callable[[], object]]]  # caches, each with what calls its content
+LOOK_MS = 20  # between two looks at the cache
 
 
-def build_trainer(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
-    regions = adopt(setup, descriptors)
+def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
+    """Receive the task of this process and carry it out; return its exit status."""
+
+    def send_warning(text: str, place: str) -> None:
+        with contextlib.suppress(ParentGone):  # the next message of ours will see it
+            Report("warning", detail=text, place=place).send(channel)
+
+    def receive_and_build() -> "Trainer | Loop":
+        task, descriptors = receive_task(channel)
+        if task.log:
+            redirect_to_files(task.log, task.stacks)
+        # The user's folders come first on sys.path, but our modules are all imported by now, so a user's own `workers/`
+        # or `hogwild/` shadows nothing.
+        sys.path[:] = task.sys_path
+        torch_settings.apply(task.torch_settings)
+        regions = {
+            name: Region.attach(descriptor, nbytes, writable=not isinstance(task, PredictTask) or name == "beats")
+            for (name, nbytes), descriptor in zip(task.regions, descriptors, strict=True)
+        }
+        if isinstance(task, Setup):
+            return build_trainer(start, task, regions)
+        if not isinstance(task, OwnTask):
+            limit_threads(1)
+        # Each of these imports is for one process of few jobs.
+        if isinstance(task, LoadTask):
+            from hogwild.workers.child.loader import load
+
+            return load(start, channel, leaving, task, regions)
+        if isinstance(task, PredictTask):
+            from hogwild.workers.child.predictor import PredictorLoop
+
+            return PredictorLoop(start, channel, leaving, task, regions)
+        if isinstance(task, TrialTask):
+            from hogwild.workers.child.trial import try_out
+
+            return try_out(channel, task, regions)
+        heard.close()  # its socket is for answers to others than the group
+        if isinstance(task, OwnTask):
+            from hogwild.workers.child.gpu_owner import serve_flats
+
+            serve_flats(channel, task.device, regions)
+            raise ParentGone("nothing is to be owned any more")
+        assert isinstance(task, CommunicateTask)
+        from hogwild.workers.child.communicator import Communicator  # torch.distributed
+
+        return Communicator(start, channel, leaving, task, regions)
+
+    with contextlib.ExitStack() as heard:
+        heard.enter_context(hearing_warnings(send_warning))
+        return serve(start, channel, leaving, receive_and_build)
+
+
+def redirect_to_files(log: str, stacks: str) -> None:
+    """Redirect standard output and error to the worker's own log, opened for appending: one write is one line, with no
+    shared buffer or lock, and no full pipe can block. Earlier output is copied there and removed from memory, so that
+    the supervisor does not copy it again. Stacks go to their own file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    words = os.dup(2)
+    with open(log, "ab", buffering=0) as file:
+        file.write(os.pread(words, os.fstat(words).st_size, 0))
+        for standard in (1, 2):
+            os.dup2(file.fileno(), standard)
+    os.ftruncate(words, 0)
+    os.close(words)
+    host.write_stacks_to(os.open(stacks, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
+
+
+def limit_threads(threads: int) -> None:
+    """Let torch compute with so many threads, one operation at a time."""
+    torch.set_num_threads(threads)
+    if torch.get_num_interop_threads() != 1:  # torch allows that once
+        torch.set_num_interop_threads(1)
+
+
+# ---- a trainer ---------------------------------------------------------------------------------------------------
+
+
+def build_trainer(start: Start, setup: Setup, regions: dict[str, Region]) -> Trainer:
     if setup.cores:
         host.set_affinity(setup.cores)  # before any thread exists: threads keep the affinity they were made with
     torch.set_flush_denormal(setup.flush_denormal)  # first: threads made later inherit it
@@ -68,7 +192,6 @@ def make_trainer(
     """Build a trainer over mapped regions: `data-train` and `data-val` hold the data, the others the model. `lifeline`
     ends a wait for kernels; None in the supervisor itself."""
     profile = make_profile(worker_spec.rules.profile, row.worker)
-
     make = partial(_numerics, worker_spec, structure, regions, row, lifeline, profile)
     return Trainer(worker_spec, make, row, profile)
 
@@ -86,67 +209,53 @@ def _numerics(
     updates = row.board.job_updates()
     compute, data, seed = worker_spec.compute, worker_spec.data, worker_spec.rules.seed
     place = open_place(compute.devices[row.worker] if compute.devices else CPU, compute.device_handles)
+    fused = update = feed = lanes = scorer = None
     with contextlib.ExitStack() as broken_off:
         model = place.attach(structure, model_regions, row, updates)
         broken_off.callback(model.close)
         model.runs = make_runs(compute.compile, model.model)
-        evaluator, scorer = make_evaluator(worker_spec, model, regions, place), None
+        evaluator = _evaluator(worker_spec, model, regions, place)
         if compute.progressive and compute.panel is not None:
             scorer = Scorer(model.runs, model.loss, compute.panel, compute.precision)
         if compute.fused is not None:
-            fused, sentence = make_fused(worker_spec, model, regions["data-train"], row, lifeline, scorer)
+            fused, sentence = _fused(worker_spec, model, regions["data-train"], row, lifeline, scorer)
             print(sentence, flush=True)
-            add_ranking(evaluator, worker_spec, model, regions, row, lifeline)
-            broken_off.pop_all()
-            return Numerics(model, None, None, evaluator, place, rollbacks, fused)
-        plan = data.train.plan
-        lanes = None if plan.lanes is None else LaneState(model.runs, steps_of(plan))
-        update = place.update(
-            model,
-            grad_clip=compute.grad_clip,
-            enter=profile.enter,
-            forward=lanes,
-            updates=updates,
-            loss_names=compute.loss_names,
-            precision=compute.precision,
-            scaler=scaler_for(compute.precision, row),
-        )
-        if (rows := update.compiled) is not None:  # sparse gradients, applied by compiled rules
-            print(make_ready(rows.name, rows.warm_up, (), row, lifeline), flush=True)
-        host_feed = _feed("train", data.train, regions, model, seed, copies=data.copies_slots)
-        feed = place.feed(model, host_feed, data.transform, seed)
-        if compute.compile == "inductor":
-            print(make_model_ready(worker_spec, model, update, feed, evaluator, row, lifeline), flush=True)
-        add_ranking(evaluator, worker_spec, model, regions, row, lifeline)
+        else:
+            plan = data.train.plan
+            lanes = None if plan.lanes is None else LaneState(model.runs, steps_of(plan))
+            update = place.update(
+                model,
+                grad_clip=compute.grad_clip,
+                enter=profile.enter,
+                forward=lanes,
+                updates=updates,
+                loss_names=compute.loss_names,
+                precision=compute.precision,
+                scaler=scaler_for(compute.precision, row),
+            )
+            if (rows := update.compiled) is not None:  # sparse gradients, applied by compiled rules
+                print(make_ready(rows.name, rows.warm_up, (), row, lifeline), flush=True)
+            host_feed = _feed("train", data.train, regions, model, seed, copies=data.copies_slots)
+            feed = place.feed(model, host_feed, data.transform, seed)
+            if compute.compile == "inductor":
+                print(_make_model_ready(worker_spec, model, update, feed, evaluator, row, lifeline), flush=True)
+        panel = compute.panel
+        if evaluator is not None and panel is not None and panel.ranked:  # last: nothing is ranked while compiling
+            from hogwild.metrics.ranking import NAME, Ranking  # numba takes half a second
+
+            sides: Any = ((data.train, regions["data-train"]), (data.val, regions["data-val"]))
+            train, val = (split.data.attach(region).arrays() for split, region in sides)  # the parent has checked both
+            shape = data.covered
+            marks = regions["data-covered"].array("u1", shape) if panel.coverages else np.zeros(shape, np.uint8)
+            evaluator.ranking = ranking = Ranking.of(panel.ranked, model.model, train, val, marks)
+            print(make_ready(NAME, ranking.warm_up, [signatures.ranking()], row, lifeline), flush=True)
         broken_off.pop_all()
-        return Numerics(model, update, feed, evaluator, place, rollbacks, lanes=lanes, scorer=scorer)
+    if fused is not None:
+        return Numerics(model, None, None, evaluator, place, rollbacks, fused)
+    return Numerics(model, update, feed, evaluator, place, rollbacks, lanes=lanes, scorer=scorer)
 
 
-def add_ranking(
-    evaluator: Evaluator | None,
-    worker_spec: WorkerSpec,
-    model: WorkerModel,
-    regions: Mapping[str, Region],
-    row: Row,
-    lifeline: int | None,
-) -> None:
-    """Give the evaluator the metrics of recommenders, if there are any, with their kernels; the parent has checked that
-    the data suits. Last, so that nothing is ranked while a model is compiled."""
-    panel, data = worker_spec.compute.panel, worker_spec.data
-    if evaluator is None or panel is None or not panel.ranked:
-        return
-    from hogwild.kernels import signatures
-    from hogwild.metrics.ranking import NAME, Ranking  # numba takes half a second
-
-    sides: Any = ((data.train, regions["data-train"]), (data.val, regions["data-val"]))
-    train, val = (split.data.attach(region).arrays() for split, region in sides)
-    marks = regions["data-covered"].array("u1", data.covered) if panel.coverages else np.zeros(data.covered, np.uint8)
-    evaluator.ranking = Ranking.of(panel.ranked, model.model, train, val, marks)
-    kernels = [signatures.ranking()]
-    print(make_ready(NAME, evaluator.ranking.warm_up, kernels, row, lifeline), flush=True)
-
-
-def make_evaluator(
+def _evaluator(
     worker_spec: WorkerSpec, model: WorkerModel, regions: Mapping[str, Region], place: CpuPlace
 ) -> Evaluator | None:
     """Build the evaluator, if any. The region `data-outputs` exists if a metric needs all outputs at once."""
@@ -156,21 +265,17 @@ def make_evaluator(
     feed = place.feed(model, _feed("val", data.val, regions, model, seed))
     outputs = wanted = weights = None
     if data.outputs is not None:
-        wanted = _targets(data.val, regions["data-val"])
+        spec, region = data.val.data, regions["data-val"]
+        assert not isinstance(spec, Rollout)  # metrics of all outputs are refused before the start
         outputs = data.outputs.view(regions["data-outputs"])
-        if isinstance(model.loss, WeightedLoss):
-            assert not isinstance(data.val.data, RingSpec | Rollout)  # `hogwild.job.weights` refuses it
-            weights = attach(data.val.data, regions["data-val"]).weights()
+        if isinstance(spec, RingSpec):
+            wanted = Ring(region, spec).targets()  # (N, …), as below
+            assert not isinstance(model.loss, WeightedLoss)  # `hogwild.job.weights` refuses it
+        else:
+            wanted = attach(spec, region).targets()
+            weights = attach(spec, region).weights() if isinstance(model.loss, WeightedLoss) else None
     shared = outputs, wanted, compute.precision, place.seed, weights
     return Evaluator(model.runs, model.loss, feed, seed, compute.panel, *shared)
-
-
-def _targets(split: DataSpec, region: Region) -> Tensor:
-    """Return the targets (N, …) of a data set."""
-    if isinstance(split.data, RingSpec):
-        return Ring(region, split.data).targets()
-    assert not isinstance(split.data, Rollout)  # metrics of all outputs are refused before the start
-    return attach(split.data, region).targets()
 
 
 def _feed(
@@ -182,3 +287,149 @@ def _feed(
     if isinstance(split.data, RingSpec):
         return RingFeed(Ring(region, split.data), split.plan.batch_size, copies=copies)
     return attach(split.data, region).feed(split.plan, seed=seed, order=split.order)
+
+
+def _fused(
+    worker_spec: WorkerSpec,
+    model: WorkerModel,
+    region: Region,
+    row: Row,
+    lifeline: int | None,
+    scorer: Scorer | None,
+) -> tuple[Fused, str]:
+    """Build the fused update; return it with a log message on its kernels."""
+    update = cast(Fusable, model.model).fused(model.loss, model.optimizer)
+    if isinstance(update, str):
+        raise ModelError(
+            f"the model returned a fused update in the parent process, but not in a worker: {update}",
+            code="model/fused",
+        )
+    split, typical = worker_spec.data.train, worker_spec.data.typical
+    if isinstance(split.data, RingSpec):
+        assert isinstance(update, Streaming)
+        bind = partial(_bind_batch, update, update.arrays_of, model)
+        *inputs, target = typical[0]
+        bind(inputs, target)  # to be compiled
+        feed = RingFeed(Ring(region, split.data), split.plan.batch_size)
+        fused = Fused(update, split.plan, None, (), model.state.count, feed, bind)
+    else:
+        assert isinstance(split.data, PackedSpec), "a fused update reads packed data, or a stream"
+        data, seed = split.data.attach(region), worker_spec.rules.seed
+        hot = _hot_rows(model, update, worker_spec.compute.fused or {})
+        update.bind(model.model, model.optimizer, data.arrays(), hot)
+        fused = Fused(update, split.plan, data.order(split.order, seed), [*hot.values()], model.state.count)
+        if scorer is not None:
+            fused.feed = data.feed(split.plan, seed=seed, order=split.order)
+    fused.scorer = scorer
+
+    def run_on_nothing() -> None:
+        update.run(Chunk(np.empty(0, np.int64), 0))
+        fused.refresh()
+        fused.flush()
+
+    kernels = [update.kernels] if isinstance(update, Declared) else []
+    kernels += [signatures.hot_rows()] if kernels and fused.hot else []
+    sentence = make_ready(update.name, run_on_nothing, kernels, row, lifeline)
+    fused.refresh()
+    return fused, sentence
+
+
+def _bind_batch(
+    update: FusedUpdate, arrays_of: Callable[..., Any], model: WorkerModel, inputs: Sequence[Tensor], target: Tensor
+) -> np.ndarray:
+    """Bind the update to a batch of a stream; return the batch's rows (n,)."""
+    update.bind(model.model, model.optimizer, arrays_of(model.model, inputs, target), {})
+    return np.arange(len(target))
+
+
+def _hot_rows(model: WorkerModel, update: FusedUpdate, chosen: Mapping[str, np.ndarray]) -> "dict[str, HotRows]":
+    """Return private copies of the chosen rows of each parameter of the side (key: its name) and of its optimizer state
+    (key: `name.key`)."""
+    if not chosen:
+        return {}
+    from hogwild.kernels.hot_rows import HotRows  # numba takes half a second
+
+    found: dict[str, HotRows] = {}
+    for side in update.sides:
+        for name in side.params if side.array in chosen else ():
+            param, rows = model.model.get_parameter(name), chosen[side.array]
+            found[name] = HotRows(param.detach().numpy(), rows)  # of an array (R, …)
+            for key, value in model.optimizer.state.get(param, {}).items():
+                if getattr(value, "ndim", 0) and len(value) == len(param):
+                    found[f"{name}.{key}"] = HotRows(value.numpy(), rows)
+    return found
+
+
+# ---- compiled once -----------------------------------------------------------------------------------------------
+
+
+def make_ready(
+    name: str, run: Callable[[], object], kernels: "Sequence[Kernels]", row: Row, lifeline: int | None
+) -> str:
+    """Make every kernel of `name`, an update or a metric, callable: those of ours, or without any all that `run` calls,
+    on empty data. Return a log message: there already, loaded or compiled, and the time. `lifeline`: None in the
+    supervisor itself (`procs: 0`). Raises ParentGone."""
+    from hogwild.kernels.compiling import compile_all, is_ready  # numba takes half a second
+    from hogwild.kernels.kernel_cache import KernelCache
+
+    parts: Parts = [(KernelCache.of(one), partial(compile_all, one)) for one in kernels if not is_ready(one)]
+    if not kernels:
+        parts = [(KernelCache.of(name), run)]
+    return make_all_ready(f"kernels of {name}", parts, row, lifeline)
+
+
+def make_all_ready(what: str, parts: Parts, row: Row, lifeline: int | None) -> str:
+    """As `make_ready`, for any caches."""
+
+    def pause() -> None:
+        if host.wait_readable([] if lifeline is None else [lifeline], LOOK_MS):
+            raise ParentGone
+        row.beat()
+
+    began_s = time.monotonic()
+    row.enter(Phase.COMPILING)
+    how = dict.fromkeys(made_ready(cache, run, pause) for cache, run in parts) or ("there already",)
+    row.enter(Phase.BOOTING)
+    return f"{what}: {' and '.join(how)} in {time.monotonic() - began_s:.1f} s"
+
+
+def _make_model_ready(
+    worker_spec: WorkerSpec,
+    model: WorkerModel,
+    update: AutogradUpdate,
+    feed: Feed,
+    evaluator: Evaluator | None,
+    row: Row,
+    lifeline: int | None,
+) -> str:
+    """Make the compiled model ready; return a log message. Raises ModelError, ParentGone."""
+    data = worker_spec.data
+
+    def batches() -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+        """Yield (inputs, target) of every batch size, on the model's device; typical ones for unread streamed data."""
+        for fields in data.typical:
+            fresh = tree_map(torch.clone, fields)
+            changed = fresh if data.transform is None else transformed(data.transform, fresh)
+            *inputs, target = tree_map(lambda leaf: leaf.to(model.device), [*changed])
+            yield tuple(inputs), target
+        for number in () if data.typical else sorted({0, data.train.plan.batches - 1}):
+            batch = feed.gather(0, number)
+            yield batch.inputs, batch.target
+
+    def run() -> None:
+        model.keep_buffers()
+        try:
+            for updates in (0, *model.thaws):  # always from 0: this order decides which code is compiled for any size
+                update.start_at(updates)
+                for inputs, target in batches():
+                    update.backward(inputs, target)
+                    row.beat()
+                if evaluator is not None and data.val is not None:
+                    evaluator.sums(sorted({0, data.val.plan.batches - 1}), row.beat)
+        finally:
+            update.start_at(row.board.job_updates())
+            model.restore_buffers()
+
+    cache = ModelCache.of(worker_spec.compute.compile_key, worker_spec.compute.compile_scratch)
+    undisturbed = torch.random.fork_rng(devices=[])(refusing(run))  # restores the random state after each call
+    return make_all_ready("the compiled model", [(cache, undisturbed)], row, lifeline)

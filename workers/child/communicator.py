@@ -33,7 +33,7 @@ from torch.distributed import distributed_c10d as c10d
 from hogwild.cluster.members import RoundWord, Standing, decide
 from hogwild.host import answers, own_address
 from hogwild.shared_memory.region import Region
-from hogwild.workers.child.worker_loop import Loop
+from hogwild.workers.child.trainer import Loop
 from hogwild.workers.messages import CommunicateTask, Leaving, ParentGone, Start, receive_parcels, send_parcel
 
 TICK_S = 0.2  # between two ticks of an idle group

@@ -16,8 +16,9 @@ import sys
 from collections.abc import Iterator
 
 from hogwild import host
-from hogwild.workers.child.standard_streams import STANDARD_ERROR, redirect_to_memory
 from hogwild.workers.messages import Leaving, Start
+
+STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
 
 def main(start: Start) -> None:
@@ -33,7 +34,7 @@ def main(start: Start) -> None:
     cores = host.affinity()
     channel = socket.socket(fileno=start.channel)
     with without_collecting():
-        from hogwild.workers.child.dispatch import run  # imports torch
+        from hogwild.workers.child.build import run  # imports torch
 
     gc.freeze()  # later collections skip torch's few hundred thousand objects
     if host.binding_variables(os.environ):  # else whoever has changed it meanwhile, such as a service, meant it
@@ -71,3 +72,14 @@ def without_collecting() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def redirect_to_memory(words: int) -> None:
+    """Redirect standard output and error to memory that the supervisor holds, too, until the worker has its log."""
+    os.dup2(words, STANDARD_OUTPUT)
+    os.dup2(words, STANDARD_ERROR)
+    os.close(words)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]

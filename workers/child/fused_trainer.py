@@ -9,30 +9,21 @@ chunks. A kill leaves one chunk in doubt."""
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from hogwild.errors import ModelError
-from hogwild.kernels import signatures
-from hogwild.kernels.fused import STAMP_BITS, Chunk, Declared, Fusable, FusedUpdate, GridPlace, Streaming, Sweeping
+from hogwild.kernels.fused import STAMP_BITS, Chunk, GridPlace, Sweeping
 from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import WorkItem
-from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Row, Word
 from hogwild.workers.child.profiler import Profile
 from hogwild.workers.child.spec import Fused
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hogwild.kernels.hot_rows import HotRows
-    from hogwild.parameters.worker_model import WorkerModel
     from hogwild.scheduling.grid_plan import GridPlan
-    from hogwild.training.evaluator import Scorer
-    from hogwild.workers.child.spec import DataSide, WorkerSpec
 
 
 TARGET_S = 0.02
@@ -207,89 +198,3 @@ class Chunks:
         if self._batch_s <= LONGEST_S:
             return max(1, samples)
         return max(1, int(samples * LONGEST_S / self._batch_s))
-
-
-def make_fused(
-    worker_spec: "WorkerSpec",
-    model: "WorkerModel",
-    region: Region,
-    row: Row,
-    lifeline: int | None,
-    scorer: "Scorer | None" = None,
-) -> tuple[Fused, str]:
-    """Build the fused update; return it with a log message on its kernels. Imports numba here: few jobs need it."""
-    from hogwild.feeds.packed import PackedSpec
-    from hogwild.feeds.ring import RingSpec
-    from hogwild.workers.child.compile_once import make_ready
-
-    update = cast(Fusable, model.model).fused(model.loss, model.optimizer)
-    if isinstance(update, str):
-        raise ModelError(
-            f"the model returned a fused update in the parent process, but not in a worker: {update}",
-            code="model/fused",
-        )
-    split = worker_spec.data.train
-    if isinstance(split.data, RingSpec):
-        fused = _of_stream(update, model, worker_spec.data, region)
-    else:
-        assert isinstance(split.data, PackedSpec), "a fused update reads packed data, or a stream"
-        data, seed = split.data.attach(region), worker_spec.rules.seed
-        hot = hot_rows(model, update, worker_spec.compute.fused or {})
-        update.bind(model.model, model.optimizer, data.arrays(), hot)
-        fused = Fused(update, split.plan, data.order(split.order, seed), [*hot.values()], model.state.count)
-        if scorer is not None:
-            fused.feed = data.feed(split.plan, seed=seed, order=split.order)
-    fused.scorer = scorer
-    nothing = Chunk(np.empty(0, np.int64), 0)
-
-    def run() -> None:
-        update.run(nothing)
-        fused.refresh()
-        fused.flush()
-
-    kernels = [update.kernels] if isinstance(update, Declared) else []
-    kernels += [signatures.hot_rows()] if kernels and fused.hot else []
-    sentence = make_ready(update.name, run, kernels, row, lifeline)
-    fused.refresh()
-    return fused, sentence
-
-
-def _of_stream(update: FusedUpdate, model: "WorkerModel", data: "DataSide", region: Region) -> Fused:
-    """Return the update of a stream, bound to a typical batch, to be compiled."""
-    from hogwild.feeds.ring import Ring, RingFeed, RingSpec
-
-    spec, plan, streaming = data.train.data, data.train.plan, update
-    assert isinstance(streaming, Streaming) and isinstance(spec, RingSpec)
-
-    def bind(inputs: Sequence["Tensor"], target: "Tensor") -> np.ndarray:
-        update.bind(model.model, model.optimizer, streaming.arrays_of(model.model, inputs, target), {})
-        return np.arange(len(target))
-
-    *inputs, target = data.typical[0]
-    bind(inputs, target)
-    feed = RingFeed(Ring(region, spec), plan.batch_size)
-    return Fused(update, plan, None, (), model.state.count, feed, bind)
-
-
-def hot_rows(model: "WorkerModel", update: FusedUpdate, chosen: Mapping[str, np.ndarray]) -> "dict[str, HotRows]":
-    """Return private copies of the chosen rows of each parameter of the side (key: its name) and of its optimizer state
-    (key: `name.key`)."""
-    if not chosen:
-        return {}
-    from hogwild.kernels.hot_rows import HotRows
-
-    found: dict[str, HotRows] = {}
-    for side in update.sides:
-        for name in side.params if side.array in chosen else ():
-            for key, array in _beside(model, name):
-                found[key] = HotRows(array, chosen[side.array])
-    return found
-
-
-def _beside(model: "WorkerModel", name: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (name, array (R, …)) of a parameter and of its state."""
-    param = model.model.get_parameter(name)
-    yield name, param.detach().numpy()
-    for key, value in model.optimizer.state.get(param, {}).items():
-        if getattr(value, "ndim", 0) and len(value) == len(param):
-            yield f"{name}.{key}", value.numpy()

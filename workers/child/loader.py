@@ -1,5 +1,5 @@
 """A loader: fills what it is asked for, slots of a stream's ring or ranges of a data set that is read into memory. The
-workers' counterpart is `worker_loop.py`; what is filled, and how, is the task's recipe (`recipes.py`).
+workers' counterpart is `trainer.py`; what is filled, and how, is the task's recipe.
 
     parent                                       loader
     task: recipe, regions ── socket ──►          opens the recipe                       ──► "ready"
@@ -17,11 +17,11 @@ from enum import IntEnum
 import cloudpickle
 
 from hogwild.feeds.stream_reader import Unreadable
+from hogwild.shared_memory.region import Region
 from hogwild.training import torch_settings
 from hogwild.user_code import raised_text
-from hogwild.workers.child.adoption import adopt, limit_threads
 from hogwild.workers.child.recipes import Recipe
-from hogwild.workers.child.worker_loop import WAIT_MS, Loop
+from hogwild.workers.child.trainer import WAIT_MS, Loop
 from hogwild.workers.messages import LOOK, Leases, Leaving, LoadTask, ParentGone, Report, Start, write_record
 
 FILLED, ENDED = 0, 1
@@ -42,11 +42,9 @@ class LoaderLoop(Loop):
     """Fills until told to leave. Every wait beats and watches the lifeline."""
 
     def __init__(
-        self, start: Start, channel: socket.socket, leaving: Leaving, task: LoadTask, descriptors: list[int]
+        self, start: Start, channel: socket.socket, leaving: Leaving, task: LoadTask, regions: dict[str, Region]
     ) -> None:
         """Open the recipe. Raises whatever the data set's constructor raises."""
-        regions = adopt(task, descriptors)
-        limit_threads(1)  # loaders are planned as one per core
         self._start, self._channel, self._leaving = start, channel, leaving
         beats = regions["beats"]
         self._words = beats.array("i8", (beats.nbytes // (8 * BEATS), BEATS))[task.loader]
@@ -104,11 +102,13 @@ class LoaderLoop(Loop):
         self._words[LoaderBeat.COUNT] += 1
 
 
-def load(start: Start, channel: socket.socket, leaving: Leaving, task: LoadTask, descriptors: list[int]) -> LoaderLoop:
+def load(
+    start: Start, channel: socket.socket, leaving: Leaving, task: LoadTask, regions: dict[str, Region]
+) -> LoaderLoop:
     """Return the loop of a loader, or of a reader, which has no log. If a reader's data set cannot be opened here, the
     parent reads it: then report that, and wait for the end."""
     try:
-        return LoaderLoop(start, channel, leaving, task, descriptors)
+        return LoaderLoop(start, channel, leaving, task, regions)
     except (Exception, SystemExit) as error:  # e.g. a class that cannot be imported, a file that cannot be reopened
         if task.log:
             raise

@@ -34,7 +34,7 @@ from hogwild.shared_memory.scoreboard import Control, Scoreboard
 from hogwild.storage.records import object_of
 from hogwild.user_code import raised_text
 from hogwild.workers.child.call_server import Caller, CallServer
-from hogwild.workers.child.worker_loop import Loop
+from hogwild.workers.child.trainer import Loop
 from hogwild.workers.messages import Leaving, ParentGone, PredictTask, Start
 
 WAIT_S = 0.2  # between two beats

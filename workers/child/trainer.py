@@ -1,30 +1,45 @@
-"""Train or evaluate an item: its batches, update by update. No pipes here: `worker_loop.py` runs a `Trainer` in a child
-process, `inline.py` in the supervisor itself (`procs: 0`). No torch here either: the computing objects are passed in
-(`Numerics`), so that order and crashes can be tested without torch.
+"""A worker's way through its leases, from top to bottom: pull, train or evaluate batch by batch, commit, acknowledge.
 
-    direct   gather -> forward, backward (privately) -> finite? -> intent -> apply to the flats -> commit -> counters
-    delta    gather -> forward, backward -> finite? -> apply to the own copy             `sync_every` times, then flush:
-             intent -> add the changes to the flats -> commit -> counters
+    WorkerLoop   pulled leases, in order -> Trainer -> ack          waiting: beat, five times a second
+    Trainer      direct   gather -> forward, backward (privately) -> finite? -> intent -> apply to the flats -> commit
+                          -> counters
+                 delta    gather -> forward, backward -> finite? -> apply to the own copy      `sync_every` times, then
+                          flush: intent -> add the changes to the flats -> commit -> counters
 
-A kill before *intent* loses the uncommitted work, a kill after *commit* loses nothing; in between, this one exchange is
-in doubt.
-"""
+On PAUSE in the control row the loop parks between two exchanges, evaluates leased slices, then continues inside the
+item. A kill before *intent* loses the uncommitted work, a kill after *commit* loses nothing; in between, this one
+exchange is in doubt.
 
+The trainer knows no pipes: `inline.py` runs one in the supervisor itself (`procs: 0`). No torch here: the computing
+objects are passed in (`Numerics`), so that order and crashes can be tested without torch."""
+
+import contextlib
 import math
+import os
+import socket
 import time
+import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from hogwild.errors import NOT_FINITE
+from hogwild.errors import NOT_FINITE, DeviceMemoryError, HogwildError
+from hogwild.monitoring.profile_report import PAUSE
 from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import Kind, WorkItem
-from hogwild.shared_memory.scoreboard import Control, Phase, Row, Scoreboard
+from hogwild.shared_memory.scoreboard import Command, Control, Phase, Row, Scoreboard, Word
 from hogwild.training.lr_schedule import halved
+from hogwild.user_code import raised_text, user_frame
 from hogwild.workers.child.fused_trainer import Chunks
 from hogwild.workers.child.profiler import Profile
 from hogwild.workers.child.spec import Numerics, WorkerSpec
+from hogwild.workers.messages import LOOK, Leases, Leaving, ParentGone, Report, Start, write_record
 
+_COMMAND = int(Control.COMMAND)  # plain integers: read before every update
+_FIRST_ITEM = int(Control.FIRST_ITEM)
 _ELSEWHERE, _RATES = int(Control.ELSEWHERE), int(Control.RATES)
+_RUN = int(Command.RUN)
+WAIT_MS = 200  # between two beats of an idle worker
 CHECK_BOUND_EVERY = 256  # updates between two checks that parameters are still shared
 # An exchange of slow updates ends early, because the start and deadlock timeouts (supervise) count commits.
 LONGEST_EXCHANGE_NS = 30 * 10**9
@@ -34,6 +49,144 @@ class NonFiniteGradient(Exception):
     """A loss or gradient is NaN or infinite and the job says `on_nan: fail`."""
 
     code = NOT_FINITE
+
+
+class Loop:
+    """The work of a child between set-up and end. `item`: the lease that a failure is reported for; `path`: of its
+    updates, and why."""
+
+    path = ""
+    item: WorkItem | None = None
+
+    def run(self) -> None:
+        """Work until told to leave. Raises ParentGone."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close what is open: the process ends, for any reason."""
+
+
+class WorkerLoop(Loop):
+    """Pulls items over the worker's own pipes. Every wait beats and watches the lifeline."""
+
+    def __init__(self, start: Start, trainer: "Trainer", leaving: Leaving) -> None:
+        self._start = start
+        self._trainer = trainer
+        self._row = trainer.row
+        self._board = trainer.row.board
+        self._leaving = leaving
+        self._hand: deque[int] = deque()
+        self._over = 0  # the last pause that is over, as told by a record
+        self.path = trainer.path
+        self._leases = Leases(start)
+
+    def run(self) -> None:
+        """Process items until told to leave, by the control row or by SIGTERM."""
+        while (item := self._next()) is not None:
+            self.item = item
+            if item.kind is not Kind.TRAIN:
+                self._trainer.profile.enter(PAUSE)
+                self._evaluate(item)
+                continue
+            self._trainer.catch_up()  # a rollback may have happened while this worker was built
+            skipped = self._trainer.train(item, self._may_train)
+            if skipped is None and self._trainer.is_void(item):
+                continue
+            if skipped is None:
+                break
+            self._row.enter(Phase.WAITING)
+            write_record(self._start.ack_write, skipped, item.id)
+        self._trainer.rest()
+        self._row.enter(Phase.LEAVING)
+
+    def close(self) -> None:
+        self._trainer.profile.close()
+        self._trainer.model.close()
+
+    def _evaluate(self, item: WorkItem) -> None:
+        self._trainer.catch_up()
+        self._trainer.evaluate(item)
+        self._row.enter(Phase.PARKED if self._command() == Command.PAUSE else Phase.WAITING)
+        write_record(self._start.ack_write, 0, item.id)
+
+    def _next(self) -> WorkItem | None:
+        """Return the next pulled item, or wait for one. None: leave."""
+        self._trainer.profile.enter("wait")
+        self._row.enter(Phase.WAITING)
+        while True:
+            if not self._may_go_on():
+                return None
+            if not self._hand:
+                self._pull(0)
+            self._drop_void()
+            if self._hand:
+                return self._board.read_item(self._hand.popleft())
+            self._pull(WAIT_MS)
+
+    def _drop_void(self) -> None:
+        """Drop pulled items that were leased before the last rollback: their rows of the item table may be reused by
+        now."""
+        first = self._board.control_words[_FIRST_ITEM]
+        while self._hand and self._hand[0] < first:  # ids increase
+            self._hand.popleft()
+
+    def _may_train(self) -> bool:
+        """Return whether to continue the item; called between two exchanges. False: drop the item, or leave."""
+        if self._command() == _RUN and not self._leaving.asked:
+            return True
+        return self._may_go_on() and self.item is not None and not self._trainer.is_void(self.item)
+
+    def _may_go_on(self) -> bool:
+        """Return whether to continue; parks while the control row says so. Called between two exchanges."""
+        command = self._command()
+        if command == Command.RUN and not self._leaving.asked:
+            return True
+        return command == Command.PAUSE and not self._leaving.asked and self._park()
+
+    def _command(self) -> int:
+        """Return the control row's command."""
+        command: int = self._board.control_words[_COMMAND]
+        return command
+
+    def _park(self) -> bool:
+        """Report that this worker no longer writes the flats; evaluate meanwhile. False: leave."""
+        self._trainer.flush()
+        self._trainer.profile.enter(PAUSE)
+        self._trainer.rest()  # else rebound or device values would be missing from the merge and the snapshot
+        phase = int(self._row.words[Word.PHASE])
+        announced = 0
+        # Trust RUN only after a record confirms it: then earlier stores, for instance of a rollback, are visible.
+        while (command := self._command()) == Command.PAUSE or (command == Command.RUN and self._over < announced):
+            if self._leaving.asked:
+                return False
+            number = int(self._board.control[Control.PAUSE])
+            if number != announced:
+                self._row.enter(Phase.PARKED)
+                self._row.words[Word.PARKED] = announced = number
+                write_record(self._start.ack_write, number, LOOK)
+            self._drop_void()
+            for item_id in tuple(self._hand):  # an evaluation may have been pulled before we parked
+                if (item := self._board.read_item(item_id)).kind is not Kind.TRAIN:
+                    self._hand.remove(item_id)
+                    self._evaluate(item)
+            self._pull(WAIT_MS)
+        if command != Command.RUN or self._leaving.asked:
+            return False  # leaving: do not rebuild anything
+        is_void = self.item is not None and self._trainer.is_void(self.item)
+        self._row.enter(Phase.WAITING if is_void else Phase(phase))
+        self._trainer.profile.enter("wait")
+        self._trainer.catch_up()
+        self._trainer.follow()
+        return True
+
+    def _pull(self, wait_ms: int) -> None:
+        """Queue the leases that have arrived; wait up to `wait_ms` for one."""
+        for first, item in self._leases.pull(wait_ms):
+            if item != LOOK:
+                self._hand.append(item)
+            else:
+                self._over = max(self._over, first)
+        self._row.beat()
 
 
 @dataclass(slots=True)
@@ -124,7 +277,18 @@ class Trainer:
         self.row.enter(Phase.WORKING)
         self.follow()
         if self._chunks is not None:
-            return self._train_chunks(item, may_go_on)
+            self.model.check_bound()
+            answer = self._chunks.train(item, may_go_on, lambda: self._schedule)
+            if answer is None:
+                return None
+            skipped, not_finite = answer
+            if not_finite and self._rules.fail_on_nan:
+                raise NonFiniteGradient(
+                    f"the gradient of {not_finite} samples in epoch {item.epoch}, batches {item.start} to "
+                    f"{item.stop - 1}, is NaN or infinite (supervise.on_nan is 'fail'); lower the learning rate, or "
+                    "look at these samples"
+                )
+            return skipped
         accumulate = self._rules.accumulate
         with self._place.explained():
             for start in range(item.start, item.stop, accumulate):
@@ -134,20 +298,6 @@ class Trainer:
                 self._update(item, range(start, min(start + accumulate, item.stop)))
             self.flush()
         return self._skipped
-
-    def _train_chunks(self, item: WorkItem, may_go_on: Callable[[], bool]) -> int | None:
-        assert self._chunks is not None
-        self.model.check_bound()
-        answer = self._chunks.train(item, may_go_on, lambda: self._schedule)
-        if answer is None:
-            return None
-        skipped, not_finite = answer
-        if not_finite and self._rules.fail_on_nan:
-            raise NonFiniteGradient(
-                f"the gradient of {not_finite} samples in epoch {item.epoch}, batches {item.start} to {item.stop - 1}, "
-                "is NaN or infinite (supervise.on_nan is 'fail'); lower the learning rate, or look at these samples"
-            )
-        return skipped
 
     def follow(self) -> None:
         """Adopt the exchange of the control row and read the parameters again. Nothing may be unflushed."""
@@ -174,7 +324,18 @@ class Trainer:
             return
         if self._sync_every and fresh.updates:
             self.profile.enter("apply")
-            self._flush_copy(item, fresh)
+            now = self._board.updates()
+            self._staleness = now - self._read_at
+            if self._staleness > self._most_stale:
+                self.model.exchange.refresh()
+                self.model.return_buffers()
+                self._skipped += fresh.updated
+                fresh.updates = 0
+            else:
+                self.row.intend(item.id, self._done)
+                self.model.exchange.flush()
+                self._mark_buffers()
+            self._read_at = now + fresh.updates  # our own updates are counted after the commit
             self.profile.enter("bookkeeping")
         self.row.commit(item.id, self._done, self._skipped)
         if fresh.updates:
@@ -188,20 +349,6 @@ class Trainer:
         if fresh.lane_restarts:
             self.row.count_lane_restarts(fresh.lane_restarts)
         self._open = Unflushed()
-
-    def _flush_copy(self, item: WorkItem, fresh: Unflushed) -> None:
-        now = self._board.updates()
-        self._staleness = now - self._read_at
-        if self._is_too_old():
-            self.model.exchange.refresh()
-            self.model.return_buffers()
-            self._skipped += fresh.updated
-            fresh.updates = 0
-        else:
-            self.row.intend(item.id, self._done)
-            self.model.exchange.flush()
-            self._mark_buffers()
-        self._read_at = now + fresh.updates  # our own updates are counted after the commit
 
     def _mark_buffers(self) -> None:
         """In delta, mark the buffers: a whole exchange may prove too old after it moved the running averages."""
@@ -235,15 +382,18 @@ class Trainer:
         self.profile.enter("check")
         self._done += len(batches)
         self._open.batches += len(batches)
-        self._keep_scores()
+        before = [0.0] * len(self.worker_spec.compute.loss_names)
+        for words in self._scores:  # of batches, learnt or not; behind the further losses, which they resemble
+            if all(map(math.isfinite, words)):
+                self._open.further.append(([*before, *words[::2]], [*before, *words[1::2]]))
         if not (math.isfinite(loss) and self.update.is_finite()):
             self._skip(item, batches)
         else:
-            self._check_bound()
-            if self._sync_every:
-                self._apply(item, len(batches), loss, self._board.updates() + self._open.updates)
-            else:
-                self._apply_direct(item, len(batches), loss)
+            self._until_check -= 1
+            if self._until_check <= 0:
+                self._until_check = CHECK_BOUND_EVERY
+                self.model.check_bound()
+            self._apply(item, len(batches), loss)
         self.profile.enter("bookkeeping")
         if self._open.updates >= self._sync_every or time.monotonic_ns() - self._opened_ns > LONGEST_EXCHANGE_NS:
             self.flush()
@@ -259,19 +409,20 @@ class Trainer:
         self.follow()
         return True
 
-    def _apply_direct(self, item: WorkItem, batches: int, loss: float) -> None:
-        now = self._board.updates()
-        self._staleness = now - self._read_at
-        if self._is_too_old():
-            self.update.discard()
-            self.model.restore_buffers()
-            self._skipped += batches
-            return
-        self.row.intend(item.id, self._done)
-        self._apply(item, batches, loss, now)
-
-    def _apply(self, item: WorkItem, batches: int, loss: float, made: int) -> None:
-        """Apply the update. `made`: updates before this one by all workers of this node, for the schedule."""
+    def _apply(self, item: WorkItem, batches: int, loss: float) -> None:
+        """Apply the update, to the own copy (delta) or to the flats: not if these have moved too far since they were
+        read."""
+        made = self._board.updates()  # before this one, by all workers of this node
+        if self._sync_every:
+            made += self._open.updates
+        else:
+            self._staleness = made - self._read_at
+            if self._staleness > self._most_stale:
+                self.update.discard()
+                self.model.restore_buffers()
+                self._skipped += batches
+                return
+            self.row.intend(item.id, self._done)
         self.profile.enter("apply")
         if self.worker_spec.compute.loss_names:
             self._open.further.append(self.update.pop_losses())
@@ -301,33 +452,20 @@ class Trainer:
             self.update.set_groups([{"lr": rate} for rate in rates])
             self._rates_of = rates
 
-    def _is_too_old(self) -> bool:
-        return self._staleness > self._most_stale
-
     def _gradient(self, item: WorkItem, batches: Sequence[int]) -> float:
-        self._scores = []
-        told = sum(self._backward(item, batch, 1 / len(batches)) for batch in batches)
-        return self._place.losses(self.update, told)
-
-    def _backward(self, item: WorkItem, number: int, scale: float) -> float:
-        self.profile.enter("gather")
-        batch = self.train_feed.gather(item.epoch, number)
-        if self._scorer is not None:
-            self._scores.append(self._scorer.words(batch.inputs, batch.target))
-        self._place.seed(batch_seed(self._rules.seed, item.epoch, batch.first_position))
-        if self._lanes is not None and self._lanes.start_batch(item.epoch, number):
-            self._open.lane_restarts += 1
-        loss = self.update.backward(batch.inputs, batch.target, scale)
-        if number + 1 < item.stop:
-            self._place.announce(self.train_feed, item.epoch, number + 1)
-        return loss
-
-    def _keep_scores(self) -> None:
-        """Count the scores of the update's batches, learnt or not; behind the further losses, which they resemble."""
-        before = [0.0] * len(self.worker_spec.compute.loss_names)
-        for words in self._scores:
-            if all(map(math.isfinite, words)):
-                self._open.further.append(([*before, *words[::2]], [*before, *words[1::2]]))
+        self._scores, losses = [], list[float]()
+        for number in batches:
+            self.profile.enter("gather")
+            batch = self.train_feed.gather(item.epoch, number)
+            if self._scorer is not None:
+                self._scores.append(self._scorer.words(batch.inputs, batch.target))
+            self._place.seed(batch_seed(self._rules.seed, item.epoch, batch.first_position))
+            if self._lanes is not None and self._lanes.start_batch(item.epoch, number):
+                self._open.lane_restarts += 1
+            losses.append(self.update.backward(batch.inputs, batch.target, 1 / len(batches)))
+            if number + 1 < item.stop:
+                self._place.announce(self.train_feed, item.epoch, number + 1)
+        return self._place.losses(self.update, sum(losses))
 
     def _skip(self, item: WorkItem, batches: Sequence[int]) -> None:
         self.update.discard()
@@ -342,12 +480,6 @@ class Trainer:
                 "(supervise.on_nan is 'fail'); lower the learning rate, set train.grad_clip, or look at these samples"
             )
 
-    def _check_bound(self) -> None:
-        self._until_check -= 1
-        if self._until_check <= 0:
-            self._until_check = CHECK_BOUND_EVERY
-            self.model.check_bound()
-
     def evaluate(self, item: WorkItem) -> None:
         """Sum the metrics over the item's batches, or score all outputs, and write the result into its row."""
         assert self._evaluator is not None
@@ -359,3 +491,35 @@ class Trainer:
         with self._place.explained():
             sums = self._evaluator.sums(batches, self.row.beat, infers) if is_slice else self._evaluator.scores()
         sums.write(self._board.result(item.id))
+
+
+def serve(start: Start, channel: socket.socket, leaving: Leaving, make: "Callable[[], Trainer | Loop]") -> int:
+    """Run the child; return its exit status. An exception of user code is reported over the socket before the child
+    ends. `make` returns a trainer, whose items are pulled, or a loop."""
+    loop: Loop | None = None
+    try:
+        made = make()
+        loop = WorkerLoop(start, made, leaving) if isinstance(made, Trainer) else made
+        Report("ready", detail=loop.path).send(channel)
+        loop.run()
+    except ParentGone:
+        os._exit(1)
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # the last two come only from user code
+        is_ours, item = isinstance(error, HogwildError | NonFiniteGradient), loop.item if loop else None
+        report = Report(
+            "error",
+            detail=(f"epoch {item.epoch}: " if item else "") + (str(error) if is_ours else raised_text(error)),
+            error_type=type(error).__name__,
+            place=user_frame(error),
+            hopeless=is_ours and not isinstance(error, DeviceMemoryError),
+            traceback="".join(traceback.format_exception(error)),
+            code=error.code if isinstance(error, HogwildError | NonFiniteGradient) else "",
+        )
+        with contextlib.suppress(ParentGone):
+            report.send(channel)
+        traceback.print_exc()
+        return 1
+    finally:
+        if loop is not None:
+            loop.close()
+    return 0

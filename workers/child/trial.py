@@ -14,15 +14,12 @@ from hogwild.host.thread_pools import limited_pools
 from hogwild.job.trial import Findings, Trial
 from hogwild.shared_memory.region import Region
 from hogwild.training import torch_settings
-from hogwild.workers.child.adoption import adopt, limit_threads
 from hogwild.workers.messages import Report, TrialTask
 
 
-def try_out(channel: socket.socket, task: TrialTask, descriptors: list[int]) -> NoReturn:
+def try_out(channel: socket.socket, task: TrialTask, regions: dict[str, Region]) -> NoReturn:
     """Run the trial, write its findings into the region `answer`, and end. Raises ParentGone; errors of user code are
     among the findings."""
-    regions = adopt(task, descriptors)
-    limit_threads(1)
     Report("trying").send(channel)
     answer = regions["answer"].descriptor
     os.pwrite(answer, pickle.dumps(_findings(regions["trial"], task)), 1)

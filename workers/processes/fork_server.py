@@ -57,8 +57,7 @@ from hogwild import host
 from hogwild.monitoring.job_view import ServerGlance
 from hogwild.planning.cpu_plan import VARIABLES
 from hogwild.version import PACKAGE_ROOT
-from hogwild.workers.child.entry import load_kernels, without_collecting
-from hogwild.workers.child.standard_streams import redirect_to_memory
+from hogwild.workers.child.entry import load_kernels, redirect_to_memory, without_collecting
 from hogwild.workers.messages import Start
 
 ANSWER_S = 5.0  # for a fork; it takes milliseconds
@@ -394,7 +393,7 @@ def main(channel: str, parent: str, kernels: str, for_commands: str) -> NoReturn
     note_interpreter(sys.path[1:])
     number = _detached(int(channel))
     with contextlib.suppress(Exception):  # a broken installation: the workers, fresh interpreters then, say so
-        for module in ("hogwild.workers.child.dispatch", *(MODULES if for_commands == "1" else ())):
+        for module in ("hogwild.workers.child.build", *(MODULES if for_commands == "1" else ())):
             importlib.import_module(module)
         _serve(number, int(parent), kernels=kernels)
     os._exit(1)
@@ -419,7 +418,7 @@ def _serve(number: int, parent: int, *, kernels: str) -> None:
             load_kernels(kernels)
             import torch
 
-            importlib.import_module("hogwild.workers.child.dispatch")
+            importlib.import_module("hogwild.workers.child.build")
             from hogwild.host.thread_pools import pools
 
         pools()  # finds the libraries by walking over folders; a child inherits what is known of them
