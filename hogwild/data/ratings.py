@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from hogwild.data.cache import DatasetCache
-from hogwild.data.csv.arrow_records import numpy_of
 from hogwild.data.ids import IdRows
 from hogwild.data.locate import bad_argument, choice, find_file, require
 from hogwild.data.rating_form import DELIMITERS, ORDER, Columns, Form, form_of
@@ -30,6 +29,7 @@ from hogwild.data.text_parsing.table_text import (
     Format,
     TableText,
     numbered,
+    numpy_of,
 )  # fmt: skip
 from hogwild.errors import DataError
 from hogwild.feeds.named_rows import held_out

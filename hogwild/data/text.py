@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from hogwild.data import text_file
-from hogwild.data.csv.arrow_records import numpy_of
 from hogwild.data.locate import bad_argument, find_file, require
 from hogwild.data.text_parsing.parsing import PackedFile, Parsed, Parsing, Tell, begins_of, in_threads
+from hogwild.data.text_parsing.table_text import numpy_of
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 

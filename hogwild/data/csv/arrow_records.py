@@ -188,23 +188,6 @@ class ParquetRecords(ArrowRecords):
         return {**self.__dict__, "_file": None, "_batches": iter(()), "_batch": None, "_at": 0, "_next": 0}
 
 
-def spelled(values: Any) -> list[str]:
-    """Return the texts of an arrow array without missing values."""
-    import pyarrow
-
-    if pyarrow.types.is_floating(values.type):  # NumPy's scalars are as short as they can be for their type
-        return ["" if number != number else str(number) for number in numpy_of(values)]
-    types = pyarrow.types
-    if any(test(values.type) for test in (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)):
-        return [content.decode("utf-8", "surrogateescape") for content in values.to_pylist()]
-    return [*map(str, values.to_pylist())]
-
-
-def numpy_of(values: Any) -> np.ndarray:
-    """Return an array without a copy. `to_numpy` would import pandas, if installed, in every process: 0.3 s."""
-    return np.from_dlpack(values) if len(values) else np.empty(0, np.int64)
-
-
 def _coarsest(column: Any) -> Any:
     """Return the type that tells all times of a column and no more: dates, if it has no zone, or the coarsest unit."""
     import pyarrow

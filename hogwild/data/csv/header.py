@@ -9,7 +9,7 @@ from hogwild.data.text_file import TextFile, TextStream
 from hogwild.data.text_parsing.table_text import Format
 from hogwild.errors import DataError
 
-HEAD = 1 << 20  # bytes in which the header, or the first row, must end
+HEADER_BYTES = 1 << 20  # bytes in which the header, or the first row, must end
 OTHER_DELIMITERS = (",", ";", "\t", "|", " ")
 
 
@@ -24,7 +24,7 @@ def read_header(
 ) -> tuple[list[str], int, int]:
     """Return (names, offset of the first row, its line number); names are "0", "1", … without a header. Raises
     DataError if there is no first line, or if it cannot be right."""
-    head = text.read_at(0, HEAD)
+    head = text.read_at(0, HEADER_BYTES)
     start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
     start, line = _skipped(text, head, start, skip_lines)
     record, end, next_line = _first_record(text, head, start, line, encoding, delimiter)
@@ -77,10 +77,10 @@ def _first_record(
             f"{where}: lines end with a carriage return only; save the file with \\n line ends",
             code="data/csv-line-ends",
         )
-    if isinstance(record, str) or start + len(content) == HEAD:
+    if isinstance(record, str) or start + len(content) == HEADER_BYTES:
         why = record if isinstance(record, str) else "perhaps the file is not text"
         raise DataError(
-            f'{where}: does not end within {HEAD:,} bytes, or cannot be split into columns: {why}; is a quote (") not '
+            f'{where}: does not end within {HEADER_BYTES:,} bytes, or cannot be split into columns: {why}; is a quote (") not '
             "closed?",
             code="data/csv-quotes",
         )

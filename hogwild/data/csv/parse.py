@@ -22,11 +22,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hogwild.data.csv.arrow_records import numpy_of, spelled
 from hogwild.data.csv.columns import MISSING_CODE, Codes, CsvLayout
 from hogwild.data.file_kind import unmarked
 from hogwild.data.ids import one_spelling
-from hogwild.data.text_parsing.table_text import MISSING, Format
+from hogwild.data.text_parsing.table_text import MISSING, Format, numpy_of
 from hogwild.errors import DataError
 
 MISSING_TEXTS = frozenset(MISSING)
@@ -354,6 +353,18 @@ def column_of(column: Any, as_number: bool) -> "np.ndarray | Words":
     values = spelled(whole.dictionary)
     rows = whole.indices.fill_null(len(values)) if whole.null_count else whole.indices
     return Words([*values, ""], numpy_of(rows))
+
+
+def spelled(values: Any) -> list[str]:
+    """Return the texts of an arrow array without missing values."""
+    import pyarrow
+
+    if pyarrow.types.is_floating(values.type):  # NumPy's scalars are as short as they can be for their type
+        return ["" if number != number else str(number) for number in numpy_of(values)]
+    types = pyarrow.types
+    if any(test(values.type) for test in (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)):
+        return [content.decode("utf-8", "surrogateescape") for content in values.to_pylist()]
+    return [*map(str, values.to_pylist())]
 
 
 def _joined(column: Any) -> Any:
