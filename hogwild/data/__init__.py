@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from hogwild.data.npz import Npz
     from hogwild.data.ratings import Jester, Ratings
     from hogwild.data.rollout import Rollout
-    from hogwild.data.text import Text
+    from hogwild.data.text import Text, WordPairs
     from hogwild.data.triples import Triples
-    from hogwild.data.word_pairs import WordPairs
     from hogwild.feeds.packed import Packed
 
 __all__ = [
@@ -42,8 +41,7 @@ _HOMES = {
     "data.ratings": ("Ratings", "Jester"),
     "data.rollout": ("Rollout",),  # base class of data made from the model
     "data.triples": ("Triples",),
-    "data.text": ("Text",),
-    "data.word_pairs": ("WordPairs",),
+    "data.text": ("Text", "WordPairs"),
     "data.characters": ("Characters", "Speakers", "Names"),
 }
 CATALOG = tuple(

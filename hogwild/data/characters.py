@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from hogwild.data.file_kind import text_of
 from hogwild.data.input_rows import numbers_like
 from hogwild.data.locate import Wanted, bad_argument, beside, choice, find, folders
+from hogwild.data.text_file import text_of
 from hogwild.errors import DataError, NotFoundError
 
 FILE = "input.txt"

@@ -12,11 +12,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from hogwild.data.file_kind import unmarked
 from hogwild.data.input_rows import given_arguments
 from hogwild.data.locate import bad_argument, choice, find_file, require
-from hogwild.data.text_file import TextFile, TextStream
-from hogwild.data.text_parsing.parsing import (
+from hogwild.data.text_file import TextFile, TextStream, unmarked
+from hogwild.data.text_parsing import (
     PackedFile,
     Parsed,
     Parsing,

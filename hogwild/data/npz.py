@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from hogwild.data.file_kind import HEAD, refuse_other_kind, refuse_packed
 from hogwild.data.input_rows import SAMPLE, InputRows
 from hogwild.data.locate import bad_argument, find_file, reading
+from hogwild.data.text_file import HEAD, refuse_other_kind, refuse_packed
 from hogwild.errors import DataError
 
 # torch supports few operations on unsigned types above 8 bits: convert each to a signed type that can hold it.

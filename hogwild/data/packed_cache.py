@@ -16,7 +16,7 @@ import numpy as np
 
 from hogwild import host
 from hogwild.data.cache import DATA, CachedField, DatasetCache, Entry
-from hogwild.data.text_parsing.parsing import Parsed, names_as_bytes
+from hogwild.data.text_parsing import Parsed, names_as_bytes
 from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import ALIGNMENT, Region, aligned
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hogwild.data.text_parsing.table_text import COMMENT, NUMBER, Format
+from hogwild.data.text_parsing import COMMENT, NUMBER, Format
 from hogwild.errors import DataError
 from hogwild.formatting import counted as number_of
 

@@ -11,15 +11,19 @@ import numpy as np
 from hogwild.data.ids import IdRows
 from hogwild.data.locate import choice, find_file, require
 from hogwild.data.rating_form import comments_before, fields_in
-from hogwild.data.text_parsing.parsing import ENCODINGS, PackedFile, Parsed, Parsing, Tell
-from hogwild.data.text_parsing.table_text import (
+from hogwild.data.text_parsing import (
     COMMENTED,
     EMPTY,
+    ENCODINGS,
     FIELDS,
     NUMBER,
     QUOTE,
     Format,
+    PackedFile,
+    Parsed,
+    Parsing,
     TableText,
+    Tell,
     numbered,
 )  # fmt: skip
 from hogwild.errors import DataError

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hogwild.data.file_kind import PACKED, explained, opened
+from hogwild.data.text_file import PACKED, explained, opened
 from hogwild.errors import DataError
 
 STREAMS = tuple(sign for sign, name in PACKED.items() if name != "zip")  # a checkpoint of torch is a zip archive

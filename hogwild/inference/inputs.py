@@ -29,7 +29,7 @@ from hogwild.data.libsvm import LibSvm
 from hogwild.data.npz import Npz, NpzRows
 from hogwild.data.pair_tables import PairTable, is_table, rows_of
 from hogwild.data.text_file import TextFile, TextStream
-from hogwild.data.text_parsing.parsing import INPUT
+from hogwild.data.text_parsing import INPUT
 from hogwild.errors import DataError, UsageError
 from hogwild.feeds.collate import BadBatch, Collator
 from hogwild.feeds.materialise import Reader, ready_tensors

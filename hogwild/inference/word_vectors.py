@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from hogwild.data.text import lines_of, read_pairs, words_of
 from hogwild.data.vector_file import VectorFile, unwritable
-from hogwild.data.word_pairs import lines_of, read_pairs, words_of
 from hogwild.errors import DataError, UsageError, nearest
 from hogwild.metrics.ranks import spearman
 

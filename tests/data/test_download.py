@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hogwild.data import FashionMnist, Mnist, download, locate
-from hogwild.data.download import Published
+from hogwild.data import FashionMnist, Mnist, locate, mnist
+from hogwild.data.mnist import Published
 from hogwild.errors import DataError, HogwildError, NotFoundError, UsageError
 from hogwild.storage.artifact_cache import cache_root
 from tests.data.test_data import IMAGES, LABELS, idx
@@ -165,7 +165,7 @@ WRONG: dict[str, tuple[type[HogwildError], str]] = {
 def test_what_cannot_be_fetched_is_named_with_address_and_folder_and_not_kept(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(download.fetch, "__defaults__", (0.2,))
+    monkeypatch.setattr(mnist.fetch, "__defaults__", (0.2,))
     mirror = {"nobody": refused(), "no address": "example"}.get(kind) or server.mirror(kind)
     error, words = WRONG[kind]
     with pytest.raises(error, match=words) as caught:
@@ -188,7 +188,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(server: Server, tmp_path: P
 def test_an_answer_without_an_end_is_not_received_for_ever(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download, "MOST_BYTES", 100)
+    monkeypatch.setattr(mnist, "MOST_BYTES", 100)
     with pytest.raises(DataError, match=r"sends more than 100 bytes"):
         Mnist(root=tmp_path, download=True, mirror=server.mirror("right"))
     assert os.listdir(tmp_path) == []

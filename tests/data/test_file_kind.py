@@ -18,13 +18,12 @@ from pyarrow import csv, parquet
 from torch.utils.data import TensorDataset
 
 from hogwild.data import Characters, Clicks, Csv, LibSvm, Npz, Ratings, Text, Triples, WordPairs, text_file
-from hogwild.data.file_kind import MARK
 from hogwild.data.mnist import read_idx
 from hogwild.data.npz import NpzRows
-from hogwild.data.row_features import read_features
-from hogwild.data.text_file import LINES, TextFile, TextStream
+from hogwild.data.ratings import read_features
+from hogwild.data.text import read_pairs
+from hogwild.data.text_file import LINES, MARK, TextFile, TextStream
 from hogwild.data.vector_file import VectorFile
-from hogwild.data.word_pairs import read_pairs
 from hogwild.errors import DataError, NotFoundError
 from hogwild.feeds.materialise import InTurn
 

@@ -19,7 +19,7 @@ from hogwild.config.load import job_from_mapping
 from hogwild.data import LibSvm, Ratings, cache, packed_cache, text_file
 from hogwild.data.cache import DATA, DatasetCache
 from hogwild.data.text_file import TextFile, TextStream
-from hogwild.data.text_parsing.parsing import Parsed, in_threads
+from hogwild.data.text_parsing import Parsed, in_threads
 from hogwild.errors import DataError, MemoryShortError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
@@ -97,7 +97,7 @@ def test_a_file_that_becomes_shorter_or_another_one_is_an_error(file: Path, monk
 
 
 def test_what_is_parsed_must_fit_into_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hogwild.data.text_parsing.parsing.host.available_memory", lambda: Memory(1000, "a test"))
+    monkeypatch.setattr("hogwild.data.text_parsing.host.available_memory", lambda: Memory(1000, "a test"))
     with pytest.raises(MemoryShortError, match=r"data.train: .* are parsed .* but only 1\.0 KiB are free \(a test\)"):
         LibSvm(file).pack(InTurn(0))
 

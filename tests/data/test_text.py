@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hogwild.data import text_file
-from hogwild.data.text import Text
-from hogwild.data.text_parsing.parsing import Parsed, Parsing
-from hogwild.data.word_pairs import WordPairs
+from hogwild.data.text import Text, WordPairs
+from hogwild.data.text_parsing import Parsed, Parsing
 from hogwild.errors import DataError, NotFoundError, UsageError
 from hogwild.feeds.packed import Packed, TokenFeed
 from hogwild.feeds.sample_order import InMemory

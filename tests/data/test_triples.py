@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hogwild.data import Triples, text_file
-from hogwild.data.text_parsing.table_text import Format, TableText
+from hogwild.data.text_parsing import Format, TableText
 from hogwild.errors import DataError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hogwild.data import Ratings, Triples, text_file
-from hogwild.data.row_features import read_features
+from hogwild.data.ratings import read_features
 from hogwild.errors import DataError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed

@@ -7,7 +7,7 @@ import pytest
 
 import hogwild
 from hogwild.data import Ratings
-from hogwild.data.row_features import read_features
+from hogwild.data.ratings import read_features
 from hogwild.errors import DataError
 from hogwild.feeds.materialise import InTurn
 from tests.job.conftest import Say

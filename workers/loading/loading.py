@@ -68,7 +68,7 @@ from hogwild.workers.session.startup import StartUp
 
 if TYPE_CHECKING:
     from hogwild.data.cache import CachedField, DatasetCache
-    from hogwild.data.text_parsing.parsing import Parsed, Parsing
+    from hogwild.data.text_parsing import Parsed, Parsing
 
 
 SHORT_S = 1.0  # a rest shorter than this is read here: starting readers does not pay

@@ -17,13 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.data.csv.columns import MISSING_CODE, Codes, Column, ColumnNames, CsvLayout, layout
 from hogwild.data.csv.dataset import Csv
-from hogwild.data.csv.parse import ParsedRecords
+from hogwild.data.csv.parse import MISSING_CODE, Codes, Column, ColumnNames, CsvLayout, ParsedRecords, layout
 from hogwild.data.ids import one_spelling
 from hogwild.data.input_rows import InputRows, given_arguments, named
 from hogwild.data.locate import bad_argument
-from hogwild.data.text_parsing.parsing import Parsed, Parsing, Tell
+from hogwild.data.text_parsing import Parsed, Parsing, Tell
 from hogwild.errors import UsageError
 from hogwild.feeds.packed import Packed
 
