@@ -19,13 +19,12 @@ from torch.autograd.profiler import profile
 from benchmarks import commands
 from benchmarks.figures import Figure
 from benchmarks.row import Row
-from hogwild.feeds.collate import Collator
 from hogwild.feeds.device_feed import SLOTS, DeviceFeed
 from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.feeds.ring import Ring, RingFeed, RingSpec, SlotWord
-from hogwild.feeds.stream_reader import Filler, Origin, Stream
+from hogwild.feeds.stream_reader import Collator, Filler, Origin, Stream
 from hogwild.models import LeNet
-from hogwild.parameters.device_replica import Replica
+from hogwild.parameters.exchange import Replica
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate

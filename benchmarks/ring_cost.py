@@ -37,13 +37,11 @@ from benchmarks.baselines.tensor_queue import Row, produce
 from benchmarks.bench import in_turn, median, say
 from benchmarks.figures import Figure
 from benchmarks.row import Row as Measured
-from hogwild.feeds.collate import Collator
 from hogwild.feeds.ring import Ring, RingFeed, RingSpec
-from hogwild.feeds.stream_reader import Origin, Stream
+from hogwild.feeds.stream_reader import Collator, Origin, Stream
 from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.scheduling.leases import Limits
 from hogwild.scheduling.stream_schedule import StreamSchedule
-from hogwild.scheduling.work_queue import WorkQueue
+from hogwild.scheduling.work_queue import Limits, WorkQueue
 from hogwild.shared_memory.region import Region
 from hogwild.training.torch_settings import current
 from hogwild.workers.child.loader import BEATS, FILLED, LoaderLoop

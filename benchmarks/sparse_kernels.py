@@ -18,7 +18,7 @@ from hogwild.job.build import build
 from hogwild.job.parts import Parts
 from hogwild.kernels.fused import Chunk, FusedUpdate
 from hogwild.planning.device_placement import planned
-from hogwild.scheduling.seeds import batch_seed
+from hogwild.scheduling.batch_plan import batch_seed
 
 WINDOW_S = 2.0  # of every process, after one batch that nobody counts
 

@@ -28,7 +28,7 @@ from benchmarks.row import Row
 from benchmarks.sparse_factorisation import FACTORS, ratings_settings
 from benchmarks.synthetic_ratings import Shape
 from benchmarks.watched import ENDLESS, running
-from hogwild.storage.run_requests import write_request
+from hogwild.storage.run_files import write_request
 
 SUITE, RUNS, COLD_RUNS = "start", 5, 3
 # What was asked for.

@@ -88,8 +88,8 @@ def train(
     given = own_functions(settings)
     job = job_of(model, dataset, loss, optimizer, val, settings)
     told = Callbacks(callbacks)
-    from hogwild.feeds.materialise import Reader
     from hogwild.feeds.packed import Packed
+    from hogwild.feeds.row_reader import Reader
     from hogwild.job.build import from_objects
     from hogwild.job.initial_values import held_out_notes, load_initial
     from hogwild.job.packed_data import names_of, packs

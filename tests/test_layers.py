@@ -478,7 +478,7 @@ LIGHT = (
     "hogwild.config*",
     "hogwild.user_code",
     "hogwild.scheduling.batch_plan",
-    "hogwild.scheduling.leases",
+    "hogwild.scheduling.work_queue",
     "hogwild.scheduling.work_queue",
     "hogwild.planning.cpu_plan",
     "hogwild.planning.job_plan",
@@ -501,7 +501,7 @@ LIGHT = (
 TORCHLESS = (
     "hogwild.scheduling.batch_plan",
     "hogwild.metrics.result_row",
-    "hogwild.scheduling.leases",
+    "hogwild.scheduling.work_queue",
     "hogwild.shared_memory.scoreboard",
     "hogwild.shared_memory.region",
     "hogwild.scheduling.work_queue",

@@ -13,7 +13,7 @@ from hogwild.monitoring.profile_report import Window
 from hogwild.planning.job_plan import JobPlan
 
 if TYPE_CHECKING:  # it imports torch
-    from hogwild.feeds.materialise import Reader
+    from hogwild.feeds.row_reader import Reader
     from hogwild.job.parts import Parts
 
 COMMAND_LINE = "command line"

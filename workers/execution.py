@@ -20,11 +20,10 @@ import torch
 
 from hogwild import host
 from hogwild.cluster.launch import Launch
-from hogwild.cluster.node_queue import NodeQueue
-from hogwild.cluster.shares import Shares
+from hogwild.cluster.shares import NodeQueue, Shares
 from hogwild.config.load import Job
 from hogwild.errors import CheckpointError, Diverged, HogwildError, UserCodeError
-from hogwild.feeds.materialise import InTurn
+from hogwild.feeds.row_reader import InTurn
 from hogwild.host.background_thread import Background
 from hogwild.job.checks import directions
 from hogwild.job.facts import complete

@@ -41,7 +41,7 @@ from hogwild.workers.session.startup import StartUp
 from hogwild.workers.warning_reports import hearing_warnings
 
 if TYPE_CHECKING:
-    from hogwild.feeds.materialise import Reader
+    from hogwild.feeds.row_reader import Reader
     from hogwild.job.parts import Parts
     from hogwild.workers.execution import Result
 

@@ -34,7 +34,7 @@ def _triples() -> tuple[Any, Any, dict[str, int]]:
     from benchmarks.sparse_data import data_folder
     from hogwild.config.load import load_job
     from hogwild.data.locate import set_data_dir
-    from hogwild.feeds.materialise import InTurn
+    from hogwild.feeds.row_reader import InTurn
     from hogwild.job.packed_data import pack
 
     set_data_dir(data_folder())

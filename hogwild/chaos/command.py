@@ -23,7 +23,7 @@ from hogwild.config.schema import cannot_stream, surely_streams
 from hogwild.errors import HogwildError, UsageError
 from hogwild.planning.cpu_plan import MachineFacts
 from hogwild.planning.job_plan import plan_job
-from hogwild.storage.records import explained, to_json
+from hogwild.storage.files import explained, to_json
 from hogwild.storage.run_directory import RESOLVED, RunDir
 from hogwild.storage.run_files import read_json
 

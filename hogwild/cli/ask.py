@@ -15,8 +15,7 @@ from hogwild.cli.output import print_answer
 from hogwild.cli.runs import RunOrJob, require_alive, run_of
 from hogwild.errors import ConflictError, RunEndedError, RunError, UsageError
 from hogwild.monitoring.run_status import read_status
-from hogwild.storage.run_files import read_json
-from hogwild.storage.run_requests import answer_to, size_of_events, withdraw, write_request
+from hogwild.storage.run_files import answer_to, read_json, size_of_events, withdraw, write_request
 
 KINDS = ("checkpoint", "stacks", "resize")
 LOOK_S = 0.05

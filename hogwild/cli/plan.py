@@ -29,7 +29,7 @@ from hogwild.planning.calibration import (
 )
 from hogwild.planning.cpu_plan import MachineFacts, omp_threads
 from hogwild.planning.job_plan import JobPlan, plan_job
-from hogwild.storage.records import to_json
+from hogwild.storage.files import to_json
 
 
 def answer(

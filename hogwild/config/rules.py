@@ -15,7 +15,7 @@ from hogwild.config.torch_arguments import Arguments, broken_rule
 from hogwild.devices.kinds import accelerators
 from hogwild.errors import did_you_mean
 from hogwild.metrics import catalog as metric_names
-from hogwild.scheduling.leases import MAX_ITEM_BATCHES
+from hogwild.scheduling.work_queue import MAX_ITEM_BATCHES
 
 
 class JobFinding(NamedTuple):

@@ -32,7 +32,7 @@ from hogwild.config.field_types import (
 )
 from hogwild.config.schedules import ConstantSchedule, LrSchedule
 from hogwild.metrics.catalog import MOST
-from hogwild.scheduling.leases import MAX_ITEM_BATCHES
+from hogwild.scheduling.work_queue import MAX_ITEM_BATCHES
 
 SGD = "torch.optim.SGD"
 

@@ -40,8 +40,7 @@ from hogwild.data.text_parsing import (
     problem,
 )  # fmt: skip
 from hogwild.errors import DataError
-from hogwild.feeds.named_rows import held_out
-from hogwild.feeds.packed import MEMBERSHIPS, Packed
+from hogwild.feeds.packed import MEMBERSHIPS, Packed, held_out
 from hogwild.formatting import counted as number_of
 from hogwild.kernels.pair_order import pairs_of, places_in_order
 

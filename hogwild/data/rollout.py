@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hogwild.errors import DataError
 from hogwild.feeds.batch import Batch
-from hogwild.scheduling.seeds import batch_seed, rollout_seed
+from hogwild.scheduling.batch_plan import batch_seed, rollout_seed
 from hogwild.training.evaluator import EPOCH, evaluating
 from hogwild.user_code import raised_text
 

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from hogwild.devices.accelerator import Accelerator, typed_view
-from hogwild.devices.pinned_memory import Pins
+from hogwild.devices.accelerator import Accelerator, Pins, typed_view
 from hogwild.feeds.batch import Batch, Feed
 from hogwild.shared_memory.region import aligned, own_strides
 

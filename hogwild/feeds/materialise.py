@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 from hogwild.errors import DataError
 from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.row_reader import RowSource, first_non_finite, not_finite
-from hogwild.scheduling.seeds import mix
+from hogwild.scheduling.batch_plan import mix
 
 if TYPE_CHECKING:
     from hogwild.feeds.packed import Packed

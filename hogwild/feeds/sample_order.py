@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import torch
 
-from hogwild.scheduling.seeds import mix, permutation_seed
+from hogwild.scheduling.batch_plan import mix, permutation_seed
 
 Indices: TypeAlias = np.ndarray  # (n,) int64
 

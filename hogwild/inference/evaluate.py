@@ -32,7 +32,7 @@ from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.device_placement import planned
 from hogwild.storage.checkpoint import load
 from hogwild.storage.checkpoint_format import update_of
-from hogwild.storage.records import to_json
+from hogwild.storage.files import to_json
 from hogwild.training.evaluator import Evaluator
 from hogwild.training.torch_settings import sparing_the_compiler
 

@@ -31,10 +31,9 @@ from hogwild.data.pair_tables import PairTable, is_table, rows_of
 from hogwild.data.text_file import TextFile, TextStream
 from hogwild.data.text_parsing import INPUT
 from hogwild.errors import DataError, UsageError
-from hogwild.feeds.collate import BadBatch, Collator
-from hogwild.feeds.materialise import Reader, ready_tensors
 from hogwild.feeds.packed import Packed
-from hogwild.feeds.row_reader import RowSource, first_non_finite, not_finite
+from hogwild.feeds.row_reader import Reader, RowSource, first_non_finite, not_finite, ready_tensors
+from hogwild.feeds.stream_reader import BadBatch, Collator
 from hogwild.job.packed_data import packs, require_same_names
 from hogwild.job.row_names import CLASSES
 from hogwild.job.stream_setup import as_batch, has_nested

@@ -23,7 +23,7 @@ from hogwild.data.ids import IdRows
 from hogwild.data.packed_cache import load as load_kept
 from hogwild.data.text_file import TextStream
 from hogwild.errors import CheckpointError, HogwildError, ModelError, RunError, UsageError
-from hogwild.feeds.materialise import InTurn
+from hogwild.feeds.row_reader import InTurn
 from hogwild.inference.inputs import TrainedOn, nothing_like
 from hogwild.inference.links import complete
 from hogwild.inference.predict import Predictor

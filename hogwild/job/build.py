@@ -21,7 +21,7 @@ from hogwild.data.locate import set_data_dir
 from hogwild.data.vector_file import unwritable
 from hogwild.devices.discovery import require_cpu
 from hogwild.errors import ModelError, UsageError
-from hogwild.feeds.materialise import InTurn, Reader
+from hogwild.feeds.row_reader import InTurn, Reader
 from hogwild.formatting import counted
 from hogwild.job.checks import batch_of, check_ranked, inspect
 from hogwild.job.data import check_length, sources_of

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hogwild.config.load import Job
 from hogwild.config.schema import Evaluate, Split
 from hogwild.errors import BuildError, DataError, HogwildError, ModelError, UsageError
-from hogwild.feeds.materialise import Reader, division, place_of
+from hogwild.feeds.row_reader import Reader, division, place_of
 from hogwild.job.trial import SAMPLES, Trial, copied, laid, transformed_copy
 from hogwild.metrics.catalog import JUDGED
 from hogwild.metrics.labels import Labels

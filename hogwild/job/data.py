@@ -17,10 +17,9 @@ from hogwild.config.load import Job
 from hogwild.config.schema import Data, Split
 from hogwild.data.rollout import Rollout, try_rollout
 from hogwild.errors import DataError, ModelError
-from hogwild.feeds.materialise import Held, Part, Reader, division, ready_tensors
 from hogwild.feeds.packed import Packed
 from hogwild.feeds.ring import BatchForm
-from hogwild.feeds.row_reader import RowSource
+from hogwild.feeds.row_reader import Held, Part, Reader, RowSource, division, ready_tensors
 from hogwild.feeds.stream_reader import travels
 from hogwild.formatting import size
 from hogwild.job.packed_data import is_ranking, liked_rows, packs, read_packed

@@ -11,8 +11,8 @@ from hogwild.job.parts import Parts
 from hogwild.job.update_choice import sides_of
 from hogwild.optimizers import FTRL
 from hogwild.parameters.exchange import COPIES
+from hogwild.parameters.optimizer_state import trial_bytes
 from hogwild.parameters.shared_model import SharedModel, suits_sharing
-from hogwild.parameters.trial_step import trial_bytes
 from hogwild.planning.job_plan import JobFacts, JobPlan, completed
 from hogwild.planning.process_memory import ProcessMemory, may_fork
 from hogwild.scheduling.grid_plan import Shape

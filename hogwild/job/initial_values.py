@@ -33,8 +33,7 @@ from hogwild.config.schema import InitFrom, Split
 from hogwild.data.locate import beside, folders
 from hogwild.data.vector_file import has_vectors
 from hogwild.errors import HogwildError, ModelError, NotFoundError
-from hogwild.feeds.named_rows import columns_of
-from hogwild.feeds.packed import Packed
+from hogwild.feeds.packed import Packed, columns_of
 from hogwild.job.identity import NO_NAMES, identity_of, names_beside, read_names
 from hogwild.job.parameter_groups import no_match
 from hogwild.job.pretrained import NamedVectors
@@ -51,8 +50,7 @@ from hogwild.job.row_names import (
     rows_of,
 )
 from hogwild.parameters import state_dicts
-from hogwild.parameters.state_layout import initial_state
-from hogwild.parameters.trial_step import parameters_of
+from hogwild.parameters.optimizer_state import initial_state, parameters_of
 from hogwild.storage.checkpoint import load as load_checkpoint
 from hogwild.storage.checkpoint_format import MANIFEST, newest_good
 from hogwild.storage.run_directory import BEST, RESOLVED

@@ -23,9 +23,8 @@ from hogwild.config.field_types import Component
 from hogwild.config.load import Job
 from hogwild.config.schema import Split
 from hogwild.errors import DataError, ModelError
-from hogwild.feeds.materialise import Held, Reader, division, require_both
-from hogwild.feeds.named_rows import columns_of, held_out, rows_in
-from hogwild.feeds.packed import Packed
+from hogwild.feeds.packed import Packed, columns_of, held_out, rows_in
+from hogwild.feeds.row_reader import Held, Reader, division, require_both
 from hogwild.job.row_names import NOTHING_KNOWN, KnownNames
 from hogwild.losses import BprLoss, WarpLoss
 from hogwild.user_code import build, resolve

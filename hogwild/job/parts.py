@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from hogwild.config.field_types import Component
 from hogwild.config.load import Job
-from hogwild.feeds.transform import Transform
+from hogwild.feeds.batch import Transform
 from hogwild.job.identity import Identity
 from hogwild.job.source import Source
 from hogwild.job.trial import Findings

@@ -23,13 +23,15 @@ from hogwild import host
 from hogwild.config.load import Job
 from hogwild.errors import DataError, HogwildError, MemoryShortError
 from hogwild.feeds.batch import Batch
-from hogwild.feeds.collate import NUMBERS, BadBatch, Collator, PaddingRule
-from hogwild.feeds.materialise import number_of
 from hogwild.feeds.ring import BatchForm, Ring, RingSpec, SlotWord
-from hogwild.feeds.row_reader import is_nested
+from hogwild.feeds.row_reader import is_nested, number_of
 from hogwild.feeds.stream_reader import (
+    NUMBERS,
+    BadBatch,
+    Collator,
     Filler,
     Origin,
+    PaddingRule,
     Stream,
     Unreadable,
     WatchedInfo,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from hogwild.errors import BuildError, DataError, HogwildError, ModelError
-from hogwild.feeds.transform import Transform, tried
+from hogwild.feeds.batch import Transform, tried
 from hogwild.host.thread_pools import threads_for
 from hogwild.job.changed_state import find_changed_state
 from hogwild.job.weights import require_all_classes

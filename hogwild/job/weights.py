@@ -12,7 +12,7 @@ from torch import Tensor
 from hogwild.config.field_types import Component
 from hogwild.config.torch_arguments import BALANCED
 from hogwild.errors import DataError, ModelError, UsageError
-from hogwild.feeds.materialise import Part
+from hogwild.feeds.row_reader import Part
 from hogwild.job.source import Source
 from hogwild.metrics.loss_sums import BY_CLASS, WeightedLoss, as_module
 from hogwild.user_code import build_callable

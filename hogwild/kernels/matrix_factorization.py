@@ -55,7 +55,7 @@ from hogwild.kernels.simd import (
 
 # ---- columns of a grid
 #
-# Claims of workers to column blocks of a grid (`hogwild/scheduling/grid_schedule.py`): words of the scoreboard that
+# Claims of workers to column blocks of a grid (`hogwild/scheduling/schedules.py`): words of the scoreboard that
 # kernels read and write between two cells, without a lock and without a message.
 #
 #     my next column ──► is another there? ──no──► my word says that I am there ──► train the cell ──► next column

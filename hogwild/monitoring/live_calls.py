@@ -22,8 +22,8 @@ from hogwild import errors, host
 from hogwild.errors import HogwildError, RunEndedError, RunError, UsageError
 from hogwild.formatting import size
 from hogwild.monitoring.run_status import ALIVE, read_status
-from hogwild.storage.records import object_of
-from hogwild.storage.run_requests import answer_to, size_of_events, withdraw, write_request
+from hogwild.storage.files import object_of
+from hogwild.storage.run_files import answer_to, size_of_events, withdraw, write_request
 
 SOCKET = "predictor.sock"
 MAGIC = b"HWP1"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import RunDirError
-from hogwild.storage.records import explained
+from hogwild.storage.files import explained
 
 # A worker's name for a phase -> the name in the report.
 PHASES = {

@@ -19,13 +19,19 @@ from hogwild.errors import ModelError, OptimizerError
 from hogwild.optimizers import FTRL
 from hogwild.parameters import buffers, state_dicts
 from hogwild.parameters.buffers import MASTER, MergeRule, plan_buffers
-from hogwild.parameters.checks import check_model, check_optimizer
+from hogwild.parameters.checks import check_model, check_optimizer, shares_state
 from hogwild.parameters.flat_layout import NOTHING_LATE, plan_flats, region_name
-from hogwild.parameters.rule_choice import shares_state
-from hogwild.parameters.state_block import FAR_BEHIND, StateBlock
-from hogwild.parameters.state_layout import REGION, State, own_state, plan_state
+from hogwild.parameters.optimizer_state import (
+    FAR_BEHIND,
+    REGION,
+    Copies,
+    State,
+    StateBlock,
+    own_state,
+    parameters_of,
+    plan_state,
+)
 from hogwild.parameters.structure_file import Loss, SharedLayout, check_structure, dump_structure
-from hogwild.parameters.trial_step import parameters_of
 from hogwild.parameters.worker_model import WorkerModel
 from hogwild.shared_memory.region import Region, own_strides
 
@@ -164,7 +170,7 @@ class SharedModel:
         """Return the bytes that private copies of everything in a snapshot would take."""
         return sum(region.nbytes for region in self.regions.values())
 
-    def snapshot(self, copies: state_dicts.Copies | None = None) -> dict[str, Any]:
+    def snapshot(self, copies: Copies | None = None) -> dict[str, Any]:
         """Return a snapshot, after `merge_buffers`: private copies, or `copies.of` each tensor; if that is the shared
         memory itself, it must be written out before training continues. `model` and `optimizer` are stock state_dicts
         (the shared state, or that of the most updates), `optimizer_names` names the parameters that it numbers,
@@ -172,7 +178,7 @@ class SharedModel:
         of each; both are empty if shared.
 
         `torch.load(weights_only=True)` can read it, unless the model's own `get_extra_state` prevents that."""
-        copies = state_dicts.Copies() if copies is None else copies
+        copies = Copies() if copies is None else copies
         blocks = [block.read(copies) for block in self._blocks()]
         states = [state_dicts.optimizer_state_dict(self.optimizer, *block) for block in blocks]
         return {
@@ -221,7 +227,7 @@ class SharedModel:
             _move(param, torch.empty_strided(param.shape, strides, dtype=param.dtype))
         for buffer in self.model.buffers():
             _move(buffer, torch.empty_strided(buffer.shape, own_strides(buffer), dtype=buffer.dtype))
-        state, groups = self._blocks()[self._exemplar()].read(state_dicts.Copies())
+        state, groups = self._blocks()[self._exemplar()].read(Copies())
         params = parameters_of(self.optimizer)
         for i, own in state.items():
             self.optimizer.state[params[i]] = own

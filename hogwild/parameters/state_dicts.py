@@ -12,10 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from hogwild import host
 from hogwild.errors import CheckpointError
-from hogwild.parameters.state_layout import StateLayout
-from hogwild.parameters.trial_step import parameters_of
+from hogwild.parameters.optimizer_state import Copies, StateLayout, parameters_of
 
 PIECE = 1 << 22  # numbers per call
 EXTRA = "_extra_state"  # torch's name for the result of a module's `get_extra_state`
@@ -24,33 +22,6 @@ GroupNumbers = dict[tuple[int, str], Any]
 
 # Keys of a parameter group: its parameters, and implementations of one step, which differ between machines.
 NOT_COMPARED = {"params", "foreach", "fused", "capturable", "differentiable"}
-
-
-class Copies:
-    """The tensors of one snapshot: private copies; or, `in_place`, the values themselves."""
-
-    def __init__(self, *, in_place: bool = False) -> None:
-        self.in_place = in_place
-        self._made: list[Tensor] = []
-
-    def of(self, value: Tensor) -> Tensor:
-        """Return a private, contiguous copy; or, in place, the dense `value` with a storage that covers nothing else:
-        torch.save writes whole storages, and refuses one that is viewed with two dtypes."""
-        if not self.in_place or not value.numel():
-            self._made.append(value.detach().clone(memory_format=torch.contiguous_format))
-            return self._made[-1]
-        start = value.storage_offset() * value.element_size()
-        own = value.untyped_storage()[start : start + value.numel() * value.element_size()]
-        return torch.empty(0, dtype=value.dtype).set_(own, 0, value.shape, value.stride())
-
-    def discard(self) -> None:
-        """Free the copies, whose content is undefined from now on: their pages are returned to the system piece by
-        piece and without the GIL. Dropping a tensor instead would hold the GIL while the kernel frees its pages, 75 ms
-        per gigabyte, and every thread of the process would wait."""
-        for made in self._made:
-            if made.device.type == "cpu":
-                host.discard_pages(made.data_ptr(), made.nbytes)
-        self._made.clear()
 
 
 def is_finite(value: Tensor) -> bool:

@@ -31,8 +31,7 @@ from hogwild.errors import ModelError
 from hogwild.parameters.buffers import REGION as BUFFERS
 from hogwild.parameters.buffers import BufferLayout, block_of
 from hogwild.parameters.flat_layout import FlatLayout, extent
-from hogwild.parameters.state_layout import StateLayout
-from hogwild.parameters.trial_step import attributes_of
+from hogwild.parameters.optimizer_state import StateLayout, attributes_of
 from hogwild.shared_memory.region import Region
 from hogwild.user_code import raised_text
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import ModelError
-from hogwild.parameters.device_replica import OnHost
-from hogwild.parameters.exchange import Exchange
-from hogwild.parameters.state_block import StateBlock
+from hogwild.parameters.exchange import Exchange, OnHost
+from hogwild.parameters.optimizer_state import StateBlock
 from hogwild.parameters.structure_file import Loss, SharedLayout, load_structure
 from hogwild.shared_memory.region import Region
 

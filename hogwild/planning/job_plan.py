@@ -18,8 +18,8 @@ from hogwild.errors import UsageError
 from hogwild.formatting import counted
 from hogwild.planning.cpu_plan import MachineFacts, Plan
 from hogwild.scheduling.batch_plan import EpochPlan, StreamPlan, updates_planned
-from hogwild.scheduling.leases import Limits
 from hogwild.scheduling.stream_schedule import fewest_slots, too_few_slots
+from hogwild.scheduling.work_queue import Limits
 
 if TYPE_CHECKING:  # they import torch or numpy
     from hogwild.feeds.ring import RingSpec

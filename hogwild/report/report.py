@@ -21,8 +21,7 @@ from hogwild.report.curves import groups, is_thinned, page_data, to_json
 from hogwild.report.run_data import Run, read_run
 from hogwild.report.tables import Bar, Headline, TableRows
 from hogwild.report.timeline import page_timeline
-from hogwild.storage.files import replace
-from hogwild.storage.records import explained
+from hogwild.storage.files import explained, replace
 
 INDEX = "index.html"
 LONGEST_NAME = 120  # of a comparison's folder: a file system allows 255 bytes

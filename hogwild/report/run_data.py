@@ -26,7 +26,7 @@ from hogwild.errors import NotFoundError
 from hogwild.metrics.catalog import LOSS, RECORDED
 from hogwild.monitoring.job_view import Glance
 from hogwild.monitoring.run_status import RunStatus, glance_of, read_status
-from hogwild.storage.records import object_of
+from hogwild.storage.files import object_of
 from hogwild.storage.run_directory import ENV
 from hogwild.storage.run_files import checkpoints_in, read_json, read_small
 

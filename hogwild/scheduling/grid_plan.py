@@ -1,6 +1,6 @@
 """Two-sided data (ratings) as a grid: blocks of rows x blocks of columns. Two samples in cells that share neither block
 write no parameter in common, so workers in such cells never write the same cache line (Gemulla et al., "Large-scale
-matrix factorization with distributed SGD", 2011; here without a barrier, `grid_schedule.py`).
+matrix factorization with distributed SGD", 2011; here without a barrier, `schedules.py`).
 
     Grid       the cell of each sample, and the order in which they are stored: each cell is a contiguous range
     GridPlan   the division of an epoch in that order into batches: no batch crosses the border of a cell

@@ -20,7 +20,7 @@ from hogwild.monitoring.run_status import EXIT_STATUS
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import MARK, JobFolder
 from hogwild.service.states import KILLED, AttemptEnd, JobOrder, JobRecord
-from hogwild.storage.records import object_of
+from hogwild.storage.files import object_of
 from hogwild.storage.run_directory import RESOLVED, STATUS
 from hogwild.storage.run_files import read_json
 

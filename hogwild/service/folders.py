@@ -21,8 +21,7 @@ from typing import Any
 from hogwild import host
 from hogwild.errors import ServiceError, UsageError
 from hogwild.service.states import VERSION, JobOrder
-from hogwild.storage.files import home, replace
-from hogwild.storage.records import explained
+from hogwild.storage.files import explained, home, replace
 
 MARK = "HOGWILD_JOB"  # in the environment of every process of a job
 STATE = "HOGWILD_STATE"

@@ -19,7 +19,7 @@ from hogwild.service.folders import StateFolder
 from hogwild.service.schedule import REST_S, Machine, Transfer, Turn, cores_of, lend, may_move
 from hogwild.service.states import JobRecord, Move
 from hogwild.service.store import Store
-from hogwild.storage.run_requests import answer_to, is_unread, new_request, size_of_events, withdraw, write_request
+from hogwild.storage.run_files import answer_to, is_unread, new_request, size_of_events, withdraw, write_request
 
 DONE = "done"
 LOOK_S = 1.0  # between two looks at a job that is silent for longer

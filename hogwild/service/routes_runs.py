@@ -42,8 +42,17 @@ from hogwild.service.states import JobOrder
 from hogwild.storage.checkpoint_format import FILES, MANIFEST, verify
 from hogwild.storage.files import replace as replace_file
 from hogwild.storage.run_directory import ENV, NAMES, RESOLVED
-from hogwild.storage.run_files import CHECKPOINTS, checkpoints_in, opened, read_json, read_small
-from hogwild.storage.run_requests import answer_to, size_of_events, withdraw, write_request
+from hogwild.storage.run_files import (
+    CHECKPOINTS,
+    answer_to,
+    checkpoints_in,
+    opened,
+    read_json,
+    read_small,
+    size_of_events,
+    withdraw,
+    write_request,
+)
 
 ANSWER_S = 30.0  # at most, for a live job's answer
 LOOK_S = 0.1  # a supervisor looks for requests as often

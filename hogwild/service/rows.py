@@ -10,7 +10,7 @@ from hogwild.monitoring.run_status import glance_of
 from hogwild.service.folders import JobFolder, StateFolder
 from hogwild.service.states import JobOrder, JobRecord
 from hogwild.service.store import Store
-from hogwild.storage.records import to_json
+from hogwild.storage.files import to_json
 from hogwild.storage.run_directory import STATUS
 from hogwild.storage.run_files import read_json
 

@@ -37,7 +37,7 @@ from hogwild.monitoring.words import event_in_words, row_of
 from hogwild.service.folders import JobFolder
 from hogwild.service.states import JobOrder
 from hogwild.storage.checkpoint_format import MANIFEST, MODEL
-from hogwild.storage.records import object_of, to_json
+from hogwild.storage.files import object_of, to_json
 from hogwild.storage.run_directory import RESOLVED, STATUS
 from hogwild.storage.run_files import (
     CHECKPOINTS,

@@ -26,8 +26,7 @@ from hogwild.errors import RunDirError, StorageFullError
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import ACCEPTED, ID, JobFolder, StateFolder, order_text
 from hogwild.service.states import JobEvent, JobOrder, JobRecord, apply
-from hogwild.storage.files import TEMPORARY, file_bytes, sync_folder
-from hogwild.storage.records import Records
+from hogwild.storage.files import TEMPORARY, Records, file_bytes, sync_folder
 
 FORMAT = 1  # of the database; another one is made anew
 _DAMAGE = (sqlite3.Error, OSError, ValueError, OverflowError)

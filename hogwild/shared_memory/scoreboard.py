@@ -20,8 +20,7 @@ from enum import IntEnum, auto
 import numpy as np
 
 from hogwild.metrics.result_row import WORDS as RESULT_WORDS
-from hogwild.scheduling.leases import Kind, LeaseProgress, WorkItem
-from hogwild.scheduling.work_queue import ITEM_ROWS
+from hogwild.scheduling.work_queue import ITEM_ROWS, Kind, LeaseProgress, WorkItem
 from hogwild.shared_memory.region import Region
 
 STALENESS_BINS = 128  # exact up to 126; the last bin counts all older ones

@@ -17,6 +17,7 @@ from torch.utils.serialization import config as torch_config
 
 from hogwild.errors import CheckpointError
 from hogwild.storage.checkpoint_format import FORMAT, MODEL, STATE, newest_first, prune, refuse_link, update_of, verify
+from hogwild.storage.files import to_json
 from hogwild.storage.published_folder import (
     Entry,
     HashedFile,
@@ -25,7 +26,6 @@ from hogwild.storage.published_folder import (
     write_manifest,
     written_aside,
 )
-from hogwild.storage.records import to_json
 from hogwild.storage.run_directory import NAMES
 
 

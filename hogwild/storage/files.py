@@ -1,13 +1,17 @@
-"""Atomic replacement of files and links: written to `.tmp-NAME-PID`, then renamed. A reader sees the old or the new
-one."""
+"""Files that no reader ever sees half written: whole files and links, written to `.tmp-NAME-PID` and renamed, and
+records, of which each is one line, appended by one write."""
 
 import contextlib
+import io
+import json
+import math
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from hogwild.storage.records import explained
+from hogwild.errors import RunDirError
 
 TEMPORARY = ".tmp-"
 MOST_BYTES = 16 << 20  # of a file that any code may have written
@@ -78,3 +82,134 @@ def point(link: Path, name: str) -> None:
     with explained(f"cannot update {link}"), temporary(link) as aside:
         aside.symlink_to(name)
         aside.replace(link)
+
+
+BLOCK = 1 << 16  # bytes read at once, from the end
+
+
+class Records:
+    """An append-only file of one JSON object per line; opened with the first record. One writer.
+
+    A record is written by a single write at the end of the file. If a full disk accepts only a part, that part is cut
+    off again, so that a reader never sees half a line. A line torn by a killed writer is cut off at the next
+    opening."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = -1
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Append a record. Raises RunDirError if it cannot be written; the file is then unchanged."""
+        line = json.dumps(to_json(record), allow_nan=False, separators=(",", ":")) + "\n"
+        self._append(line.encode())
+
+    def try_append_text(self, line: str) -> bool:
+        """Append a line of plain text (the supervisor's log); return False if that fails."""
+        return tried(lambda: self._append(line.encode(errors="backslashreplace") + b"\n"))
+
+    def try_append(self, record: dict[str, Any]) -> bool:
+        """Append a record; return False on failure, which must not stop training. The caller reports it, once."""
+        return tried(lambda: self.append(record))
+
+    def cut(self, size: int) -> None:
+        """Keep only the first `size` bytes. Call it in the thread that appends. Raises RunDirError."""
+        with explained(f"cannot cut {self.path}"):
+            if self.path.exists():
+                os.truncate(self.path, size)
+
+    def sync(self) -> None:
+        """Make everything appended or cut survive a power cut; may take long. Raises RunDirError."""
+        with explained(f"cannot write {self.path}"), open(self.path, "ab") as stream:
+            os.fsync(stream.fileno())
+
+    def backwards(self) -> Iterator[tuple[int, bytes]]:
+        """Yield (offset, line), the last line first; it may lack its newline. Raises RunDirError."""
+        with explained(f"cannot read {self.path}"):
+            if self.path.exists():
+                yield from _backwards(self.path)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _append(self, line: bytes) -> None:
+        with explained(f"cannot append to {self.path}"):
+            if self._descriptor < 0:
+                self._descriptor = _open_records(self.path)
+            before = os.fstat(self._descriptor).st_size
+            written = 0
+            try:
+                written = os.write(self._descriptor, line)
+            finally:
+                if written < len(line):
+                    os.ftruncate(self._descriptor, before)
+            if written < len(line):
+                raise OSError(f"only {written} of {len(line)} bytes could be written (disk full?)")
+
+
+def to_json(value: Any) -> Any:
+    """Return `value` with JSON types only: NaN and infinity become None, numpy and torch scalars numbers, paths
+    strings, tuples lists. Raises TypeError for anything else."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): to_json(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(entry) for entry in value]
+    if isinstance(value, Path):
+        return str(value)
+    if callable(getattr(value, "item", None)):
+        return to_json(value.item())
+    raise TypeError(f"cannot be written as JSON: {value!r} ({type(value).__name__})")
+
+
+def object_of(text: str | bytes | bytearray) -> dict[str, Any] | None:
+    """Return the JSON object in a text that any code may have written; None for anything else."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _open_records(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    begin, line = next(_backwards(path), (0, b"\n"))
+    if not line.endswith(b"\n"):
+        os.ftruncate(descriptor, begin)
+    return descriptor
+
+
+def _backwards(path: Path) -> Iterator[tuple[int, bytes]]:
+    with open(path, "rb") as stream:
+        begin, rest = stream.seek(0, os.SEEK_END), b""
+        while begin > 0:
+            size = min(BLOCK, begin)
+            begin = stream.seek(begin - size)
+            rest, *lines = io.BytesIO(stream.read(size) + rest).readlines()
+            end = begin + len(rest) + sum(len(line) for line in lines)
+            for line in reversed(lines):
+                end -= len(line)
+                yield end, line
+    if rest:
+        yield 0, rest
+
+
+@contextlib.contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Turn an OSError into a RunDirError that says which action failed and why."""
+    try:
+        yield
+    except OSError as error:
+        raise RunDirError(f"{what}: {error.strerror or error}", code="run/not-writable") from error
+
+
+def tried(action: Callable[[], object]) -> bool:
+    try:
+        action()
+    except RunDirError:
+        return False
+    return True

@@ -19,12 +19,11 @@ from typing import Any
 from hogwild import host
 from hogwild.errors import NotFoundError, RunDirError
 from hogwild.storage.files import TEMPORARY as TEMPORARY
-from hogwild.storage.files import point, replace
+from hogwild.storage.files import Records as Records
+from hogwild.storage.files import explained, object_of, point, replace, tried
 from hogwild.storage.files import sync_folder as sync_folder
+from hogwild.storage.files import to_json as to_json
 from hogwild.storage.published_folder import remove
-from hogwild.storage.records import Records as Records
-from hogwild.storage.records import explained, object_of, tried
-from hogwild.storage.records import to_json as to_json
 
 LOCK = ".lock"
 STATUS = "status.json"

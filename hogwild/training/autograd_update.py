@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import ModelError
-from hogwild.parameters.device_replica import Replica
-from hogwild.parameters.rule_choice import has_step_hooks, why_no_flat_rule, why_no_rows
-from hogwild.parameters.trial_step import bare_step
+from hogwild.parameters.checks import has_step_hooks, why_no_flat_rule, why_no_rows
+from hogwild.parameters.exchange import Replica
+from hogwild.parameters.optimizer_state import bare_step
 from hogwild.parameters.worker_model import WorkerModel
 from hogwild.training import inference_mode
 from hogwild.training.flat_rule import FlatRule, Gradients

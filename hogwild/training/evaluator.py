@@ -13,7 +13,7 @@ from hogwild.feeds.batch import Feed
 from hogwild.metrics.loss_sums import Loss, parted
 from hogwild.metrics.panel import Panel
 from hogwild.metrics.result_row import EvalSums
-from hogwild.scheduling.seeds import batch_seed
+from hogwild.scheduling.batch_plan import batch_seed
 from hogwild.training.loss_scaler import autocast, device_type_of, widened
 from hogwild.training.model_steps import predictor
 

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, RAdam, RMSprop
 
 from hogwild.optimizers import FTRL, RowWiseAdagrad
-from hogwild.parameters.device_replica import Replica
+from hogwild.parameters.exchange import Replica
 from hogwild.parameters.flat_layout import FlatLayout, Span
-from hogwild.parameters.trial_step import bare_step, parameters_of
+from hogwild.parameters.optimizer_state import bare_step, parameters_of
 from hogwild.parameters.worker_model import WorkerModel
 
 # ---- shared state

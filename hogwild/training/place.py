@@ -24,12 +24,11 @@ from torch import nn
 
 from hogwild.devices.accelerator import Accelerator
 from hogwild.devices.discovery import open_accelerator
-from hogwild.feeds.batch import Feed
+from hogwild.feeds.batch import Feed, Transform, TransformedFeed
 from hogwild.feeds.device_feed import SLOTS, DeviceFeed
 from hogwild.feeds.resident import ResidentFeed
 from hogwild.feeds.ring import RingFeed
-from hogwild.feeds.transform import Transform, TransformedFeed
-from hogwild.parameters.device_replica import Replica
+from hogwild.parameters.exchange import Replica
 from hogwild.parameters.shared_model import WorkerModel
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Row, Word

@@ -24,8 +24,7 @@ from torch.optim import SGD, Adagrad, SparseAdam
 
 from hogwild.kernels.optimizer_rules import ftrl_numbers
 from hogwild.optimizers import FTRL, RowWiseAdagrad
-from hogwild.parameters.state_layout import StateSlot
-from hogwild.parameters.trial_step import parameters_of
+from hogwild.parameters.optimizer_state import StateSlot, parameters_of
 from hogwild.parameters.worker_model import WorkerModel
 from hogwild.training.flat_rule import least_ratio, lost_squares
 

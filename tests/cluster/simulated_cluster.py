@@ -15,17 +15,12 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from hogwild.cluster.node_queue import NodeQueue
-from hogwild.cluster.pieces import Borders
-from hogwild.cluster.shares import Shares
+from hogwild.cluster.shares import Borders, NodeQueue, Shares
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
 from hogwild.scheduling.grid_plan import GridPlan
-from hogwild.scheduling.grid_schedule import GridSchedule
-from hogwild.scheduling.lane_schedule import LaneSchedule
-from hogwild.scheduling.leases import LeaseProgress, Limits, WorkItem
-from hogwild.scheduling.range_schedule import LeaseSchedule
+from hogwild.scheduling.schedules import GridSchedule, LaneSchedule
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, SlotRequest, StreamSchedule
-from hogwild.scheduling.work_queue import WorkQueue
+from hogwild.scheduling.work_queue import LeaseProgress, LeaseSchedule, Limits, WorkItem, WorkQueue
 
 Batch = tuple[int, int]  # epoch, number
 LOADERS = 2

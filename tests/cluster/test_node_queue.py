@@ -6,14 +6,12 @@ from importlib.util import find_spec
 import pytest
 
 from hogwild.cluster.launch import Launch
-from hogwild.cluster.node_queue import NodeQueue
-from hogwild.cluster.shares import Shares
+from hogwild.cluster.shares import NodeQueue, Shares
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.grid_plan import GridPlan
-from hogwild.scheduling.grid_schedule import GridSchedule
-from hogwild.scheduling.lane_schedule import LaneSchedule
-from hogwild.scheduling.leases import Limits
+from hogwild.scheduling.schedules import GridSchedule, LaneSchedule
 from hogwild.scheduling.stream_schedule import StreamSchedule
+from hogwild.scheduling.work_queue import Limits
 from hogwild.workers.session.node import Committed, Node
 from tests.cluster.simulated_cluster import finish, must_lease, queue_of
 

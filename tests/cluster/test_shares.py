@@ -10,16 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild.cluster.node_queue import NodeQueue
-from hogwild.cluster.shares import HORIZON_PERIODS, Shares
+from hogwild.cluster.shares import HORIZON_PERIODS, NodeQueue, Shares
 from hogwild.errors import LedgerError
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.scheduling.grid_plan import GridPlan
-from hogwild.scheduling.grid_schedule import GridSchedule
-from hogwild.scheduling.lane_schedule import LaneSchedule
-from hogwild.scheduling.leases import Limits, WorkItem
-from hogwild.scheduling.range_schedule import LeaseSchedule
-from hogwild.scheduling.work_queue import WorkQueue
+from hogwild.scheduling.schedules import GridSchedule, LaneSchedule
+from hogwild.scheduling.work_queue import LeaseSchedule, Limits, WorkItem, WorkQueue
 from tests.cluster.simulated_cluster import Case, Cluster, finish, note_of, queue_of
 from tests.helpers.processes import IS_THOROUGH
 

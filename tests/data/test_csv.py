@@ -19,7 +19,7 @@ from hogwild.config.load import job_from_mapping
 from hogwild.data import Csv, text_file
 from hogwild.data.locate import set_data_dir
 from hogwild.errors import DataError, HogwildError, NotFoundError, UsageError
-from hogwild.feeds.materialise import divided
+from hogwild.feeds.row_reader import divided
 from hogwild.workers.loading import loading
 from hogwild.workers.processes.group import ProcessGroup
 from tests.helpers.reading import Said

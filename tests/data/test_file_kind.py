@@ -25,7 +25,7 @@ from hogwild.data.text import read_pairs
 from hogwild.data.text_file import LINES, MARK, TextFile, TextStream
 from hogwild.data.vector_file import VectorFile
 from hogwild.errors import DataError, NotFoundError
-from hogwild.feeds.materialise import InTurn
+from hogwild.feeds.row_reader import InTurn
 
 
 def zipped(content: bytes, *names: str) -> bytes:

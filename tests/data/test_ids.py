@@ -12,8 +12,8 @@ pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'"
 
 from hogwild.data import Ratings, Triples
 from hogwild.data.ids import IdRows
-from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
+from hogwild.feeds.row_reader import InTurn
 
 
 def spellings(number: int) -> list[Any]:

@@ -16,8 +16,8 @@ from hogwild.data import LibSvm, libsvm, text_file
 from hogwild.data.libsvm import PIECE
 from hogwild.data.text_file import TextFile
 from hogwild.errors import DataError, UsageError
-from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
+from hogwild.feeds.row_reader import InTurn
 from hogwild.inference.inputs import SparseLines
 from hogwild.job.row_names import KnownNames
 

@@ -55,7 +55,7 @@ def parse_everything(path: Path) -> None:
 
     from hogwild.data import Jester, LibSvm, Ratings, Triples, packed_cache, text_file
     from hogwild.errors import DataError
-    from hogwild.feeds.materialise import InTurn
+    from hogwild.feeds.row_reader import InTurn
 
     text_file.LINES = 32
     nearly = st.lists(st.sampled_from(WORDS), max_size=40).map(b"".join)

@@ -21,8 +21,8 @@ from hogwild.data.cache import DATA, DatasetCache
 from hogwild.data.text_file import TextFile, TextStream
 from hogwild.data.text_parsing import Parsed, in_threads
 from hogwild.errors import DataError, MemoryShortError, UsageError
-from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
+from hogwild.feeds.row_reader import InTurn
 from hogwild.host import Memory
 from hogwild.workers.loading.loading import Loading
 from hogwild.workers.processes.group import KeptEvents, ProcessGroup

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from hogwild.data import Jester, Ratings, text_file
 from hogwild.errors import DataError, UsageError
-from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
+from hogwild.feeds.row_reader import InTurn
 from hogwild.kernels.pair_order import pairs_of, places_in_order
 
 Row = tuple[Any, Any, float]

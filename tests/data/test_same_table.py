@@ -21,7 +21,7 @@ import torch
 from hogwild.config.load import job_from_mapping
 from hogwild.data import Clicks, Csv
 from hogwild.errors import DataError
-from hogwild.feeds.materialise import InTurn
+from hogwild.feeds.row_reader import InTurn
 from hogwild.job.data import sources_of
 from hogwild.planning.device_placement import planned
 from tests.data.test_text import Here

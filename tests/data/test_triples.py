@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hogwild.data import Triples, text_file
 from hogwild.data.text_parsing import Format, TableText
 from hogwild.errors import DataError
-from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
+from hogwild.feeds.row_reader import InTurn
 
 
 def written(data: Packed) -> list[tuple[str, str, str]]:

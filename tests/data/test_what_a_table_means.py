@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hogwild.data import Ratings, Triples, text_file
 from hogwild.data.ratings import read_features
 from hogwild.errors import DataError, UsageError
-from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
+from hogwild.feeds.row_reader import InTurn
 from hogwild.job.packed_data import match_names
 from tests.data.test_ratings import Row, packed, rows
 from tests.data.test_triples import written

@@ -23,11 +23,9 @@ from hogwild.feeds.ring import BatchForm, Ring, RingSpec, SlotWord
 from hogwild.feeds.stream_reader import read_state
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.scheduling.grid_plan import GridPlan
-from hogwild.scheduling.grid_schedule import GridSchedule
-from hogwild.scheduling.lane_schedule import LaneSchedule
-from hogwild.scheduling.leases import LeaseProgress, Limits, WorkItem
+from hogwild.scheduling.schedules import GridSchedule, LaneSchedule
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, SlotRequest, StreamSchedule
-from hogwild.scheduling.work_queue import WorkQueue
+from hogwild.scheduling.work_queue import LeaseProgress, Limits, WorkItem, WorkQueue
 from hogwild.workers.session.ring_state import RingState
 
 Batch = tuple[int, int]  # epoch, number

@@ -26,8 +26,7 @@ from typing import Any
 from hogwild import host
 from hogwild.errors import HogwildError
 from hogwild.metrics.result_row import EvalSums
-from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.scheduling.seeds import mix
+from hogwild.scheduling.batch_plan import BatchPlan, mix
 from hogwild.scheduling.work_queue import Kind, Limits, WorkQueue
 from hogwild.shared_memory.scoreboard import Command, Phase, Scoreboard, Word
 from hogwild.workers.child.spec import Compute, DataSide, DataSpec, Numerics, Rules, WorkerSpec

@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.scheduling.leases import Release
-from hogwild.scheduling.seeds import mix
-from hogwild.scheduling.work_queue import Limits, WorkQueue
+from hogwild.scheduling.batch_plan import BatchPlan, mix
+from hogwild.scheduling.work_queue import Limits, Release, WorkQueue
 from tests.faults.protocol_numerics import DEADLY, Crimes, Effects
 from tests.faults.protocol_trouble import STALL_S
 

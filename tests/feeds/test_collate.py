@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from hogwild.feeds import collate
+from hogwild.feeds import stream_reader
 from hogwild.feeds.batch import Batch
-from hogwild.feeds.collate import BadBatch, Collator, PaddingRule
 from hogwild.feeds.ring import Ring, RingSpec
+from hogwild.feeds.stream_reader import BadBatch, Collator, PaddingRule
 
 Pair = namedtuple("Pair", ["first", "second"])
 
@@ -106,7 +106,7 @@ def test_plain_records_are_collated_as_nested_ones(kind: str, monkeypatch: pytes
     """Field by field, as most records are, and one by one, as nested ones are."""
     quick = batch_of(PLAIN[kind])
     assert quick.size == len(PLAIN[kind]) and not any(field.requires_grad for field in quick.inputs)
-    monkeypatch.setattr(collate, "_plain_fields", lambda records: None)
+    monkeypatch.setattr(stream_reader, "_plain_fields", lambda records: None)
     slow = batch_of(PLAIN[kind])
     for mine, its in zip((*quick.inputs, quick.target), (*slow.inputs, slow.target), strict=True):
         assert mine.dtype == its.dtype and torch.equal(mine, its)

@@ -7,11 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from hogwild.devices.pinned_memory import PAGE, Pins
-from hogwild.feeds.batch import Batch, Feed
+from hogwild.devices.accelerator import PAGE, Pins
+from hogwild.feeds.batch import Batch, Feed, TransformedFeed
 from hogwild.feeds.device_feed import KEPT_VIEWS, SLOTS, DeviceFeed, DeviceSlots
 from hogwild.feeds.resident import ResidentData, ResidentFeed
-from hogwild.feeds.transform import TransformedFeed
 from hogwild.scheduling.batch_plan import BatchPlan
 from tests.feeds.test_allocations import allocated
 from tests.helpers.simulated_gpu import Simulated, SimulatedError

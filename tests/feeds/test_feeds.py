@@ -11,8 +11,8 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from hogwild.errors import DataError
 from hogwild.feeds import row_reader, sample_order
-from hogwild.feeds.materialise import materialise
 from hogwild.feeds.resident import ResidentData, ResidentFeed
+from hogwild.feeds.row_reader import materialise
 from hogwild.feeds.sample_order import make_order
 from hogwild.job.source import Source
 from hogwild.scheduling.batch_plan import BatchPlan

@@ -14,8 +14,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 import hogwild
 from hogwild.errors import DataError
-from hogwild.feeds.collate import Collator
 from hogwild.feeds.row_reader import RowSource
+from hogwild.feeds.stream_reader import Collator
 from hogwild.job.stream_setup import as_batch, has_nested
 
 LARGE = 2**24 + 1  # no float32

@@ -31,7 +31,7 @@ from hogwild.feeds.sample_order import (
     make_order,
     random_words,
 )
-from hogwild.scheduling.seeds import permutation_seed
+from hogwild.scheduling.batch_plan import permutation_seed
 
 SEED = 3
 KINDS: dict[str, Callable[[int, int], Order]] = {

@@ -470,7 +470,7 @@ def test_the_size_of_a_slot_is_that_of_a_whole_batch_or_of_the_longest_there_can
 
 def test_a_class_path_is_called_in_each_loader_where_its_object_does_not_travel() -> None:
     class Numbers:
-        class_path = "hogwild.scheduling.seeds.mix"
+        class_path = "hogwild.scheduling.batch_plan.mix"
         init_args: ClassVar[dict[str, Any]] = {}
 
     spec: ComponentSpec = Numbers()

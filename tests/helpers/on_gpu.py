@@ -17,13 +17,12 @@ from torch import Tensor, nn, optim
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild.devices.accelerator import Accelerator
+from hogwild.devices.accelerator import Accelerator, Pins
 from hogwild.devices.discovery import open_accelerator
-from hogwild.devices.pinned_memory import Pins
 from hogwild.errors import HogwildError
 from hogwild.feeds.device_feed import SLOTS, DeviceFeed
 from hogwild.feeds.resident import ResidentData, ResidentFeed
-from hogwild.parameters.device_replica import Replica
+from hogwild.parameters.exchange import Replica
 from hogwild.parameters.shared_model import WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.training.autograd_update import DeviceUpdate

@@ -19,8 +19,7 @@ from torch.utils.data import TensorDataset
 import hogwild
 from hogwild.api import TrainResult
 from hogwild.feeds.sample_order import make_order
-from hogwild.scheduling.batch_plan import BatchPlan, updates_planned
-from hogwild.scheduling.seeds import batch_seed
+from hogwild.scheduling.batch_plan import BatchPlan, batch_seed, updates_planned
 
 Samples = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -15,6 +15,7 @@ from hogwild.config.load import load_job
 from hogwild.errors import UsageError
 from hogwild.inference.trained_model import Trained
 from hogwild.parameters import state_dicts
+from hogwild.parameters.optimizer_state import Copies
 from hogwild.storage import checkpoint
 from tests.helpers.jobs import Ended, in_turn
 from tests.helpers.predicting import Say
@@ -216,7 +217,7 @@ class Renames(torch.nn.Linear):
 
 def test_a_model_whose_state_dict_is_its_own_is_loaded_with_the_tensors_that_were_trained(tmp_path: Path) -> None:
     trained = Renames()
-    parts = state_dicts.model_state(trained, state_dicts.Copies())
+    parts = state_dicts.model_state(trained, Copies())
     folder = tmp_path / "run" / "checkpoints"
     folder.mkdir(parents=True)
     path = checkpoint.write(folder, "update-000000001", parts, {}, {})

@@ -15,19 +15,18 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import hogwild
 from hogwild.chaos.verdict import _ledger
-from hogwild.devices.pinned_memory import Pins
+from hogwild.devices.accelerator import Pins
 from hogwild.errors import ConfigError, HogwildError
-from hogwild.feeds.collate import Collator, PaddingRule
+from hogwild.feeds.batch import transformed
 from hogwild.feeds.device_feed import DeviceFeed
 from hogwild.feeds.ring import BatchForm, Leaf, Ring, RingFeed, RingSpec, SlotWord
-from hogwild.feeds.stream_reader import Origin, Stream
-from hogwild.feeds.transform import transformed
+from hogwild.feeds.stream_reader import Collator, Origin, PaddingRule, Stream
 from hogwild.job.gradient_check import check_gradients
 from hogwild.job.source import Source
 from hogwild.job.stream_setup import Streamed
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
-from hogwild.scheduling.leases import Limits
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
+from hogwild.scheduling.work_queue import Limits
 from hogwild.training.model_steps import LaneState, Losses
 from hogwild.training.place import GpuPlace
 from tests.helpers import simulated_gpu as simulated

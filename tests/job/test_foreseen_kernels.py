@@ -19,7 +19,7 @@ import numba
 from hogwild import losses, models, optimizers
 from hogwild.config.load import Job, job_from_mapping
 from hogwild.data import LibSvm
-from hogwild.feeds.materialise import InTurn
+from hogwild.feeds.row_reader import InTurn
 from hogwild.job.foreseen_kernels import foreseen
 from hogwild.kernels import compiling, signatures
 from hogwild.kernels.fused import Chunk

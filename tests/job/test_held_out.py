@@ -15,9 +15,8 @@ pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'"
 
 from hogwild.config.load import job_from_mapping
 from hogwild.data import Ratings
-from hogwild.feeds.materialise import InTurn
-from hogwild.feeds.named_rows import columns_of
-from hogwild.feeds.packed import Packed
+from hogwild.feeds.packed import Packed, columns_of
+from hogwild.feeds.row_reader import InTurn
 from hogwild.job.build import build
 from hogwild.job.parts import Parts
 from hogwild.planning.device_placement import planned

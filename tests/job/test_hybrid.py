@@ -9,7 +9,7 @@ import hogwild
 from hogwild.data import Ratings
 from hogwild.data.ratings import read_features
 from hogwild.errors import DataError
-from hogwild.feeds.materialise import InTurn
+from hogwild.feeds.row_reader import InTurn
 from tests.job.conftest import Say
 
 pytest.importorskip("numba")

@@ -16,8 +16,8 @@ from hogwild.config.field_types import Component
 from hogwild.config.load import Job, job_from_mapping
 from hogwild.data import Csv
 from hogwild.errors import ModelError, UsageError
-from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
+from hogwild.feeds.row_reader import InTurn
 from hogwild.host import Cores
 from hogwild.job.foreseen_kernels import options_set
 from hogwild.job.packed_data import count_classes, pack, packs, require_fitting, sizes_for

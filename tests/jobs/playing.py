@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.data import Rollout
-from hogwild.scheduling.seeds import rollout_seed
+from hogwild.scheduling.batch_plan import rollout_seed
 from hogwild.training.evaluator import EPOCH
 from tests.helpers.processes import in_worker
 

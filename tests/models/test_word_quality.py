@@ -16,8 +16,8 @@ pytest.importorskip("gensim", reason="gensim is not installed (pip install gensi
 
 from hogwild.data import Text
 from hogwild.data.text import LONGEST
-from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
+from hogwild.feeds.row_reader import InTurn
 from hogwild.inference.word_vectors import WordVectors
 from hogwild.kernels.fused import Chunk, FusedUpdate
 from hogwild.losses import NegativeSampling

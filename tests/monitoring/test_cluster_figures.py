@@ -10,14 +10,13 @@ import pytest
 from hogwild.cli import main
 from hogwild.cli.text import summary_lines
 from hogwild.cluster.launch import Launch
-from hogwild.cluster.node_queue import Elsewhere, NodeQueue
-from hogwild.cluster.shares import Shares
+from hogwild.cluster.shares import Elsewhere, NodeQueue, Shares
 from hogwild.monitoring import prometheus
 from hogwild.monitoring.job_view import ClusterGlance, NodeGlance, progress_line
 from hogwild.monitoring.run_status import cluster_of, glance_of, read_status
 from hogwild.monitoring.tensorboard import Curves
 from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.scheduling.leases import Counts, Limits
+from hogwild.scheduling.work_queue import Counts, Limits
 from hogwild.workers.session.journal import Journal
 from hogwild.workers.session.node import Committed, Node, Traffic
 from hogwild.workers.session.session import Session

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn, optim
 
-from hogwild.parameters.anchor import Anchor
-from hogwild.parameters.buffer_anchor import SUMS
+from hogwild.parameters.anchor import BUFFER_SUMS, Anchor
 from hogwild.parameters.shared_model import SharedModel
 from tests.shared_model import (
     attach,
@@ -59,7 +58,7 @@ class Node:
 
     @property
     def sums(self) -> Tensor:
-        region = self.anchor.regions[SUMS]
+        region = self.anchor.regions[BUFFER_SUMS]
         return region.tensor(torch.float64, (region.nbytes // 8,))
 
 

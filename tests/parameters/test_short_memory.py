@@ -15,8 +15,8 @@ from torch.utils.data import TensorDataset
 
 import hogwild
 from hogwild import host
+from hogwild.parameters.optimizer_state import Copies
 from hogwild.parameters.shared_model import SharedModel
-from hogwild.parameters.state_dicts import Copies
 from hogwild.storage import checkpoint
 from hogwild.workers.session import checkpointing
 from tests.shared_model import ConvNet, build, images, train, updating

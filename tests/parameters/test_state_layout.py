@@ -23,10 +23,9 @@ from hogwild.formatting import size
 from hogwild.host import Cores
 from hogwild.models import Mlp
 from hogwild.optimizers import FTRL, RowWiseAdagrad
-from hogwild.parameters import trial_step as steps
+from hogwild.parameters import optimizer_state as steps
 from hogwild.parameters.flat_layout import plan_flats
-from hogwild.parameters.state_layout import plan_state
-from hogwild.parameters.trial_step import dry_step
+from hogwild.parameters.optimizer_state import dry_step, plan_state
 from hogwild.planning.cpu_plan import MachineFacts
 from hogwild.planning.job_plan import JobFacts, optimizer_state_of, plan_job
 from hogwild.scheduling.batch_plan import BatchPlan

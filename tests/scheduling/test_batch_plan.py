@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.scheduling.seeds import batch_seed, mix, permutation_seed
+from hogwild.scheduling.batch_plan import BatchPlan, batch_seed, mix, permutation_seed
 
 PATIENT = settings(deadline=None)  # a busy machine is no failure
 PLANS = st.builds(

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
 from hogwild.scheduling.grid_plan import Grid, GridPlan, Shape
-from hogwild.scheduling.grid_schedule import GridSchedule
-from hogwild.scheduling.leases import MAX_ITEM_BATCHES, LeaseProgress, Limits, WorkItem
-from hogwild.scheduling.work_queue import MOST_IN_HAND, WorkQueue
+from hogwild.scheduling.schedules import GridSchedule
+from hogwild.scheduling.work_queue import MAX_ITEM_BATCHES, MOST_IN_HAND, LeaseProgress, Limits, WorkItem, WorkQueue
 from hogwild.shared_memory.scoreboard import Phase, idle_share
 
 

@@ -11,9 +11,8 @@ import torch
 from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.feeds.sample_order import LaneOrder
 from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.scheduling.lane_schedule import LaneSchedule
-from hogwild.scheduling.leases import LeaseProgress, Limits, WorkItem
-from hogwild.scheduling.work_queue import WorkQueue
+from hogwild.scheduling.schedules import LaneSchedule
+from hogwild.scheduling.work_queue import LeaseProgress, Limits, WorkItem, WorkQueue
 
 
 def plan_of(lanes: int, steps: int, columns: int = 4) -> BatchPlan:

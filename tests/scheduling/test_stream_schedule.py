@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from hogwild.scheduling.batch_plan import OPEN, BatchPlan, StreamPlan
-from hogwild.scheduling.leases import FreeRange, Limits
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, SlotRequest, StreamEpoch, StreamSchedule
-from hogwild.scheduling.work_queue import WorkQueue
+from hogwild.scheduling.work_queue import FreeRange, Limits, WorkQueue
 
 ATTEMPTS = 3
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.scheduling.lane_schedule import LaneSchedule
+from hogwild.scheduling.schedules import LaneSchedule
 from hogwild.scheduling.work_queue import (
     ITEM_ROWS,
     MAX_ITEM_BATCHES,

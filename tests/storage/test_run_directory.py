@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 
 import hogwild
 from hogwild.errors import NotFoundError, RunDirError
-from hogwild.storage import records
+from hogwild.storage import files
 from hogwild.storage.run_directory import RunDir, to_json
 from tests.helpers.processes import PATIENCE_S
 
@@ -29,7 +29,7 @@ DEADLINE_S = PATIENCE_S
 HOLDER = """
 import sys
 from pathlib import Path
-from hogwild.storage import records
+from hogwild.storage import files
 from hogwild.storage.run_directory import RunDir
 run = RunDir.create(Path(sys.argv[1]), "job")
 run.write_text("resolved.yaml", "version: 1\\n")
@@ -281,7 +281,7 @@ def test_records_are_read_backwards_whole_wherever_a_block_ends(run: RunDir, mon
     lines = [b"x" * (number % 7) + b"\n" for number in range(50)] + [b"torn"]
     run.metrics.path.write_bytes(b"".join(lines))
     for block in range(1, 12):
-        monkeypatch.setattr(records, "BLOCK", block)
+        monkeypatch.setattr(files, "BLOCK", block)
         found = list(run.metrics.backwards())
         assert [line for _, line in found] == lines[::-1]
         assert [begin for begin, _ in found] == [sum(map(len, lines[:k])) for k in reversed(range(len(lines)))]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from hogwild.errors import ModelError
-from hogwild.parameters.device_replica import Replica
+from hogwild.parameters.exchange import Replica
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
 from hogwild.training.place import WARNING, keep_weights

@@ -16,8 +16,7 @@ from torch.utils.data import TensorDataset
 
 import hogwild
 from hogwild.errors import ConfigError, HogwildError
-from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.scheduling.seeds import batch_seed
+from hogwild.scheduling.batch_plan import BatchPlan, batch_seed
 from hogwild.shared_memory.scoreboard import Row, Scoreboard, Word
 from hogwild.storage.checkpoint import load as load_checkpoint
 from hogwild.training import loss_scaler

@@ -18,7 +18,7 @@ from hogwild.errors import BuildError, ConfigError, HogwildError, ModelError
 from hogwild.feeds.sample_order import LaneOrder
 from hogwild.models import CharRnn
 from hogwild.planning.cpu_plan import plan_here
-from hogwild.scheduling.seeds import batch_seed
+from hogwild.scheduling.batch_plan import batch_seed
 from hogwild.training.model_steps import LaneState, detached, forward_of, takes_state
 from tests.helpers.jobs import read_events
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)

@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hogwild.optimizers import RowWiseAdagrad
 from hogwild.parameters.flat_layout import plan_flats
+from hogwild.parameters.optimizer_state import plan_state
 from hogwild.parameters.shared_model import SharedModel
-from hogwild.parameters.state_layout import plan_state
 from hogwild.training.autograd_update import AutogradUpdate
 from hogwild.training.flat_rule import GROWING, least_ratio
 from tests.helpers.processes import IS_THOROUGH

@@ -14,7 +14,7 @@ from hogwild.devices import discovery
 from hogwild.errors import DataError, DeviceSharingError
 from hogwild.job.build import build
 from hogwild.job.facts import complete
-from hogwild.parameters.device_replica import Replica
+from hogwild.parameters.exchange import Replica
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.planning.device_placement import planned
 from hogwild.planning.job_plan import JobPlan

@@ -11,9 +11,8 @@ import pytest
 
 from hogwild.feeds.sample_order import InMemory
 from hogwild.kernels.fused import STAMP_BITS, Chunk, GridPlace, Swept, Tally
-from hogwild.scheduling.batch_plan import BatchPlan
+from hogwild.scheduling.batch_plan import BatchPlan, batch_seed
 from hogwild.scheduling.grid_plan import GridPlan
-from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Phase, Row, Scoreboard, Word
 from hogwild.workers.child import fused_trainer

@@ -19,10 +19,9 @@ from hogwild import host
 from hogwild.config.load import Job as Config
 from hogwild.config.load import job_from_mapping
 from hogwild.errors import DataError
-from hogwild.feeds.materialise import Held, InTurn, division, materialise
+from hogwild.feeds.batch import TransformedFeed, tried
 from hogwild.feeds.resident import ResidentData, ResidentFeed
-from hogwild.feeds.row_reader import BadRow, RowSource, has_rows
-from hogwild.feeds.transform import TransformedFeed, tried
+from hogwild.feeds.row_reader import BadRow, Held, InTurn, RowSource, division, has_rows, materialise
 from hogwild.job.trial import Trial
 from hogwild.metrics.panel import Panel
 from hogwild.models import Mlp

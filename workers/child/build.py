@@ -37,16 +37,15 @@ from hogwild import host
 from hogwild.data.rollout import Rollout, RolloutFeed
 from hogwild.devices.kinds import CPU
 from hogwild.errors import ModelError
-from hogwild.feeds.batch import Feed
+from hogwild.feeds.batch import Feed, transformed
 from hogwild.feeds.packed import PackedSpec, attach
 from hogwild.feeds.ring import Ring, RingFeed, RingSpec
-from hogwild.feeds.transform import transformed
 from hogwild.host.thread_pools import limit_pools
 from hogwild.kernels import signatures
 from hogwild.kernels.fused import Chunk, Declared, Fusable, FusedUpdate, Streaming
 from hogwild.metrics.loss_sums import WeightedLoss
 from hogwild.parameters.shared_model import WorkerModel
-from hogwild.scheduling.lane_schedule import steps_of
+from hogwild.scheduling.schedules import steps_of
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Control, Phase, Row, Scoreboard
 from hogwild.storage.artifact_cache import CompiledCache, made_ready

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from hogwild.kernels.fused import STAMP_BITS, Chunk, GridPlace, Sweeping
-from hogwild.scheduling.seeds import batch_seed
+from hogwild.scheduling.batch_plan import batch_seed
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.scoreboard import Row, Word
 from hogwild.workers.child.profiler import Profile

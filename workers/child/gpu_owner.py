@@ -11,9 +11,8 @@ import socket
 
 import torch
 
-from hogwild.devices.accelerator import Accelerator
+from hogwild.devices.accelerator import Accelerator, Pins
 from hogwild.devices.discovery import open_accelerator
-from hogwild.devices.pinned_memory import Pins
 from hogwild.shared_memory.region import Region
 from hogwild.workers.messages import Report
 

@@ -31,7 +31,7 @@ from hogwild.parameters import buffers
 from hogwild.parameters.structure_file import load_structure
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Control, Scoreboard
-from hogwild.storage.records import object_of
+from hogwild.storage.files import object_of
 from hogwild.user_code import raised_text
 from hogwild.workers.child.call_server import Caller, CallServer
 from hogwild.workers.child.trainer import Loop

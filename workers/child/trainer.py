@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 from hogwild.errors import NOT_FINITE, DeviceMemoryError, HogwildError
 from hogwild.monitoring.profile_report import PAUSE
-from hogwild.scheduling.seeds import batch_seed
+from hogwild.scheduling.batch_plan import batch_seed
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Command, Control, Phase, Row, Scoreboard, Word
 from hogwild.training.lr_schedule import halved

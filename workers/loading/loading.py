@@ -49,9 +49,8 @@ from torch.nn.parameter import is_lazy
 from hogwild import host
 from hogwild.config.load import Job
 from hogwild.errors import DataError, HogwildError, ModelError
-from hogwild.feeds.materialise import Held, divided, division, ready_tensors
 from hogwild.feeds.resident import ResidentData
-from hogwild.feeds.row_reader import RowSource
+from hogwild.feeds.row_reader import Held, RowSource, divided, division, ready_tensors
 from hogwild.formatting import size
 from hogwild.job.trial import Findings, Trial
 from hogwild.scheduling.row_ranges import RowRanges

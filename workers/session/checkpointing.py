@@ -16,8 +16,8 @@ from hogwild import host
 from hogwild.config.schema import Checkpoint
 from hogwild.errors import CheckpointError, RunDirError
 from hogwild.host.background_thread import Background
+from hogwild.parameters.optimizer_state import Copies
 from hogwild.parameters.shared_model import SharedModel
-from hogwild.parameters.state_dicts import Copies
 from hogwild.storage.checkpoint import WriteResult, write_and_prune
 from hogwild.storage.checkpoint_format import checkpoint_name, update_of
 from hogwild.storage.run_directory import RunDir

@@ -25,7 +25,7 @@ from hogwild.monitoring.tensorboard import Curves, is_installed
 from hogwild.monitoring.terminal_writer import Look
 from hogwild.monitoring.words import event_in_words
 from hogwild.parameters.shared_model import SharedModel
-from hogwild.storage.records import Records, tried
+from hogwild.storage.files import Records, tried
 from hogwild.storage.run_directory import STATUS, RunDir
 from hogwild.workers.session.startup import StartUp
 

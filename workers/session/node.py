@@ -15,11 +15,9 @@ from torch import Tensor
 
 from hogwild import host
 from hogwild.cluster.launch import Launch
-from hogwild.cluster.node_queue import NodeQueue
-from hogwild.cluster.shares import Shares
+from hogwild.cluster.shares import NodeQueue, Shares
 from hogwild.parameters.anchor import Anchor
-from hogwild.scheduling.leases import Limits
-from hogwild.scheduling.work_queue import WorkQueue
+from hogwild.scheduling.work_queue import Limits, WorkQueue
 from hogwild.workers.session.outcome import Outcome
 
 Momentum = dict[str, Tensor]  # of the outer rule, by dtype

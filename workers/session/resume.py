@@ -14,8 +14,8 @@ from hogwild.job.initial_values import load_initial
 from hogwild.parameters.state_dicts import check_groups, check_parts
 from hogwild.storage.checkpoint import Taken, load_newest
 from hogwild.storage.checkpoint_format import set_aside_after
+from hogwild.storage.files import explained
 from hogwild.storage.published_folder import sweep
-from hogwild.storage.records import explained
 from hogwild.storage.run_directory import PLACES, RunDir, checkpoints_beside
 from hogwild.training import loss_scaler
 from hogwild.workers.session.outcome import Before

@@ -12,8 +12,7 @@ from typing import Any
 
 from hogwild import host
 from hogwild.storage.checkpoint_format import checkpoint_name
-from hogwild.storage.files import read_regular
-from hogwild.storage.records import object_of
+from hogwild.storage.files import object_of, read_regular
 from hogwild.workers.processes.fork_server import SERVER
 from hogwild.workers.processes.handle import Handle
 from hogwild.workers.processes.stacks import Blocked, Stacks

@@ -17,8 +17,8 @@ import cloudpickle
 from hogwild import host
 from hogwild.errors import DataError, HogwildError
 from hogwild.host.background_thread import Background, responsive
-from hogwild.scheduling.leases import HAND_S
 from hogwild.scheduling.stream_schedule import SlotRequest
+from hogwild.scheduling.work_queue import HAND_S
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Command, Word
 from hogwild.workers.child.loader import ENDED

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from hogwild import host
 from hogwild.errors import HogwildError
 from hogwild.host import other_jobs
-from hogwild.storage.run_requests import write_request
+from hogwild.storage.run_files import write_request
 from tests.faults.invariants import Counted, miscount
 from tests.faults.schedule import chance
 from tests.faults.tally import Tally
