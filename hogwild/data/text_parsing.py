@@ -232,7 +232,7 @@ class PackedFile(ABC):
     def pack(
         self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
     ) -> Packed:
-        """Pack by a `feeds.materialise.Reader`: from the cache, or parsed. `like`: the training data, for validation
+        """Pack by a `feeds.row_reader.Reader`: from the cache, or parsed. `like`: the training data, for validation
         data."""
         parsed: Parsed = reader.pack(self.parsing(what, like, on_bad_line))
         self.left_out = parsed.left_out

@@ -59,7 +59,7 @@ class Reader(Protocol):
     def read(self, dataset: Any, what: str, *, fraction: float | None, channels_last: bool) -> tuple[Held, ...]: ...
 
     def pack(self, parsing: Any) -> Any:
-        """Return the `Parsed` file of a `hogwild.data.text_parsing.parsing.Parsing`."""
+        """Return the `Parsed` file of a `hogwild.data.text_parsing.Parsing`."""
 
     def try_out(self, trial: Any) -> Any:
         """Return the `Findings` of a `hogwild.job.trial.Trial`. Raises ModelError if it ends its process."""

@@ -183,7 +183,7 @@ class Clicks(Csv):
     def pack(
         self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
     ) -> Packed:
-        """Pack by a `feeds.materialise.Reader`: from the cache, or parsed. `like`: the training data, for validation
+        """Pack by a `feeds.row_reader.Reader`: from the cache, or parsed. `like`: the training data, for validation
         data. Raises DataError, also for a bad line if they should be skipped."""
         packed: Packed = reader.pack(_ClicksParsing(self, what, like, on_bad_line, text=self._text)).packed
         return packed
