@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from benchmarks import commands
 from benchmarks.bench import NO_EVALUATION, in_turn, say
@@ -22,6 +23,7 @@ STEPS = 64  # characters of a window, in that job
 TWO_OVER_ONE = Figure("truncated-BPTT LSTM, characters/s: 2 workers over 1 on 2 cores", 1.8)
 # Of the job: what a worker's update computes.
 BATCH, FEATURES, HIDDEN = 32, 64, 192
+LENGTHS = torch.linspace(STEPS / 4, STEPS, BATCH).long()  # from a quarter of a window to all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +99,27 @@ def _pass(cell: Callable[[Tensor], Any], x: Tensor) -> float:
     return 1000 * (time.perf_counter() - began)
 
 
-def _scripted() -> Callable[[Tensor], Any]:
+def _scripted(**options: bool) -> Callable[..., Any]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"`torch\.jit", DeprecationWarning)
-        scripted: Callable[[Tensor], Any] = torch.jit.script(CustomLstm(FEATURES, HIDDEN))
+        scripted: Callable[..., Any] = torch.jit.script(CustomLstm(FEATURES, HIDDEN, **options))
     return scripted
+
+
+def _packed() -> Callable[[Tensor], Any]:
+    """torch's own, both ways, over sequences of different lengths."""
+    lstm = nn.LSTM(FEATURES, HIDDEN, batch_first=True, bidirectional=True)
+
+    def both_ways(x: Tensor) -> Any:
+        outputs, _ = lstm(pack_padded_sequence(x, LENGTHS, batch_first=True, enforce_sorted=False))
+        return pad_packed_sequence(outputs, batch_first=True)
+
+    return both_ways
+
+
+def _scripted_over_lengths() -> Callable[[Tensor], Any]:
+    scripted = _scripted(bidirectional=True)
+    return lambda x: scripted(x, None, LENGTHS)
 
 
 def _compiled() -> Callable[[Tensor], Any]:
@@ -114,4 +132,7 @@ WAYS: dict[str, Callable[[], Callable[[Tensor], Any]]] = {
     "custom, eager": lambda: CustomLstm(FEATURES, HIDDEN),
     "custom, torch.jit.script": _scripted,
     "custom, torch.compile (inductor)": _compiled,
+    "layer norm, torch.jit.script": lambda: _scripted(layer_norm=True),
+    "torch.nn.LSTM, both ways, different lengths": _packed,
+    "custom, both ways, different lengths, torch.jit.script": _scripted_over_lengths,
 }

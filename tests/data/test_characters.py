@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import hogwild
 from hogwild.cli import main
@@ -17,7 +18,7 @@ from hogwild.data.locate import set_data_dir
 from hogwild.errors import DataError, HogwildError, NotFoundError, UsageError
 from hogwild.inference.sample_text import sample
 from hogwild.models import CharRnn, SequenceClassifier
-from hogwild.models.char_rnn import CustomLstm
+from hogwild.models.char_rnn import CELLS, CustomLstm
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 
 PLAY = """\
@@ -36,44 +37,84 @@ Asses are made to bear, and so are you.
 # ---- models --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def pair() -> tuple[nn.LSTM, CustomLstm]:
+@pytest.fixture(params=[False, True], ids=["one way", "both ways"])
+def pair(request: pytest.FixtureRequest) -> tuple[nn.LSTM, CustomLstm]:
     torch.manual_seed(1)
-    lstm = nn.LSTM(5, 7, num_layers=2, batch_first=True)
+    lstm = nn.LSTM(5, 7, num_layers=2, batch_first=True, bidirectional=request.param)
     return lstm, CustomLstm.like(lstm)
 
 
 @pytest.mark.slow
-def test_the_custom_lstm_is_torchs_given_the_same_weights(pair: tuple[nn.LSTM, CustomLstm]) -> None:
+@pytest.mark.parametrize("lengths", [None, [4, 11, 1]], ids=["equal lengths", "different lengths"])
+def test_the_custom_lstm_is_torchs_given_the_same_weights(
+    pair: tuple[nn.LSTM, CustomLstm], lengths: list[int] | None
+) -> None:
     lstm, custom = pair
-    x, state = torch.randn(3, 11, 5), (torch.randn(2, 3, 7), torch.randn(2, 3, 7))
+    count = len(custom.layers)
+    x, state = torch.randn(3, 11, 5), (torch.randn(count, 3, 7), torch.randn(count, 3, 7))
     for given in (None, state):
-        (wanted, last), (found, ours) = lstm(x, given), custom(x, given)
+        if lengths is None:
+            wanted, last = lstm(x, given)
+            found, ours = custom(x, given)
+        else:
+            packed = pack_padded_sequence(x, torch.tensor(lengths), batch_first=True, enforce_sorted=False)
+            wanted, last = lstm(packed, given)
+            wanted, _ = pad_packed_sequence(wanted, batch_first=True)
+            found, ours = custom(x, given, torch.tensor(lengths))
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(ours, last, atol=1e-5, rtol=1e-5)
     wanted.square().sum().backward()
     found.square().sum().backward()
-    torch.testing.assert_close(custom.layers[1].weight_hh.grad, lstm.weight_hh_l1.grad, atol=1e-4, rtol=1e-4)
+    of_torch = dict(lstm.named_parameters())
+    for place, layer in enumerate(custom.layers):
+        k, backward = divmod(place, custom.directions)
+        for name, parameter in layer.named_parameters():
+            torch.testing.assert_close(
+                parameter.grad, of_torch[f"{name}_l{k}{'_reverse' if backward else ''}"].grad, atol=1e-4, rtol=1e-4
+            )
 
 
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_the_custom_lstm_can_be_scripted(pair: tuple[nn.LSTM, CustomLstm]) -> None:
-    custom, x = pair[1], torch.randn(3, 4, 5)
+def test_the_custom_lstm_can_be_scripted(bidirectional: bool, layer_norm: bool) -> None:
+    custom = CustomLstm(5, 7, 2, bidirectional=bidirectional, layer_norm=layer_norm)
+    x, lengths = torch.randn(3, 4, 5), torch.tensor([2, 4, 1])
     scripted = torch.jit.script(custom)
     output, state = scripted(x)
-    torch.testing.assert_close(scripted(x, state), custom(x, state))
     torch.testing.assert_close(output, custom(x)[0])
+    torch.testing.assert_close(scripted(x, state, lengths), custom(x, state, lengths))
 
 
-@pytest.mark.parametrize(
-    "options", [{"bidirectional": True}, {"proj_size": 3}, {"bias": False}, {"batch_first": False}], ids=str
-)
+def test_a_layer_norm_step_normalises_both_parts_and_the_cell() -> None:
+    torch.manual_seed(1)
+    custom, x = CustomLstm(3, 4, layer_norm=True), torch.randn(2, 6, 3)
+    layer = custom.layers[0]
+    for norm in (layer.norm_ih, layer.norm_hh, layer.norm_c):
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+
+    def normalised(values: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
+        deviation = values.var(1, unbiased=False, keepdim=True).add(norm.eps).sqrt()
+        return (values - values.mean(1, keepdim=True)) / deviation * norm.weight + norm.bias
+
+    h, c = torch.zeros(2, 4), torch.zeros(2, 4)
+    for step in range(6):
+        gates = normalised(x[:, step] @ layer.weight_ih.T, layer.norm_ih)
+        i, f, g, o = (gates + normalised(h @ layer.weight_hh.T, layer.norm_hh)).chunk(4, 1)
+        c = normalised(f.sigmoid() * c + i.sigmoid() * g.tanh(), layer.norm_c)
+        h = o.sigmoid() * c.tanh()
+    output, state = custom(x)
+    torch.testing.assert_close((output[:, -1], state), (h, (h[None], c[None])))
+
+
+@pytest.mark.parametrize("options", [{"proj_size": 3}, {"bias": False}, {"batch_first": False}], ids=str)
 def test_an_lstm_of_another_kind_has_no_like(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="only a one-way LSTM"):
+    with pytest.raises(ValueError, match="only an LSTM with biases, batch_first and no projection"):
         CustomLstm.like(nn.LSTM(5, 7, **{"batch_first": True, **options}))
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru", "custom"])
+@pytest.mark.parametrize("cell", CELLS)
 def test_two_windows_with_the_state_between_are_one_long_window(cell: str) -> None:
     torch.manual_seed(1)
     model, x = CharRnn(9, 4, 6, layers=2, cell=cell), torch.randint(9, (3, 10))
@@ -85,10 +126,11 @@ def test_two_windows_with_the_state_between_are_one_long_window(cell: str) -> No
 
 
 @pytest.mark.parametrize("pool", ["last", "mean"])
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_what_pads_a_sequence_is_not_read(cell: str, pool: str) -> None:
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_what_pads_a_sequence_is_not_read(bidirectional: bool, cell: str, pool: str) -> None:
     torch.manual_seed(1)
-    model = SequenceClassifier(9, 3, embedding=4, hidden=5, layers=2, cell=cell, pool=pool)
+    model = SequenceClassifier(9, 3, 4, 5, layers=2, cell=cell, pool=pool, bidirectional=bidirectional)
     x, lengths = torch.randint(9, (4, 8)), torch.tensor([3, 8, 1, 5])
     logits = model(x, lengths)
     assert logits.shape == (4, 3)
@@ -98,10 +140,8 @@ def test_what_pads_a_sequence_is_not_read(cell: str, pool: str) -> None:
 
 
 def test_a_cell_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="cell must be lstm, gru or custom, got 'rnn'"):
+    with pytest.raises(ValueError, match="cell must be lstm, gru, custom or layer_norm, got 'rnn'"):
         CharRnn(5, cell="rnn")
-    with pytest.raises(ValueError, match="cell must be lstm or gru"):
-        SequenceClassifier(5, 2, cell="custom")
     with pytest.raises(ValueError, match="pool must be last or mean, got 'max'"):
         SequenceClassifier(5, 2, pool="max")
 
