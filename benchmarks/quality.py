@@ -26,9 +26,9 @@ from hogwild.config.load import load_job
 from hogwild.job.build import build
 from hogwild.metrics.catalog import known
 from hogwild.storage.run_directory import LIBRARY
-from hogwild.workers.description import Description
 from hogwild.workers.processes.fork_server import SERVER
 from hogwild.workers.run import run
+from hogwild.workers.session.startup import Description
 
 SUITE = "quality"
 SEEDS = (1, 2, 3, 4, 5)

@@ -44,8 +44,7 @@ from hogwild.scheduling.stream_schedule import StreamSchedule
 from hogwild.scheduling.work_queue import Limits, WorkQueue
 from hogwild.shared_memory.region import Region
 from hogwild.training.torch_settings import current
-from hogwild.workers.child.loader import BEATS, FILLED, LoaderLoop
-from hogwild.workers.child.recipes import StreamRecipe
+from hogwild.workers.child.loader import BEATS, FILLED, LoaderLoop, StreamRecipe
 from hogwild.workers.messages import LOOK, Leaving, LoadTask, Start, read_records, write_record
 from hogwild.workers.session.ring_state import RingState
 

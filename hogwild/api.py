@@ -96,8 +96,8 @@ def train(
     from hogwild.job.parameter_groups import freeze_parameters
     from hogwild.job.parts import Functions, Parts
     from hogwild.planning.job_plan import JobPlan
-    from hogwild.workers.description import Description
     from hogwild.workers.run import run
+    from hogwild.workers.session.startup import Description
 
     held_back = job.data.val if isinstance(job.data.val, Split) else cast("Dataset | None", val)
 

@@ -1,10 +1,10 @@
 """One job from its description to its summary. The command line and `hogwild.train` both come through here.
 
-    describe   workers/description.py            the job, and where it comes from
+    describe   workers/session/startup.py       the job, and where it comes from
     plan       hogwild/planning/job_plan.py      every decision, and why
                (here torch is imported, and the fork server forked)
     read       hogwild/job/build.py              model, loss, optimizer and data as objects; the plan is completed
-    share      workers/share.py                  all of it in shared memory
+    share      workers/execution.py             all of it in shared memory
     run        workers/execution.py              workers, until the end; checkpoints, records, summary
 
 Imports no torch itself: the fork server is forked as soon as it is imported, and before anything else is there.
@@ -34,10 +34,9 @@ from hogwild.planning.cpu_plan import MachineFacts
 from hogwild.planning.job_plan import JobPlan, plan_job
 from hogwild.planning.process_memory import may_fork
 from hogwild.workers.child.entry import without_collecting
-from hogwild.workers.description import COMMAND_LINE, Description
 from hogwild.workers.processes.fork_server import ONE_BLAS_THREAD, SERVER, usual_threads
 from hogwild.workers.processes.group import ProcessGroup
-from hogwild.workers.session.startup import StartUp
+from hogwild.workers.session.startup import COMMAND_LINE, Description, StartUp
 from hogwild.workers.warning_reports import hearing_warnings
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Command, Control, Row
 from hogwild.workers.child.build import make_trainer
 from hogwild.workers.child.trainer import Trainer
-from hogwild.workers.share import share
+from hogwild.workers.execution import share
 
 OVERRIDES = ("data.val=null", "train.procs=1", "train.threads=1")
 EPOCH = 0

@@ -15,8 +15,8 @@ from hogwild import host
 from hogwild.errors import RunError, UsageError
 from hogwild.monitoring import live_calls
 from hogwild.monitoring.live_calls import HEAD, MAGIC, SOCKET, LiveCalls, frame, header_of, lengths
-from hogwild.workers.child import call_server
-from hogwild.workers.child.call_server import CallServer
+from hogwild.workers.child import predictor
+from hogwild.workers.child.predictor import CallServer
 from tests.helpers.processes import PATIENCE_S, wait_for
 
 
@@ -124,7 +124,7 @@ def test_half_a_message_and_an_answer_that_is_not_taken_are_dropped_after_a_whil
         deaf.sendall(frame({"do": 1}, bytes(8 << 20)))
         wait_for("both", lambda: len(echo.server.clients) == 2)
         assert is_well(echo.run)
-        monkeypatch.setattr(call_server, "PATIENCE_S", 0.05)
+        monkeypatch.setattr(predictor, "PATIENCE_S", 0.05)
         wait_for("the end of both", lambda: not echo.server.clients)
 
 
@@ -142,7 +142,7 @@ def test_clients_that_go_away_at_any_moment_leave_nothing(echo: Echo) -> None:
 def test_beyond_the_most_clients_the_longest_idle_one_makes_room_and_a_busy_one_does_not(
     echo: Echo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_server, "MOST_CLIENTS", 3)
+    monkeypatch.setattr(predictor, "MOST_CLIENTS", 3)
     with contextlib.ExitStack() as opened:
         idle, *busy = (opened.enter_context(raw(echo.run)) for _ in range(3))
         for client in busy:
@@ -157,7 +157,7 @@ def test_beyond_the_most_clients_the_longest_idle_one_makes_room_and_a_busy_one_
 
 
 def test_messages_that_wait_have_a_bound_in_common(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_server, "MOST_WAITING", 1000)
+    monkeypatch.setattr(predictor, "MOST_WAITING", 1000)
     with raw(echo.run) as first, raw(echo.run) as second:
         first.sendall(frame({"do": 1}, bytes(900))[:-1])
         wait_for("its promise", lambda: any(one.promised for one in echo.server.clients))

@@ -23,9 +23,9 @@ from hogwild.storage.run_directory import RunDir
 from hogwild.training.lr_schedule import halved
 from hogwild.workers import execution
 from hogwild.workers.child.trainer import Trainer
-from hogwild.workers.session import rollback
-from hogwild.workers.session.divergence import MOST_IN_VAIN, Decision, Divergence
-from hogwild.workers.session.rollback import KEEP_REJECTED
+from hogwild.workers.session import resume
+from hogwild.workers.session.outcome import MOST_IN_VAIN, Decision, Divergence
+from hogwild.workers.session.resume import KEEP_REJECTED
 from tests.helpers.jobs import JOBS, Ended, in_turn
 from tests.helpers.one_trainer import Place, examples, go_on
 from tests.helpers.processes import PATIENCE_S
@@ -310,8 +310,8 @@ def test_the_run_directory_goes_back_in_the_errands_thread(tmp_path: Path, monke
 
         return run
 
-    monkeypatch.setattr(rollback.RunDir, "draft_cut", noted(rollback.RunDir.draft_cut))
-    monkeypatch.setattr(rollback, "set_aside_after", noted(rollback.set_aside_after))
+    monkeypatch.setattr(resume.RunDir, "draft_cut", noted(resume.RunDir.draft_cut))
+    monkeypatch.setattr(resume, "set_aside_after", noted(resume.set_aside_after))
     Scene.begin(to_nan)
     assert call(Remembering(4, 2), tmp_path / "run").rollbacks == 1
     assert threads == ["pause_task", "pause_task"]

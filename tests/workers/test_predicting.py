@@ -20,7 +20,7 @@ from hogwild.inference.answer_file import encode_csv, writing
 from hogwild.inference.inputs import Ranges
 from hogwild.inference.predict import Predictor
 from hogwild.inference.scores import Meaning
-from hogwild.workers.child.recipes import CUT_WORDS
+from hogwild.workers.child.loader import CUT_WORDS
 from hogwild.workers.loading.predicting import BlockWork, predicted_parts
 from hogwild.workers.messages import Report
 from tests.helpers.predicting import Say, linear, train

@@ -56,7 +56,7 @@ from hogwild.job.trial import Findings, Trial
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from hogwild.user_code import is_users, raised_text
-from hogwild.workers.child.recipes import Destination, RowsRecipe
+from hogwild.workers.child.loader import Destination, RowsRecipe
 from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work, region_of
 from hogwild.workers.messages import Report, TrialTask
 from hogwild.workers.processes.group import ProcessGroup, Team

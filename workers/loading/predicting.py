@@ -31,7 +31,7 @@ from hogwild.inference.predict import Part, Predictor
 from hogwild.planning.cpu_plan import plan_here
 from hogwild.planning.process_memory import may_fork
 from hogwild.shared_memory.region import Region
-from hogwild.workers.child.recipes import CUT_WORDS, PartsRecipe
+from hogwild.workers.child.loader import CUT_WORDS, PartsRecipe
 from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work, region_of
 from hogwild.workers.messages import Report
 from hogwild.workers.processes.fork_server import SERVER

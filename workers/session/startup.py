@@ -1,4 +1,5 @@
-"""The first seconds of a job, from the command to its first worker: what is seen of them, and status.json.
+"""The description of a job to run, the first of five steps (`workers/run.py`), and the first seconds of the job, from
+the command to its first worker: what is seen of them, and status.json.
 
     announce ── import torch ── open_run ── start ── build ── … ── begins ── the journal's first record: end
     line                                    a line whenever nothing was said for QUIET_S, by a thread; status.json once
@@ -12,20 +13,55 @@ import select
 import sys
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hogwild import host
+from hogwild.cluster.launch import Launch
 from hogwild.config.load import Job
 from hogwild.formatting import counted, short_number
 from hogwild.host.signals import leave_signals_to_main
+from hogwild.kernels.signatures import Kernels
+from hogwild.monitoring.callbacks import Callbacks
 from hogwild.monitoring.job_view import Glance
+from hogwild.monitoring.profile_report import Window
 from hogwild.monitoring.run_status import RunAttempt, glance_of, record_of
 from hogwild.monitoring.terminal_writer import QUIET_S, Look, Screen, is_notebook, look_for
+from hogwild.planning.job_plan import JobPlan
 from hogwild.storage.run_directory import LIBRARY, STATUS, RunDir
 from hogwild.version import __version__
 from hogwild.workers.processes.fork_server import SERVER
+
+if TYPE_CHECKING:
+    from hogwild.feeds.row_reader import Reader
+    from hogwild.job.parts import Parts
+
+
+COMMAND_LINE = "command line"
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A job, and where it comes from. `read` builds or takes over the objects of a planned job, and has the reader
+    bring their data into memory (user code runs only there)."""
+
+    job: Job
+    read: "Callable[[JobPlan, Reader], Parts]"
+    job_text: str = ""
+    run_dir: Path | None = None
+    resume: Path | None = None
+    data_dir: Path | None = None
+    user_folders: tuple[str, ...] = ()
+    job_file: Path | None = None
+    caller: str = COMMAND_LINE  # or run_directory.LIBRARY
+    profile: Window | None = None  # updates of each worker to record
+    began_s: float = 0.0  # monotonic: when the command, or the call, began
+    callbacks: Callbacks = field(default_factory=Callbacks)  # of the library's caller
+    kernels: tuple[Kernels, ...] = ()  # foreseen, for processes that load or compile them beforehand
+    launch: Launch | None = None  # this node's place in a cluster
+
 
 IN_PLACE_S = 1.0  # between two states of a line that is rewritten
 FIRST = "importing torch"

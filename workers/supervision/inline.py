@@ -21,10 +21,10 @@ from hogwild.workers.child.build import make_trainer
 from hogwild.workers.child.spec import WorkerSpec
 from hogwild.workers.child.trainer import NonFiniteGradient, Trainer
 from hogwild.workers.processes.stacks import Stacks
-from hogwild.workers.session import rollback
 from hogwild.workers.session.checkpointing import LAST_WRITE_S
 from hogwild.workers.session.outcome import Outcome
 from hogwild.workers.session.progress import ProgressRecords
+from hogwild.workers.session.resume import start_rollback
 from hogwild.workers.session.ring_state import RingState
 from hogwild.workers.session.session import Session, pss_bytes_of
 from hogwild.workers.supervision.answers import RequestAnswers
@@ -186,7 +186,7 @@ class Inline:
     def _go_back_if_due(self, now: float) -> None:
         if self._session.due(now).rollback:
             self._session.saving.wait(LAST_WRITE_S)
-            rollback.start(self._session)
+            start_rollback(self._session)
             while self._session.pause_task.is_busy:  # one task may be followed by another
                 self._session.pause_task.wait()
             self._trainer.catch_up()

@@ -23,8 +23,8 @@ from enum import Enum
 from hogwild.scheduling.work_queue import WorkQueue
 from hogwild.shared_memory.scoreboard import Command, Control
 from hogwild.workers.processes.roster import GAP_S
-from hogwild.workers.session import rollback
 from hogwild.workers.session.outcome import Due, Outcome
+from hogwild.workers.session.resume import start_rollback
 from hogwild.workers.session.session import Session
 from hogwild.workers.supervision.rounds import Rounds
 from hogwild.workers.supervision.workers import Workers
@@ -216,7 +216,7 @@ class Pauses:
             return None
         if not session.due(now).rollback:
             return self._over(now)
-        rollback.start(session)
+        start_rollback(session)
         return None
 
     def _over(self, now: float) -> Outcome | None:

@@ -21,8 +21,7 @@ from hogwild.scheduling.stream_schedule import SlotRequest
 from hogwild.scheduling.work_queue import HAND_S
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Command, Word
-from hogwild.workers.child.loader import ENDED
-from hogwild.workers.child.recipes import StreamRecipe
+from hogwild.workers.child.loader import ENDED, StreamRecipe
 from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work
 from hogwild.workers.messages import Report, Setup
 from hogwild.workers.processes.fork_server import SERVER
