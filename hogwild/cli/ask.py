@@ -17,14 +17,14 @@ from hogwild.errors import ConflictError, RunEndedError, RunError, UsageError
 from hogwild.monitoring.run_status import read_status
 from hogwild.storage.run_files import answer_to, read_json, size_of_events, withdraw, write_request
 
-KINDS = ("checkpoint", "stacks", "resize")
-LOOK_S = 0.05
+REQUESTS = ("checkpoint", "stacks", "resize")
+ANSWER_LOOK_S = 0.05
 DONE = "done"
 
 
 def ask(
     run: RunOrJob,
-    what: Annotated[str, typer.Argument(metavar="checkpoint|stacks|resize", autocompletion=lambda: KINDS)],
+    what: Annotated[str, typer.Argument(metavar="checkpoint|stacks|resize", autocompletion=lambda: REQUESTS)],
     procs: Annotated[int | None, typer.Option(min=1, help="resize: number of workers.", metavar="N")] = None,
     cores: Annotated[str | None, typer.Option(help="resize: logical CPUs, such as 0-3,8.", metavar="LIST")] = None,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the answer.")] = 60.0,
@@ -32,7 +32,7 @@ def ask(
     as_json: Json = False,
 ) -> int:
     """Ask a running job for a checkpoint, for the stacks of its processes, or to change its workers and cores."""
-    check_choice("ask", what, KINDS)
+    check_choice("ask", what, REQUESTS)
     if (what == "resize") != (procs is not None or cores is not None):
         raise UsageError(
             "--procs and --cores belong to resize, which needs one of them: hogwild ask RUN resize --procs N",
@@ -98,4 +98,4 @@ def _wait(path: Path, name: str, begin: int, timeout_s: float) -> dict[str, Any]
                 f"hogwild status {os.fspath(path)}",
                 code="run/no-answer",
             )
-        time.sleep(LOOK_S)
+        time.sleep(ANSWER_LOOK_S)

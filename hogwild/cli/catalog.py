@@ -20,7 +20,7 @@ from hogwild.errors import UsageError, did_you_mean
 from hogwild.host import raise_noted
 
 # Groups that `hogwild list` can list.
-GROUPS = {
+LISTED = {
     "models": "model.class_path",
     "data": "data.train.class_path",
     "configs": "job files: hogwild train FILE",
@@ -54,23 +54,23 @@ def schema() -> None:
 def list_(
     what: Annotated[
         str | None,
-        typer.Argument(metavar="[models|data|configs|losses|metrics|tasks]", autocompletion=lambda: GROUPS),
+        typer.Argument(metavar="[models|data|configs|losses|metrics|tasks]", autocompletion=lambda: LISTED),
     ] = None,
     arguments: Annotated[bool, typer.Option("--arguments", help="Explain each argument: docs/reference/.")] = False,
 ) -> None:
     """List what comes with hogwild: everything, or one kind."""
-    known = KINDS if arguments else GROUPS
+    known = KINDS if arguments else LISTED
     if what is not None and what not in known:
         raise UsageError(f"cannot list {what!r}; choose {', '.join(known)}", code="usage/bad-value")
     if arguments:
         for kind in [what] if what else KINDS:
             print_result((shipped("docs/reference") / f"{kind}.md").read_text("utf-8").rstrip("\n"))
         return
-    groups = {name: dict(_rows(name)) for name in ([what] if what else GROUPS)}
+    groups = {name: dict(_rows(name)) for name in ([what] if what else LISTED)}
     raise_noted()
     for name, rows in groups.items():
         if what is None:
-            print_result(f"{name}: {GROUPS[name]}")
+            print_result(f"{name}: {LISTED[name]}")
         width = max((len(row) for row in rows), default=0)
         for row, text in rows.items():
             print_result(f"{'' if what else '  '}{row:<{width}}  {text}".rstrip())

@@ -20,7 +20,7 @@ from hogwild.host.processes import python_child
 from hogwild.planning.process_memory import ProcessMemory, may_fork
 
 # Ctrl-C reaches the child, too: it only ends, and the parent reports.
-_CHILD = """
+_DEEP_CHILD = """
 import signal
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 from hogwild.cli.deep_check import child
@@ -34,7 +34,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
     job_path, data_path = (None if path is None else str(path.absolute()) for path in (job_file, data_dir))
     task = {"job": job.to_yaml(), "job_file": job_path, "data_dir": data_path, "gradients": gradients}
     with tempfile.TemporaryFile() as answer:
-        command = python_child(_CHILD, str(answer.fileno()))
+        command = python_child(_DEEP_CHILD, str(answer.fileno()))
         ended = subprocess.run(
             command, input=json.dumps(task).encode(), stdout=sys.stderr, pass_fds=[answer.fileno()], check=False
         )

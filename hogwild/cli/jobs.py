@@ -18,7 +18,7 @@ from hogwild.cli.arguments import Arguments, DataDir, Json, StateDir, Sweep, spl
 from hogwild.cli.output import aligned, cut, print_answer, print_message, print_result
 from hogwild.cli.runs import watch
 from hogwild.formatting import clock, counted, duration, percent, ranges, short_number
-from hogwild.monitoring.job_view import Best, Glance
+from hogwild.monitoring.job_view import Best, JobSnapshot
 from hogwild.monitoring.run_status import read_status
 from hogwild.service.client import WAITED_FOR, Client, Row, jobs_of, seconds_since
 from hogwild.service.folders import StateFolder, state_folder
@@ -289,7 +289,7 @@ def _show_until_end(client: Client, row: Row, state_dir: Path | None) -> int:
     """Show the live display until the job ends; Ctrl-C leaves it alone."""
     print_message(f"job {row['number']} ({row['id']}) is {row['state']}; Ctrl-C: leave it alone")
 
-    def glances() -> Iterator[Glance | None]:
+    def snapshots() -> Iterator[JobSnapshot | None]:
         nonlocal row
         run, said = Path(row["run_dir"]), None
         while (row := client.job(row["id"]))["state"] not in WAITED_FOR:
@@ -297,9 +297,9 @@ def _show_until_end(client: Client, row: Row, state_dir: Path | None) -> int:
                 said = row["reason"]
                 print_message(f"job {row['number']} waits: {said}" if said else f"job {row['number']} is queued")
             found = read_status(run) if row["state"] != "queued" and run.is_dir() else None
-            yield found.glance if found is not None and found.is_alive else None
+            yield found.snapshot if found is not None and found.is_alive else None
 
-    if not watch(glances(), f"hogwild cancel {row['number']}{_where(state_dir)}"):
+    if not watch(snapshots(), f"hogwild cancel {row['number']}{_where(state_dir)}"):
         print_message(_left(row, state_dir))
         return 0
     print_result(*_fitted(_figures(row)))

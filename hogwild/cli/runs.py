@@ -17,7 +17,7 @@ from hogwild.cli.output import aligned, print_answer, print_message, print_part
 from hogwild.errors import NotFoundError, RunEndedError, RunError
 from hogwild.formatting import clock, duration, moment, percent, short_number
 from hogwild.host import other_jobs
-from hogwild.monitoring.job_view import Glance, WorkerGlance
+from hogwild.monitoring.job_view import JobSnapshot, WorkerSnapshot
 from hogwild.monitoring.run_status import LOST, RUNS, RunStatus, find_run, is_running, read_status, runs_in
 from hogwild.storage.run_directory import LIBRARY, LOCK
 
@@ -49,8 +49,8 @@ def runs(
         (
             run.path.name,
             run.state,
-            "-" if run.glance.progress is None else percent(run.glance.progress),
-            "-" if run.glance.best is None else run.glance.best.figure,
+            "-" if run.snapshot.progress is None else percent(run.snapshot.progress),
+            "-" if run.snapshot.best is None else run.snapshot.best.figure,
             f"{duration(run.ago_s)} ago",
         )
         for run in found
@@ -139,24 +139,24 @@ def attach(run: RunOrJob, state_dir: StateDir = None) -> int:
 
         stop_it = f"hogwild cancel {run}{StateFolder(state_folder(state_dir)).option}"
 
-    def glances() -> Iterator[Glance | None]:
+    def snapshots() -> Iterator[JobSnapshot | None]:
         nonlocal found
         shown = None
         while True:
             at = found.record.get("time")
-            yield found.glance if at != shown or found.late_s is not None else None
+            yield found.snapshot if at != shown or found.late_s is not None else None
             shown = at
             if not found.is_alive:
                 return
             found = read_status(path)
 
-    if not watch(glances(), stop_it):
+    if not watch(snapshots(), stop_it):
         print_message(f"left; the job goes on. To stop it: {stop_it}")
         return 0
     return _told(path, found)
 
 
-def watch(glances: Iterator[Glance | None], stop_it: str) -> bool:
+def watch(snapshots: Iterator[JobSnapshot | None], stop_it: str) -> bool:
     """Show a job on the live display, look after look (None: nothing new); return False at Ctrl-C. `stop_it`: the
     command that does."""
     from hogwild.monitoring.terminal_writer import Screen, look_for
@@ -165,9 +165,9 @@ def watch(glances: Iterator[Glance | None], stop_it: str) -> bool:
     try:
         with host.raising_on_signals():
             screen.start()
-            for glance in glances:
-                if glance is not None:
-                    screen.show(glance)
+            for job in snapshots:
+                if job is not None:
+                    screen.show(job)
                 time.sleep(LOOK_S)
         return True
     except host.Interrupted:
@@ -250,34 +250,34 @@ def _as_json(found: RunStatus) -> Mapping[str, Any]:
 
 def _figures(found: RunStatus, title: str) -> Iterator[str]:
     """Yield a run on one screen."""
-    glance, record = found.glance, found.record
-    doing = f", {glance.state}" if found.is_alive and glance.state != found.state else ""
-    left = f", left {clock(glance.left_s)}" if found.is_alive and glance.left_s is not None else ""
+    job, record = found.snapshot, found.record
+    doing = f", {job.state}" if found.is_alive and job.state != found.state else ""
+    left = f", left {clock(job.left_s)}" if found.is_alive and job.left_s is not None else ""
     yield f"{title}  {found.state if found.is_alive else found.ending}{doing}{left}"
     if found.record.get("error"):
         yield f"  error       {str(found.record['error']).splitlines()[0]}"
-    yield f"  job         {glance.name}, in {glance.run_dir}"
+    yield f"  job         {job.name}, in {job.run_dir}"
     who = f"{record.get('pid', '-')} on {record.get('host', '-')}, attempt {record.get('attempt', 1)}"
     yield f"  process     {who}, began {moment(found.began)}"
-    yield f"  progress    {_position(glance)}"
-    if glance.samples:
-        now = f"loss {glance.loss:.4g}, " if found.is_alive and glance.loss is not None else ""
-        epoch = "" if glance.train_loss is None else f"last epoch {glance.train_loss:.4g}, "
-        speed = f"{short_number(glance.samples_per_s)} samples/s"
-        yield f"  training    {now}{epoch}{speed}, ran {clock(glance.wall_s)}"
-    if glance.metrics:
-        yield "  evaluation  " + ", ".join(f"{name} {value:.4g}" for name, value in glance.metrics.items())
-    if glance.best is not None:
-        yield f"  best        {glance.best}"
-    if glance.cluster is not None:
-        yield f"  cluster     {', '.join(glance.cluster.words)}"
-    counts = {name: getattr(glance, name) for name in ("restarts", "rollbacks", "skipped", "quarantined")}
+    yield f"  progress    {_position(job)}"
+    if job.samples:
+        now = f"loss {job.loss:.4g}, " if found.is_alive and job.loss is not None else ""
+        epoch = "" if job.train_loss is None else f"last epoch {job.train_loss:.4g}, "
+        speed = f"{short_number(job.samples_per_s)} samples/s"
+        yield f"  training    {now}{epoch}{speed}, ran {clock(job.wall_s)}"
+    if job.metrics:
+        yield "  evaluation  " + ", ".join(f"{name} {value:.4g}" for name, value in job.metrics.items())
+    if job.best is not None:
+        yield f"  best        {job.best}"
+    if job.cluster is not None:
+        yield f"  cluster     {', '.join(job.cluster.words)}"
+    counts = {name: getattr(job, name) for name in ("restarts", "rollbacks", "skipped", "quarantined")}
     if any(counts.values()):
         yield "  trouble     " + ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
-    yield from (f"  worker {worker.worker:<4} {_worker(worker)}" for worker in glance.workers)
-    if glance.server is not None:
-        yield f"  server      {glance.server}"
-    yield from (f"  event       {line}" for line in glance.news[-MOST_EVENTS:] if found.is_alive)
+    yield from (f"  worker {worker.worker:<4} {_worker(worker)}" for worker in job.workers)
+    if job.server is not None:
+        yield f"  server      {job.server}"
+    yield from (f"  event       {line}" for line in job.news[-MOST_EVENTS:] if found.is_alive)
     if found.late_s is not None:
         age = duration(found.late_s)
         yield f"  late        the last record is {age} old: the supervisor is stopped, or its disk does not answer"
@@ -285,14 +285,14 @@ def _figures(found: RunStatus, title: str) -> Iterator[str]:
         yield f"  {found.way_on}"
 
 
-def _position(glance: Glance) -> str:
-    planned = f" of {glance.planned_updates:,}" if glance.planned_updates else ""
-    share = "" if glance.progress is None else f"{percent(glance.progress)}, "
-    done = f"update {glance.updates:,}{planned}, {glance.samples:,} samples"
-    return f"{share}epoch {glance.epoch} of {glance.epochs}, {done}"
+def _position(job: JobSnapshot) -> str:
+    planned = f" of {job.planned_updates:,}" if job.planned_updates else ""
+    share = "" if job.progress is None else f"{percent(job.progress)}, "
+    done = f"update {job.updates:,}{planned}, {job.samples:,} samples"
+    return f"{share}epoch {job.epoch} of {job.epochs}, {done}"
 
 
-def _worker(worker: WorkerGlance) -> str:
+def _worker(worker: WorkerSnapshot) -> str:
     rate = worker.silence or f"{short_number(worker.samples_per_s)} samples/s"
     again = f"  restarts {worker.restarts}" if worker.restarts else ""
     return f"{worker.doing:<10} {rate}  pid {worker.pid or '-'}{again}"

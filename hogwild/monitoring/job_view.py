@@ -15,8 +15,8 @@ DOING = {"empty": "restarting", "dying": "ending", "retired": "given up"}  # sta
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerGlance:
-    """One worker. Rates and shares cover the time since the previous glance."""
+class WorkerSnapshot:
+    """One worker. Rates and shares cover the time since the previous snapshot."""
 
     worker: int
     state: str  # of its place: empty, starting, ready, training, dying, retired
@@ -58,7 +58,7 @@ class WorkerGlance:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerGlance:
+class ServerSnapshot:
     """The fork server, from which the job's processes are forked."""
 
     pid: int
@@ -97,7 +97,7 @@ class Best:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamGlance:
+class StreamSnapshot:
     """State of streamed data."""
 
     loaders: int  # alive
@@ -109,7 +109,7 @@ class StreamGlance:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeGlance:
+class NodeSnapshot:
     """One node of a cluster, by its note in the last round; None: not in it."""
 
     node: int
@@ -121,7 +121,7 @@ class NodeGlance:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterGlance:
+class ClusterSnapshot:
     """The nodes of a cluster and their rounds, as this node knows them. `rounds` to `skipped`: of this attempt."""
 
     node: int = 0  # this one
@@ -136,7 +136,7 @@ class ClusterGlance:
     lost: int = 0  # nodes
     skipped: int = 0  # differences that were not finite
     samples_per_s: float = 0.0  # of all nodes
-    of_nodes: tuple[NodeGlance, ...] = ()
+    of_nodes: tuple[NodeSnapshot, ...] = ()
 
     @property
     def loss(self) -> str:
@@ -156,7 +156,7 @@ class ClusterGlance:
         return tuple(word for word in found if word)
 
 
-def trained_by(procs: int, cluster: ClusterGlance | None) -> str:
+def trained_by(procs: int, cluster: ClusterSnapshot | None) -> str:
     """Return `by 2 workers`, `by 2 nodes`, `in the parent process`."""
     if cluster is not None:
         return f"by {counted(cluster.nodes + cluster.lost, 'node')}"
@@ -169,8 +169,8 @@ def two_digits(value: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
-    """The whole job. Counts cover the run with its earlier attempts, rates the time since the previous glance. Only
+class JobSnapshot:
+    """The whole job. Counts cover the run with its earlier attempts, rates the time since the previous snapshot. Only
     the first three fields are known while it is being built. In a cluster updates, samples and batches are all nodes',
     rates and restarts this node's."""
 
@@ -187,7 +187,7 @@ class Glance:
     samples: int = 0
     progress: float | None = None  # of the job, 0 to 1
     samples_per_s: float = 0.0
-    loss: float | None = None  # mean per batch since the last glance
+    loss: float | None = None  # mean per batch since the last snapshot
     train_loss: float | None = None  # mean per sample of the last complete epoch; in the first, until now
     lr: float | None = None
     losses: Mapping[str, float] = field(default_factory=dict)  # further losses of a training_step, likewise
@@ -201,22 +201,22 @@ class Glance:
     restarts: int = 0
     rollbacks: int = 0
     pss_bytes: int | None = None  # of all processes of the job; each shared page counted once
-    workers: tuple[WorkerGlance, ...] = ()
-    server: ServerGlance | None = None  # None: processes are fresh interpreters, or there are none
-    stream: StreamGlance | None = None
-    cluster: ClusterGlance | None = None
+    workers: tuple[WorkerSnapshot, ...] = ()
+    server: ServerSnapshot | None = None  # None: processes are fresh interpreters, or there are none
+    stream: StreamSnapshot | None = None
+    cluster: ClusterSnapshot | None = None
     news: tuple[str, ...] = ()  # the latest events in words, newest last
     is_between: bool = False  # between two records: its rates are those of the last record
 
 
-def standing(glance: Glance) -> Glance:
-    """Return the glance of a job in which nothing moves."""
-    cluster = glance.cluster
+def standing(job: JobSnapshot) -> JobSnapshot:
+    """Return the snapshot of a job in which nothing moves."""
+    cluster = job.cluster
     cluster = None if cluster is None else replace(cluster, samples_per_s=0.0)
-    return replace(glance, samples_per_s=0.0, cluster=cluster)
+    return replace(job, samples_per_s=0.0, cluster=cluster)
 
 
-def workers_record(workers: Iterable[WorkerGlance]) -> dict[str, list[Any]]:
+def workers_record(workers: Iterable[WorkerSnapshot]) -> dict[str, list[Any]]:
     """Return columns with one entry per worker, as in metrics.jsonl."""
     names = ("updates", "samples_per_s", "phase", "cpu", "pss_bytes")
     rows = [
@@ -226,25 +226,25 @@ def workers_record(workers: Iterable[WorkerGlance]) -> dict[str, list[Any]]:
     return {name: [row[column] for row in rows] for column, name in enumerate(names)}
 
 
-def progress_line(glance: Glance) -> str:
+def progress_line(job: JobSnapshot) -> str:
     """Return the line that stands for a picture: where there is no terminal, and in one that a debugger may need."""
-    if glance.state == "starting":
-        phases = [worker.phase if worker.state == "starting" else worker.state for worker in glance.workers]
-        return f"starting workers, {glance.wall_s:.0f} s: " + ", ".join(
+    if job.state == "starting":
+        phases = [worker.phase if worker.state == "starting" else worker.state for worker in job.workers]
+        return f"starting workers, {job.wall_s:.0f} s: " + ", ".join(
             f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)
         )
     parts = [
-        "" if glance.progress is None else f"{percent(glance.progress):>5}",
-        f"epoch {min(glance.epoch + 1, glance.epochs)}/{glance.epochs}",
-        f"{glance.samples:,} samples",
-        "" if glance.loss is None else f"loss {glance.loss:.4g}",
-        f"{short_number(glance.samples_per_s)} samples/s",
-        "" if glance.left_s is None or glance.progress == 1 else f"left {clock(glance.left_s)}",
-        "" if glance.best is None else f"best {glance.best}",
-        glance.state if glance.state != "running" else "",
-        f"restarts {glance.restarts}" if glance.restarts else "",
-        "" if glance.cluster is None else f"round {glance.cluster.round}",
-        "" if glance.cluster is None else glance.cluster.loss,
-        *(f"worker {worker.worker} {worker.silence}" for worker in glance.workers if worker.silence),
+        "" if job.progress is None else f"{percent(job.progress):>5}",
+        f"epoch {min(job.epoch + 1, job.epochs)}/{job.epochs}",
+        f"{job.samples:,} samples",
+        "" if job.loss is None else f"loss {job.loss:.4g}",
+        f"{short_number(job.samples_per_s)} samples/s",
+        "" if job.left_s is None or job.progress == 1 else f"left {clock(job.left_s)}",
+        "" if job.best is None else f"best {job.best}",
+        job.state if job.state != "running" else "",
+        f"restarts {job.restarts}" if job.restarts else "",
+        "" if job.cluster is None else f"round {job.cluster.round}",
+        "" if job.cluster is None else job.cluster.loss,
+        *(f"worker {worker.worker} {worker.silence}" for worker in job.workers if worker.silence),
     ]
     return "  ".join(part for part in parts if part)

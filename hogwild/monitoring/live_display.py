@@ -1,4 +1,4 @@
-"""The live display of a job: turns a glance into rich texts, one per line, never wider than the terminal. Pure except
+"""The live display of a job: turns a snapshot into rich texts, one per line, never wider than the terminal. Pure except
 for the memory of the trends; `terminal_writer.py` writes it to the terminal.
 
     mlp-digits  running  0:01:23  left about 0:04:10        runs/20260101-mlp-digits
@@ -19,7 +19,14 @@ from rich.text import Text
 
 from hogwild.formatting import clock, percent, short_number, size
 from hogwild.host.terminal import printable
-from hogwild.monitoring.job_view import NOT_YET, ClusterGlance, Glance, ServerGlance, StreamGlance, WorkerGlance
+from hogwild.monitoring.job_view import (
+    NOT_YET,
+    ClusterSnapshot,
+    JobSnapshot,
+    ServerSnapshot,
+    StreamSnapshot,
+    WorkerSnapshot,
+)
 
 TREND = 16  # values kept per trend
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
@@ -43,11 +50,11 @@ class Column:
     title: str
     width: int
     rank: int
-    cell: Callable[[WorkerGlance], str]
+    cell: Callable[[WorkerSnapshot], str]
     is_left: bool = False
 
 
-def _part(name: str) -> Callable[[WorkerGlance], str]:
+def _part(name: str) -> Callable[[WorkerSnapshot], str]:
     return lambda w: percent(w.phases.get(name, 0.0)) if w.phases else "-"
 
 
@@ -71,32 +78,32 @@ GAP = 2
 
 
 class Display:
-    """Formatter of glances, with each trend's latest values. The terminal's `encoding` decides on blocks or ASCII."""
+    """Formatter of snapshots, with each trend's latest values. The terminal's `encoding` decides on blocks or ASCII."""
 
-    def __init__(self, encoding: str = "utf-8", footer: Callable[[Glance], str] | None = None) -> None:
+    def __init__(self, encoding: str = "utf-8", footer: Callable[[JobSnapshot], str] | None = None) -> None:
         """`footer`: returns the last line of a frame, while the job runs."""
         self._footer = footer
         self._is_ascii = not _can_write("━" + BLOCKS, encoding)
         self._trends: dict[str, deque[float]] = {}
         self._evaluated_at = -1
 
-    def frame(self, glance: Glance, width: int, height: int, *, is_last: bool = False) -> list[tuple[str, int]]:
+    def frame(self, job: JobSnapshot, width: int, height: int, *, is_last: bool = False) -> list[tuple[str, int]]:
         """Return (text with escape sequences, columns) for each line: at most `width` - 1 columns, at most `height` - 1
         lines. `is_last`: the job has ended, and this frame stays."""
-        self.update(glance)
+        self.update(job)
         console = Console(file=StringIO(), force_terminal=True, width=max(1, width), legacy_windows=False)
-        lines = self.lines(glance, width - 1, height - 1, is_last=is_last)
+        lines = self.lines(job, width - 1, height - 1, is_last=is_last)
         return [(_drawn(console, line), line.cell_len) for line in lines]
 
-    def update(self, glance: Glance) -> None:
-        """Add new values to the trends: a glance between two intervals repeats their rates."""
-        if glance.evaluated_at != self._evaluated_at:
-            self._evaluated_at = glance.evaluated_at
-            for name, value in glance.metrics.items():
+    def update(self, job: JobSnapshot) -> None:
+        """Add new values to the trends: a snapshot between two intervals repeats their rates."""
+        if job.evaluated_at != self._evaluated_at:
+            self._evaluated_at = job.evaluated_at
+            for name, value in job.metrics.items():
                 self._remember(f"val {name}", value)
-        if not glance.is_between:
-            self._remember("loss", glance.loss)
-            self._remember("samples/s", glance.samples_per_s)
+        if not job.is_between:
+            self._remember("loss", job.loss)
+            self._remember("samples/s", job.samples_per_s)
 
     def _remember(self, name: str, value: float | None) -> None:
         if value is not None:
@@ -104,17 +111,17 @@ class Display:
 
     # ---- lines -------------------------------------------------------------------------------------------------
 
-    def lines(self, glance: Glance, width: int, height: int, *, is_last: bool = False) -> list[Text]:
+    def lines(self, job: JobSnapshot, width: int, height: int, *, is_last: bool = False) -> list[Text]:
         """Return at most `height` lines of at most `width` columns, the most important first."""
-        head = [self._header(glance, width), *self._bars(glance, width), *self._figures(glance, width)]
+        head = [self._header(job, width), *self._bars(job, width), *self._figures(job, width)]
         if is_last:
             return self._fitted(head, width, height)
-        news = [Text(printable(line).replace("\n", " "), "dim") for line in glance.news[-NEWS:]]
-        foot = [Text(self._footer(glance), "dim")] if self._footer is not None else []
+        news = [Text(printable(line).replace("\n", " "), "dim") for line in job.news[-NEWS:]]
+        foot = [Text(self._footer(job), "dim")] if self._footer is not None else []
         room = height - len(head) - len(news) - len(foot)
         while news and room < FEWEST_WORKER_ROWS + 1:
             news, room = news[1:], room + 1
-        return self._fitted([*head, *self._workers(glance, width, room), *news, *foot], width, height)
+        return self._fitted([*head, *self._workers(job, width, room), *news, *foot], width, height)
 
     def _fitted(self, lines: Iterable[Text], width: int, height: int) -> list[Text]:
         fitted = list(lines)[: max(0, height)]
@@ -122,27 +129,27 @@ class Display:
             line.truncate(max(0, width), overflow="crop" if self._is_ascii else "ellipsis")
         return fitted
 
-    def _header(self, glance: Glance, width: int) -> Text:
+    def _header(self, job: JobSnapshot, width: int) -> Text:
         left = Text()
-        left.append(glance.name, "bold").append("  ")
-        left.append(glance.state, STYLES.get(glance.state, ""))
-        left.append(f"  {clock(glance.wall_s)}")
-        if glance.left_s is not None and glance.progress != 1:
-            left.append(f"  left {clock(glance.left_s)}")
+        left.append(job.name, "bold").append("  ")
+        left.append(job.state, STYLES.get(job.state, ""))
+        left.append(f"  {clock(job.wall_s)}")
+        if job.left_s is not None and job.progress != 1:
+            left.append(f"  left {clock(job.left_s)}")
         room = width - left.cell_len - GAP
-        place = glance.run_dir
+        place = job.run_dir
         if cell_len(place) > room:  # its end identifies the run
             place = f"…{place[-max(0, room - 1) :]}" if room > 12 and not self._is_ascii else ""
         if place:
             left.append(" " * max(GAP, width - left.cell_len - cell_len(place))).append(place, "dim")
         return left
 
-    def _bars(self, glance: Glance, width: int) -> list[Text]:
-        updates = f"update {glance.updates:,}" + (f" of {glance.planned_updates:,}" if glance.planned_updates else "")
-        whole = min(int(glance.position), glance.epochs - 1)
-        epochs = f"{whole + 1:,} of {glance.epochs:,}"
+    def _bars(self, job: JobSnapshot, width: int) -> list[Text]:
+        updates = f"update {job.updates:,}" + (f" of {job.planned_updates:,}" if job.planned_updates else "")
+        whole = min(int(job.position), job.epochs - 1)
+        epochs = f"{whole + 1:,} of {job.epochs:,}"
         room = min(60, width - len("epoch  ") - len(" 100 %  ") - max(len(updates), len(epochs)))
-        bars = (("job", glance.progress, updates), ("epoch", glance.position - whole, epochs))
+        bars = (("job", job.progress, updates), ("epoch", job.position - whole, epochs))
         return [self._bar(title, done, words, room) for title, done, words in bars]
 
     def _bar(self, title: str, done: float | None, words: str, room: int) -> Text:
@@ -158,35 +165,35 @@ class Display:
             line.append(whole * filled, "green").append(rest * (room - filled), "dim")
         return line.append(tail)
 
-    def _figures(self, glance: Glance, width: int) -> list[Text]:
+    def _figures(self, job: JobSnapshot, width: int) -> list[Text]:
         """Return loss, metrics, speed and counts, as many figures per line as fit; none is split."""
-        found = [self._figure("loss", "-" if glance.loss is None else f"{glance.loss:.4g}", "loss")]
-        found += [self._figure(f"val {name}", f"{value:.4g}", f"val {name}") for name, value in glance.metrics.items()]
-        found += [self._figure("best", str(glance.best))] if glance.best is not None else []
-        speed = self._figure("samples/s", short_number(glance.samples_per_s), "samples/s")
+        found = [self._figure("loss", "-" if job.loss is None else f"{job.loss:.4g}", "loss")]
+        found += [self._figure(f"val {name}", f"{value:.4g}", f"val {name}") for name, value in job.metrics.items()]
+        found += [self._figure("best", str(job.best))] if job.best is not None else []
+        speed = self._figure("samples/s", short_number(job.samples_per_s), "samples/s")
         counts = [
-            ("lr", "" if glance.lr is None else f"{glance.lr:.3g}"),
-            ("staleness", f"{glance.stale_p50}/{glance.stale_p99}"),
-            ("memory", "" if glance.pss_bytes is None else size(glance.pss_bytes)),
-            ("restarts", f"{glance.restarts:,}" if glance.restarts else ""),
-            ("rollbacks", f"{glance.rollbacks:,}" if glance.rollbacks else ""),
-            ("skipped", f"{glance.skipped:,}" if glance.skipped else ""),
-            ("quarantined", f"{glance.quarantined:,}" if glance.quarantined else ""),
+            ("lr", "" if job.lr is None else f"{job.lr:.3g}"),
+            ("staleness", f"{job.stale_p50}/{job.stale_p99}"),
+            ("memory", "" if job.pss_bytes is None else size(job.pss_bytes)),
+            ("restarts", f"{job.restarts:,}" if job.restarts else ""),
+            ("rollbacks", f"{job.rollbacks:,}" if job.rollbacks else ""),
+            ("skipped", f"{job.skipped:,}" if job.skipped else ""),
+            ("quarantined", f"{job.quarantined:,}" if job.quarantined else ""),
         ]
         return [
             *_filled(found, width),
             *_filled([speed, *(self._figure(name, value) for name, value in counts if value)], width),
-            *([_filled(self._stream(glance.stream), width)[0]] if glance.stream is not None else []),
-            *([_filled(self._cluster(glance.cluster), width)[0]] if glance.cluster is not None else []),
+            *([_filled(self._stream(job.stream), width)[0]] if job.stream is not None else []),
+            *([_filled(self._cluster(job.cluster), width)[0]] if job.cluster is not None else []),
         ]
 
-    def _stream(self, stream: StreamGlance) -> list[Text]:
+    def _stream(self, stream: StreamSnapshot) -> list[Text]:
         found = [self._figure("loaders", str(stream.loaders) + f" of {stream.wanted}" * (stream.wanted > 1))]
         found.append(self._figure("slots filled", f"{stream.filled} of {stream.slots}"))
         found += [Text(stream.waits, "yellow")] if stream.waits else []
         return [*found, *([self._figure("loader deaths", f"{stream.deaths:,}")] if stream.deaths else [])]
 
-    def _cluster(self, cluster: ClusterGlance) -> list[Text]:
+    def _cluster(self, cluster: ClusterSnapshot) -> list[Text]:
         nodes, *rest = cluster.words
         loss = cluster.loss
         return [self._figure("cluster", nodes), *(Text(words, "yellow" if words == loss else "") for words in rest)]
@@ -198,29 +205,29 @@ class Display:
 
     # ---- workers -----------------------------------------------------------------------------------------------
 
-    def _workers(self, glance: Glance, width: int, room: int) -> list[Text]:
+    def _workers(self, job: JobSnapshot, width: int, room: int) -> list[Text]:
         """Return a title, a row per worker and one of the fork server, in `room` lines; if not all fit, workers in
         trouble come first, and the server goes."""
-        if room < 2 or not glance.workers:
+        if room < 2 or not job.workers:
             return []
         columns = columns_for(width)
         title = Text(_row((column.title for column in columns), columns), "dim")
-        shown = shown_workers(glance.workers, room - 1)
+        shown = shown_workers(job.workers, room - 1)
         rows = [self._worker(worker, columns) for worker in shown]
-        if left := len(glance.workers) - len(shown):
+        if left := len(job.workers) - len(shown):
             rows.append(Text(f"{'...' if self._is_ascii else '…'} and {left} more", "dim"))
-        if glance.server is not None and len(rows) + 1 < room:
-            rows.append(self._server(glance.server, columns))
+        if job.server is not None and len(rows) + 1 < room:
+            rows.append(self._server(job.server, columns))
         return [title, *rows]
 
-    def _server(self, server: ServerGlance, columns: Sequence[Column]) -> Text:
+    def _server(self, server: ServerSnapshot, columns: Sequence[Column]) -> Text:
         memory = "" if server.pss_bytes is None else size(server.pss_bytes)
         cells = {"worker": "server", "state": server.state, "PSS": memory, "pid": str(server.pid)}
         return Text(
             _row((cells.get(column.title, "") for column in columns), columns), SERVER_STYLES[server.is_serving]
         )
 
-    def _worker(self, worker: WorkerGlance, columns: Sequence[Column]) -> Text:
+    def _worker(self, worker: WorkerSnapshot, columns: Sequence[Column]) -> Text:
         if worker.silence:
             shown = [column for column in columns if column.title in ("worker", "state")]
             row = Text(_row((column.cell(worker) for column in shown), shown))
@@ -244,7 +251,7 @@ def columns_for(width: int) -> list[Column]:
     return [column for column in COLUMNS if column in kept]
 
 
-def shown_workers(workers: Sequence[WorkerGlance], room: int) -> list[WorkerGlance]:
+def shown_workers(workers: Sequence[WorkerSnapshot], room: int) -> list[WorkerSnapshot]:
     """Return at most `room` workers, or one less if not all fit: the extra line counts those left out. Ordered by
     number; workers in trouble, or restarted most, are kept."""
     if len(workers) <= room:

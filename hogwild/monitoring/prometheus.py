@@ -1,4 +1,4 @@
-"""Export of a glance in Prometheus' text format 0.0.4, for node_exporter's textfile collector or any other reader of
+"""Export of a snapshot in Prometheus' text format 0.0.4, for node_exporter's textfile collector or any other reader of
 `metrics.prom` in the run directory.
 
 Values that only grow are counters, and their names end in `_total`. Every sample carries the run's name and directory,
@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hogwild.monitoring.job_view import Glance, WorkerGlance
+from hogwild.monitoring.job_view import JobSnapshot, WorkerSnapshot
 
 FILE = "metrics.prom"
 STATES = (
@@ -42,46 +42,46 @@ class Family:
             yield f"hogwild_{self.name}{{{pairs}}} {_number(value)}"
 
 
-def exposition(glance: Glance) -> str:
+def exposition(job: JobSnapshot) -> str:
     """Return the content of the whole file."""
-    common = {"job": glance.name, "run": glance.run_dir}
-    families = (*_of_the_job(glance), *_of_the_workers(glance))
+    common = {"job": job.name, "run": job.run_dir}
+    families = (*_of_the_job(job), *_of_the_workers(job))
     return "".join(f"{line}\n" for family in families for line in family.lines(common))
 
 
-def _of_the_job(glance: Glance) -> Iterator[Family]:
+def _of_the_job(job: JobSnapshot) -> Iterator[Family]:
     one = Family.one
-    states = [({"state": state}, float(state == glance.state)) for state in STATES]
-    metrics = [({"metric": name}, value) for name, value in glance.metrics.items()]
+    states = [({"state": state}, float(state == job.state)) for state in STATES]
+    metrics = [({"metric": name}, value) for name, value in job.metrics.items()]
     yield Family("state", "1 for what the job does, 0 for the others.", states)
-    yield one("samples_total", "Samples trained on.", glance.samples)
-    yield one("updates_total", "Updates applied by all workers.", glance.updates)
-    yield one("updates_planned", "Updates of the whole job.", glance.planned_updates)
-    yield one("epochs_total", "Epochs that are complete.", glance.epoch)
-    yield one("progress_ratio", "The part of the job that is done, 0 to 1.", glance.progress)
-    yield one("samples_per_second", "Of all workers, since the record before.", glance.samples_per_s)
-    yield one("loss", "Mean training loss per batch since the record before.", glance.loss)
-    yield one("learning_rate", "Of the first group of parameters.", glance.lr)
+    yield one("samples_total", "Samples trained on.", job.samples)
+    yield one("updates_total", "Updates applied by all workers.", job.updates)
+    yield one("updates_planned", "Updates of the whole job.", job.planned_updates)
+    yield one("epochs_total", "Epochs that are complete.", job.epoch)
+    yield one("progress_ratio", "The part of the job that is done, 0 to 1.", job.progress)
+    yield one("samples_per_second", "Of all workers, since the record before.", job.samples_per_s)
+    yield one("loss", "Mean training loss per batch since the record before.", job.loss)
+    yield one("learning_rate", "Of the first group of parameters.", job.lr)
     yield Family("evaluation", "The metrics of the latest evaluation.", metrics)
-    yield one("elapsed_seconds", "Since the run began, stops left out.", glance.wall_s)
-    yield one("left_seconds", "Until the job ends, at the speed until now.", glance.left_s)
-    yield one("batches_skipped_total", "Batches that were not applied.", glance.skipped)
+    yield one("elapsed_seconds", "Since the run began, stops left out.", job.wall_s)
+    yield one("left_seconds", "Until the job ends, at the speed until now.", job.left_s)
+    yield one("batches_skipped_total", "Batches that were not applied.", job.skipped)
     words = "Batches skipped because they crashed too many workers."
-    yield one("batches_quarantined_total", words, glance.quarantined)
-    yield one("restarts_total", "Of workers.", glance.restarts)
-    yield one("rollbacks_total", "To a checkpoint, because training diverged.", glance.rollbacks)
-    yield one("memory_bytes", "PSS of all processes of the job.", glance.pss_bytes)
-    stale = [({"quantile": "0.5"}, float(glance.stale_p50)), ({"quantile": "0.99"}, float(glance.stale_p99))]
+    yield one("batches_quarantined_total", words, job.quarantined)
+    yield one("restarts_total", "Of workers.", job.restarts)
+    yield one("rollbacks_total", "To a checkpoint, because training diverged.", job.rollbacks)
+    yield one("memory_bytes", "PSS of all processes of the job.", job.pss_bytes)
+    stale = [({"quantile": "0.5"}, float(job.stale_p50)), ({"quantile": "0.99"}, float(job.stale_p99))]
     yield Family("staleness_updates", "Updates of others between reading and applying.", stale)
-    if (server := glance.server) is not None:
+    if (server := job.server) is not None:
         yield one("fork_server_up", "1 while processes of the job are forked from it.", float(server.is_serving))
         yield one("fork_server_memory_bytes", "PSS of its process.", server.pss_bytes)
-    if glance.stream is not None:
-        yield one("loaders", "Processes that read streamed data and are alive.", glance.stream.loaders)
-        yield one("loader_deaths_total", "Of loaders.", glance.stream.deaths)
-        yield one("slots", "Batches that the ring of a stream holds.", glance.stream.slots)
-        yield one("slots_filled", "Of them, those that hold one now.", glance.stream.filled)
-    if (cluster := glance.cluster) is not None:
+    if job.stream is not None:
+        yield one("loaders", "Processes that read streamed data and are alive.", job.stream.loaders)
+        yield one("loader_deaths_total", "Of loaders.", job.stream.deaths)
+        yield one("slots", "Batches that the ring of a stream holds.", job.stream.slots)
+        yield one("slots_filled", "Of them, those that hold one now.", job.stream.filled)
+    if (cluster := job.cluster) is not None:
         yield one("nodes", "Nodes of the cluster that are left.", cluster.nodes)
         yield one("nodes_lost_total", "Nodes that were lost in this attempt.", cluster.lost)
         yield one("rounds_total", "Rounds that all nodes have committed.", cluster.round)
@@ -91,10 +91,10 @@ def _of_the_job(glance: Glance) -> Iterator[Family]:
         yield one("cluster_samples_per_second", "Of all nodes, in the last round.", cluster.samples_per_s)
 
 
-def _of_the_workers(glance: Glance) -> Iterator[Family]:
-    workers = [({"worker": str(worker.worker)}, worker) for worker in glance.workers]
+def _of_the_workers(job: JobSnapshot) -> Iterator[Family]:
+    workers = [({"worker": str(worker.worker)}, worker) for worker in job.workers]
 
-    def each(name: str, words: str, value: Callable[[WorkerGlance], float | None]) -> Family:
+    def each(name: str, words: str, value: Callable[[WorkerSnapshot], float | None]) -> Family:
         return Family(f"worker_{name}", words, [(labels, value(worker)) for labels, worker in workers])
 
     yield each("up", "1 while it trains.", lambda w: float(w.state == "training"))

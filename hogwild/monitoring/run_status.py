@@ -14,10 +14,10 @@ Fields of status.json:
     time             seconds since 1970: when this was written, every `every_s` while the job is well
     reason, error, error_code, exit_status      of the end; null before it
     attempt … began  see `RunAttempt`: which process runs it, on which machine
-    name … news      see `Glance`: the job at this moment; `workers`, `server`, `best`: see `WorkerGlance`, with its
-                     `doing` and `silence` in words, `ServerGlance`, with `is_serving`, `Best`
+    name … news      see `JobSnapshot`: the job at this moment; `workers`, `server`, `best`: see `WorkerSnapshot`, with
+                     its `doing` and `silence` in words, `ServerSnapshot`, with `is_serving`, `Best`
     loaders          list of processes; `ring`, `loader_deaths`, `lane_restarts` of streams and lanes
-    cluster          see `ClusterGlance`, with a `NodeGlance` per node; null for a job on one machine
+    cluster          see `ClusterSnapshot`, with a `NodeSnapshot` per node; null for a job on one machine
 
 Unknown fields must be ignored, and any but the first three may be missing. NaN and infinity are null."""
 
@@ -35,12 +35,12 @@ from hogwild import host
 from hogwild.errors import NotFoundError, RunError, did_you_mean
 from hogwild.monitoring.job_view import (
     Best,
-    ClusterGlance,
-    Glance,
-    NodeGlance,
-    ServerGlance,
-    StreamGlance,
-    WorkerGlance,
+    ClusterSnapshot,
+    JobSnapshot,
+    NodeSnapshot,
+    ServerSnapshot,
+    StreamSnapshot,
+    WorkerSnapshot,
     standing,
 )
 from hogwild.storage.run_directory import LIBRARY, LOCK, RESOLVED, STATUS, run_of_all
@@ -93,14 +93,14 @@ class RunAttempt:
         return replace(self, attempt=number + 1 if isinstance(number, int) else 2 if before else 1)
 
 
-def record_of(attempt: RunAttempt, state: str, glance: Glance, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of status.json. `more`: further fields, or other values for the glance's."""
-    shown = asdict(glance)
+def record_of(attempt: RunAttempt, state: str, job: JobSnapshot, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of status.json. `more`: further fields, or other values for the snapshot's."""
+    shown = asdict(job)
     del shown["is_between"]  # a matter of drawing
-    for row, worker in zip(shown["workers"], glance.workers, strict=True):  # words for readers in other languages
+    for row, worker in zip(shown["workers"], job.workers, strict=True):  # words for readers in other languages
         row |= {"doing": worker.doing, "silence": worker.silence}
-    if glance.server is not None:
-        shown["server"]["is_serving"] = glance.server.is_serving
+    if job.server is not None:
+        shown["server"]["is_serving"] = job.server.is_serving
     end = dict.fromkeys(("reason", "error", "error_code", "exit_status"))
     return {
         "format": FORMAT,
@@ -114,34 +114,34 @@ def record_of(attempt: RunAttempt, state: str, glance: Glance, more: Mapping[str
     }
 
 
-def glance_of(record: Mapping[str, Any], state: str = "") -> Glance:
-    """Return the glance in a record, with defaults for what is missing or of another type; `state` replaces its own."""
+def snapshot_of(record: Mapping[str, Any], state: str = "") -> JobSnapshot:
+    """Return the job of a record, with defaults for what is missing or of another type; `state` replaces its own."""
     stream, best, news, server = (record.get(name) for name in ("stream", "best", "news", "server"))
     given = {
         **record,
         "state": state or record.get("doing") or record.get("state") or LOST,
-        "workers": tuple(_made(WorkerGlance, one) for one in _list(record.get("workers")) if "worker" in one),
-        "server": _made(ServerGlance, server) if isinstance(server, dict) and "pid" in server else None,
-        "stream": _made(StreamGlance, stream) if isinstance(stream, dict) else None,
+        "workers": tuple(_made(WorkerSnapshot, one) for one in _list(record.get("workers")) if "worker" in one),
+        "server": _made(ServerSnapshot, server) if isinstance(server, dict) and "pid" in server else None,
+        "stream": _made(StreamSnapshot, stream) if isinstance(stream, dict) else None,
         "cluster": cluster_of(record.get("cluster")),
         "best": _made(Best, best) if isinstance(best, dict) and "metric" in best else None,
         "news": tuple(map(str, news)) if isinstance(news, list) else (),
     }
-    glance: Glance = _made(Glance, given)
-    return glance
+    job: JobSnapshot = _made(JobSnapshot, given)
+    return job
 
 
-def cluster_of(record: Any) -> ClusterGlance | None:
+def cluster_of(record: Any) -> ClusterSnapshot | None:
     """Return the cluster in the record that a node makes of it, also in status.json and summary.json; None without."""
     if not isinstance(record, Mapping):
         return None
-    of_nodes = tuple(_made(NodeGlance, one) for one in _list(record.get("of_nodes")) if "node" in one)
+    of_nodes = tuple(_made(NodeSnapshot, one) for one in _list(record.get("of_nodes")) if "node" in one)
     in_all = sum(one.samples_per_s or 0.0 for one in of_nodes if one.state != "lost")
-    found: ClusterGlance = _made(ClusterGlance, {"samples_per_s": in_all, **record, "of_nodes": of_nodes})
+    found: ClusterSnapshot = _made(ClusterSnapshot, {"samples_per_s": in_all, **record, "of_nodes": of_nodes})
     return found
 
 
-def resume_words(run: Path, cluster: ClusterGlance | None) -> str:
+def resume_words(run: Path, cluster: ClusterSnapshot | None) -> str:
     """Return how the run, perhaps one of several machines, is resumed."""
     if cluster is None:
         return f"resume with: hogwild train --resume {run}"
@@ -190,15 +190,15 @@ class RunStatus:
         return self.state in ALIVE
 
     @property
-    def glance(self) -> Glance:
+    def snapshot(self) -> JobSnapshot:
         """The job at the time of the record; nothing moves in a lost one, nor where the record is late."""
         shown = "" if self.state in ("building", "running") else self.state
         shown = f"silent for {self.late_s:.0f} s" if self.late_s is not None else shown
         place = {"run_dir": str(self.path.absolute())}  # it may have been moved or copied since
-        glance = glance_of({"name": self.path.name, **self.record, **place}, shown)
+        job = snapshot_of({"name": self.path.name, **self.record, **place}, shown)
         if self.state == LOST:
-            glance = replace(glance, workers=(), server=None, left_s=None)
-        return standing(glance) if self.state == LOST or self.late_s is not None else glance
+            job = replace(job, workers=(), server=None, left_s=None)
+        return standing(job) if self.state == LOST or self.late_s is not None else job
 
     @property
     def late_s(self) -> float | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.monitoring.job_view import StreamGlance, WorkerGlance
+from hogwild.monitoring.job_view import StreamSnapshot, WorkerSnapshot
 from hogwild.scheduling.stream_schedule import StreamSchedule
 from hogwild.shared_memory.scoreboard import Phase
 
@@ -15,11 +15,11 @@ MOST = 0.5  # of the workers' training time: above this share the stream was the
 LEAST_S = 5.0  # least waiting time of a worker worth a message
 
 
-def stream_glance(
-    schedule: StreamSchedule, rows: Sequence[Mapping[str, Any]], workers: Sequence[WorkerGlance], deaths: int
-) -> StreamGlance:
-    """Return the figures for a glance. `rows`: of the loaders, as in status.json; `deaths`: of all attempts."""
-    return StreamGlance(
+def stream_snapshot(
+    schedule: StreamSchedule, rows: Sequence[Mapping[str, Any]], workers: Sequence[WorkerSnapshot], deaths: int
+) -> StreamSnapshot:
+    """Return the figures for a snapshot. `rows`: of the loaders, as in status.json; `deaths`: of all attempts."""
+    return StreamSnapshot(
         loaders=sum(row["state"] in ALIVE for row in rows),
         wanted=len(rows),
         filled=schedule.filled_slots,
@@ -29,7 +29,7 @@ def stream_glance(
     )
 
 
-def _who_waits(schedule: StreamSchedule, rows: Sequence[Mapping[str, Any]], workers: Sequence[WorkerGlance]) -> str:
+def _who_waits(schedule: StreamSchedule, rows: Sequence[Mapping[str, Any]], workers: Sequence[WorkerSnapshot]) -> str:
     shares = [worker.phases.get("waiting", 0.0) for worker in workers if worker.phases]
     if shares and sum(shares) / len(shares) > WAITED:
         return "workers wait for loaders"

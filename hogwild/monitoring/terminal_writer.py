@@ -3,7 +3,7 @@ Messages keep their order; only the newest frame is kept, so a slow terminal get
 
     say(text) ──► queue ──┐
                           ├─► [thread: erase the last frame, write the messages, draw the newest frame] ─► one write
-    show(glance) ─► slot ─┘
+    show(snapshot) ─► slot ─┘
 
 The cursor is never hidden and no terminal mode is changed. The cursor stays at the beginning of the line below the
 frame, so that the terminal remains usable however the job ends or stops."""
@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from hogwild.host import terminal
-from hogwild.monitoring.job_view import Glance, progress_line
+from hogwild.monitoring.job_view import JobSnapshot, progress_line
 
 if TYPE_CHECKING:
     from hogwild.monitoring.live_display import Display
@@ -69,7 +69,7 @@ def is_notebook() -> bool:
 class Screen:
     """The output of one job. Its methods return at once, before `start` within ANSWER_S, and never raise."""
 
-    def __init__(self, look: Look = Look.NOTHING, footer: "Callable[[Glance], str] | None" = None) -> None:
+    def __init__(self, look: Look = Look.NOTHING, footer: "Callable[[JobSnapshot], str] | None" = None) -> None:
         """`footer`: returns the last line of a live frame."""
         self.look = look
         self._inbox = _Inbox()
@@ -93,27 +93,27 @@ class Screen:
         if self._is_waited_for:
             self._is_waited_for = self._inbox.wait_until_written(ANSWER_S)
 
-    def show(self, glance: Glance) -> None:
+    def show(self, job: JobSnapshot) -> None:
         """Show the job's current state, in place of an older one that was not drawn yet: as a frame, as a line, or, if
         lines stay, as one now and then."""
         if self.look is Look.LIVE:
             self._start()
-            self._inbox.put_newest(glance=glance)
+            self._inbox.put_newest(job=job)
         elif self.look is Look.ONE_LINE:
-            self.line(progress_line(glance))
+            self.line(progress_line(job))
         elif self.look is Look.NOTEBOOK:
-            done = int(BAR * (glance.progress or 0.0))
-            self.line(f"{'━' * done}{'─' * (BAR - done)} {progress_line(glance)}")
+            done = int(BAR * (job.progress or 0.0))
+            self.line(f"{'━' * done}{'─' * (BAR - done)} {progress_line(job)}")
         elif self.look is Look.LINES:
             now = time.monotonic()
             self._line_s = now if self._line_s is None else self._line_s
-            if now - self._line_s >= (QUIET_S if glance.state == "starting" else LINE_EVERY_S):
+            if now - self._line_s >= (QUIET_S if job.state == "starting" else LINE_EVERY_S):
                 self._line_s = now
-                self.line(progress_line(glance))
+                self.line(progress_line(job))
 
     def line(self, text: str) -> None:
         """Show a progress line, in place of an older one that was not written yet; "" removes the one on a terminal. A
-        live display shows it until the first glance."""
+        live display shows it until the first snapshot."""
         self._start()
         self._inbox.put_newest(line=text)
 
@@ -138,7 +138,7 @@ class _Inbox:
         self._changed = threading.Condition()
         self._messages: deque[str] = deque()
         self._lost = 0
-        self._glance: Glance | None = None
+        self._job: JobSnapshot | None = None
         self._line: str | None = None
         self._is_closed = False
         self._is_taken = False  # the thread is writing what it took
@@ -151,10 +151,10 @@ class _Inbox:
                 self._lost += 1
             self._changed.notify_all()
 
-    def put_newest(self, *, glance: Glance | None = None, line: str | None = None) -> None:
-        """Replace a glance or a line that was not taken yet."""
+    def put_newest(self, *, job: JobSnapshot | None = None, line: str | None = None) -> None:
+        """Replace a snapshot or a line that was not taken yet."""
         with self._changed:
-            self._glance = glance or self._glance
+            self._job = job or self._job
             self._line = self._line if line is None else line
             self._changed.notify_all()
 
@@ -168,22 +168,22 @@ class _Inbox:
         with self._changed:
             return self._changed.wait_for(lambda: not self._is_taken and not self._holds_something(), timeout_s)
 
-    def receive(self) -> "tuple[list[str], str | None, Glance | None, bool]":
-        """Wait for output; return messages, the newest line and glance, and whether the inbox is closed."""
+    def receive(self) -> "tuple[list[str], str | None, JobSnapshot | None, bool]":
+        """Wait for output; return messages, the newest line and snapshot, and whether the inbox is closed."""
         with self._changed:
             self._is_taken = False
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._holds_something() or self._is_closed)
             self._is_taken = True
-            messages, line, glance = list(self._messages), self._line, self._glance
+            messages, line, job = list(self._messages), self._line, self._job
             if self._lost:
                 messages.append(f"… {self._lost:,} messages could not be shown; they are in logs/supervisor.log")
             self._messages.clear()
-            self._lost, self._line, self._glance = 0, None, None
-            return messages, line, glance, self._is_closed
+            self._lost, self._line, self._job = 0, None, None
+            return messages, line, job, self._is_closed
 
     def _holds_something(self) -> bool:
-        return bool(self._messages or self._line is not None or self._glance is not None)
+        return bool(self._messages or self._line is not None or self._job is not None)
 
 
 class _TerminalThread:
@@ -194,7 +194,7 @@ class _TerminalThread:
         look: Look,
         inbox: _Inbox,
         continued: terminal.Continued,
-        footer: Callable[[Glance], str] | None,
+        footer: Callable[[JobSnapshot], str] | None,
     ) -> None:
         self._look = look
         self._footer = footer
@@ -204,7 +204,7 @@ class _TerminalThread:
         self._display: Display | None = None
         self._drawn: Sequence[int] = ()  # columns of each line of the frame on the terminal
         self._width = 0  # width of the terminal when the frame was drawn
-        self._last: Glance | None = None
+        self._last: JobSnapshot | None = None
         self._line = ""  # the open progress line, without its line end
         self._is_mute = False
         self._cell: Any = None  # display handle of a notebook's line
@@ -213,8 +213,8 @@ class _TerminalThread:
         terminal.write_in_background_too()
         is_over = False
         while not is_over:
-            messages, line, glance, is_over = self._inbox.receive()
-            self._last = glance or self._last
+            messages, line, job, is_over = self._inbox.receive()
+            self._last = job or self._last
             if self._look is Look.LIVE:
                 self._line = self._line if line is None else line
                 self._live(messages, is_over)
@@ -283,13 +283,13 @@ class _TerminalThread:
         is_resized, self._width = width != self._width, width
         return (f"\r\x1b[{up}A" + ("\x1b[J" if is_resized else "")) if up else ""
 
-    def _frame(self, glance: Glance, width: int, height: int, is_last: bool) -> list[tuple[str, int]]:
+    def _frame(self, job: JobSnapshot, width: int, height: int, is_last: bool) -> list[tuple[str, int]]:
         try:
             if self._display is None:
                 from hogwild.monitoring.live_display import Display
 
                 self._display = Display(getattr(sys.stderr, "encoding", None) or "ascii", self._footer)
-            return self._display.frame(glance, width, height, is_last=is_last)
+            return self._display.frame(job, width, height, is_last=is_last)
         except Exception as error:  # our own bug: stop the display, and the job continues
             self._look = Look.NOTHING
             self._write(f"warning: the display ends: {type(error).__name__}: {error}; the job goes on\n")

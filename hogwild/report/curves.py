@@ -23,7 +23,7 @@ MOST_METRICS = 12
 ROUNDS = (f"{CLUSTER}.seconds", f"{CLUSTER}.drift")
 TRAIN = (LOSS, "samples_per_s", "lr", "pss_bytes", *ROUNDS)
 WORKER = ("samples_per_s", "pss_bytes", "cpu")
-GAP = 10.0  # times the steps around it: nothing was recorded in between
+GAP = 10.0  # times the usual interval, or the steps around it: nothing was recorded in between
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,9 @@ from typing import Any
 
 from hogwild.errors import UsageError
 from hogwild.formatting import moment
-from hogwild.report import tables
 from hogwild.report.curves import groups, is_thinned, page_data, to_json
 from hogwild.report.run_data import Run, read_run
-from hogwild.report.tables import Bar, Headline, TableRows
+from hogwild.report.tables import Bar, Headline, TableRows, differences, headline, labels, missing, tables, workers
 from hogwild.report.timeline import page_timeline
 from hogwild.storage.files import explained, replace
 
@@ -117,19 +116,19 @@ def _of_one(run: Run) -> _Page:
     timeline = page_timeline(run)
     return _Page(
         title=f"{run.name}: a run of hogwild",
-        head=header(str(run.summary.get("name") or run.name), places, tables.headline(run)),
+        head=header(str(run.summary.get("name") or run.name), places, headline(run)),
         above=(),
         data=page_data([run], [run.name]),
         timeline=timeline,
-        each_worker=tables.workers(run) if timeline is not None else None,
-        below=[*tables.tables(run)],
-        missing=tables.missing(run),
+        each_worker=workers(run) if timeline is not None else None,
+        below=[*tables(run)],
+        missing=missing(run),
     )
 
 
 def _of_several(runs: Sequence[Run]) -> _Page:
-    names = tables.labels(runs)
-    *above, machine = tables.differences(runs)
+    names = labels(runs)
+    *above, machine = differences(runs)
     return _Page(
         title=f"{len(runs)} runs of hogwild",
         head=header(", ".join(names), [str(run.path) for run in runs]),
@@ -138,7 +137,7 @@ def _of_several(runs: Sequence[Run]) -> _Page:
         timeline=None,
         each_worker=None,
         below=[machine],
-        missing=[f"{name}: {line}" for name, run in zip(names, runs, strict=True) for line in tables.missing(run)],
+        missing=[f"{name}: {line}" for name, run in zip(names, runs, strict=True) for line in missing(run)],
     )
 
 

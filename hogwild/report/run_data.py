@@ -24,8 +24,8 @@ from hogwild.config.of_run import require_run
 from hogwild.config.origins import flat_values
 from hogwild.errors import NotFoundError
 from hogwild.metrics.catalog import LOSS, RECORDED
-from hogwild.monitoring.job_view import Glance
-from hogwild.monitoring.run_status import RunStatus, glance_of, read_status
+from hogwild.monitoring.job_view import JobSnapshot
+from hogwild.monitoring.run_status import RunStatus, read_status, snapshot_of
 from hogwild.storage.files import object_of
 from hogwild.storage.run_directory import ENV
 from hogwild.storage.run_files import checkpoints_in, read_json, read_small
@@ -154,9 +154,9 @@ class Run:
         return {**counts, **{k: v for k, v in self.status.record.items() if v is not None}, **self.summary}
 
     @cached_property
-    def glance(self) -> Glance:
+    def snapshot(self) -> JobSnapshot:
         """The job as it was last: at its end, or in the last record."""
-        return glance_of({"name": self.name, "run_dir": str(self.path), **self.latest})
+        return snapshot_of({"name": self.name, "run_dir": str(self.path), **self.latest})
 
     @cached_property
     def span_s(self) -> float:
@@ -184,7 +184,7 @@ class Run:
     @cached_property
     def best_row(self) -> int | None:
         """The place of the best evaluation among the records; None if they do not have it."""
-        best, updates = self.glance.best, self.records.evaluations["updates"]
+        best, updates = self.snapshot.best, self.records.evaluations["updates"]
         return None if best is None else max(np.flatnonzero(updates == best.updates).tolist(), default=None)
 
     @cached_property

@@ -68,7 +68,7 @@ def headline(run: Run) -> Headline:
         ending = ": ".join(filter(None, (state, str(run.summary.get("reason") or ""))))
     elif run.status.is_alive and run.last_heard is not None:
         silent_s = max(0.0, run.read_at - run.last_heard)
-        ending = f"{run.status.glance.state}: last record {duration(silent_s)} before this page"
+        ending = f"{run.status.snapshot.state}: last record {duration(silent_s)} before this page"
     return Headline(
         ending,
         {"succeeded": "good", "failed": "bad", LOST: "bad"}.get(state, "neither"),
@@ -80,26 +80,26 @@ def headline(run: Run) -> Headline:
 
 
 def _sentence(run: Run) -> str:
-    glance = run.glance
-    if not glance.updates:
+    job = run.snapshot
+    if not job.updates:
         return "Nothing was recorded yet."
-    planned = f" of {number(glance.planned_updates)} planned" if glance.planned_updates and not run.is_over else ""
-    who = trained_by(run.summary.get("procs", run.workers), glance.cluster)
-    did = f"{number(glance.updates)} updates{planned} and {number(glance.samples)} samples"
-    return f"{did} {who} in {duration(glance.wall_s or run.span_s)}"
+    planned = f" of {number(job.planned_updates)} planned" if job.planned_updates and not run.is_over else ""
+    who = trained_by(run.summary.get("procs", run.workers), job.cluster)
+    did = f"{number(job.updates)} updates{planned} and {number(job.samples)} samples"
+    return f"{did} {who} in {duration(job.wall_s or run.span_s)}"
 
 
 def _tiles(run: Run) -> Iterator[tuple[str, str, str]]:
-    glance, train = run.glance, run.records.train
-    if glance.best is not None:
-        yield f"best {in_words(glance.best.metric)}", f"{glance.best.value:.4g}", _place_of_best(run, glance.best)
-    if wall_s := glance.wall_s or run.span_s:
+    job, train = run.snapshot, run.records.train
+    if job.best is not None:
+        yield f"best {in_words(job.best.metric)}", f"{job.best.value:.4g}", _place_of_best(run, job.best)
+    if wall_s := job.wall_s or run.span_s:
         yield "duration", duration(wall_s), ""
-    if glance.samples:
-        yield "samples", number(glance.samples), f"{number(glance.updates)} updates"
-    rate = glance.samples_per_s if glance.cluster is None else glance.cluster.samples_per_s
+    if job.samples:
+        yield "samples", number(job.samples), f"{number(job.updates)} updates"
+    rate = job.samples_per_s if job.cluster is None else job.cluster.samples_per_s
     if rate:
-        yield in_words("samples_per_s"), number(round(rate)), "" if glance.cluster is None else "of all nodes"
+        yield in_words("samples_per_s"), number(round(rate)), "" if job.cluster is None else "of all nodes"
     workers = run.summary.get("procs", run.workers)
     if workers or run.summary:
         yield "workers", format_value(workers), "" if workers else "trained in the parent process"
@@ -163,7 +163,7 @@ def workers(run: Run) -> TableRows:
 
 def nodes(run: Run) -> TableRows:
     """Return a row per node of a cluster, as this node knows it; no rows on one machine."""
-    if (cluster := run.glance.cluster) is None:
+    if (cluster := run.snapshot.cluster) is None:
         return TableRows("Nodes", (), ())
     rows = [
         (

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hogwild.monitoring.words import CHECKPOINTS, EVALUATIONS, PAUSES, RESTARTS, TROUBLE, event_in_words, row_of
+from hogwild.report.curves import GAP
 from hogwild.report.run_data import Floats, Run
 
 COLUMNS = 1000
@@ -20,7 +21,6 @@ HEIGHT = 20  # parts of a bar's height: a share of 1/20 is visible
 MOST_MARKS = 1000  # of a kind: more lie closer together than the columns
 ABSENT, STARTING, ALIVE = "not there", "starting", "alive, phase not recorded"
 BOOTING = "booting"  # the records' word for a process that is starting
-GAP = 10.0  # a record covers the time since the previous one, unless that is so many times the usual interval
 WORKER_MARKS = {"exit": "death", "stall": "stall", "fence": "killed for safety"}
 
 

@@ -12,8 +12,8 @@ from hogwild.cli.text import summary_lines
 from hogwild.cluster.launch import Launch
 from hogwild.cluster.shares import Elsewhere, NodeQueue, Shares
 from hogwild.monitoring import prometheus
-from hogwild.monitoring.job_view import ClusterGlance, NodeGlance, progress_line
-from hogwild.monitoring.run_status import cluster_of, glance_of, read_status
+from hogwild.monitoring.job_view import ClusterSnapshot, NodeSnapshot, progress_line
+from hogwild.monitoring.run_status import cluster_of, read_status, snapshot_of
 from hogwild.monitoring.tensorboard import Curves
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.work_queue import Counts, Limits
@@ -23,16 +23,16 @@ from hogwild.workers.session.session import Session
 from tests.cli.test_cli import SUMMARY
 from tests.cli.test_runs import locked
 from tests.helpers.run_status import no_start_up
-from tests.monitoring.test_live_display import glance, plain
+from tests.monitoring.test_live_display import plain, snapshot
 from tests.monitoring.test_progress import parsed
-from tests.monitoring.test_run_status import GLANCE, record, write
+from tests.monitoring.test_run_status import SNAPSHOT, record, write
 from tests.monitoring.test_tensorboard import points, read, trained
 
 NODES = (
-    NodeGlance(0, "running", 700, "one", 14_000.0, 0.002),
-    NodeGlance(1, "running", 500, "two", 10_000.0, 0.003),
+    NodeSnapshot(0, "running", 700, "one", 14_000.0, 0.002),
+    NodeSnapshot(1, "running", 500, "two", 10_000.0, 0.003),
 )
-CLUSTER = ClusterGlance(
+CLUSTER = ClusterSnapshot(
     nodes=2,
     generation=1,
     round=57,
@@ -45,7 +45,7 @@ CLUSTER = ClusterGlance(
     of_nodes=NODES,
 )
 LINE = ("2 nodes", "round 57", "24,000 samples/s in all", "0.31 s and 4.3 MiB a round", "drift 0.2 %")
-GONE = replace(CLUSTER, nodes=1, lost=1, of_nodes=(NODES[0], NodeGlance(1, "lost")))
+GONE = replace(CLUSTER, nodes=1, lost=1, of_nodes=(NODES[0], NodeSnapshot(1, "lost")))
 
 
 # ---- from a node -----------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def node(members: tuple[int, ...] = (0, 1)) -> Node:
     return found
 
 
-def test_a_glance_has_all_that_a_node_records_and_the_speed_of_all_nodes() -> None:
+def test_a_snapshot_has_all_that_a_node_records_and_the_speed_of_all_nodes() -> None:
     found = node().record()
     assert cluster_of(found) == CLUSTER
     assert found.keys() == asdict(CLUSTER).keys() - {"samples_per_s"}
@@ -108,38 +108,38 @@ def test_a_cluster_is_one_line(changes: dict[str, Any], words: tuple[str, ...]) 
 
 def test_lost_nodes_are_named_first() -> None:
     assert GONE.words[:3] == ("1 node", "node 1 lost", "round 57")
-    both = replace(CLUSTER, of_nodes=(*NODES, NodeGlance(2, "lost"), NodeGlance(3, "lost")))
+    both = replace(CLUSTER, of_nodes=(*NODES, NodeSnapshot(2, "lost"), NodeSnapshot(3, "lost")))
     assert both.words[:2] == ("2 nodes", "nodes 2 and 3 lost")
 
 
 def test_the_display_has_a_line_for_a_cluster_and_none_without_one() -> None:
-    before = plain(glance(), 120)
-    lines = plain(glance(cluster=CLUSTER), 120)
+    before = plain(snapshot(), 120)
+    lines = plain(snapshot(cluster=CLUSTER), 120)
     assert lines[5] == "cluster " + "   ".join(LINE)
     assert [*lines[:5], *lines[6:]] == before
-    assert plain(glance(cluster=CLUSTER), 79)[5] == "cluster " + "   ".join(LINE[:3])  # whole figures only
-    assert "cluster 1 node   node 1 lost   round 57" in plain(glance(cluster=GONE), 50)
+    assert plain(snapshot(cluster=CLUSTER), 79)[5] == "cluster " + "   ".join(LINE[:3])  # whole figures only
+    assert "cluster 1 node   node 1 lost   round 57" in plain(snapshot(cluster=GONE), 50)
 
 
 def test_without_a_terminal_the_line_of_progress_has_the_round_and_who_was_lost() -> None:
-    assert "samples/s  left 0:04:10  round 57  node 1 lost" in progress_line(glance(cluster=GONE))
-    assert "round" not in progress_line(glance())
+    assert "samples/s  left 0:04:10  round 57  node 1 lost" in progress_line(snapshot(cluster=GONE))
+    assert "round" not in progress_line(snapshot())
 
 
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 
 def test_status_json_has_the_cluster_and_a_reader_finds_it_again(tmp_path: Path) -> None:
-    made = record(glance=replace(GLANCE, cluster=CLUSTER))
+    made = record(snapshot=replace(SNAPSHOT, cluster=CLUSTER))
     assert made["cluster"]["round"] == 57 and made["cluster"]["of_nodes"][1]["host"] == "two"
-    assert glance_of(made).cluster == CLUSTER
-    lost = read_status(write(tmp_path / "run", made)).glance
+    assert snapshot_of(made).cluster == CLUSTER
+    lost = read_status(write(tmp_path / "run", made)).snapshot
     assert lost.cluster == replace(CLUSTER, samples_per_s=0.0), "nothing moves in a lost run"
-    assert glance_of({name: value for name, value in made.items() if name != "cluster"}).cluster is None
+    assert snapshot_of({name: value for name, value in made.items() if name != "cluster"}).cluster is None
 
 
 def test_hogwild_status_shows_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = write(tmp_path / "run", record(glance=replace(GLANCE, cluster=GONE)))
+    run = write(tmp_path / "run", record(snapshot=replace(SNAPSHOT, cluster=GONE)))
     with locked(run):
         assert main.run(["status", str(run)]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  cluster "))
@@ -152,15 +152,15 @@ def test_a_training_record_has_the_numbers_of_the_rounds_and_an_end_moves_no_mor
         run = startup.rundir
         run.make_folders()
         journal = Journal(run, startup.job, startup)
-        journal.record(0.0, replace(GLANCE, cluster=CLUSTER), {})
-        journal.record(1.0, GLANCE, {})
+        journal.record(0.0, replace(SNAPSHOT, cluster=CLUSTER), {})
+        journal.record(1.0, SNAPSHOT, {})
         journal.event("node-lost", nodes=[1, 2], generation=2, left=[0])
         journal.event("communicator-exit", communicator=0, kind="died", how="killed by SIGKILL", pid=7)
         assert [line.partition("  ")[2] for line in journal.news] == [
             "nodes 1-2 lost: nodes that are left 0",
             "communicator died: killed by SIGKILL",
         ]
-        journal.record(2.0, replace(GLANCE, cluster=CLUSTER), {})
+        journal.record(2.0, replace(SNAPSHOT, cluster=CLUSTER), {})
         journal.last_status("succeeded", 1.0, {})
         journal.close()
         first, second, _ = map(json.loads, run.metrics.path.read_text().splitlines())
@@ -171,11 +171,11 @@ def test_a_training_record_has_the_numbers_of_the_rounds_and_an_end_moves_no_mor
 
 
 def test_a_scraper_reads_nodes_and_rounds_in_a_cluster_only() -> None:
-    found = {name: value for (name, _), value in parsed(prometheus.exposition(glance(cluster=GONE))).items()}
+    found = {name: value for (name, _), value in parsed(prometheus.exposition(snapshot(cluster=GONE))).items()}
     assert (found["hogwild_nodes"], found["hogwild_nodes_lost_total"], found["hogwild_rounds_total"]) == (1, 1, 57)
     assert (found["hogwild_exchange_seconds"], found["hogwild_drift_ratio"]) == (0.31, 0.002)
     assert (found["hogwild_exchanged_bytes_total"], found["hogwild_cluster_samples_per_second"]) == (225443840, 24000)
-    assert "hogwild_nodes" not in prometheus.exposition(glance())
+    assert "hogwild_nodes" not in prometheus.exposition(snapshot())
 
 
 def test_tensorboard_has_curves_of_the_rounds(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from hogwild.formatting import clock, short_number
 from hogwild.monitoring import terminal_writer as screen_module
-from hogwild.monitoring.job_view import Glance, ServerGlance, WorkerGlance
+from hogwild.monitoring.job_view import JobSnapshot, ServerSnapshot, WorkerSnapshot
 from hogwild.monitoring.live_display import COLUMNS, Display, blocks, columns_for, shown_workers
 from hogwild.monitoring.terminal_writer import Look, Screen, look_for
 from tests.helpers.jobs import RUN_PY, environment, read_events
@@ -23,8 +23,8 @@ from tests.helpers.processes import PATIENCE_S, marked, state_of, wait_for
 from tests.helpers.terminal import Reader, Terminal
 
 
-def worker(number: int, **changes: object) -> WorkerGlance:
-    made = WorkerGlance(
+def worker(number: int, **changes: object) -> WorkerSnapshot:
+    made = WorkerSnapshot(
         worker=number,
         state="training",
         phase="working",
@@ -41,8 +41,8 @@ def worker(number: int, **changes: object) -> WorkerGlance:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def glance(workers: int = 2, **changes: object) -> Glance:
-    made = Glance(
+def snapshot(workers: int = 2, **changes: object) -> JobSnapshot:
+    made = JobSnapshot(
         name="digits",
         run_dir="/data/runs/20260101-120000-digits",
         state="running",
@@ -69,14 +69,16 @@ def glance(workers: int = 2, **changes: object) -> Glance:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def plain(made: Glance, width: int, height: int = 24, display: Display | None = None, **options: bool) -> list[str]:
+def plain(
+    made: JobSnapshot, width: int, height: int = 24, display: Display | None = None, **options: bool
+) -> list[str]:
     display = display or Display()
     display.update(made)
     return [line.plain for line in display.lines(made, width, height, **options)]
 
 
 def test_eighty_columns_hold_everything_that_matters() -> None:
-    assert plain(glance(), 79) == [
+    assert plain(snapshot(), 79) == [
         "digits  running  0:01:23  left 0:04:10        /data/runs/20260101-120000-digits",
         "job    ━━━━━━━━━━━━━────────────────────────────  33 %  update 12,345 of 37,035",
         "epoch  ━━━━━━━━━━━━━━━━━━━━━━━━━────────────────  61 %  2 of 6",
@@ -95,7 +97,7 @@ def test_eighty_columns_hold_everything_that_matters() -> None:
 @pytest.mark.parametrize("workers", [0, 1, 2, 64])
 def test_nothing_is_wider_or_higher_than_the_terminal(width: int, height: int, workers: int) -> None:
     long = {"name": "n" * 90, "run_dir": "/日本語/" + "x" * 300, "news": ("é\x1b[2J" * 90,) * 8, "restarts": 3}
-    for made in (glance(workers), glance(workers, **long)):
+    for made in (snapshot(workers), snapshot(workers, **long)):
         frame = Display().frame(made, width, height)
         assert len(frame) <= height - 1 and all(columns < width for _, columns in frame)
         shown = Terminal(width, height).feed("".join(f"{line}\n" for line, _ in frame)).lines()
@@ -106,7 +108,7 @@ def test_nothing_is_wider_or_higher_than_the_terminal(width: int, height: int, w
 def test_the_columns_of_the_workers_stand_under_their_titles(width: int) -> None:
     troubled = [worker(1, state="empty", incarnation=12, phases={}, cpu=None, pss_bytes=None, pid=None, updates=0)]
     great = [worker(2, samples_per_s=1.2e9, updates=10**8, cpu=12.0, pss_bytes=10**12, stale_p99=127, pid=4_194_303)]
-    lines = plain(replace(glance(), workers=(worker(0), *troubled, *great)), width - 1)
+    lines = plain(replace(snapshot(), workers=(worker(0), *troubled, *great)), width - 1)
     at = next(k for k, line in enumerate(lines) if line.startswith("worker"))
     ends, start = [], 0
     for column in columns_for(width - 1):
@@ -122,9 +124,9 @@ def test_the_columns_of_the_workers_stand_under_their_titles(width: int) -> None
 def test_a_silent_worker_says_when_it_is_replaced_and_the_last_line_what_ctrl_c_does() -> None:
     many = [worker(k) for k in range(64)]
     many[40] = worker(40, silent_s=42.0, limit_s=60.0, samples_per_s=0.0)
-    lines = plain(glance(workers=0, state="stopping"), 79, 23, Display(footer=lambda shown: f"Ctrl-C: {shown.state}"))
+    lines = plain(snapshot(workers=0, state="stopping"), 79, 23, Display(footer=lambda shown: f"Ctrl-C: {shown.state}"))
     assert lines[-1] == "Ctrl-C: stopping"
-    lines = plain(replace(glance(), workers=tuple(many)), 79, 23, Display(footer=lambda _: "Ctrl-C"))
+    lines = plain(replace(snapshot(), workers=tuple(many)), 79, 23, Display(footer=lambda _: "Ctrl-C"))
     assert "    40  training  silent 42 s, replaced at 60 s" in lines and lines[-1] == "Ctrl-C" and len(lines) == 23
 
 
@@ -138,41 +140,41 @@ def test_of_many_workers_those_in_trouble_are_shown() -> None:
     many = [worker(k) for k in range(64)]
     many[50], many[60] = worker(50, state="empty", incarnation=3), worker(60, incarnation=2)
     assert [one.worker for one in shown_workers(many, 5)] == [0, 1, 50, 60]
-    lines = plain(replace(glance(), workers=tuple(many)), 79, 23)
+    lines = plain(replace(snapshot(), workers=tuple(many)), 79, 23)
     assert len(lines) == 23 and "… and 50 more" in lines
     assert any(line.startswith("    50  restarting") for line in lines)
     assert shown_workers(many, 64) == many
 
 
 def test_the_fork_server_is_a_row_below_the_workers_while_there_is_room() -> None:
-    made = glance(server=ServerGlance(76, "waiting", 90 << 20))
+    made = snapshot(server=ServerSnapshot(76, "waiting", 90 << 20))
     assert plain(made, 79)[6:9] == [
         "     0  training       43,643   48 %   97 %    2 %         -    99 %  177 MiB",
         "     1  training       43,643   48 %   97 %    2 %         -    99 %  177 MiB",
         "server  waiting                                                        90 MiB",
     ]
-    (row,) = (line for line in plain(replace(made, server=ServerGlance(76, "ended")), 200) if "server" in line)
+    (row,) = (line for line in plain(replace(made, server=ServerSnapshot(76, "ended")), 200) if "server" in line)
     assert row.split() == ["server", "ended", "76"]
-    assert not [line for line in plain(glance(64, server=made.server), 79, 23) if "server" in line]
+    assert not [line for line in plain(snapshot(64, server=made.server), 79, 23) if "server" in line]
 
 
 def test_a_worker_that_was_not_started_yet_is_not_one_that_restarts() -> None:
-    lines = plain(replace(glance(), workers=(worker(0), worker(1, state="empty", incarnation=0))), 79, 23)
+    lines = plain(replace(snapshot(), workers=(worker(0), worker(1, state="empty", incarnation=0))), 79, 23)
     assert any(line.startswith("     1  not yet") for line in lines)
 
 
 def test_the_end_leaves_what_was_reached_and_no_workers() -> None:
-    lines = plain(glance(state="succeeded", progress=1.0, epoch=6, position=6.0), 79, is_last=True)
+    lines = plain(snapshot(state="succeeded", progress=1.0, epoch=6, position=6.0), 79, is_last=True)
     assert len(lines) == 5 and lines[0].startswith("digits  succeeded  0:01:23   ")
     assert "100 %" in lines[1] and lines[2].endswith("6 of 6")
 
 
-def test_a_trend_has_a_value_per_record_and_none_for_a_glance_between_two() -> None:
+def test_a_trend_has_a_value_per_record_and_none_for_a_snapshot_between_two() -> None:
     display = Display()
     for loss in (4.0, 2.0, 1.0):
-        display.update(glance(loss=loss))
-        display.update(glance(loss=loss, is_between=True))
-    assert "loss 1 █▃▁   val loss 0.2345 ▁   " in plain(glance(loss=1.0, is_between=True), 79, display=display)[3]
+        display.update(snapshot(loss=loss))
+        display.update(snapshot(loss=loss, is_between=True))
+    assert "loss 1 █▃▁   val loss 0.2345 ▁   " in plain(snapshot(loss=1.0, is_between=True), 79, display=display)[3]
 
 
 def test_values_of_any_size_have_few_characters() -> None:
@@ -185,11 +187,11 @@ def test_values_of_any_size_have_few_characters() -> None:
 
 def test_a_terminal_without_blocks_and_one_without_colours_have_a_picture_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
-    coloured = "".join(line for line, _ in Display().frame(glance(), 80, 24))
+    coloured = "".join(line for line, _ in Display().frame(snapshot(), 80, 24))
     assert "\x1b[32m" in coloured
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[32m" not in "".join(line for line, _ in Display().frame(glance(), 80, 24))
-    poor = Display(encoding="latin-1").frame(glance(64), 60, 12)
+    assert "\x1b[32m" not in "".join(line for line, _ in Display().frame(snapshot(), 80, 24))
+    poor = Display(encoding="latin-1").frame(snapshot(64), 60, 12)
     assert "".join(line for line, _ in poor).encode("latin-1") and "##" in poor[1][0]
 
 
@@ -225,7 +227,7 @@ def test_messages_stand_above_the_newest_frame_and_nothing_is_left_of_older_ones
         shown.show_message("first " + "x" * 100)  # wraps
         shown.start()
         for updates in (1, 2):
-            shown.show(glance(updates=updates, restarts=3 - updates))  # the second is a figure shorter
+            shown.show(snapshot(updates=updates, restarts=3 - updates))  # the second is a figure shorter
             wait_for("the frame", lambda updates=updates: f"update {updates} of" in reader.text)
         shown.show_message("second\nthird \x1b[2J")
         shown.close()
@@ -268,7 +270,7 @@ def test_a_terminal_that_does_not_read_gets_the_newest_and_holds_up_nothing(
         shown.start()
         for k in range(3000):
             shown.show_message(f"message {k}")
-            shown.show(glance(updates=k))
+            shown.show(snapshot(updates=k))
         shown.close()  # gives up
         (thread,) = (thread for thread in threading.enumerate() if thread.name == "screen")
         reader = Reader(master)
@@ -285,7 +287,7 @@ def test_a_mistake_in_the_picture_ends_the_picture(pty: tuple[int, int]) -> None
     with as_stderr(pty[1]), os.fdopen(os.dup(pty[0]), "rb", buffering=0) as master:
         reader = Reader(master)
         shown.start()
-        shown.show(glance(wall_s=float("nan")))
+        shown.show(snapshot(wall_s=float("nan")))
         shown.show_message("still here")
         shown.close()
         wait_for("the words", lambda: "still here" in reader.text)
@@ -333,8 +335,8 @@ def test_a_notebook_has_one_line_that_is_updated(
     shown = Screen(Look.NOTEBOOK)
     shown.line("importing torch, 1 s")
     shown.show_message("epoch 1/6")
-    shown.show(glance())
-    shown.show(glance(progress=1.0, state="succeeded"))
+    shown.show(snapshot())
+    shown.show(snapshot(progress=1.0, state="succeeded"))
     shown.close()
     (line,) = kernel.outputs
     assert line.startswith("━━━━━━━━━━━━━━━━━━━━ 100 %  epoch 2/6  197,520 samples") and line.endswith("succeeded")
@@ -350,7 +352,7 @@ def test_outside_a_kernel_ipython_changes_nothing(monkeypatch: pytest.MonkeyPatc
 def test_a_display_that_fails_leaves_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "IPython.display", None)
     shown = Screen(Look.NOTEBOOK)
-    shown.show(glance())
+    shown.show(snapshot())
     shown.close()
     assert "the display ends: ModuleNotFoundError" in capsys.readouterr().err
 
@@ -362,7 +364,7 @@ def test_lines_that_stay_are_rare_and_less_so_while_workers_start(monkeypatch: p
     monkeypatch.setattr(screen, "line", lambda text: shown.append((now, text.split()[0])))
     for second in range(100):
         now = 100.0 + second
-        screen.show(glance(state="starting" if second < 20 else "running"))
+        screen.show(snapshot(state="starting" if second < 20 else "running"))
     assert shown == [(108.0, "starting"), (116.0, "starting"), (146.0, "33"), (176.0, "33")]
 
 
@@ -377,7 +379,7 @@ def test_a_live_display_begins_with_a_line(pty: tuple[int, int]) -> None:
             wait_for("the line", lambda second=second: f"torch, {second} s" in reader.text)
         shown.show_message("first")
         shown.line("")
-        shown.show(glance())
+        shown.show(snapshot())
         shown.close()
         wait_for("the picture", lambda: "staleness" in reader.text and reader.text.endswith("\x1b[J"))
         lines = Terminal().feed(reader.text).lines()

@@ -1,4 +1,4 @@
-"""What a running job records of itself: one glance, the same numbers in metrics.jsonl, status.json and metrics.prom;
+"""What a running job records of itself: one snapshot, the same numbers in metrics.jsonl, status.json and metrics.prom;
 and the time that each worker spent in each phase."""
 
 import json
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hogwild.monitoring import prometheus
-from hogwild.monitoring.job_view import Glance, ServerGlance, WorkerGlance, workers_record
+from hogwild.monitoring.job_view import JobSnapshot, ServerSnapshot, WorkerSnapshot, workers_record
 from hogwild.shared_memory import scoreboard
 from hogwild.shared_memory.scoreboard import Phase, Row, Scoreboard
 from hogwild.workers.session.journal import Journal
@@ -47,8 +47,11 @@ def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 
 def test_what_a_scraper_reads_is_valid_and_complete() -> None:
-    workers = (WorkerGlance(0, "training", phases={"working": 0.5}, cpu=1.5), WorkerGlance(1, "empty", incarnation=3))
-    made = Glance(
+    workers = (
+        WorkerSnapshot(0, "training", phases={"working": 0.5}, cpu=1.5),
+        WorkerSnapshot(1, "empty", incarnation=3),
+    )
+    made = JobSnapshot(
         name='a "quoted" \\ name',
         run_dir="/a\nb",
         state="running",
@@ -66,7 +69,7 @@ def test_what_a_scraper_reads_is_valid_and_complete() -> None:
         lr=0.1,
         metrics={"loss": float("inf"), "my.metric": 2.0},
         workers=workers,
-        server=ServerGlance(76, "waiting", 90 << 20),
+        server=ServerSnapshot(76, "waiting", 90 << 20),
     )
     found = parsed(prometheus.exposition(made))
     common = {("job", r"a \"quoted\" \\ name"), ("run", r"/a\nb")}
@@ -80,7 +83,7 @@ def test_what_a_scraper_reads_is_valid_and_complete() -> None:
     assert of("worker_cpu_cores", worker="0") == 1.5 and of("worker_phase_ratio", worker="0", phase="working") == 0.5
     assert (of("state", state="running"), of("state", state="failed")) == (1, 0)
     assert (of("fork_server_up"), of("fork_server_memory_bytes")) == (1, 90 << 20)
-    stopped = parsed(prometheus.exposition(replace(made, server=ServerGlance(76, "stopped"))))
+    stopped = parsed(prometheus.exposition(replace(made, server=ServerSnapshot(76, "stopped"))))
     assert {value for (name, _), value in stopped.items() if name.startswith("hogwild_fork_server")} == {0.0}
     missing = {name for name, _ in found} & {"hogwild_left_seconds", "hogwild_memory_bytes"}
     assert not missing, "what is not known is left out"
@@ -105,7 +108,7 @@ def test_a_row_adds_up_how_long_it_was_in_each_phase(monkeypatch: pytest.MonkeyP
 def test_records_of_64_workers_take_at_most_25_megabytes_a_day(tmp_path: Path) -> None:
     """At the default of one a second, with numbers as long as they are in a job that has run for long."""
     workers = tuple(
-        WorkerGlance(
+        WorkerSnapshot(
             worker=worker,
             state="training",
             phase="working",
@@ -116,7 +119,7 @@ def test_records_of_64_workers_take_at_most_25_megabytes_a_day(tmp_path: Path) -
         )
         for worker in range(64)
     )
-    glance = Glance(
+    snapshot = JobSnapshot(
         name="job",
         run_dir="/run",
         state="running",
@@ -140,7 +143,7 @@ def test_records_of_64_workers_take_at_most_25_megabytes_a_day(tmp_path: Path) -
         run.make_folders()
         journal = Journal(run, startup.job, startup)
         for told in (None, workers_record(workers)):
-            journal.record(0.0, glance, {}, told)
+            journal.record(0.0, snapshot, {}, told)
         journal.close()
         short, long = (len(line) for line in run.metrics.path.read_bytes().splitlines(keepends=True))
     assert 2500 < long - short < 3500, "a record of all workers is what takes so much"

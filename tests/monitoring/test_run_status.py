@@ -17,11 +17,11 @@ from hogwild import host
 from hogwild.cli import main
 from hogwild.errors import HogwildError, NotFoundError, RunError
 from hogwild.monitoring import run_status
-from hogwild.monitoring.job_view import Best, Glance, ServerGlance, StreamGlance, WorkerGlance
+from hogwild.monitoring.job_view import Best, JobSnapshot, ServerSnapshot, StreamSnapshot, WorkerSnapshot
 from hogwild.monitoring.live_display import Display
-from hogwild.monitoring.run_status import RunAttempt, find_run, glance_of, is_running, read_status, record_of, runs_in
+from hogwild.monitoring.run_status import RunAttempt, find_run, is_running, read_status, record_of, runs_in, snapshot_of
 
-GLANCE = Glance(
+SNAPSHOT = JobSnapshot(
     name="digits",
     run_dir="/runs/digits",
     state="evaluating",
@@ -40,11 +40,11 @@ GLANCE = Glance(
     metrics={"accuracy": 0.975},
     best=Best("accuracy", 0.975, 12_000, 1, "update-000012000"),
     workers=(
-        WorkerGlance(0, "training", phase="working", pid=77, phases={"working": 1.0}, cpu=0.5),
-        WorkerGlance(1, "starting", pid=78, incarnation=3, silent_s=42.5, limit_s=60.0),
+        WorkerSnapshot(0, "training", phase="working", pid=77, phases={"working": 1.0}, cpu=0.5),
+        WorkerSnapshot(1, "starting", pid=78, incarnation=3, silent_s=42.5, limit_s=60.0),
     ),
-    server=ServerGlance(76, "waiting", 90 << 20),
-    stream=StreamGlance(loaders=1, wanted=2, filled=3, slots=8, deaths=1),
+    server=ServerSnapshot(76, "waiting", 90 << 20),
+    stream=StreamSnapshot(loaders=1, wanted=2, filled=3, slots=8, deaths=1),
 )
 
 
@@ -53,8 +53,8 @@ def attempt(**changes: Any) -> RunAttempt:
     return RunAttempt(**{**found, **changes})
 
 
-def record(state: str = "running", glance: Glance = GLANCE, **more: Any) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(json.dumps(record_of(attempt(), state, glance, more)))
+def record(state: str = "running", snapshot: JobSnapshot = SNAPSHOT, **more: Any) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(json.dumps(record_of(attempt(), state, snapshot, more)))
     return made
 
 
@@ -71,16 +71,16 @@ def write(folder: Path, content: Any) -> Path:
 # ---- the record ------------------------------------------------------------------------------------------------------
 
 
-def test_a_record_holds_the_whole_glance_and_who_made_it() -> None:
+def test_a_record_holds_the_whole_snapshot_and_who_made_it() -> None:
     made = record()
-    assert {field.name for field in fields(Glance)} - {"is_between"} <= made.keys()
-    assert {field.name for field in fields(WorkerGlance)} | {"doing", "silence"} == made["workers"][0].keys()
+    assert {field.name for field in fields(JobSnapshot)} - {"is_between"} <= made.keys()
+    assert {field.name for field in fields(WorkerSnapshot)} | {"doing", "silence"} == made["workers"][0].keys()
     assert [(one["doing"], one["silence"]) for one in made["workers"]] == [
         ("training", ""),
         ("starting", "silent 42 s, replaced at 60 s"),
     ]
     assert made["server"] == {"pid": 76, "state": "waiting", "pss_bytes": 90 << 20, "is_serving": True}
-    assert glance_of(made) == GLANCE and made["state"] == "running" and made["doing"] == "evaluating"
+    assert snapshot_of(made) == SNAPSHOT and made["state"] == "running" and made["doing"] == "evaluating"
     assert (made["pid"], made["boot_id"]) == (os.getpid(), Path("/proc/sys/kernel/random/boot_id").read_text().strip())
     assert made["start_ticks"] == int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     assert {made[name] for name in ("reason", "error", "error_code", "exit_status")} == {None}
@@ -101,7 +101,7 @@ def test_a_record_holds_the_whole_glance_and_who_made_it() -> None:
 def test_every_display_says_in_the_same_word_what_a_worker_does(
     state: str, phase: str, incarnation: int, doing: str
 ) -> None:
-    assert WorkerGlance(0, state, phase, incarnation=incarnation).doing == doing
+    assert WorkerSnapshot(0, state, phase, incarnation=incarnation).doing == doing
 
 
 @pytest.mark.parametrize(("before", "number"), [({}, 1), ({"state": "stopped"}, 2), ({"attempt": 4}, 5)])
@@ -110,7 +110,7 @@ def test_attempts_are_counted_also_after_one_of_an_older_version(before: dict[st
 
 
 def test_figures_that_were_nan_are_nan_again() -> None:
-    found = glance_of(record(metrics={"loss": None}) | {"best": {"metric": "loss", "value": None}})
+    found = snapshot_of(record(metrics={"loss": None}) | {"best": {"metric": "loss", "value": None}})
     assert math.isnan(found.metrics["loss"]) and found.best is not None and math.isnan(found.best.value)
 
 
@@ -129,7 +129,7 @@ def test_a_record_with_little_in_it_can_be_shown(case: str, tmp_path: Path, caps
     run = write(tmp_path / "run", LITTLE[case])
     assert main.run(["status", str(run)]) == 0 and main.run(["runs", str(tmp_path)]) == 0
     assert "lost" in capsys.readouterr().out
-    assert Display().lines(read_status(run).glance, 80, 24)
+    assert Display().lines(read_status(run).snapshot, 80, 24)
 
 
 # ---- states ----------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_the_state_follows_from_the_record_and_the_lock(case: str, tmp_path: Pat
     content, held, free = STATES[case]
     run = write(tmp_path / "run", content)
     assert (found := read_status(run)).state == free
-    assert found.is_alive is False and found.glance.name and found.ending.startswith(free)
+    assert found.is_alive is False and found.snapshot.name and found.ending.startswith(free)
     assert bool(found.way_on) is (free != "succeeded")
     lock = host.lock_file(run / ".lock")
     try:
@@ -166,9 +166,9 @@ def test_the_state_follows_from_the_record_and_the_lock(case: str, tmp_path: Pat
 
 
 def test_a_lost_run_shows_its_last_position_and_that_nothing_moves(tmp_path: Path) -> None:
-    glance = read_status(write(tmp_path / "run", record())).glance
-    assert (glance.state, glance.updates, glance.progress) == ("lost", 12_345, 0.25)
-    assert (glance.samples_per_s, glance.left_s, glance.workers) == (0.0, None, ())
+    snapshot = read_status(write(tmp_path / "run", record())).snapshot
+    assert (snapshot.state, snapshot.updates, snapshot.progress) == ("lost", 12_345, 0.25)
+    assert (snapshot.samples_per_s, snapshot.left_s, snapshot.workers) == (0.0, None, ())
 
 
 WHO: dict[str, tuple[dict[str, Any], bool]] = {
@@ -300,8 +300,8 @@ def test_a_run_that_we_may_not_read_is_not_lost(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_run_that_was_moved_is_shown_where_it_is(tmp_path: Path) -> None:
-    run = write(tmp_path / "run", record(glance=replace(GLANCE, run_dir="/before")))
-    assert read_status(run).glance.run_dir == str(run)
+    run = write(tmp_path / "run", record(snapshot=replace(SNAPSHOT, run_dir="/before")))
+    assert read_status(run).snapshot.run_dir == str(run)
 
 
 def test_a_run_that_is_removed_while_it_is_read_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hogwild import host
-from hogwild.monitoring.job_view import Best, Glance, StreamGlance, WorkerGlance, progress_line
+from hogwild.monitoring.job_view import Best, JobSnapshot, StreamSnapshot, WorkerSnapshot, progress_line
 from hogwild.monitoring.run_status import (
     LATE_S,
     LOST,
@@ -25,14 +25,14 @@ from hogwild.storage.run_directory import RESOLVED, STATUS, RunDir, to_json
 from tests.helpers.jobs import Job
 from tests.helpers.processes import PATIENCE_S, wait_for
 from tests.helpers.run_status import no_start_up
-from tests.monitoring.test_live_display import glance
+from tests.monitoring.test_live_display import snapshot
 
-GLANCE = replace(
-    glance(),
+SNAPSHOT = replace(
+    snapshot(),
     best=Best("auc", 0.852, 11_000, 3, "update-000011000"),
     metrics={"auc": 0.85},
-    stream=StreamGlance(loaders=1, wanted=2, filled=3, slots=4),
-    workers=(WorkerGlance(0, "training", pid=7, phases={"working": 1.0}), WorkerGlance(1, "training", pid=8)),
+    stream=StreamSnapshot(loaders=1, wanted=2, filled=3, slots=4),
+    workers=(WorkerSnapshot(0, "training", pid=7, phases={"working": 1.0}), WorkerSnapshot(1, "training", pid=8)),
     news=("12:00:00  worker 0  ready",),
 )
 
@@ -43,7 +43,7 @@ def here(**changes: Any) -> RunAttempt:
 
 def write(run: Path, state: str, attempt: RunAttempt | None = None, **more: Any) -> dict[str, Any]:
     run.mkdir(exist_ok=True)
-    record = record_of(attempt or here(), state, GLANCE, more)
+    record = record_of(attempt or here(), state, SNAPSHOT, more)
     (run / STATUS).write_text(json.dumps(to_json(record)))
     return record
 
@@ -64,8 +64,8 @@ def test_a_late_record_is_silent_and_has_no_speed(held: Path) -> None:
     assert read_status(held).late_s is None
     (held / STATUS).write_text(json.dumps(to_json(record | {"time": time.time() - LATE_S - 5})))
     found = read_status(held)
-    assert found.late_s is not None and found.glance.samples_per_s == 0.0
-    assert found.glance.state == f"silent for {found.late_s:.0f} s"
+    assert found.late_s is not None and found.snapshot.samples_per_s == 0.0
+    assert found.snapshot.state == f"silent for {found.late_s:.0f} s"
 
 
 # ---- while a job starts ---------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def test_a_refused_resume_leaves_the_status_as_it_was_and_a_started_one_carries_
         startup.open_run(resume=run)
         record = read_status(run).record
         assert (record["state"], record["attempt"], record["reason"]) == ("building", 4, None)
-        assert (record["updates"], record["lane_restarts"], record["workers"]) == (GLANCE.updates, 2, [])
+        assert (record["updates"], record["lane_restarts"], record["workers"]) == (SNAPSHOT.updates, 2, [])
     assert (run / STATUS).read_bytes() == before
 
 
@@ -118,19 +118,19 @@ def test_a_refused_resume_leaves_the_status_as_it_was_and_a_started_one_carries_
 
 
 def test_a_line_of_progress_holds_all_that_matters() -> None:
-    assert progress_line(GLANCE) == (
+    assert progress_line(SNAPSHOT) == (
         " 33 %  epoch 2/6  197,520 samples  loss 0.1235  90,854 samples/s  left 0:04:10  "
         "best auc 0.852, epoch 3 → checkpoints/best"
     )
-    silent = (WorkerGlance(0, "training", silent_s=42.3, limit_s=60.0), WorkerGlance(1, "training", limit_s=60.0))
-    bare = Glance("x", "y", "stopping", samples=7, workers=silent)
+    silent = (WorkerSnapshot(0, "training", silent_s=42.3, limit_s=60.0), WorkerSnapshot(1, "training", limit_s=60.0))
+    bare = JobSnapshot("x", "y", "stopping", samples=7, workers=silent)
     assert progress_line(bare) == "epoch 1/1  7 samples  0 samples/s  stopping  worker 0 silent 42 s, replaced at 60 s"
     starting = (
-        WorkerGlance(0, "starting", "compiling"),
-        WorkerGlance(1, "ready"),
-        WorkerGlance(2, "starting", "compiling"),
+        WorkerSnapshot(0, "starting", "compiling"),
+        WorkerSnapshot(1, "ready"),
+        WorkerSnapshot(2, "starting", "compiling"),
     )
-    assert progress_line(Glance("x", "y", "starting", wall_s=12.0, workers=starting)) == (
+    assert progress_line(JobSnapshot("x", "y", "starting", wall_s=12.0, workers=starting)) == (
         "starting workers, 12 s: 2 compiling, 1 ready"
     )
 
@@ -146,7 +146,7 @@ def test_a_line_of_progress_holds_all_that_matters() -> None:
     ],
 )
 def test_an_unusual_silence_says_when_it_ends(silent_s: float, limit_s: float | None, words: str) -> None:
-    assert WorkerGlance(0, "training", silent_s=silent_s, limit_s=limit_s).silence == words
+    assert WorkerSnapshot(0, "training", silent_s=silent_s, limit_s=limit_s).silence == words
 
 
 # ---- a job ----------------------------------------------------------------------------------------------------------

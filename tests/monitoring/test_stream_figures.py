@@ -15,35 +15,35 @@ from torch import nn
 import hogwild
 from hogwild.cli import results
 from hogwild.monitoring import prometheus, stream_figures
-from hogwild.monitoring.job_view import StreamGlance, WorkerGlance
+from hogwild.monitoring.job_view import StreamSnapshot, WorkerSnapshot
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.stream_schedule import StreamSchedule
 from hogwild.shared_memory.scoreboard import Phase
 from tests.helpers.jobs import HOME, read_events
-from tests.monitoring.test_live_display import glance, plain
+from tests.monitoring.test_live_display import plain, snapshot
 from tests.monitoring.test_progress import parsed
 
-STREAM = StreamGlance(loaders=2, wanted=3, filled=5, slots=12, deaths=4, waits="workers wait for loaders")
+STREAM = StreamSnapshot(loaders=2, wanted=3, filled=5, slots=12, deaths=4, waits="workers wait for loaders")
 ROWS = [{"loader": k, "state": "training"} for k in range(2)]
-WAITING = [WorkerGlance(0, "training", phases={"waiting": share, "working": 1 - share}) for share in (0.5, 0.0)]
-BUSY = [WorkerGlance(0, "training", phases={"waiting": 0.1, "working": 0.9})]
+WAITING = [WorkerSnapshot(0, "training", phases={"waiting": share, "working": 1 - share}) for share in (0.5, 0.0)]
+BUSY = [WorkerSnapshot(0, "training", phases={"waiting": 0.1, "working": 0.9})]
 
 
 def test_the_display_has_a_line_for_a_stream_and_none_without_one() -> None:
-    before = plain(glance(), 79)
-    lines = plain(glance(stream=STREAM), 79)
+    before = plain(snapshot(), 79)
+    lines = plain(snapshot(stream=STREAM), 79)
     assert lines[5] == "loaders 2 of 3   slots filled 5 of 12   workers wait for loaders"
     assert [*lines[:5], *lines[6:]] == before
-    assert lines[5] + "   loader deaths 4" in plain(glance(stream=STREAM), 120)
-    narrow = plain(glance(stream=replace(STREAM, wanted=1, loaders=1, deaths=0, waits="")), 40)
+    assert lines[5] + "   loader deaths 4" in plain(snapshot(stream=STREAM), 120)
+    narrow = plain(snapshot(stream=replace(STREAM, wanted=1, loaders=1, deaths=0, waits="")), 40)
     assert "loaders 1   slots filled 5 of 12" in narrow
 
 
 def test_a_scraper_reads_loaders_and_slots_where_something_is_streamed() -> None:
-    found = {name: value for (name, _), value in parsed(prometheus.exposition(glance(stream=STREAM))).items()}
+    found = {name: value for (name, _), value in parsed(prometheus.exposition(snapshot(stream=STREAM))).items()}
     assert (found["hogwild_loaders"], found["hogwild_loader_deaths_total"]) == (2, 4)
     assert (found["hogwild_slots"], found["hogwild_slots_filled"]) == (12, 5)
-    assert "hogwild_loaders" not in prometheus.exposition(glance())
+    assert "hogwild_loaders" not in prometheus.exposition(snapshot())
 
 
 def schedule_of(filled: int, slots: int = 4) -> StreamSchedule:
@@ -67,10 +67,10 @@ def schedule_of(filled: int, slots: int = 4) -> StreamSchedule:
     ],
 )
 def test_who_waits_for_whom_is_told_by_the_time_of_the_workers_and_the_free_slots(
-    filled: int, workers: list[WorkerGlance], words: str
+    filled: int, workers: list[WorkerSnapshot], words: str
 ) -> None:
-    found = stream_figures.stream_glance(schedule_of(filled), ROWS, workers, deaths=1)
-    assert found == StreamGlance(loaders=2, wanted=2, filled=filled, slots=4, deaths=1, waits=words)
+    found = stream_figures.stream_snapshot(schedule_of(filled), ROWS, workers, deaths=1)
+    assert found == StreamSnapshot(loaders=2, wanted=2, filled=filled, slots=4, deaths=1, waits=words)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_how_far_a_stream_without_a_length_is_nobody_says_until_its_end(
 
 
 def test_where_nobody_knows_how_far_it_is_there_is_no_bar_and_no_figure() -> None:
-    made = glance(progress=None, planned_updates=None)
+    made = snapshot(progress=None, planned_updates=None)
     assert [line for line in plain(made, 79) if line.startswith("job")] == [f"job     update {made.updates:,}"]
     assert "hogwild_progress_ratio" not in prometheus.exposition(made)
     assert "hogwild_updates_planned" not in prometheus.exposition(made)

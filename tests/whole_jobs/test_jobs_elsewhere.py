@@ -127,7 +127,7 @@ def test_a_supervisor_that_stands_still_is_named_late_not_lost(
     os.kill(job.process.pid, signal.SIGSTOP)
     wait_for("a late record", lambda: read_status(job.run_dir).late_s)
     found = read_status(job.run_dir)
-    assert found.is_alive and found.glance.samples_per_s == 0.0 and "silent for" in found.glance.state
+    assert found.is_alive and found.snapshot.samples_per_s == 0.0 and "silent for" in found.snapshot.state
     os.kill(job.process.pid, signal.SIGCONT)
     wait_for("the next record", lambda: read_status(job.run_dir).late_s is None)
 

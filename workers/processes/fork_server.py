@@ -54,7 +54,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hogwild import host
-from hogwild.monitoring.job_view import ServerGlance
+from hogwild.monitoring.job_view import ServerSnapshot
 from hogwild.planning.cpu_plan import VARIABLES
 from hogwild.version import PACKAGE_ROOT
 from hogwild.workers.child.entry import load_kernels, redirect_to_memory, without_collecting
@@ -148,13 +148,13 @@ class ForkServer:
     def pid(self) -> int | None:
         return self._pid if self._channel is not None else None
 
-    def glance(self, memory: Mapping[int, int]) -> ServerGlance | None:
+    def snapshot(self, memory: Mapping[int, int]) -> ServerSnapshot | None:
         """Return it for a display. `memory`: PSS by pid, in bytes, as last measured."""
         if self._channel is None:
             return None
         states = {None: "ended", "zombie": "ended", "stopped": "stopped", "tracing-stop": "stopped"}
         state = states.get(host.process_status(self._pid), "waiting" if self._is_ready else "importing")
-        return ServerGlance(self._pid, state, memory.get(self._pid))
+        return ServerSnapshot(self._pid, state, memory.get(self._pid))
 
     # ---- its start and its end
 

@@ -19,7 +19,7 @@ from hogwild.host.background_thread import Background
 from hogwild.job.update_choice import ConflictEstimate, UpdateChoice
 from hogwild.monitoring import prometheus
 from hogwild.monitoring.callbacks import Callbacks
-from hogwild.monitoring.job_view import ClusterGlance, Glance, standing
+from hogwild.monitoring.job_view import ClusterSnapshot, JobSnapshot, standing
 from hogwild.monitoring.run_status import record_of
 from hogwild.monitoring.tensorboard import Curves, is_installed
 from hogwild.monitoring.terminal_writer import Look
@@ -30,7 +30,7 @@ from hogwild.storage.run_directory import STATUS, RunDir
 from hogwild.workers.session.startup import StartUp
 
 LAST_STATUS_S = 10.0
-NEWS = 8  # number of latest events in a glance
+NEWS = 8  # number of latest events in a snapshot
 NEWS_EVERY_S = 0.1  # least time between two pictures for events: a crash loop has many
 # Shown in another form, or of no interest.
 NOT_NEWS = ("start", "spawn", "loader-spawn", "communicator-spawn", "update", "pause", "evaluation", "end")
@@ -56,10 +56,10 @@ class Journal:
         self._log = Records(rundir.supervisor_log)
         self._news: deque[str] = deque(maxlen=NEWS)
         self._has_news = False
-        self._glance = Glance(job.name, str(rundir.path), "starting")
+        self._snapshot = JobSnapshot(job.name, str(rundir.path), "starting")
         self._complained = False
         self._next_status = 0.0
-        self._next_glance = 0.0
+        self._next_snapshot = 0.0
         self._status = Background("status")
 
     def start(self) -> None:
@@ -126,45 +126,49 @@ class Journal:
         self._next_status = now + self.every_s
         return True
 
-    def wants_glance(self, now: float) -> bool:
+    def wants_snapshot(self, now: float) -> bool:
         """Return whether there is news that a watching person should see at once."""
-        return self._screen.look is Look.LIVE and self._has_news and now >= self._next_glance
+        return self._screen.look is Look.LIVE and self._has_news and now >= self._next_snapshot
 
-    def show(self, now: float, glance: Glance) -> None:
-        """Show the glance, on the terminal only."""
-        self._has_news, self._next_glance = False, now + NEWS_EVERY_S
-        self._screen.show(glance)
+    def show(self, now: float, snapshot: JobSnapshot) -> None:
+        """Show the snapshot, on the terminal only."""
+        self._has_news, self._next_snapshot = False, now + NEWS_EVERY_S
+        self._screen.show(snapshot)
 
     def record(
         self,
         now: float,
-        glance: Glance,
+        snapshot: JobSnapshot,
         more: Mapping[str, Any],
         workers: Mapping[str, Any] | None = None,
         *,
         stands: bool = False,
     ) -> None:
-        """Write the glance everywhere: metrics.jsonl and the curves, if something was trained since the last time or
+        """Write the snapshot everywhere: metrics.jsonl and the curves, if something was trained since the last time or
         the job `stands` (0 samples/s); status.json, with `more`, and metrics.prom; the terminal. `workers`: their part
         of the record, when due."""
         self._startup.end()
-        self._glance = glance
-        if glance.loss is not None or workers is not None or stands:
+        self._snapshot = snapshot
+        if snapshot.loss is not None or workers is not None or stands:
             self.metrics(
                 "train",
-                epoch=glance.epoch,
-                updates=glance.updates,
-                samples=glance.samples,
-                loss=_short(glance.loss),
-                samples_per_s=_short(glance.samples_per_s),
-                lr=_short(glance.lr),
-                pss_bytes=glance.pss_bytes,
-                **({"losses": {name: _short(loss) for name, loss in glance.losses.items()}} if glance.losses else {}),
-                **({"cluster": _rounds(glance.cluster)} if glance.cluster is not None else {}),
+                epoch=snapshot.epoch,
+                updates=snapshot.updates,
+                samples=snapshot.samples,
+                loss=_short(snapshot.loss),
+                samples_per_s=_short(snapshot.samples_per_s),
+                lr=_short(snapshot.lr),
+                pss_bytes=snapshot.pss_bytes,
+                **(
+                    {"losses": {name: _short(loss) for name, loss in snapshot.losses.items()}}
+                    if snapshot.losses
+                    else {}
+                ),
+                **({"cluster": _rounds(snapshot.cluster)} if snapshot.cluster is not None else {}),
                 **({"workers": workers} if workers is not None else {}),
             )
-        self._replace(glance, "stopping" if glance.state == "stopping" else "running", more)
-        self.show(now, glance)
+        self._replace(snapshot, "stopping" if snapshot.state == "stopping" else "running", more)
+        self.show(now, snapshot)
 
     def staleness(self, updates: int, counts: Iterable[int]) -> None:
         """Record the histogram so far, without trailing empty bins."""
@@ -175,17 +179,17 @@ class Journal:
 
     def last_status(self, state: str, samples_per_s: float | None, known: Mapping[str, Any], **more: Any) -> None:
         """Write the final status; it is on disk when this returns, unless the disk does not answer. `known`: fields of
-        the glance. `samples_per_s`, of the whole attempt, is shown last: the rate since the last record says little."""
+        the snapshot. `samples_per_s`, of the whole attempt, is shown last: that since the last record says little."""
         self._startup.end()
         self._status.wait(LAST_STATUS_S)
         idle: dict[str, Any] = {"left_s": None, "server": None, "workers": ()}
-        last = self._glance = replace(standing(self._glance), state=state, **known, **idle, news=self.news)
+        last = self._snapshot = replace(standing(self._snapshot), state=state, **known, **idle, news=self.news)
         if self._screen.look in (Look.LIVE, Look.NOTEBOOK):
             self._screen.show(replace(last, samples_per_s=samples_per_s or 0.0, is_between=True))
         self._replace(last, state, {"samples_per_s": samples_per_s, **more})
         self._status.wait(LAST_STATUS_S)
 
-    def _replace(self, glance: Glance, state: str, more: Mapping[str, Any]) -> None:
+    def _replace(self, snapshot: JobSnapshot, state: str, more: Mapping[str, Any]) -> None:
         """Replace status.json and metrics.prom in a thread; skip this if the last replacement is still running."""
         self._status.finish()
         if self._status.is_busy:
@@ -193,8 +197,8 @@ class Journal:
         attempt, rundir = self._startup.attempt, self.rundir
 
         def write() -> bool:
-            is_kept = rundir.try_write_json(STATUS, record_of(attempt, state, glance, more))
-            return tried(lambda: rundir.write_text(prometheus.FILE, prometheus.exposition(glance))) and is_kept
+            is_kept = rundir.try_write_json(STATUS, record_of(attempt, state, snapshot, more))
+            return tried(lambda: rundir.write_text(prometheus.FILE, prometheus.exposition(snapshot))) and is_kept
 
         self._status.submit(write, self._kept)
 
@@ -221,7 +225,7 @@ class Journal:
             )
 
 
-def _rounds(cluster: ClusterGlance) -> dict[str, Any]:
+def _rounds(cluster: ClusterSnapshot) -> dict[str, Any]:
     """Return the cluster's part of a training record."""
     counts = {"round": cluster.round, "nodes": cluster.nodes, "nbytes": cluster.nbytes}
     return counts | {name: _short(getattr(cluster, name)) for name in ("seconds", "drift", "samples_per_s")}

@@ -1,4 +1,4 @@
-"""The figures of a job: its progress, once per `log.every_s`, as a glance that the journal shows and records (on a
+"""The figures of a job: its progress, once per `log.every_s`, as a snapshot that the journal shows and records (on a
 terminal also when something happens, with the rates of the last full one); and summary.json, its result, written at
 every end, good or bad."""
 
@@ -13,9 +13,9 @@ import numpy as np
 from hogwild import host
 from hogwild.errors import code_of
 from hogwild.job.build import schedule_of
-from hogwild.monitoring.job_view import Glance, WorkerGlance, workers_record
+from hogwild.monitoring.job_view import JobSnapshot, WorkerSnapshot, workers_record
 from hogwild.monitoring.run_status import cluster_of
-from hogwild.monitoring.stream_figures import ALIVE, about_waiting, stream_glance, waiting_of
+from hogwild.monitoring.stream_figures import ALIVE, about_waiting, stream_snapshot, waiting_of
 from hogwild.shared_memory.scoreboard import STALENESS_BINS, Phase, Word, idle_share
 from hogwild.training import loss_scaler
 from hogwild.training.lr_schedule import NAMED
@@ -30,7 +30,7 @@ DENSE = 20  # but in a young job about this many records over its run time, so t
 
 @dataclass(slots=True)
 class _Rates:
-    """Rates over the interval that ended with the last full glance."""
+    """Rates over the interval that ended with the last full snapshot."""
 
     samples_per_s: float = 0.0
     loss: float | None = None
@@ -142,24 +142,24 @@ class ProgressRecords:
         bytes, as last measured. `is_last`: write in any case, so that the last training is recorded, too."""
         session, journal = self._session, self._session.journal
         is_due = journal.is_status_due(now) or is_last
-        if not is_due and not journal.wants_glance(now):
+        if not is_due and not journal.wants_snapshot(now):
             return
         rows, reading = workers(), loaders()
         if is_due:
             self._rates = self._meter.measured(now, rows)
-        glance = self.glance(now, rows, memory or {})
+        snapshot = self.snapshot(now, rows, memory or {})
         if session.streamed is not None:
-            stream = stream_glance(session.streamed.schedule, reading, glance.workers, session.loader_deaths or 0)
-            glance = replace(glance, stream=stream)
+            stream = stream_snapshot(session.streamed.schedule, reading, snapshot.workers, session.loader_deaths or 0)
+            snapshot = replace(snapshot, stream=stream)
         if is_due:
-            more = {"lane_restarts": session.lane_restarts, **self._stream(glance, reading)}
+            more = {"lane_restarts": session.lane_restarts, **self._stream(snapshot, reading)}
             of_workers = self._of_workers(now, rows, memory or {}, is_last=is_last)
-            stands = glance.loss is None and glance.state != "starting" and not is_last
-            journal.record(now, glance, more, of_workers, stands=stands)
+            stands = snapshot.loss is None and snapshot.state != "starting" and not is_last
+            journal.record(now, snapshot, more, of_workers, stands=stands)
             self._record_staleness()
             self._record_lanes()
         else:
-            journal.show(now, replace(glance, is_between=True))
+            journal.show(now, replace(snapshot, is_between=True))
 
     def _record_staleness(self) -> None:
         """Record the staleness after each evaluation."""
@@ -178,12 +178,12 @@ class ProgressRecords:
                 f"{fresh} {'lane continues' if fresh == 1 else 'lanes continue'} from a zero state"
             )
 
-    def glance(self, now: float, rows: Sequence[Mapping[str, Any]], memory: Mapping[int, int]) -> Glance:
+    def snapshot(self, now: float, rows: Sequence[Mapping[str, Any]], memory: Mapping[int, int]) -> JobSnapshot:
         """Return the job as it is now, with the rates of the last interval."""
         session, queue = self._session, self._session.queue
         counts = session.board.staleness_counts()
         p50, p99 = _percentiles(counts.sum(axis=0, keepdims=True))[0]
-        return Glance(
+        return JobSnapshot(
             name=session.job.name,
             run_dir=str(session.rundir.path),
             state=self._doing(),
@@ -212,7 +212,7 @@ class ProgressRecords:
             rollbacks=session.divergence.rollbacks,
             pss_bytes=sum(memory.values()) or None,
             workers=self._workers(rows, self._rates, _percentiles(counts), memory),
-            server=SERVER.glance(memory),
+            server=SERVER.snapshot(memory),
             cluster=None if session.node is None else cluster_of(session.node.record()),
             news=session.journal.news,
         )
@@ -234,12 +234,12 @@ class ProgressRecords:
         rates: _Rates,
         stale: Sequence[tuple[int, int]],
         memory: Mapping[int, int],
-    ) -> tuple[WorkerGlance, ...]:
+    ) -> tuple[WorkerSnapshot, ...]:
         words = self._session.board.words
         found = []
         for row in rows:
             worker, pid = row["worker"], row["pid"]
-            glance = WorkerGlance(
+            snapshot = WorkerSnapshot(
                 worker=worker,
                 state=row["state"],
                 phase=Phase(int(words[worker, Word.PHASE])).name.lower(),
@@ -254,15 +254,15 @@ class ProgressRecords:
             )
             if row["state"] in ALIVE and rates.pids[worker : worker + 1] == [pid]:
                 phases = rates.phases[worker]
-                glance = replace(
-                    glance,
+                snapshot = replace(
+                    snapshot,
                     share=rates.shares[worker],
                     samples_per_s=rates.shares[worker] * rates.samples_per_s,
                     phases=phases,
-                    phase=max(phases, key=phases.__getitem__, default=glance.phase),
+                    phase=max(phases, key=phases.__getitem__, default=snapshot.phase),
                     cpu=rates.cpu.get(pid),
                 )
-            found.append(glance)
+            found.append(snapshot)
         return tuple(found)
 
     def _doing(self) -> str:
@@ -284,16 +284,16 @@ class ProgressRecords:
         factor = 1.0 if self._curve is None else self._curve(updates)
         return float(rate * factor * 0.5**self._session.divergence.rollbacks)
 
-    def _stream(self, glance: Glance, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _stream(self, snapshot: JobSnapshot, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the stream's part of status.json; empty without a stream."""
-        if glance.stream is None or self._session.streamed is None:
+        if snapshot.stream is None or self._session.streamed is None:
             return {}
         ring = {
             **self._session.streamed.ring.spec.record(),
-            "filled": glance.stream.filled,
-            "waits": glance.stream.waits,
+            "filled": snapshot.stream.filled,
+            "waits": snapshot.stream.waits,
         }
-        return {"loaders": list(rows), "loader_deaths": glance.stream.deaths, "ring": ring}
+        return {"loaders": list(rows), "loader_deaths": snapshot.stream.deaths, "ring": ring}
 
 
 def _parts(spent_s: Sequence[float]) -> dict[str, float]:

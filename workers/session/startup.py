@@ -25,9 +25,9 @@ from hogwild.formatting import counted, short_number
 from hogwild.host.signals import leave_signals_to_main
 from hogwild.kernels.signatures import Kernels
 from hogwild.monitoring.callbacks import Callbacks
-from hogwild.monitoring.job_view import Glance
+from hogwild.monitoring.job_view import JobSnapshot
 from hogwild.monitoring.profile_report import Window
-from hogwild.monitoring.run_status import RunAttempt, glance_of, record_of
+from hogwild.monitoring.run_status import RunAttempt, record_of, snapshot_of
 from hogwild.monitoring.terminal_writer import QUIET_S, Look, Screen, is_notebook, look_for
 from hogwild.planning.job_plan import JobPlan
 from hogwild.storage.run_directory import LIBRARY, STATUS, RunDir
@@ -65,7 +65,7 @@ class Description:
 
 IN_PLACE_S = 1.0  # between two states of a line that is rewritten
 FIRST = "importing torch"
-CARRIED = ("lane_restarts", "loader_deaths")  # sums over attempts that no glance has
+CARRIED = ("lane_restarts", "loader_deaths")  # sums over attempts that no snapshot has
 
 
 class StartUp:
@@ -89,7 +89,7 @@ class StartUp:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="start-up", daemon=True)
         on_signal = job.checkpoint.on_signal
-        self.screen = Screen(self.look, lambda glance: _about_interrupt(glance, on_signal=on_signal))
+        self.screen = Screen(self.look, lambda snapshot: _about_interrupt(snapshot, on_signal=on_signal))
 
     def __enter__(self) -> "StartUp":
         return self
@@ -216,9 +216,9 @@ class StartUp:
         return f"{self._phase}: {self._detail}" if self._detail else self._phase
 
     def _write_status(self, rundir: RunDir) -> None:
-        known = glance_of(self._before)  # what earlier attempts have reached
+        known = snapshot_of(self._before)  # what earlier attempts have reached
         idle: dict[str, Any] = {"samples_per_s": 0.0, "loss": None, "left_s": None, "workers": (), "news": ()}
-        idle["server"] = SERVER.glance({})
+        idle["server"] = SERVER.snapshot({})
         shown = replace(known, name=self.job.name, run_dir=str(rundir.path), state=self._doing, stream=None, **idle)
         more = {name: self._before[name] for name in CARRIED if name in self._before}
         record = record_of(self.attempt, "building", shown, more)
@@ -236,9 +236,9 @@ def _wants_progress(job: Job, progress: bool | None, caller: str) -> bool:
     return sys.stderr is not None and (caller != LIBRARY or sys.stderr.isatty() or is_notebook())
 
 
-def _about_interrupt(glance: Glance, *, on_signal: bool) -> str:
+def _about_interrupt(snapshot: JobSnapshot, *, on_signal: bool) -> str:
     """Return the effect of Ctrl-C in one line: `Session.note_signal`, `Outcome.cancelled_by`."""
-    if glance.state == "stopping":
+    if snapshot.state == "stopping":
         return "Ctrl-C again: stop at once; work since the last checkpoint is lost"
     how = "write a checkpoint and stop" if on_signal else "stop without a checkpoint"
     return f"Ctrl-C: {how} (resume later); twice: stop at once"
