@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hogwild.errors import UsageError
 from hogwild.formatting import counted, short_number
-from hogwild.report.run_data import read_metrics
+from hogwild.report.run_view import read_metrics
 
 if TYPE_CHECKING:
     from pandas import DataFrame

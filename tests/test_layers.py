@@ -178,7 +178,7 @@ IMPURE = {"torch", "time", "os", "threading", "multiprocessing", "socket", "subp
 ASKS_WORKERS = {
     ("hogwild/cli/main.py", "hogwild.workers.run"),
     ("hogwild/cli/results.py", "hogwild.workers.loading.predicting"),
-    ("hogwild/cli/serve.py", "hogwild.workers.processes.job_server"),
+    ("hogwild/cli/jobs.py", "hogwild.workers.processes.job_server"),
     ("hogwild/api.py", "hogwild.workers.run"),
     ("hogwild/api.py", "hogwild.workers.session.startup"),
     ("hogwild/api.py", "hogwild.workers.processes.fork_server"),
@@ -351,7 +351,7 @@ HOMES: dict[str, tuple[Callable[[Source], Iterator[int]], tuple[str, ...]]] = {
             "hogwild/chaos/*.py",
             "hogwild/service/*.py",
             "hogwild/monitoring/run_status.py",
-            "hogwild/report/run_data.py",
+            "hogwild/report/run_view.py",
         ),
     ),
 }

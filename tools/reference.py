@@ -67,7 +67,7 @@ def described(kind: str) -> list[Described]:
     if kind == "metrics":
         from hogwild.metrics.catalog import CATALOG
 
-        functions = (node for node in _tree("metrics/ranks.py").body if isinstance(node, ast.FunctionDef))
+        functions = (node for node in _tree("metrics/built_in.py").body if isinstance(node, ast.FunctionDef))
         ranks = [node for node in functions if node.args.args and node.args.args[-1].arg == "targets"]
         return [
             *(

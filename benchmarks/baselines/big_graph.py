@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.metrics.ranks import mrr
+from hogwild.metrics.built_in import mrr
 from hogwild.models.knowledge_graph import ComplEx
 
 SIDES = ("lhs", "rhs")  # of its operators: applied to heads, to find tails, and to tails

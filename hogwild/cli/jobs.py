@@ -1,5 +1,5 @@
-"""Commands that ask a running service: submit, ps, cancel, pause, resume, retry, delete. They import neither torch nor
-fastapi."""
+"""`serve`: the training service in this process; and the commands that ask a running one and import neither torch nor
+fastapi: submit, ps, cancel, pause, resume, retry, delete, show."""
 
 import shlex
 import shutil
@@ -8,20 +8,26 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hogwild import host
-from hogwild.cli.arguments import Arguments, DataDir, Json, StateDir, Sweep, split_arguments
-from hogwild.cli.output import aligned, cut, print_answer, print_message, print_result
+from hogwild.cli.arguments import Arguments, DataDir, Json, StateDir, Sweep, is_job_id, split_arguments
+from hogwild.cli.output import aligned, cut, print_answer, print_message, print_result, reading
 from hogwild.cli.runs import watch
+from hogwild.config.of_run import load
+from hogwild.errors import UsageError
 from hogwild.formatting import clock, counted, duration, percent, ranges, short_number
-from hogwild.monitoring.job_view import Best, JobSnapshot
-from hogwild.monitoring.run_status import read_status
+from hogwild.monitoring.run_status import Best, JobSnapshot, read_status
 from hogwild.service.client import WAITED_FOR, Client, Row, jobs_of, seconds_since
 from hogwild.service.folders import StateFolder, state_folder
+
+if TYPE_CHECKING:
+    from hogwild.service.routes_machine import Template
+
 
 WATCH_S = 1.0
 RECENT_S = 3600.0  # ended jobs that `ps` shows without -a
@@ -109,10 +115,16 @@ def delete(name: JobId, state_dir: StateDir = None, as_json: Json = False) -> No
     print_answer({"id": row["id"], "deleted": True}, lines, as_json)
 
 
-def show_job(name: str, state_dir: Path | None, *, as_json: bool) -> None:
-    """Print one job or sweep of the service: for `show ID`."""
-    row = Client(state_dir).job(name)
-    print_answer(row, _lines(row) if "jobs" in row else _fitted(_figures(row)), as_json)
+def show(arguments: Arguments = None, state_dir: StateDir = None, as_json: Json = False) -> None:
+    """Print the resolved job: every field, with defaults and overrides. With the ID of a job of the service: that
+    job."""
+    if arguments and len(arguments) == 1 and is_job_id(arguments[0]):
+        row = Client(state_dir).job(arguments[0])
+        print_answer(row, _lines(row) if "jobs" in row else _fitted(_figures(row)), as_json)
+        return
+    with reading():
+        job, _ = load(*split_arguments(arguments))
+    print_result(job.to_yaml().rstrip("\n"))
 
 
 def table(rows: Sequence[Row], width: int | None = None) -> Iterator[str]:
@@ -345,3 +357,62 @@ def _figures(row: Row) -> Iterator[str]:
 
 def _cores(row: Row) -> str:
     return f"CPU {ranges(row['cores'])}" if row["cores"] else f"asks for {counted(row['cpus'], 'core')}"
+
+
+SERVICE_PORT = 8470
+
+
+def serve(
+    state_dir: StateDir = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free one.")] = SERVICE_PORT,
+) -> int:
+    """Run the training service: a queue of jobs, a page, an API. Ctrl-C ends it; jobs go on."""
+    missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"hogwild serve needs {' and '.join(missing)}: pip install 'hogwild[service]'", code="usage/missing-extra"
+        )
+    from hogwild.service.app import run
+    from hogwild.workers.processes.job_server import JobServer
+
+    state = StateFolder(state_folder(state_dir))
+
+    def tell(link: str, port: int) -> None:
+        print_result(f"serving {state.path} on port {port}; open:\n  {link}")
+        print_message(
+            f"Submit with `hogwild submit JOB.yaml{state.option}`. Ctrl-C ends the service; running jobs go on, and "
+            "the next service finds them.\n"
+            f"From another machine: ssh -L {port}:127.0.0.1:{port} HOST, then open the same link."
+        )
+
+    run(state, port, tell, _templates, JobServer())
+    return 0
+
+
+def _templates() -> "list[Template]":
+    """Return the job files of `hogwild init`, for the page."""
+    from hogwild.cli.catalog import job_text, list_tasks, needed_files, tasks
+    from hogwild.service.routes_machine import Template
+
+    found = []
+    for name, description in list_tasks().items():
+        files = needed_files(tasks()[name])
+        texts = {path: text for path, content in files.items() if (text := _text_of(content)) is not None}
+        needs = [path for path in files if path not in texts]
+        found.append(
+            Template(
+                name=name,
+                description=description,
+                text=job_text(name),
+                files=texts,
+                needs=needs,
+            )
+        )
+    return found
+
+
+def _text_of(content: bytes) -> str | None:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return None

@@ -174,7 +174,7 @@ def train(
         with raising_on_signals():
             question = Question(job_file, job_text, overrides, data_folder(data_dir, None), job.train.exchange)
             job = with_measured_plan(job, question, print_message)
-    from hogwild.cli.text import plain_lines, summary_lines
+    from hogwild.cli.runs import plain_lines, summary_lines
     from hogwild.workers.run import run_job
 
     raise_noted()
@@ -209,7 +209,7 @@ def check(
     as_json: Json = False,
 ) -> int:
     """Check a job file and list all its errors, with line and column."""
-    from hogwild.cli.text import plain_lines, plan_lines
+    from hogwild.cli.runs import plain_lines, plan_lines
 
     job_file, overrides = split_arguments(arguments)
     with reading():
@@ -217,7 +217,7 @@ def check(
     found: dict[str, Any] = {}
     deep = deep or gradcheck
     if deep:
-        from hogwild.cli.deep_check import deep_check
+        from hogwild.cli.plan import deep_check
 
         with raising_on_signals():
             found = deep_check(job, job_file, data_folder(data_dir, None), gradients=gradcheck)
@@ -293,18 +293,18 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> int:
 
 # Commands of other files: each is imported when it is asked for, all of them by --help.
 _ELSEWHERE = {
-    "show": "catalog.show",
+    "show": "jobs.show",
     "schema": "catalog.schema",
     "list": "catalog.list_",
-    "init": "init.init",
-    "export": "export.export",
+    "init": "catalog.init",
+    "export": "results.export",
     "runs": "runs.runs",
     "status": "runs.status",
     "logs": "runs.logs",
     "attach": "runs.attach",
     "stop": "runs.stop",
-    "ask": "ask.ask",
-    "serve": "serve.serve",
+    "ask": "runs.ask",
+    "serve": "jobs.serve",
     "submit": "jobs.submit",
     "ps": "jobs.ps",
     "cancel": "jobs.cancel",

@@ -1,25 +1,46 @@
-"""Commands for running and ended jobs, from their run directories alone: runs, status, logs, attach, stop. They import
-neither torch nor numpy."""
+"""Commands for running and ended jobs, from their run directories alone: runs, status, logs, attach, stop, ask; and the
+texts of a job, of its summary and of its state. They import neither torch nor numpy."""
 
+import contextlib
 import os
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hogwild import host
-from hogwild.cli.arguments import Json, StateDir, is_job_id, run_names
+from hogwild.cli.arguments import Json, StateDir, check_choice, is_job_id, run_names
 from hogwild.cli.output import aligned, print_answer, print_message, print_part
-from hogwild.errors import NotFoundError, RunEndedError, RunError
-from hogwild.formatting import clock, duration, moment, percent, short_number
+from hogwild.errors import ConflictError, NotFoundError, RunEndedError, RunError, UsageError
+from hogwild.formatting import clock, counted, duration, moment, percent, short_number
 from hogwild.host import other_jobs
-from hogwild.monitoring.job_view import JobSnapshot, WorkerSnapshot
-from hogwild.monitoring.run_status import LOST, RUNS, RunStatus, find_run, is_running, read_status, runs_in
+from hogwild.monitoring.run_status import (
+    LOST,
+    RUNS,
+    Best,
+    JobSnapshot,
+    RunStatus,
+    WorkerSnapshot,
+    cluster_of,
+    find_run,
+    is_running,
+    read_status,
+    resume_words,
+    runs_in,
+    trained_by,
+)
 from hogwild.storage.run_directory import LIBRARY, LOCK
+from hogwild.storage.run_files import answer_to, read_json, size_of_events, withdraw, write_request
+
+if TYPE_CHECKING:
+    from hogwild.config.field_types import Component
+    from hogwild.config.load import Job
 
 LOOK_S = 0.2
 LINES = 10_000  # of a log printed at once
@@ -296,3 +317,160 @@ def _worker(worker: WorkerSnapshot) -> str:
     rate = worker.silence or f"{short_number(worker.samples_per_s)} samples/s"
     again = f"  restarts {worker.restarts}" if worker.restarts else ""
     return f"{worker.doing:<10} {rate}  pid {worker.pid or '-'}{again}"
+
+
+def plan_lines(job: "Job") -> Iterator[str]:
+    """Yield a job in a few lines, from its file alone."""
+    from hogwild.config.schema import Split  # pydantic, which `status` does without
+
+    train, data = job.train, job.data
+    yield f"  model      {_call(job.model)}"
+    yield f"  loss       {_call(job.loss)}"
+    yield f"  data       {_call(data.train)}, batches of {data.batch_size}"
+    if data.val is not None:
+        held_back = f"{data.val.fraction:g} of it" if isinstance(data.val, Split) else _call(data.val)
+        yield f"  evaluated  on {held_back}"
+    yield f"  optimizer  {_call(job.optimizer)}, state {job.optimizer.state}, lr {job.lr_schedule.name}"
+    for group in job.optimizer.groups:
+        own = ", ".join(f"{name}={value!r}" for name, value in group.init_args.items())
+        yield f"    group    {' '.join(group.params)}: {own or 'no own settings'}"
+    given = (("max_updates", train.max_updates), ("max_time_s", train.max_time_s))
+    limits = "".join(f", {name} {value}" for name, value in given if value is not None)
+    yield f"  train      {train.epochs} epochs{limits}; procs {train.procs}, threads {train.threads}"
+
+
+def summary_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the summary of a finished job: results, cost, and the command to resume it."""
+    state, run_dir = summary["state"], summary.get("run_dir", "")
+    yield f"{state}: {summary.get('reason') or 'done'}"
+    cluster = cluster_of(summary.get("cluster"))
+    rate = cluster.samples_per_s if cluster is not None else summary.get("samples_per_s")  # None after a single update
+    who = trained_by(summary["procs"], cluster)
+    did = f"{summary['samples']:,} samples in {counted(summary['updates'], 'update')} {who}"
+    yield f"  {did}" + (f", {rate:,.0f} samples/s" if rate else "")
+    metrics = summary.get("metrics") or {}
+    if metrics:
+        yield "  " + ", ".join(
+            f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}" for name, value in metrics.items()
+        )
+    if summary.get("train_loss") is not None:
+        yield f"  training loss {summary['train_loss']:.4f} in the last epoch"
+    if summary.get("best"):
+        yield f"  best {Best(**summary['best'])}"
+    if startup := summary.get("startup"):
+        parts = ", ".join(f"{name.removesuffix('_s')} {seconds:.1f}" for name, seconds in startup.items())
+        yield f"  first update after {summary['startup_s']:.1f} s ({parts})"
+    yield f"  batches: {_counts(summary['leases'])}; restarts: {summary.get('restarts', 0)}"
+    if cluster is not None:
+        yield f"  cluster: {', '.join(replace(cluster, samples_per_s=0.0).words)}"
+    if summary.get("advice"):
+        yield f"  {summary['advice']}"
+    yield f"  run directory: {run_dir}"
+    if state in ("stopped", "cancelled"):
+        yield f"  {resume_words(Path(run_dir), cluster)}"
+
+
+def plain_lines(values: Mapping[str, Any], indent: str = "  ") -> Iterator[str]:
+    """Yield nested values, one per line."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield f"{indent}{key}:"
+            yield from plain_lines(value, indent + "  ")
+        elif isinstance(value, list):
+            yield from (f"{indent}{key}: {item}" for item in value)
+        else:
+            yield f"{indent}{key}: {value}"
+
+
+def _call(part: "Component") -> str:
+    return f"{part.class_path}({', '.join(f'{name}={value!r}' for name, value in part.init_args.items())})"
+
+
+def _counts(leases: Mapping[str, int]) -> str:
+    others = ("skipped", "quarantined", "indeterminate", "redone")
+    rest = "".join(f", {leases[name]:,} {name}" for name in others if leases.get(name))
+    return f"{leases['done']:,} of {leases['total']:,} done{rest}"
+
+
+REQUESTS = ("checkpoint", "stacks", "resize")
+ANSWER_LOOK_S = 0.05
+DONE = "done"
+
+
+def ask(
+    run: RunOrJob,
+    what: Annotated[str, typer.Argument(metavar="checkpoint|stacks|resize", autocompletion=lambda: REQUESTS)],
+    procs: Annotated[int | None, typer.Option(min=1, help="resize: number of workers.", metavar="N")] = None,
+    cores: Annotated[str | None, typer.Option(help="resize: logical CPUs, such as 0-3,8.", metavar="LIST")] = None,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the answer.")] = 60.0,
+    state_dir: StateDir = None,
+    as_json: Json = False,
+) -> int:
+    """Ask a running job for a checkpoint, for the stacks of its processes, or to change its workers and cores."""
+    check_choice("ask", what, REQUESTS)
+    if (what == "resize") != (procs is not None or cores is not None):
+        raise UsageError(
+            "--procs and --cores belong to resize, which needs one of them: hogwild ask RUN resize --procs N",
+            code="usage/contradiction",
+        )
+    wanted = None if cores is None else cpu_list(cores)
+    asked = {"ask": what, "procs": procs, "cores": wanted}
+    path = run_of(run, state_dir)
+    status = read_status(path)
+    require_alive(status)
+    if wanted is not None:
+        _check_cores(path, status.record.get("pid"), wanted)
+    begin = size_of_events(path)
+    name = write_request(path, {field: value for field, value in asked.items() if value is not None})
+    with host.raising_on_signals():
+        answer = _wait(path, name, begin, timeout)
+    lines = [f"{what}: {answer['answer']}"]
+    lines += [f"  checkpoint {path / 'checkpoints' / answer['checkpoint']}"] if "checkpoint" in answer else []
+    lines += [f"  {title}: {call or 'its stack is in the file'}" for title, call in answer.get("calls", {}).items()]
+    lines += [f"  written to {answer['stacks']}"] if "stacks" in answer else []
+    print_answer(answer, lines, as_json)
+    return int(answer["answer"] != DONE)
+
+
+def _check_cores(run: Path, pid: Any, cores: list[int]) -> None:
+    """Check that a job of the service stays on its own cores. Raises ConflictError, UsageError."""
+    order = read_json(run.parent, "job.json")
+    if not order or not isinstance(pid, int):
+        return
+    if order.get("elastic"):
+        raise ConflictError(
+            "--cores: the service moves the cores of this job itself; give --procs", code="service/wrong-state"
+        )
+    with contextlib.suppress(ProcessLookupError):
+        if not set(cores) <= (own := host.affinity(pid)):
+            raise UsageError(
+                f"--cores: must be among {sorted(own)}, which the job has, got {cores}", code="service/too-much"
+            )
+
+
+def cpu_list(text: str) -> list[int]:
+    """Return 0, 1, 2, 3, 8 for `0-3,8`. Raises UsageError."""
+    if not re.fullmatch(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*", text):
+        raise UsageError(f"--cores {text}: must be numbers and ranges, such as 0-3,8", code="usage/bad-value")
+    ranges = [part.split("-") for part in text.split(",")]
+    return sorted({cpu for first, *last in ranges for cpu in range(int(first), int(last[0] if last else first) + 1)})
+
+
+def _wait(path: Path, name: str, begin: int, timeout_s: float) -> dict[str, Any]:
+    """Wait for the answer. Raises RunEndedError if the run ends before, RunError if none comes."""
+    until = time.monotonic() + timeout_s
+    while True:
+        is_alive = read_status(path).is_alive  # asked first: an answer that was written before its end is found
+        is_last = time.monotonic() > until
+        if (answer := answer_to(path, name, begin)) is not None:
+            return answer
+        if not is_alive:
+            raise RunEndedError(f"{path} ended before it answered", code="run/ended")
+        if is_last:
+            was_read = "has not read it" if withdraw(path, name) else "works on it"
+            raise RunError(
+                f"no answer within {timeout_s:g} s: the job {was_read}; is it being built, or stopped? "
+                f"hogwild status {os.fspath(path)}",
+                code="run/no-answer",
+            )
+        time.sleep(ANSWER_LOOK_S)

@@ -30,7 +30,7 @@ from hogwild.errors import CheckpointError, DataError, HogwildError
 from hogwild.feeds.ring import MOST_DIMENSIONS, BatchForm, Leaf, Ring, Shapes, SlotWord, TooLarge
 from hogwild.feeds.row_reader import as_tensor, is_nested, number_of, place_of
 from hogwild.feeds.sample_order import make_order
-from hogwild.metrics.labels import Labels
+from hogwild.metrics.loss_sums import Labels
 from hogwild.scheduling.batch_plan import EpochPlan, StreamPlan, mix
 from hogwild.user_code import ComponentSpec, build, raised_text, user_frame
 

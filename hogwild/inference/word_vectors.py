@@ -12,7 +12,7 @@ import torch
 from hogwild.data.text import lines_of, read_pairs, words_of
 from hogwild.data.vector_file import VectorFile, unwritable
 from hogwild.errors import DataError, UsageError, nearest
-from hogwild.metrics.ranks import spearman
+from hogwild.metrics.built_in import spearman
 
 QUESTIONS_AT_ONCE = 512  # products with every word, (512, V), in memory at one time
 

@@ -13,8 +13,7 @@ from hogwild.errors import BuildError, DataError, HogwildError, ModelError, Usag
 from hogwild.feeds.row_reader import Reader, division, place_of
 from hogwild.job.trial import SAMPLES, Trial, copied, laid, transformed_copy
 from hogwild.metrics.catalog import JUDGED
-from hogwild.metrics.labels import Labels
-from hogwild.metrics.loss_sums import BY_CLASS, as_module
+from hogwild.metrics.loss_sums import BY_CLASS, Labels, as_module
 from hogwild.metrics.panel import Panel
 from hogwild.training.loss_scaler import check_precision
 from hogwild.training.model_steps import MOST_NAMES, has_evaluation_step, has_training_step

@@ -42,7 +42,7 @@ from hogwild.feeds.stream_reader import (
     travels,
 )
 from hogwild.formatting import size
-from hogwild.metrics.labels import Labels
+from hogwild.metrics.loss_sums import Labels
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.user_code import ComponentSpec, raised_text
 

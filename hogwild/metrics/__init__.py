@@ -7,12 +7,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hogwild.metrics.ranks import hits_1, hits_3, hits_10, mrr, spearman
+    from hogwild.metrics.built_in import hits_1, hits_3, hits_10, mrr, spearman
 
 __all__ = ["hits_1", "hits_3", "hits_10", "mrr", "spearman"]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(importlib.import_module("hogwild.metrics.ranks"), name)
+        return getattr(importlib.import_module("hogwild.metrics.built_in"), name)
     raise AttributeError(f"module 'hogwild.metrics' has no attribute {name!r}; it has {', '.join(__all__)}")

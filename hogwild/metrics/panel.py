@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import BuildError, UsageError
-from hogwild.metrics.built_in import WHOLE, SumMetric, sum_metric
+from hogwild.metrics.built_in import WHOLE, SumMetric, UnsuitableError, sum_metric
 from hogwild.metrics.catalog import AUC, LOSS, MOST, RANKED, RECORDED, known
 from hogwild.metrics.loss_sums import BY_CLASS, BY_SIGN, Loss, as_module, loss_sums
-from hogwild.metrics.predictions import UnsuitableError
 from hogwild.metrics.result_row import EvalSums
 from hogwild.user_code import raised_text
 

@@ -32,7 +32,7 @@ from hogwild.kernels import signatures
 from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
 from hogwild.kernels.optimizer_rules import Numbers
 from hogwild.losses import CandidateLogisticLoss, CandidateLoss, MarginLoss, SoftmaxLoss
-from hogwild.metrics.ranks import OF_RANKS
+from hogwild.metrics.built_in import OF_RANKS
 from hogwild.models.matrix_factorization import RULES, why_not
 from hogwild.models.row_checks import require_ids
 from hogwild.optimizers import RowWiseAdagrad

@@ -28,7 +28,7 @@ from hogwild.errors import ModelError
 from hogwild.kernels import signatures
 from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
 from hogwild.losses import NegativeSampling, Pairs
-from hogwild.metrics.ranks import spearman
+from hogwild.metrics.built_in import spearman
 from hogwild.models.row_checks import not_float32
 
 AT_ONCE = 4096  # words whose pieces are in memory at one time

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from hogwild.formatting import clock, percent, short_number, size
 from hogwild.host.terminal import printable
-from hogwild.monitoring.job_view import (
+from hogwild.monitoring.run_status import (
     NOT_YET,
     ClusterSnapshot,
     JobSnapshot,

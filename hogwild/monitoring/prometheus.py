@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hogwild.monitoring.job_view import JobSnapshot, WorkerSnapshot
+from hogwild.monitoring.run_status import JobSnapshot, WorkerSnapshot
 
 FILE = "metrics.prom"
 STATES = (

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.monitoring.job_view import StreamSnapshot, WorkerSnapshot
+from hogwild.monitoring.run_status import StreamSnapshot, WorkerSnapshot
 from hogwild.scheduling.stream_schedule import StreamSchedule
 from hogwild.shared_memory.scoreboard import Phase
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from hogwild.host import terminal
-from hogwild.monitoring.job_view import JobSnapshot, progress_line
+from hogwild.monitoring.run_status import JobSnapshot, progress_line
 
 if TYPE_CHECKING:
     from hogwild.monitoring.live_display import Display

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hogwild.cli import main
-from hogwild.cli.ask import _check_cores
+from hogwild.cli.runs import _check_cores
 from hogwild.config.locate import default_config
 from hogwild.errors import ConflictError
 from tests.helpers.jobs import Job, read_events

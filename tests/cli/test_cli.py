@@ -13,8 +13,8 @@ import pytest
 from hogwild import host
 from hogwild.cli import main
 from hogwild.cli.arguments import split_arguments, with_command
-from hogwild.cli.deep_check import deep_check
-from hogwild.cli.text import summary_lines
+from hogwild.cli.plan import deep_check
+from hogwild.cli.runs import summary_lines
 from hogwild.config.load import load_job
 from hogwild.config.of_run import data_folder, resumed
 from hogwild.errors import ConfigError, HogwildError, NotFoundError

@@ -10,7 +10,7 @@ import pytest
 
 from hogwild.cli import main
 from hogwild.cli.arguments import COMMANDS
-from hogwild.cli.init import tasks
+from hogwild.cli.catalog import tasks
 from tests.helpers.processes import PATIENCE_S
 
 HOME = Path(__file__).resolve().parents[2]

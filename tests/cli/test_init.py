@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from hogwild.cli import main
-from hogwild.cli.catalog import GROUPS
-from hogwild.cli.init import MODELINE, SCHEMA, job_text, tasks
+from hogwild.cli.catalog import LISTED, MODELINE, SCHEMA, job_text, tasks
 from hogwild.user_code import resolve
 from tools.reference import described
 
@@ -109,7 +108,7 @@ def test_everything_is_listed_under_headings_with_a_line_about_each(capsys: Capt
     assert main.run(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     headings = [line for line in lines if not line.startswith(" ")]
-    assert [heading.partition(":")[0] for heading in headings] == [*GROUPS]
+    assert [heading.partition(":")[0] for heading in headings] == [*LISTED]
     for line in lines:
         assert len(line.split(maxsplit=1)) == 2, f"no word about {line}"
     for name in (

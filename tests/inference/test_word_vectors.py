@@ -9,7 +9,7 @@ import torch
 
 from hogwild.errors import DataError, UsageError
 from hogwild.inference.word_vectors import Agreement, AnalogySection, WordVectors
-from hogwild.metrics.ranks import spearman
+from hogwild.metrics.built_in import spearman
 
 WORDS = ["king", "man", "woman", "queen", "apple", "Paris"]
 

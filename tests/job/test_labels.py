@@ -21,7 +21,7 @@ from hogwild.job.build import from_objects
 from hogwild.job.parts import Parts
 from hogwild.keywords import job_of
 from hogwild.losses import HingeLoss, LogisticLoss
-from hogwild.metrics.labels import Labels
+from hogwild.metrics.loss_sums import Labels
 from hogwild.planning.device_placement import planned
 
 ROWS = 12

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from hogwild.cli.init import sample_files
+from hogwild.cli.catalog import sample_files
 from hogwild.config.field_types import Component
 from hogwild.config.load import Job, job_from_mapping
 from hogwild.data import Csv

@@ -13,7 +13,7 @@ from torch.optim import SGD, Adagrad, Adam
 from hogwild.errors import ModelError
 from hogwild.kernels.fused import Chunk
 from hogwild.losses import CandidateLogisticLoss, MarginLoss, SoftmaxLoss
-from hogwild.metrics.ranks import hits_1, hits_3, hits_10, mrr
+from hogwild.metrics.built_in import hits_1, hits_3, hits_10, mrr
 from hogwild.models.knowledge_graph import (
     GROUP,
     ComplEx,

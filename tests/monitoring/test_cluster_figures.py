@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 
 from hogwild.cli import main
-from hogwild.cli.text import summary_lines
+from hogwild.cli.runs import summary_lines
 from hogwild.cluster.launch import Launch
 from hogwild.cluster.shares import Elsewhere, NodeQueue, Shares
 from hogwild.monitoring import prometheus
-from hogwild.monitoring.job_view import ClusterSnapshot, NodeSnapshot, progress_line
-from hogwild.monitoring.run_status import cluster_of, read_status, snapshot_of
+from hogwild.monitoring.run_status import (
+    ClusterSnapshot,
+    NodeSnapshot,
+    cluster_of,
+    progress_line,
+    read_status,
+    snapshot_of,
+)
 from hogwild.monitoring.tensorboard import Curves
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.work_queue import Counts, Limits

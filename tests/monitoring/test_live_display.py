@@ -15,8 +15,8 @@ import pytest
 
 from hogwild.formatting import clock, short_number
 from hogwild.monitoring import terminal_writer as screen_module
-from hogwild.monitoring.job_view import JobSnapshot, ServerSnapshot, WorkerSnapshot
 from hogwild.monitoring.live_display import COLUMNS, Display, blocks, columns_for, shown_workers
+from hogwild.monitoring.run_status import JobSnapshot, ServerSnapshot, WorkerSnapshot
 from hogwild.monitoring.terminal_writer import Look, Screen, look_for
 from tests.helpers.jobs import RUN_PY, environment, read_events
 from tests.helpers.processes import PATIENCE_S, marked, state_of, wait_for

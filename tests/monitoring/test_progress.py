@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hogwild.monitoring import prometheus
-from hogwild.monitoring.job_view import JobSnapshot, ServerSnapshot, WorkerSnapshot, workers_record
+from hogwild.monitoring.run_status import JobSnapshot, ServerSnapshot, WorkerSnapshot, workers_record
 from hogwild.shared_memory import scoreboard
 from hogwild.shared_memory.scoreboard import Phase, Row, Scoreboard
 from hogwild.workers.session.journal import Journal

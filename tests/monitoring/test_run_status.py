@@ -17,9 +17,21 @@ from hogwild import host
 from hogwild.cli import main
 from hogwild.errors import HogwildError, NotFoundError, RunError
 from hogwild.monitoring import run_status
-from hogwild.monitoring.job_view import Best, JobSnapshot, ServerSnapshot, StreamSnapshot, WorkerSnapshot
 from hogwild.monitoring.live_display import Display
-from hogwild.monitoring.run_status import RunAttempt, find_run, is_running, read_status, record_of, runs_in, snapshot_of
+from hogwild.monitoring.run_status import (
+    Best,
+    JobSnapshot,
+    RunAttempt,
+    ServerSnapshot,
+    StreamSnapshot,
+    WorkerSnapshot,
+    find_run,
+    is_running,
+    read_status,
+    record_of,
+    runs_in,
+    snapshot_of,
+)
 
 SNAPSHOT = JobSnapshot(
     name="digits",

@@ -13,11 +13,15 @@ from typing import Any
 import pytest
 
 from hogwild import host
-from hogwild.monitoring.job_view import Best, JobSnapshot, StreamSnapshot, WorkerSnapshot, progress_line
 from hogwild.monitoring.run_status import (
     LATE_S,
     LOST,
+    Best,
+    JobSnapshot,
     RunAttempt,
+    StreamSnapshot,
+    WorkerSnapshot,
+    progress_line,
     read_status,
     record_of,
 )

@@ -15,7 +15,7 @@ from torch import nn
 import hogwild
 from hogwild.cli import results
 from hogwild.monitoring import prometheus, stream_figures
-from hogwild.monitoring.job_view import StreamSnapshot, WorkerSnapshot
+from hogwild.monitoring.run_status import StreamSnapshot, WorkerSnapshot
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.stream_schedule import StreamSchedule
 from hogwild.shared_memory.scoreboard import Phase

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hogwild.monitoring.words import event_in_words
-from hogwild.report import tables
-from hogwild.report.curves import groups, page_data
-from hogwild.report.run_data import Run, read_run
+from hogwild.report import report as pages
+from hogwild.report.charts import groups, page_data
+from hogwild.report.run_view import RunView, read_run
 from tests.helpers.run_records import BEGAN, Story, write_run
 from tests.report.test_report import Page, report
 
@@ -57,7 +57,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_row_per_node_with_the_rounds_above_it(run: Path) -> None:
-    table = tables.nodes(read_run(run))
+    table = pages.nodes(read_run(run))
     assert table.rows == [
         ("node 0", "one", "running", "2,000", "1,400", "0.2 %"),
         ("node 1", "", "lost", "", "", ""),
@@ -69,7 +69,7 @@ def test_a_row_per_node_with_the_rounds_above_it(run: Path) -> None:
 
 
 def test_the_first_figures_are_those_of_all_nodes(run: Path) -> None:
-    found = tables.headline(read_run(run))
+    found = pages.headline(read_run(run))
     assert "by 2 nodes" in found.sentence
     assert ("samples per second", "5,000", "of all nodes") in found.tiles
 
@@ -104,6 +104,6 @@ def test_several_lost_nodes_are_named_together() -> None:
 
 
 def test_a_run_on_one_machine_has_no_nodes(tmp_path: Path) -> None:
-    alone: Run = read_run(write_run(tmp_path / "run", Story(records=20)))
-    assert not tables.nodes(alone).rows
+    alone: RunView = read_run(write_run(tmp_path / "run", Story(records=20)))
+    assert not pages.nodes(alone).rows
     assert "rounds" not in groups(page_data([alone], ["run"]))

@@ -11,9 +11,9 @@ import pytest
 from hogwild.cli import results
 from hogwild.config.of_run import resumed
 from hogwild.errors import HogwildError, NotFoundError, RunDirError
-from hogwild.report import tables
+from hogwild.report import report as pages
 from hogwild.report.report import FILES
-from hogwild.report.run_data import read_run
+from hogwild.report.run_view import read_run
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
 
 WICKED = "<script>alert('&')</script>"
@@ -190,7 +190,7 @@ def test_runs_are_compared_by_what_differs(story_run: Path, tmp_path: Path) -> N
     assert page.parts <= PARTS
     data = json.loads(page.scripts[0])
     assert [run["name"] for run in data["runs"]] == ["run", "other"]
-    outcome, configuration, machine = tables.differences([read_run(story_run), read_run(other)])
+    outcome, configuration, machine = pages.differences([read_run(story_run), read_run(other)])
     assert configuration.rows == [("optimizer.class_path", "torch.optim.SGD", "torch.optim.Adam")]
     assert machine.rows == []
     assert ("samples", "48,000 (1,500 updates)", "12,800 (400 updates)") in outcome.rows
@@ -198,7 +198,7 @@ def test_runs_are_compared_by_what_differs(story_run: Path, tmp_path: Path) -> N
 
 def test_runs_of_the_same_name_are_numbered(tmp_path: Path) -> None:
     runs = [read_run(write_run(tmp_path / place / "run", Story(records=2))) for place in "ab"]
-    assert tables.labels(runs) == ["1 run", "2 run"]
+    assert pages.labels(runs) == ["1 run", "2 run"]
 
 
 def test_a_run_is_not_compared_with_itself(tmp_path: Path) -> None:

@@ -17,16 +17,30 @@ from hypothesis import strategies as st
 from hogwild import host
 from hogwild.config.origins import DEFAULT, JOB_FILE, OVERRIDE, settings
 from hogwild.monitoring.words import event_in_words, in_words, is_routine, row_of
-from hogwild.report import tables
-from hogwild.report.curves import gaps, groups, page_data, staleness, thinned, to_json
-from hogwild.report.run_data import ColumnTable, Run, read_run
-from hogwild.report.timeline import ABSENT, ALIVE, COLUMNS, HEIGHT, STARTING, PhaseBars, page_timeline, phase_bars
+from hogwild.report import report as pages
+from hogwild.report.charts import (
+    ABSENT,
+    ALIVE,
+    COLUMNS,
+    HEIGHT,
+    STARTING,
+    PhaseBars,
+    gaps,
+    groups,
+    page_data,
+    page_timeline,
+    phase_bars,
+    staleness,
+    thinned,
+    to_json,
+)
+from hogwild.report.run_view import ColumnTable, RunView, read_run
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
 
 # ---- reading --------------------------------------------------------------------------------------------------------
 
 
-def a_run(folder: Path, **story: object) -> Run:
+def a_run(folder: Path, **story: object) -> RunView:
     return read_run(write_run(folder / "run", Story(**story)))  # type: ignore[arg-type]
 
 
@@ -112,9 +126,9 @@ def test_the_headline_says_what_is_known_of_the_end(tmp_path: Path, state: str, 
         os.close(lock)
     found = read_run(run)
     found = replace(found, read_at=(found.last_heard or 0.0) + 5.0)
-    assert tables.headline(found).state == words
+    assert pages.headline(found).state == words
     planned = "" if state == "failed" else " of 36 planned"
-    assert tables.headline(found).sentence.startswith(f"30 updates{planned} and 960 samples by 4 workers")
+    assert pages.headline(found).sentence.startswith(f"30 updates{planned} and 960 samples by 4 workers")
 
 
 def test_the_summary_of_the_attempt_before_is_not_that_of_a_resume_that_runs(tmp_path: Path) -> None:
@@ -124,14 +138,14 @@ def test_the_summary_of_the_attempt_before_is_not_that_of_a_resume_that_runs(tmp
     (run / "status.json").write_text(json.dumps({"state": "building", "doing": "importing torch"}))
     lock = host.lock_file(run / ".lock")
     assert not read_run(run).is_over
-    assert tables.headline(read_run(run)).state.startswith("importing torch: last record")
+    assert pages.headline(read_run(run)).state.startswith("importing torch: last record")
     os.close(lock)
 
 
 def test_a_run_whose_status_is_lost_is_told_from_its_records(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", Story(records=3, state="", resume=False))
     (run / "status.json").write_bytes(bytes(512))  # after a power cut
-    assert tables.headline(read_run(run)).sentence.startswith("30 updates and 960 samples by 4 workers")
+    assert pages.headline(read_run(run)).sentence.startswith("30 updates and 960 samples by 4 workers")
 
 
 def test_the_best_evaluation_is_the_one_that_the_job_chose(tmp_path: Path) -> None:
@@ -146,12 +160,12 @@ def test_the_best_evaluation_is_the_one_that_the_job_chose(tmp_path: Path) -> No
         (run / "summary.json").write_text(json.dumps(summary | {"best": said}))
         found = read_run(run)
         assert found.best_row == row
-        assert tables.headline(found).tiles[0][:2] == ("best accuracy", "0.9")
+        assert pages.headline(found).tiles[0][:2] == ("best accuracy", "0.9")
 
 
 def test_the_tile_of_the_best_value_says_its_epoch_and_where_it_lies(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", Story(records=20, evaluations=1, checkpoints=1, resume=False))
-    word, value, more = tables.headline(read_run(run)).tiles[0]
+    word, value, more = pages.headline(read_run(run)).tiles[0]
     (record,) = (
         json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines() if '"evaluation"' in line
     )
@@ -162,7 +176,7 @@ def test_the_tile_of_the_best_value_says_its_epoch_and_where_it_lies(tmp_path: P
 # ---- numbers of curves ----------------------------------------------------------------------------------------------
 
 
-def data_of(run: Run) -> dict:
+def data_of(run: RunView) -> dict:
     """What the page's script gets."""
     found: dict = json.loads(to_json({**page_data([run], [run.name]), "timeline": page_timeline(run)}))
     return found
@@ -400,8 +414,8 @@ def test_an_event_has_one_row_on_the_page_and_in_the_report(event: dict[str, str
 
 def test_the_parts_of_the_workers_are_those_of_their_records(tmp_path: Path) -> None:
     run = a_run(tmp_path, records=200, workers=3, resume=False)
-    rows = tables.workers(run).rows
-    shares = [row[1].parts[0][1] for row in rows if isinstance(row[1], tables.Bar)]
+    rows = pages.workers(run).rows
+    shares = [row[1].parts[0][1] for row in rows if isinstance(row[1], pages.Bar)]
     assert sum(shares) == pytest.approx(1)
     assert shares[1] == pytest.approx(300 / 2100, abs=0.02)  # worker 1 is slow
     assert [row[3] for row in rows] == [
@@ -419,8 +433,8 @@ def test_every_setting_says_where_it_comes_from(tmp_path: Path) -> None:
 
 
 def test_at_most_two_hundred_events_are_told_and_all_are_counted(tmp_path: Path) -> None:
-    told = tables.events(a_run(tmp_path, records=300, deaths=400, checkpoints=300, resume=False))
-    assert len(told.rows) == tables.MOST_EVENTS
+    told = pages.events(a_run(tmp_path, records=300, deaths=400, checkpoints=300, resume=False))
+    assert len(told.rows) == pages.MOST_EVENTS
     assert "in between" in told.note
     assert "400 exit" in told.note and "300 checkpoint" in told.note
     assert (told.rows[0][1], told.rows[-1][1]) == ("job started", "job ended")

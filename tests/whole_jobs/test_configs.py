@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import yaml
 
-from hogwild.cli.init import MODELINE, job_text, sample_files, tasks
+from hogwild.cli.catalog import MODELINE, job_text, sample_files, tasks
 from hogwild.cli.main import run as command
 from hogwild.config.locate import list_configs, shipped
 from tests.helpers.jobs import Ended, in_turn

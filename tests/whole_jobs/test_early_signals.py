@@ -229,7 +229,7 @@ def test_a_signal_while_the_command_line_itself_is_imported_is_no_traceback(
         (("schema",), "pydantic"),
         (("list", "models"), "hogwild.cli.catalog"),
         (("list", "configs"), "hogwild.config"),
-        (("check", "--deep"), "hogwild.cli.deep_check"),
+        (("check", "--deep"), "hogwild.cli.plan"),
         (("train", "--dry-run"), WORKERS),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hogwild import user_code
-from hogwild.cli.init import ARCHIVE, job_text, sample_files, tasks
+from hogwild.cli.catalog import ARCHIVE, job_text, sample_files, tasks
 from hogwild.cli.main import run as command
 from hogwild.config.load import load_job
 from hogwild.config.locate import shipped

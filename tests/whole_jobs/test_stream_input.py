@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
 import hogwild
-from hogwild.cli.deep_check import deep_check
+from hogwild.cli.plan import deep_check
 from hogwild.config.load import job_from_mapping
 from hogwild.errors import CheckpointError, HogwildError
 from hogwild.feeds import stream_reader

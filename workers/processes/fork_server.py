@@ -54,7 +54,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hogwild import host
-from hogwild.monitoring.job_view import ServerSnapshot
+from hogwild.monitoring.run_status import ServerSnapshot
 from hogwild.planning.cpu_plan import VARIABLES
 from hogwild.version import PACKAGE_ROOT
 from hogwild.workers.child.entry import load_kernels, redirect_to_memory, without_collecting

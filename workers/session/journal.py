@@ -19,8 +19,7 @@ from hogwild.host.background_thread import Background
 from hogwild.job.update_choice import ConflictEstimate, UpdateChoice
 from hogwild.monitoring import prometheus
 from hogwild.monitoring.callbacks import Callbacks
-from hogwild.monitoring.job_view import ClusterSnapshot, JobSnapshot, standing
-from hogwild.monitoring.run_status import record_of
+from hogwild.monitoring.run_status import ClusterSnapshot, JobSnapshot, record_of, standing
 from hogwild.monitoring.tensorboard import Curves, is_installed
 from hogwild.monitoring.terminal_writer import Look
 from hogwild.monitoring.words import event_in_words

@@ -13,8 +13,7 @@ import numpy as np
 from hogwild import host
 from hogwild.errors import code_of
 from hogwild.job.build import schedule_of
-from hogwild.monitoring.job_view import JobSnapshot, WorkerSnapshot, workers_record
-from hogwild.monitoring.run_status import cluster_of
+from hogwild.monitoring.run_status import JobSnapshot, WorkerSnapshot, cluster_of, workers_record
 from hogwild.monitoring.stream_figures import ALIVE, about_waiting, stream_snapshot, waiting_of
 from hogwild.shared_memory.scoreboard import STALENESS_BINS, Phase, Word, idle_share
 from hogwild.training import loss_scaler

@@ -28,7 +28,7 @@ from hogwild.config.load import Job
 from hogwild.errors import Diverged, HogwildError, TooManyQuarantined, TrainingError, UserCodeError
 from hogwild.host.background_thread import Background
 from hogwild.job.parts import Parts
-from hogwild.monitoring.job_view import Best
+from hogwild.monitoring.run_status import Best
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.job_plan import JobPlan
 from hogwild.scheduling.batch_plan import StreamPlan

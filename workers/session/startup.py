@@ -25,9 +25,8 @@ from hogwild.formatting import counted, short_number
 from hogwild.host.signals import leave_signals_to_main
 from hogwild.kernels.signatures import Kernels
 from hogwild.monitoring.callbacks import Callbacks
-from hogwild.monitoring.job_view import JobSnapshot
 from hogwild.monitoring.profile_report import Window
-from hogwild.monitoring.run_status import RunAttempt, record_of, snapshot_of
+from hogwild.monitoring.run_status import JobSnapshot, RunAttempt, record_of, snapshot_of
 from hogwild.monitoring.terminal_writer import QUIET_S, Look, Screen, is_notebook, look_for
 from hogwild.planning.job_plan import JobPlan
 from hogwild.storage.run_directory import LIBRARY, STATUS, RunDir

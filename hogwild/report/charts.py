@@ -1,20 +1,34 @@
-"""The curves of a report as data: the records of each run as thinned tables. The page's script (page_files/charts.js)
-decides which columns make a panel, as on the service's page, and draws them.
+"""The charts of a report as data. The page's script (page_files/charts.js) decides which columns make a panel, as on
+the service's page.
 
-    metrics.jsonl ─► Run ─► Table: train, evaluations, workers ─► JSON of the page"""
+    metrics.jsonl ─► RunView ─┬─► Table: train, evaluations, workers: the records of each run, thinned
+    events.jsonl              └─► PhaseBars: a bar per worker, divided among its phases, with its deaths and stalls
+
+The timeline has two sources: the records give a worker's main phase, once per 30 s; the events give the start,
+readiness and end of its process to the millisecond. If they disagree, the events win."""
 
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hogwild.metrics.catalog import LOSS
-from hogwild.monitoring.words import in_words
-from hogwild.report.run_data import CLUSTER, LOSSES, ColumnTable, Floats, Run
+from hogwild.monitoring.words import (
+    CHECKPOINTS,
+    EVALUATIONS,
+    PAUSES,
+    RESTARTS,
+    TROUBLE,
+    event_in_words,
+    in_words,
+    row_of,
+)
+from hogwild.report.run_view import CLUSTER, LOSSES, ColumnTable, Floats, RunView
 
 AXES = ("time", "samples", "updates")
 MOST_ROWS = 6000  # of training records, of all runs together; more are thinned
@@ -41,7 +55,7 @@ class Table:
 # ---- tables ---------------------------------------------------------------------------------------------------------
 
 
-def _tables(run: Run, runs: int) -> Iterator[tuple[str, Table]]:
+def _tables(run: RunView, runs: int) -> Iterator[tuple[str, Table]]:
     records, most = run.records, MOST_ROWS // runs
     if records.train.rows:
         names = [name for name in records.train.names if name in TRAIN or name.startswith(f"{LOSSES}.")]
@@ -55,12 +69,12 @@ def _tables(run: Run, runs: int) -> Iterator[tuple[str, Table]]:
         yield "workers", _table(run, records.told, each, MOST_NUMBERS // max(10, len(each)), is_sparse=True)
 
 
-def _axis(run: Run, table: ColumnTable, name: str) -> Floats:
+def _axis(run: RunView, table: ColumnTable, name: str) -> Floats:
     return run.clock.elapsed(table["time"]) if name == "time" else table[name]
 
 
 def _table(
-    run: Run,
+    run: RunView,
     records: ColumnTable,
     values: Mapping[str, Floats],
     most: int,
@@ -95,7 +109,7 @@ def _extremes(columns: Mapping[str, Floats]) -> Iterator[Floats]:
 # ---- other data of the page -----------------------------------------------------------------------------------------
 
 
-def staleness(run: Run) -> dict[str, Any] | None:
+def staleness(run: RunView) -> dict[str, Any] | None:
     """Return the histogram of a run, with its percentiles; None without one."""
     counts = np.array(run.records.staleness)
     if not counts.sum():
@@ -106,7 +120,7 @@ def staleness(run: Run) -> dict[str, Any] | None:
     return {"counts": counts[:end], "p50": p50, "p99": p99}
 
 
-def marks(run: Run) -> list[dict[str, Any]]:
+def marks(run: RunView) -> list[dict[str, Any]]:
     """Return the rollbacks and resumes: their kind, and their place on each axis, NaN where unknown."""
     found: list[dict[str, Any]] = []
     train = run.records.train
@@ -125,7 +139,7 @@ def marks(run: Run) -> list[dict[str, Any]]:
     return found
 
 
-def page_data(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any]:
+def page_data(runs: Sequence[RunView], names: Sequence[str]) -> dict[str, Any]:
     """Return what the page's script draws, for `to_json`: every worker of one run, or several runs without their
     workers. `words`: the columns' names in words."""
     many = [dict(_tables(run, len(runs))) for run in runs]
@@ -166,7 +180,7 @@ def is_thinned(data: Mapping[str, Any]) -> bool:
     return any(table.records > table.columns["time"].size for table in tables)
 
 
-def _best_place(run: Run) -> dict[str, float] | None:
+def _best_place(run: RunView) -> dict[str, float] | None:
     if run.best_row is None:
         return None
     evaluations = run.records.evaluations
@@ -222,3 +236,118 @@ def gaps(times: Floats) -> NDArray[np.int64]:
     usual = max(float(np.median(steps[steps > 0])), 1e-9)
     beside = np.maximum(np.append(steps[1:], 0.0), np.insert(steps[:-1], 0, 0.0))
     return np.flatnonzero(steps > GAP * np.maximum(usual, beside)) + 1
+
+
+COLUMNS = 1000
+HEIGHT = 20  # parts of a bar's height: a share of 1/20 is visible
+MOST_MARKS = 1000  # of a kind: more lie closer together than the columns
+ABSENT, STARTING, ALIVE = "not there", "starting", "alive, phase not recorded"
+BOOTING = "booting"  # the records' word for a process that is starting
+WORKER_MARKS = {"exit": "death", "stall": "stall", "fence": "killed for safety"}
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseBars:
+    """Bars: `pixels` (workers, HEIGHT, COLUMNS) are indices into `words`; the columns divide 0 … `span_s` of
+    running."""
+
+    pixels: NDArray[np.int64]
+    words: tuple[str, ...]
+    span_s: float
+
+
+def phase_bars(run: RunView) -> PhaseBars:
+    """Return the bars of every worker of the run: none without workers, only ABSENT without any time.
+
+    A bar is asked for its word HEIGHT times in each column; the answers of a column are stacked."""
+    records, span_s = run.records, run.span_s
+    words = (ABSENT, STARTING, ALIVE, *(STARTING if name == BOOTING else name for name in records.phase_names))
+    at = np.asarray((np.arange(COLUMNS * HEIGHT) + 0.5) * (span_s / (COLUMNS * HEIGHT)), np.float64)
+    told_at = run.clock.elapsed(records.told["time"])
+    pixels = np.zeros((run.workers, HEIGHT, COLUMNS), np.int64)
+    for worker in range(run.workers if span_s else 0):
+        known = list(lives(run, worker))
+        phases = records.phases[worker]
+        if known:
+            # A 'starting' record was made after its predecessor's death, and would overwrite that process's last
+            # moments; the events know the start.
+            starting = [number for number, name in enumerate(records.phase_names) if name == BOOTING]
+            phases = np.where(np.isin(phases, starting), np.nan, phases)
+        found = np.zeros(at.size, np.int64)
+        for word, begin, end in known or [(ALIVE, 0.0, span_s)]:  # without events it counts as alive all the time
+            found[(at >= begin) & (at < end)] = words.index(word)
+        _put_phases(found, at, told_at, phases)
+        pixels[worker] = np.sort(found.reshape(COLUMNS, HEIGHT)).T
+    return PhaseBars(pixels, words, span_s)
+
+
+def lives(run: RunView, worker: int) -> Iterator[tuple[str, float, float]]:
+    """Yield STARTING and ALIVE with begin and end, in seconds of running time."""
+    begun, word = 0.0, ABSENT
+    for event in run.events:
+        kind = event["event"]
+        # A killed supervisor's workers have no exit event: they died with it.
+        over = kind in ("start", "end") or (event.get("worker") == worker and kind in ("exit", "spawn", "ready"))
+        if not over:
+            continue
+        at = float(run.clock.elapsed(event["time"]))
+        if word != ABSENT and at > begun:
+            yield word, begun, at
+        begun, word = at, {"spawn": STARTING, "ready": ALIVE}.get(kind, ABSENT)
+    if word != ABSENT and run.span_s > begun:
+        yield word, begun, run.span_s
+
+
+def _put_phases(found: NDArray[np.int64], at: Floats, times: Floats, phases: Floats) -> None:
+    """Put the phases of the records where the process was alive. A record covers the time since the previous one."""
+    known = np.isfinite(times) & np.isfinite(phases)
+    times, phases = times[known], phases[known].astype(np.int64)
+    if not times.size:
+        return
+    usual = float(np.median(np.diff(times))) if times.size > 1 else np.inf
+    record = np.minimum(np.searchsorted(times, at), times.size - 1)  # after the last record: use that one
+    is_told = (found == 2) & (np.abs(times[record] - at) <= GAP * usual)
+    found[is_told] = 3 + phases[record[is_told]]
+
+
+# ---- data of the page ------------------------------------------------------------------------------------------------
+
+
+def page_timeline(run: RunView) -> dict[str, Any] | None:
+    """Return the timeline for the page's script; None if there are no workers, or no time has passed. `bars[worker]`:
+    runs of equal columns, each with their number and pairs of a word's index and its part of HEIGHT. `rows`: events of
+    the job; a pause has its length, since its event is written when it is over."""
+    found = phase_bars(run)
+    if not run.workers or not found.span_s:
+        return None
+    return {
+        "words": found.words,
+        "columns": COLUMNS,
+        "height": HEIGHT,
+        "bars": [[*_runs(found.pixels[worker])] for worker in range(run.workers)],
+        "marks": [mark for kind in WORKER_MARKS for mark in page_marks(run, run.events_of(kind)) if "worker" in mark],
+        "names": WORKER_MARKS,
+        "rows": [
+            {"name": row, "marks": marks}
+            for row in (EVALUATIONS, CHECKPOINTS, PAUSES, RESTARTS, TROUBLE)
+            if (marks := [*page_marks(run, [e for e in run.events if row_of(e) == row and "worker" not in e])])
+        ],
+    }
+
+
+def _runs(pixels: NDArray[np.int64]) -> Iterator[list[int]]:
+    """Yield runs of equal columns of a bar (HEIGHT, COLUMNS)."""
+    columns = [tuple(column) for column in pixels.T.tolist()]
+    for column, same in groupby(columns):
+        parts = [part for word, those in groupby(column) for part in (word, len(list(those)))]
+        yield [len(list(same)), *parts]
+
+
+def page_marks(run: RunView, events: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield events: `at` in seconds of running time, `text`, `length` in seconds, `worker` and `kind`."""
+    events = [event for event in events if event.get("kind") != "left"]
+    for event in events[:: 1 + len(events) // MOST_MARKS]:
+        mark = {"at": float(run.clock.elapsed(event["time"])), "text": "; ".join(filter(None, event_in_words(event)))}
+        mark |= {"length": event["seconds"]} if isinstance(event.get("seconds"), (int, float)) else {}
+        worker = event.get("worker")
+        yield mark | ({"worker": worker, "kind": event["event"]} if isinstance(worker, int) else {})

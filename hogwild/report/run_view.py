@@ -24,8 +24,7 @@ from hogwild.config.of_run import require_run
 from hogwild.config.origins import flat_values
 from hogwild.errors import NotFoundError
 from hogwild.metrics.catalog import LOSS, RECORDED
-from hogwild.monitoring.job_view import JobSnapshot
-from hogwild.monitoring.run_status import RunStatus, read_status, snapshot_of
+from hogwild.monitoring.run_status import JobSnapshot, RunStatus, read_status, snapshot_of
 from hogwild.storage.files import object_of
 from hogwild.storage.run_directory import ENV
 from hogwild.storage.run_files import checkpoints_in, read_json, read_small
@@ -116,7 +115,7 @@ class MetricRecords:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunView:
     """All records of a run. Times are seconds since the epoch, as recorded."""
 
     path: Path
@@ -207,7 +206,7 @@ class RunClock:
     starts: Floats
 
     @classmethod
-    def of(cls, run: Run) -> "RunClock":
+    def of(cls, run: RunView) -> "RunClock":
         records = run.records
         columns = [records.train["time"], records.evaluations["time"], np.array([e["time"] for e in run.events])]
         times = np.sort(np.concatenate(columns))
@@ -239,14 +238,14 @@ def _beginnings(events: list[dict[str, Any]]) -> Iterator[float]:
             yield events[place]["time"]
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path) -> RunView:
     """Read a run directory without its lock, since the job may be writing. Raises NotFoundError if there is no run,
     with the message of `train --resume`."""
     resolved = require_run(path)
     records = read_metrics(path)
     lines = _lines(path / "events.jsonl", records)
     events = [line for line in lines if isinstance(line.get("event"), str) and _is_number(line.get("time"))]
-    return Run(
+    return RunView(
         path=path.absolute(),
         status=read_status(path),
         summary=read_json(path, "summary.json") if _has_ended(events) else {},
