@@ -11,13 +11,13 @@ from hogwild.version import __version__
 if TYPE_CHECKING:
     from hogwild.api import close, load, train
     from hogwild.service.client import Client
-    from hogwild.train_result import TrainResult
+    from hogwild.train_result import TrainInterrupted, TrainResult
 
-__all__ = ["Client", "HogwildError", "TrainResult", "__version__", "close", "load", "train"]
+__all__ = ["Client", "HogwildError", "TrainInterrupted", "TrainResult", "__version__", "close", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("train", "close", "load", "TrainResult"):
+    if name in ("train", "close", "load", "TrainInterrupted", "TrainResult"):
         from hogwild import api
 
         return getattr(api, name)

@@ -20,7 +20,7 @@ from hogwild.keywords import UNSET, Keywords, job_of, objects_of, own_functions,
 from hogwild.models import has_kernels
 from hogwild.monitoring.callbacks import Callbacks
 from hogwild.storage.run_directory import LIBRARY, require_current_folder
-from hogwild.train_result import History, TrainResult
+from hogwild.train_result import History, TrainInterrupted, TrainResult
 from hogwild.user_code import user_path
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def train(
     resume: str | Path | None = None,
     optimizer_state: Literal["auto", "private", "shared"] | None = None,
     callbacks: Sequence[object] = (),
+    on_interrupt: Literal["raise", "return"] = "raise",
     **keywords: Unpack[Keywords],
 ) -> TrainResult:
     """Train `model` with several worker processes that share its parameters. Afterwards the model holds the result in
@@ -63,7 +64,9 @@ def train(
     The first call starts one more process, the fork server: it imports torch once, for the processes of this call and
     of all later ones. `hogwild.close()` ends it. Call it from the main thread; `if __name__ == "__main__"` is not
     needed. Raises HogwildError, with the messages of the command line, if the job cannot start or fails. Returns if the
-    job was stopped by Ctrl-C, `max_time_s` or a callback.
+    job was stopped by `max_time_s`, a callback or a signal other than Ctrl-C. After a Ctrl-C, once the checkpoint is
+    written, it raises TrainInterrupted, a KeyboardInterrupt with the result as `result`, so that a loop of calls ends;
+    `on_interrupt="return"` returns the result instead.
     """
     began_s = time.monotonic()
     require_current_folder()
@@ -73,6 +76,8 @@ def train(
             "run_dir, or remove resume for a new run",
             code="usage/contradiction",
         )
+    if on_interrupt not in ("raise", "return"):
+        raise UsageError(f'on_interrupt={on_interrupt!r} must be "raise" or "return"', code="usage/bad-value")
     settings: dict[str, Any] = {**keywords}
     model, dataset, loss, optimizer = objects_of((model, dataset, loss, optimizer), settings)
     if not isinstance(model, nn.Module):
@@ -145,7 +150,10 @@ def train(
     names = {field.name for field in fields(TrainResult)}
     values = {key: value for key, value in result.summary.items() if key in names}
     run_dir = Path(values["run_dir"])
-    return TrainResult(**{**values, "run_dir": run_dir, "history": History.of(run_dir)})
+    found = TrainResult(**{**values, "run_dir": run_dir, "history": History.of(run_dir)})
+    if found.reason == "SIGINT" and on_interrupt == "raise":
+        raise TrainInterrupted(found)
+    return found
 
 
 def _update_of(model: Any, loss: Any, optimizer: Optimizer) -> Any:

@@ -140,3 +140,13 @@ class TrainResult:
             "advice": self.advice or "",
         }
         return {name: words for name, words in found.items() if words}
+
+
+class TrainInterrupted(KeyboardInterrupt):
+    """Ctrl-C during `hogwild.train`, raised after the job has written its checkpoint and ended. `result` is what the
+    call would have returned; the model holds its weights."""
+
+    def __init__(self, result: TrainResult) -> None:
+        self.result = result
+        goes_on = f"resume={str(result.run_dir)!r} continues" if result.state == "stopped" else "no checkpoint"
+        super().__init__(f"{result.state} after {counted(result.updates, 'update')}; {goes_on}")

@@ -2,6 +2,8 @@
 what it leaves in the model and the optimizer; what it refuses, and in which words."""
 
 import json
+import os
+import signal
 import textwrap
 import threading
 from collections.abc import Callable
@@ -364,6 +366,40 @@ def test_a_job_that_reaches_its_time_limit_returns_as_stopped(tmp_path: Path) ->
     stopped = call(model, tmp_path, epochs=1_000_000, max_time_s=1.0, procs=0)
     assert (stopped.state, stopped.reason) == ("stopped", "max_time_s")
     assert not model.weight.is_shared()
+
+
+class InterruptedAt(nn.Linear):
+    """Gets Ctrl-C while it trains: what a call tries first are a few passes."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.passes = getattr(self, "passes", 0) + 1
+        if self.passes == 50:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().forward(inputs)
+
+
+def test_ctrl_c_is_raised_after_the_checkpoint_is_written_with_what_the_call_would_have_returned(
+    tmp_path: Path,
+) -> None:
+    model = InterruptedAt(4, 2)
+    with pytest.raises(KeyboardInterrupt, match=r"stopped after \d+ updates") as raised:
+        call(model, tmp_path, epochs=1_000_000, procs=0)
+    assert isinstance(raised.value, hogwild.TrainInterrupted)
+    result = raised.value.result
+    assert (result.state, result.reason) == ("stopped", "SIGINT") and result.checkpoint is not None
+    kept = json.loads((result.run_dir / "checkpoints" / "latest" / "manifest.json").read_text())
+    assert 0 < result.updates == kept["update"]
+    assert f"resume={str(result.run_dir)!r} continues" in str(raised.value) and not model.weight.is_shared()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    again = call(model, tmp_path, epochs=1_000_000, procs=0, max_updates=result.updates + 1, resume=result.run_dir)
+    assert again.updates == result.updates + 1
+
+
+def test_ctrl_c_returns_a_call_that_wants_it(tmp_path: Path) -> None:
+    result = call(InterruptedAt(4, 2), tmp_path, epochs=1_000_000, procs=0, on_interrupt="return")
+    assert (result.state, result.reason) == ("stopped", "SIGINT")
+    with pytest.raises(UsageError, match='on_interrupt=\'quit\' must be "raise" or "return"'):
+        call(nn.Linear(4, 2), tmp_path, on_interrupt="quit")
 
 
 @pytest.mark.processes
