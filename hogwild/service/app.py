@@ -93,9 +93,8 @@ def run(
         servers: list[_Server] = []
         loop = ServiceLoop(state, Machine(cores, host.gpus()), changes.notify, lambda: _end(servers), jobs)
         with _listening(port) as listener:
-            loop.load()
-            for name, why in loop.damaged.items():
-                print(f"warning: job {name} is damaged and left alone: {why}", file=sys.stderr, flush=True)
+            for warning in loop.load():
+                print(f"warning: {warning}", file=sys.stderr, flush=True)
             port = listener.getsockname()[1]
             state.write_address(port)
             host.raise_noted()

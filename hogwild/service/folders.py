@@ -1,8 +1,8 @@
 """The service's files, and the paths of one job's.
 
-    STATE/  lock  token  format  service.json (port, pid)  index.sqlite3
-            jobs/ID/  job.json (the order; never changes)  files/ (copies of job file and modules)
-                      journal.jsonl (its events)  attempts/N/{stdout,stderr}  run/ (the run directory)
+    STATE/  lock  token  format  service.json (port, pid)  jobs.sqlite3 (orders, records and events of all jobs)
+            jobs/ID/  job.json (a copy of the job's row there)  files/ (copies of job file and modules)
+                      attempts/N/{stdout,stderr}  run/ (the run directory)
 
 The folder is private (0700): the token and the environment of jobs are in it."""
 
@@ -14,13 +14,11 @@ import secrets
 import shlex
 import stat
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hogwild import host
 from hogwild.errors import ServiceError, UsageError
-from hogwild.service.states import VERSION, JobOrder
 from hogwild.storage.files import explained, home, replace
 
 MARK = "HOGWILD_JOB"  # in the environment of every process of a job
@@ -56,7 +54,7 @@ def is_possible(name: str, value: str) -> bool:
         return False
 
 
-FORMAT = 1  # of the folder; a newer one is refused
+FORMAT = 2  # of the folder; a newer one is refused, one of version 1 is taken over
 MOST_NAME = 500
 CACHE = "__pycache__"
 MOST_FILES = 1000
@@ -82,26 +80,11 @@ class JobFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.order, self.journal = path / "job.json", path / "journal.jsonl"
+        self.order, self.journal = path / "job.json", path / "journal.jsonl"  # the journal: only of version 1
         self.files, self.run = path / "files", path / "run"
 
     def attempt(self, number: int) -> Path:
         return self.path / "attempts" / str(number)
-
-    def read_order(self) -> JobOrder:
-        """Return the order. Raises OSError; ValueError if it is damaged, or of another job."""
-        from pydantic import TypeAdapter
-
-        order = TypeAdapter(JobOrder).validate_json(self.order.read_bytes())
-        if order.version > VERSION:
-            raise ValueError(f"it has version {order.version}, written by a newer hogwild")
-        if order.id != self.path.name:
-            raise ValueError(f"it is the order of job {order.id}")
-        return order
-
-
-def order_text(order: JobOrder) -> str:
-    return json.dumps(asdict(order), indent=1) + "\n"
 
 
 class StateFolder:
@@ -109,7 +92,7 @@ class StateFolder:
 
     def __init__(self, path: Path) -> None:
         self.path, self.jobs = path, path / "jobs"
-        self.lock, self.address, self.index = path / "lock", path / "service.json", path / "index.sqlite3"
+        self.lock, self.address, self.database = path / "lock", path / "service.json", path / "jobs.sqlite3"
 
     def job(self, name: str) -> JobFolder:
         assert ID.fullmatch(name), name
@@ -131,17 +114,20 @@ class StateFolder:
 
     def check_format(self) -> None:
         """Check that this version knows the folder's format. Raises ServiceError, RunDirError."""
-        file = self.path / "format"
+        file, found = self.path / "format", 0
         with contextlib.suppress(OSError, ValueError):
-            if (found := int(file.read_text())) > FORMAT:
-                raise ServiceError(
-                    f"the state folder {self.path} was written by a newer hogwild (format {found}; this version knows "
-                    f"{FORMAT}): use that version, or another --state-dir",
-                    code="service/newer-store",
-                )
-            return
-        with explained(f"cannot write {file}"):
-            replace(file, f"{FORMAT}\n".encode(), sync=True)
+            found = int(file.read_text())
+        if found > FORMAT:
+            raise ServiceError(
+                f"the state folder {self.path} was written by a newer hogwild (format {found}; this version knows "
+                f"{FORMAT}): use that version, or another --state-dir",
+                code="service/newer-store",
+            )
+        if found < FORMAT:
+            with explained(f"cannot write {file}"):
+                replace(file, f"{FORMAT}\n".encode(), sync=True)
+                for left in self.path.glob("index.sqlite3*"):  # of version 1
+                    left.unlink()
 
     def token(self) -> str:
         """Return the token; make it at the first start. Raises RunDirError."""

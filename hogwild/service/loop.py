@@ -102,16 +102,13 @@ class ServiceLoop:
 
     # ---- other threads
 
-    def load(self) -> None:
-        """Read the store and find the processes of live jobs; before `start`. Raises RunDirError."""
+    def load(self) -> list[str]:
+        """Read the store and find the processes of live jobs; before `start`. Return warnings. Raises RunDirError."""
         self._store.load()
         self._recover()
         self._publish()
-
-    @property
-    def damaged(self) -> dict[str, str]:
-        """Return the jobs that are left alone: id -> why."""
-        return dict(self._store.unreadable)
+        damaged = [f"job {name} is damaged and left alone: {why}" for name, why in self._store.unreadable.items()]
+        return [*([self._store.warning] if self._store.warning else []), *damaged]
 
     def start(self) -> None:
         self._thread.start()
@@ -229,6 +226,10 @@ class ServiceLoop:
     def row(self, name: str) -> Row:
         """Return one job. Raises NotFoundError."""
         return self._row(self._job(name).id)
+
+    def order(self, name: str) -> JobOrder:
+        """Return the order of one job. Raises NotFoundError."""
+        return self._store.orders[self._job(name).id]
 
     def _row(self, name: str) -> Row:
         return self._rows.row(name, self._waits.get(name))

@@ -131,8 +131,8 @@ def runs_router(loop: ServiceLoop, followed: Followed) -> APIRouter:
     @routes.get("/config")
     async def config(name: Name) -> dict[str, Any]:
         """Return the job file, and where each value came from: the file, the command line or a default."""
-        row = await row_of(name)
-        return await asyncio.to_thread(run_reader.config_of, loop.state.job(row["id"]))
+        order = await asyncio.wrap_future(loop.call(lambda: loop.order(name)))
+        return await asyncio.to_thread(run_reader.config_of, order, loop.state.job(order.id))
 
     @routes.get("/logs")
     async def logs(name: Name) -> list[dict[str, Any]]:
@@ -173,8 +173,8 @@ def runs_router(loop: ServiceLoop, followed: Followed) -> APIRouter:
     @routes.post("/checkpoints/{checkpoint}/resume", status_code=201)
     async def resume(name: Name, checkpoint: Checkpoint, given: Continuation) -> Row:
         """Submit a new job that goes on from a copy of this checkpoint, in a run directory of its own."""
-        row = await row_of(name)
-        order, aside = await asyncio.to_thread(_continued, loop, row["id"], checkpoint, given)
+        old = await asyncio.wrap_future(loop.call(lambda: loop.order(name)))
+        order, aside = await asyncio.to_thread(_continued, loop, old, checkpoint, given)
         return await asyncio.wrap_future(loop.call(lambda: loop.submit(order, aside)))
 
     @routes.post("/predict")
@@ -209,11 +209,10 @@ def _chunks(stream: BinaryIO) -> Iterator[bytes]:
             yield chunk
 
 
-def _continued(loop: ServiceLoop, old_id: str, checkpoint: str, given: Continuation) -> tuple[JobOrder, FilePath]:
+def _continued(loop: ServiceLoop, order: JobOrder, checkpoint: str, given: Continuation) -> tuple[JobOrder, FilePath]:
     """Return the order of the new job, and the folder aside with its files and its run. Raises ConfigError, UsageError,
     NotFoundError, ConflictError, CheckpointError, StorageFullError."""
-    old = loop.state.job(old_id)
-    order = run_reader.order_in(old)
+    old = loop.state.job(order.id)
     resolved = read_small(old.run, RESOLVED)
     if resolved is None:
         raise NotFoundError(f"{old.run} has no {RESOLVED}", code="run/not-a-run")
@@ -228,7 +227,7 @@ def _continued(loop: ServiceLoop, old_id: str, checkpoint: str, given: Continuat
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
-    digest = hashlib.sha256(f"resume {old_id} {checkpoint} {given.overrides}".encode()).hexdigest()
+    digest = hashlib.sha256(f"resume {order.id} {checkpoint} {given.overrides}".encode()).hexdigest()
     own: dict[str, Any] = {"id": given.id, "number": 0, "submitted": time.time(), "digest": digest}
     changed = {"changes": tuple(changes), "sweep": None, "sweep_values": {}, **wishes_of(job, loop.machine)}
     return replace(order, mark=secrets.token_hex(16), **own, **changed), aside

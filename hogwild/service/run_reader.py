@@ -30,7 +30,7 @@ from weakref import WeakValueDictionary
 from hogwild.config.load import load_job
 from hogwild.config.locate import read_job_file
 from hogwild.config.origins import JOB_FILE, OVERRIDE, ResolvedSetting, flat_values, settings
-from hogwild.errors import CheckpointError, ConflictError, NotFoundError
+from hogwild.errors import CheckpointError, NotFoundError
 from hogwild.formatting import flat
 from hogwild.metrics.catalog import RECORDED
 from hogwild.monitoring.words import event_in_words, row_of
@@ -153,10 +153,9 @@ def opened_model(run: Path, name: str) -> tuple[BufferedReader, int]:
 # ---- configuration
 
 
-def config_of(folder: JobFolder) -> dict[str, Any]:
-    """Return the job file as submitted, as resolved, and where each value came from. Raises ConflictError for a damaged
-    job, NotFoundError, ConfigError."""
-    order = order_in(folder)
+def config_of(order: JobOrder, folder: JobFolder) -> dict[str, Any]:
+    """Return the job file as submitted, as resolved, and where each value came from. Raises NotFoundError,
+    ConfigError."""
     text = read_job_file(folder.files / order.copied)
     resolved = read_small(folder.run, RESOLVED)
     values = flat_values(resolved or "")
@@ -172,14 +171,6 @@ def config_of(folder: JobFolder) -> dict[str, Any]:
             for one in settings(values, text)
         ],
     }
-
-
-def order_in(folder: JobFolder) -> JobOrder:
-    """Return a job's order. Raises ConflictError for a damaged one."""
-    try:
-        return folder.read_order()
-    except (OSError, ValueError) as error:
-        raise ConflictError(f"{folder.order}: {error}", code="service/damaged-job") from None
 
 
 def _source(one: ResolvedSetting, changed: list[str]) -> str:

@@ -7,8 +7,8 @@
       │ └─────────│────────────│────────────│───────────┴── pause ─────── cancel ──────┘
       └── lost ───┴────────────┴────────────┘           (at most MOST_LOST in a row without an end of its own)
 
-The one thing to know: `apply` is the only place where a record changes. A job's journal is the list of its events, and
-folding them again gives the same record, so a crash between two events loses none of them."""
+The one thing to know: `apply` is the only place where a record changes. Applying a job's events again gives the same
+record."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,6 @@ LIVE = ("starting", "running", "stopping")  # a process of it may exist
 ENDED = ("succeeded", "failed", "cancelled")
 STATES = ("queued", *LIVE, "paused", *ENDED)
 KILLED = "its process was killed, or the machine stopped"
-VERSION = 1  # of `JobOrder`
 MOST_URGENT = 2
 MOST_LOST = 3  # ends in a row without a word: killed, or the machine stopped
 
@@ -44,7 +43,7 @@ class Elastic:
 
 @dataclass(frozen=True, slots=True)
 class JobOrder:
-    """A submission; never changes. Content of jobs/ID/job.json."""
+    """A submission; never changes."""
 
     id: str
     number: int  # 1, 2, ...: order of submission
@@ -70,7 +69,6 @@ class JobOrder:
     sweep: str | None = None  # id of the sweep that it belongs to, and its values there
     sweep_values: Mapping[str, str] = field(default_factory=dict)
     changes: tuple[str, ...] = ()  # overrides of a run that it goes on from
-    version: int = VERSION  # of this record
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +113,7 @@ class JobRecord:
     passed: int = 0  # jobs that were started before this one although it waited longer
     started: float | None = None  # last attempt
     ended: float | None = None
+    booked: int = 0  # events until now: of two copies the one with more is newer
 
     @property
     def is_live(self) -> bool:
@@ -124,12 +123,6 @@ class JobRecord:
     def in_use(self) -> frozenset[int]:
         """Return the logical CPUs that nobody else may get."""
         return frozenset(self.cores).union(self.move.cores if self.move else ())
-
-    @classmethod
-    def of_json(cls, values: Mapping[str, Any]) -> "JobRecord":
-        move = values["move"] and Move(**{**values["move"], "cores": tuple(values["move"]["cores"])})
-        tuples = {name: tuple(values[name]) for name in ("cores", "gpus", "signals")}
-        return cls(**{**values, **tuples, "move": move})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,13 @@
 """The jobs on disk. Only the loop's thread writes.
 
-The truth is a folder per job: `job.json`, written once, and a journal with a line per event, synced before anything
-acts on it. SQLite holds a copy of each folded record, so that a start does not read every journal: a row counts only if
-it was made from a journal of the present size and its checksum fits. A damaged, foreign or full database therefore
-loses nothing; it is made anew, or left out until the next start.
+The store is a SQLite database: per job a row with its order and its record, and a row per event. Each job's folder has
+a copy of its row, `job.json`. A row counts the job's events and has a checksum: of row and copy the newer one that is
+whole is read, so a lost or damaged database is made anew from the copies, and a lost or damaged copy from its row.
 
-    add:     .tmp-ID/ {job.json, files/, journal} -> sync -> rename to ID/     a crash before leaves only .tmp-ID
-    sweep:   .tmp-ID/ {job folders} -> sync -> rename to .all-ID/ -> move each  a crash between: moved at the start
-    book:    line -> fsync -> row                                               a crash between leaves an older row
-    remove:  rename ID/ to .tmp-ID -> delete                                    a crash between: swept at the start"""
+    add:     .tmp-X/ {job.json, files/} -> sync -> rename to ID/ -> row         a crash before leaves only .tmp-X
+    sweep:   .tmp-X/ {job folders} -> sync -> rename to .all-X/ -> move each    a crash between: moved at the start
+    book:    row and event, synced -> job.json                                  a crash between leaves an older copy
+    remove:  rename ID/ to .tmp-X -> delete                                     a crash between: swept at the start"""
 
 import contextlib
 import json
@@ -18,37 +17,49 @@ import shutil
 import sqlite3
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-from hogwild.errors import RunDirError, StorageFullError
+from pydantic import TypeAdapter
+
+from hogwild.errors import StorageFullError
 from hogwild.service.failpoints import reach
-from hogwild.service.folders import ACCEPTED, ID, JobFolder, StateFolder, order_text
+from hogwild.service.folders import ACCEPTED, ID, JobFolder, StateFolder, read_text
 from hogwild.service.states import JobEvent, JobOrder, JobRecord, apply
-from hogwild.storage.files import TEMPORARY, Records, file_bytes, sync_folder
+from hogwild.storage.files import TEMPORARY, object_of, sync_folder
+from hogwild.storage.files import replace as replace_file
 
-FORMAT = 1  # of the database; another one is made anew
-_DAMAGE = (sqlite3.Error, OSError, ValueError, OverflowError)
+VERSION = 2  # of a stored job; 1: job.json has the order alone, and a journal beside it the events
+_TABLES = """
+CREATE TABLE IF NOT EXISTS jobs (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE, content TEXT);
+CREATE TABLE IF NOT EXISTS events (job TEXT, event TEXT);
+CREATE INDEX IF NOT EXISTS events_of_job ON events (job);
+"""
+_FAILURES = (sqlite3.Error, OSError, ValueError, TypeError, OverflowError)
+_STORED = TypeAdapter(tuple[JobOrder, JobRecord])
 
 
 class Store:
-    """All jobs and their journals. `jobs`, `orders`: id -> as it is now; `unreadable`: id -> why, of damaged jobs,
-    which are left alone."""
+    """All jobs and their events. `jobs`, `orders`: id -> as it is now; `unreadable`: id -> why, of damaged jobs, which
+    are left alone; `warning`: a line about a database that was lost or damaged."""
 
     def __init__(self, state: StateFolder) -> None:
         self.state = state
         self.jobs: dict[str, JobRecord] = {}
         self.orders: dict[str, JobOrder] = {}
         self.unreadable: dict[str, str] = {}
-        self._numbered = 0  # the highest number that was given
-        self._late: dict[str, list[JobEvent]] = {}  # events that a full disk did not take yet
-        self._index: _Index | None = None
+        self.warning = ""
+        self._numbered = 0  # the highest number that was given, also to a removed job
+        self._database: sqlite3.Connection | None = None
+        self._late: dict[str, list[JobEvent]] = {}  # rows to be written, with their new events; or deleted
+        self._copies: set[str] = set()  # jobs whose job.json is to be written
 
     @property
     def is_behind(self) -> bool:
-        """Return whether events wait for space on the disk."""
-        return bool(self._late)
+        """Return whether something waits for space on the disk."""
+        return bool(self._late or self._copies)
 
     def load(self) -> None:
         """Read all jobs. Raises RunDirError."""
@@ -56,35 +67,38 @@ class Store:
             shutil.rmtree(left, ignore_errors=True)
         for sweep in self.state.folders(ACCEPTED):  # by a killed service
             self._finish_sweep(sweep)
-        self._index = _Index.open(self.state.index)
-        rows = self._index.rows() if self._index else {}
-        found: list[tuple[JobOrder, JobRecord, bool]] = []
+        is_missing = not self.state.database.exists()
+        rows = self._read_rows()
+        found: list[tuple[JobOrder, JobRecord, str]] = []
         for folder in [JobFolder(path) for path in self.state.folders() if ID.fullmatch(path.name)]:
-            name, what = folder.path.name, folder.order
             try:
-                order = folder.read_order()
-                what = folder.journal
-                known = rows.get((name, folder.journal.stat().st_size))
-                found.append((order, known or _fold(folder), known is not None))
+                copy = read_text(folder.order)
+                found.append((*_newest(folder, rows.get(folder.path.name), copy), copy))
             except (OSError, ValueError) as error:
-                self.unreadable[name] = f"{what}: {error}"
-        for order, job, is_known in sorted(found, key=lambda one: one[0].number):
+                self.unreadable[folder.path.name] = f"{folder.order}: {error}"
+        for order, job, copy in sorted(found, key=lambda one: one[0].number):
             self.orders[order.id], self.jobs[order.id] = order, job
-            if not is_known:
-                self._keep(order.id)
-        if self._index:
-            self._index.forget_all_but(self.jobs)
+            self._numbered = max(self._numbered, order.number)
+            content = _content(order, job)
+            if rows.get(order.id) != content:
+                self._late[order.id] = []
+            if copy != content:
+                self._copies.add(order.id)
+        if is_missing and found:
+            self.warning = f"{self.state.database} was missing and is made anew from each job's {folder.order.name}"
+        self._late |= {name: [] for name in rows if not self.state.job(name).path.exists()}  # deleted by hand
+        self.write_late()
 
     def close(self) -> None:
-        if self._index:
-            self._index.close()
+        if self._database is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._database.close()
+            self._database = None
 
     def next_number(self, count: int = 1) -> int:
         """Return the first of `count` new numbers."""
-        first = max((order.number for order in self.orders.values()), default=0)
-        first = max(first, self._numbered) + 1
-        self._numbered = first + count - 1
-        return first
+        self._numbered += count
+        return self._numbered - count + 1
 
     def write_aside(self, files: Mapping[str, bytes]) -> Path:
         """Write a new job's files to a folder aside, for `add`. May take long; any thread. Raises
@@ -100,8 +114,7 @@ class Store:
     def add(self, order: JobOrder, aside: Path) -> JobRecord:
         """Store a new job, queued. `aside` is used up. Raises StorageFullError; then nothing of it is left."""
         with self._accepting(aside):
-            _write_synced(JobFolder(aside).order, order_text(order).encode())
-            _write_synced(JobFolder(aside).journal, b"")
+            _write_synced(JobFolder(aside).order, _content(order, JobRecord(order.id)).encode())
             sync_folder(aside)
             reach("added-aside")
             folder = self.state.job(order.id).path
@@ -112,9 +125,7 @@ class Store:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
         reach("added")
-        self.orders[order.id] = order
-        self.jobs[order.id] = JobRecord(order.id)
-        self._keep(order.id)
+        self._insert([order])
         return self.jobs[order.id]
 
     def write_sweep_aside(self, files: Mapping[str, bytes], orders: Sequence[JobOrder]) -> Path:
@@ -126,8 +137,7 @@ class Store:
             for order in orders:
                 folder = JobFolder(aside / order.id)
                 shutil.copytree(copied / "files", folder.files, copy_function=_link_or_copy)
-                _write_synced(folder.order, order_text(order).encode())
-                _write_synced(folder.journal, b"")
+                _write_synced(folder.order, _content(order, JobRecord(order.id)).encode())
                 for made in (*{(folder.files / name).parent for name in files}, folder.path):
                     sync_folder(made)
             sync_folder(aside)
@@ -155,9 +165,12 @@ class Store:
                 accepted.rename(aside)
                 raise
         reach("added")
-        for order in orders:  # an empty journal needs no row of the database
-            self.orders[order.id] = order
-            self.jobs[order.id] = JobRecord(order.id)
+        self._insert(orders)
+
+    def _insert(self, orders: Sequence[JobOrder]) -> None:
+        for order in orders:
+            self.orders[order.id], self.jobs[order.id], self._late[order.id] = order, JobRecord(order.id), []
+        self._commit()  # later, if it fails: each job.json is complete
 
     def _finish_sweep(self, accepted: Path) -> None:
         """Move the jobs in that a killed service had accepted. One that cannot be moved stays, and is named."""
@@ -182,26 +195,26 @@ class Store:
     def book(self, name: str, event: JobEvent, *, must: bool = False) -> JobRecord:
         """Write an event and return the job after it. On a full disk it is written later, `write_late`; with `must`
         nothing changes then, and StorageFullError is raised."""
-        job = apply(self.jobs[name], event)
-        waiting = self._late.setdefault(name, [])
-        waiting.append(event)
-        if not self._write(name) and must:
-            waiting.pop()
-            if not waiting:
+        before = self.jobs[name]
+        job = self.jobs[name] = replace(apply(before, event), booked=before.booked + 1)
+        events = self._late.setdefault(name, [])
+        events.append(event)
+        if not self._commit() and must:
+            self.jobs[name] = before
+            events.pop()
+            if not events:
                 del self._late[name]
-            raise StorageFullError(f"{self.state.job(name).journal} cannot be written (disk full?)")
-        self.jobs[name] = job
+            raise StorageFullError(f"{self.state.database} cannot be written (disk full?)")
         reach("booked")
-        if name not in self._late:
-            self._keep(name)
-            reach("indexed")
+        self._copies.add(name)
+        self._write_copies()
+        reach("copied")
         return job
 
     def write_late(self) -> None:
-        """Write the events that did not fit on the disk before."""
-        for name in list(self._late):
-            if self._write(name):
-                self._keep(name)
+        """Write what did not fit on the disk before."""
+        self._commit()
+        self._write_copies()
 
     def remove(self, name: str) -> None:
         """Delete a job with its run. Raises StorageFullError if the folder cannot be changed."""
@@ -219,46 +232,91 @@ class Store:
         threading.Thread(target=shutil.rmtree, args=(aside,), kwargs={"ignore_errors": True}, daemon=True).start()
         self.set_aside(name, "deleted")
         del self.unreadable[name]
-        self._on_index(lambda index: index.forget(name))
+        self._late[name] = []
+        self._commit()
 
     def set_aside(self, name: str, why: str) -> None:
         """Leave a job alone until the next start."""
         self.unreadable[name] = why
+        self._copies.discard(name)
         for table in (self.jobs, self.orders, self._late):
             table.pop(name, None)
 
-    def _write(self, name: str) -> bool:
-        """Append the waiting events of a job, all or none; return whether they are on the disk."""
-        file = self.state.job(name).journal
-        if not file.parent.is_dir():  # deleted by hand; the job lives on in memory
-            return False
-        records = Records(file)
-        before = file_bytes(file)
+    # ---- the database and the copies
+
+    def _read_rows(self) -> dict[str, str]:
+        """Return id -> content of the rows. Without a database that can be read: none, and the copies count."""
         try:
-            for event in self._late[name]:
-                records.append(dict(event))
-            records.sync()
-        except RunDirError:
-            with contextlib.suppress(RunDirError):
-                records.cut(before)
+            database = self._connect()
+            (last,) = database.execute("SELECT max(seq) FROM sqlite_sequence").fetchone()
+            self._numbered = int(last or 0)  # AUTOINCREMENT remembers the numbers of removed jobs
+            return dict(database.execute("SELECT id, content FROM jobs"))
+        except _FAILURES as error:
+            self._fail(error)
+            return {}
+
+    def _connect(self) -> sqlite3.Connection:
+        """Return the database; a new one is to get all jobs. Raises sqlite3.Error."""
+        if self._database is None:
+            if not self.state.database.exists():
+                self._late = {name: self._late.get(name, []) for name in self.jobs}
+            database = sqlite3.connect(self.state.database, check_same_thread=False, timeout=0)
+            self._database = database
+            if database.execute("PRAGMA integrity_check").fetchone()[0] != "ok":
+                raise sqlite3.DatabaseError("its pages do not fit together")
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+            database.executescript(_TABLES)
+        return self._database
+
+    def _fail(self, error: Exception) -> None:
+        """Close the database after an error. A damaged one is set aside: the next try makes a new one."""
+        self.close()
+        file = self.state.database
+        is_operational = isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR
+        if is_operational or isinstance(error, OSError):  # no space, or not ours to repair
+            self.warning = f"{file} cannot be used for now ({error}); each job's job.json is"
+            return
+        self.warning = (
+            f"{file} was damaged ({error}) and is made anew from each job's job.json; it is kept as *.damaged"
+        )
+        with contextlib.suppress(OSError):
+            for tail in ("-wal", "-shm", ""):
+                if (part := file.with_name(file.name + tail)).exists():
+                    part.replace(part.with_name(f"{part.name}.damaged"))
+
+    def _commit(self) -> bool:
+        """Write rows and events that are late, all or none; return whether that is done."""
+        if not self._late:
+            return True
+        try:
+            with self._connect() as database:  # one transaction
+                for name, events in self._late.items():
+                    if name in self.jobs:
+                        row = (self.orders[name].number, name, _content(self.orders[name], self.jobs[name]))
+                        database.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", row)
+                        lines = [(name, json.dumps(event)) for event in events]
+                        database.executemany("INSERT INTO events VALUES (?, ?)", lines)
+                    else:
+                        database.execute("DELETE FROM jobs WHERE id = ?", (name,))
+                        database.execute("DELETE FROM events WHERE job = ?", (name,))
+        except _FAILURES as error:
+            self._fail(error)
             return False
-        finally:
-            records.close()
-        del self._late[name]
+        self._late.clear()
         return True
 
-    def _keep(self, name: str) -> None:
-        size = file_bytes(self.state.job(name).journal)
-        self._on_index(lambda index: index.keep(self.jobs[name], size))
-
-    def _on_index(self, action: Callable[["_Index"], None]) -> None:
-        if self._index is None:
-            return
-        try:
-            action(self._index)
-        except _DAMAGE:  # full or damaged: the journals are complete, and the next start makes it anew
-            self._index.close()
-            self._index = None
+    def _write_copies(self) -> None:
+        # Not synced: the row is. After a power cut the newer one counts.
+        for name in list(self._copies):
+            try:
+                content = _content(self.orders[name], self.jobs[name])
+                replace_file(self.state.job(name).order, content.encode(), sync=False)
+            except FileNotFoundError:  # its folder was deleted by hand; the job lives on until the next start
+                pass
+            except OSError:  # disk full: later
+                continue
+            self._copies.discard(name)
 
 
 def _link_or_copy(source: str, target: str) -> None:
@@ -277,85 +335,51 @@ def _write_synced(file: Path, content: bytes) -> None:
         os.fsync(stream.fileno())
 
 
-def _fold(folder: JobFolder) -> JobRecord:
-    """Return the record that the journal gives. A line that cannot be read or applied is left out, and so is a last one
-    without its end. Raises OSError."""
+def _content(order: JobOrder, job: JobRecord) -> str:
+    """Return a stored job, as its row and its job.json have it."""
+    values = {"version": VERSION, "order": asdict(order), "record": asdict(job)}
+    return json.dumps({**values, "checksum": _checksum(values)}, indent=1)
+
+
+def _checksum(values: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(values).encode())
+
+
+def _newest(folder: JobFolder, *contents: str | None) -> tuple[JobOrder, JobRecord]:
+    """Return the job of the content with the most events, of those that are whole. Raises ValueError if none is;
+    OSError."""
+    found, why = [], ValueError("it is empty or missing")
+    for content in filter(None, contents):
+        try:
+            found.append(_stored(content, folder))
+        except ValueError as error:
+            why = error
+    if not found:
+        raise why
+    return max(found, key=lambda one: one[1].booked)
+
+
+def _stored(content: str, folder: JobFolder) -> tuple[JobOrder, JobRecord]:
+    """Return a stored job. Raises ValueError if it is damaged, or another job's; OSError."""
+    values = object_of(content) or {}
+    version, checksum = values.get("version"), values.pop("checksum", None)
+    if isinstance(version, int) and version > VERSION:
+        raise ValueError(f"it has version {version}, written by a newer hogwild")
+    if version == 1:
+        values = {"order": values, "record": asdict(_folded(folder))}
+    elif checksum != _checksum(values):
+        raise ValueError("its checksum does not fit")
+    order, job = _STORED.validate_python((values.get("order"), values.get("record")))
+    if order.id != folder.path.name:
+        raise ValueError(f"it is the order of job {order.id}")
+    return order, job
+
+
+def _folded(folder: JobFolder) -> JobRecord:
+    """Return the record that a journal of version 1 gives. A line that cannot be read or applied is left out, and so is
+    a last one without its end. Raises OSError."""
     job = JobRecord(folder.path.name)
     for line in folder.journal.read_bytes().split(b"\n")[:-1]:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             job = apply(job, json.loads(line))
     return job
-
-
-class _Index:
-    """The database: per job its folded record, the journal's size and a checksum of both."""
-
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
-
-    @classmethod
-    def open(cls, file: Path) -> "_Index | None":
-        """Return the database, made anew if it is damaged; None if that is not possible either."""
-        for is_second in (False, True):
-            try:
-                return cls(_connected(file))
-            except _DAMAGE:
-                if not is_second:
-                    for each in (file, *(file.with_name(file.name + tail) for tail in ("-wal", "-shm"))):
-                        with contextlib.suppress(OSError):
-                            each.unlink()
-        return None
-
-    def rows(self) -> dict[tuple[str, int], JobRecord]:
-        """Return (id, size of its journal) -> record of all rows that are whole."""
-        found = {}
-        try:
-            for name, size, record, crc in self._database.execute("SELECT id, size, record, crc FROM jobs"):
-                with contextlib.suppress(ValueError, KeyError, TypeError):
-                    if crc == _checksum(name, size, record):
-                        found[name, size] = JobRecord.of_json(json.loads(record))
-        except _DAMAGE:
-            return {}
-        return found
-
-    def keep(self, job: JobRecord, size: int) -> None:
-        record = json.dumps(asdict(job))
-        row = (job.id, size, record, _checksum(job.id, size, record))
-        self._database.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?)", row)
-
-    def forget(self, name: str) -> None:
-        self._database.execute("DELETE FROM jobs WHERE id = ?", (name,))
-
-    def forget_all_but(self, known: Mapping[str, object]) -> None:
-        with contextlib.suppress(*_DAMAGE):
-            for (name,) in self._database.execute("SELECT id FROM jobs").fetchall():
-                if name not in known:
-                    self.forget(name)
-
-    def close(self) -> None:
-        with contextlib.suppress(*_DAMAGE):
-            self._database.close()
-
-
-def _connected(file: Path) -> sqlite3.Connection:
-    # Autocommit: each statement is a transaction of its own.
-    database = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=0)
-    try:
-        if database.execute("PRAGMA user_version").fetchone()[0] not in (0, FORMAT):
-            raise sqlite3.DatabaseError("of another version")
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = FULL")
-        database.execute(
-            "CREATE TABLE IF NOT EXISTS jobs (id TEXT PRIMARY KEY, size INTEGER, record TEXT, crc INTEGER)"
-        )
-        database.execute(f"PRAGMA user_version = {FORMAT}")
-        if database.execute("PRAGMA quick_check").fetchone()[0] != "ok":
-            raise sqlite3.DatabaseError("damaged")
-    except BaseException:
-        database.close()
-        raise
-    return database
-
-
-def _checksum(name: str, size: int, record: str) -> int:
-    return zlib.crc32(f"{name} {size} {record}".encode())

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -145,8 +146,9 @@ class Service:
         return found
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return the job's journal."""
-        return [json.loads(line) for line in self.state.job(name).journal.read_text().splitlines()]
+        """Return the job's events, from the store."""
+        with contextlib.closing(sqlite3.connect(self.state.database)) as database:
+            return [json.loads(text) for (text,) in database.execute("SELECT event FROM events WHERE job = ?", (name,))]
 
     def processes(self) -> dict[int, str]:
         """Return the living processes of all jobs: not the service's own fork server."""

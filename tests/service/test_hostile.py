@@ -38,7 +38,7 @@ class Served:
 
     def files(self) -> dict[str, int]:
         """Return path -> size of all files of the state folder but the database's."""
-        found = (file for file in self.state.path.rglob("*") if not file.name.startswith("index.sqlite3"))
+        found = (file for file in self.state.path.rglob("*") if not file.name.startswith("jobs.sqlite3"))
         return {str(file): file.lstat().st_size for file in found}
 
 

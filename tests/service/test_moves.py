@@ -218,9 +218,8 @@ def test_a_move_whose_request_could_not_be_written_leaves_its_clock_to_no_other(
     assert store.jobs[JOB.id].move is not None and len(requests(store)) == 1
 
 
-def test_a_full_disk_moves_nothing(store: Store) -> None:
-    store.state.job(JOB.id).journal.rename(store.state.job(JOB.id).path / "aside")
-    store.state.job(JOB.id).journal.mkdir()  # cannot be written
+def test_a_full_disk_moves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_commit", lambda: False)
     ask(store)
     assert store.jobs[JOB.id].move is None and requests(store) == []
 

@@ -11,7 +11,7 @@ import torch
 
 from hogwild.errors import CheckpointError, NotFoundError
 from hogwild.service import run_reader
-from hogwild.service.folders import JobFolder, order_text
+from hogwild.service.folders import JobFolder
 from hogwild.service.routes_runs import copy_checkpoint, files_of
 from hogwild.storage import checkpoint
 from hogwild.storage.run_files import checkpoints_in, read_json
@@ -152,8 +152,7 @@ def test_every_value_of_the_configuration_says_where_it_came_from(tmp_path: Path
     folder = JobFolder(tmp_path / changed.id)
     folder.files.mkdir(parents=True)
     (folder.files / "job.yaml").write_text(JOB)
-    folder.order.write_text(order_text(changed))
-    found = run_reader.config_of(folder)
+    found = run_reader.config_of(changed, folder)
     origins = {one["path"]: one["from"] for one in found["fields"]}
     values = {one["path"]: one["value"] for one in found["fields"]}
     assert (found["text"], found["resolved"]) == (JOB, None)
@@ -164,7 +163,7 @@ def test_every_value_of_the_configuration_says_where_it_came_from(tmp_path: Path
     assert origins["train.procs"] == "default"
     folder.run.mkdir()
     (folder.run / "resolved.yaml").write_text(RESOLVED)
-    resolved = run_reader.config_of(folder)
+    resolved = run_reader.config_of(changed, folder)
     assert resolved["resolved"] == RESOLVED
     assert {"path": "train.procs", "value": 4, "from": "default"} in resolved["fields"]
 

@@ -25,11 +25,12 @@ from hogwild.service.folders import StateFolder
 from hogwild.service.loop import ServiceLoop
 from hogwild.service.moves import Moves
 from hogwild.service.schedule import Machine
+from hogwild.service.states import JobRecord
 from hogwild.service.store import Store
 from hogwild.storage.run_files import read_json
 from tests.helpers.jobs import RUN_PY, environment
 from tests.helpers.processes import IS_THOROUGH, PATIENCE_S, state_of, wait_for
-from tests.helpers.service import LONG, SMALL, Service, order
+from tests.helpers.service import LONG, SMALL, Service, opened_store, order
 
 pytestmark = pytest.mark.processes
 ENDED = ("succeeded", "failed", "cancelled", "paused")
@@ -283,7 +284,7 @@ def test_a_service_killed_beside_a_signal_does_not_send_a_second_one(service: Se
 
 
 def test_a_stranger_with_the_number_of_a_job_is_left_alone(service: Service) -> None:
-    """The journal names a process that lives, with another start time, or of another boot."""
+    """The store names a process that lives, with another start time, or of another boot."""
     service.start()
     row = service.submit(*LONG, "train.threads=64")
     waiting = service.submit(*LONG, "train.threads=64")
@@ -292,11 +293,10 @@ def test_a_stranger_with_the_number_of_a_job_is_left_alone(service: Service) -> 
     os.kill(running["pid"], signal.SIGKILL)
     with subprocess.Popen(["sleep", "600"]) as stranger:
         try:
-            for name, boot in ((row["id"], boot_id()), (waiting["id"], "another boot")):
-                starting = f'{{"event":"starting","attempt":5,"cores":[0],"at":1.0,"boot_id":"{boot}"}}\n'
-                started = f'{{"event":"started","pid":{stranger.pid},"start_ticks":1}}\n'
-                with open(service.state.job(name).journal, "a") as journal:
-                    journal.write(starting + started)
+            with opened_store(service.state.path) as store:
+                for name, boot in ((row["id"], boot_id()), (waiting["id"], "another boot")):
+                    store.book(name, {"event": "starting", "attempt": 5, "cores": [0], "at": 1.0, "boot_id": boot})
+                    store.book(name, {"event": "started", "pid": stranger.pid, "start_ticks": 1})
             service.start()
             assert service.wait_for_state(row["id"], "running")["attempt"] == 6
             assert service.client.job(waiting["id"])["state"] == "queued"
@@ -402,18 +402,25 @@ def test_a_run_that_somebody_trains_by_hand_is_left_to_him(service: Service, tmp
 
 
 def test_a_job_that_runs_already_but_was_never_written_down_is_taken_over(service: Service) -> None:
-    """The service was killed after it started the process, and lost the job's journal on the way."""
+    """The service was killed after it started the process, and lost what it knew of the job on the way."""
     row = service.start().submit(*LONG)
     running = service.wait_for_state(row["id"], "running")
+    (starting,) = (event for event in service.events(row["id"]) if event["event"] == "starting")
     service.kill()
-    journal = service.state.job(row["id"]).journal
-    lines = journal.read_text().splitlines(keepends=True)
-    journal.write_text(lines[0])  # starting
+
+    def forget(*events: dict[str, Any]) -> None:
+        with opened_store(service.state.path) as store:
+            store.jobs[row["id"]] = JobRecord(row["id"])
+            for event in events:
+                store.book(row["id"], event)
+            store.book(row["id"], {"event": "passed"})
+
+    forget(starting)
     service.start()
     again = service.wait_for_state(row["id"], "running")
     assert (again["pid"], again["attempt"]) == (running["pid"], 1)
     service.kill()
-    journal.write_text("")
+    forget()
     service.start()
     again = service.wait_for_state(row["id"], "running")
     assert again["pid"] == running["pid"]
@@ -432,7 +439,9 @@ def test_a_job_whose_folder_was_removed_fails_and_the_others_go_on(service: Serv
     service.kill()
     damaged = service.state.job(running["id"]).order
     damaged.write_text(damaged.read_text()[:100])
+    service.state.database.unlink()
     service.start()
+    assert "jobs.sqlite3 was missing and is made anew" in service.log()
     assert [row["id"] for row in service.client.jobs()] == [last["id"]]
     assert f"job {running['id']} is damaged and left alone" in service.log()
     with pytest.raises(ConflictError, match="is damaged"):
@@ -526,7 +535,7 @@ def test_a_job_that_is_set_aside_keeps_its_cores_while_its_process_runs(
         (row,) = (json.loads(text) for _, text in loop.snapshot.rows.values())
         found = row["state"], row["reason"]
         process.kill()
-    assert "the service failed at it" in loop.damaged[order(1).id]
+    assert "the service failed at it" in loop._store.unreadable[order(1).id]
     assert found == ("queued", "needs 1 core, 0 of 1 are free")
     assert loop._open_machine().busy == frozenset()
 
@@ -541,6 +550,7 @@ def test_a_job_whose_files_are_damaged_keeps_its_cores_while_its_process_runs(tm
     store.add(order(1), store.write_aside({"job.yaml": b""}))
     store.close()
     state.job(order(1).id).order.write_text("{")
+    state.database.unlink()
     core = min(os.sched_getaffinity(0))
     name, _, value = entry_of(order(1), state.identity()).partition("=")
     loop = ServiceLoop(state, Machine(((core,),)), lambda: None, lambda: None)
@@ -549,7 +559,7 @@ def test_a_job_whose_files_are_damaged_keeps_its_cores_while_its_process_runs(tm
         loop.load()
         busy = loop._open_machine().busy
         process.kill()
-    assert [*loop.damaged] == [order(1).id] and busy == {core}
+    assert [*loop._store.unreadable] == [order(1).id] and busy == {core}
     assert loop._open_machine().busy == frozenset()
 
 

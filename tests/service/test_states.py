@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from hogwild.errors import ConflictError
 from hogwild.service.states import (
@@ -207,4 +208,4 @@ def test_in_any_life_the_journal_gives_the_record_and_only_a_live_job_has_a_proc
     folded = JOB
     for line in journal:
         folded = apply(folded, json.loads(line))
-    assert folded == job == JobRecord.of_json(json.loads(json.dumps(asdict(job))))
+    assert folded == job == TypeAdapter(JobRecord).validate_json(json.dumps(asdict(job)))

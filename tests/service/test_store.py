@@ -1,9 +1,12 @@
-"""The jobs on disk: what is read back is what was booked, whatever happened to the database and the disk."""
+"""The jobs on disk: what is read back is what was booked, whatever happened to database, copies and disk."""
 
 import json
 import random
 import shutil
 import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,14 +14,16 @@ import pytest
 from hogwild.errors import ServiceError, UsageError
 from hogwild.service.client import Beside
 from hogwild.service.folders import FORMAT, StateFolder, check_files
-from hogwild.service.states import VERSION, JobRecord
-from hogwild.service.store import Store
+from hogwild.service.states import JobRecord
+from hogwild.service.store import VERSION, Store
+from hogwild.storage.files import replace
 from tests.helpers.processes import IS_THOROUGH
-from tests.helpers.service import order
+from tests.helpers.service import opened_store, order
 
 DAMAGES = 1000 if IS_THOROUGH else 150
 STARTING = {"event": "starting", "attempt": 1, "cores": [0], "at": 1.0, "boot_id": "b"}
 STARTED = {"event": "started", "pid": 7, "start_ticks": 9}
+ONE, TWO, THREE = (f"{number:012x}" for number in (1, 2, 3))
 
 
 def filled(store: Store, jobs: int) -> dict[str, JobRecord]:
@@ -30,40 +35,66 @@ def filled(store: Store, jobs: int) -> dict[str, JobRecord]:
     return dict(store.jobs)
 
 
-def read_again(state: StateFolder) -> dict[str, JobRecord]:
-    store = Store(state)
-    store.load()
-    store.close()
-    assert store.unreadable == {}
+def read_again(state: StateFolder) -> Store:
+    with opened_store(state.path) as store:
+        return store
+
+
+def all_of(store: Store) -> dict[str, JobRecord]:
+    assert store.unreadable == {} and not store.is_behind
     assert {name: one.number for name, one in store.orders.items()} == {name: int(name, 16) for name in store.jobs}
     return store.jobs
 
 
+def without_database(state: StateFolder) -> None:
+    for file in state.path.glob("jobs.sqlite3*"):
+        file.unlink()
+
+
 def test_what_was_booked_is_read_back_with_the_database_and_without(store: Store, state: StateFolder) -> None:
     jobs = filled(store, 9)
-    assert read_again(state) == jobs
+    again = read_again(state)
+    assert all_of(again) == jobs and again.warning == ""
     store.close()
-    for file in state.path.glob("index*"):
-        file.unlink()
-    assert read_again(state) == jobs
-    assert (state.job(f"{1:012x}").files / "package/module.py").read_text() == "A = 1\n"
+    without_database(state)
+    again = read_again(state)
+    assert all_of(again) == jobs
+    assert again.warning == f"{state.database} was missing and is made anew from each job's job.json"
+    assert (state.job(ONE).files / "package/module.py").read_text() == "A = 1\n"
+    with closing(sqlite3.connect(state.database)) as database:
+        assert database.execute("SELECT count(*) FROM jobs").fetchone() == (9,)
 
 
-def test_a_row_that_is_older_than_its_journal_is_not_believed(store: Store, state: StateFolder) -> None:
+def test_every_event_is_kept_in_its_order_until_its_job_is_removed(store: Store, state: StateFolder) -> None:
+    filled(store, 3)
+    with closing(sqlite3.connect(state.database)) as database:
+        found = [json.loads(text) for (text,) in database.execute("SELECT event FROM events WHERE job = ?", (THREE,))]
+        assert found == [STARTING, STARTED, {"event": "running"}]
+        store.remove(THREE)
+        assert database.execute("SELECT count(*) FROM events WHERE job = ?", (THREE,)).fetchone() == (0,)
+
+
+@pytest.mark.parametrize("is_copied", [True, False], ids=["an older row", "an older copy"])
+def test_of_a_row_and_a_copy_the_newer_one_is_believed(store: Store, state: StateFolder, is_copied: bool) -> None:
+    """A write-ahead log that lost its end; a service killed between the two."""
     filled(store, 4)
     store.close()
-    name = f"{4:012x}"
-    journal = state.job(name).journal
-    journal.write_text(journal.read_text() + json.dumps(STARTING) + "\n")
-    assert read_again(state)[name].state == "starting"
+    saved = state.path / "saved"
+    file = state.database if is_copied else state.job(ONE).order
+    shutil.copy(file, saved)
+    with opened_store(state.path) as again:
+        newer = again.book(ONE, {"event": "ended", "state": "paused", "at": 2.0})
+    shutil.copy(saved, file)
+    assert all_of(read_again(state))[ONE] == newer
 
 
 def test_random_damage_of_the_database_loses_no_job(store: Store, state: StateFolder, tmp_path: Path) -> None:
     jobs = filled(store, 12)
     whole = tmp_path / "whole"
     shutil.copytree(state.path, whole)  # with its write-ahead log: nothing was closed
-    files = [file.name for file in whole.glob("index*")]
-    assert {"index.sqlite3", "index.sqlite3-wal"} <= set(files)
+    store.close()
+    files = [file.name for file in whole.glob("jobs.sqlite3*")]
+    assert {"jobs.sqlite3", "jobs.sqlite3-wal"} <= set(files)
     dice = random.Random(1)
     for _ in range(DAMAGES):
         for name in files:
@@ -76,105 +107,151 @@ def test_random_damage_of_the_database_loses_no_job(store: Store, state: StateFo
             for _ in range(dice.randint(1, 20)):
                 content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
         file.write_bytes(content)
-        assert read_again(state) == jobs
+        assert all_of(read_again(state)) == jobs
 
 
-def test_a_database_of_something_else_is_made_anew(store: Store, state: StateFolder) -> None:
+def test_a_database_of_something_else_is_set_aside_and_made_anew(store: Store, state: StateFolder) -> None:
     jobs = filled(store, 3)
     store.close()
     for content in (b"", b"no database", None):
         if content is None:
-            with sqlite3.connect(state.index) as other:
-                other.execute("DROP TABLE jobs")
-                other.execute("CREATE TABLE jobs (id INTEGER)")
-            other.close()
+            with closing(sqlite3.connect(state.database)) as other:
+                other.executescript("DROP TABLE jobs; CREATE TABLE jobs (id INTEGER)")
         else:
-            state.index.write_bytes(content)
-        assert read_again(state) == jobs
+            state.database.write_bytes(content)
+        again = read_again(state)
+        assert all_of(again) == jobs
+        assert content == b"" or ("was damaged" in again.warning and "job.json" in again.warning)
+    assert state.path.joinpath("jobs.sqlite3.damaged").exists()
 
 
-def test_a_torn_last_line_of_a_journal_is_no_event(store: Store, state: StateFolder) -> None:
-    jobs = filled(store, 4)
+def test_a_database_that_is_damaged_while_the_service_runs_is_made_anew(store: Store, state: StateFolder) -> None:
+    filled(store, 3)
+    assert store._database is not None
+    store._database.execute("DROP TABLE jobs")
     store.close()
-    name = f"{3:012x}"
-    with open(state.job(name).journal, "a") as stream:
-        stream.write('{"event":"ended","sta')
-    assert read_again(state) == jobs
-    again = Store(state)
-    again.load()
-    assert again.book(name, {"event": "asked", "ask": "pause", "urgency": 0}).state == "stopping"
-    again.close()
-    assert read_again(state)[name].asked == "pause"
+    replace(state.database, b"x" * 4096, sync=False)
+    store.book(THREE, {"event": "ended", "state": "paused", "at": 2.0})
+    assert store.is_behind and "was damaged" in store.warning
+    store.write_late()
+    assert not store.is_behind
+    store.close()
+    with closing(sqlite3.connect(state.database)) as database:
+        assert database.execute("SELECT id FROM jobs ORDER BY number").fetchall() == [(ONE,), (TWO,), (THREE,)]
+
+
+def test_numbers_are_never_given_twice_not_even_of_removed_jobs(store: Store, state: StateFolder) -> None:
+    filled(store, 3)
+    store.remove(THREE)
+    store.close()
+    with opened_store(state.path) as again:
+        assert (again.next_number(2), again.next_number()) == (4, 6)
+        assert sorted(again.jobs) == [ONE, TWO] and not state.job(THREE).path.exists()
 
 
 def test_what_a_killed_service_was_adding_or_removing_is_swept(store: Store, state: StateFolder) -> None:
     jobs = filled(store, 2)
-    shutil.copytree(state.job(f"{1:012x}").path, state.jobs / ".tmp-00000000000a")
-    assert read_again(state) == jobs
+    shutil.copytree(state.job(ONE).path, state.jobs / ".tmp-00000000000a")
+    assert all_of(read_again(state)) == jobs
     assert sorted(file.name for file in state.jobs.iterdir()) == sorted(jobs)
 
 
-def test_a_job_with_a_damaged_order_is_left_alone_and_named(store: Store, state: StateFolder) -> None:
-    filled(store, 3)
-    store.close()
-    damaged = state.job(f"{2:012x}").order
-    damaged.write_text(damaged.read_text()[:50])
-    again = Store(state)
-    again.load()
-    again.close()
-    assert [one.number for one in again.orders.values()] == [1, 3]
-    assert str(damaged) in again.unreadable[f"{2:012x}"]
-    assert damaged.exists()
-
-
-def test_a_job_of_a_newer_version_is_left_alone_and_named(store: Store, state: StateFolder) -> None:
-    filled(store, 2)
-    store.close()
-    file = state.job(f"{2:012x}").order
-    file.write_text(file.read_text().replace(f'"version": {VERSION}', f'"version": {VERSION + 1}'))
-    again = Store(state)
-    again.load()
-    again.close()
-    assert [one.number for one in again.orders.values()] == [1]
-    assert again.unreadable == {f"{2:012x}": f"{file}: it has version {VERSION + 1}, written by a newer hogwild"}
-
-
-def test_a_bit_flipped_in_an_order_or_a_copied_folder_costs_no_other_job(store: Store, state: StateFolder) -> None:
+def test_a_damaged_copy_is_made_anew_from_its_row(store: Store, state: StateFolder) -> None:
     jobs = filled(store, 3)
     store.close()
-    file = state.job(f"{2:012x}").order
+    file = state.job(TWO).order
     whole = file.read_bytes()
-    for place in range(len(whole)):
+    for content in (b"", whole[:50], b"\xff", whole.replace(b"job", b"jab")):
+        file.write_bytes(content)
+        assert all_of(read_again(state)) == jobs and file.read_bytes() == whole
+
+
+def newer(content: str) -> str:
+    return content.replace(f'"version": {VERSION}', f'"version": {VERSION + 1}')
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda content: content[:50], "its checksum does not fit"),
+        (lambda content: "", "it is empty or missing"),
+        (newer, f"it has version {VERSION + 1}, written by a newer hogwild"),
+    ],
+    ids=["torn", "empty", "newer"],
+)
+def test_a_job_that_neither_row_nor_copy_has_is_left_alone_and_named(
+    store: Store, state: StateFolder, damage: Callable[[str], str], words: str
+) -> None:
+    filled(store, 3)
+    store.close()
+    without_database(state)
+    file = state.job(TWO).order
+    file.write_text(damage(file.read_text()))
+    again = read_again(state)
+    assert [one.number for one in again.orders.values()] == [1, 3]
+    assert again.unreadable == {TWO: f"{file}: {words}"} and file.exists()
+
+
+def test_a_bit_flipped_in_a_copy_or_a_copied_folder_costs_no_other_job(store: Store, state: StateFolder) -> None:
+    jobs = filled(store, 3)
+    store.close()
+    file = state.job(TWO).order
+    whole = file.read_bytes()
+    for place in range(0, len(whole), 1 if IS_THOROUGH else 23):
+        without_database(state)
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        again = Store(state)
-        again.load()
-        again.close()
+        again = read_again(state)
         assert again.jobs.keys() | again.unreadable.keys() == jobs.keys()
-        assert again.jobs.keys() >= {f"{1:012x}", f"{3:012x}"}
+        assert {name: jobs[name] for name in again.jobs} == again.jobs and {ONE, THREE} <= again.jobs.keys()
     file.write_bytes(whole)
-    shutil.copytree(state.job(f"{2:012x}").path, state.job(f"{9:012x}").path)
-    again = Store(state)
-    again.load()
-    again.close()
+    shutil.copytree(state.job(TWO).path, state.job(f"{9:012x}").path)
+    again = read_again(state)
     assert again.jobs == jobs and "order of job" in again.unreadable[f"{9:012x}"]
 
 
-def test_a_job_without_its_journal_does_not_run_again(store: Store, state: StateFolder) -> None:
-    filled(store, 1)
-    store.close()
-    state.job(f"{1:012x}").journal.unlink()
-    again = Store(state)
-    again.load()
-    again.close()
-    assert again.jobs == {} and "journal.jsonl" in again.unreadable[f"{1:012x}"]
+# ---- a folder of version 1: an order that never changes, and a journal with the events
 
 
-def test_removed_jobs_stay_removed(store: Store, state: StateFolder) -> None:
-    filled(store, 3)
-    store.remove(f"{2:012x}")
+@pytest.fixture
+def former(store: Store, state: StateFolder) -> StateFolder:
+    """Three jobs as version 1 wrote them; the last line of the third's journal is torn."""
+    for number in (1, 2, 3):
+        folder = store.write_aside({"job.yaml": b""}).rename(state.job(f"{number:012x}").path)
+        values = {name: value for name, value in asdict(order(number)).items() if not name.startswith("sweep")}
+        (folder / "job.json").write_text(json.dumps({**values, "version": 1}))
+        events = (STARTING, STARTED, {"event": "running"})[:number]
+        (folder / "journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    with open(state.job(THREE).journal, "a") as stream:
+        stream.write('{"event":"ended","sta')
+    (state.path / "format").write_text("1\n")
+    (state.path / "index.sqlite3").touch()
     store.close()
-    assert sorted(read_again(state)) == [f"{1:012x}", f"{3:012x}"]
-    assert not state.job(f"{2:012x}").path.exists()
+    without_database(state)
+    return state
+
+
+def test_a_folder_of_version_1_is_taken_over_once(former: StateFolder) -> None:
+    former.check_format()
+    assert (former.path / "format").read_text() == f"{FORMAT}\n" and not (former.path / "index.sqlite3").exists()
+    taken = read_again(former)
+    assert [(one.state, one.pid) for one in all_of(taken).values()] == [
+        ("starting", None),
+        ("starting", 7),
+        ("running", 7),
+    ]
+    assert [*taken.orders.values()] == [order(number) for number in (1, 2, 3)], "also without what was new in sweeps"
+    former.job(TWO).journal.unlink()
+    again = read_again(former)
+    assert (all_of(again), again.orders, again.warning) == (taken.jobs, taken.orders, "")
+
+
+def test_a_job_of_version_1_without_its_journal_does_not_run_again(former: StateFolder) -> None:
+    former.job(ONE).journal.unlink()
+    again = read_again(former)
+    assert sorted(again.jobs) == [TWO, THREE] and "journal.jsonl" in again.unreadable[ONE]
+
+
+# ---- the folder
 
 
 def test_a_newer_state_folder_is_refused_and_not_changed(state: StateFolder) -> None:

@@ -1,6 +1,5 @@
 """Sweeps: what a grid means, all of its jobs or none, whatever is wrong with one or kills the service."""
 
-import json
 import os
 import shutil
 import sys
@@ -147,15 +146,6 @@ def test_a_service_killed_while_it_takes_a_sweep_back_leaves_none_or_all_of_it(
     monkeypatch.undo()
     with opened_store(state.path) as again:
         assert len(again.jobs) in (0, len(ORDERS))
-
-
-def test_an_order_that_was_written_before_sweeps_existed_is_read(store: Store, state: StateFolder) -> None:
-    store.add(order(1), store.write_aside(FILES))
-    file = state.job(f"{1:012x}").order
-    values = {name: value for name, value in json.loads(file.read_text()).items() if not name.startswith("sweep")}
-    file.write_text(json.dumps(values))
-    with opened_store(state.path) as again:
-        assert again.orders == store.orders
 
 
 # ---- the table
