@@ -165,8 +165,7 @@ class Speakers(LabelledLines):
                 labels += [number[speaker]] * len(kept)
         if not texts:
             raise DataError(
-                f"{self.path}: split {split} has no speech (an empty line, a line `NAME:` and text)",
-                code="data/empty",
+                f"{self.path}: split {split} has no speech (an empty line, a line `NAME:` and text)", code="data/empty"
             )
         super().__init__(texts, labels, symbols, speakers)
 

@@ -15,17 +15,7 @@ import numpy as np
 from hogwild.data.input_rows import given_arguments
 from hogwild.data.locate import bad_argument, choice, find_file, require
 from hogwild.data.text_file import TextFile, TextStream, unmarked
-from hogwild.data.text_parsing import (
-    PackedFile,
-    Parsed,
-    Parsing,
-    Piece,
-    Tell,
-    begins_of,
-    in_threads,
-    problem,
-    shown,
-)
+from hogwild.data.text_parsing import PackedFile, Parsed, Parsing, Piece, Tell, begins_of, in_threads, problem, shown
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.kernels.signatures import has_numba

@@ -219,8 +219,7 @@ class WordPairs:
         """Read the few hundred pairs in this process. `like`: the training data, whose word numbers they use."""
         if like is None or "words" not in like.names:
             raise DataError(
-                f"{what}: WordPairs can only be data.val, with hogwild.data.Text as data.train",
-                code="data/fields",
+                f"{what}: WordPairs can only be data.val, with hogwild.data.Text as data.train", code="data/fields"
             )
         place = {word: number for number, word in enumerate(like.names["words"])}
         pairs = [*read_pairs(self.path)]

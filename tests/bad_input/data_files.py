@@ -75,73 +75,41 @@ def reader(class_name: str, file: str, **arguments: str) -> tuple[str, ...]:
 
 
 DATA_FILES: dict[str, Row] = {
-    "a truncated file": Row(
-        job(MNIST, "--data-dir", "damaged"),
-        1,
-        "data/truncated-file",
-        ("train-images-idx3-ubyte: truncated", "47,040,000", "holds 1,000"),
-    ),
-    "missing data": Row(
-        job(MNIST, "--data-dir", "."),
-        3,
-        "data/not-found",
-        ("train-images-idx3-ubyte", "Looked in", "published by", "HOGWILD_DATA"),
-    ),
+    "a truncated file": Row(job(MNIST, "--data-dir", "damaged"), 1, "data/truncated-file",
+        ("train-images-idx3-ubyte: truncated", "47,040,000", "holds 1,000")),
+    "missing data": Row(job(MNIST, "--data-dir", "."), 3, "data/not-found",
+        ("train-images-idx3-ubyte", "Looked in", "published by", "HOGWILD_DATA")),
     "labels for images": Row(mnist("swapped"), 1, "data/wrong-format", (IMAGES, "wrong magic number")),
     "an eleventh digit": Row(mnist("eleven"), 1, "data/bad-value", (CLASSES, "label 11 of sample 1", "must be < 10")),
-    "an unknown split": Row(
-        reads("Mnist", split="tran", root="damaged"), 2, "config/bad-argument", ("split must be one of", "'tran'")
-    ),
-    "fewer targets": Row(
-        reader("Npz", "rows.npz"), 1, "data/fields", ("rows.npz: the arrays must have the same number of rows",)
-    ),
+    "an unknown split": Row(reads("Mnist", split="tran", root="damaged"), 2, "config/bad-argument",
+        ("split must be one of", "'tran'")),
+    "fewer targets": Row(reader("Npz", "rows.npz"), 1, "data/fields",
+        ("rows.npz: the arrays must have the same number of rows",)),
     "no rows": Row(reader("Npz", "no_rows.npz"), 1, "data/empty", ("no_rows.npz: contains no samples",)),
-    "pickled objects": Row(
-        reader("Npz", "objects.npz"), 1, "data/wrong-arrays", ("array 'y' holds Python objects", "never loaded")
-    ),
+    "pickled objects": Row(reader("Npz", "objects.npz"), 1, "data/wrong-arrays",
+        ("array 'y' holds Python objects", "never loaded")),
     "a word in a column of numbers": Row(table("words.csv"), 1, "data/csv-value", ("words.csv: line 3", "'b'", "five")),
     "a gap": Row(table("gaps.csv"), 1, "data/csv-missing", ("gaps.csv: line 3", "'b'", "missing")),
     "a row too short": Row(table("short.csv"), 1, "data/csv-ragged", ("short.csv: line 3",)),
-    "another delimiter": Row(
-        table("semicolons.csv"), 1, "data/csv-delimiter", ("semicolons.csv: line 1", "is it ';'?")
-    ),
+    "another delimiter": Row(table("semicolons.csv"), 1, "data/csv-delimiter",
+        ("semicolons.csv: line 1", "is it ';'?")),
     "a target that is no column": Row(table("good.csv", target="prize"), 2, "data/csv-columns", ("prize", "price")),
     "a quote left open": Row(table("quote.csv"), 1, "data/csv-quotes", ("quote.csv: line 3",)),
-    "a table in Latin-1": Row(
-        table("latin.csv"), 1, "data/csv-encoding", ("latin.csv: line 1", "is not utf-8 text", "latin-1")
-    ),
+    "a table in Latin-1": Row(table("latin.csv"), 1, "data/csv-encoding",
+        ("latin.csv: line 1", "is not utf-8 text", "latin-1")),
     "lines of an old Macintosh": Row(table("old.csv"), 1, "data/csv-line-ends", ("old.csv: line 1", "carriage return")),
-    "a torn picture": Row(
-        reader("ImageFolder", "pictures", size="4"),
-        1,
-        "data/broken-image",
-        ("torn.png: cannot be read as a picture",),
-    ),
-    "pictures without classes": Row(
-        reader("ImageFolder", "loose", size="4"), 1, "data/image-classes", ("it has no class folders",)
-    ),
-    "an index without a value": Row(
-        reader("LibSvm", "pair.svm"),
-        1,
-        "data/bad-line",
-        ("pair.svm: line 2", "pairs index:value", "'2'", "data.on_bad_line: skip"),
-    ),
-    "half a class": Row(
-        reader("LibSvm", "real.svm", labels="classes"),
-        1,
-        "data/bad-line",
-        ("real.svm: line 2", "whole numbers", "not 0.5"),
-    ),
-    "rows cut off in gzip": Row(
-        reader("LibSvm", "torn.svm.gz"), 1, "data/damaged-file", ("torn.svm.gz", "damaged or truncated gzip")
-    ),
-    "a film rated twice": Row(
-        reader("Ratings", "twice.dat"),
-        1,
-        "data/duplicate-rating",
-        ("twice.dat: line 1 and", "twice.dat: line 3", "user 1 rated item 2 twice", "duplicates: last"),
-    ),
-    "columns nobody knows": Row(
-        reader("Ratings", "columns.csv"), 1, "data/rating-columns", ("columns.csv", "who, when, what, how", "columns=")
-    ),
-}
+    "a torn picture": Row(reader("ImageFolder", "pictures", size="4"), 1, "data/broken-image",
+        ("torn.png: cannot be read as a picture",)),
+    "pictures without classes": Row(reader("ImageFolder", "loose", size="4"), 1, "data/image-classes",
+        ("it has no class folders",)),
+    "an index without a value": Row(reader("LibSvm", "pair.svm"), 1, "data/bad-line",
+        ("pair.svm: line 2", "pairs index:value", "'2'", "data.on_bad_line: skip")),
+    "half a class": Row(reader("LibSvm", "real.svm", labels="classes"), 1, "data/bad-line",
+        ("real.svm: line 2", "whole numbers", "not 0.5")),
+    "rows cut off in gzip": Row(reader("LibSvm", "torn.svm.gz"), 1, "data/damaged-file",
+        ("torn.svm.gz", "damaged or truncated gzip")),
+    "a film rated twice": Row(reader("Ratings", "twice.dat"), 1, "data/duplicate-rating",
+        ("twice.dat: line 1 and", "twice.dat: line 3", "user 1 rated item 2 twice", "duplicates: last")),
+    "columns nobody knows": Row(reader("Ratings", "columns.csv"), 1, "data/rating-columns",
+        ("columns.csv", "who, when, what, how", "columns=")),
+}  # fmt: skip

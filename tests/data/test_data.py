@@ -141,17 +141,11 @@ DAMAGE = {
     "empty": (lambda raw: b"", r"wrong magic number at byte 0: found b''"),
     "a web page": (lambda raw: b"<!DOCTYPE html>", r"is an HTML page"),
     "labels": (lambda raw: idx(LABELS), r"wrong magic number.*labels \(1 dimension\) where images"),
-    "floats": (
-        lambda raw: b"\0\0\x0d\x03" + raw[4:],
-        r"wrong magic number at byte 0: found b'\\x00\\x00\\r\\x03'",
-    ),
+    "floats": (lambda raw: b"\0\0\x0d\x03" + raw[4:], r"wrong magic number at byte 0: found b'\\x00\\x00\\r\\x03'"),
     "gzip cut": (lambda raw: gzip.compress(raw)[:-40], r"damaged or truncated gzip file"),
     "gzip damaged": (lambda raw: flip(gzip.compress(raw)), r"damaged or truncated gzip file: CRC"),
     "no items": (lambda raw: idx(IMAGES[:0]), r"contains no items: .*0 x 28 x 28"),
-    "a size beyond memory": (
-        lambda raw: raw[:4] + b"\xff" * 12,
-        r"truncated: the header promises 4,294,967,295 x",
-    ),
+    "a size beyond memory": (lambda raw: raw[:4] + b"\xff" * 12, r"truncated: the header promises 4,294,967,295 x"),
     "other size": (lambda raw: idx(IMAGES[:, :27]), r"must be 28 x 28, its header says \(27, 28\)"),
     "other count": (lambda raw: idx(IMAGES[:4]), r"holds 4 images, .*labels-idx1-ubyte holds 5 labels"),
 }

@@ -172,21 +172,15 @@ def triples(path: Path, text: str, **options: Any) -> Packed:
 
 
 VALIDATED: Mapping[str, tuple[str, str, Any]] = {  # training file, validation file, columns of the training data
-    "columns of unusual names": (
-        "who,what,given\n1,2,5\n2,1,3\n",
-        "given,what,who\n5,2,1\n",
-        {"user": "who", "item": "what", "rating": "given"},
-    ),
-    "columns exchanged on purpose": (
-        "user,item,rating\n2,1,5\n1,2,3\n",
-        "user,item,rating\n2,1,5\n",
-        {"user": "item", "item": "user", "rating": "rating"},
-    ),
+    "columns of unusual names": ("who,what,given\n1,2,5\n2,1,3\n", "given,what,who\n5,2,1\n",
+        {"user": "who", "item": "what", "rating": "given"}),
+    "columns exchanged on purpose": ("user,item,rating\n2,1,5\n1,2,3\n", "user,item,rating\n2,1,5\n",
+        {"user": "item", "item": "user", "rating": "rating"}),
     "the end of the same file": ("item,user,rating\n2,1,5\n1,2,3\n", "2,1,5\n", None),
     "no headers": ("2,1,5\n1,2,3\n", "2,1,5\n", {"user": 1, "item": 0, "rating": 2}),
     "a header here only": ("2,1,5\n1,2,3\n", "user,item,rating\n1,2,5\n", {"user": 1, "item": 0, "rating": 2}),
     "other names": ("item,user,rating\n2,1,5\n1,2,3\n", "userId,movieId,stars\n1,2,5\n", None),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", VALIDATED)

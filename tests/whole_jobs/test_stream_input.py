@@ -154,53 +154,29 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 COSINE = {"name": "cosine"}
 REFUSED: dict[str, tuple[Any, dict[str, Any], str, str]] = {
     "a lock in the data set": (Locked(), {"procs": 1}, "data/not-picklable", "cannot pickle '_thread.lock' object"),
-    "every item raises": (
-        Items(raising),
-        {},
-        "data/item-raised",
-        "reading item 0 raised ValueError: no such picture (",
-    ),
+    "every item raises": (Items(raising), {}, "data/item-raised",
+        "reading item 0 raised ValueError: no such picture ("),
     "an iterator raises": (Stream(raising), {}, "data/item-raised", f"ValueError: no such picture ({__file__}:"),
     "ragged from the first": (Items(ragged), {}, "data/unlike-items", "record 1 field 0 is (3,) float32, in the first"),
     "no record": (Stream(good, 0), {}, "data/empty", "Stream gave no record; there is nothing to train on"),
     "no item": (Items(good, 0), {}, "data/empty", "the data set is empty"),
     "no record to evaluate": (Items(good), {"val": Stream(good, 0)}, "data/empty", "data.val: Stream gave no record"),
-    "a state that only code can load": (
-        Sloppy(0),
-        {},
-        "data/state-not-plain",
-        "data.train: the state_dict() of Sloppy holds a pathlib.",
-    ),
+    "a state that only code can load": (Sloppy(0), {}, "data/state-not-plain",
+        "data.train: the state_dict() of Sloppy holds a pathlib."),
     "too few slots": (Items(good), {"procs": 1, "slots": 3}, "config/contradiction", "data.slots: must be >= 4 for 1"),
     "collate answers a dict": (Items(good), {"collate": by(a_dict)}, "data/bad-batch", "collate_fn returned a dict"),
     "collate answers a word": (Items(good), {"collate": by(with_a_word)}, "data/bad-batch", "returned a str inside"),
-    "collate raises": (
-        Items(good),
-        {"collate": by(failing)},
-        "data/item-raised",
-        "data.collate on the first records raised KeyError: 'label' (",
-    ),
+    "collate raises": (Items(good), {"collate": by(failing)}, "data/item-raised",
+        "data.collate on the first records raised KeyError: 'label' ("),
     "an iterable, resident": (Stream(good), {"feed": "resident"}, "data/stream", "set data.feed: stream"),
-    "collate, resident": (
-        Items(good),
-        {"feed": "resident", "collate": by(with_a_word)},
-        "data/stream-only",
-        "data.collate: needs data.feed: stream",
-    ),
-    "loaders, resident": (
-        Items(good),
-        {"feed": "resident", "loaders": 3},
-        "config/contradiction",
-        "data.loaders: must be auto where data.feed is resident",
-    ),
+    "collate, resident": (Items(good), {"feed": "resident", "collate": by(with_a_word)}, "data/stream-only",
+        "data.collate: needs data.feed: stream"),
+    "loaders, resident": (Items(good), {"feed": "resident", "loaders": 3}, "config/contradiction",
+        "data.loaders: must be auto where data.feed is resident"),
     "a part of an iterable": (Stream(good), {"val": {"fraction": 0.2}}, "data/split", "give data.val a data set"),
-    "a curve over nobody knows what": (
-        Stream(good),
-        {"lr_schedule": COSINE},
-        "data/no-length",
-        "lr_schedule.name: cosine needs the number of updates of the job",
-    ),
-}
+    "a curve over nobody knows what": (Stream(good), {"lr_schedule": COSINE}, "data/no-length",
+        "lr_schedule.name: cosine needs the number of updates of the job"),
+}  # fmt: skip
 
 
 @pytest.mark.processes
@@ -243,21 +219,13 @@ def test_a_look_at_a_job_counts_its_ring() -> None:
 
 FAILS: dict[str, tuple[Any, dict[str, Any], str, str]] = {
     "an item raises": (Items(raising_once), {}, "data/item-raised", "reading item 21 (epoch 0, batch 5) raised Value"),
-    "an item of another shape": (
-        Items(later_ragged),
-        {},
-        "data/unlike-items",
-        "item 21, in batch 5 of epoch 0, field 0 is (3,) float32",
-    ),
+    "an item of another shape": (Items(later_ragged), {}, "data/unlike-items",
+        "item 21, in batch 5 of epoch 0, field 0 is (3,) float32"),
     "a batch of another type": (Items(later_double), {}, "data/unlike-items", "batch 5 of epoch 0 tensor 0 is float64"),
-    "a batch that does not fit": (
-        Items(good, MANY),
-        {"collate": by(wide_later)},
-        "data/batch-too-large",
-        "set data.slot_bytes",
-    ),
+    "a batch that does not fit": (Items(good, MANY), {"collate": by(wide_later)}, "data/batch-too-large",
+        "set data.slot_bytes"),
     "a state that only code can load": (Sloppy(21), {}, "data/state-not-plain", "of Sloppy holds a pathlib."),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FAILS)

@@ -71,13 +71,10 @@ SOURCES = {
     "rows": (["data.train.class_path=mine.Rows"], WRONG, "is 7;"),
     "a part that the user made": (["data.train.class_path=mine.a_part"], WRONG, "is 7;"),
     "a table": ([f"data.train={csv('table.csv')}"], WRONG, f"(TABLE: line {WRONG + FIRST_LINE}) is 7;"),
-    "a table with rows left out": (
-        [f"data.train={csv('holes.csv', missing='drop')}"],
-        WRONG - 1,
-        f"(HOLES: line {WRONG + FIRST_LINE}) is 7;",
-    ),
+    "a table with rows left out": ([f"data.train={csv('holes.csv', missing='drop')}"], WRONG - 1,
+        f"(HOLES: line {WRONG + FIRST_LINE}) is 7;"),
     "packed rows": ([f"data.train={SVM}", SPARSE], WRONG, "is 2 (7 in the file);"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.processes

@@ -406,8 +406,7 @@ def _check_names(text: TextFile | TextStream, names: list[str], line: int) -> No
     places = ", ".join(str(i) for i, name in enumerate(names) if name == twice)
     what = f"{twice!r} names the columns {places}" if twice else f"the columns {places} have no name"
     raise DataError(
-        f"{text.path}: line {line}: {what}; column names must be unique (or set header: false)",
-        code="data/csv-columns",
+        f"{text.path}: line {line}: {what}; column names must be unique (or set header: false)", code="data/csv-columns"
     )
 
 
