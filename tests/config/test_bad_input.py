@@ -28,9 +28,7 @@ import hogwild
 from hogwild.cli import main
 from hogwild.errors import BuildError, ConfigError, DataError, HogwildError, ModelError, OptimizerError, UsageError
 from tests.bad_input import guilty
-from tests.bad_input.objects import at
-from tests.bad_input.row import job, model
-from tests.bad_input.table import TABLE, write_files
+from tests.bad_input.table import TABLE, at, job, model, write_files
 from tests.helpers.processes import MARK, PATIENCE_S, marked, wait_for
 from tests.helpers.zygote import children_but_helpers
 
