@@ -186,9 +186,16 @@ class DatasetCache:
         folder = self._place(fingerprint)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._check_room(sum(map(len, views)))
+            nbytes, free = sum(map(len, views)), shutil.disk_usage(self.folder).free
+            if nbytes > free * FREE_SHARE:
+                raise OSError(f"{size(nbytes)} is more than half of the free disk space ({size(free)})")
             with written_aside(folder) as aside:
-                _write(aside, specs, views)
+                with contextlib.closing(HashedFile(aside / DATA, Crc32())) as file:
+                    for view in views:
+                        file.write(view)
+                    entry = file.finish()
+                fields = [{"dtype": spec.dtype, "shape": list(spec.shape)} for spec in specs]
+                write_manifest(aside, {"format": FORMAT, "fields": fields, "files": {DATA: entry}})
                 publish(aside, folder)
             self._prune(folder)
         except OSError as error:
@@ -217,11 +224,6 @@ class DatasetCache:
         if not found == promised["size"] == sum(spec.nbytes for spec in specs):
             raise ValueError(f"{DATA} holds {found:,} bytes, the manifest promises {promised['size']:,}")
         return Entry(self, folder, specs, promised["crc32"])
-
-    def _check_room(self, nbytes: int) -> None:
-        free = shutil.disk_usage(self.folder).free
-        if nbytes > free * FREE_SHARE:
-            raise OSError(f"{size(nbytes)} is more than half of the free disk space ({size(free)})")
 
     def _prune(self, newest: Path) -> None:
         """Remove all but the most recently used entries, and old leftovers of killed writers. A reader of a removed
@@ -253,12 +255,3 @@ def _views(specs: Sequence[CachedField], buffers: Sequence[Any]) -> list[memoryv
             raise ValueError(f"a field {spec.dtype} {spec.shape} has {spec.nbytes} bytes, the buffer {view.nbytes}")
         views.append(view.cast("B") if view.nbytes else memoryview(b""))
     return views
-
-
-def _write(aside: Path, specs: Sequence[CachedField], views: Sequence[memoryview]) -> None:
-    with contextlib.closing(HashedFile(aside / DATA, Crc32())) as file:
-        for view in views:
-            file.write(view)
-        entry = file.finish()
-    fields = [{"dtype": spec.dtype, "shape": list(spec.shape)} for spec in specs]
-    write_manifest(aside, {"format": FORMAT, "fields": fields, "files": {DATA: entry}})

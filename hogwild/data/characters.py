@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from hogwild.data.input_rows import numbers_like
-from hogwild.data.locate import Wanted, bad_argument, beside, choice, find, folders
+from hogwild.data.locate import Wanted, bad_argument, beside, choice, find, find_folder, folders
 from hogwild.data.text_file import text_of
-from hogwild.errors import DataError, NotFoundError
+from hogwild.errors import DataError
 
 FILE = "input.txt"
 ADVICE = (
@@ -160,7 +160,9 @@ class Speakers(LabelledLines):
         labels: list[int] = []
         for place, (speaker, said) in enumerate(speeches):
             if speaker in number and (place % HELD_BACK == HELD_BACK - 1) == (split == "val"):
-                kept = _runs([line for line in said if len(line) <= longest], lines, longest)
+                short = [line for line in said if len(line) <= longest]
+                starts = range(max(1, len(short) - lines + 1)) if short else ()  # a shorter speech is one run
+                kept = ["\n".join(short[start : start + lines])[:longest] for start in starts]
                 texts += kept
                 labels += [number[speaker]] * len(kept)
         if not texts:
@@ -168,12 +170,6 @@ class Speakers(LabelledLines):
                 f"{self.path}: split {split} has no speech (an empty line, a line `NAME:` and text)", code="data/empty"
             )
         super().__init__(texts, labels, symbols, speakers)
-
-
-def _runs(said: list[str], lines: int, longest: int) -> list[str]:
-    """Return every run of so many lines; a shorter speech is one run."""
-    starts = range(max(1, len(said) - lines + 1)) if said else ()
-    return ["\n".join(said[start : start + lines])[:longest] for start in starts]
 
 
 def _speeches(text: str) -> list[tuple[str, list[str]]]:
@@ -207,7 +203,7 @@ class Names(LabelledLines):
         who = f"Names(path={str(path)!r})"
         choice("Names", "split", split, ("train", "val"))
         _check_fraction(who, fraction)
-        self.path = _folder(who, Path(path), root)
+        self.path = find_folder(who, path, root, NAMES_ADVICE)
         self.alike = {f"the fraction of {self.path}": fraction}
         files = sorted(self.path.glob("*.txt"))
         if len(files) < 2:
@@ -219,30 +215,14 @@ class Names(LabelledLines):
         for label, file in enumerate(files):
             names = [*dict.fromkeys(name for line in text_of(file, "text").splitlines() if (name := line.strip()))]
             symbols.update(*names)
-            chosen = [name for place, name in enumerate(names) if _is_held_back(place, fraction) == (split == "val")]
+            # For every n, `fraction` of the first n are held back.
+            is_val = [int((place + 1) * fraction) > int(place * fraction) for place in range(len(names))]
+            chosen = [name for name, is_held in zip(names, is_val, strict=True) if is_held == (split == "val")]
             texts += chosen
             labels += [label] * len(chosen)
         if not texts:
             raise DataError(f"{self.path}: split {split} has no name in any file", code="data/empty")
         super().__init__(texts, labels, symbols, [file.stem for file in files])
-
-
-def _is_held_back(place: int, fraction: float) -> bool:
-    """Return whether a place is held back, such that for every n, `fraction` of the first n are."""
-    return int((place + 1) * fraction) > int(place * fraction)
-
-
-def _folder(who: str, path: Path, root: str | os.PathLike[str] | None) -> Path:
-    looked = [folder / path for folder in [*folders(root, None), *beside()]]
-    for folder in looked:
-        if folder.is_dir():
-            return folder
-    raise NotFoundError(
-        f"{who}: there is no such folder. Looked for:\n"
-        + "\n".join(f"  {one}" for one in looked)
-        + f"\n{NAMES_ADVICE}",
-        code="data/not-found",
-    )
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------

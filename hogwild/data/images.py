@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from hogwild.data.input_rows import numbers_like
-from hogwild.data.locate import bad_argument, beside, folders, read, reading, require
-from hogwild.errors import DataError, NotFoundError, did_you_mean
+from hogwild.data.locate import bad_argument, find_folder, read, reading, require
+from hogwild.errors import DataError, did_you_mean
 
 EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 MODES = {1: "L", 3: "RGB"}
@@ -62,13 +62,17 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
     ) -> None:
         who = f"ImageFolder(path={str(path)!r})"
         require("PIL.Image", "hogwild.data.ImageFolder", "Pillow", "images")
-        self.size = _size(who, size)
+        pair = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, Sequence) else ()
+        if len(pair) != 2 or not all(type(side) is int and side > 0 for side in pair):
+            raise bad_argument(f"{who}: size must be [height, width] in pixels, or one number for both, got {size!r}")
+        self.size: tuple[int, int] = (pair[0], pair[1])
         if channels not in MODES:
             raise bad_argument(f"{who}: channels must be 3 (RGB) or 1 (grey), got {channels!r}")
         self._mode = MODES[channels]
         self._mean = _per_channel(who, "mean", mean, channels, 0.0)
         self._deviation = _per_channel(who, "deviation", deviation, channels, 1.0)
-        self.folder = _find(Path(os.path.expanduser(path)), split, root, who)
+        part = f" with a part {split!r}" if split else ""
+        self.folder = find_folder(who, Path(path) / (split or ""), root, "It has a folder for each class.", part)
         self.classes = _classes(self.folder, classes, who)
         self._names, counts = _pictures(self.folder, self.classes)
         self._labels = np.repeat(np.arange(len(counts)), counts)
@@ -165,20 +169,6 @@ def _eight_bits(picture: Any) -> Any:
     return picture.convert("RGBA") if picture.mode == "P" and "transparency" in picture.info else picture
 
 
-def _find(path: Path, split: str | None, root: str | os.PathLike[str] | None, who: str) -> Path:
-    where = [Path()] if path.is_absolute() else [*folders(root, None), *beside()]
-    places = list(dict.fromkeys(folder / path / (split or "") for folder in where))
-    found = next((place for place in places if place.is_dir()), None)
-    if found is not None:
-        return found
-    looked = "\n".join(f"  {place}: {'is a file' if place.exists() else 'no such folder'}" for place in places)
-    raise NotFoundError(
-        f"{who}: there is no such folder{f' with a part {split!r}' if split else ''}. Looked at:\n{looked}\n"
-        "Set the folder with --data-dir DIR, the environment variable HOGWILD_DATA=DIR or init_args.root.",
-        code="data/not-found",
-    )
-
-
 def _classes(folder: Path, wanted: Sequence[str] | None, who: str) -> tuple[str, ...]:
     entries = _listed(folder)
     there = tuple(entry.name for entry in entries if entry.is_dir())
@@ -198,10 +188,8 @@ def _classes(folder: Path, wanted: Sequence[str] | None, who: str) -> tuple[str,
         )
     if beside_them:
         log.warning("%s: %s next to the class folders skipped: %s", folder, *_counted(beside_them))
-    return there if wanted is None else _chosen(folder, there, wanted, who)
-
-
-def _chosen(folder: Path, there: tuple[str, ...], wanted: Sequence[str], who: str) -> tuple[str, ...]:
+    if wanted is None:
+        return there
     if isinstance(wanted, str) or not wanted or len(set(wanted)) < len(wanted):
         raise bad_argument(f"{who}: classes must be a list of different folder names, got {wanted!r}")
     unknown = [name for name in there if name not in wanted]
@@ -217,9 +205,7 @@ def _chosen(folder: Path, there: tuple[str, ...], wanted: Sequence[str], who: st
 def _pictures(folder: Path, classes: Sequence[str]) -> tuple[list[str], list[int]]:
     """Return the paths of all images below `folder`, class by class, and the number per class. A requested class
     without a folder has none."""
-    names: list[str] = []
-    counts: list[int] = []
-    others: list[str] = []
+    names, counts, others = list[str](), list[int](), list[str]()
     for name in classes:
         before = len(names)
         for file in _walk(folder / name) if (folder / name).is_dir() else ():
@@ -256,13 +242,6 @@ def _listed(folder: Path) -> list[os.DirEntry[str]]:
 def _counted(names: Sequence[str]) -> tuple[str, str]:
     more = ", …" if len(names) > SHOWN else ""
     return f"{len(names):,} file{'s' * (len(names) > 1)}", ", ".join(names[:SHOWN]) + more
-
-
-def _size(who: str, size: Any) -> tuple[int, int]:
-    pair = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, Sequence) else ()
-    if len(pair) != 2 or not all(type(side) is int and side > 0 for side in pair):
-        raise bad_argument(f"{who}: size must be [height, width] in pixels, or one number for both, got {size!r}")
-    return pair[0], pair[1]
 
 
 def _per_channel(who: str, what: str, given: Any, channels: int, otherwise: float) -> np.ndarray:

@@ -99,6 +99,23 @@ def find_file(who: str, path: str | os.PathLike[str], root: str | os.PathLike[st
     return find([Wanted((given.name if given.is_absolute() else str(given),))], where, who, advice)[0]
 
 
+def find_folder(
+    who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None, advice: str, what: str = ""
+) -> Path:
+    """Return the path of a user's own folder, `what` it is. Raises NotFoundError with the searched places."""
+    given = Path(os.path.expanduser(path))
+    places = list(dict.fromkeys(folder / given for folder in [*folders(root, None), *beside()]))
+    for place in places:
+        if place.is_dir():
+            return place
+    looked = "\n".join(f"  {place}: {'is a file' if place.exists() else 'no such folder'}" for place in places)
+    raise NotFoundError(
+        f"{who}: there is no such folder{what}. Looked at:\n{looked}\n{advice}\n"
+        "Set the folder with --data-dir DIR, the environment variable HOGWILD_DATA=DIR or init_args.root.",
+        code="data/not-found",
+    )
+
+
 def read(path: Path) -> bytes:
     """Return the whole content. Raises DataError naming the file if it cannot be read."""
     with reading(path):

@@ -26,12 +26,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from hogwild.data.locate import Wanted, choice, find, folders
 from hogwild.data.text_file import content_of
-from hogwild.errors import DataError, HogwildError, NotFoundError, UsageError
+from hogwild.errors import DataError, NotFoundError, UsageError
 from hogwild.storage.artifact_cache import cache_root
 from hogwild.storage.files import sync_folder, temporary
 from hogwild.storage.published_folder import HashedFile, sweep_stale
@@ -70,10 +69,10 @@ def fetch(
 
     Raises NotFoundError if no mirror has it, with each mirror's answer and the manual steps, and DataError if one sent
     another file, or if the folder is not writable."""
-    return [_fetch_one(file, mirrors, folder, who, silence_s) for file in files]
+    return [_fetched(file, mirrors, folder, who, silence_s) for file in files]
 
 
-def _fetch_one(file: Published, mirrors: Sequence[str], folder: Path, who: str, silence_s: float) -> Path:
+def _fetched(file: Published, mirrors: Sequence[str], folder: Path, who: str, silence_s: float) -> Path:
     said: list[str] = []
     is_damaged = False
     path = folder / file.name
@@ -97,7 +96,14 @@ def _fetch_one(file: Published, mirrors: Sequence[str], folder: Path, who: str, 
                 "init_args.root or --data-dir",
                 code="data/download-folder",
             ) from error
-    raise _failure(file, folder, who, said, is_damaged)
+    kind, code = (DataError, "data/checksum") if is_damaged else (NotFoundError, "data/download")
+    lines = [
+        f"{who}: cannot download {file.name} into {folder}:",
+        *said,
+        f"Without a connection, copy the file into {folder} yourself; its checksum is {file.checksum}. Behind a proxy "
+        "set https_proxy; choose another mirror with init_args.mirror.",
+    ]
+    raise kind("\n".join(lines), code=code)
 
 
 def _receive(file: Published, address: str, aside: Path, silence_s: float) -> None:
@@ -138,17 +144,6 @@ def _reason(error: Exception, silence_s: float) -> str:
     if isinstance(cause, http.client.IncompleteRead):
         return f"the connection ended after {len(cause.partial):,} bytes"
     return f"{getattr(cause, 'strerror', None) or cause or type(cause).__name__}"
-
-
-def _failure(file: Published, folder: Path, who: str, said: Sequence[str], is_damaged: bool) -> HogwildError:
-    lines = [
-        f"{who}: cannot download {file.name} into {folder}:",
-        *said,
-        f"Without a connection, copy the file into {folder} yourself; its checksum is {file.checksum}. Behind a proxy "
-        "set https_proxy; choose another mirror with init_args.mirror.",
-    ]
-    kind, code = (DataError, "data/checksum") if is_damaged else (NotFoundError, "data/download")
-    return kind("\n".join(lines), code=code)
 
 
 # ---- the data sets --------------------------------------------------------------------------------------------------
@@ -212,10 +207,33 @@ class Mnist(TensorDataset):
         if download:
             where = self._downloaded(wanted, where, mirror, who)
         image_file, label_file = find(wanted, where, who, self.advice)
-        images, labels = _read_pair(image_file, label_file)
+        images, labels = read_idx(image_file, 3), read_idx(label_file, 1)  # (N, 28, 28) and (N,) uint8
+        if images.shape[1:] != (SIDE, SIDE):
+            raise DataError(
+                f"{image_file}: images must be {SIDE} x {SIDE}, its header says {images.shape[1:]}",
+                code="data/wrong-format",
+            )
+        if len(images) != len(labels):
+            raise DataError(
+                f"{image_file} holds {len(images):,} images, {label_file} holds {len(labels):,} labels: "
+                "the numbers must be equal; the two files do not belong together",
+                code="data/fields",
+            )
+        if labels.max() >= CLASSES:
+            at = int(labels.argmax())
+            raise DataError(
+                f"{label_file}: label {labels[at]} of sample {at:,} is out of range: must be < {CLASSES}",
+                code="data/bad-value",
+            )
         self.alike = {"normalize": normalize}
         mean, deviation = (self.mean, self.deviation) if normalize else (0.0, 1.0)
-        super().__init__(_scaled(images, mean, deviation), torch.from_numpy(labels.astype(np.int64)))
+        # Written directly into the tensor: one pass to widen, one in place, and no second copy of the floats.
+        x = torch.empty((len(images), 1, SIDE, SIDE), dtype=torch.float32)
+        values = x.numpy()[:, 0]
+        np.multiply(images, np.float32(1 / (255 * deviation)), out=values, dtype=np.float32)
+        if mean:
+            values -= np.float32(mean / deviation)
+        super().__init__(x, torch.from_numpy(labels.astype(np.int64)))
 
     def _downloaded(self, wanted: list[Wanted], where: list[Path], mirror: str | None, who: str) -> list[Path]:
         """Return folders, one of which now holds all wanted files. A named root is the user's and gets the files
@@ -258,40 +276,6 @@ def _wanted(stem: str, kind: str, dimensions: int) -> Wanted:
     return Wanted(tuple(name + end for name in spellings for end in ("", ".gz")))
 
 
-def _read_pair(image_file: Path, label_file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return images (N, 28, 28) uint8 and labels (N,) uint8, checked against each other."""
-    images, labels = read_idx(image_file, 3), read_idx(label_file, 1)
-    if images.shape[1:] != (SIDE, SIDE):
-        raise DataError(
-            f"{image_file}: images must be {SIDE} x {SIDE}, its header says {images.shape[1:]}",
-            code="data/wrong-format",
-        )
-    if len(images) != len(labels):
-        raise DataError(
-            f"{image_file} holds {len(images):,} images, {label_file} holds {len(labels):,} labels: "
-            "the numbers must be equal; the two files do not belong together",
-            code="data/fields",
-        )
-    if labels.max() >= CLASSES:
-        at = int(labels.argmax())
-        raise DataError(
-            f"{label_file}: label {labels[at]} of sample {at:,} is out of range: must be < {CLASSES}",
-            code="data/bad-value",
-        )
-    return images, labels
-
-
-def _scaled(images: np.ndarray, mean: float, deviation: float) -> Tensor:
-    """Return (images / 255 - mean) / deviation as (N, 1, 28, 28) float32, written directly into the tensor: one pass to
-    widen, one in place, and no second copy of the floats."""
-    x = torch.empty((len(images), 1, SIDE, SIDE), dtype=torch.float32)
-    values = x.numpy()[:, 0]
-    np.multiply(images, np.float32(1 / (255 * deviation)), out=values, dtype=np.float32)
-    if mean:
-        values -= np.float32(mean / deviation)
-    return x
-
-
 # ---- the IDX format -------------------------------------------------------------------------------------------------
 
 
@@ -301,8 +285,22 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     Raises DataError with the file, the found and the expected value: damaged, not an IDX file, another number of
     dimensions, fewer or more bytes than the header promises, no items."""
     content = content_of(path, "bytes")
-    shape = _shape(path, content, dimensions)
+    expected, found_magic = bytes([0, 0, _UNSIGNED_BYTE, dimensions]), bytes(content[:4])
+    if found_magic != expected:
+        is_other = found_magic[:3] == expected[:3] and found_magic[3] in _KINDS
+        hint = f": {_KINDS[found_magic[3]]} where" if is_other else ";"
+        raise DataError(
+            f"{path}: wrong magic number at byte 0: found {found_magic!r}{hint} {_KINDS[dimensions]} were "
+            f"expected, which begin with {expected!r}",
+            code="data/wrong-format",
+        )
     start = 4 + 4 * dimensions
+    if len(content) < start:
+        raise DataError(
+            f"{path}: truncated: the header is {start} bytes long, the file holds {len(content)}",
+            code="data/truncated-file",
+        )
+    shape = tuple(int(size) for size in np.frombuffer(content, ">u4", dimensions, 4))
     promised, found = math.prod(shape), len(content) - start
     if found != promised:
         what = "truncated" if found < promised else "has bytes after its end"
@@ -314,26 +312,6 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     if shape[0] == 0:
         raise DataError(f"{path}: contains no items: its header says {_times(shape)}", code="data/empty")
     return np.frombuffer(content, np.uint8, promised, start).reshape(shape)
-
-
-def _shape(path: Path, content: bytes, dimensions: int) -> tuple[int, ...]:
-    """Return the sizes in the header, after checking the four bytes before them."""
-    expected = bytes([0, 0, _UNSIGNED_BYTE, dimensions])
-    found = bytes(content[:4])
-    if found != expected:
-        hint = f": {_KINDS[found[3]]} where" if found[:3] == expected[:3] and found[3] in _KINDS else ";"
-        raise DataError(
-            f"{path}: wrong magic number at byte 0: found {found!r}{hint} {_KINDS[dimensions]} were "
-            f"expected, which begin with {expected!r}",
-            code="data/wrong-format",
-        )
-    header = 4 + 4 * dimensions
-    if len(content) < header:
-        raise DataError(
-            f"{path}: truncated: the header is {header} bytes long, the file holds {len(content)}",
-            code="data/truncated-file",
-        )
-    return tuple(int(size) for size in np.frombuffer(content, ">u4", dimensions, 4))
 
 
 def _times(shape: tuple[int, ...]) -> str:

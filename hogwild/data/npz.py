@@ -19,6 +19,7 @@ from hogwild.data.locate import bad_argument, find_file, reading
 from hogwild.data.text_file import HEAD, refuse_other_kind, refuse_packed
 from hogwild.errors import DataError
 
+CHUNK = 1 << 20  # bytes read at a time
 # torch supports few operations on unsigned types above 8 bits: convert each to a signed type that can hold it.
 _WIDER = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
 
@@ -49,9 +50,12 @@ class Npz(TensorDataset):
         if target in names or len({*names}) < len(names):
             twice = next(name for name in names if name == target or names.count(name) > 1)
             raise bad_argument(f"Npz: array {twice!r} is named twice in inputs, or is the target, too")
-        arrays = _read(file, names if target is None else [*names, target])
+        arrays = [one.read(0, one.shape[0]) for one in _stored(file, names if target is None else [*names, target])]
         tensors = [_input_tensor(file, name, array) for name, array in zip(names, arrays, strict=False)]
-        known = torch.empty(len(arrays[0]), 0) if target is None else _target_tensor(file, target, arrays[-1])
+        known = torch.empty(len(arrays[0]), 0)
+        if target is not None:
+            _check_signed_range(file, target, arrays[-1])
+            known = _tensor(arrays[-1], np.float32 if arrays[-1].dtype.kind == "f" else np.int64)
         super().__init__(*tensors, known)
         self.path, self.inputs = file, tuple(names)
 
@@ -165,7 +169,7 @@ class _StoredArray:
         self._file, self._name = file, name
         with contextlib.ExitStack() as opened, _explained(file, name):
             archive = opened.enter_context(zipfile.ZipFile(file))
-            self._stream = opened.enter_context(archive.open(f"{name}.npy"))
+            self._stream: Any = opened.enter_context(archive.open(f"{name}.npy"))
             version = np.lib.format.read_magic(self._stream)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             self.shape, is_fortran, self._dtype = read(self._stream)
@@ -183,22 +187,32 @@ class _StoredArray:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         if self._whole is not None:
-            rows: np.ndarray = self._whole[start:stop]
-            return rows
+            found: np.ndarray = self._whole[start:stop]
+            return found
         with _explained(self._file, self._name):
             self._stream.seek(self._begin + start * self._row_bytes)
-            content = bytearray(self._stream.read((stop - start) * self._row_bytes))  # torch wants to write
-            return np.frombuffer(content, self._dtype).reshape(stop - start, *self.shape[1:])
+            rows = np.empty((stop - start, *self.shape[1:]), self._dtype)
+            content, at = memoryview(rows.reshape(-1).view(np.uint8).data), 0
+            while at < len(content):  # of a packed member, a read of all at once would need the memory twice
+                if not (count := self._stream.readinto(content[at : at + CHUNK])):
+                    raise EOFError("it ends too early")
+                at += count
+            return rows
 
 
-def _read(file: Path, names: Sequence[str]) -> list[np.ndarray]:
-    """Return the named arrays: they exist, are readable, and have the same number of rows, at least one."""
+def _stored(file: Path, names: Sequence[str]) -> Iterator["_StoredArray"]:
+    """Yield the named arrays: they exist, and have the same number of rows, at least one."""
     _check_archive(file)
-    with np.load(file, allow_pickle=False) as archive:
-        _check_names(file, names, archive.files)
-        arrays = [_array(file, archive, name) for name in names]
-    _check_lengths(file, {name: len(array) for name, array in zip(names, arrays, strict=True)})
-    return arrays
+    with zipfile.ZipFile(file) as archive:
+        _check_names(file, names, [name.removesuffix(".npy") for name in archive.namelist()])
+    counts = {}
+    for name in names:
+        with contextlib.closing(_StoredArray(file, name, can_be_text=False)) as array:
+            counts[name] = array.shape[0]
+    _check_lengths(file, counts)
+    for name in names:
+        with contextlib.closing(_StoredArray(file, name, can_be_text=False)) as array:
+            yield array
 
 
 def _check_archive(file: Path) -> None:
@@ -230,16 +244,6 @@ def _check_lengths(file: Path, rows: Mapping[str, int]) -> None:
         raise DataError(f"{file}: contains no samples: its arrays have no rows", code="data/empty")
 
 
-def _array(file: Path, archive: "np.lib.npyio.NpzFile", name: str) -> np.ndarray:
-    """Return one array of the archive."""
-    with _explained(file, name):
-        array = archive[name]
-    is_array = isinstance(array, np.ndarray)
-    _check_kind(file, name, array.dtype if is_array else None, array.ndim if is_array else 0)
-    found: np.ndarray = array
-    return found
-
-
 @contextlib.contextmanager
 def _explained(file: Path, name: str) -> Iterator[None]:
     """Turn errors of reading into DataError. numpy refuses pickled objects; our error tells how to fix the file."""
@@ -261,8 +265,8 @@ def _refused_objects(file: Path, name: str) -> DataError:
     )
 
 
-def _check_kind(file: Path, name: str, dtype: np.dtype | None, axes: int, *, can_be_text: bool = False) -> None:
-    if dtype is None or axes == 0:
+def _check_kind(file: Path, name: str, dtype: np.dtype, axes: int, *, can_be_text: bool) -> None:
+    if axes == 0:
         raise DataError(
             f"{file}: {name!r} is not an array of samples: it must have at least one dimension",
             code="data/wrong-arrays",
@@ -281,12 +285,6 @@ def _input_tensor(file: Path, name: str, array: np.ndarray) -> Tensor:
         return _tensor(array, np.float32)
     _check_signed_range(file, name, array)
     return _tensor(array, _WIDER.get(array.dtype.name, array.dtype.newbyteorder("=")))
-
-
-def _target_tensor(file: Path, name: str, array: np.ndarray) -> Tensor:
-    """Return float32 or int64 (N, ...)."""
-    _check_signed_range(file, name, array)
-    return _tensor(array, np.float32 if array.dtype.kind == "f" else np.int64)
 
 
 def _check_signed_range(file: Path, name: str, array: np.ndarray) -> None:

@@ -71,7 +71,19 @@ def store(cache: DatasetCache, key: str, parsed: Parsed) -> bool:
         padding = aligned(array.nbytes) - array.nbytes
         specs.append(CachedField("uint8", (padding,)))
         buffers.append(bytearray(padding))
-    description = _description(parsed)
+    # The length of the head in 8 bytes, the head as JSON, and the names.
+    spec, names = parsed.packed.spec, names_as_bytes(parsed.packed.names)
+    head = {
+        "form": spec.form,
+        "samples": spec.samples,
+        "arrays": [[array.name, array.dtype, list(array.shape)] for array in spec.arrays],
+        "sizes": dict(spec.sizes),
+        "left_out": dict(parsed.left_out),
+        "notes": list(parsed.notes),
+        "names": [[name, len(content)] for name, content in names],
+    }
+    written = json.dumps(head).encode()
+    description = len(written).to_bytes(8, "little") + written + b"".join(content for _, content in names)
     description += bytes(-len(description) % ALIGNMENT)
     return cache.store(key, [*specs, CachedField("uint8", (len(description),))], [*buffers, bytearray(description)])
 
@@ -91,25 +103,19 @@ def outside(packed: Packed) -> str:
         low, high = _extremes(values)
         if low < 0 or high >= sizes[size]:
             return f"{name} holds {low if low < 0 else high}; there are {sizes[size]:,} {size}"
-    return _bad_rows(packed, arrays)
-
-
-def _bad_rows(packed: Packed, arrays: Mapping[str, np.ndarray]) -> str:
-    samples = packed.samples
+    samples, form = packed.samples, packed.spec.form
     for name, array in arrays.items():
         rows = samples + 1 if name == "indptr" else samples
-        is_by_sample = packed.spec.form == "table" or (
-            packed.spec.form == "csr" and name in ("indptr", "weight", "target")
-        )
+        is_by_sample = form == "table" or (form == "csr" and name in ("indptr", "weight", "target"))
         if is_by_sample and len(array) != rows:
             return f"{name} has {len(array):,} rows, there are {samples:,} samples"
-    if packed.spec.form == "csr" and len(arrays["values"]) != len(arrays["indices"]):
+    if form == "csr" and len(arrays["values"]) != len(arrays["indices"]):
         return "there are not as many values as indices"
-    target = arrays.get("target")
+    target, classes = arrays.get("target"), sizes.get("classes", 0)
     if target is not None and target.dtype.kind == "i" and len(target):
         low, high = _extremes(target)
-        if low < 0 or high >= packed.spec.sizes.get("classes", 0):
-            return f"target holds {low if low < 0 else high}; there are {packed.spec.sizes.get('classes', 0):,} classes"
+        if low < 0 or high >= classes:
+            return f"target holds {low if low < 0 else high}; there are {classes:,} classes"
     return ""
 
 
@@ -126,25 +132,6 @@ def _not_rising(name: str, starts: np.ndarray, end: int) -> str:
 def _extremes(values: np.ndarray) -> tuple[int, int]:
     parts = [values[at : at + LOOK] for at in range(0, len(values), LOOK)]
     return min(int(part.min()) for part in parts), max(int(part.max()) for part in parts)
-
-
-# ---- format ---------------------------------------------------------------------------------------------------------
-
-
-def _description(parsed: Parsed) -> bytes:
-    """Return the length of the head in 8 bytes, the head as JSON, and the names."""
-    spec, names = parsed.packed.spec, names_as_bytes(parsed.packed.names)
-    head = {
-        "form": spec.form,
-        "samples": spec.samples,
-        "arrays": [[array.name, array.dtype, list(array.shape)] for array in spec.arrays],
-        "sizes": dict(spec.sizes),
-        "left_out": dict(parsed.left_out),
-        "notes": list(parsed.notes),
-        "names": [[name, len(content)] for name, content in names],
-    }
-    written = json.dumps(head).encode()
-    return len(written).to_bytes(8, "little") + written + b"".join(content for _, content in names)
 
 
 def _described(region: Region, entry: Entry) -> Parsed:

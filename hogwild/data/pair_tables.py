@@ -149,18 +149,19 @@ def _columns(x: Any) -> tuple[list[str], list[np.ndarray]]:
 def _places(names: Sequence[str], columns: Sequence[np.ndarray], *, has_ratings: bool) -> list[int]:
     """Return the places of users, items and, if there are any, of ratings; [] if they are not known. Raises UsageError
     for columns whose names leave it open."""
-    known = recognised(names)
+    known, said = recognised(names), f"the columns are {', '.join(names)}"
     if min(known["user"], known["item"]) < 0:
         if max(known["user"], known["item"]) >= 0:
-            raise _unclear(names, "one of user and item has no column of a known name")
+            raise _wrong(f"{said}; one of user and item has no column of a known name")
         return [*range(len(columns))] if len(columns) in (2, 3 - has_ratings) else []
     if has_ratings and known["rating"] >= 0:
-        raise _unclear(names, f"{names[known['rating']]!r} may be ratings, and so may y: leave one of them out")
+        unclear = f"{names[known['rating']]!r} may be ratings, and so may y: leave one of them out"
+        raise _wrong(f"{said}; {unclear}")
     second = recognised(["" if place in known.values() else name for place, name in enumerate(names)])
     for what in ("user", "item", "rating"):
         if second[what] >= 0:
             both = f"{names[known[what]]!r} and {names[second[what]]!r}"
-            raise _unclear(names, f"both {both} may be the {what}: leave one of them out")
+            raise _wrong(f"{said}; both {both} may be the {what}: leave one of them out")
     places = [known["user"], known["item"]]
     if has_ratings:
         return places
@@ -168,9 +169,7 @@ def _places(names: Sequence[str], columns: Sequence[np.ndarray], *, has_ratings:
         return [*places, known["rating"]]
     others = [name for place, name in enumerate(names) if place not in known.values() and _is_number(columns[place])]
     if others:
-        raise _unclear(
-            names, f"{', '.join(others)} may be ratings: name them rating, give them as y, or leave them out"
-        )
+        raise _wrong(f"{said}; {', '.join(others)} may be ratings: name them rating, give them as y, or leave them out")
     return places
 
 
@@ -220,10 +219,6 @@ def _ratings(given: Any) -> np.ndarray:
     return rating
 
 
-def _unclear(names: Sequence[str], why: str) -> UsageError:
-    return _wrong(f"the columns are {', '.join(names)}; {why}")
-
-
 def _wrong(words: str) -> UsageError:
     return UsageError(words, code="usage/ratings")
 
@@ -237,7 +232,10 @@ def as_data(model: Any, dataset: Any, val: Any) -> tuple[Any, Any, list[str]]:
     their order. Raises UsageError for a table of something else."""
     has_scores, notes = hasattr(model, "score_tables"), list[str]()
     for what, one in (("dataset", dataset), ("val", val)):
-        if is_table(one) and not (has_scores or is_matrix(one) or _tells_pairs(one)):
+        if not is_table(one) or has_scores or is_matrix(one):
+            continue
+        known = recognised(_columns(one)[0])
+        if min(known["user"], known["item"]) < 0:
             raise _no_data_set(what, one)
     if is_table(dataset):
         dataset = _numbered(model, PairTable.of(dataset), has_scores, notes)
@@ -269,11 +267,6 @@ def _numbered(model: Any, pairs: PairTable, has_scores: bool, notes: list[str]) 
     packed = pairs.packed("data-train", names[0], names[1], said)
     notes += [f"dataset: {note}" for note in said]
     return packed
-
-
-def _tells_pairs(table: Any) -> bool:
-    known = recognised(_columns(table)[0])
-    return min(known["user"], known["item"]) >= 0
 
 
 def _names(ids: np.ndarray, size: int) -> np.ndarray:

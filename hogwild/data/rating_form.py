@@ -73,7 +73,9 @@ def form_of(
         raise DataError(f"{path}: contains no samples: there is no row", code="data/empty")
     lines = lines[:LOOKED_AT]
     if delimiter == "auto":
-        delimiter = _delimiter(lines)
+        # The one that gives all lines the same number of fields, and the most.
+        widths = {one: {len(fields_in(line, one)) for line in lines} for one in DELIMITERS if one in lines[0]}
+        delimiter = max(widths, key=lambda one: (len(widths[one]) == 1, min(widths[one])), default="\t")
     rows = [fields_in(line, delimiter) for line in lines]
     commented = fields_in(comments[-1].lstrip("#% "), delimiter) if comments else []
     if len(commented) == len(rows[0]) and looks_like_names(commented, rows) and header is not False:
@@ -87,18 +89,26 @@ def form_of(
     # R's write.table: each row begins with its name, which the header leaves out.
     has_row_names = taken == 1 and bool(rows) and len(rows[0]) == len(names) + 1 and lines[1].startswith('"1"')
     if has_row_names:
-        names, rows = ["", *names], rows
+        names = ["", *names]
     if columns is not None:
         places = _chosen(path, names, has_header, columns)
     elif has_header:
         places = _named(path, names, rows if needs_rating else [])
     else:
         places = {what: place if place < len(names) else -1 for place, what in enumerate(ORDER)}
-        if needs_rating and len(names) > 2 and all(_is_time(row[2]) for row in rows if len(row) > 2):
+        third = [row[2] for row in rows if len(row) > 2]
+        are_times = all(NUMBER.fullmatch(text) and float(text) >= EARLIEST for text in third)
+        if needs_rating and len(names) > 2 and are_times:
             raise _wrong(path, f"column 2 has numbers such as {rows[0][2]}, which seem to be times, not ratings")
     if needs_time and places["time"] < 0:
         raise _wrong(path, "a holdout by time needs a column of times")
-    told = _told(names, places, has_header)
+    said = [
+        f"{what}s in {names[place]!r}" if has_header else f"{what}s in column {place}"
+        for what, place in places.items()
+        if place >= 0 and what != "time"
+    ]
+    told = f"columns: {', '.join(said)}" + ("" if places["rating"] >= 0 else ", no ratings: each is 1")
+    told += "" if has_header else f"; no header: the first row is {', '.join(names[:4])}"
     told += f"; {number_of(len(comments), 'line')} of comments before them" if comments and taken == has_header else ""
     told += "; the column of R's row names is left out" if has_row_names else ""
     user, item, rating, time = (places[what] for what in ORDER)
@@ -113,16 +123,6 @@ def fields_in(line: str, delimiter: str) -> list[str]:
     return [field.strip() for field in fields]
 
 
-def _delimiter(lines: Sequence[str]) -> str:
-    """Return the delimiter that gives all lines the same number of fields, and the most."""
-
-    def merit(sign: str) -> tuple[bool, int]:
-        widths = {len(fields_in(line, sign)) for line in lines}
-        return len(widths) == 1, min(widths)
-
-    return max((one for one in DELIMITERS if one in lines[0]), key=merit, default="\t")
-
-
 def looks_like_names(fields: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Return whether a line is a header: it has two known names, its third column is not a number, or user and item are
     numbers in all `rows` but not in it."""
@@ -132,10 +132,6 @@ def looks_like_names(fields: Sequence[str], rows: Sequence[Sequence[str]]) -> bo
         return not NUMBER.fullmatch(fields[2])
     are_numbers = bool(rows) and all(NUMBER.fullmatch(field) for row in rows for field in row[:2])
     return are_numbers and not any(NUMBER.fullmatch(field) for field in fields[:2])
-
-
-def _is_time(text: str) -> bool:
-    return bool(NUMBER.fullmatch(text)) and float(text) >= EARLIEST
 
 
 def _letters(name: str) -> str:
@@ -148,7 +144,9 @@ def _named(path: Path, fields: Sequence[str], rows: Sequence[Sequence[str]]) -> 
         if places[what] < 0:
             raise _wrong(path, f"the header has no column for the {what}s, only {', '.join(fields)}")
     known = [place for place, name in enumerate(fields) if _letters(name) in NAMES["rating"]]
-    others = [place for place in range(len(fields)) if place not in places.values() and _has_numbers(place, rows)]
+    values = [[row[place] for row in rows if place < len(row) and row[place]] for place in range(len(fields))]
+    numeric = [bool(one) and all(NUMBER.fullmatch(text.replace(",", ".")) for text in one) for one in values]
+    others = [place for place in range(len(fields)) if place not in places.values() and numeric[place]]
     others = known if len(known) > 1 else [place for place in others if not INDEX.fullmatch(fields[place])]
     if rows and len(known) != 1 and others:
         found = ", ".join(repr(fields[place]) for place in others)
@@ -158,11 +156,6 @@ def _named(path: Path, fields: Sequence[str], rows: Sequence[Sequence[str]]) -> 
             "the columns that are set, each rating is 1",
         )
     return places
-
-
-def _has_numbers(place: int, rows: Sequence[Sequence[str]]) -> bool:
-    values = [row[place] for row in rows if place < len(row) and row[place]]
-    return bool(values) and all(NUMBER.fullmatch(value.replace(",", ".")) for value in values)
 
 
 def recognised(fields: Sequence[str]) -> dict[str, int]:
@@ -183,18 +176,6 @@ def _chosen(path: Path, fields: Sequence[str], has_header: bool, columns: Column
     if len({places[what] for what in columns}) < len(columns):
         raise _wrong(path, f"two of {', '.join(columns)} are the same column")
     return places
-
-
-def _told(names: Sequence[str], places: Mapping[str, int], has_header: bool) -> str:
-    """Return which columns are read, as one line for a person."""
-    said = [
-        f"{what}s in {names[place]!r}" if has_header else f"{what}s in column {place}"
-        for what, place in places.items()
-        if place >= 0 and what != "time"
-    ]
-    none = "" if places["rating"] >= 0 else ", no ratings: each is 1"
-    first = "" if has_header else f"; no header: the first row is {', '.join(names[:4])}"
-    return f"columns: {', '.join(said)}{none}{first}"
 
 
 def _wrong(path: Path, words: str) -> DataError:

@@ -101,12 +101,22 @@ class Ratings(PackedFile):
         choice(who, "header", header, ("auto", True, False))
         choice(who, "duplicates", duplicates, ("auto", "fail", "last", "sum", "keep"))
         choice(who, "encoding", encoding, ENCODINGS)
-        _check_columns(who, columns)
+        given: Any = {} if columns is None else columns
+        is_map = isinstance(given, Mapping) and (columns is None or {"user", "item"} <= given.keys() <= {*ORDER})
+        if (
+            not is_map
+            or any(type(column) not in (str, int) for column in given.values())
+            or len({*given.values()}) < len(given)
+        ):
+            raise bad_argument(
+                f"{who}: columns must be {{user: …, item: …, rating: …, time: …}}, different names or numbers from 0, "
+                f"got {columns!r}"
+            )
         self.encoding, self.holdout = encoding, holdout_of(who, holdout)
         self.path = find_file(who, path, root, ADVICE)
         self.columns, self.delimiter, self.header, self.duplicates = columns, delimiter, header, duplicates
-        given = {"users": user_features, "items": item_features}
-        self.feature_files = {kind: find_file(who, one, root, FEATURES) for kind, one in given.items() if one}
+        files = {"users": user_features, "items": item_features}
+        self.feature_files = {kind: find_file(who, one, root, FEATURES) for kind, one in files.items() if one}
 
     @property
     def needs_time(self) -> bool:
@@ -171,21 +181,6 @@ def holdout_of(who: str, given: Mapping[str, Any] | None, *, has_times: bool = T
     )
 
 
-def _check_columns(who: str, columns: Any) -> None:
-    if columns is None:
-        return
-    is_right = isinstance(columns, Mapping) and {"user", "item"} <= columns.keys() <= {*ORDER}
-    if (
-        not is_right
-        or any(type(column) not in (str, int) for column in columns.values())
-        or len({*columns.values()}) < len(columns)
-    ):
-        raise bad_argument(
-            f"{who}: columns must be {{user: …, item: …, rating: …, time: …}}, different names or numbers from 0, got "
-            f"{columns!r}"
-        )
-
-
 # ---- the table ------------------------------------------------------------------------------------------------------
 
 
@@ -219,7 +214,17 @@ class RatedParsing(Parsing):
             rated, names = self._as_in(self.like, rated, names), {k: self.like.names[k] for k in names}
         elif self.source.holdout is not None:
             names = {"users": dense(rated.user, names["users"]), "items": dense(rated.item, names["items"])}
-        entries = self._add_features(names) if self.like is None else {}
+        entries = dict[str, list[str]]()  # which row has which feature
+        for kind, path in getattr(self.source, "feature_files", {}).items() if self.like is None else ():
+            side, before = kind.removesuffix("s"), len(names[kind])
+            given = read_features(path, self.encoding)
+            if not given:
+                raise DataError(f"{path}: the file has no features", code="data/empty")
+            names[kind], names[f"{side}_features"], entries[MEMBERSHIPS[side]] = with_features(names[kind], given)
+            if more := len(names[kind]) - before:
+                self.notes.append(
+                    f"{number_of(more, side)} with features and without ratings: their features stand for them"
+                )
         sizes = {kind: len(values) for kind, values in names.items()}
         names |= entries
         arrays = {"user": rated.user, "item": rated.item, "rating": rated.rating}
@@ -228,21 +233,6 @@ class RatedParsing(Parsing):
     def places(self, user: str, item: str) -> list[str]:
         """Return the lines of one pair in the file, for an error."""
         return []
-
-    def _add_features(self, names: dict[str, Any]) -> dict[str, list[str]]:
-        """Add users and items that only have features, and the features, to `names`; return who has which."""
-        found = {}
-        for kind, path in getattr(self.source, "feature_files", {}).items():
-            side, before = kind.removesuffix("s"), len(names[kind])
-            given = read_features(path, self.encoding)
-            if not given:
-                raise DataError(f"{path}: the file has no features", code="data/empty")
-            names[kind], names[f"{side}_features"], found[MEMBERSHIPS[side]] = with_features(names[kind], given)
-            if more := len(names[kind]) - before:
-                self.notes.append(
-                    f"{number_of(more, side)} with features and without ratings: their features stand for them"
-                )
-        return found
 
     def _in_order(self, rated: Rated, names: dict[str, np.ndarray], duplicates: str) -> Rated:
         """Return the ratings sorted by user and item, each pair once unless duplicates are kept."""
@@ -277,7 +267,13 @@ class RatedParsing(Parsing):
         """Return the wanted part, in the same order."""
         holdout: Holdout = self.source.holdout
         if rated.time is not None:
-            self._note_scales(rated.time)
+            counts = np.bincount(np.searchsorted(SCALES, np.abs(rated.time), side="right"), minlength=len(UNITS))
+            found = [f"{many:,} {unit}" for unit, many in zip(UNITS, counts.tolist(), strict=True) if many]
+            if len(found) > 1:
+                self.notes.append(
+                    f"times seem to have several units ({', '.join(found)}) and are compared as they are: write all in "
+                    "one"
+                )
         is_held = np.zeros(len(rated.user), np.bool_)
         if holdout.last:
             self._hold_last(rated, len(names["users"]), is_held)
@@ -295,15 +291,6 @@ class RatedParsing(Parsing):
                 f"{self.what}: holdout {how} of {len(rated.user):,} ratings leaves one part empty", code="data/split"
             )
         return rated.rows(rows)
-
-    def _note_scales(self, times: np.ndarray) -> None:
-        """Note times of different units, which cannot be compared."""
-        counts = np.bincount(np.searchsorted(SCALES, np.abs(times), side="right"), minlength=len(UNITS))
-        found = [f"{many:,} {unit}" for unit, many in zip(UNITS, counts.tolist(), strict=True) if many]
-        if len(found) > 1:
-            self.notes.append(
-                f"times seem to have several units ({', '.join(found)}) and are compared as they are: write all in one"
-            )
 
     def _hold_last(self, rated: Rated, users: int, is_held: np.ndarray) -> None:
         """Hold out each user's newest ratings; of the same time, those further down. Who has no others keeps them."""
@@ -541,8 +528,18 @@ def read_features(path: Path, encoding: str = "utf-8") -> dict[tuple[str, str], 
             raise DataError(f"{where}: {fields}: a line must not begin as a comment", code="data/bad-value")
         if len(fields) not in (2, 3) or not (fields[0] and fields[1]):
             raise DataError(f"{where}: {fields}: {RULE}", code="data/bad-value")
-        pair = fields[0], fields[1]
-        found[pair] = _weight(fields[2] if len(fields) > 2 else "1", found.get(pair, 0.0), where)
+        pair, text_of_weight = (fields[0], fields[1]), fields[2] if len(fields) > 2 else "1"
+        try:
+            weight = found.get(pair, 0.0) + float(text_of_weight)
+        except ValueError:
+            weight = math.nan
+        if not abs(weight) <= HIGHEST:  # what float32 holds
+            raise DataError(
+                f"{where}: the weight {text_of_weight!r} must be a finite number, up to {HIGHEST:.2g} with those of "
+                "repeated lines",
+                code="data/bad-value",
+            )
+        found[pair] = weight
     return found
 
 
@@ -559,20 +556,6 @@ def _header(fields: list[str]) -> list[int]:
     return [named if named >= 0 else rest, feature, *([weight] if weight >= 0 else [])]
 
 
-def _weight(text: str, before: float, where: str) -> float:
-    """Return the sum of the weight and the one before, which float32 must hold."""
-    try:
-        weight = before + float(text)
-    except ValueError:
-        weight = math.nan
-    if not abs(weight) <= HIGHEST:
-        raise DataError(
-            f"{where}: the weight {text!r} must be a finite number, up to {HIGHEST:.2g} with those of repeated lines",
-            code="data/bad-value",
-        )
-    return weight
-
-
 def with_features(names: Any, given: dict[tuple[str, str], float]) -> tuple[Any, list[str], list[str]]:
     """Return `names` with those that only the features know behind them; the features' names, in alphabetical order;
     and the entries "row feature weight", numbers, in order of row and feature."""
@@ -583,10 +566,9 @@ def with_features(names: Any, given: dict[tuple[str, str], float]) -> tuple[Any,
     numbers = {feature: number for number, feature in enumerate(features)}
     entries = sorted((rows.row(name), numbers[feature], weight) for (name, feature), weight in given.items())
     if more:
-        is_numbers = isinstance(names, np.ndarray) and names.dtype.kind == "i" and all(map(_is_number, more))
+        is_numbers = isinstance(names, np.ndarray) and names.dtype.kind == "i"
+        for name in more if is_numbers else ():
+            is_plain = name.isascii() and name.isdecimal() and str(int(name)) == name and int(name) < 1 << 63
+            is_numbers = is_numbers and is_plain
         names = np.append(names, np.array(more, np.int64)) if is_numbers else [*map(str, names), *more]
     return names, features, [f"{row} {number} {weight!r}" for row, number, weight in entries]
-
-
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdecimal() and str(int(name)) == name and int(name) < 1 << 63

@@ -70,9 +70,36 @@ def opened(path: Path, raw: BinaryIO, wanted: Wanted) -> tuple[BinaryIO, ...]:
     while packed := _packing(_head(streams[0])):
         if len(streams) > MOST_TIMES:
             raise _other(path, f"packed more than {MOST_TIMES} times; unpack it")
-        streams = (_unpacked(path, streams[0], packed), *streams)
+        found: Any
+        if packed == "gzip":
+            found = gzip.GzipFile(fileobj=streams[0], mode="rb")
+        elif packed == "bzip2":
+            found = bz2.BZ2File(streams[0])
+        elif packed == "xz":
+            found = lzma.LZMAFile(streams[0])  # noqa: SIM115 until the file is closed
+        elif packed == "zip":
+            found = _only_member(path, zipfile.ZipFile(streams[0]))
+        else:
+            require("pyarrow", str(path), "pyarrow", "csv")
+            import pyarrow
+
+            found = pyarrow.CompressedInputStream(streams[0], "zstd")
+        streams = (cast(BinaryIO, io.BufferedReader(found, 1 << 16)), *streams)
     refuse_other_kind(path, _head(streams[0]), wanted)
     return streams
+
+
+def _only_member(path: Path, archive: zipfile.ZipFile) -> Any:
+    names = [one.filename for one in archive.infolist() if not one.is_dir() and not one.filename.startswith("__MACOSX")]
+    if "xl/workbook.xml" in names:
+        raise _other(path, "an Excel workbook; save its table as CSV UTF-8")
+    if len(names) != 1:
+        shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        raise DataError(
+            f"{path}: the archive must contain one file, but has {len(names)} ({shown}); unpack it, and name the file",
+            code="data/wrong-format",
+        )
+    return archive.open(names[0])
 
 
 def _packing(head: bytes) -> str | None:
@@ -87,37 +114,6 @@ def refuse_packed(path: object, head: bytes) -> None:
 
 def _head(stream: BinaryIO) -> bytes:
     return cast(io.BufferedReader, stream).peek(HEAD)[:HEAD]
-
-
-def _unpacked(path: Path, stream: BinaryIO, packed: str) -> BinaryIO:
-    found: Any
-    if packed == "gzip":
-        found = gzip.GzipFile(fileobj=stream, mode="rb")
-    elif packed == "bzip2":
-        found = bz2.BZ2File(stream)
-    elif packed == "xz":
-        found = lzma.LZMAFile(stream)  # noqa: SIM115 until the file is closed
-    elif packed == "zip":
-        found = _only_member(path, zipfile.ZipFile(stream))
-    else:
-        require("pyarrow", str(path), "pyarrow", "csv")
-        import pyarrow
-
-        found = pyarrow.CompressedInputStream(stream, "zstd")
-    return cast(BinaryIO, io.BufferedReader(found, 1 << 16))
-
-
-def _only_member(path: Path, archive: zipfile.ZipFile) -> Any:
-    names = [one.filename for one in archive.infolist() if not one.is_dir() and not one.filename.startswith("__MACOSX")]
-    if "xl/workbook.xml" in names:
-        raise _other(path, "an Excel workbook; save its table as CSV UTF-8")
-    if len(names) != 1:
-        shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-        raise DataError(
-            f"{path}: the archive must contain one file, but has {len(names)} ({shown}); unpack it, and name the file",
-            code="data/wrong-format",
-        )
-    return archive.open(names[0])
 
 
 def refuse_other_kind(path: object, head: bytes, wanted: Wanted) -> None:
@@ -228,7 +224,12 @@ class TextFile:
     def read_at(self, offset: int, size: int) -> bytes:
         """Return `size` bytes from `offset`, fewer at the end of the file."""
         with explained(self.path):
-            return self._read_at(offset, size)
+            at, content = self._last
+            known = content[offset - at : offset - at + size] if at <= offset < at + len(content) else b""
+            if len(known) < size:
+                known += self._read_new(offset + len(known), size - len(known))
+            self._last = offset, known
+            return known
 
     def lines(self, begin: int = 0, size: int | None = None) -> Iterator[bytes]:
         """Yield the text from byte `begin` on, in pieces of complete lines, of about `size` bytes (`LINES`)."""
@@ -274,14 +275,6 @@ class TextFile:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_streams": (), "_last": (0, b"")}
-
-    def _read_at(self, offset: int, size: int) -> bytes:
-        at, content = self._last
-        known = content[offset - at : offset - at + size] if at <= offset < at + len(content) else b""
-        if len(known) < size:
-            known += self._read_new(offset + len(known), size - len(known))
-        self._last = offset, known
-        return known
 
     def _read_new(self, offset: int, size: int) -> bytes:
         if len(self._streams) > 1 and offset < self._at:
@@ -436,7 +429,17 @@ def find_records(text: TextFile, start: int, first_line: int) -> RecordPieces:
         at, line, tail = at + len(content), line + len(newlines), block[-2:]
         is_quoted ^= bool(content.count(b'"') & 1)
     if is_quoted:
-        _refuse_open_quote(text, start, first_line)
+        # The cause is the first line with an odd number of quotes; it shows only at the end of the file.
+        content = text.read_at(start, 2 * RECORDS)
+        many = content.count(b"\n")
+        numbered = enumerate(content.split(b"\n"), first_line)
+        odd = next((number for number, one in numbered if one.count(b'"') % 2), None)
+        place = f"line {odd}" if odd is not None else f"after line {first_line + many}"
+        raise DataError(
+            f'{text.path}: {place}: a quote (") is not closed before the end of the file; write a quote in a value '
+            'twice, and the value in quotes: "5"" pipe"',
+            code="data/csv-quotes",
+        )
     if tail.strip(b"\r\n") and not tail.endswith(b"\n"):  # the last line has no line end
         begins.append(at)
         records.append(ended + 1)
@@ -484,16 +487,3 @@ def whole_records(pieces: Iterator[bytes]) -> Iterator[bytes]:
             yield content
     if rest:
         yield rest
-
-
-def _refuse_open_quote(text: TextFile, start: int, first_line: int) -> None:
-    """Raise an error with the first line that has an odd number of quotes: the cause, which shows only at the end."""
-    line = first_line
-    content = text.read_at(start, 2 * RECORDS).split(b"\n")
-    odd = next((i for i, each in enumerate(content) if each.count(b'"') % 2), None)
-    place = f"line {line + odd}" if odd is not None else f"after line {line + len(content) - 1}"
-    raise DataError(
-        f'{text.path}: {place}: a quote (") is not closed before the end of the file; write a quote in a value '
-        'twice, and the value in quotes: "5"" pipe"',
-        code="data/csv-quotes",
-    )

@@ -91,7 +91,12 @@ class Parsing(ABC):
         """Return a hash (hexadecimal) of all that the result depends on: content, options, and the training data's
         sizes and names. Takes 1 s per gigabyte, unless the `cache` has seen the file."""
         digest, is_file = hashlib.sha256(), isinstance(self.text, TextFile)
-        content = self._text_hash() if cache is None or not is_file else cache.hash_of(self.text.path, self._text_hash)
+
+        def text_hash() -> str:
+            self.text.hash_into(found := hashlib.sha256())
+            return found.hexdigest()
+
+        content = text_hash() if cache is None or not is_file else cache.hash_of(self.text.path, text_hash)
         options = (*(getattr(self.source, name) for name in self.options), self.on_bad_line)
         for part in (self.kind, self.version, options, content, *([INPUT] if self.what == INPUT else [])):
             digest.update(repr(part).encode())
@@ -101,11 +106,6 @@ class Parsing(ABC):
             digest.update(json.dumps(dict(self.like.spec.sizes), sort_keys=True).encode())
             for name, values in names_as_bytes(self.like.names):
                 digest.update(name.encode() + values)
-        return digest.hexdigest()
-
-    def _text_hash(self) -> str:
-        digest = hashlib.sha256()
-        self.text.hash_into(digest)
         return digest.hexdigest()
 
     @abstractmethod

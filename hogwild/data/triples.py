@@ -118,7 +118,9 @@ class _TriplesParsing(Parsing):
         comments = [line for line in lines[:before] if line.strip()]
         commented = fields_in(comments[-1].lstrip("#% "), self.source.delimiter) if comments else []
         places, of_comment = (_places(names) for names in (rows[0] if rows else [], commented))
-        is_header = places is not None or _is_above_numbers(rows)
+        # Or the head and the tail are numbers in all rows but the first.
+        ends = [[bool(NUMBER.fullmatch(field)) for field in (row[0], row[-1])] for row in rows]
+        is_header = places is not None or (len(rows) > 1 and all(map(all, ends[1:])) and not any(ends[0]))
         names, places = (rows[0], places) if places else (commented, of_comment)
         if before or is_header:
             what = " and ".join([f"{before:,} lines before the first row"] * bool(before) + ["the header"] * is_header)
@@ -154,10 +156,3 @@ def _places(names: Sequence[str]) -> list[int] | None:
     plain = [END.sub("", re.sub(r"\W|_", "", name.lower())) for name in names]
     found = [next((place for place, name in enumerate(plain) if name in known), -1) for known in HEADERS]
     return found if len(names) == 3 and min(found) >= 0 else None
-
-
-def _is_above_numbers(rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether the head and the tail are numbers in all rows but the first."""
-    ends = [[row[0], row[-1]] for row in rows]
-    is_number = [all(NUMBER.fullmatch(field) for field in pair) for pair in ends]
-    return len(rows) > 1 and all(is_number[1:]) and not any(NUMBER.fullmatch(field) for field in ends[0])

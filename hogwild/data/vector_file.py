@@ -36,19 +36,32 @@ class VectorFile:
     @classmethod
     def read(cls, path: Path, wanted: Iterable[str] | None = None, binary: bool | None = None) -> "VectorFile":
         """Read the vectors of `wanted` words, or of all. `binary`: None to find out. Raises DataError."""
-        content = _content(path)
+        with explained(path), path.open("rb") as file:
+            content: Content
+            streams = opened(path, file, "bytes")
+            if len(streams) > 1 or not streams[0].read(1):
+                content = streams[0].read()
+            else:
+                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         count, width, at = _header(path, content)
         if binary and count is None:
             raise _wrong(path, "line 1 must be `words dimensions` in the binary format")
         if binary is None:
-            binary = count is not None and not _is_text(content[at : at + PEEKED], width)
+            seen = content[at : at + PEEKED]
+            line, _, rest = seen.partition(b"\n")  # the first row, or what was read of it
+            fields = line.split(b" ")[1:]
+            is_text = _are_numbers(fields[:width] if rest or len(seen) < PEEKED else fields[:-1])
+            binary = count is not None and not is_text
         rows = (_binary_rows if binary else _text_rows)(path, content, at, count, width)
         chosen = None if wanted is None else {word.encode() for word in wanted}
         words, vectors, total = list[str](), list[np.ndarray](), 0
         for word, numbers in rows:
             total += 1
             if chosen is None or word in chosen:
-                words.append(_decoded(path, word, total))
+                try:
+                    words.append(word.decode())
+                except UnicodeDecodeError as error:
+                    raise _wrong(path, f"word {total:,} is not text: {error}; perhaps the file is binary") from None
                 vectors.append(np.frombuffer(numbers, "<f4") if binary else _parsed(path, words[-1], numbers, width))
         if count is not None and total != count:
             raise _wrong(
@@ -77,14 +90,6 @@ def has_vectors(path: Path) -> bool:
     return _sizes(fields) is not None or (len(fields) > 2 and _are_numbers(fields[1:]))
 
 
-def _content(path: Path) -> Content:
-    with explained(path), path.open("rb") as file:
-        streams = opened(path, file, "bytes")
-        if len(streams) > 1 or not streams[0].read(1):
-            return streams[0].read()
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
 def _header(path: Path, content: Content) -> tuple[int | None, int, int]:
     """Return (words, dimensions, place of the first row) of word2vec's first line; words is None for GloVe's files."""
     end = content.find(b"\n")
@@ -100,13 +105,6 @@ def _header(path: Path, content: Content) -> tuple[int | None, int, int]:
 def _sizes(fields: list[bytes]) -> tuple[int, int] | None:
     is_header = len(fields) == 2 and all(field.isdigit() for field in fields) and int(fields[1]) > 0
     return (int(fields[0]), int(fields[1])) if is_header else None
-
-
-def _is_text(rows: bytes, width: int) -> bool:
-    """Return whether the first row, or what was read of it, is text."""
-    line, _, rest = rows.partition(b"\n")
-    fields = line.split(b" ")[1:]
-    return _are_numbers(fields[:width] if rest or len(rows) < PEEKED else fields[:-1])
 
 
 def _are_numbers(fields: list[bytes]) -> bool:
@@ -138,13 +136,6 @@ def _binary_rows(path: Path, content: Content, at: int, count: int | None, width
         word = content[at:end].lstrip(b"\n")  # word2vec.c ends a row with a new line, gensim does not
         at = end + 1 + 4 * width
         yield word, content[end + 1 : at]
-
-
-def _decoded(path: Path, word: bytes, number: int) -> str:
-    try:
-        return word.decode()
-    except UnicodeDecodeError as error:
-        raise _wrong(path, f"word {number:,} is not text: {error}; perhaps the file is binary") from None
 
 
 def _parsed(path: Path, word: str, numbers: bytes, width: int) -> np.ndarray:

@@ -429,7 +429,7 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "true as a column": ({"target": True}, r"a column is a name or a number, got True"),
     "a delimiter of two": ({"delimiter": ",,"}, r"delimiter must be one ASCII character"),
     "a decimal delimiter": ({"decimal": ","}, r"decimal must be"),
-    "another encoding": ({"encoding": "utf-16"}, r"encoding must be utf-8, latin-1 or cp1252"),
+    "another encoding": ({"encoding": "utf-16"}, r"encoding must be one of utf-8, latin-1, cp1252"),
     "lines less than none": ({"skip_lines": -1}, r"skip_lines must be a whole number >= 0"),
     "another policy": ({"missing": "median"}, r"missing must be fail, drop, mean or a finite number, got 'median'"),
     "NaN for what is missing": ({"missing": math.nan}, r"missing must be fail, drop, mean or a finite number"),

@@ -135,8 +135,22 @@ class Clicks(Csv):
         self.arguments += () if weight is None else (weight,)  # caches of data without weights stay valid
         said = tuple(self.columns if like is None else like)
         look_up = ColumnNames(who, said, header)
-        many = {said[look_up.place("buckets", one)]: _buckets(who, one, given) for one, given in buckets.items()}
-        coded = {said[look_up.place("hash", one)]: _hash(who, one, given) for one, given in hashes.items()}
+        many, coded = dict[str, Any](), dict[str, int]()
+        for one, given in buckets.items():
+            is_list = isinstance(given, Sequence) and not isinstance(given, str) and len(given) > 0
+            edges = [np.float32(edge) for edge in given if isinstance(edge, int | float)] if is_list else []
+            if is_list and len(edges) == len(given) and np.isfinite(edges).all() and (np.diff(edges) > 0).all():
+                given = tuple(float(edge) for edge in edges)
+            elif type(given) is not int or given < 2:
+                raise bad_argument(
+                    f"{who}: buckets of column {one!r} must be a whole number >= 2, or a list of ascending edges, got "
+                    f"{given!r}"
+                )
+            many[said[look_up.place("buckets", one)]] = given
+        for one, given in hashes.items():
+            if type(given) is not int or given < 2:
+                raise bad_argument(f"{who}: hash of column {one!r} must be a whole number >= 2, got {given!r}")
+            coded[said[look_up.place("hash", one)]] = given
         own = [
             said[place] for place in layout(who, said, header, target, inputs, leave_out, {}, "float", weight).numbers
         ]
@@ -331,17 +345,16 @@ class _ClicksParsing(Parsing):
             **({"weight": weight[0]} if weight else {}),
             "target": target,
         }
-        names = {"features": features, **self._file_names()}
+        plan, own = self.source._layout, self.source.columns
+        told = [own[place] for place in (*plan.targets, *(() if plan.weight is None else (plan.weight,)))]
+        kept: Mapping[str, Any] = {
+            "fields": [field.name for field in self.source.fields], "columns": own, "target": told
+        }  # fmt: skip
+        if self.like is not None:  # of the training data's file
+            kept = {key: self.like.names[key] for key in kept if key in self.like.names}
+        names = {"features": features, **kept}
         sizes = {"features": len(features), "fields": indices.shape[1]}
         return self.finished(Packed.of(self.region_name, "csr", arrays, sizes, names))
-
-    def _file_names(self) -> dict[str, Any]:
-        """Return the columns of the training data's file, its input columns, and its target and weight."""
-        plan, own = self.source._layout, self.source.columns
-        if self.like is not None:
-            return {key: self.like.names[key] for key in ("fields", "columns", "target") if key in self.like.names}
-        told = [own[place] for place in (*plan.targets, *(() if plan.weight is None else (plan.weight,)))]
-        return {"fields": [field.name for field in self.source.fields], "columns": own, "target": told}
 
     def _read(self, tell: Tell) -> tuple[np.ndarray, ...]:
         """Return numbers (N, columns in buckets) float32, codes (N, other columns) int32, target (N,) float32 and, if
@@ -372,17 +385,15 @@ class _ClicksParsing(Parsing):
             if field.hashed:
                 names += [f"{field.name}#{each}/{field.hashed}" for each in range(field.hashed)]
             else:
-                known = self.source.known.get(f"{field.name}=", [])
-                names += [field.name, *(f"{field.name}={value}" for value in self._values(code, codes[:, code], known))]
+                known = {*self.source.known.get(f"{field.name}=", [])}
+                places, column = self.source._layout.codes[code].places, codes[:, code]
+                counts = np.bincount(column[column >= 0], minlength=max(places.values(), default=0) + 1)
+                values = sorted((-int(counts[place]), value) for value, place in places.items())
+                least = -self.source.min_count
+                often = [value for many, value in values if many <= least or (many and value in known)]
+                names += [field.name, *(f"{field.name}={value}" for value in often)]
             code += 1
         return names
-
-    def _values(self, code: int, column: np.ndarray, known: Sequence[str]) -> list[str]:
-        places = self.source._layout.codes[code].places
-        counts = np.bincount(column[column >= 0], minlength=max(places.values(), default=0) + 1)
-        kept, least = {*known}, self.source.min_count
-        values = [(-int(counts[place]), value) for value, place in places.items()]
-        return [value for times, value in sorted(values) if -times >= least or (times and value in kept)]
 
     def _numbered(self, encoder: Encoder, codes: np.ndarray) -> None:
         """Replace the numbers of values, as they came, by their features, in place."""
@@ -432,21 +443,3 @@ def _fields(columns: Sequence[str], features: Sequence[str]) -> list[Field]:
             signs.setdefault(column, (sign, rest))
     sorts = ((name, *signs.get(name, ("", ""))) for name in columns)
     return [Field(name, int(rest.rpartition("/")[2]) if s == "#" else 0, int(s == "<")) for name, s, rest in sorts]
-
-
-def _buckets(who: str, column: Column, given: Any) -> int | tuple[float, ...]:
-    if type(given) is int and given >= 2:
-        return given
-    is_list = isinstance(given, Sequence) and not isinstance(given, str) and len(given) > 0
-    edges = [np.float32(one) for one in given if isinstance(one, int | float)] if is_list else []
-    if is_list and len(edges) == len(given) and np.isfinite(edges).all() and (np.diff(edges) > 0).all():
-        return tuple(float(edge) for edge in edges)
-    raise bad_argument(
-        f"{who}: buckets of column {column!r} must be a whole number >= 2, or a list of ascending edges, got {given!r}"
-    )
-
-
-def _hash(who: str, column: Column, given: Any) -> int:
-    if type(given) is int and given >= 2:
-        return given
-    raise bad_argument(f"{who}: hash of column {column!r} must be a whole number >= 2, got {given!r}")

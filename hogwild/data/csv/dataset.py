@@ -32,12 +32,13 @@ from hogwild.data.csv.parse import (
     is_number,
     layout,
     read_header,
+    shown_names,
 )
 from hogwild.data.input_rows import SAMPLE, InputRows, given_arguments, named
-from hogwild.data.locate import bad_argument, find_file, reading, require
+from hogwild.data.locate import bad_argument, choice, find_file, reading, require
 from hogwild.data.text_file import RecordPieces, TextFile, TextStream, find_records, is_parquet
-from hogwild.data.text_parsing import Format, in_threads
-from hogwild.errors import DataError
+from hogwild.data.text_parsing import ENCODINGS, Format, in_threads
+from hogwild.errors import DataError, UsageError, did_you_mean
 
 AT_ONCE = 8  # pieces of the index, 1 MB of text, parsed at a time: they and the results stay in the CPU caches
 FEWEST = 10  # rows, from which on different values mean something
@@ -118,8 +119,18 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         self._columns_named = target, weight
         self._who = who = f"Csv(path={named(path)!r})"
         require("pyarrow.csv", "hogwild.data.Csv", "pyarrow", "csv")
-        _check_format(who, delimiter, decimal, encoding, skip_lines)
-        self.missing = _missing_policy(who, missing)
+        if not isinstance(delimiter, str) or len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
+            raise bad_argument(f'{who}: delimiter must be one ASCII character, such as "," or "\\t", got {delimiter!r}')
+        if decimal not in (".", ",") or decimal == delimiter:
+            raise bad_argument(f'{who}: decimal must be "." or ",", and not the delimiter, got {decimal!r}')
+        choice(who, "encoding", encoding, ENCODINGS)
+        if type(skip_lines) is not int or skip_lines < 0:
+            raise bad_argument(f"{who}: skip_lines must be a whole number >= 0, got {skip_lines!r}")
+        if isinstance(missing, int | float) and not isinstance(missing, bool) and math.isfinite(np.float32(missing)):
+            missing = float(missing)
+        elif not isinstance(missing, Mapping) and missing not in ("fail", "drop", "mean"):  # a map: means of training
+            raise bad_argument(f"{who}: missing must be fail, drop, mean or a finite number, got {missing!r}")
+        self.missing = missing
         self._text: Any
         self._index: RecordPieces | ArrowRecords | None = None  # none of a stream
         if isinstance(path, TextStream):  # to predict
@@ -165,7 +176,18 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             self._fill = np.array([known.get(name, self.missing) for name in self.inputs], np.float32)
         self._dropped = np.empty(0, np.int64)  # numbers of the records that are left out, ascending
         if self.missing == "drop" and self._index is not None:
-            self._drop()
+            found = [np.flatnonzero(records.missing()) + begin for begin, records in self._all()]
+            self._dropped = np.concatenate(found).astype(np.int64)
+            if len(self._dropped) == self._index.rows:
+                raise DataError(
+                    f"{self._text.path}: all {self._index.rows:,} rows have a missing value, so missing: drop leaves "
+                    "none; exclude the empty columns with leave_out",
+                    code="data/empty",
+                )
+            if len(self._dropped):
+                counts = f"{len(self._dropped):,} of {self._index.rows:,}"
+                words = "%s: %s rows have a missing value and are left out (missing: drop)"
+                log.warning(words, self._text.path, counts)
         elif self.missing == "mean":
             if self._index is None:
                 raise bad_argument(f"{self._who}: missing: mean needs a file, which is read twice, not a stream")
@@ -322,7 +344,11 @@ class Csv(Dataset[tuple[Tensor, ...]]):
 
     def identify(self, column: str) -> None:
         """Name rows by this column, in `inputs_of` and `stream`. Raises UsageError if there is none of that name."""
-        self._use(self._layout.with_ids(str(self._text.path), column), self._table.format)
+        if column not in self.columns:
+            near = did_you_mean(column, self.columns)
+            words = f"{self._text.path}: there is no column {column!r}{near} {shown_names(self.columns)}"
+            raise UsageError(words, code="data/csv-columns")
+        self._use(replace(self._layout, ids=self.columns.index(column)), self._table.format)
 
     def inputs_of(self, start: int, stop: int) -> InputRows:
         """Return samples [start, stop) to predict, as `rows` does."""
@@ -396,10 +422,14 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         weights = [] if records.weight is None else [records.weight]
         if self._fill is not None:
             self._refuse_missing_target(target, begin)
-            lacks = np.isnan(numbers)
-            if lacks.any():
-                numbers = np.where(lacks, self._fill, numbers)
-            codes = self._filled_codes(codes, begin)
+            if np.isnan(numbers).any():
+                numbers = np.where(np.isnan(numbers), self._fill, numbers)
+            for i, (place, each) in enumerate(zip(self._layout.coded, self._layout.codes, strict=True)):
+                if (lacks := codes[:, i] == MISSING_CODE).any():
+                    if (filled := each.filled("")) is None:
+                        row = begin + int(lacks.argmax())
+                        self._refuse_missing(row, place, "say other: true for what is not listed, or")
+                    codes[lacks, i] = filled
         elif len(self._dropped):
             gone = np.searchsorted(self._dropped, [begin, begin + len(target)])
             keep = np.ones(len(target), bool)
@@ -408,17 +438,6 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             weights = [weight[keep] for weight in weights]
         fields = [numbers] if self._layout.numbers else []
         return [*fields, *([codes] if self._layout.coded else []), *weights, target]
-
-    def _filled_codes(self, codes: np.ndarray, begin: int) -> np.ndarray:
-        for i, (place, each) in enumerate(zip(self._layout.coded, self._layout.codes, strict=True)):
-            lacks = codes[:, i] == MISSING_CODE
-            if lacks.any():
-                filled = each.filled("")
-                if filled is None:
-                    row = begin + int(lacks.argmax())
-                    self._refuse_missing(row, place, "say other: true for what is not listed, or")
-                codes[lacks, i] = filled
-        return codes
 
     def _refuse_missing_target(self, target: np.ndarray, begin: int) -> None:
         lacks = target == MISSING_CODE if target.dtype == np.int64 else np.isnan(target)
@@ -442,19 +461,6 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             code="data/csv-missing",
         )
 
-    def _drop(self) -> None:
-        found = [np.flatnonzero(records.missing()) + begin for begin, records in self._all()]
-        self._dropped = np.concatenate(found).astype(np.int64)
-        if len(self._dropped) == self._pieces.rows:
-            raise DataError(
-                f"{self._text.path}: all {self._pieces.rows:,} rows have a missing value, so missing: drop leaves "
-                "none; exclude the empty columns with leave_out",
-                code="data/empty",
-            )
-        if len(self._dropped):
-            counts = f"{len(self._dropped):,} of {self._pieces.rows:,}"
-            log.warning("%s: %s rows have a missing value and are left out (missing: drop)", self._text.path, counts)
-
     def means(self) -> np.ndarray:
         """Return the means (F,) float32 of the existing values, summed in float64."""
         if self._fill is not None and self.missing == "mean":
@@ -473,28 +479,6 @@ class Csv(Dataset[tuple[Tensor, ...]]):
                 code="data/csv-missing",
             )
         return (sums / counts).astype(np.float32)
-
-
-def _check_format(who: str, delimiter: str, decimal: str, encoding: str, skip_lines: int) -> None:
-    """Raise UsageError for an invalid format."""
-    if not isinstance(delimiter, str) or len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
-        raise bad_argument(f'{who}: delimiter must be one ASCII character, such as "," or "\\t", got {delimiter!r}')
-    if decimal not in (".", ",") or decimal == delimiter:
-        raise bad_argument(f'{who}: decimal must be "." or ",", and not the delimiter, got {decimal!r}')
-    if encoding not in ("utf-8", "latin-1", "cp1252"):
-        raise bad_argument(f"{who}: encoding must be utf-8, latin-1 or cp1252, got {encoding!r}")
-    if type(skip_lines) is not int or skip_lines < 0:
-        raise bad_argument(f"{who}: skip_lines must be a whole number >= 0, got {skip_lines!r}")
-
-
-def _missing_policy(who: str, missing: Any) -> str | float | Mapping[str, float]:
-    if isinstance(missing, Mapping):  # the training data's means
-        return missing
-    if missing in ("fail", "drop", "mean"):
-        return str(missing)
-    if isinstance(missing, int | float) and not isinstance(missing, bool) and math.isfinite(np.float32(missing)):
-        return float(missing)
-    raise bad_argument(f"{who}: missing must be fail, drop, mean or a finite number, got {missing!r}")
 
 
 ROWS = 1 << 14  # read at a time

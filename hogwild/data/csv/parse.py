@@ -88,12 +88,6 @@ class CsvLayout:
         coded_targets = self.targets if self.target_codes is not None else ()
         return (*self.coded, *coded_targets, *(() if self.ids is None else (self.ids,)))
 
-    def with_ids(self, who: str, column: str) -> "CsvLayout":
-        """Return the layout with the column of ids. Raises UsageError if there is none of that name."""
-        if column not in self.names:
-            raise _wrong(f"{who}: there is no column {column!r}{did_you_mean(column, self.names)} {_shown(self.names)}")
-        return replace(self, ids=self.names.index(column))
-
     def label(self, place: int) -> str:
         name = self.names[place]
         return f"column {place}" if name == str(place) else f"column {name!r}"
@@ -118,7 +112,7 @@ class CsvLayout:
         if absent:
             others = [name for name in names if name not in self.names] if has_header else []
             instead = f", it has {others[0]!r}, which the training data does not have" if others else ""
-            raise _wrong(f"{who}: column {absent[0]!r} of the training data is missing{instead} {_shown(names)}")
+            raise _wrong(f"{who}: column {absent[0]!r} of the training data is missing{instead} {shown_names(names)}")
         numbers, coded = (tuple(places[self.names[one]] for one in many) for many in (self.numbers, self.coded))
         return CsvLayout(tuple(names), numbers, coded, self.codes, (), None, False)
 
@@ -177,7 +171,8 @@ def layout(
         chosen = look_up.places("inputs", inputs)
     else:
         free = [place for place in range(len(names)) if place not in used]
-        index = [place for place in free if place not in codes and has_header and _is_index(place, names[place])]
+        is_index = [bool(INDEX.fullmatch(name)) or (place == 0 and not name) for place, name in enumerate(names)]
+        index = [place for place in free if place not in codes and has_header and is_index[place]]
         chosen = [place for place in free if place not in index]
     _check_disjoint(who, names, chosen, targets)
     if both := [names[place] for place in weights if place in (*chosen, *targets)]:
@@ -239,14 +234,11 @@ class ColumnNames:
                 f"{self.who}: {argument}: with header: false columns are given by number, from 0, got {column!r}"
             )
         near = did_you_mean(column, self.names)
-        raise _wrong(f"{self.who}: {argument}: there is no column {column!r}{near} {_shown(self.names)}")
+        raise _wrong(f"{self.who}: {argument}: there is no column {column!r}{near} {shown_names(self.names)}")
 
 
-def _is_index(place: int, name: str) -> bool:
-    return bool(INDEX.fullmatch(name)) or (place == 0 and not name)
-
-
-def _shown(names: Sequence[str]) -> str:
+def shown_names(names: Sequence[str]) -> str:
+    """Return the names of columns for an error."""
     if all(is_number(name) for name in names):
         return f"(the first line has numbers, {', '.join(names[:3])}, …: for a file without a header set header: false)"
     more = f", … ({len(names)} in all)" if len(names) > 12 else ""
@@ -324,15 +316,38 @@ def read_header(
     DataError if there is no first line, or if it cannot be right."""
     head = text.read_at(0, HEADER_BYTES)
     start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
-    start, line = _skipped(text, head, start, skip_lines)
+    line = 1
+    while start < len(head):  # until the first line that counts: behind `skip_lines` and the empty lines after them
+        end = head.find(b"\n", start)
+        content = head[start : end if end >= 0 else len(head)]
+        if skip_lines < line and content.strip(b"\r"):
+            break
+        start, line = (end + 1, line + 1) if end >= 0 else (len(head), line)
+    if start == len(head):
+        what = "is empty" if not head else f"has no line with text after the {skip_lines} skipped lines"
+        raise DataError(
+            f"{text.path}: {what if skip_lines or not head else 'holds only empty lines'}", code="data/empty"
+        )
     record, end, next_line = _first_record(text, head, start, line, encoding, delimiter)
     if len(record) == 1 and has_target:
-        _refuse_one_column(text, record[0], line, delimiter)
+        better = max(OTHER_DELIMITERS, key=lambda sign: record[0].count(sign) if sign != delimiter else 0)
+        hint = f"; is it {better!r}?" if record[0].count(better) and better != delimiter else "."
+        raise DataError(
+            f"{text.path}: line {line}: only one column is found with the delimiter {delimiter!r}{hint} An input and "
+            f"a target are needed: {record[0][:60]!r}",
+            code="data/csv-delimiter",
+        )
     if not has_header:
         return [str(place) for place in range(len(record))], start, line
     names = [name.strip() for name in record]
     names[0] = names[0].lstrip("# ") or names[0]  # a header that is marked as a comment
-    _check_names(text, names, line)
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        places = ", ".join(str(i) for i, name in enumerate(names) if name == twice[0])
+        what = f"{twice[0]!r} names the columns {places}" if twice[0] else f"the columns {places} have no name"
+        raise DataError(
+            f"{text.path}: line {line}: {what}; column names must be unique (or set header: false)",
+            code="data/csv-columns",
+        )
     return names, end, next_line
 
 
@@ -346,21 +361,6 @@ def delimiter_of(
             if {*wanted} <= {*read_header(text, True, delimiter, encoding, skip_lines, has_target=False)[0]}:
                 return delimiter
     return given
-
-
-def _skipped(text: TextFile | TextStream, head: bytes, start: int, skip_lines: int) -> tuple[int, int]:
-    """Return offset and number of the first line that counts: after `skip_lines` and the empty lines behind them."""
-    line = 1
-    while start < len(head):
-        end = head.find(b"\n", start)
-        content = head[start : end if end >= 0 else len(head)]
-        if skip_lines < line and content.strip(b"\r"):
-            return start, line
-        if end < 0:
-            break
-        start, line = end + 1, line + 1
-    what = "is empty" if not head else f"has no line with text after the {skip_lines} skipped lines"
-    raise DataError(f"{text.path}: {what if skip_lines or not head else 'holds only empty lines'}", code="data/empty")
 
 
 def _first_record(
@@ -387,27 +387,6 @@ def _first_record(
     except UnicodeDecodeError as error:
         raise not_text(where, content[error.start : error.start + 1], encoding) from error
     return record, start + len(content), line + max(1, shown.count("\n"))
-
-
-def _refuse_one_column(text: TextFile | TextStream, content: str, line: int, delimiter: str) -> None:
-    better = max(OTHER_DELIMITERS, key=lambda sign: content.count(sign) if sign != delimiter else 0)
-    hint = f"; is it {better!r}?" if content.count(better) and better != delimiter else "."
-    raise DataError(
-        f"{text.path}: line {line}: only one column is found with the delimiter {delimiter!r}{hint} An input and "
-        f"a target are needed: {content[:60]!r}",
-        code="data/csv-delimiter",
-    )
-
-
-def _check_names(text: TextFile | TextStream, names: list[str], line: int) -> None:
-    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if twice is None:
-        return
-    places = ", ".join(str(i) for i, name in enumerate(names) if name == twice)
-    what = f"{twice!r} names the columns {places}" if twice else f"the columns {places} have no name"
-    raise DataError(
-        f"{text.path}: line {line}: {what}; column names must be unique (or set header: false)", code="data/csv-columns"
-    )
 
 
 MISSING_TEXTS = frozenset(MISSING)
@@ -507,16 +486,26 @@ class CsvTable:
     def _readings(self, content: Any, count: int, line: int) -> Iterator[tuple[Columns, Sequence[int]]]:
         """Yield the columns, and the line of each record if it is known, the fastest reading first."""
         numbers = {place for place in self.numeric if place != self.layout.ids}  # an id is kept as it is written
-        content = unmarked(content) if isinstance(content, bytes) else content
-        for typed in (numbers, set[int]()):
-            if not isinstance(content, bytes):
+        if not isinstance(content, bytes):
+            for typed in (numbers, set[int]()):
                 columns = {place: column_of(column, place in typed) for place, column in content.items()}
                 yield columns, range(line, line + count)
-            elif (table := self._quick(content, count, typed)) is not None:
-                names = [*map(int, table.column_names)]
-                yield {place: column_of(table.column(str(place)), place in typed) for place in names}, ()
-        if isinstance(content, bytes):
-            yield self._taken_apart(content, count, line)
+            return
+        import pyarrow
+
+        content, width = unmarked(content), len(self.layout.names)
+        # Not float32: pyarrow parses it more slowly, and rounds once while everyone else rounds twice.
+        number, words = pyarrow.float64(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+        is_unusual = b"#" in content and self._comment.search(content)
+        for typed in () if is_unusual else (numbers, set[int]()):
+            kinds = {place: number if place in typed else words for place in sorted(self.used)}
+            if (table := self.format.columns(content, count, width, kinds)) is not None:
+                yield {place: column_of(table.column(str(place)), place in typed) for place in kinds}, ()
+        found = [*self._rows(content, line)]
+        if len(found) != count:
+            raise self._unlike_quotes(content, line, count, len(found))
+        columns = {place: Words.of([row[place] for _, row in found]) for place in self.used}
+        yield columns, [number for number, _ in found]
 
     @property
     def numeric(self) -> tuple[int, ...]:
@@ -535,27 +524,6 @@ class CsvTable:
         """The beginning of a line that may be a comment; #1 is a value, and # before a delimiter, too."""
         return re.compile(rb"^#[%s]" % b" \t#".replace(self.format.delimiter.encode(), b""), re.MULTILINE)
 
-    def _quick(self, content: bytes, count: int, typed: set[int]) -> Any:
-        """Return the table as pyarrow reads it, the columns `typed` as numbers; None if anything is unusual."""
-        import pyarrow
-
-        if b"#" in content and self._comment.search(content):
-            return None
-        # Not float32: pyarrow parses it more slowly, and rounds once while everyone else rounds twice.
-        number, words = pyarrow.float64(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-        kinds = {place: number if place in typed else words for place in sorted(self.used)}
-        return self.format.columns(content, count, len(self.layout.names), kinds)
-
-    def _taken_apart(self, content: bytes, count: int, line: int) -> tuple[Columns, Sequence[int]]:
-        """Return the columns and the line of each record. Raises DataError for lines that cannot be taken apart."""
-        lines, rows = [], []
-        for place, row in self._rows(content, line):
-            lines.append(place)
-            rows.append(row)
-        if len(rows) != count:
-            raise self._unlike_quotes(content, line, count, len(rows))
-        return {place: Words.of([row[place] for row in rows]) for place in self.used}, lines
-
     def _rows(self, content: bytes, first: int) -> Iterator[tuple[int, list[str]]]:
         """Yield (line number, fields) of each record; each has as many fields as there are columns."""
         columns = len(self.layout.names)
@@ -564,7 +532,17 @@ class CsvTable:
             if isinstance(row, str):
                 raise self._error(line, f"cannot be taken apart: {row}", "data/csv-quotes")
             if len(row) != columns:
-                raise self._ragged(line, row)
+                hint = ""
+                if row[0].lstrip().startswith("#"):
+                    hint = "; comments are not supported: remove them, or skip those before the header with skip_lines"
+                elif not "".join(row).strip():
+                    hint = "; it has only spaces: remove it"
+                elif len(row) > columns:
+                    sign = repr(self.format.delimiter)
+                    hint = f"; a value with a {sign} in it must be in quotes; row names (R) need a name, too"
+                shown = _cut(self.format.delimiter.join(row))
+                words = f"has {len(row)} values, {columns} were expected: {shown!r}{hint}"
+                raise self._error(line, words, "data/csv-ragged")
             if begin.startswith("#") and self._comment.match(begin.encode("utf-8", "replace")):
                 words = f"begins as a comment: {_cut(begin)!r}; remove it"
                 raise self._error(line, f"{words}, or write the value in quotes if it is one", "data/csv-ragged")
@@ -653,17 +631,14 @@ class CsvTable:
         except UnicodeEncodeError:
             rule = f"is not {self.format.encoding} text; say encoding: latin-1 or cp1252 if the file is"
             raise _breaks(text.encode("utf-8", "surrogateescape"), rule, "data/csv-encoding") from None
-        if self.format.encoding != "utf-8" and not text.isascii():
-            self._check_encoding(text)
-        return text
-
-    def _check_encoding(self, text: str) -> None:
-        """Raise BreaksRule for text that is surely in another encoding: any bytes are text in these two."""
         given = self.format.encoding
-        with contextlib.suppress(UnicodeError):
+        if given == "utf-8" or text.isascii():
+            return text
+        with contextlib.suppress(UnicodeError):  # any bytes are text in the others, but rarely also UTF-8
             raise _breaks(text, f"is {text.encode(given).decode()!r} in UTF-8, not {given}", "data/csv-encoding")
         if given == "latin-1" and CONTROL.search(text):
             raise _breaks(text, f"is {text.encode(given).decode('cp1252', 'replace')!r} in cp1252", "data/csv-encoding")
+        return text
 
     def _float(self, text: str, rule: str) -> float:
         decimal = self.format.decimal
@@ -674,19 +649,15 @@ class CsvTable:
                 raise ValueError
             return float(text.replace(decimal, "."))
         except ValueError:
-            raise _breaks(text, rule + self._number_hint(text)) from None
-
-    def _number_hint(self, text: str) -> str:
-        decimal = self.format.decimal
-        other = "," if decimal == "." else "."
-        plain = text.replace(other, "")
-        if other in text and plain.lstrip("+-").isdigit():
-            if THOUSANDS.fullmatch(text):
-                return f" (the decimal point is {decimal!r}; write it without {other!r} if that parts thousands)"
-            return f" (the decimal point is {decimal!r}; set decimal: {other!r} for the other; no thousands separators)"
-        if any(sign.isalpha() for sign in text):
-            return "; list a text column under categorical, or exclude it with leave_out"
-        return ""
+            other, hint = "," if decimal == "." else ".", ""
+            if other in text and text.replace(other, "").lstrip("+-").isdigit():
+                hint = f"set decimal: {other!r} for the other; no thousands separators"
+                if THOUSANDS.fullmatch(text):
+                    hint = f"write it without {other!r} if that parts thousands"
+                hint = f" (the decimal point is {decimal!r}; {hint})"
+            elif any(sign.isalpha() for sign in text):
+                hint = "; list a text column under categorical, or exclude it with leave_out"
+            raise _breaks(text, rule + hint) from None
 
     def _check_missing(self, text: str) -> None:
         if self.refuse_missing:
@@ -694,18 +665,6 @@ class CsvTable:
             raise BreaksRule(f"{shown}; say missing: drop (leaves the row out), mean, or a number", "data/csv-missing")
 
     # ---- lines that cannot be taken apart
-
-    def _ragged(self, line: int, row: list[str]) -> DataError:
-        shown = _cut(self.format.delimiter.join(row))
-        columns = len(self.layout.names)
-        hint = ""
-        if row[0].lstrip().startswith("#"):
-            hint = "; comments are not supported: remove them, or skip those before the header with skip_lines"
-        elif not "".join(row).strip():
-            hint = "; it has only spaces: remove it"
-        elif len(row) > columns:
-            hint = f"; a value with a {self.format.delimiter!r} in it must be in quotes; row names (R) need a name, too"
-        return self._error(line, f"has {len(row)} values, {columns} were expected: {shown!r}{hint}", "data/csv-ragged")
 
     def _unlike_quotes(self, content: bytes, first: int, expected: int, found: int) -> DataError:
         lines = content.split(b"\n")
