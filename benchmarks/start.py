@@ -38,7 +38,13 @@ EVERY_WORKER, ALL_WORKERS, LARGE, CALL_S = 1.35, 1.6, 1.8, 0.15
 MOST_WORKERS = 16 if len(os.sched_getaffinity(0)) >= 16 else 8
 PRIVATE_MB, AGAIN_S = 15.0, 0.15
 PROCESSOR, SPEED = 0.35, 0.99  # over the tree before
-SPEEDS = {"LeNet": "mnist", "ratings": "ratings", "codex": "codex"}
+SPEEDS = {
+    "LeNet": ("mnist",),
+    "MLP": ("mnist", "model={class_path: hogwild.models.Mlp, init_args: {features: 784, hidden: [128], classes: 10}}"),
+    "ratings": ("ratings",),
+    "words": ("skipgram",),
+    "codex": ("codex",),
+}
 TRAINS_S = "train.max_time_s=10"
 EVERY_S = 0.02  # between two status files, and so the resolution of a first commit
 LONG_ENOUGH = ("train.epochs=1000000", "train.max_time_s=3", *NO_EVALUATION)  # for every worker to be ready
@@ -188,9 +194,9 @@ def over(before: Path) -> Iterator[Row]:
     ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
     figure = "digits, 8 workers: processor time of the command over the tree before"
     yield Row(figure, "x", PROCESSOR, ratios, median(theirs), f"{median(ours):.1f} s", smaller_is_better=True)
-    for name, config in SPEEDS.items():
+    for name, (config, *model) in SPEEDS.items():
         job = "train", str(ROOT / "configs" / f"{config}.yaml"), "--procs", "2", "train.epochs=1000000", TRAINS_S
-        settings = *job, *NO_EVALUATION
+        settings = *job, *model, *NO_EVALUATION
         ours, theirs = in_turn(
             RUNS, partial(commands.speed, *settings), partial(commands.speed, *settings, root=before)
         )
