@@ -9,9 +9,8 @@ from hogwild.errors import HogwildError
 from hogwild.version import __version__
 
 if TYPE_CHECKING:
-    from hogwild.api import close, load, train
+    from hogwild.api import TrainInterrupted, TrainResult, close, load, train
     from hogwild.service.client import Client
-    from hogwild.train_result import TrainInterrupted, TrainResult
 
 __all__ = ["Client", "HogwildError", "TrainInterrupted", "TrainResult", "__version__", "close", "load", "train"]
 

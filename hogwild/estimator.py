@@ -21,14 +21,13 @@ from torch import Tensor, nn
 from torch.optim import Adagrad, Adam, Optimizer
 from torch.utils.data import TensorDataset
 
-from hogwild.api import train
+from hogwild.api import TrainResult, train
 from hogwild.data.pair_tables import PairTable, is_matrix, rows_of
 from hogwild.errors import UsageError
 from hogwild.inference.recommend import Had, ItemRanker
 from hogwild.losses import BprLoss
 from hogwild.models import BprFactorization, MatrixFactorization, Mlp
 from hogwild.optimizers import RowWiseAdagrad
-from hogwild.train_result import TrainResult
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin

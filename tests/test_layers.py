@@ -154,7 +154,6 @@ FLOORS = (
     "hogwild.workers.supervision",
     "hogwild.workers.execution",
     "hogwild.workers.run",
-    "hogwild.keywords hogwild.train_result",
     "hogwild.api",
     "hogwild.estimator",
     "hogwild.cli",

@@ -120,7 +120,7 @@ def test_a_users_mypy_sees_the_types(python: Path, tmp_path: Path) -> None:
         str(program), cwd=tmp_path,
     )  # fmt: skip
     shown = [line for line in told.splitlines() if "Revealed type" in line]
-    assert "hogwild.train_result.TrainResult" in shown[0] and shown[1].split('"')[1] != "Any"
+    assert "hogwild.api.TrainResult" in shown[0] and shown[1].split('"')[1] != "Any"
 
 
 def test_tests_run_from_an_unpacked_sdist(built: Path, tmp_path: Path) -> None:

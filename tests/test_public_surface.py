@@ -9,8 +9,8 @@ import pytest
 
 import hogwild
 import hogwild.models
+from hogwild.api import path_of
 from hogwild.config.rules import findings
-from hogwild.keywords import path_of
 
 HOME = Path(__file__).resolve().parents[1]
 PACKAGES = ("data", "estimator", "kernels", "losses", "metrics", "models", "optimizers")

@@ -32,9 +32,8 @@ from hogwild.feeds.ring import Ring
 from hogwild.feeds.row_reader import InTurn
 from hogwild.host.background_thread import Background
 from hogwild.job.build import schedule_of
-from hogwild.job.checks import directions
 from hogwild.job.facts import complete
-from hogwild.job.parts import Parts
+from hogwild.job.parts import Parts, directions
 from hogwild.job.source import Source
 from hogwild.job.update_choice import ConflictEstimate, estimate_conflicts
 from hogwild.monitoring.profile_report import Window, clear, report

@@ -96,7 +96,7 @@ class Setup(Task):
 
 @dataclass(frozen=True, slots=True)
 class TrialTask(Task):
-    """A task to try the job's code; regions: `trial`, a `hogwild.job.trial.Trial` written by torch.save, and `answer`,
+    """A task to try the job's code; regions: `trial`, a `hogwild.job.parts.Trial` written by torch.save, and `answer`,
     for the pickled findings, None if the parent must run it. Afterwards the process ends."""
 
 

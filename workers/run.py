@@ -30,9 +30,8 @@ from hogwild.job.foreseen_kernels import foreseen
 from hogwild.kernels.kernel_cache import compiling
 from hogwild.models import has_kernels
 from hogwild.monitoring.profile_report import Window
-from hogwild.planning.cpu_plan import MachineFacts
+from hogwild.planning.cpu_plan import MachineFacts, may_fork
 from hogwild.planning.job_plan import JobPlan, plan_job
-from hogwild.planning.process_memory import may_fork
 from hogwild.workers.child.entry import without_collecting
 from hogwild.workers.processes.fork_server import ONE_BLAS_THREAD, SERVER, usual_threads
 from hogwild.workers.processes.group import ProcessGroup

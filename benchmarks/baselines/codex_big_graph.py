@@ -35,7 +35,7 @@ def _triples() -> tuple[Any, Any, dict[str, int]]:
     from hogwild.config.load import load_job
     from hogwild.data.locate import set_data_dir
     from hogwild.feeds.row_reader import InTurn
-    from hogwild.job.packed_data import pack
+    from hogwild.job.data import pack
 
     set_data_dir(data_folder())
     job = load_job(ROOT / "configs" / "codex.yaml")

@@ -73,7 +73,7 @@ def is_job_id(argument: str) -> bool:
 def field_for_option(argv: Sequence[str], known: Container[str]) -> UsageError | None:
     """Return the error that tells how to write the options of a command line that are fields of a job, such as `--lr
     0.1`; None if there is none. `known`: the options of the command."""
-    from hogwild.config.messages import homes  # needs pydantic, which a command without an error may do without
+    from hogwild.config.rules import homes  # needs pydantic, which a command without an error may do without
     from hogwild.config.strict_yaml import dotted
 
     said, command, rest = [], ["hogwild"], list(argv)

@@ -18,8 +18,16 @@ from hogwild.errors import UsageError
 from hogwild.formatting import counted, size
 from hogwild.host import binding_variables
 from hogwild.host.processes import python_child
-from hogwild.planning.cpu_plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, OMP, THREADS, VARIABLES, plan_here
-from hogwild.planning.process_memory import ProcessMemory
+from hogwild.planning.cpu_plan import (
+    FILES,
+    FILES_ON_THEIR_WAY,
+    FILES_PER_WORKER,
+    OMP,
+    THREADS,
+    VARIABLES,
+    ProcessMemory,
+    plan_here,
+)
 from hogwild.version import PACKAGE, __version__
 
 PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "NUMBA_NUM", "TORCHELASTIC_RUN_ID")

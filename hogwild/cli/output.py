@@ -79,7 +79,7 @@ def put_parts(parts: Iterable[tuple[int, bytes]], out: Path | None, what: str) -
         for _, content in parts:
             print_part(content.decode().removesuffix("\n"))
         return
-    from hogwild.inference.answer_file import writing
+    from hogwild.inference.predict import writing
 
     count = 0
     with writing(out) as writer:

@@ -35,9 +35,8 @@ from hogwild.planning.calibration import (
     try_exchanges,
     try_setting,
 )
-from hogwild.planning.cpu_plan import MachineFacts, omp_threads
+from hogwild.planning.cpu_plan import MachineFacts, ProcessMemory, may_fork, omp_threads
 from hogwild.planning.job_plan import JobPlan, plan_job
-from hogwild.planning.process_memory import ProcessMemory, may_fork
 from hogwild.storage.files import to_json
 
 

@@ -33,8 +33,7 @@ from hogwild.storage.files import TEMPORARY
 
 if TYPE_CHECKING:
     from hogwild.config.schema import Supervise
-    from hogwild.inference.answer_file import Encode
-    from hogwild.inference.predict import Part, Predictor
+    from hogwild.inference.predict import Encode, Part, Predictor
     from hogwild.inference.recommend import ItemRanker
     from hogwild.inference.trained_model import Trained
     from hogwild.storage.checkpoint_format import Manifest
@@ -213,7 +212,7 @@ def predict(
             model = _live(opened, source, data_dir, consistent=consistent)
         else:
             model = model_of(source, which, data_dir)
-        from hogwild.inference.answer_file import encoder_for
+        from hogwild.inference.predict import encoder_for
 
         opened.enter_context(raising_on_signals())
         predictor, encode = model.predictor(input_, ids=ids, raw=raw), encoder_for(out)
@@ -320,7 +319,7 @@ def recommend(
 
 def _for_users(ranker: "ItemRanker", chosen: Sequence[str] | None, top: int | None, out: Path | None) -> None:
     """Write or print a row for each user and item."""
-    from hogwild.inference.answer_file import encoder_for
+    from hogwild.inference.predict import encoder_for
     from hogwild.inference.recommend import WITH_RATED
 
     if ranker.had is None:

@@ -39,8 +39,8 @@ from hogwild.storage.run_directory import LIBRARY, LOCK
 from hogwild.storage.run_files import answer_to, read_json, size_of_events, withdraw, write_request
 
 if TYPE_CHECKING:
-    from hogwild.config.field_types import Component
     from hogwild.config.load import Job
+    from hogwild.config.schema import Component
 
 LOOK_S = 0.2
 LINES = 10_000  # of a log printed at once

@@ -1,20 +1,27 @@
 """Rules for a job that types cannot express: arguments of common torch classes, names in our catalogs, fields that must
 agree.
 
-They work on the raw values, so that errors are reported in the same pass as all others. Torch-free.
+They work on the raw values, so that errors are reported in the same pass as all others. Below are the messages of the
+schema's errors, with the nearest correct value. Torch-free.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple, get_args, get_origin
 
-from hogwild.config import synonyms, torch_arguments
-from hogwild.config.schema import SGD, Supervise
-from hogwild.config.strict_yaml import Path
+from pydantic import Tag, ValidationError
+from pydantic_core import ErrorDetails
+
+from hogwild.config import torch_arguments
+from hogwild.config.schema import SCHEDULES, SGD, TAG, Job, Section, Supervise
+from hogwild.config.strict_yaml import Path, dotted
 from hogwild.config.torch_arguments import Arguments, broken_rule
 from hogwild.devices.kinds import accelerators
-from hogwild.errors import did_you_mean
-from hogwild.metrics import catalog as metric_names
+from hogwild.errors import did_you_mean, nearest
+from hogwild.metrics import catalog
 from hogwild.scheduling.work_queue import MAX_ITEM_BATCHES
 
 
@@ -169,7 +176,7 @@ def _component(path: Path, class_path: Any, init_args: Any) -> Iterator[JobFindi
     if not isinstance(class_path, str):
         return
     module, _, name = class_path.rpartition(".")
-    here, meant = (*path, "class_path"), synonyms.class_paths(str(path[0]), name)
+    here, meant = (*path, "class_path"), class_paths(str(path[0]), name)
     known = _known_names(module, path)
     if (module, name) == ("torch.optim", "LBFGS"):
         words = "needs a closure that evaluates the loss several times; a worker applies one gradient"
@@ -219,7 +226,7 @@ def _arguments(path: Path, name: str, known: Arguments, init_args: Mapping[str, 
             words = "applies to all groups; set it in optimizer.init_args"
             yield JobFinding(here, words, True, "config/unknown-argument")
         elif argument not in known:
-            meant = synonyms.meanings(argument, [f"optimizer.init_args.{one}" for one in known])
+            meant = meanings(argument, [f"optimizer.init_args.{one}" for one in known])
             close = f"; did you mean '{meant[0].rpartition('.')[2]}'?" if meant else did_you_mean(argument, known)
             words = f"unknown argument of {name}{close} (allowed: {', '.join(known)})"
             yield JobFinding(here, words, True, "config/unknown-argument")
@@ -283,23 +290,309 @@ def _metrics(section: Any) -> Iterator[JobFinding]:
     if not isinstance(section, Mapping):
         return
     listed = section.get("metrics", "auto")
-    names = [metric_names.LOSS]
+    names = [catalog.LOSS]
     for number, metric in enumerate(listed if isinstance(listed, list) else []):
         name, where = str(metric).rpartition(".")[2], ("evaluate", "metrics", number)
-        if name in metric_names.RECORDED and "." in str(metric):
+        if name in catalog.RECORDED and "." in str(metric):
             rule = "evaluation records already have a field of this name; rename the function"
             yield JobFinding(where, f"{rule}, got {show(metric)}", code="config/metric-name")
-        if name in names and metric != metric_names.LOSS:
+        if name in names and metric != catalog.LOSS:
             yield JobFinding(where, f"must not be listed twice, got {show(metric)}", code="config/duplicate-key")
         names.append(name)
     target = section.get("target")
     goals: list[tuple[Path, Any]] = [(("monitor",), section.get("monitor"))]
     goals += [(("target", name), name) for name in target] if isinstance(target, Mapping) else []
     for path, name in goals:
-        if not isinstance(name, str) or name in names or (listed == "auto" and metric_names.known(name)):
+        if not isinstance(name, str) or name in names or (listed == "auto" and catalog.known(name)):
             continue
-        known = metric_names.CATALOG if listed == "auto" else names
+        known = catalog.CATALOG if listed == "auto" else names
         rule = "must be a known metric, or be listed" if listed == "auto" else "must be listed"
         rule += " in evaluate.metrics"
-        words = f"{rule}{synonyms.close_word(name, known)} (known: {', '.join(known)}), got {show(name)}"
+        words = f"{rule}{close_word(name, known)} (known: {', '.join(known)}), got {show(name)}"
         yield JobFinding(("evaluate", *path), words, len(path) > 1, "config/unknown-metric")
+
+
+# ---- synonyms: names of other frameworks and first guesses. Job files have one name for each thing; an error names it
+
+# What is meant -> the words for it. A word may mean several things: the place decides. Names that are only similar need
+# no entry, nor do fields at another level and arguments of torch's optimizers and losses. At most 20 entries.
+_WORDS = {
+    "class_path": "name type class cls _target_",
+    "init_args": "args kwargs params arguments",
+    "train.epochs": "n_epochs num_epochs max_epochs",
+    "train.max_updates": "steps max_steps iterations",
+    "train.procs": "workers n_jobs nproc num_workers",
+    "train.grad_clip": "clip max_grad_norm gradient_clip_val",
+    "data.batch_size": "bs batch",
+    "data.train": "dataset train_dataset",
+    "data.val": "validation val_dataset",
+    "data.val.fraction": "val_split validation_split",
+    "data.loaders": "num_workers",
+    "optimizer.init_args.lr": "learning_rate",
+    "lr_schedule": "scheduler",
+    "loss": "criterion val_loss",
+    "accuracy": "acc val_accuracy",
+    "evaluate.patience": "early_stopping",
+    "cuda": "gpu",
+    "fp16": "float16 half 16",
+    "true": "yes on y",
+    "false": "no off n",
+}
+_PACKAGES = {"model": "hogwild.models", "data": "hogwild.data"}
+
+
+def meanings(word: object, among: Collection[str]) -> list[str]:
+    """Return those of `among` for which `word` is another name."""
+    return [name for name, words in _WORDS.items() if name in among and str(word).lower() in words.split()]
+
+
+def class_paths(section: str, text: str) -> list[str]:
+    """Return the class paths that someone who wrote `text` in `section` (model, loss, data, optimizer) may mean."""
+    name, known = _plain(text.rpartition(".")[2], section), list(_known_classes(section))
+    return meanings(name, known) or [path for path in known if _plain(path.rpartition(".")[2], section) == name]
+
+
+def word_for(value: Any, allowed: Collection[str]) -> str:
+    """Return the allowed word that `value` is another name of; "" if there is none."""
+    same = [word for word in allowed if _plain(word, "lr") == _plain(str(value), "lr")]
+    return next(iter(same or meanings(value, allowed)), "")
+
+
+def close_word(value: Any, allowed: Collection[str]) -> str:
+    """Return what an error adds about the allowed word that is meant, or the most similar one: `; write fp32`."""
+    word = word_for(value, allowed)
+    return f"; write {word}" if word else did_you_mean(value, allowed) if isinstance(value, str) else ""
+
+
+def _plain(text: str, ending: str) -> str:
+    """Return the letters and digits of a name, in lower case, without the ending: `mse` for MSELoss of a loss."""
+    return re.sub(r"[^a-z0-9]", "", text.lower()).removesuffix(ending)
+
+
+def _known_classes(section: str) -> Iterator[str]:
+    if section == "loss":
+        yield from (f"torch.nn.{name}" for name in torch_arguments.LOSSES)
+        ours = ("LogisticLoss", "HingeLoss", "NegativeSampling", "BprLoss", "WarpLoss")
+        yield from (f"hogwild.losses.{name}" for name in ours)
+    elif section == "optimizer":
+        yield from (f"torch.optim.{name}" for name in torch_arguments.OPTIMIZERS)
+        yield from ("hogwild.optimizers.RowWiseAdagrad", "hogwild.optimizers.FTRL")
+    elif section in _PACKAGES:
+        package = _PACKAGES[section]
+        yield from (f"{package}.{name}" for name in import_module(package).CATALOG)  # neither imports torch
+
+
+# ---- messages of the schema's errors: the place, the value, the rule, and the nearest correct value
+
+_BOUNDS = {
+    "greater_than": ("gt", ">"),
+    "greater_than_equal": ("ge", ">="),
+    "less_than": ("lt", "<"),
+    "less_than_equal": ("le", "<="),
+}
+_TYPES = {
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "too_short": "must have at least one entry",
+    "dict_type": "must be a map of keys and values",
+    "model_type": "must be a map of keys and values",
+    "finite_number": "must be finite",
+}
+_CODES = {  # for errors other than unknown keys, types, bounds, and our own rules, which have their own codes
+    "missing": "config/missing-key",
+    "literal_error": "config/unknown-choice",
+    "too_short": "config/out-of-range",
+    "too_long": "config/out-of-range",
+    "finite_number": "config/not-finite",
+}
+_OPTIONS = ("resume", "run_dir", "data_dir", "profile", "dry_run", "no_progress")
+
+
+def schema_findings(error: ValidationError) -> Iterator[JobFinding]:
+    """Yield pydantic's errors, in the order of the schema."""
+    details = error.errors(include_url=False)
+    meant = {path for detail in details if _is_unknown(detail) for path in _meant(detail)}
+    for detail in details:
+        path = _path(detail)
+        if detail["type"] == "missing" and path in meant:
+            continue  # the misspelt key was reported, with this one as the suggestion
+        yield JobFinding(path, _detail_text(detail), _is_unknown(detail), _code(detail))
+
+
+def _path(detail: ErrorDetails) -> Path:
+    """Return the keys in the file: pydantic adds the tags of unions, and '[key]'."""
+    path = tuple(part for part in detail["loc"] if part != "[key]" and not str(part).startswith(TAG))
+    at = detail.get("ctx", {}).get("at")
+    return (*path, at) if at else path
+
+
+def _is_unknown(detail: ErrorDetails) -> bool:
+    return detail["type"] == "extra_forbidden" or detail["loc"][-1] == "[key]"
+
+
+def _code(detail: ErrorDetails) -> str:
+    kind = detail["type"]
+    if _is_unknown(detail):
+        return "config/unknown-key"
+    if kind == "rule":
+        return str(detail["ctx"]["code"])
+    return _CODES.get(kind, "config/out-of-range" if kind in _BOUNDS else "config/wrong-type")
+
+
+def _detail_text(detail: ErrorDetails) -> str:
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    if _is_unknown(detail):
+        return f"unknown key{_instead(detail)} (allowed: {', '.join(_allowed(detail))})"
+    if kind == "missing":
+        return "is required"
+    if kind == "literal_error":
+        return _one_of(_words_in(context["expected"]), value)
+    if kind in _BOUNDS:
+        key, sign = _BOUNDS[kind]
+        return f"must be {sign} {context[key]:g}, got {show(value)}"
+    if kind == "rule":
+        return _own_rule(context, value, _path(detail))
+    return f"{_TYPES.get(kind, detail['msg'])}, got {show(value)}{_what_to_write(detail)}"
+
+
+def _own_rule(context: Mapping[str, Any], value: Any, path: Path) -> str:
+    at = context["at"]
+    if at and isinstance(value, Mapping):
+        value = value.get(at)
+    paths = class_paths(str(path[0]), str(value)) if path[-1] == "class_path" else []
+    words = [word.strip(",") for word in str(context["message"]).split() if len(word) > 2]  # no `a`, no `or`
+    close = f"; write {' or '.join(paths)}" if paths else close_word(value, words)
+    return f"{context['message']}, got {show(value)}{close}"
+
+
+def _one_of(allowed: list[str], value: Any) -> str:
+    close = close_word(value, allowed)
+    if allowed == ["auto"] and isinstance(value, str) and catalog.known(value):
+        close = f"; for a list write [{value}]"
+    rule = f"must be one of {', '.join(allowed)}" if len(allowed) > 1 else f"must be {allowed[0]}"
+    return f"{rule}, got {show(value)}{close}"
+
+
+def _what_to_write(detail: ErrorDetails) -> str:
+    """Return what to write instead, also for a section of which only the class, the name or the fraction was given."""
+    kind, value, path = detail["type"], detail["input"], _path(detail)
+    if kind == "bool_type":
+        return close_word(value, ["true", "false"])
+    if kind == "int_type" and isinstance(value, float) and value.is_integer():
+        return f"; write {int(value)}"
+    if kind in ("int_type", "float_type") and isinstance(value, str) and re.fullmatch(r"[-+.0-9eE]+", value):
+        return "; remove the quotes"
+    if kind == "list_type" and isinstance(value, str | int | float):
+        return f"; write [{value}]"
+    if kind in ("model_type", "dict_type") and value is None:
+        return "; write its keys below it, or remove it"
+    if path == ("data", "val") and isinstance(value, float) and 0 < value < 1:
+        return f"; write {{fraction: {value}}}"
+    if kind != "model_type" or not isinstance(value, str):
+        return ""
+    if match := re.fullmatch(r"(\w+):(\S+)", value):
+        return f"; a space is missing after the colon: {match[1]}: {match[2]}"
+    fields = _section_at(detail["loc"]).model_fields
+    if "class_path" in fields:
+        found = [value] if "." in value else class_paths(str(path[0]), value)
+        return "; write " + " or ".join(f"{{class_path: {one}}}" for one in found) if found else ""
+    return f"; write {{name: {word_for(value, SCHEDULES) or value}}}" if "name" in fields else ""
+
+
+def _words_in(expected: str) -> list[str]:
+    return re.findall(r"'([^']*)'", expected)
+
+
+def _instead(detail: ErrorDetails) -> str:
+    """Return the nearest key of this section, or the field of another one that is meant."""
+    here, key = _path(detail)[:-1], _path(detail)[-1]
+    if key in _OPTIONS:
+        return f"; it is an option of the command line: --{str(key).replace('_', '-')}"
+    if meant := _meant(detail):
+        shown = [f"'{path[-1] if path[:-1] == here else dotted(path)}'" for path in meant]
+        return f"; did you mean {' or '.join(shown)}?"
+    if "init_args" in _allowed(detail):
+        return f"; an argument of the class is written below init_args: {dotted((*here, 'init_args', key))}"
+    return ""
+
+
+def _meant(detail: ErrorDetails) -> list[Path]:
+    """Return the fields that an unknown key may mean: by another word, or almost their own name, here; by their own
+    name or another word elsewhere; then similar ones, here before elsewhere."""
+    path, allowed = _path(detail), _allowed(detail)
+    here, key = path[:-1], str(path[-1])
+    if own := meanings(key, allowed) or nearest(key, allowed, most=1, cutoff=0.8):
+        return [(*here, own[0])]
+    if elsewhere := [one for one in homes(key) if one != path]:  # it is another lr_schedule's
+        return [one for one in elsewhere if one[:-1] == here] or elsewhere
+    if close := nearest(key, allowed, most=1, cutoff=0.65):
+        return [(*here, close[0])]
+    close = nearest(key, _fields_by_name(), most=1, cutoff=0.8)
+    return [one for one in homes(close[0]) if one != path] if close else []
+
+
+def homes(name: str) -> list[Path]:
+    """Return the fields of a job that someone who wrote `name` may mean: by their whole or their last name, or by
+    another word."""
+    name = name.replace("-", "_").lower()
+    if ".init_args." in name:
+        return [tuple(name.split("."))]
+    fields = _fields_by_name()
+    return fields.get(name) or [fields[one][0] for one in meanings(name, fields)]
+
+
+@cache
+def _fields_by_name() -> dict[str, list[Path]]:
+    """Return the paths of all fields by whole and by last name, except fields that any section has and those in lists;
+    with the arguments of torch's optimizers and losses that have no field's name."""
+    found: dict[str, list[Path]] = {}
+    for path in dict.fromkeys(_fields_of(Job, ())):
+        if path[-1] not in ("name", "class_path", "init_args", "version"):
+            for name in {dotted(path), str(path[-1])}:
+                found.setdefault(name, []).append(path)
+    for section, table in (("optimizer", torch_arguments.OPTIMIZERS), ("loss", torch_arguments.LOSSES)):
+        for name in chain(*(arguments or () for arguments in table.values())):
+            path = (section, "init_args", name)
+            found.setdefault(dotted(path), found.setdefault(name, [path]))
+    return found
+
+
+def _fields_of(section: type[Section], above: Path) -> Iterator[Path]:
+    for name, field in section.model_fields.items():
+        yield (*above, name)
+        for inner, _ in _members(field.annotation) if get_origin(field.annotation) is not list else ():
+            yield from _fields_of(inner, (*above, name))
+
+
+def _allowed(detail: ErrorDetails) -> list[str]:
+    if detail["loc"][-1] == "[key]":
+        return _words_in(detail["ctx"]["expected"])
+    return list(_section_at(detail["loc"][:-1]).model_fields)
+
+
+def _section_at(location: tuple[int | str, ...]) -> type[Section]:
+    """Return the section of the schema at pydantic's location, which includes tags."""
+    here: type[Section] = Job
+    options: list[tuple[type[Section], str]] = []
+    for part in location:
+        if isinstance(part, int):  # index of a list: all entries have the same type
+            continue
+        if str(part).startswith(TAG):
+            here = next(section for section, tag in options if tag == part)
+        else:
+            options = list(_members(here.model_fields[str(part)].annotation))
+            here = options[0][0]
+    return here
+
+
+def _members(annotation: Any, tag: str = "") -> Iterator[tuple[type[Section], str]]:
+    """Yield the sections a field may hold, each with its union tag."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation, tag
+        return
+    tags = [one.tag for one in getattr(annotation, "__metadata__", ()) if isinstance(one, Tag)]
+    for argument in get_args(annotation):
+        yield from _members(argument, tags[0] if tags else tag)

@@ -22,7 +22,7 @@ from hogwild.errors import UsageError
 from hogwild.feeds.batch import Feed
 from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.ring import RingFeed
-from hogwild.inference.answer_file import made_whole
+from hogwild.inference.predict import made_whole
 from hogwild.job.build import build
 from hogwild.job.identity import require_same
 from hogwild.job.parts import Parts

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import TensorDataset
 
-from hogwild.config.field_types import Component
+from hogwild.config.schema import Component
 from hogwild.data.csv.clicks import Clicks
 from hogwild.data.csv.dataset import Csv
 from hogwild.data.input_rows import SAMPLE, InputRows
@@ -34,9 +34,9 @@ from hogwild.errors import DataError, UsageError
 from hogwild.feeds.packed import Packed
 from hogwild.feeds.row_reader import Reader, RowSource, first_non_finite, not_finite, ready_tensors
 from hogwild.feeds.stream_reader import BadBatch, Collator
-from hogwild.job.packed_data import packs, require_same_names
+from hogwild.job.data import packs, require_same_names
 from hogwild.job.row_names import CLASSES
-from hogwild.job.stream_setup import as_batch, has_nested
+from hogwild.job.source import as_batch, has_nested
 from hogwild.job.weights import is_weighted
 from hogwild.user_code import build, resolve
 

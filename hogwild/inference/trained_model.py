@@ -7,7 +7,7 @@ The training data is not needed."""
 
 import inspect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,16 +25,14 @@ from hogwild.data.text_file import TextStream
 from hogwild.errors import CheckpointError, HogwildError, ModelError, RunError, UsageError
 from hogwild.feeds.row_reader import InTurn
 from hogwild.inference.inputs import TrainedOn, nothing_like
-from hogwild.inference.links import complete
-from hogwild.inference.predict import Predictor
-from hogwild.inference.recommend import Had, ItemRanker, Recommendation
-from hogwild.inference.sample_text import SYMBOLS, sample
-from hogwild.inference.scores import Meaning
+from hogwild.inference.predict import Meaning, Predictor
+from hogwild.inference.recommend import Had, ItemRanker, Recommendation, complete
 from hogwild.inference.word_vectors import WordVectors
+from hogwild.job.data import sizes_for
 from hogwild.job.identity import names_beside, read_names
-from hogwild.job.packed_data import sizes_for
 from hogwild.parameters.state_dicts import load_model
 from hogwild.storage.checkpoint import load as load_checkpoint
+from hogwild.training.model_steps import divided, takes_state
 from hogwild.user_code import build, resolve
 
 log = logging.getLogger(__name__)
@@ -166,7 +164,7 @@ class Trained:
         return WordVectors([*map(str, self.names[chosen])], vectors.detach().numpy(), chosen, made)
 
     def sample(self, prompt: str = "", length: int = 400, temperature: float = 1.0, seed: int = 1) -> str:
-        """Return `length` characters that follow `prompt` (`hogwild.inference.sample_text`). Raises UsageError for a
+        """Return `length` characters that follow `prompt` (`hogwild.inference.trained_model`). Raises UsageError for a
         model that predicts no characters, and for a prompt with unknown ones."""
         if SYMBOLS not in self.names:
             raise UsageError(f"{self.checkpoint}: its model predicts no characters", code="usage/no-symbols")
@@ -265,3 +263,60 @@ class _Kept(InTurn):
         cache = DatasetCache(self._runs, say=log.info)
         found = load_kept(cache, parsing.key(cache))
         return super().pack(parsing) if found is None else found
+
+
+SYMBOLS = "symbols"
+START = "\n"  # stands for an empty prompt, if the model knows it: the beginning of a line
+
+
+def sample(
+    model: nn.Module, symbols: Sequence[str], prompt: str, length: int, temperature: float = 1.0, seed: int = 1
+) -> str:
+    """Return `length` characters that follow `prompt`, without the prompt. Each is drawn with probability
+    softmax(logits / temperature): below 1 the samples are more conservative, 0 always takes the most probable
+    character. The same seed gives the same text. `model` is in evaluation mode. Raises UsageError for a model without
+    state, and for characters in the prompt that it does not know."""
+    if not takes_state(model):
+        raise UsageError(
+            f"{type(model).__qualname__} is not recurrent: its forward has no argument `state` with a default",
+            code="usage/no-symbols",
+        )
+    if not temperature >= 0 or temperature == float("inf"):
+        raise UsageError(f"temperature must be a number >= 0, got {temperature}", code="usage/bad-value")
+    given = _numbers(symbols, prompt or (START if START in symbols else symbols[0]))
+    with torch.no_grad():
+        return "".join(symbols[number] for number in _drawn(model, given, length, temperature, seed))
+
+
+def _drawn(model: nn.Module, given: Tensor, length: int, temperature: float, seed: int) -> Iterator[int]:
+    """Yield the drawn numbers; given (1, T) int64."""
+    generator = torch.Generator().manual_seed(seed)
+    x, state = given, None
+    for _ in range(length):
+        answer = model(x) if state is None else model(x, state=state)
+        logits, state = divided(model, answer)  # (1, symbols, T)
+        number = _next(logits[0, :, -1], temperature, generator)
+        x = torch.tensor([[number]])
+        yield number
+
+
+def _next(logits: Tensor, temperature: float, generator: torch.Generator) -> int:
+    """Return the next symbol's number; logits (symbols,)."""
+    if temperature == 0:
+        return int(logits.argmax())
+    # In double precision, after subtracting the maximum: a small temperature divides by nearly zero.
+    scaled = (logits.double() - logits.max()) / temperature
+    return int(torch.multinomial(torch.softmax(scaled, 0), 1, generator=generator))
+
+
+def _numbers(symbols: Sequence[str], prompt: str) -> Tensor:
+    """Return the prompt's symbol numbers (1, T) int64."""
+    places = {symbol: number for number, symbol in enumerate(symbols)}
+    unknown = [*dict.fromkeys(symbol for symbol in prompt if symbol not in places)]
+    if unknown:
+        raise UsageError(
+            f"prompt: the model does not know {', '.join(map(repr, unknown[:10]))}; its training text has "
+            f"{len(symbols)} characters: {''.join(symbols)!r}",
+            code="usage/bad-value",
+        )
+    return torch.tensor([[places[symbol] for symbol in prompt]])

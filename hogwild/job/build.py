@@ -13,26 +13,32 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
 
-from hogwild.config.field_types import Component
 from hogwild.config.load import Job
-from hogwild.config.schedules import TorchSchedule
-from hogwild.config.schema import Split
+from hogwild.config.schema import Component, Split, TorchSchedule
 from hogwild.data.locate import set_data_dir
 from hogwild.data.vector_file import unwritable
 from hogwild.devices.discovery import require_cpu
 from hogwild.errors import ModelError, UsageError
 from hogwild.feeds.row_reader import InTurn, Reader
 from hogwild.formatting import counted
-from hogwild.job.checks import batch_of, check_ranked, inspect
-from hogwild.job.data import check_length, sources_of
+from hogwild.job.data import (
+    check_length,
+    count_classes,
+    match_names,
+    names_of,
+    pack,
+    packs,
+    require_fitting,
+    sizes_for,
+    sources_of,
+)
 from hogwild.job.facts import complete
 from hogwild.job.gradient_check import SAMPLES as GRADIENT_SAMPLES
 from hogwild.job.gradient_check import check_gradients
 from hogwild.job.identity import identified, read_names
 from hogwild.job.initial_values import held_out_notes, known_names, load_initial
-from hogwild.job.packed_data import count_classes, match_names, names_of, pack, packs, require_fitting, sizes_for
 from hogwild.job.parameter_groups import freeze_parameters, late_parameters, param_groups, require_trained
-from hogwild.job.parts import Functions, Parts
+from hogwild.job.parts import Functions, Parts, batch_of, check_ranked, inspect
 from hogwild.job.row_names import NOTHING_KNOWN, KnownNames
 from hogwild.job.update_choice import UpdateChoice, choose
 from hogwild.job.weights import balance, build_loss, is_balanced, weighted_loss

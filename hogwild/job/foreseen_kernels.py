@@ -8,9 +8,8 @@ Not the parser of libsvm: data that were parsed before need none, and compiling 
 
 from typing import Any
 
-from hogwild.config.field_types import Component
 from hogwild.config.load import Job
-from hogwild.config.schedules import TorchSchedule
+from hogwild.config.schema import Component, TorchSchedule
 from hogwild.kernels import signatures
 from hogwild.kernels.signatures import Kernels, has_numba
 from hogwild.metrics.catalog import AUC, RANKED

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from hogwild.config.field_types import Component
+from hogwild.config.schema import Component
 from hogwild.errors import DataError, HogwildError, ModelError
 from hogwild.feeds.packed import MEMBERSHIPS, Packed
 from hogwild.job.identity import NO_NAMES

@@ -25,7 +25,7 @@ from hogwild.training.model_steps import has_training_step
 
 if TYPE_CHECKING:
     from hogwild.feeds.packed import Packed
-    from hogwild.job.stream_setup import Streamed
+    from hogwild.job.source import Streamed
 
 MOST_CROWDED = 1.5  # times a worker's share of the samples in one block: beyond, workers wait for each other
 EXTRA = "numba is not installed; pip install 'hogwild[sparse]'"

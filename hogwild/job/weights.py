@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hogwild.config.field_types import Component
+from hogwild.config.schema import Component
 from hogwild.config.torch_arguments import BALANCED
 from hogwild.errors import DataError, ModelError, UsageError
 from hogwild.feeds.row_reader import Part

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.config.origins import CALL, DEFAULT, OVERRIDE, settings
+from hogwild.config.load import CALL, DEFAULT, OVERRIDE, settings
 from hogwild.errors import UsageError
 from hogwild.formatting import duration, exact, flat, format_value, moment, number, size
 from hogwild.monitoring.run_status import LOST, Best, trained_by, two_digits

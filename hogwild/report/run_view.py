@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hogwild.config.load import flat_values
 from hogwild.config.of_run import require_run
-from hogwild.config.origins import flat_values
 from hogwild.errors import NotFoundError
 from hogwild.metrics.catalog import LOSS, RECORDED
 from hogwild.monitoring.run_status import JobSnapshot, RunStatus, read_status, snapshot_of

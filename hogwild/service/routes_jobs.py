@@ -15,9 +15,8 @@ from fastapi import APIRouter, Response
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from hogwild import host
-from hogwild.config.field_types import nbytes
 from hogwild.config.load import Job, load_job
-from hogwild.config.schema import ElasticCores
+from hogwild.config.schema import ElasticCores, nbytes
 from hogwild.errors import ConflictError, NotFoundError, UsageError
 from hogwild.formatting import size
 from hogwild.service.folders import ID, allowed, check_files, is_possible

@@ -27,9 +27,8 @@ from statistics import fmean
 from typing import Any, BinaryIO
 from weakref import WeakValueDictionary
 
-from hogwild.config.load import load_job
+from hogwild.config.load import JOB_FILE, OVERRIDE, ResolvedSetting, flat_values, load_job, settings
 from hogwild.config.locate import read_job_file
-from hogwild.config.origins import JOB_FILE, OVERRIDE, ResolvedSetting, flat_values, settings
 from hogwild.errors import CheckpointError, NotFoundError
 from hogwild.formatting import flat
 from hogwild.metrics.catalog import RECORDED

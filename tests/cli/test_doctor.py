@@ -13,7 +13,7 @@ from hogwild import host
 from hogwild.cli import doctor
 from hogwild.cli.doctor import variable_findings
 from hogwild.host import Core, Cores, Limit, Memory
-from hogwild.planning.process_memory import ProcessMemory
+from hogwild.planning.cpu_plan import ProcessMemory
 from tests.helpers.jobs import RUN_PY
 from tests.helpers.processes import PATIENCE_S
 

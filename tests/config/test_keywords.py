@@ -7,9 +7,8 @@ from typing import Any, get_type_hints
 import pytest
 
 import hogwild
-from hogwild.api import train
+from hogwild.api import OF_OBJECTS, SECTIONS, WHOLE, Keywords, train
 from hogwild.config.schema import Data, Job, Section, Train
-from hogwild.keywords import OF_OBJECTS, SECTIONS, WHOLE, Keywords
 
 TYPES = get_type_hints(Keywords)
 FUNCTIONS = ("transform", "collate")  # or a section

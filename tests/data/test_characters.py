@@ -16,7 +16,7 @@ from hogwild.cli import main
 from hogwild.data import Characters, Names, Speakers
 from hogwild.data.locate import set_data_dir
 from hogwild.errors import DataError, HogwildError, NotFoundError, UsageError
-from hogwild.inference.sample_text import sample
+from hogwild.inference.trained_model import sample
 from hogwild.models import CharRnn, SequenceClassifier
 from hogwild.models.char_rnn import CELLS, CustomLstm
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)

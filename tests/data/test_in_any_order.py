@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
-from hogwild.config.field_types import Component
+from hogwild.config.schema import Component
 from hogwild.data import ImageFolder, LibSvm, Npz
 from hogwild.data.npz import NpzRows
 from hogwild.feeds.packed import Packed
 from hogwild.feeds.row_reader import InTurn
 from hogwild.inference.inputs import TrainedOn
+from hogwild.job.data import match_names, names_of, sizes_for
 from hogwild.job.initial_values import load_initial
-from hogwild.job.packed_data import match_names, names_of, sizes_for
 from hogwild.job.row_names import KnownNames
 from hogwild.user_code import build
 from tests.job.test_continued import written as write_run

@@ -17,7 +17,7 @@ from hogwild.data.ratings import read_features
 from hogwild.errors import DataError, UsageError
 from hogwild.feeds.packed import Packed
 from hogwild.feeds.row_reader import InTurn
-from hogwild.job.packed_data import match_names
+from hogwild.job.data import match_names
 from tests.data.test_ratings import Row, packed, rows
 from tests.data.test_triples import written
 

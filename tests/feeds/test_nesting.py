@@ -16,7 +16,7 @@ import hogwild
 from hogwild.errors import DataError
 from hogwild.feeds.row_reader import RowSource
 from hogwild.feeds.stream_reader import Collator
-from hogwild.job.stream_setup import as_batch, has_nested
+from hogwild.job.source import as_batch, has_nested
 
 LARGE = 2**24 + 1  # no float32
 SHAPES: dict[str, Any] = {

@@ -21,7 +21,7 @@ from hogwild.feeds.ring import Ring, SlotWord
 from hogwild.feeds.stream_reader import Filler, Origin, Unreadable, copies_of, iterator_state, read_state
 from hogwild.host.limits import Memory
 from hogwild.job.data import why_streamed
-from hogwild.job.stream_setup import prepare, read_into_memory
+from hogwild.job.source import prepare, read_into_memory
 from hogwild.planning.device_placement import planned
 from hogwild.planning.job_plan import slots_of
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan, updates_planned

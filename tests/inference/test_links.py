@@ -11,7 +11,7 @@ import torch
 
 import hogwild
 from hogwild.errors import UsageError
-from hogwild.inference.links import WITH_KNOWN, complete
+from hogwild.inference.recommend import WITH_KNOWN, complete
 from hogwild.models import ComplEx, DistMult, RotatE, TransE
 from tests.helpers.predicting import Say
 

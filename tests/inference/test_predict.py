@@ -19,7 +19,7 @@ pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'"
 import hogwild
 from hogwild.data import Clicks, Csv, Npz
 from hogwild.inference import inputs
-from hogwild.job.packed_data import match_names
+from hogwild.job.data import match_names
 from tests.helpers.predicting import Say, linear, train
 
 COLOURS = ("red", "green", "blue")

@@ -22,8 +22,7 @@ from hogwild.feeds.device_feed import DeviceFeed
 from hogwild.feeds.ring import BatchForm, Leaf, Ring, RingFeed, RingSpec, SlotWord
 from hogwild.feeds.stream_reader import Collator, Origin, PaddingRule, Stream
 from hogwild.job.gradient_check import check_gradients
-from hogwild.job.source import Source
-from hogwild.job.stream_setup import Streamed
+from hogwild.job.source import Source, Streamed
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
 from hogwild.scheduling.work_queue import Limits

@@ -15,12 +15,11 @@ from torch import Tensor
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
 import hogwild
-from hogwild.config.field_types import Component
-from hogwild.config.schema import InitFrom
+from hogwild.config.schema import Component, InitFrom
 from hogwild.errors import DataError, HogwildError
 from hogwild.feeds.packed import Packed
+from hogwild.job.data import names_of
 from hogwild.job.initial_values import known_names, load_initial
-from hogwild.job.packed_data import names_of
 from hogwild.job.row_names import KnownNames
 from hogwild.models.skipgram import pieces_of
 from hogwild.storage import checkpoint

@@ -18,9 +18,8 @@ pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'"
 
 import hogwild
 from hogwild.cli import main
-from hogwild.config.field_types import Component
 from hogwild.config.load import load_job
-from hogwild.config.schema import InitFrom
+from hogwild.config.schema import Component, InitFrom
 from hogwild.errors import DataError, ModelError
 from hogwild.job.build import build as from_file
 from hogwild.job.initial_values import load_initial

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import hogwild
+from hogwild.api import job_of
 from hogwild.cli import main
 from hogwild.errors import DataError
 from hogwild.job.build import from_objects
 from hogwild.job.parts import Parts
-from hogwild.keywords import job_of
 from hogwild.losses import HingeLoss, LogisticLoss
 from hogwild.metrics.loss_sums import Labels
 from hogwild.planning.device_placement import planned

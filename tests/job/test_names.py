@@ -17,7 +17,7 @@ pytest.importorskip("pyarrow", reason="tables are parsed by pyarrow: pip install
 
 from hogwild.data import Characters, Csv, ImageFolder, LibSvm, Names, Npz
 from hogwild.errors import DataError, HogwildError
-from hogwild.job.packed_data import match_names
+from hogwild.job.data import match_names
 from hogwild.storage import checkpoint
 from tests.job.conftest import Say
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)

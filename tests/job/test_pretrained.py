@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import hogwild
-from hogwild.config.field_types import Component
-from hogwild.config.schema import InitFrom
+from hogwild.config.schema import Component, InitFrom
 from hogwild.errors import HogwildError
 from hogwild.inference.word_vectors import WordVectors
 from hogwild.job.initial_values import load_initial

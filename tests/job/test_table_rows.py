@@ -14,11 +14,11 @@ from torch import Tensor, nn
 pytest.importorskip("pyarrow", reason="tables are parsed by pyarrow: pip install 'hogwild[csv]'")
 
 import hogwild
-from hogwild.config.field_types import Component
+from hogwild.config.schema import Component
 from hogwild.data import Csv, Npz
 from hogwild.errors import ModelError, UsageError
+from hogwild.job.data import names_of, sizes_for
 from hogwild.job.initial_values import load_initial
-from hogwild.job.packed_data import names_of, sizes_for
 from hogwild.user_code import build
 from tests.job.conftest import Say
 from tests.job.test_continued import written as write_run

@@ -12,15 +12,15 @@ import torch
 from torch import nn
 
 from hogwild.cli.catalog import sample_files
-from hogwild.config.field_types import Component
 from hogwild.config.load import Job, job_from_mapping
+from hogwild.config.schema import Component
 from hogwild.data import Csv
 from hogwild.errors import ModelError, UsageError
 from hogwild.feeds.packed import Packed
 from hogwild.feeds.row_reader import InTurn
 from hogwild.host import Cores
+from hogwild.job.data import count_classes, pack, packs, require_fitting, sizes_for
 from hogwild.job.foreseen_kernels import options_set
-from hogwild.job.packed_data import count_classes, pack, packs, require_fitting, sizes_for
 from hogwild.job.update_choice import choose, estimate_conflicts, sides_of
 from hogwild.kernels.fused import Side
 from hogwild.planning.cpu_plan import MachineFacts

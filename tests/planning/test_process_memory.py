@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hogwild.planning.process_memory import MIB, ProcessMemory
+from hogwild.planning.cpu_plan import MIB, ProcessMemory
 
 MEASURED = ProcessMemory(import_private=150 * MIB, import_shared=80 * MIB, fork_private=9 * MIB)
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hogwild import host
-from hogwild.config.origins import DEFAULT, JOB_FILE, OVERRIDE, settings
+from hogwild.config.load import DEFAULT, JOB_FILE, OVERRIDE, settings
 from hogwild.monitoring.words import event_in_words, in_words, is_routine, row_of
 from hogwild.report import report as pages
 from hogwild.report.charts import (

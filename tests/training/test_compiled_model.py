@@ -15,11 +15,11 @@ from torch import Tensor, nn, optim
 from torch.utils.data import IterableDataset, TensorDataset
 
 import hogwild
+from hogwild.api import job_of
 from hogwild.errors import ConfigError, HogwildError, ModelError
 from hogwild.job.build import from_objects
 from hogwild.job.facts import complete
 from hogwild.job.parts import Functions
-from hogwild.keywords import job_of
 from hogwild.parameters.shared_model import WorkerModel
 from hogwild.parameters.worker_model import check_same_memory
 from hogwild.planning.device_placement import planned

@@ -22,7 +22,7 @@ from hogwild.errors import DataError
 from hogwild.feeds.batch import TransformedFeed, tried
 from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.feeds.row_reader import BadRow, Held, InTurn, RowSource, division, has_rows, materialise
-from hogwild.job.trial import Trial
+from hogwild.job.parts import Trial
 from hogwild.metrics.panel import Panel
 from hogwild.models import Mlp
 from hogwild.scheduling.batch_plan import BatchPlan

@@ -16,10 +16,8 @@ from hogwild.data import libsvm
 from hogwild.data.npz import NpzRows
 from hogwild.errors import DataError, HogwildError, RunError
 from hogwild.inference import inputs
-from hogwild.inference.answer_file import encode_csv, writing
 from hogwild.inference.inputs import Ranges
-from hogwild.inference.predict import Predictor
-from hogwild.inference.scores import Meaning
+from hogwild.inference.predict import Meaning, Predictor, encode_csv, writing
 from hogwild.workers.child.loader import CUT_WORDS
 from hogwild.workers.loading.predicting import BlockWork, predicted_parts
 from hogwild.workers.messages import Report

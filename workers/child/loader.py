@@ -38,8 +38,7 @@ from hogwild.workers.child.trainer import WAIT_MS, Loop
 from hogwild.workers.messages import LOOK, Leases, Leaving, LoadTask, ParentGone, Report, Start, write_record
 
 if TYPE_CHECKING:
-    from hogwild.inference.answer_file import Encode
-    from hogwild.inference.predict import Predictor
+    from hogwild.inference.predict import Encode, Predictor
 
 
 FILLED, ENDED = 0, 1

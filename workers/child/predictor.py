@@ -34,8 +34,7 @@ from hogwild import host
 from hogwild.data.input_rows import InputRows
 from hogwild.data.text_file import TextStream
 from hogwild.errors import HogwildError, ModelError, RunError, UsageError
-from hogwild.inference.predict import outputs_of
-from hogwild.inference.scores import Scores
+from hogwild.inference.predict import Scores, outputs_of
 from hogwild.inference.trained_model import Trained
 from hogwild.monitoring.live_calls import HEAD, SOCKET, error_record, frame, header_of, lengths
 from hogwild.monitoring.live_model import bytes_of, described, tensor_of

@@ -1,4 +1,4 @@
-"""The trial of a job's code, in a process that then ends (`hogwild/job/trial.py`)."""
+"""The trial of a job's code, in a process that then ends (`hogwild/job/parts.py`)."""
 
 import os
 import pickle
@@ -11,7 +11,7 @@ from torch import nn
 
 from hogwild import host
 from hogwild.host.thread_pools import limited_pools
-from hogwild.job.trial import Findings, Trial
+from hogwild.job.parts import Findings, Trial
 from hogwild.shared_memory.region import Region
 from hogwild.training import torch_settings
 from hogwild.workers.messages import Report, TrialTask

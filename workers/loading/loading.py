@@ -17,7 +17,7 @@ Readers are a team, which ends when all is read:
     a row cannot be used         the rows before it are read first: the lowest bad row is the error
     no reader is left            the caller reads the rest itself
 
-The trial of the job's code (`hogwild/job/trial.py`) has a process of its own, too: a crash or an endless loop of the
+The trial of the job's code (`hogwild/job/parts.py`) has a process of its own, too: a crash or an endless loop of the
 user's code ends that process, not the job's.
 
     parent                                        the process of the trial
@@ -52,7 +52,7 @@ from hogwild.errors import DataError, HogwildError, ModelError
 from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.row_reader import Held, RowSource, divided, division, ready_tensors
 from hogwild.formatting import size
-from hogwild.job.trial import Findings, Trial
+from hogwild.job.parts import Findings, Trial
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from hogwild.user_code import is_users, raised_text

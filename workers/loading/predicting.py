@@ -25,11 +25,9 @@ import numpy as np
 from hogwild import host
 from hogwild.config.schema import Supervise
 from hogwild.errors import DataError, HogwildError, ModelError, RunError, UsageError
-from hogwild.inference.answer_file import Encode
 from hogwild.inference.inputs import Cut
-from hogwild.inference.predict import Part, Predictor
-from hogwild.planning.cpu_plan import plan_here
-from hogwild.planning.process_memory import may_fork
+from hogwild.inference.predict import Encode, Part, Predictor
+from hogwild.planning.cpu_plan import may_fork, plan_here
 from hogwild.shared_memory.region import Region
 from hogwild.workers.child.loader import CUT_WORDS, PartsRecipe
 from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work, region_of

@@ -9,8 +9,7 @@ import time
 from collections.abc import Iterator
 
 from hogwild import host
-from hogwild.planning.cpu_plan import environment_for
-from hogwild.planning.process_memory import may_fork
+from hogwild.planning.cpu_plan import environment_for, may_fork
 from hogwild.shared_memory.region import Region
 from hogwild.workers.child.loader import BEATS
 from hogwild.workers.messages import LoadTask

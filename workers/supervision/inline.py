@@ -12,7 +12,7 @@ from hogwild import host
 from hogwild.devices.discovery import flushes_denormal
 from hogwild.errors import TrainingError
 from hogwild.feeds.stream_reader import Filler, Unreadable, copies_of
-from hogwild.job.stream_setup import own_random_state
+from hogwild.job.source import own_random_state
 from hogwild.monitoring.profile_report import PAUSE
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
