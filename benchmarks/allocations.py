@@ -25,7 +25,8 @@ from hogwild.feeds.ring import Ring, RingFeed, RingSpec, SlotWord
 from hogwild.feeds.stream_reader import Collator, Filler, Origin, Stream
 from hogwild.models import LeNet
 from hogwild.parameters.exchange import Replica
-from hogwild.parameters.shared_model import SharedModel, WorkerModel
+from hogwild.parameters.shared_model import SharedModel
+from hogwild.parameters.worker_model import WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
 from tests.helpers.simulated_gpu import Simulated

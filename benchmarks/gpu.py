@@ -24,7 +24,8 @@ from hogwild.devices.cuda import Cuda
 from hogwild.feeds.device_feed import SLOTS, DeviceFeed
 from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.parameters.exchange import Replica
-from hogwild.parameters.shared_model import SharedModel, WorkerModel
+from hogwild.parameters.shared_model import SharedModel
+from hogwild.parameters.worker_model import WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.training.autograd_update import DeviceUpdate
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hogwild.parameters.shared_model import SharedModel, WorkerModel
+from hogwild.parameters.shared_model import SharedModel
+from hogwild.parameters.worker_model import WorkerModel
 from hogwild.training.autograd_update import AutogradUpdate
 
 # Whether torch multiplies and adds in one step, rounding once, as our kernels do: not with ATEN_CPU_CAPABILITY=default.

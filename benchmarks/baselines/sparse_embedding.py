@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.optimizers import RowWiseAdagrad
-from hogwild.parameters.shared_model import SharedModel, WorkerModel
+from hogwild.parameters.shared_model import SharedModel
+from hogwild.parameters.worker_model import WorkerModel
 from hogwild.training.autograd_update import AutogradUpdate
 
 RULES: dict[str, Callable[..., torch.optim.Optimizer]] = {

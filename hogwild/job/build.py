@@ -44,8 +44,9 @@ from hogwild.job.update_choice import UpdateChoice, choose
 from hogwild.job.weights import balance, build_loss, is_balanced, weighted_loss
 from hogwild.metrics.panel import Panel
 from hogwild.parameters.checks import check_rule, check_tensors
-from hogwild.parameters.shared_model import SharedModel, WorkerModel
+from hogwild.parameters.shared_model import SharedModel
 from hogwild.parameters.structure_file import check_apart
+from hogwild.parameters.worker_model import WorkerModel
 from hogwild.planning.device_placement import is_open, planned
 from hogwild.planning.job_plan import JobPlan, updates_of
 from hogwild.scheduling.batch_plan import EpochPlan, StreamPlan

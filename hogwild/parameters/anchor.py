@@ -19,6 +19,7 @@ sum for each of K nodes, l1 would weigh K times as much.
 `hold` puts the anchor into the flats for an evaluation or a checkpoint while workers are parked; `release` takes it out
 again, with what has come meanwhile. Buffers take part in all of this (`BufferAnchor`)."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -170,7 +171,10 @@ class Anchor:
         """Turn the sums over all nodes into the new anchor; `updates` of all nodes since the last round."""
         if self._buffers is not None:
             self._buffers.settle(nodes)
-        changers = self._changers(nodes)
+        changers = torch.ones(self._rows)  # (rows,) the nodes that changed each row, at least 1
+        if self._rows and nodes > 1:
+            counts = self.regions[CHANGERS].array(np.uint8, (self._rows,))
+            changers = torch.from_numpy(np.maximum(counts, 1).astype(np.float32))
         for words in self._words:
             if nodes == 1:  # alone: what this node has, to the bit
                 words.sums.copy_(words.copy)
@@ -178,30 +182,20 @@ class Anchor:
             if words.bound is not None:
                 words.sums.add_(words.anchor).clamp_(-words.bound, words.bound)
             for start, stop in words.dense:
-                self._settle_dense(words, slice(start, stop), updates)
+                step, anchor = words.sums[start:stop], words.anchor[start:stop]
+                if not updates:
+                    step.copy_(anchor)
+                    continue
+                step.div_(updates)
+                if words.momentum is not None:
+                    momentum = words.momentum[start:stop]
+                    momentum.mul_(MOMENTUM).add_(step)
+                    step.add_(momentum, alpha=MOMENTUM).mul_(RATE)
+                step.add_(anchor)
             for table in words.tables:
                 step = table.of(words.sums)
                 step.div_(changers[table.bit : table.bit + table.rows, None])
                 step.add_(table.of(words.anchor))
-
-    def _settle_dense(self, words: _Words, part: slice, updates: int) -> None:
-        step = words.sums[part]
-        if not updates:
-            step.copy_(words.anchor[part])
-            return
-        step.div_(updates)
-        if words.momentum is not None:
-            momentum = words.momentum[part]
-            momentum.mul_(MOMENTUM).add_(step)
-            step.add_(momentum, alpha=MOMENTUM).mul_(RATE)
-        step.add_(words.anchor[part])
-
-    def _changers(self, nodes: int) -> Tensor:
-        """Return (rows,) float32: the nodes that changed each row, at least 1."""
-        if not self._rows or nodes == 1:
-            return torch.ones(self._rows)
-        counts = self.regions[CHANGERS].array(np.uint8, (self._rows,))
-        return torch.from_numpy(np.maximum(counts, 1).astype(np.float32))
 
     def apply(self) -> None:
         """Bring the flats and the anchor to the new anchor that `settle` made. Workers may be training."""
@@ -326,20 +320,16 @@ class BufferAnchor:
     def __init__(self, layout: BufferLayout, region: Region, workers: int) -> None:
         self._layout, self._region, self._workers = layout, region, workers
         self._slots = [slot for slot in layout.slots if slot.moves]
-        words = sum(1 + self._numel(slot) for slot in self._slots)
-        self.sums = Region.allocate(BUFFER_SUMS, 8 * words)
+        sizes = {slot.name: 1 + math.prod(slot.shape) for slot in self._slots}
+        self.sums = Region.allocate(BUFFER_SUMS, 8 * sum(sizes.values()))
         self._sums: dict[str, Tensor] = {}  # (1 + numel,) float64 of each buffer
         start = 0
-        for slot in self._slots:
-            self._sums[slot.name] = self.sums.tensor(torch.float64, (1 + self._numel(slot),), 8 * start)
-            start += 1 + self._numel(slot)
+        for name, size in sizes.items():
+            self._sums[name] = self.sums.tensor(torch.float64, (size,), 8 * start)
+            start += size
         self._anchor = self._copy = self._new = self._masters()
         self._anchored_at = self._cut_at = self._merged()
         self._is_behind = False  # the masters have not followed the anchor yet
-
-    @staticmethod
-    def _numel(slot: BufferSlot) -> int:
-        return torch.Size(slot.shape).numel()
 
     def _master(self, slot: BufferSlot) -> Tensor:
         return self._layout.view(self._region, slot, MASTER)
@@ -379,7 +369,7 @@ class BufferAnchor:
     def offer(self) -> None:
         """Put this node's part into the sums."""
         for slot in self._slots:
-            copy, anchor = (_wide(values[slot.name]) for values in (self._copy, self._anchor))
+            copy, anchor = (values[slot.name].double() for values in (self._copy, self._anchor))
             updates = self._updates(slot, self._copy, self._anchor, self._cut_at - self._anchored_at)
             weight = slot.rule.weight(updates, self._counter(slot, self._anchor)) if updates else 0.0
             step = torch.nan_to_num(weight * (copy - anchor), nan=0.0, posinf=0.0, neginf=0.0)
@@ -399,7 +389,7 @@ class BufferAnchor:
         updates = int(sums[0])
         if not updates:
             return anchor
-        step, wide = sums[1:].view(slot.shape), _wide(anchor)
+        step, wide = sums[1:].view(slot.shape), anchor.double()
         found = wide + step / slot.rule.weight(updates, self._counter(slot, self._anchor))
         found = torch.where(torch.isfinite(wide), found, step / updates)
         if slot.dtype == torch.bool:
@@ -445,7 +435,3 @@ class BufferAnchor:
     @staticmethod
     def _counter(slot: BufferSlot, values: Mapping[str, Tensor]) -> int:
         return int(values[slot.rule.counter]) if slot.rule.counter in values else 0
-
-
-def _wide(value: Tensor) -> Tensor:
-    return value.to(torch.float64)

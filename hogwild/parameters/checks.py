@@ -4,7 +4,7 @@ of whether its state is shared."""
 
 import inspect
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,19 +16,46 @@ from torch.optim import optimizer as torch_optimizer
 from hogwild.errors import ModelError, OptimizerError
 from hogwild.kernels.signatures import has_numba
 from hogwild.optimizers import FTRL, RowWiseAdagrad
-from hogwild.parameters.flat_layout import FlatLayout, ParamSlot, extent
+from hogwild.parameters.flat_layout import FlatLayout, extent
 from hogwild.shared_memory.region import is_dense_without_overlap
 
 
 def check_model(model: nn.Module) -> None:
-    """Check the model. Raises ModelError if a parameter or buffer cannot be shared with other processes. Takes memory
-    for tensors that do not lie in one piece."""
-    _check_storage(check_tensors(model))
+    """Check the model. Raises ModelError if a parameter or buffer cannot be shared with other processes, or tensors
+    overlap: giving each its own memory would silently untie them. Takes memory for tensors that do not lie in one
+    piece."""
+    places: list[tuple[int, int, str, Tensor]] = []
+    for kind, name, tensor in check_tensors(model):
+        is_plain = kind == "buffer" or is_dense_without_overlap(tensor.shape, tensor.stride())
+        if not is_plain and len(_addresses(tensor).unique()) < tensor.numel():
+            words = f"parameter {name} has several elements at one address (expand?); use .clone()"
+            raise ModelError(words, code="model/overlapping")
+        if tensor.numel():
+            places.append((*extent(tensor), f"{kind} {name}", tensor))
+    places.sort(key=lambda place: place[:2])
+    starts = [place[0] for place in places]
+    for i, (_, end, name, tensor) in enumerate(places):
+        for _, _, other_name, other in places[i + 1 : bisect_left(starts, end, i + 1)]:
+            size = max(tensor.element_size(), other.element_size())
+            # Columns of one matrix lie between each other and do not overlap.
+            if torch.isin(_addresses(tensor) // size, _addresses(other) // size).any():
+                raise ModelError(
+                    f"{name} and {other_name} are different tensors over the same memory; to tie them, assign one "
+                    "object to both places; otherwise use .clone()",
+                    code="model/overlapping",
+                )
 
 
 def check_tensors(model: nn.Module) -> list[tuple[str, str, Tensor]]:
     """Check each parameter and buffer by itself; return their kinds, names and tensors. Raises as `check_model`."""
-    _check_names(model)
+    # No override may hide a parameter: it would be saved, but neither shared nor restored.
+    every = [id(param) for _, param in nn.Module.named_parameters(model)]
+    if not every == [id(param) for param in model.parameters()] == [id(param) for _, param in model.named_parameters()]:
+        raise ModelError(
+            f"{type(model).__qualname__} overrides parameters() or named_parameters() with a result unlike torch's; "
+            "rename the method, and pass its result to the optimizer",
+            code="model/own-parameters",
+        )
     tensors: list[tuple[str, str, Tensor]] = [("parameter", *named) for named in model.named_parameters()]
     tensors += [("buffer", *named) for named in model.named_buffers()]
     for kind, name, tensor in tensors:
@@ -46,7 +73,16 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
             "update, on parameters that other workers change meanwhile. Use a first-order rule (SGD, Adam, …)",
             code="optimizer/closure",
         )
-    _check_ownership(model, optimizer)
+    own = {id(param) for param in model.parameters()}
+    for g, group in enumerate(optimizer.param_groups):
+        for i, param in enumerate(group["params"]):
+            if id(param) not in own:
+                raise OptimizerError(
+                    f"parameter {i} of the optimizer's group {g} (shape {tuple(param.shape)}) is not a "
+                    "parameter of the model; build the optimizer over model.parameters() after the model has "
+                    "its final parameters, and make a loss with parameters a part of the model",
+                    code="optimizer/foreign-parameters",
+                )
     if not any(p.requires_grad for group in optimizer.param_groups for p in group["params"]):
         words = "none of the optimizer's parameters has requires_grad (all frozen?)"
         raise ModelError(f"the model has no trainable parameter: {words}", code="model/no-parameters")
@@ -84,17 +120,6 @@ def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     return any(a.default is inspect.Parameter.empty and a.kind in positional for a in arguments)
 
 
-def _check_names(model: nn.Module) -> None:
-    """Check that no override hides a parameter: it would be saved, but neither shared nor restored."""
-    every = [id(param) for _, param in nn.Module.named_parameters(model)]
-    if not every == [id(param) for param in model.parameters()] == [id(param) for _, param in model.named_parameters()]:
-        raise ModelError(
-            f"{type(model).__qualname__} overrides parameters() or named_parameters() with a result unlike torch's; "
-            "rename the method, and pass its result to the optimizer",
-            code="model/own-parameters",
-        )
-
-
 def _check_tensor(kind: str, name: str, tensor: Tensor) -> None:
     which = f"{kind} {name}"
     if is_lazy(tensor):
@@ -112,49 +137,12 @@ def _check_tensor(kind: str, name: str, tensor: Tensor) -> None:
         raise ModelError(f"{which} {words}", code="model/device")
 
 
-def _check_storage(tensors: Iterable[tuple[str, str, Tensor]]) -> None:
-    """Check that tensors do not overlap: giving each its own memory would silently untie them."""
-    places: list[tuple[int, int, str, Tensor]] = []
-    for kind, name, tensor in tensors:
-        is_plain = kind == "buffer" or is_dense_without_overlap(tensor.shape, tensor.stride())
-        if not is_plain and len(_addresses(tensor).unique()) < tensor.numel():
-            words = f"parameter {name} has several elements at one address (expand?); use .clone()"
-            raise ModelError(words, code="model/overlapping")
-        if tensor.numel():
-            places.append((*extent(tensor), f"{kind} {name}", tensor))
-    places.sort(key=lambda place: place[:2])
-    starts = [place[0] for place in places]
-    for i, (_, end, name, tensor) in enumerate(places):
-        for _, _, other_name, other in places[i + 1 : bisect_left(starts, end, i + 1)]:
-            size = max(tensor.element_size(), other.element_size())
-            # Columns of one matrix lie between each other and do not overlap.
-            if torch.isin(_addresses(tensor) // size, _addresses(other) // size).any():
-                raise ModelError(
-                    f"{name} and {other_name} are different tensors over the same memory; to tie them, assign one "
-                    "object to both places; otherwise use .clone()",
-                    code="model/overlapping",
-                )
-
-
 def _addresses(tensor: Tensor) -> Tensor:
     """Return the addresses of its elements, (elements,) int64."""
     addresses = torch.tensor(tensor.data_ptr())
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         addresses = addresses.unsqueeze(-1) + torch.arange(size) * (stride * tensor.element_size())
     return addresses.flatten()
-
-
-def _check_ownership(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    own = {id(param) for param in model.parameters()}
-    for g, group in enumerate(optimizer.param_groups):
-        for i, param in enumerate(group["params"]):
-            if id(param) not in own:
-                raise OptimizerError(
-                    f"parameter {i} of the optimizer's group {g} (shape {tuple(param.shape)}) is not a "
-                    "parameter of the model; build the optimizer over model.parameters() after the model has "
-                    "its final parameters, and make a loss with parameters a part of the model",
-                    code="optimizer/foreign-parameters",
-                )
 
 
 # Options that stock torch refuses for sparse gradients, or that have no kernel.
@@ -217,23 +205,17 @@ def why_no_rows(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> str | No
     if type(optimizer) not in _REFUSED:
         return f"a parameter has sparse gradients, and {name} has no rule for rows"
     for slot in flats.params:
-        if slot.group is not None and slot.sparse:
-            reason = _why_not_slot(slot) or _why_not_group(optimizer, optimizer.param_groups[slot.group])
-            if reason:
-                return f"a parameter has sparse gradients, and {reason}"
+        if slot.group is None or not slot.sparse:
+            continue
+        group, reason = optimizer.param_groups[slot.group], ""
+        if slot.dtype != torch.float32:
+            reason = f"{slot.name} is {str(slot.dtype).removeprefix('torch.')}, not float32"
+        elif len(slot.shape) != 2 or slot.strides != (slot.shape[1], 1) or not slot.shape[1]:
+            reason = f"{slot.name} is not a table of rows in memory"
+        elif refused := [option for option in _REFUSED[type(optimizer)] if group.get(option)]:
+            reason = f"{name} has {refused[0]}={group[refused[0]]}"
+        if reason:
+            return f"a parameter has sparse gradients, and {reason}"
     if not has_numba():
         return "a parameter has sparse gradients; compiled rules for them: pip install 'hogwild[sparse]'"
     return None
-
-
-def _why_not_slot(slot: ParamSlot) -> str | None:
-    if slot.dtype != torch.float32:
-        return f"{slot.name} is {str(slot.dtype).removeprefix('torch.')}, not float32"
-    if len(slot.shape) != 2 or slot.strides != (slot.shape[1], 1) or not slot.shape[1]:
-        return f"{slot.name} is not a table of rows in memory"
-    return None
-
-
-def _why_not_group(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> str | None:
-    found = [option for option in _REFUSED[type(optimizer)] if group.get(option)]
-    return f"{type(optimizer).__qualname__} has {found[0]}={group[found[0]]}" if found else None

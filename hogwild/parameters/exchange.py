@@ -300,7 +300,7 @@ class DeviceState(StateBlock):
         for slot in self.layout.slots:
             if slot.is_number and self._present[slot.word]:
                 self._home.set_number(slot, float(self._numbers[slot.offset // 8]))
-        self._home.set_present(self._present)
+        self._home._present[: len(self.layout.slots)] = self._present[: len(self.layout.slots)]
         self._home._count[0] = self._count[0]
 
     def copy_from(self, optimizer: torch.optim.Optimizer) -> bool:

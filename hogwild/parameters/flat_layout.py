@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from hogwild.shared_memory.region import ALIGNMENT, Region, aligned, own_strides
 
+SpanKey = tuple[torch.dtype, int | None, bool, int]  # dtype, group, sparse, until
 NOTHING_LATE: Mapping[str, int] = MappingProxyType({})
 
 
@@ -117,7 +118,11 @@ def plan_flats(
     members = [(g, param) for g, group in enumerate(optimizer.param_groups) for param in group["params"]]
     group_of = {id(param): g for g, param in members if param.requires_grad}
     optimised = [index[id(param)] for _, param in members if id(param) in index]
-    keys = [_span_key(param, group_of.get(id(param)), id(param) in sparse, late.get(name, 0)) for name, param in named]
+    keys: list[SpanKey] = []
+    for name, param in named:
+        is_trained = (group := group_of.get(id(param))) is not None
+        until = late.get(name, 0) if is_trained else 0
+        keys.append((param.dtype, group, id(param) in sparse and is_trained, until))
 
     spans: list[Span] = []
     offsets: dict[int, int] = {}
@@ -140,14 +145,6 @@ def plan_flats(
         place = (tuple(param.shape), own_strides(param), offsets[i])
         slots.append(ParamSlot(name, dtype, *place, group, param.requires_grad, is_sparse, until))
     return FlatLayout(tuple(slots), tuple(spans), ends, _gradient_sizes(spans))
-
-
-SpanKey = tuple[torch.dtype, int | None, bool, int]  # dtype, group, sparse, until
-
-
-def _span_key(param: Tensor, group: int | None, sparse: bool, until: int) -> SpanKey:
-    is_trained = group is not None
-    return param.dtype, group, sparse and is_trained, until if is_trained else 0
 
 
 def _gradient_sizes(spans: Sequence[Span]) -> dict[torch.dtype, int]:

@@ -73,10 +73,17 @@ def dry_step(
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the real first step repeats these warnings
             for portion in _portions(optimizer):
-                found, numbers = _rehearse(
-                    _copy(optimizer, portion, sparse), {i for i, param in enumerate(portion) if id(param) in sparse}
+                rule, sparse_places = (
+                    _copy(optimizer, portion, sparse),
+                    {i for i, p in enumerate(portion) if id(p) in sparse},
                 )
+                before, params = [dict(group) for group in rule.param_groups], parameters_of(rule)
+                _step_with_zeros(rule, params, sparse_places)
+                if _densify(rule, params):
+                    _step_with_zeros(rule, params, sparse_places)  # does the rule work with the dense buffer?
+                found = [rule.state.get(param) or {} for param in params]
                 state += [{key: _compact(value) for key, value in own.items()} for own in found]
+                numbers = _changed_numbers(before, rule.param_groups)
     except Exception as error:
         raise OptimizerError(
             f"{type(optimizer).__qualname__} failed in a trial step with zero gradients on a copy of the parameters: "
@@ -93,17 +100,6 @@ def _compact(value: Any) -> Any:
         return value
     number = value[(0,) * value.dim()].clone()
     return number.expand(value.shape) if bool((value == number).all()) else value
-
-
-def _rehearse(
-    rule: torch.optim.Optimizer, sparse_places: set[int]
-) -> tuple[list[dict[str, Any]], list[tuple[int, str, Any]]]:
-    before = [dict(group) for group in rule.param_groups]
-    params = parameters_of(rule)
-    _step_with_zeros(rule, params, sparse_places)
-    if _densify(rule, params):
-        _step_with_zeros(rule, params, sparse_places)  # does the rule work with the dense buffer?
-    return [dict(rule.state.get(param) or {}) for param in params], _changed_numbers(before, rule.param_groups)
 
 
 def attributes_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -155,19 +151,16 @@ def _copy(optimizer: torch.optim.Optimizer, portion: list[nn.Parameter], sparse:
 
 def _step_with_zeros(optimizer: torch.optim.Optimizer, params: list[nn.Parameter], sparse_places: set[int]) -> None:
     for i, param in enumerate(params):
-        if param.requires_grad:
-            param.grad = _sparse_zero(param) if i in sparse_places else torch.zeros_like(param)
+        if param.requires_grad and i in sparse_places:  # with one stored row of zeros
+            place, row = torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, *param.shape[1:], dtype=param.dtype)
+            param.grad = torch.sparse_coo_tensor(place, row, param.shape, check_invariants=False)
+        elif param.requires_grad:
+            param.grad = torch.zeros_like(param)
     for group in optimizer.param_groups:
         if isinstance(group.get("weight_decay"), float | int):
             group["weight_decay"] = 0.0
     with torch.no_grad():
         bare_step(optimizer)(optimizer)
-
-
-def _sparse_zero(param: Tensor) -> Tensor:
-    """Return a sparse gradient with one stored row of zeros."""
-    row = torch.zeros(1, *param.shape[1:], dtype=param.dtype)
-    return torch.sparse_coo_tensor(torch.zeros(1, 1, dtype=torch.long), row, param.shape, check_invariants=False)
 
 
 def _densify(optimizer: torch.optim.Optimizer, params: list[nn.Parameter]) -> bool:
@@ -477,7 +470,9 @@ class StateBlock:
         A tensor with another shape or dtype than in the trial step stays private: a replacement starts without it."""
         params = parameters_of(optimizer)
         for slot in self.layout.slots:
-            owner = self._owner(optimizer, params, slot)
+            # An empty temporary one while the parameter has no state.
+            of_params = optimizer.param_groups if slot.in_group else None
+            owner = of_params[slot.index] if of_params else optimizer.state.get(params[slot.index]) or {}
             value = owner.get(slot.key)
             if value is None:
                 continue
@@ -494,18 +489,6 @@ class StateBlock:
     def set_number(self, slot: StateSlot, value: float) -> None:
         """Overwrite a number that exists."""
         self._numbers[slot.offset // 8] = value
-
-    def set_present(self, words: np.ndarray) -> None:
-        """Set the present words (slots,); call it after everything else was written."""
-        count = len(self.layout.slots)
-        self._present[:count] = words[:count]
-
-    @staticmethod
-    def _owner(optimizer: torch.optim.Optimizer, params: list[torch.nn.Parameter], slot: StateSlot) -> dict[str, Any]:
-        """Return the optimizer's dict that holds it; an empty temporary one while the parameter has no state."""
-        if slot.in_group:
-            return optimizer.param_groups[slot.index]
-        return optimizer.state.get(params[slot.index]) or {}
 
     def _existing(self) -> Iterator[StateSlot]:
         return (slot for slot in self.layout.slots if self._present[slot.word])

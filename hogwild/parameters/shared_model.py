@@ -32,10 +32,7 @@ from hogwild.parameters.optimizer_state import (
     plan_state,
 )
 from hogwild.parameters.structure_file import Loss, SharedLayout, check_structure, dump_structure
-from hogwild.parameters.worker_model import WorkerModel
 from hogwild.shared_memory.region import Region, own_strides
-
-__all__ = ["SharedModel", "WorkerModel"]
 
 OWN = "own"  # each parameter's own memory format: the choice of `auto` for models without a Conv2d
 MEMORY_FORMATS = ("auto", "contiguous", "channels_last", OWN)
@@ -97,10 +94,15 @@ class SharedModel:
         channels_last = _convert(model, memory_format)
         layout, initial = _plan(model, optimizer, procs, state, late, buffer_rules)
         parts = (model, loss, optimizer)
-        with _without_state(optimizer):
+        # State travels in the regions: only entries under keys that are not parameters belong into the structure file.
+        kept, params = optimizer.state, {id(param) for param in parameters_of(optimizer)}
+        optimizer.state = defaultdict(dict, {key: own for key, own in kept.items() if id(key) not in params})
+        try:
             structure = dump_structure(layout, parts)
-            regions = _allocate(layout)
+            regions = {name: Region.allocate(name, nbytes) for name, nbytes in _sizes(layout).items()}
             check_structure(layout, parts, regions)
+        finally:
+            optimizer.state = kept
         shared = cls(model, optimizer, layout, regions, structure, channels_last, old_strides)
         try:
             shared._bind()
@@ -305,23 +307,7 @@ def _sizes(layout: SharedLayout) -> dict[str, int]:
     return {name: nbytes for name, nbytes in sizes.items() if nbytes}
 
 
-def _allocate(layout: SharedLayout) -> dict[str, Region]:
-    return {name: Region.allocate(name, nbytes) for name, nbytes in _sizes(layout).items()}
-
-
 def _move(tensor: Tensor, place: Tensor) -> None:
     """Copy the tensor's values to `place` and bind the same tensor object to it."""
     place.copy_(tensor.detach())
     tensor.data = place
-
-
-@contextmanager
-def _without_state(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Take the optimizer's state away: state travels in the regions, and only entries under keys that are not
-    parameters belong into the structure file."""
-    kept, params = optimizer.state, {id(param) for param in parameters_of(optimizer)}
-    optimizer.state = defaultdict(dict, {key: own for key, own in kept.items() if id(key) not in params})
-    try:
-        yield
-    finally:
-        optimizer.state = kept

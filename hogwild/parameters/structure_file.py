@@ -57,6 +57,7 @@ class SharedLayout:
 
 
 Loss = Callable[..., Tensor]
+Extras = tuple[dict[str, Any], list[Any], list[Any]]
 Parts = tuple[nn.Module, Loss, torch.optim.Optimizer]
 
 
@@ -67,7 +68,15 @@ def dump_structure(layout: SharedLayout, parts: Parts, here: list[Any] | None = 
     cloudpickle.dump(layout, file)
     writer = _StructureWriter(file, parts[0], here)
     try:
-        writer.dump((parts, _extras(parts[0]), _bound(parts, writer.places)))
+        extras: list[Extras] = [  # users attach to parameters and buffers: attributes, hooks, hooks after accumulation
+            (
+                dict(vars(tensor)),
+                list((tensor._backward_hooks or {}).values()),
+                list((tensor._post_accumulate_grad_hooks or {}).values()),
+            )
+            for tensor in _tensors(parts[0])
+        ]
+        writer.dump((parts, extras, _bound(parts, writer.places)))
     except Exception as error:
         code = error.code if isinstance(error, ModelError) else "model/not-picklable"
         raise ModelError(_blame(parts, error), code=code) from error
@@ -83,7 +92,15 @@ def load_structure(
     layout: SharedLayout = pickle.load(file)
     reader = _StructureReader(file, layout, regions, worker, here)
     parts, extras, bound = reader.load()
-    _check_bound(bound, _bound(parts, {id(tensor): place for place, tensor in reader.made.items()}))
+    read = _bound(parts, {id(tensor): place for place, tensor in reader.made.items()})
+    if bound != read:
+        differing = [was[0] for was, now in zip(bound, read, strict=False) if was != now]
+        raise ModelError(
+            f"{(differing or ['a parameter'])[0]} becomes another object when the model is pickled for a worker and "
+            "loaded again, so its updates would be lost. A class with its own __reduce__, __getstate__ or "
+            "__setstate__ must keep parameters, buffers and modules unchanged; or remove that method",
+            code="model/rebuilt",
+        )
     for tensor, (attributes, hooks, late_hooks) in zip(_tensors(parts[0]), extras, strict=True):
         vars(tensor).update(attributes)
         for hook in hooks:
@@ -132,21 +149,6 @@ def check_apart(model: nn.Module, what: str, thing: Any) -> None:
             "model, the loss and the optimizer may contain parameters and buffers",
             code="model/view",
         )
-
-
-Extras = tuple[dict[str, Any], list[Any], list[Any]]
-
-
-def _extras(model: nn.Module) -> list[Extras]:
-    """Return what users attach to Parameters and buffers: attributes, gradient hooks, hooks after accumulation."""
-    return [
-        (
-            dict(vars(tensor)),
-            list((tensor._backward_hooks or {}).values()),
-            list((tensor._post_accumulate_grad_hooks or {}).values()),
-        )
-        for tensor in _tensors(model)
-    ]
 
 
 def _tensors(model: nn.Module) -> list[Tensor]:
@@ -320,17 +322,6 @@ def _bound(parts: Parts, places: Mapping[int, Place]) -> Bound:
     for g, group in enumerate(optimizer.param_groups):
         found += [(f"parameter {i} of the optimizer's group {g}", param) for i, param in enumerate(group["params"])]
     return [(name, places.get(id(tensor))) for name, tensor in found]
-
-
-def _check_bound(written: Bound, read: Bound) -> None:
-    if written != read:
-        differing = [was[0] for was, now in zip(written, read, strict=False) if was != now]
-        raise ModelError(
-            f"{(differing or ['a parameter'])[0]} becomes another object when the model is pickled for a worker and "
-            "loaded again, so its updates would be lost. A class with its own __reduce__, __getstate__ or "
-            "__setstate__ must keep parameters, buffers and modules unchanged; or remove that method",
-            code="model/rebuilt",
-        )
 
 
 # ---- names the part that cannot be written

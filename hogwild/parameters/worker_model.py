@@ -86,11 +86,6 @@ class WorkerModel:
         """The updates of the whole job that unfreeze parameters, in ascending order."""
         return tuple(sorted({slot.until for slot in self._whole.flats.params if slot.until}))
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the parameters."""
-        return self.replica.device
-
     def rest(self) -> None:
         """Write everything to shared memory, where the parent finds it; before a pause and before leaving, after a
         flush. Raises what `check_bound` raises."""

@@ -73,7 +73,7 @@ class AutogradUpdate:
         """Make gradients and rules for the parameters that are trained at present."""
         worker_model = self._worker_model
         self.next_thaw = worker_model.next_thaw(updates)
-        self._gradients = Gradients(worker_model.layout.flats, worker_model.params, worker_model.device)
+        self._gradients = Gradients(worker_model.layout.flats, worker_model.params, worker_model.replica.device)
         spans = worker_model.layout.flats.spans
         self._dense = [worker_model.params[i] for span in spans if span.is_dense for i in span.params]
         has_sparse = any(span.sparse for span in spans)

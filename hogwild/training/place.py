@@ -29,7 +29,7 @@ from hogwild.feeds.device_feed import SLOTS, DeviceFeed
 from hogwild.feeds.resident import ResidentFeed
 from hogwild.feeds.ring import RingFeed
 from hogwild.parameters.exchange import Replica
-from hogwild.parameters.shared_model import WorkerModel
+from hogwild.parameters.worker_model import WorkerModel
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Row, Word
 from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate

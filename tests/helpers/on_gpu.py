@@ -23,7 +23,7 @@ from hogwild.errors import HogwildError
 from hogwild.feeds.device_feed import SLOTS, DeviceFeed
 from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.parameters.exchange import Replica
-from hogwild.parameters.shared_model import WorkerModel
+from hogwild.parameters.worker_model import WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.training.autograd_update import DeviceUpdate
 from tests.helpers import simulated_gpu as simulated

@@ -14,8 +14,9 @@ import torch
 from torch import nn, optim
 
 from hogwild.errors import ModelError
-from hogwild.parameters.shared_model import SharedModel, WorkerModel
+from hogwild.parameters.shared_model import SharedModel
 from hogwild.parameters.structure_file import dump_structure, load_structure
+from hogwild.parameters.worker_model import WorkerModel
 from hogwild.shared_memory.region import Region
 from tests.helpers.processes import PATIENCE_S
 from tests.shared_model import (
@@ -390,7 +391,7 @@ def test_a_script_travels_without_its_numbers_and_reads_the_flats():
 
 CHILD = """
 import json, sys, torch
-from hogwild.parameters.shared_model import WorkerModel
+from hogwild.parameters.worker_model import WorkerModel
 from hogwild.shared_memory.region import Region
 from hogwild.parameters.structure_file import dump_structure, load_structure
 from hogwild.training.autograd_update import AutogradUpdate

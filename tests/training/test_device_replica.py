@@ -10,7 +10,8 @@ from torch import Tensor, nn, optim
 
 from hogwild.errors import ModelError
 from hogwild.parameters.exchange import Replica
-from hogwild.parameters.shared_model import SharedModel, WorkerModel
+from hogwild.parameters.shared_model import SharedModel
+from hogwild.parameters.worker_model import WorkerModel
 from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
 from hogwild.training.place import WARNING, keep_weights
 from tests.feeds.test_allocations import allocated

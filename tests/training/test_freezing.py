@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 import hogwild
 from hogwild.errors import ConfigError, ModelError
 from hogwild.job.parameter_groups import freeze_parameters, late_parameters
-from hogwild.parameters.shared_model import WorkerModel
+from hogwild.parameters.worker_model import WorkerModel
 from hogwild.training.autograd_update import AutogradUpdate
 from tests.helpers import one_trainer
 from tests.helpers.one_trainer import Place

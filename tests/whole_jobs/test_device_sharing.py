@@ -15,7 +15,8 @@ from hogwild.errors import DataError, DeviceSharingError
 from hogwild.job.build import build
 from hogwild.job.facts import complete
 from hogwild.parameters.exchange import Replica
-from hogwild.parameters.shared_model import SharedModel, WorkerModel
+from hogwild.parameters.shared_model import SharedModel
+from hogwild.parameters.worker_model import WorkerModel
 from hogwild.planning.device_placement import planned
 from hogwild.planning.job_plan import JobPlan
 from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate

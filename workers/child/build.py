@@ -44,7 +44,7 @@ from hogwild.host.thread_pools import limit_pools
 from hogwild.kernels import signatures
 from hogwild.kernels.fused import Chunk, Declared, Fusable, FusedUpdate, Streaming
 from hogwild.metrics.loss_sums import WeightedLoss
-from hogwild.parameters.shared_model import WorkerModel
+from hogwild.parameters.worker_model import WorkerModel
 from hogwild.scheduling.schedules import steps_of
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Control, Phase, Row, Scoreboard
@@ -409,7 +409,7 @@ def _make_model_ready(
         for fields in data.typical:
             fresh = tree_map(torch.clone, fields)
             changed = fresh if data.transform is None else transformed(data.transform, fresh)
-            *inputs, target = tree_map(lambda leaf: leaf.to(model.device), [*changed])
+            *inputs, target = tree_map(lambda leaf: leaf.to(model.replica.device), [*changed])
             yield tuple(inputs), target
         for number in () if data.typical else sorted({0, data.train.plan.batches - 1}):
             batch = feed.gather(0, number)
