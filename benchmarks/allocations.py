@@ -125,7 +125,7 @@ def on_device() -> int:
     """After WARM_UP updates, of BATCHES - WARM_UP."""
     device = Simulated(0)
     worker = worker_of(device)
-    assert isinstance(worker.replica, Replica)
+    assert worker.replica is not None
     pins, plain = worker.replica.pins, resident(Images.make())
     feed = DeviceFeed([plain.into(pins.empty(plain.slot_nbytes)) for _ in range(SLOTS)], device, pins)
     step, where, before = DeviceUpdate(worker, grad_clip=None), [], 0

@@ -117,7 +117,7 @@ def inside(network: str, device: Any) -> list[Row]:
     rule = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
     shared = SharedModel.build(model, nn.CrossEntropyLoss(), rule, procs=2)
     worker = WorkerModel.attach(shared.structure, shared.regions, 0, replica=Replica.on(device))
-    assert isinstance(worker.replica, Replica)
+    assert worker.replica is not None
     plan = BatchPlan(len(x), BATCH)
     images = x if network == LENET else x.flatten(1)
     data = ResidentData.from_tensors("data", [images, y], channels_last=network == LENET)

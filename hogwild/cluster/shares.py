@@ -13,7 +13,7 @@ rest, so that all finish together. Work beyond that comes back, and goes to whoe
     lanes     whole lanes: a lane's state is with one worker"""
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby, pairwise
 from math import ceil
@@ -27,9 +27,7 @@ from hogwild.scheduling.work_queue import (
     Counts,
     Free,
     FreeRange,
-    Kind,
     LeaseChoice,
-    LeaseSchedule,
     Ledger,
     Limits,
     WorkQueue,
@@ -88,10 +86,6 @@ def batches_in(pieces: Iterable[Sequence[int]]) -> int:
     return sum(piece[2] - piece[1] for piece in pieces)
 
 
-def updates_in(pieces: Iterable[Sequence[int]], accumulate: int) -> int:
-    return sum(-(-(piece[2] - piece[1]) // accumulate) for piece in pieces)
-
-
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
     """The job without one node, as of the last committed round. `epoch`: the earliest one that another node or nobody
@@ -114,16 +108,8 @@ class NodeQueue(WorkQueue):
     A *note* says what this node has settled since it joined, what it still holds and what it returns. It is complete,
     so a note that is thrown away with its round costs nothing. `own`: counts of this node since it joined."""
 
-    def __init__(
-        self,
-        plan: EpochPlan,
-        limits: Limits,
-        *,
-        kind: Kind = Kind.TRAIN,
-        ids: Iterator[int] | None = None,
-        schedule: LeaseSchedule | None = None,
-    ) -> None:
-        super().__init__(plan, limits, kind=kind, ids=ids, schedule=schedule)
+    def __init__(self, plan: EpochPlan, limits: Limits, **options: Any) -> None:
+        super().__init__(plan, limits, **options)
         self._schedule.wait_for_grants()
         self._borders = Borders(plan)
         self._elsewhere = Elsewhere()
@@ -194,7 +180,8 @@ class NodeQueue(WorkQueue):
     def withdraw(self, keep_batches: int) -> list[Piece]:
         """Return what this node holds beyond `keep_batches`: the last batches that are not leased, in whole updates,
         lanes or row blocks. The next committed note gives them to others."""
-        excess = self._held_here - keep_batches
+        free = sum(work.free.updates(1) for work in self._epochs.values())
+        excess = free + sum(lease.left for lease in self._leases.values()) - keep_batches
         found: list[Piece] = []
         for epoch in sorted(self._epochs, reverse=True):
             for unit in reversed(self._spare(epoch)):
@@ -202,11 +189,6 @@ class NodeQueue(WorkQueue):
             self._finish(epoch)
         self._returned += found
         return found
-
-    @property
-    def _held_here(self) -> int:
-        free = sum(work.free.updates(1) for work in self._epochs.values())
-        return free + sum(lease.left for lease in self._leases.values())
 
     def _spare(self, epoch: int) -> list[list[FreeRange]]:
         """Return what may go to another node, in order: pieces, or all pieces of each unit of which none is leased."""
@@ -397,7 +379,8 @@ class Shares:
         """Updates that may be granted within `max_updates`, besides those that nodes hold."""
         if self.limits.max_updates is None:
             return None
-        held = sum(updates_in(member.held, self.limits.accumulate) for member in self._members.values())
+        step = self.limits.accumulate
+        held = sum(-(-(piece[2] - piece[1]) // step) for member in self._members.values() for piece in member.held)
         return max(0, self.limits.max_updates - self.updates - held)
 
     def others_of(self, node: int) -> Elsewhere:
@@ -477,30 +460,27 @@ class Shares:
         if not known:
             return {}
         per_weight = sum(speed for speed, _ in known) / sum(weight for _, weight in known)
-        return {node: self._speed_of(self._members[node], per_weight) for node in sorted(self._members)}
-
-    def _speed_of(self, member: _Member, per_weight: float) -> float:
-        speed = member.speed or per_weight * member.weight
-        if member.is_dry and self._period_s > 0:
-            return max(speed, DRY_GROWTH * member.consumed / self._period_s)
-        return speed
+        speeds = {}
+        for node in sorted(self._members):
+            member = self._members[node]
+            speeds[node] = member.speed or per_weight * member.weight
+            if member.is_dry and self._period_s > 0:
+                speeds[node] = max(speeds[node], DRY_GROWTH * member.consumed / self._period_s)
+        return speeds
 
     def _set_targets(self) -> None:
         speeds, left = self._speeds(), self._left
         for node in sorted(self._members):
             member = self._members[node]
-            least = float(self._least_of(member))
+            units = member.weight * (ROWS_PER_WORKER if self.plan.grid is not None else 1)
+            # With so many batches all workers of the node have something to do.
+            least = ceil(units * self.plan.batches / self._borders.units) if self._borders.has_units else 1.0
             if not speeds:  # nobody has settled anything since the start, or this is the first note
                 wanted = max(least, DRY_GROWTH * member.consumed) if member.is_dry else 0.0
                 member.target = max(float(member.batches), min(wanted, float(left)))
                 continue
             wanted = max(speeds[node] * HORIZON_PERIODS * self._period_s, least)
             member.target = min(wanted, left * speeds[node] / sum(speeds.values()))
-
-    def _least_of(self, member: _Member) -> int:
-        """Return the batches with which all workers of a node have something to do."""
-        units = member.weight * (ROWS_PER_WORKER if self.plan.grid is not None else 1)
-        return ceil(units * self.plan.batches / self._borders.units) if self._borders.has_units else 1
 
     def _split(self) -> dict[int, list[Piece]]:
         """Share out the first epoch whole, in proportion to weight: nobody's speed is known."""

@@ -60,8 +60,11 @@ class DeviceSlots:
         """Start the copy of `fields` and return their device tensors, which may be read only after `wait_for`. The host
         tensors must not change until `sent`."""
         source, places = self._one_piece(fields) or self._staged(slot, fields)
-        if slot.twin.numel() < source.numel():
-            self._grow(slot, source.numel())
+        if slot.twin.numel() < source.numel():  # once per slot if all batches have the same size
+            self.sent(slot)
+            self._accelerator.synchronize(slot.used)
+            slot.views.clear()
+            slot.twin = self._accelerator.empty(_with_room(source.numel(), slot.twin))
         self._accelerator.wait(slot.used, self._copies)
         self._accelerator.upload(slot.twin[: source.numel()], source, self._copies)
         self._accelerator.record(slot.copied, self._copies)
@@ -116,13 +119,6 @@ class DeviceSlots:
         for tensor, (dtype, shape, strides, offset) in zip(fields, places, strict=True):
             typed_view(slot.staging, dtype, shape, offset, strides).copy_(tensor)
         return slot.staging[:end], tuple(places)
-
-    def _grow(self, slot: DeviceSlot, nbytes: int) -> None:
-        """Enlarge the twin; happens once per slot if all batches have the same size."""
-        self.sent(slot)
-        self._accelerator.synchronize(slot.used)
-        slot.views.clear()
-        slot.twin = self._accelerator.empty(_with_room(nbytes, slot.twin))
 
 
 def _with_room(nbytes: int, before: Tensor) -> int:
@@ -179,18 +175,15 @@ class DeviceFeed:
         if (last := self._last[source]) is not None:
             self._slots.sent(last)
         plain = self._feeds[source].gather(epoch, batch)
-        *inputs, target = self._sent(slot, (*plain.inputs, plain.target))
+        fields = (*plain.inputs, plain.target)
+        if all(isinstance(field, Tensor) for field in fields):
+            *inputs, target = self._slots.send(slot, fields)
+        else:  # nested, in streams: with the same nesting on the device
+            leaves, tree = tree_flatten(fields)
+            *inputs, target = tree_unflatten(self._slots.send(slot, leaves), tree)
         self._last[source], self._next = slot, (k + 1) % SLOTS
         slot.holds, slot.batch = (epoch, batch), Batch(tuple(inputs), target, plain.first_position, plain.size)
         return slot
-
-    def _sent(self, slot: DeviceSlot, fields: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Copy `fields`, which may be nested (in streams), to the device with the same nesting."""
-        if all(isinstance(field, Tensor) for field in fields):
-            return self._slots.send(slot, fields)
-        leaves, tree = tree_flatten(fields)
-        nested: tuple[Any, ...] = tree_unflatten(self._slots.send(slot, leaves), tree)
-        return nested
 
     def addresses(self) -> tuple[int, ...]:
         """Return the addresses of the slots, host and device: constant from the first epoch on if all batches have the

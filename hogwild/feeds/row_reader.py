@@ -146,8 +146,23 @@ def ready_tensors(dataset: Any, what: str) -> tuple[Tensor, ...] | None:
     if isinstance(dataset, IterableDataset):
         raise DataError(f"{what}: an IterableDataset cannot be resident; set data.feed: stream", code="data/stream")
     tensors = _ready_tensors(dataset)
-    if tensors is not None:
-        _check_fields(tensors, what)
+    if tensors is None:
+        return None
+    if len(tensors) < 2:
+        raise DataError(f"{what}: samples have only one field; they need an input and a target", code="data/fields")
+    lengths = {len(tensor) for tensor in tensors}
+    if len(lengths) > 1:
+        raise DataError(
+            f"{what}: the fields have different numbers of samples: {[len(t) for t in tensors]}", code="data/fields"
+        )
+    if lengths == {0}:
+        raise DataError(f"{what}: the data set is empty; there is nothing to train on", code="data/empty")
+    for position, tensor in enumerate(tensors):
+        if tensor.layout != torch.strided:
+            words = f"field {position} is {tensor.layout}; only dense tensors can be resident"
+            raise DataError(f"{what}: {words}", code="data/not-dense")
+        if (row := first_non_finite(tensor)) is not None:
+            raise not_finite(what, row, position, len(tensors))
     return tensors
 
 
@@ -165,24 +180,6 @@ def _ready_tensors(dataset: Any) -> tuple[Tensor, ...] | None:
         return tuple(tensor[chosen] for tensor in whole)
     except IndexError:
         return None  # reading them one by one reports which index is wrong
-
-
-def _check_fields(tensors: Sequence[Tensor], what: str) -> None:
-    if len(tensors) < 2:
-        raise DataError(f"{what}: samples have only one field; they need an input and a target", code="data/fields")
-    lengths = {len(tensor) for tensor in tensors}
-    if len(lengths) > 1:
-        raise DataError(
-            f"{what}: the fields have different numbers of samples: {[len(t) for t in tensors]}", code="data/fields"
-        )
-    if lengths == {0}:
-        raise DataError(f"{what}: the data set is empty; there is nothing to train on", code="data/empty")
-    for position, tensor in enumerate(tensors):
-        if tensor.layout != torch.strided:
-            words = f"field {position} is {tensor.layout}; only dense tensors can be resident"
-            raise DataError(f"{what}: {words}", code="data/not-dense")
-        if (row := first_non_finite(tensor)) is not None:
-            raise not_finite(what, row, position, len(tensors))
 
 
 CHECK_NUMBERS = 1 << 24  # elements per NaN check: keeps the temporaries small

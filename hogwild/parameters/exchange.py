@@ -312,39 +312,7 @@ class DeviceState(StateBlock):
         return True
 
 
-class OnHost:
-    """A worker's tensors where they are shared: this class computes on them directly, and copies nothing. `Replica` is
-    their copy on a GPU. `buffers` (bytes,) uint8; None without buffers."""
-
-    device = torch.device("cpu")
-    state: StateBlock
-    exchange: Exchange
-    buffers: Tensor | None
-
-    def __init__(
-        self,
-        layout: SharedLayout,
-        parts: tuple[nn.Module, Any, torch.optim.Optimizer],
-        params: Sequence[nn.Parameter],
-        regions: Mapping[str, Region],
-        worker: int,
-    ) -> None:
-        self.state = StateBlock(layout.state, regions, 0 if layout.state.shared else worker)
-        self.exchange = Exchange(layout.flats, params, regions)
-        shared = regions.get(buffers.REGION)
-        self.buffers = None if shared is None else layout.buffers.block(shared, buffers.block_of(worker))
-
-    def read_back(self) -> None:
-        """Copy this worker's buffers from shared memory: after a pause, the merged ones."""
-
-    def write_back(self) -> None:
-        """Copy this worker's state and buffers to shared memory. Everything must be flushed before."""
-
-    def close(self) -> None:
-        """Release device memory and pins; works with a broken context, too."""
-
-
-class Replica(OnHost):
+class Replica:
     """The tensors of one worker on its GPU (parameters, optimizer state, buffers), and their exchange with the other
     workers through host memory, in the same flats and regions as a CPU job.
 
@@ -364,6 +332,8 @@ class Replica(OnHost):
     optimizer's state counts as created only once it is in host memory, so a partial state is never inherited."""
 
     state: DeviceState
+    exchange: Exchange
+    buffers: Tensor | None  # (bytes,) uint8; None without buffers
 
     def __init__(
         self,
@@ -411,10 +381,12 @@ class Replica(OnHost):
         return partial(cls, accelerator=accelerator, device_handles=device_handles)
 
     def read_back(self) -> None:
+        """Copy this worker's buffers from shared memory: after a pause, the merged ones."""
         if self.buffers is not None and self._home is not None:
             self.accelerator.upload(self.buffers, self._home, None)
 
     def write_back(self) -> None:
+        """Copy this worker's state and buffers to shared memory. Everything must be flushed before."""
         self.state.write_back()
         if self.buffers is not None and self._home is not None:
             self.accelerator.download(self._home, self.buffers, None)
@@ -426,5 +398,6 @@ class Replica(OnHost):
         self.accelerator.synchronize(self._come)
 
     def close(self) -> None:
+        """Release device memory and pins; works with a broken context, too."""
         self.accelerator.drain()
         self.pins.close()

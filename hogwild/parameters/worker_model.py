@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import ModelError
-from hogwild.parameters.exchange import Exchange, OnHost
+from hogwild.parameters.buffers import REGION as BUFFERS
+from hogwild.parameters.buffers import block_of
+from hogwild.parameters.exchange import Exchange, Replica
 from hogwild.parameters.optimizer_state import StateBlock
 from hogwild.parameters.structure_file import Loss, SharedLayout, load_structure
 from hogwild.shared_memory.region import Region
@@ -30,7 +32,7 @@ class WorkerModel:
     state: StateBlock
     exchange: Exchange
     _buffers: Tensor | None  # this worker's block, (bytes,) uint8; None without buffers
-    replica: OnHost  # or what this worker owns on a GPU
+    replica: Replica | None = None  # its tensors on a GPU; None: it computes on those that are shared
     runs: nn.Module = field(init=False)  # the module that is called: the model, or its compiled form
     _whole: SharedLayout = field(init=False)  # `layout` once everything is trained
     _parameter_places: list[tuple[nn.Module, str, str, Tensor, int]] = field(init=False)
@@ -53,16 +55,23 @@ class WorkerModel:
         regions: Mapping[str, Region],
         worker: int,
         updates: int = 0,
-        replica: Callable[..., OnHost] = OnHost,
+        replica: Callable[..., Replica] | None = None,
     ) -> "WorkerModel":
         """Read the structure file. No constructor runs; state of an earlier incarnation is taken over. `updates`: the
-        number of updates of the whole job so far, which decides what is still frozen. `replica`: where parameters,
-        state and buffers are computed with (`Replica.on` for a GPU)."""
+        number of updates of the whole job so far, which decides what is still frozen. `replica`: what
+        makes the copy on a GPU (`Replica.on`)."""
         layout, (model, loss, optimizer), params = load_structure(structure, regions, worker)
         assert 0 <= worker < layout.workers, f"worker {worker} of {layout.workers}"
-        at = replica(layout, (model, loss, optimizer), params, regions, worker)
-        at.state.load(optimizer)
-        attached = cls(model, loss, optimizer, params, layout, regions, worker, at.state, at.exchange, at.buffers, at)
+        parts = (model, loss, optimizer, params, layout, regions, worker)
+        if replica is not None:
+            there = replica(layout, (model, loss, optimizer), params, regions, worker)
+            attached = cls(*parts, there.state, there.exchange, there.buffers, there)
+        else:
+            state = StateBlock(layout.state, regions, 0 if layout.state.shared else worker)
+            shared = regions.get(BUFFERS)
+            own = None if shared is None else layout.buffers.block(shared, block_of(worker))
+            attached = cls(*parts, state, Exchange(layout.flats, params, regions), own)
+        attached.state.load(optimizer)
         attached.thaw(updates)
         return attached
 
@@ -90,14 +99,14 @@ class WorkerModel:
         """Write everything to shared memory, where the parent finds it; before a pause and before leaving, after a
         flush. Raises what `check_bound` raises."""
         self.check_bound()
-        if self._trains:
+        if self._trains and self.replica is not None:
             self.replica.write_back()
         self._trains = False
 
     def refresh(self) -> None:
         """Read parameters and buffers as the parent changed them, in a pause."""
         self.exchange.refresh()
-        if not self._trains:
+        if not self._trains and self.replica is not None:
             self.replica.read_back()
 
     def start(self) -> bool:
@@ -106,13 +115,15 @@ class WorkerModel:
         behind."""
         if self._trains:
             return False
-        self.replica.read_back()
+        if self.replica is not None:
+            self.replica.read_back()
         self._trains = True
         return self.state.copy_from(self.optimizer)
 
     def close(self) -> None:
         """Release the device memory, before the worker leaves or rebuilds everything."""
-        self.replica.close()
+        if self.replica is not None:
+            self.replica.close()
 
     def bind(self, *, delta: bool) -> None:
         """Bind the parameters to this worker's own copy (`delta`) or to the flats. Raises what `check_bound` raises:

@@ -16,7 +16,6 @@ from hogwild.scheduling.work_queue import (
     LeaseChoice,
     LeaseSchedule,
     Limits,
-    OfPlan,
 )
 
 
@@ -34,7 +33,7 @@ def steps_of(plan: EpochPlan) -> int:
     return plan.batches // plan.lanes
 
 
-class FreeLanes(OfPlan):
+class FreeLanes(Free):
     """The free batches of one epoch, by lane, and the worker that holds each lane."""
 
     def __init__(self, plan: EpochPlan, pieces: Iterable[FreeRange]) -> None:
@@ -153,7 +152,7 @@ class LaneSchedule(LeaseSchedule):
         self._epochs = {}
 
 
-class FreeRows(OfPlan):
+class FreeRows(Free):
     """The free batches of one epoch, by row block."""
 
     _plan: GridPlan
@@ -199,14 +198,11 @@ class FreeRows(OfPlan):
         found = None
         for row in self._order:
             if row in rows and (pieces := self._rows[row]):
-                if self._is_begun(row, pieces):
+                start, stop = self._plan.row_bounds[row : row + 2]
+                if len(pieces) > 1 or pieces[0].start > start or pieces[0].stop < stop:
                     return pieces[0]
                 found = found or pieces[0]
         return found
-
-    def _is_begun(self, row: int, pieces: list[FreeRange]) -> bool:
-        start, stop = self._plan.row_bounds[row : row + 2]
-        return len(pieces) > 1 or pieces[0].start > start or pieces[0].stop < stop
 
 
 class GridSchedule(LeaseSchedule):

@@ -51,11 +51,6 @@ class Shard:
     end: int | None = None
     last: int = -1  # the place requested last
 
-    @property
-    def is_midway(self) -> bool:
-        """True if the place after the last one is to be requested."""
-        return any(start == self.last + 1 for start, _ in self.todo)
-
     def pop(self) -> int:
         """Return the place after the last one, else the first. A cluster's grants come in any order: of many ranges
         that are half filled, none would be long enough to lease."""
@@ -94,7 +89,7 @@ class Shard:
         self.todo = deque((start, stop) for start, stop in (*below, *above) if start < stop)
 
 
-class StreamEpoch:
+class StreamEpoch(Free):
     """The batches of one epoch: a `Free`. `filled`: numbers of filled batches that are not leased."""
 
     def __init__(self, epoch: int, shards: int, pieces: Iterable[FreeRange], end: int | None) -> None:
@@ -106,7 +101,7 @@ class StreamEpoch:
         self.loading: dict[int, SlotRequest] = {}
         self.filled: set[int] = set()
         self.attempts: dict[int, int] = {}
-        self._freed: list[int] = []  # slots
+        self.freed_slots: list[int] = []
         for piece in sorted(pieces, key=lambda piece: piece.start):
             if piece.attempts:
                 self.attempts[piece.start] = piece.attempts
@@ -161,15 +156,11 @@ class StreamEpoch:
     def mark_finished(self, start: int, stop: int) -> None:
         for number in range(start, stop):
             del self.rows[number]
-            self._freed.append(self.slots.pop(number))
-
-    @property
-    def has_freed(self) -> bool:
-        return bool(self._freed)
+            self.freed_slots.append(self.slots.pop(number))
 
     def freed(self) -> list[int]:
         """Return the slots of batches settled since the last call."""
-        freed, self._freed = self._freed, []
+        freed, self.freed_slots = self.freed_slots, []
         return freed
 
     # ---- grants of a cluster: one shard
@@ -202,8 +193,11 @@ class StreamEpoch:
             before = start - 1
             if before in self.filled and start not in self.attempts:
                 continue  # belongs to the run that begins earlier
-            if in_order and self._is_coming_before(start):
-                return None
+            if in_order:
+                across = len(self.shards)
+                firsts = [shard.todo[0][0] * across + k for k, shard in enumerate(self.shards) if shard.todo]
+                if min((*firsts, *self.loading), default=start) < start:
+                    return None
             if start % update and self.is_coming(before):
                 continue  # its update is not complete yet
             stop = start + 1
@@ -224,11 +218,6 @@ class StreamEpoch:
             return True
         shard, place = number % len(self.shards), number // len(self.shards)
         return any(start <= place < stop for start, stop in self.shards[shard].todo)
-
-    def _is_coming_before(self, number: int) -> bool:
-        across = len(self.shards)
-        firsts = [shard.todo[0][0] * across + k for k, shard in enumerate(self.shards) if shard.todo]
-        return min((*firsts, *self.loading), default=number) < number
 
 
 __all__ = ["SlotRequest", "StreamEpoch", "StreamSchedule", "fewest_slots", "too_few_slots"]
@@ -305,9 +294,11 @@ class StreamSchedule(LeaseSchedule):
 
     def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
         found = self._choose(epochs, self._least)
-        if found is None and not leases and not self._opens and self._is_stuck:
-            return self._choose(epochs, self.update)
-        return found
+        if found is not None or leases or self._opens or self._free_slots or self._void:
+            return found
+        if any(epoch.loading or epoch.freed_slots for epoch in self._epochs.values()):
+            return None
+        return self._choose(epochs, self.update)  # no slot will become free or be filled before something is leased
 
     def _choose(self, epochs: Mapping[int, Free], least: int) -> LeaseChoice | None:
         for epoch in epochs:
@@ -317,13 +308,6 @@ class StreamSchedule(LeaseSchedule):
             if piece is not None:
                 return LeaseChoice(epoch, piece)
         return None
-
-    @property
-    def _is_stuck(self) -> bool:
-        """True if no slot will become free or be filled before something is leased."""
-        if self._free_slots or self._void:
-            return False
-        return not any(epoch.loading or epoch.has_freed for epoch in self._epochs.values())
 
     def updates(self, horizon: int, limits: Limits) -> int:
         room = (self.slots - REQUESTS_IN_HAND * self.loaders) // (LEASES_IN_HAND * limits.procs)
@@ -356,7 +340,10 @@ class StreamSchedule(LeaseSchedule):
         epoch, shard = found
         place = epoch.shards[shard].pop()
         request = SlotRequest(self._free_slots.popleft(), epoch.epoch, shard + self.shards * place, shard, place)
-        self._forget_newest_in(request.slot)
+        for of_shard, (_, _, newest) in self._newest.items():
+            if newest == request.slot:
+                self.note_newest(of_shard, newest)
+                self._newest[of_shard] = (*self._newest[of_shard][:2], -1)
         epoch.slots[request.batch] = request.slot
         epoch.loading[request.batch] = request
         return self._hand(loader, request)
@@ -372,7 +359,10 @@ class StreamSchedule(LeaseSchedule):
             held = sum(batch % self.shards == shard for epoch in self._epochs.values() for batch in epoch.slots)
             if shard >= self.shards or held >= self.slots // self.shards:
                 return None
-        midway = [number for number, epoch in self._epochs.items() if epoch.shards[shard].is_midway and not self._opens]
+        midway = []  # epochs of which the place after the last one is to be requested
+        for number, epoch in self._epochs.items() if not self._opens else ():
+            of_shard = epoch.shards[shard]
+            midway += [number] if any(start == of_shard.last + 1 for start, _ in of_shard.todo) else []
         for number in (*midway, *sorted(self._epochs)):
             if self._epochs[number].shards[shard].todo:
                 return self._epochs[number], shard
@@ -386,12 +376,6 @@ class StreamSchedule(LeaseSchedule):
     def drop_epoch(self, epoch: int) -> None:
         """Forget an epoch that the queue has settled completely."""
         self._free_slots.extend(self._epochs.pop(epoch).freed())
-
-    def _forget_newest_in(self, slot: int) -> None:
-        for shard, (_, _, newest) in self._newest.items():
-            if newest == slot:
-                self.note_newest(shard, slot)
-                self._newest[shard] = (*self._newest[shard][:2], -1)
 
     def restart(self, next_epoch: int) -> None:
         """Go back to a checkpoint: every batch is requested anew, except epochs before `next_epoch` that the queue does

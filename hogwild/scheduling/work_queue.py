@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import IntEnum
 from itertools import count
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from hogwild.scheduling.batch_plan import EpochPlan, check_cut, how_cut, updates_planned
 
@@ -145,38 +145,57 @@ LEASES_IN_HAND = 2
 EPOCHS_AHEAD = 1  # where order matters: keeps the other workers close to what a stalled one holds
 
 
-class Free(Protocol):
+class Free(ABC):
     """The free batches of one epoch, in pieces that no item may reach across."""
 
+    def __init__(self, plan: EpochPlan) -> None:
+        self._plan = plan
+
+    @abstractmethod
     def __iter__(self) -> Iterator[FreeRange]: ...
 
     @property
+    @abstractmethod
     def has_free(self) -> bool:
         """True if any are free, or may be: the end of a stream is unknown before it is read."""
 
-    def samples_in(self, start: int, stop: int) -> int:
-        """Return the number of samples in the leased batches `[start, stop)`."""
-
-    def mark_finished(self, start: int, stop: int) -> None:
-        """Settle the batches `[start, stop)`: they will not be asked for again."""
-
+    @abstractmethod
     def updates(self, accumulate: int) -> int:
         """Return the number of updates of `accumulate` batches; the last one of a piece may be shorter."""
 
+    @abstractmethod
     def lease(self, piece: FreeRange, stop: int) -> None:
         """Lease the batches `[piece.start, stop)`."""
 
+    @abstractmethod
     def put(self, pieces: Iterable[FreeRange]) -> None:
         """Make `pieces` free (again)."""
 
+    def samples_in(self, start: int, stop: int) -> int:
+        """Return the number of samples in the leased batches `[start, stop)`."""
+        return self._plan.samples_in(start, stop)
+
+    def mark_finished(self, start: int, stop: int) -> None:  # noqa: B027 (batches known at the start need nothing)
+        """Settle the batches `[start, stop)`: they will not be asked for again."""
+
     def grant(self, pieces: Iterable[FreeRange]) -> None:
         """Make `pieces` free, which this node of a cluster did not have."""
+        self.put(pieces)
 
     def spare(self, accumulate: int) -> list[FreeRange]:
         """Return the free batches that another node could have as well, in order: nothing of them has begun."""
+        return list(self)
 
     def withdraw(self, piece: FreeRange, start: int) -> None:
         """Remove the batches `[start, piece.stop)` of a spare piece."""
+        self.lease(piece, piece.stop)
+        self.put([FreeRange(piece.start, start, piece.attempts)] if piece.start < start else [])
+
+    @staticmethod
+    def cut(pieces: list[FreeRange], piece: FreeRange, stop: int) -> None:
+        """Remove the batches `[piece.start, stop)` from `pieces`, which holds `piece`."""
+        at = pieces.index(piece)
+        pieces[at : at + 1] = [FreeRange(stop, piece.stop)] if stop < piece.stop else []
 
 
 class LeaseChoice(NamedTuple):
@@ -232,45 +251,7 @@ class LeaseSchedule(ABC):
         is not called for is settled."""
 
 
-class OfPlan(ABC):
-    """The parts of a `Free` that depend only on the epoch's plan, for data whose batches are all known at the start."""
-
-    def __init__(self, plan: EpochPlan) -> None:
-        self._plan = plan
-
-    def samples_in(self, start: int, stop: int) -> int:
-        return self._plan.samples_in(start, stop)
-
-    def mark_finished(self, start: int, stop: int) -> None:  # noqa: B027
-        """No-op: settled batches need no bookkeeping here."""
-
-    @abstractmethod
-    def __iter__(self) -> Iterator[FreeRange]: ...
-
-    @abstractmethod
-    def lease(self, piece: FreeRange, stop: int) -> None: ...
-
-    @abstractmethod
-    def put(self, pieces: Iterable[FreeRange]) -> None: ...
-
-    def grant(self, pieces: Iterable[FreeRange]) -> None:
-        self.put(pieces)
-
-    def spare(self, accumulate: int) -> list[FreeRange]:
-        return list(self)
-
-    def withdraw(self, piece: FreeRange, start: int) -> None:
-        self.lease(piece, piece.stop)
-        self.put([FreeRange(piece.start, start, piece.attempts)] if piece.start < start else [])
-
-    @staticmethod
-    def cut(pieces: list[FreeRange], piece: FreeRange, stop: int) -> None:
-        """Remove the batches `[piece.start, stop)` from `pieces`, which holds `piece`."""
-        at = pieces.index(piece)
-        pieces[at : at + 1] = [FreeRange(stop, piece.stop)] if stop < piece.stop else []
-
-
-class FreeRanges(OfPlan):
+class FreeRanges(Free):
     """Free ranges in order of position."""
 
     def __init__(self, pieces: Iterable[FreeRange], plan: EpochPlan) -> None:
@@ -440,7 +421,21 @@ class WorkQueue:
         if choice is None:
             return None
         updates = self._schedule.updates(horizon, self.limits)
-        return self._carve(worker, choice, updates if left is None else min(updates, left))
+        updates = updates if left is None else min(updates, left)
+        epoch, piece = choice
+        if piece.attempts:  # they count for its first update, even if `sync_every` has changed
+            updates = 1 if self.limits.sync_every > 1 else updates
+        stop = min(piece.stop, piece.start + updates * self.limits.accumulate)
+        # Skip ids whose row of the item table a lease still needs: a stopped worker may read its second item only after
+        # thousands of others.
+        taken = {lease % ITEM_ROWS for lease in self._leases}
+        number = next(number for number in self._ids if number % ITEM_ROWS not in taken)
+        item = WorkItem(number, self.kind, epoch, piece.start, stop)
+        self._leases[item.id] = lease = Lease(item, worker, piece.attempts)
+        self._hands.setdefault(worker, []).append(lease)
+        self._epochs[epoch].leased += 1
+        self._epochs[epoch].free.lease(piece, stop)
+        return item
 
     def _is_short(self, worker: int, horizon: int) -> bool:
         """Return whether it has less work in hand than it should have, and no more than its share of what is left. Who
@@ -486,24 +481,6 @@ class WorkQueue:
         self._epochs[epoch] = _Epoch(free)
         self._next_epoch += 1
         return self._epochs[epoch]
-
-    def _carve(self, worker: int, choice: LeaseChoice, updates: int) -> WorkItem:
-        epoch, piece = choice
-        if piece.attempts:  # they count for its first update, even if `sync_every` has changed
-            updates = 1 if self.limits.sync_every > 1 else updates
-        stop = min(piece.stop, piece.start + updates * self.limits.accumulate)
-        item = WorkItem(self._new_id(), self.kind, epoch, piece.start, stop)
-        self._leases[item.id] = lease = Lease(item, worker, piece.attempts)
-        self._hands.setdefault(worker, []).append(lease)
-        self._epochs[epoch].leased += 1
-        self._epochs[epoch].free.lease(piece, stop)
-        return item
-
-    def _new_id(self) -> int:
-        """Return an unused id. Skips ids whose row of the item table a current lease still needs: a stopped worker may
-        read its second item only after thousands of others."""
-        taken = {lease % ITEM_ROWS for lease in self._leases}
-        return next(number for number in self._ids if number % ITEM_ROWS not in taken)
 
     def _free_updates(self) -> int:
         """Return the updates that could be leased without waiting for an evaluation; items shrink towards it."""

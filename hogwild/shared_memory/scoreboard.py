@@ -114,10 +114,6 @@ class Staleness:
     max: int
 
 
-def pack_commit(item: int, batches: int, skipped: int) -> int:
-    return item << 32 | skipped << 16 | batches
-
-
 def _item_row(item: int, kind: Kind) -> int:
     """Return the item's row of the item table. Evaluation items have separate rows, so they never overwrite an item
     that a parked worker holds. The queue never leases two ids of one kind and the same row."""
@@ -361,7 +357,7 @@ class Row:
         self._hot[_INTENT] = item << 32 | batches
 
     def commit(self, item: int, batches: int, skipped: int) -> None:
-        self._hot[_COMMIT] = pack_commit(item, batches, skipped)
+        self._hot[_COMMIT] = item << 32 | skipped << 16 | batches
 
     def note_update(self, began_ns: int) -> None:
         """Note a sign of life and the duration of an update. Call it after every update, committed or not."""

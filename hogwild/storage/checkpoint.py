@@ -50,7 +50,15 @@ def write(
         folder.mkdir(exist_ok=True)
         with written_aside(folder / name) as aside:
             files = {STATE: _write_state(aside / STATE, state), MODEL: _write_model(aside / MODEL, model_tensors)}
-            _take_names(folder.parent / NAMES, aside / NAMES)
+            # The names of the state's rows, without a copy where the file system allows that. The state has their
+            # digests, so the manifest does not list the file, which is written anew for every run and never changed.
+            names = folder.parent / NAMES
+            with contextlib.suppress(FileNotFoundError):  # not every model has such rows
+                try:
+                    (aside / NAMES).hardlink_to(names)
+                except OSError:
+                    if names.exists():
+                        shutil.copyfile(names, aside / NAMES)
             described = {"format": FORMAT, "name": name, "update": update_of(name), "torch": torch.__version__}
             created = datetime.now(UTC).isoformat(timespec="seconds")
             write_manifest(aside, {**described, "created": created, "files": files, "meta": to_json(dict(meta))})
@@ -62,18 +70,6 @@ def write(
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         words = f"cannot write checkpoint {folder / name}: {reason}; earlier checkpoints are kept"
         raise CheckpointError(words, code="checkpoint/not-written") from error
-
-
-def _take_names(file: Path, target: Path) -> None:
-    """Put the run's names.json into the checkpoint, without a copy where the file system allows that: the names of its
-    rows. The state has their digests, so the manifest does not list it. It is written anew for every run, never
-    changed."""
-    with contextlib.suppress(FileNotFoundError):  # not every model has such rows
-        try:
-            target.hardlink_to(file)
-        except OSError:
-            if file.exists():
-                shutil.copyfile(file, target)
 
 
 def _write_state(path: Path, state: dict[str, Any]) -> Entry:

@@ -123,15 +123,11 @@ def prune(folder: Path, keep: int) -> list[str]:
             path.rename(folder / f"{TEMPORARY}{path.name}-{os.getpid()}")
     for path in [entry for entry in folder.iterdir() if REMAINS.match(entry.name)]:
         if not path.name.startswith(REPLACED) or path.with_name(path.name.removeprefix(REPLACED)).exists():
-            _remove_whole(path)
+            try:
+                shutil.rmtree(path)
+            except OSError as error:  # the error may name a file without its folder, or nothing
+                raise OSError(error.errno, error.strerror, str(path)) from error
     return [path.name for path in doomed]
-
-
-def _remove_whole(folder: Path) -> None:
-    try:
-        shutil.rmtree(folder)
-    except OSError as error:  # the error may name a file without its folder, or nothing
-        raise OSError(error.errno, error.strerror, str(folder)) from error
 
 
 def _checkpoints(folder: Path) -> list[Path]:

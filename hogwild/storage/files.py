@@ -136,7 +136,12 @@ class Records:
     def _append(self, line: bytes) -> None:
         with explained(f"cannot append to {self.path}"):
             if self._descriptor < 0:
-                self._descriptor = _open_records(self.path)
+                flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                descriptor = os.open(self.path, flags, 0o644)
+                begin, last = next(_backwards(self.path), (0, b"\n"))
+                if not last.endswith(b"\n"):
+                    os.ftruncate(descriptor, begin)
+                self._descriptor = descriptor
             before = os.fstat(self._descriptor).st_size
             written = 0
             try:
@@ -173,14 +178,6 @@ def object_of(text: str | bytes | bytearray) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _open_records(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    begin, line = next(_backwards(path), (0, b"\n"))
-    if not line.endswith(b"\n"):
-        os.ftruncate(descriptor, begin)
-    return descriptor
 
 
 def _backwards(path: Path) -> Iterator[tuple[int, bytes]]:

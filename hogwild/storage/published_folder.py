@@ -66,20 +66,17 @@ class HashedFile:
 
     def write(self, content: Any) -> int:
         whole = memoryview(content)
-        if whole.nbytes:  # an empty array cannot be cast
-            for chunk in chunks(whole.cast("B")):
-                if self.error is None:
-                    self._write_chunk(chunk)
+        for chunk in chunks(whole.cast("B")) if whole.nbytes else ():  # an empty array cannot be cast
+            if self.error is not None:
+                break
+            self._digest.update(chunk)
+            self.size += len(chunk)
+            try:
+                while chunk:
+                    chunk = chunk[os.write(self._descriptor, chunk) :]
+            except OSError as error:
+                self.error = error
         return whole.nbytes
-
-    def _write_chunk(self, chunk: memoryview) -> None:
-        self._digest.update(chunk)
-        self.size += len(chunk)
-        try:
-            while chunk:
-                chunk = chunk[os.write(self._descriptor, chunk) :]
-        except OSError as error:
-            self.error = error
 
     def flush(self) -> None:
         """No-op: torch.save calls it, but nothing is buffered here."""

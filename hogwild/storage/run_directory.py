@@ -93,7 +93,13 @@ class RunDir:
             folder = _make_unique(folder, name)
             made.insert(0, folder)
         else:
-            _make(folder)
+            if os.path.exists(folder) and not os.path.isdir(folder):
+                raise RunDirError(
+                    f"cannot create the run directory {folder}: it is a file; choose another --run-dir",
+                    code="run/dir-not-empty",
+                )
+            with explained(f"cannot make the run directory {folder}"):
+                folder.mkdir(parents=True, exist_ok=True)
             _refuse_content(folder)
         try:
             lock = _lock(folder)
@@ -139,13 +145,6 @@ class RunDir:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def log_of(self, noun: str, number: int) -> Path:
-        """Return the log of a worker or loader."""
-        return self.logs / f"{noun}-{number}.log"
-
-    def stacks_of(self, noun: str, number: int) -> Path:
-        return self.stacks / f"{noun}-{number}.txt"
-
     def make_folders(self) -> None:
         """Make the folders that workers and checkpoints need. They, and the run itself, then survive a power cut."""
         for folder in (self.logs, self.stacks, self.checkpoints):
@@ -171,10 +170,6 @@ class RunDir:
     def try_write_json(self, name: str, value: object) -> bool:
         """As `write_json`; return False on failure, which must not stop training. The caller reports it, once."""
         return tried(lambda: self.write_json(name, value))
-
-    def try_write_text(self, name: str, text: str) -> bool:
-        """As `write_text`; return False on failure."""
-        return tried(lambda: self.write_text(name, text))
 
     def read_json(self, name: str) -> Any:
         """Return the content of a JSON file of the run; None if it is missing or not JSON."""
@@ -211,14 +206,11 @@ class RunDir:
         meanwhile. Raises RunDirError."""
         dropped = 0
         for begin, line in self.metrics.backwards():
-            if _is_kept(line, updates):
+            made = (object_of(line) or {}).get("updates")
+            if line.endswith(b"\n") and isinstance(made, int) and made <= updates:
                 return Cut(begin + len(line), dropped)
             dropped += 1
         return Cut(0, dropped)
-
-    def update_latest(self, checkpoint: str) -> None:
-        """Point `checkpoints/latest` at the checkpoint of that name. Raises RunDirError."""
-        point(self.latest, checkpoint)
 
     def update_best(self, checkpoint: str) -> bool:
         """Point `checkpoints/best` at the checkpoint, or remove the link if there is none; return whether there is one.
@@ -263,16 +255,6 @@ def _leave_locks() -> None:
 os.register_at_fork(after_in_child=_leave_locks)
 
 
-def _make(folder: Path) -> None:
-    if os.path.exists(folder) and not os.path.isdir(folder):
-        raise RunDirError(
-            f"cannot create the run directory {folder}: it is a file; choose another --run-dir",
-            code="run/dir-not-empty",
-        )
-    with explained(f"cannot make the run directory {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-
-
 def _remove_empty(folders: Sequence[Path]) -> None:
     for folder in folders:
         with contextlib.suppress(OSError):  # another process has put something there meanwhile
@@ -304,10 +286,15 @@ def _lock(folder: Path) -> int:
     try:
         return host.lock_file(file)
     except BlockingIOError:
+        owner = ""
+        with contextlib.suppress(
+            OSError
+        ):  # for an instant there is no number: the owner writes it after taking the lock
+            owner = file.read_text().strip()
         is_of_service = (folder.parent / "job.json").is_file()
         stop_it = f"stop it with `hogwild cancel {folder.parent.name}`" if is_of_service else "stop it"
         raise RunDirError(
-            f"the run directory {folder} is in use by another job, process {_owner(file)}; "
+            f"the run directory {folder} is in use by another job, process {owner or 'of unknown number'}; "
             f"wait for it, {stop_it}, or choose another --run-dir",
             code="run/in-use",
         ) from None
@@ -325,14 +312,6 @@ def _sign(lock: int) -> bytes:
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return found
-
-
-def _owner(lock: Path) -> str:
-    """Return the PID in the lock. For an instant there may be none: the holder writes it after taking the lock."""
-    try:
-        return lock.read_text().strip() or "of unknown number"
-    except OSError:
-        return "of unknown number"
 
 
 def _refuse_content(folder: Path) -> None:
@@ -353,11 +332,6 @@ def _refuse_content(folder: Path) -> None:
         f"{folder} is not empty and not a run; nothing was written to it; choose another --run-dir",
         code="run/dir-not-empty",
     )
-
-
-def _is_kept(line: bytes, updates: int) -> bool:
-    made = (object_of(line) or {}).get("updates")
-    return line.endswith(b"\n") and isinstance(made, int) and made <= updates
 
 
 def _sweep(folder: Path) -> None:

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from hogwild.errors import ModelError
 from hogwild.parameters.checks import has_step_hooks, why_no_flat_rule, why_no_rows
-from hogwild.parameters.exchange import Replica
 from hogwild.parameters.optimizer_state import bare_step
 from hogwild.parameters.worker_model import WorkerModel
 from hogwild.training import inference_mode
@@ -73,12 +72,12 @@ class AutogradUpdate:
         """Make gradients and rules for the parameters that are trained at present."""
         worker_model = self._worker_model
         self.next_thaw = worker_model.next_thaw(updates)
-        self._gradients = Gradients(worker_model.layout.flats, worker_model.params, worker_model.replica.device)
+        self._gradients = Gradients(worker_model.layout.flats, worker_model.params, worker_model.params[0].device)
         spans = worker_model.layout.flats.spans
         self._dense = [worker_model.params[i] for span in spans if span.is_dense for i in span.params]
         has_sparse = any(span.sparse for span in spans)
         no_rows = why_no_rows(self._optimizer, worker_model.layout.flats) if has_sparse else None
-        if has_sparse and isinstance(worker_model.replica, Replica):
+        if has_sparse and worker_model.replica is not None:
             no_rows = "a parameter has sparse gradients, and compiled rules for rows are for the CPU"
         self._rows = CompiledRows(worker_model) if has_sparse and not no_rows else NoRows()
         reason = no_rows or why_no_flat_rule(self._optimizer, worker_model.layout.flats)
@@ -269,7 +268,7 @@ class DeviceUpdate(AutogradUpdate):
 
     def __init__(self, worker_model: WorkerModel, **options: object) -> None:
         super().__init__(worker_model, **options)  # type: ignore[arg-type]
-        assert isinstance(worker_model.replica, Replica)
+        assert worker_model.replica is not None
         self._replica, self._is_delta = worker_model.replica, worker_model.exchange.is_delta
         self._accelerator = self._replica.accelerator
         self._sums = self._accelerator.empty(2 * 8).view(torch.float64).zero_()  # (2,), on the device

@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, RAdam, RMSprop
 
 from hogwild.optimizers import FTRL, RowWiseAdagrad
-from hogwild.parameters.exchange import Replica
 from hogwild.parameters.flat_layout import FlatLayout, Span
 from hogwild.parameters.optimizer_state import bare_step, parameters_of
 from hogwild.parameters.worker_model import WorkerModel
@@ -394,7 +393,7 @@ class FlatRule:
         # With sparse parameters the gain is small, and the result would not be the same to the bit.
         self._may_fuse = not any(span.sparse for span in worker_model.layout.flats.spans)
         self._hardened = self._state.layout.shared and type(optimizer) in HARDENED
-        self._on_device = isinstance(worker_model.replica, Replica)
+        self._on_device = worker_model.replica is not None
         self._own: list[PrivateState | DeviceStep] = []
         self._sgd: list[tuple[dict, list[Tensor], list[Tensor], list[Tensor]]] = []  # group, flat, gradient, buffer
         for s, span in enumerate(worker_model.layout.flats.spans):

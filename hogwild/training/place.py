@@ -112,7 +112,8 @@ class GpuPlace(CpuPlace):
         return model
 
     def feed(self, model: WorkerModel, host: Feed, transform: Transform | None = None, seed: int = 0) -> Feed:
-        pins = cast(Replica, model.replica).pins
+        assert model.replica is not None
+        pins = model.replica.pins
         feeds: list[Feed] = [host]
         if isinstance(host, ResidentFeed):
             feeds = [host.into(pins.empty(host.slot_nbytes)) for _ in range(SLOTS)]

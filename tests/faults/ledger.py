@@ -445,7 +445,7 @@ class World:
         schedule = self.schedule
         slots = [*schedule._free_slots, *(slot for _, slot in schedule._void)]
         for epoch in schedule._epochs.values():
-            slots += [*epoch.slots.values(), *epoch._freed]
+            slots += [*epoch.slots.values(), *epoch.freed_slots]
         if sorted(slots) != [*range(schedule.slots)]:
             raise Broken(f"of {schedule.slots} slots there are {sorted(slots)}")
         held = {(loader, request.slot) for loader, reader in enumerate(self.readers) for request in reader.hand}

@@ -17,6 +17,7 @@ from torch import Tensor
 from hogwild.errors import HogwildError
 from hogwild.storage import checkpoint, checkpoint_format
 from hogwild.storage.checkpoint_format import checkpoint_name
+from hogwild.storage.files import point
 from hogwild.storage.run_directory import RESOLVED, RunDir
 
 KEEP = 2
@@ -48,7 +49,7 @@ def _write(run: RunDir, update: int, value: float) -> None:
     state = state_of(update, value)
     written = checkpoint.write(run.checkpoints, checkpoint_name(update), dict(state), state, {"value": value})
     checkpoint_format.prune(run.checkpoints, KEEP)
-    run.update_latest(written.name)
+    point(run.latest, written.name)
 
 
 def _attempt(run: RunDir, update: int, value: float) -> dict[str, str]:

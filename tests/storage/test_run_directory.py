@@ -21,6 +21,7 @@ from torch.utils.data import TensorDataset
 import hogwild
 from hogwild.errors import NotFoundError, RunDirError
 from hogwild.storage import files
+from hogwild.storage.files import point
 from hogwild.storage.run_directory import RunDir, to_json
 from tests.helpers.processes import PATIENCE_S
 
@@ -301,7 +302,7 @@ def test_a_line_torn_by_a_kill_is_cut_off_before_the_next(run: RunDir) -> None:
 def test_latest_is_a_relative_link_that_is_never_missing(run: RunDir) -> None:
     for name in ("update-000000001", "update-000000002"):
         (run.checkpoints / name).mkdir()
-        run.update_latest(name)
+        point(run.latest, name)
         assert os.readlink(run.latest) == name
         assert run.latest.resolve() == run.checkpoints / name
     assert names(run.checkpoints) == {"update-000000001", "update-000000002", "latest"}

@@ -84,14 +84,14 @@ def made(make: Callable[[], nn.Module], rule: str, procs: int = 1) -> SharedMode
 def train(worker: WorkerModel, batches: Batches, clip: float | None = None, every: int = 4) -> AutogradUpdate:
     """`every` updates between two flushes."""
     worker.start()
-    update = (DeviceUpdate if isinstance(worker.replica, Replica) else AutogradUpdate)(worker, grad_clip=clip)
+    update = (DeviceUpdate if worker.replica is not None else AutogradUpdate)(worker, grad_clip=clip)
     for number, (x, y) in enumerate(batches, 1):
         update.backward((x,), y)
         assert update.is_finite()
         update.apply(0.9)
-        if number % every == 0 and isinstance(worker.replica, Replica):
+        if number % every == 0 and worker.replica is not None:
             worker.exchange.flush()
-    if isinstance(worker.replica, Replica):
+    if worker.replica is not None:
         worker.exchange.flush()
     worker.rest()
     return update

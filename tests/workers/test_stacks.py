@@ -188,15 +188,15 @@ def suspect() -> Iterator[Suspect]:
 
 def let_go(rundir: RunDir, taken: stacks.Stacks) -> None:
     """Reads the pipe that a thread hangs in; what it opens next is an ordinary file."""
-    reading = os.open(rundir.stacks_of("worker", 0), os.O_RDONLY | os.O_NONBLOCK)
-    rundir.stacks_of("worker", 0).unlink()
+    reading = os.open((rundir.stacks / "worker-0.txt"), os.O_RDONLY | os.O_NONBLOCK)
+    (rundir.stacks / "worker-0.txt").unlink()
     taken.close()
     os.close(reading)
 
 
 def test_the_loop_goes_on_while_a_file_hangs(rundir: RunDir, suspect: Suspect) -> None:
     """A file system that does not answer: here a pipe that nobody reads."""
-    os.mkfifo(rundir.stacks_of("worker", 0))
+    os.mkfifo(rundir.stacks / "worker-0.txt")
     taken, heard = stacks.Stacks(rundir), []
     taken.collect([suspect], [], "stalled", 0.0, heard.append)
     taken.advance(0.0)  # no time is over yet: the thread hangs, this does not
@@ -212,7 +212,7 @@ def test_of_one_who_cannot_answer_there_is_the_kernels_part_and_nobody_waits(run
     wait_for("the answer", lambda: taken.advance(0.0) or heard)
     (words,) = [answer[suspect.pid] for answer in heard]
     assert re.fullmatch(SLEEP, words)
-    text = rundir.stacks_of("worker", 0).read_text()
+    text = (rundir.stacks / "worker-0.txt").read_text()
     assert "stalled: worker 0, incarnation 1" in text and "it cannot write its Python stacks" in text
     assert 'test_stacks.py", line' in (rundir.stacks / "supervisor.txt").read_text()
     assert suspect.process.poll() is None  # it has no handler: the signal would have ended it
@@ -220,7 +220,7 @@ def test_of_one_who_cannot_answer_there_is_the_kernels_part_and_nobody_waits(run
 
 
 def test_one_that_dies_meanwhile_is_not_waited_for(rundir: RunDir, suspect: Suspect) -> None:
-    os.mkfifo(rundir.stacks_of("worker", 0))
+    os.mkfifo(rundir.stacks / "worker-0.txt")
     taken, heard = stacks.Stacks(rundir), []
     taken.collect([suspect], [], "stalled", 0.0, heard.append)
     taken.leave_out(suspect)

@@ -409,7 +409,7 @@ def _make_model_ready(
         for fields in data.typical:
             fresh = tree_map(torch.clone, fields)
             changed = fresh if data.transform is None else transformed(data.transform, fresh)
-            *inputs, target = tree_map(lambda leaf: leaf.to(model.replica.device), [*changed])
+            *inputs, target = tree_map(lambda leaf: leaf.to(model.params[0].device), [*changed])
             yield tuple(inputs), target
         for number in () if data.typical else sorted({0, data.train.plan.batches - 1}):
             batch = feed.gather(0, number)

@@ -323,7 +323,7 @@ class ProcessGroup:
         try:
             task, regions = team.prepare(number)
             if team.is_loud and (rundir := self.stacks.rundir) is not None:
-                log, stacks = rundir.log_of(team.role, number), rundir.stacks_of(team.role, number)
+                log, stacks = rundir.logs / f"{team.role}-{number}.log", rundir.stacks / f"{team.role}-{number}.txt"
                 task = replace(task, log=str(log), stacks=str(stacks))
             handle.send(task, regions)
         except OSError as error:  # too many descriptors in flight: kill it; it is started again later

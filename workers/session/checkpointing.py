@@ -20,6 +20,7 @@ from hogwild.parameters.optimizer_state import Copies
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.storage.checkpoint import WriteResult, write_and_prune
 from hogwild.storage.checkpoint_format import checkpoint_name, update_of
+from hogwild.storage.files import point
 from hogwild.storage.run_directory import RunDir
 from hogwild.user_code import raised_text
 from hogwild.workers.session.journal import Journal
@@ -194,7 +195,7 @@ class Saving:
 
     def point_latest(self, checkpoint: str) -> None:
         try:
-            self.rundir.update_latest(checkpoint)
+            point(self.rundir.latest, checkpoint)
         except RunDirError as error:  # a resume uses the names, not the link
             self.journal.show_message(f"warning: {error}")
 
