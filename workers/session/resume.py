@@ -25,7 +25,7 @@ from hogwild.parameters.shared_model import SharedModel
 from hogwild.parameters.state_dicts import check_groups, check_parts
 from hogwild.storage.checkpoint import Taken, load_newest
 from hogwild.storage.checkpoint_format import newest_good, set_aside_after
-from hogwild.storage.files import explained
+from hogwild.storage.files import explained, point
 from hogwild.storage.published_folder import sweep
 from hogwild.storage.run_directory import PLACES, Cut, RunDir, checkpoints_beside
 from hogwild.training import loss_scaler
@@ -224,7 +224,7 @@ def _restore(shared: SharedModel, rundir: RunDir, older_than: int | None) -> Loa
 
 def _set_aside(rundir: RunDir, good: Path) -> None:
     set_aside_after(rundir.checkpoints, good, KEEP_REJECTED)
-    rundir.update_latest(good.name)
+    point(rundir.latest, good.name)
 
 
 def _go_back(session: Session, found: LoadedCheckpoint) -> None:

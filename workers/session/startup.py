@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from hogwild.monitoring.profile_report import Window
 from hogwild.monitoring.run_status import JobSnapshot, RunAttempt, record_of, snapshot_of
 from hogwild.monitoring.terminal_writer import QUIET_S, Look, Screen, is_notebook, look_for
 from hogwild.planning.job_plan import JobPlan
+from hogwild.storage.files import tried
 from hogwild.storage.run_directory import LIBRARY, STATUS, RunDir
 from hogwild.version import __version__
 from hogwild.workers.processes.fork_server import SERVER
@@ -188,7 +190,7 @@ class StartUp:
         if not self._has_begun and not self._is_resumed:
             rundir.discard()
         elif not self._has_begun and self._content is not None:
-            rundir.try_write_text(STATUS, self._content.decode(errors="replace"))
+            tried(partial(rundir.write_text, STATUS, self._content.decode(errors="replace")))
         self._rundir = None
         rundir.close()
 
