@@ -20,8 +20,7 @@ from hogwild.errors import ConfigError, HogwildError, ModelError
 from hogwild.job.build import from_objects
 from hogwild.job.facts import complete
 from hogwild.job.parts import Functions
-from hogwild.parameters.shared_model import WorkerModel
-from hogwild.parameters.worker_model import check_same_memory
+from hogwild.parameters.worker_model import WorkerModel, check_same_memory
 from hogwild.planning.device_placement import planned
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.storage.artifact_cache import new_scratch
