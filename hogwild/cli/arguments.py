@@ -85,7 +85,8 @@ def field_for_option(argv: Sequence[str], known: Container[str]) -> UsageError |
             command.append(argument)
             continue
         if not equals:
-            value = rest.pop(0) if rest and not rest[0].startswith("--") and not _is_job(rest[0]) else "VALUE"
+            is_value = bool(rest) and not rest[0].startswith("--") and "=" not in rest[0]
+            value = rest.pop(0) if is_value and not rest[0].endswith((".yaml", ".yml")) else "VALUE"
         paths = [f"{dotted(path)}={shlex.quote(value)}" for path in fields]
         said.append(f"{option} is not an option; write {' or '.join(paths)}")
         command.append(f"{dotted(fields[0])}={value}")
@@ -93,10 +94,6 @@ def field_for_option(argv: Sequence[str], known: Container[str]) -> UsageError |
         return None
     words = "; ".join(said)
     return UsageError(f"{words}\nTry: {shlex.join(command)}", code="usage/field-as-option")
-
-
-def _is_job(argument: str) -> bool:
-    return "=" in argument or argument.endswith((".yaml", ".yml"))
 
 
 def check_choice(option: str, given: str | None, choices: Iterable[str]) -> None:

@@ -152,30 +152,20 @@ def _bring(task: InitTask, folder: Path) -> list[str]:
         file = folder / name
         if not os.path.lexists(file):
             if file.parent != folder:
-                _make_folder(file.parent)
+                try:
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                except OSError as error:  # a file has its name, for example
+                    raise RunError(
+                        f"{file.parent}: cannot be made: {error.strerror}", code="run/output-not-written"
+                    ) from error
             _write(file, content, force=False)
             written.setdefault(file.parent, []).append(file)
-        elif not _holds(file, content):
+        elif not (file.is_file() and os.access(file, os.R_OK) and file.read_bytes() == content):
             hint = f"; update it with: hogwild schema > {file}" if name == SCHEMA else ""
             lines.append(f"kept {file}, which differs from this version's file{hint}")
     for place, many in written.items():
         lines += [f"wrote {place}: {len(many)} files"] if len(many) > FEW else [f"wrote {file}" for file in many]
     return lines
-
-
-def _holds(file: Path, content: bytes) -> bool:
-    try:
-        return file.read_bytes() == content
-    except OSError:  # a folder, or not readable: not our file
-        return False
-
-
-def _make_folder(folder: Path) -> None:
-    """Make the folder, and those above it. Raises RunError, for example if a file has its name."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder}: cannot be made: {error.strerror}", code="run/output-not-written") from error
 
 
 def _write(file: Path, content: bytes, force: bool) -> None:
@@ -279,15 +269,13 @@ def explain(code: Annotated[str | None, typer.Argument(metavar="[CODE|GROUP]")] 
         return
     group = [one for one in chapters() if one.startswith(asked.rstrip("/") + "/" if asked else "")]
     if not group:
-        raise UsageError(_unknown(asked), code="usage/bad-value")
+        bare = " or ".join(f"'{one}'" for one in chapters() if one.partition("/")[2] == asked)
+        close = f"; did you mean {bare}?" if bare else did_you_mean(asked, chapters())
+        groups = ", ".join(dict.fromkeys(one.partition("/")[0] for one in chapters()))
+        raise UsageError(
+            f"no error code {asked!r}{close} (groups: {groups}; all codes: hogwild explain)", code="usage/bad-value"
+        )
     print_result(*(f"{one:<{max(map(len, group))}}  {chapters()[one][IN_SHORT]}" for one in group))
-
-
-def _unknown(asked: str) -> str:
-    bare = " or ".join(f"'{one}'" for one in chapters() if one.partition("/")[2] == asked)
-    close = f"; did you mean {bare}?" if bare else did_you_mean(asked, chapters())
-    groups = ", ".join(dict.fromkeys(one.partition("/")[0] for one in chapters()))
-    return f"no error code {asked!r}{close} (groups: {groups}; all codes: hogwild explain)"
 
 
 def _chapter(code: str) -> Iterator[str]:

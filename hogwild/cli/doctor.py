@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -105,7 +105,7 @@ def examine(data_dir: Path | None) -> list[Finding]:
     return [
         Finding("hogwild", "ok", f"{__version__} in {PACKAGE}"),
         *_packages(),
-        *torch_findings(_ask_torch()),
+        *torch_findings(_answer_of(_CHILD)),
         *processor_findings(host.describe_host(), host.usable_cores()),
         _plan(),
         memory_finding(host.available_memory()),
@@ -143,11 +143,6 @@ def _packages() -> Iterator[Finding]:
             yield Finding(name, "problem", f"is not installed: pip install {name}", stops_training=True)
 
 
-def _ask_torch() -> Mapping[str, Any] | str:
-    """Return torch's properties, or the reason why it cannot be imported."""
-    return _answer_of(_CHILD)
-
-
 def try_fork_server() -> Mapping[str, Any]:
     """Return what `workers/processes/fork_trial.py` finds: `why` a process cannot be forked from a server, and what one
     costs."""
@@ -176,7 +171,7 @@ def _answer_of(code: str) -> Mapping[str, Any] | str:
 
 
 def torch_findings(answer: Mapping[str, Any] | str) -> Iterator[Finding]:
-    """Yield the findings about torch from the result of `_ask_torch`."""
+    """Yield the findings about torch from its properties, or the reason why it cannot be imported."""
     if isinstance(answer, str):
         yield Finding("torch", "problem", answer, stops_training=True)
         return
@@ -236,23 +231,19 @@ def memory_finding(memory: host.Memory) -> Finding:
 
 
 def _shared_memory() -> Iterator[Finding]:
-    why = _refusal(_try_memfd)
-    if why:
-        yield Finding("shared memory", "problem", f"memfd does not work: {why}", stops_training=True)
-    else:
+    try:
+        descriptor = os.memfd_create("hogwild-probe", os.MFD_CLOEXEC)
+        try:
+            os.posix_fallocate(descriptor, 0, PROBE_BYTES)
+        finally:
+            os.close(descriptor)
         yield Finding("shared memory", "ok", "memfd works; all free memory can be shared")
+    except (OSError, AttributeError) as error:  # AttributeError: Python was built without it
+        yield Finding("shared memory", "problem", f"memfd does not work: {error}", stops_training=True)
     with contextlib.suppress(OSError):  # not mounted: hogwild does not need it
         space = os.statvfs("/dev/shm")
         whole, free = (size(space.f_frsize * blocks) for blocks in (space.f_blocks, space.f_bavail))
         yield Finding("/dev/shm", "ok", f"{whole}, {free} free; not used by hogwild, but perhaps by your DataLoader")
-
-
-def _try_memfd() -> None:
-    descriptor = os.memfd_create("hogwild-probe", os.MFD_CLOEXEC)
-    try:
-        os.posix_fallocate(descriptor, 0, PROBE_BYTES)
-    finally:
-        os.close(descriptor)
 
 
 def files_finding(limit: int, held: int, workers_wanted: int) -> Finding:
@@ -292,28 +283,17 @@ def fork_finding(trial: Mapping[str, Any]) -> Finding:
 
 
 def _kernel() -> Finding:
-    why = _refusal(_try_pidfd)
     words = f"Linux {platform.release()}"
-    if why:
+    try:
+        descriptor = host.pidfd_open(os.getpid())
+        try:
+            host.kill_by_pidfd(descriptor, 0)  # signal 0 only checks the permission
+        finally:
+            os.close(descriptor)
+        return Finding("kernel", "ok", f"{words}, pidfd works")
+    except (OSError, AttributeError) as why:
         text = f"{words}: pidfd does not work ({why}); use Linux 5.3 or later, and a sandbox that allows pidfd"
         return Finding("kernel", "problem", text, stops_training=True)
-    return Finding("kernel", "ok", f"{words}, pidfd works")
-
-
-def _try_pidfd() -> None:
-    descriptor = host.pidfd_open(os.getpid())
-    try:
-        host.kill_by_pidfd(descriptor, 0)  # signal 0 only checks the permission
-    finally:
-        os.close(descriptor)
-
-
-def _refusal(attempt: Callable[[], None]) -> str:
-    try:
-        attempt()
-    except (OSError, AttributeError) as error:  # Python was built without it
-        return str(error)
-    return ""
 
 
 # --- data ---------------------------------------------------------------------------------------------------

@@ -253,10 +253,6 @@ def _state(row: Row) -> str:
     return f"{row['state']}: {reason}" if (reason := _reason(row)) else str(row["state"])
 
 
-def _has_ended(row: Row) -> bool:
-    return all(one["state"] in WAITED_FOR for one in jobs_of(row))
-
-
 def _status(row: Row) -> int:
     """Return the exit status of `train` for a job that has ended; of a sweep 0 only if all its jobs succeeded."""
     if "jobs" in row:
@@ -279,7 +275,11 @@ def _wait(client: Client, row: Row, state_dir: Path | None) -> Row:
 
 def _show_sweep(client: Client, row: Row, state_dir: Path | None) -> int:
     """Show the table of a sweep until all its jobs have ended; Ctrl-C leaves them alone."""
-    if _watch(lambda: client.job(row["id"]), _has_ended, in_place=sys.stdout.isatty()):
+
+    def has_ended(row: Row) -> bool:
+        return all(one["state"] in WAITED_FOR for one in jobs_of(row))
+
+    if _watch(lambda: client.job(row["id"]), has_ended, in_place=sys.stdout.isatty()):
         return _status(client.job(row["id"]))
     print_message(_left(row, state_dir))
     return 0
@@ -344,7 +344,8 @@ def _figures(row: Row) -> Iterator[str]:
     yield f"  run         {row['run_dir']}"
     if row["pid"]:
         yield f"  process     {row['pid']}"
-    yield "  cores       " + ", ".join(filter(None, (_cores(row), _lending(row))))
+    cores = f"CPU {ranges(row['cores'])}" if row["cores"] else f"asks for {counted(row['cpus'], 'core')}"
+    yield "  cores       " + ", ".join(filter(None, (cores, _lending(row))))
     if row["progress"] is not None:
         speed = f", {short_number(row['samples_per_s'])} samples/s" if row["left_s"] is not None else ""
         left = f", left {clock(row['left_s'])}" if row["left_s"] is not None else ""
@@ -353,10 +354,6 @@ def _figures(row: Row) -> Iterator[str]:
         yield f"  best        {_best(row)}"
     ended = f", ended {duration(seconds_since(row['ended']))} ago" if row["ended"] else ""
     yield f"  submitted   {duration(seconds_since(row['submitted']))} ago{ended}"
-
-
-def _cores(row: Row) -> str:
-    return f"CPU {ranges(row['cores'])}" if row["cores"] else f"asks for {counted(row['cpus'], 'core')}"
 
 
 SERVICE_PORT = 8470

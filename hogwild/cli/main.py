@@ -89,8 +89,10 @@ def run(argv: Sequence[str]) -> int:
     except HogwildError as error:
         return _failed(error, argv, debug)
     except _CLICK_ERROR as error:
-        if hasattr(error, "possibilities") and arguments[0] in WITH_JOB and (found := _field_for_option(arguments)):
-            return _failed(found, argv, debug)
+        if hasattr(error, "possibilities") and arguments[0] in WITH_JOB:
+            params = command_line(arguments[0]).commands[arguments[0]].params
+            if found := field_for_option(arguments, {option for param in params for option in param.opts}):
+                return _failed(found, argv, debug)
         words = str(error.format_message()) if hasattr(error, "format_message") else str(error)
         command_name = f"{argv[0]} " if argv and argv[0] in COMMANDS else ""
         words += f"\nTry: hogwild {command_name}--help"
@@ -98,7 +100,8 @@ def run(argv: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort) as error:  # before workers run; later a signal is only noted
         return _report("cancelled; nothing was started", 128 + getattr(error, "number", INTERRUPT), debug)
     except Exception as error:
-        return _failed(HogwildError(_unexpected(error), code="run/unexpected"), argv, debug)
+        words = f"{raised_text(error)}\nAdd --debug to the command to see the traceback."
+        return _failed(HogwildError(words, code="run/unexpected"), argv, debug)
     finally:
         end_at_second()
         flush_results()
@@ -337,11 +340,6 @@ def command_line(name: str = "") -> Any:
     return typer.main.get_command(chosen)
 
 
-def _field_for_option(arguments: list[str]) -> UsageError | None:
-    params = command_line(arguments[0]).commands[arguments[0]].params
-    return field_for_option(arguments, {option for param in params for option in param.opts})
-
-
 def _failed(error: HogwildError, argv: Sequence[str], debug: bool) -> int:
     """Print the message and code on stderr; with --json also as an object on stdout, unless that fails. Lines of a job
     file have their codes: different ones need no common code."""
@@ -358,7 +356,3 @@ def _report(message: str, status: int, debug: bool) -> int:
         print_message(traceback.format_exc())
     print_message(message)
     return status
-
-
-def _unexpected(error: Exception) -> str:
-    return f"{raised_text(error)}\nAdd --debug to the command to see the traceback."

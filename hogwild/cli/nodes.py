@@ -96,23 +96,19 @@ def _wait(agents: Sequence["subprocess.Popen[bytes]"], watch: host.SignalWatch) 
         for number in watch.received[passed_on:]:
             passed_on += 1
             for agent in agents:
-                _pass_on(agent, number)
+                # A node ends in order; its agent, which gets the signal only if there is no node, does not.
+                below = host.children(agent.pid) if agent.poll() is None else []
+                for node in below:
+                    with contextlib.suppress(ProcessLookupError):
+                        pidfd = host.pidfd_open(node)
+                        host.kill_by_pidfd(pidfd, number)
+                        os.close(pidfd)
+                if not below and agent.poll() is None:
+                    agent.send_signal(number)
         left = [agent for agent in agents if agent.poll() is None]
         if len(left) < len(agents) and not any(host.children(agent.pid) for agent in left):
             for agent in left:
                 agent.kill()
-
-
-def _pass_on(agent: "subprocess.Popen[bytes]", number: int) -> None:
-    """Send a signal to the node of an agent, which ends in order; to the agent, which does not, if there is no node."""
-    nodes = host.children(agent.pid) if agent.poll() is None else []
-    for node in nodes:
-        with contextlib.suppress(ProcessLookupError):
-            pidfd = host.pidfd_open(node)
-            host.kill_by_pidfd(pidfd, number)
-            os.close(pidfd)
-    if not nodes and agent.poll() is None:
-        agent.send_signal(number)
 
 
 def _summaries(run: Path, nodes: int) -> dict[Path, dict[str, Any]]:

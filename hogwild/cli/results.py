@@ -201,7 +201,13 @@ def predict(
     data_dir: DataDir = None,
 ) -> None:
     """Predict with a run's model for the rows of a file, with or without targets."""
-    _check_live(is_live, consistent, procs, which)
+    if consistent and not is_live:
+        raise UsageError("--consistent belongs to --live: a checkpoint does not change", code="usage/contradiction")
+    if is_live and (procs > 1 or which is not None):
+        raise UsageError(
+            "--live: the job's one predictor computes, and with no checkpoint; leave --procs and --which out",
+            code="usage/contradiction",
+        )
     if out is not None:
         with reading():
             check_file("--out", out, (".csv", ".npz", ".parquet"))
@@ -220,17 +226,6 @@ def predict(
         if procs > 1:
             parts = _parts_of(procs, predictor, encode, model.job.supervise, out)
         put_parts(parts, out, "predictions")
-
-
-def _check_live(is_live: bool, consistent: bool, procs: int, which: str | None) -> None:
-    """Raise UsageError for options that do not belong together."""
-    if consistent and not is_live:
-        raise UsageError("--consistent belongs to --live: a checkpoint does not change", code="usage/contradiction")
-    if is_live and (procs > 1 or which is not None):
-        raise UsageError(
-            "--live: the job's one predictor computes, and with no checkpoint; leave --procs and --which out",
-            code="usage/contradiction",
-        )
 
 
 def _live(opened: contextlib.ExitStack, run: Path, data_dir: Path | None, *, consistent: bool) -> "Trained":
@@ -414,7 +409,11 @@ def export(
         raise_noted()
     with raising_on_signals():
         if format_ in PROGRAMS:
-            write = _program(model_of(path, None, data_dir), format_, example)
+            from hogwild.inference import programs
+
+            trained = model_of(path, None, data_dir)
+            trace = programs.onnx if format_ == "onnx" else programs.torch_export
+            write: Callable[[BinaryIO], object] = trace(trained.model, trained.example(example))
         elif format_ == "word2vec":
             write = partial(model_of(path, None, data_dir).vectors.write_word2vec, binary=file.suffix == ".bin")
         else:
@@ -485,14 +484,6 @@ def _state_dict(path: Path) -> Callable[[BinaryIO], None]:
     return lambda target: torch.save(model, target)
 
 
-def _program(model: "Trained", format_: str, example: str | None) -> Callable[[BinaryIO], object]:
-    """Return a function that writes the model as a program."""
-    from hogwild.inference import programs
-
-    trace = programs.onnx if format_ == "onnx" else programs.torch_export
-    return trace(model.model, model.example(example))
-
-
 def _write(file: Path, write: Callable[[BinaryIO], object], force: bool) -> None:
     """Write the file atomically and durably. Raises RunError, and UsageError if the file appeared meanwhile."""
     from hogwild.storage.files import sync_folder, temporary
@@ -503,7 +494,15 @@ def _write(file: Path, write: Callable[[BinaryIO], object], force: bool) -> None
                 write(target)
                 target.flush()
                 os.fsync(target.fileno())
-            _give_its_name(aside, file, force)
+            try:
+                if force:
+                    aside.replace(file)
+                else:
+                    os.link(aside, file)  # fails if the name exists
+            except OSError as error:
+                if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):  # file systems without hard links
+                    raise
+                aside.replace(file)
         sync_folder(file.parent)
     except FileExistsError:
         raise file_exists(file) from None
@@ -512,15 +511,3 @@ def _write(file: Path, write: Callable[[BinaryIO], object], force: bool) -> None
     except (OSError, RuntimeError) as error:  # torch's zip writer turns an OSError into a RuntimeError
         reason = getattr(error, "strerror", None) or error
         raise RunError(f"{file}: cannot be written: {reason}", code="run/output-not-written") from error
-
-
-def _give_its_name(aside: Path, file: Path, force: bool) -> None:
-    """Rename the file; without `force` by a hard link, which fails if the name exists."""
-    try:
-        if not force:
-            os.link(aside, file)
-            return
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):  # file systems without hard links
-            raise
-    aside.replace(file)

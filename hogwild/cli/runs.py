@@ -23,16 +23,14 @@ from hogwild.host import other_jobs
 from hogwild.monitoring.run_status import (
     LOST,
     RUNS,
-    Best,
     JobSnapshot,
     RunStatus,
-    WorkerSnapshot,
-    cluster_of,
     find_run,
     is_running,
     read_status,
     resume_words,
     runs_in,
+    snapshot_of,
     trained_by,
 )
 from hogwild.storage.run_directory import LIBRARY, LOCK
@@ -280,7 +278,10 @@ def _figures(found: RunStatus, title: str) -> Iterator[str]:
     yield f"  job         {job.name}, in {job.run_dir}"
     who = f"{record.get('pid', '-')} on {record.get('host', '-')}, attempt {record.get('attempt', 1)}"
     yield f"  process     {who}, began {moment(found.began)}"
-    yield f"  progress    {_position(job)}"
+    planned = f" of {job.planned_updates:,}" if job.planned_updates else ""
+    share = "" if job.progress is None else f"{percent(job.progress)}, "
+    done = f"update {job.updates:,}{planned}, {job.samples:,} samples"
+    yield f"  progress    {share}epoch {job.epoch} of {job.epochs}, {done}"
     if job.samples:
         now = f"loss {job.loss:.4g}, " if found.is_alive and job.loss is not None else ""
         epoch = "" if job.train_loss is None else f"last epoch {job.train_loss:.4g}, "
@@ -292,10 +293,12 @@ def _figures(found: RunStatus, title: str) -> Iterator[str]:
         yield f"  best        {job.best}"
     if job.cluster is not None:
         yield f"  cluster     {', '.join(job.cluster.words)}"
-    counts = {name: getattr(job, name) for name in ("restarts", "rollbacks", "skipped", "quarantined")}
-    if any(counts.values()):
-        yield "  trouble     " + ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
-    yield from (f"  worker {worker.worker:<4} {_worker(worker)}" for worker in job.workers)
+    if job.trouble:
+        yield "  trouble     " + ", ".join(f"{name} {count:,}" for name, count in job.trouble.items())
+    for worker in job.workers:
+        rate = worker.silence or f"{short_number(worker.samples_per_s)} samples/s"
+        again = f"  restarts {worker.restarts}" if worker.restarts else ""
+        yield f"  worker {worker.worker:<4} {worker.doing:<10} {rate}  pid {worker.pid or '-'}{again}"
     if job.server is not None:
         yield f"  server      {job.server}"
     yield from (f"  event       {line}" for line in job.news[-MOST_EVENTS:] if found.is_alive)
@@ -304,19 +307,6 @@ def _figures(found: RunStatus, title: str) -> Iterator[str]:
         yield f"  late        the last record is {age} old: the supervisor is stopped, or its disk does not answer"
     if found.way_on:
         yield f"  {found.way_on}"
-
-
-def _position(job: JobSnapshot) -> str:
-    planned = f" of {job.planned_updates:,}" if job.planned_updates else ""
-    share = "" if job.progress is None else f"{percent(job.progress)}, "
-    done = f"update {job.updates:,}{planned}, {job.samples:,} samples"
-    return f"{share}epoch {job.epoch} of {job.epochs}, {done}"
-
-
-def _worker(worker: WorkerSnapshot) -> str:
-    rate = worker.silence or f"{short_number(worker.samples_per_s)} samples/s"
-    again = f"  restarts {worker.restarts}" if worker.restarts else ""
-    return f"{worker.doing:<10} {rate}  pid {worker.pid or '-'}{again}"
 
 
 def plan_lines(job: "Job") -> Iterator[str]:
@@ -343,24 +333,26 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield the summary of a finished job: results, cost, and the command to resume it."""
     state, run_dir = summary["state"], summary.get("run_dir", "")
     yield f"{state}: {summary.get('reason') or 'done'}"
-    cluster = cluster_of(summary.get("cluster"))
+    job = snapshot_of(summary)
+    cluster = job.cluster
     rate = cluster.samples_per_s if cluster is not None else summary.get("samples_per_s")  # None after a single update
     who = trained_by(summary["procs"], cluster)
     did = f"{summary['samples']:,} samples in {counted(summary['updates'], 'update')} {who}"
     yield f"  {did}" + (f", {rate:,.0f} samples/s" if rate else "")
-    metrics = summary.get("metrics") or {}
-    if metrics:
+    if metrics := summary.get("metrics"):
         yield "  " + ", ".join(
             f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}" for name, value in metrics.items()
         )
-    if summary.get("train_loss") is not None:
-        yield f"  training loss {summary['train_loss']:.4f} in the last epoch"
-    if summary.get("best"):
-        yield f"  best {Best(**summary['best'])}"
+    if job.train_loss is not None:
+        yield f"  training loss {job.train_loss:.4f} in the last epoch"
+    if job.best is not None:
+        yield f"  best {job.best}"
     if startup := summary.get("startup"):
         parts = ", ".join(f"{name.removesuffix('_s')} {seconds:.1f}" for name, seconds in startup.items())
         yield f"  first update after {summary['startup_s']:.1f} s ({parts})"
-    yield f"  batches: {_counts(summary['leases'])}; restarts: {summary.get('restarts', 0)}"
+    leases, others = summary["leases"], ("skipped", "quarantined", "indeterminate", "redone")
+    rest = "".join(f", {leases[name]:,} {name}" for name in others if leases.get(name))
+    yield f"  batches: {leases['done']:,} of {leases['total']:,} done{rest}; restarts: {job.restarts}"
     if cluster is not None:
         yield f"  cluster: {', '.join(replace(cluster, samples_per_s=0.0).words)}"
     if summary.get("advice"):
@@ -386,12 +378,6 @@ def _call(part: "Component") -> str:
     return f"{part.class_path}({', '.join(f'{name}={value!r}' for name, value in part.init_args.items())})"
 
 
-def _counts(leases: Mapping[str, int]) -> str:
-    others = ("skipped", "quarantined", "indeterminate", "redone")
-    rest = "".join(f", {leases[name]:,} {name}" for name in others if leases.get(name))
-    return f"{leases['done']:,} of {leases['total']:,} done{rest}"
-
-
 REQUESTS = ("checkpoint", "stacks", "resize")
 ANSWER_LOOK_S = 0.05
 DONE = "done"
@@ -413,7 +399,12 @@ def ask(
             "--procs and --cores belong to resize, which needs one of them: hogwild ask RUN resize --procs N",
             code="usage/contradiction",
         )
-    wanted = None if cores is None else cpu_list(cores)
+    wanted: list[int] | None = None
+    if cores is not None:
+        if not re.fullmatch(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*", cores):
+            raise UsageError(f"--cores {cores}: must be numbers and ranges, such as 0-3,8", code="usage/bad-value")
+        parts = [part.split("-") for part in cores.split(",")]
+        wanted = sorted({cpu for first, *last in parts for cpu in range(int(first), int((last or [first])[0]) + 1)})
     asked = {"ask": what, "procs": procs, "cores": wanted}
     path = run_of(run, state_dir)
     status = read_status(path)
@@ -446,14 +437,6 @@ def _check_cores(run: Path, pid: Any, cores: list[int]) -> None:
             raise UsageError(
                 f"--cores: must be among {sorted(own)}, which the job has, got {cores}", code="service/too-much"
             )
-
-
-def cpu_list(text: str) -> list[int]:
-    """Return 0, 1, 2, 3, 8 for `0-3,8`. Raises UsageError."""
-    if not re.fullmatch(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*", text):
-        raise UsageError(f"--cores {text}: must be numbers and ranges, such as 0-3,8", code="usage/bad-value")
-    ranges = [part.split("-") for part in text.split(",")]
-    return sorted({cpu for first, *last in ranges for cpu in range(int(first), int(last[0] if last else first) + 1)})
 
 
 def _wait(path: Path, name: str, begin: int, timeout_s: float) -> dict[str, Any]:

@@ -160,12 +160,8 @@ def _surprise(output: Any, target: Tensor, loss: Loss, weight: Tensor | None) ->
     return _weighted(F.nll_loss(log_probabilities(given), given.wanted, reduction="none"), given.weight)
 
 
-def _squared(output: Any, target: Tensor, _: Loss, weight: Tensor | None) -> tuple[float, float]:
-    return _weighted(difference(output, target).square(), weights_of(target, weight))
-
-
-def _absolute(output: Any, target: Tensor, _: Loss, weight: Tensor | None) -> tuple[float, float]:
-    return _weighted(difference(output, target).abs(), weights_of(target, weight))
+def _errors(power: int, output: Any, target: Tensor, _: Loss, weight: Tensor | None) -> tuple[float, float]:
+    return _weighted(difference(output, target).abs() ** power, weights_of(target, weight))
 
 
 def _episodes(_: Any, target: Tensor, __: Loss, ___: Tensor | None) -> tuple[float, float]:
@@ -180,16 +176,12 @@ def _episodes(_: Any, target: Tensor, __: Loss, ___: Tensor | None) -> tuple[flo
     return float(returns[ended].sum()), float(ended.sum())
 
 
-def _exp(value: float) -> float:
-    return math.exp(value) if value < 700 else math.inf
-
-
 _BY_NAME = {
     "accuracy": SumMetric(_right),
     "log_loss": SumMetric(_surprise),
-    "perplexity": SumMetric(_surprise, _exp),
-    "rmse": SumMetric(_squared, math.sqrt),
-    "mae": SumMetric(_absolute),
+    "perplexity": SumMetric(_surprise, lambda value: math.exp(value) if value < 700 else math.inf),
+    "rmse": SumMetric(partial(_errors, 2), math.sqrt),
+    "mae": SumMetric(partial(_errors, 1)),
     "episode_return": SumMetric(_episodes),
 }
 
@@ -290,16 +282,11 @@ def _mean(values: list[float]) -> float:
 def spearman(outputs: Tensor, targets: Tensor) -> float:
     """Return Spearman's rank correlation of outputs (N,) with targets (N,), ties at their mean rank; NaN if one of them
     is constant. A metric: `evaluate.metrics: [hogwild.metrics.spearman]`."""
-    a, b = (mean_ranks(side.detach().double().reshape(-1)) for side in (outputs, targets))
-    a, b = a - a.mean(), b - b.mean()
-    return float((a * b).sum() / (a.square().sum() * b.square().sum()).sqrt())
-
-
-def mean_ranks(values: Tensor) -> Tensor:
-    """Return the rank of each of the values (N,) from 1 on, float64; tied ones get the mean of their ranks."""
-    _, group, sizes = values.unique(return_inverse=True, return_counts=True)
-    middle: Tensor = (sizes.cumsum(0) - (sizes - 1) / 2).double()
-    return middle[group]
+    ranks = []
+    for side in (outputs, targets):
+        _, group, sizes = side.detach().double().reshape(-1).unique(return_inverse=True, return_counts=True)
+        ranks.append((sizes.cumsum(0) - (sizes - 1) / 2).double()[group])
+    return float(torch.corrcoef(torch.stack(ranks))[0, 1])
 
 
 def mrr(ranks: Tensor, targets: Tensor) -> float:

@@ -123,7 +123,12 @@ def loss_sums(output: Any, target: Tensor, loss: Loss, weight: Tensor | None = N
 
 def _sum_and_divisor(output: Any, target: Tensor, loss: Loss, weight: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the sum of all elements and the divisor of their mean, float64 scalars."""
-    value = _elements(output, target, loss)
+    if hasattr(loss, "reduction"):
+        elementwise: Any = copy.copy(loss)  # shallow: weights are shared, only the attribute below differs
+        elementwise.reduction = "none"
+        value = torch.as_tensor(elementwise(output, target))
+    else:
+        value = loss.by_sample(output, target)  # type: ignore[attr-defined]  # `WeightedLoss` has checked it
     ones = torch.ones(len(target), dtype=torch.float64, device=value.device) if weight is None else weight.double()
     if len(value) != len(ones):
         raise BuildError(
@@ -138,16 +143,6 @@ def _sum_and_divisor(output: Any, target: Tensor, loss: Loss, weight: Tensor | N
     if isinstance(loss, BY_CLASS):
         return total, _class_weight_sum(output, target, loss, ones)
     return total, ones.sum() * (value.numel() // max(1, len(value)))
-
-
-def _elements(output: Any, target: Tensor, loss: Any) -> Tensor:
-    """Return the loss of every element (B, …)."""
-    if not hasattr(loss, "reduction"):
-        found: Tensor = loss.by_sample(output, target)
-        return found
-    elementwise = copy.copy(loss)  # shallow: weights are shared, only the attribute below differs
-    elementwise.reduction = "none"
-    return torch.as_tensor(elementwise(output, target))
 
 
 def _class_weight_sum(output: Tensor, target: Tensor, loss: nn.CrossEntropyLoss | nn.NLLLoss, weight: Tensor) -> Tensor:

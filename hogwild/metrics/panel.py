@@ -21,7 +21,11 @@ from hogwild.metrics.result_row import EvalSums
 from hogwild.user_code import raised_text
 
 Own = Callable[[Any, Tensor], Any]  # a user's function: (outputs (N, …), targets (N, …)) -> one number
-_SQUARED = (nn.MSELoss, nn.SmoothL1Loss, nn.HuberLoss)
+_SUITING: tuple[tuple[tuple[type, ...], str], ...] = (
+    (BY_CLASS + BY_SIGN, "accuracy"),
+    ((nn.MSELoss, nn.SmoothL1Loss, nn.HuberLoss), "rmse"),
+    ((nn.L1Loss,), "mae"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +46,11 @@ class Panel:
         losses, mae for absolute ones. Subclasses count as their parents."""
         if chosen is None:
             mine: Any = getattr(model, "metrics", None)
-            if not _is_choice(mine):
-                return cls(_suiting(as_module(loss)), {}, is_auto=True)
+            is_choice = isinstance(mine, list | tuple) and all(isinstance(one, str) or callable(one) for one in mine)
+            if not (is_choice and mine):  # the attribute may be something else entirely
+                module = as_module(loss)
+                suiting = [name for kinds, name in _SUITING if isinstance(module, kinds)]
+                return cls(tuple(suiting[:1]), {}, is_auto=True)
             chosen = named(mine)
         metrics = {name: metric for name, metric in chosen.items() if name != LOSS}
         unknown = [name for name, metric in metrics.items() if isinstance(metric, str) and known(name) is None]
@@ -203,16 +210,3 @@ def meets(values: Mapping[str, float], target: Mapping[str, float], higher: Mapp
         value = values.get(name, math.nan)
         reached.append(value >= goal if higher[name] else value <= goal)
     return bool(reached) and all(reached)
-
-
-def _is_choice(mine: Any) -> bool:
-    """Check the type, as a model's attribute `metrics` may be something else entirely."""
-    return isinstance(mine, list | tuple) and bool(mine) and all(isinstance(one, str) or callable(one) for one in mine)
-
-
-def _suiting(loss: Loss) -> tuple[str, ...]:
-    if isinstance(loss, BY_CLASS + BY_SIGN):
-        return ("accuracy",)
-    if isinstance(loss, _SQUARED):
-        return ("rmse",)
-    return ("mae",) if isinstance(loss, nn.L1Loss) else ()

@@ -138,14 +138,6 @@ def _plain(table: Any) -> np.ndarray:
 # ---- of one user: hits (n, k) 0 or 1, held-out items (n,) ------------------------------------------------------------
 
 
-def _precision(hits: np.ndarray, held: np.ndarray) -> Any:
-    return hits.mean(1)
-
-
-def _recall(hits: np.ndarray, held: np.ndarray) -> Any:
-    return hits.sum(1) / held
-
-
 def _ndcg(hits: np.ndarray, held: np.ndarray) -> Any:
     gains = 1.0 / np.log2(np.arange(2, hits.shape[1] + 2))
     return hits @ gains / np.cumsum(gains)[np.minimum(held, len(gains)) - 1]
@@ -156,14 +148,10 @@ def _map(hits: np.ndarray, held: np.ndarray) -> Any:
     return (precision * hits).sum(1) / np.minimum(held, hits.shape[1])
 
 
-def _mrr(hits: np.ndarray, held: np.ndarray) -> Any:
-    return hits.any(1) / (1.0 + hits.argmax(1))
-
-
 FORMULAS: Mapping[str, Callable[[np.ndarray, np.ndarray], Any]] = {
-    "precision": _precision,
-    "recall": _recall,
+    "precision": lambda hits, held: hits.mean(1),
+    "recall": lambda hits, held: hits.sum(1) / held,
     "ndcg": _ndcg,
     "map": _map,
-    "mrr": _mrr,
+    "mrr": lambda hits, held: hits.any(1) / (1.0 + hits.argmax(1)),
 }

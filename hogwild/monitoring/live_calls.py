@@ -9,7 +9,6 @@
 Whoever calls first asks the supervisor for a predictor; it stays until the job ends. A call changes nothing, so it is
 repeated when the predictor dies under it."""
 
-import contextlib
 import json
 import socket
 import struct
@@ -123,7 +122,9 @@ class LiveCalls:
                 self.close()
                 raise
             if "error" in answer[0]:
-                raise _error_of(answer[0])
+                record = answer[0]
+                kind = record.get("kind") if record.get("kind") in KINDS else "RunError"
+                raise getattr(errors, str(kind))(str(record["error"]), code=str(record.get("code")))
             return answer
         raise RunError(
             f"{self.run}: its predictor died under this call {ATTEMPTS} times; see logs/predictor-0.log in the run "
@@ -137,8 +138,17 @@ class LiveCalls:
         until, ask_s, name, begin = time.monotonic() + self._start_s, 0.0, "", 0
         try:
             while True:
-                with contextlib.suppress(OSError):
-                    return self._connect()
+                made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                try:
+                    with host.socket_address(self.run, SOCKET) as address:
+                        made.settimeout(ANSWER_S)
+                        made.connect(address)
+                    return made
+                except OSError:  # nobody listens there yet
+                    made.close()
+                except BaseException:
+                    made.close()
+                    raise
                 self._check_alive("does not run any more" if name else "does not run", STARTS)
                 if name and (answer := answer_to(self.run, name, begin)) is not None:
                     if answer["answer"] != "done":
@@ -161,17 +171,6 @@ class LiveCalls:
             if name:
                 withdraw(self.run, name)
 
-    def _connect(self) -> socket.socket:
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            with host.socket_address(self.run, SOCKET) as address:
-                made.settimeout(ANSWER_S)
-                made.connect(address)
-        except BaseException:
-            made.close()
-            raise
-        return made
-
     def _check_alive(self, what: str, states: Collection[str] = ALIVE) -> None:
         status = read_status(self.run)
         if status.state not in states:
@@ -191,9 +190,3 @@ def _exactly(connected: socket.socket, count: int) -> bytearray:
             raise ConnectionResetError("the predictor closed the connection")
         at += got
     return content
-
-
-def _error_of(record: Mapping[str, Any]) -> HogwildError:
-    kind = record.get("kind") if record.get("kind") in KINDS else "RunError"
-    made: HogwildError = getattr(errors, str(kind))(str(record["error"]), code=str(record.get("code")))
-    return made

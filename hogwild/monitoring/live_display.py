@@ -23,7 +23,6 @@ from hogwild.monitoring.run_status import (
     NOT_YET,
     ClusterSnapshot,
     JobSnapshot,
-    ServerSnapshot,
     StreamSnapshot,
     WorkerSnapshot,
 )
@@ -40,7 +39,6 @@ STYLES = {
     "succeeded": "bold green",
     NOT_YET: "dim",
 }
-SERVER_STYLES = {True: "dim", False: "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,10 @@ class Display:
     def __init__(self, encoding: str = "utf-8", footer: Callable[[JobSnapshot], str] | None = None) -> None:
         """`footer`: returns the last line of a frame, while the job runs."""
         self._footer = footer
-        self._is_ascii = not _can_write("━" + BLOCKS, encoding)
+        try:
+            self._is_ascii = not f"━{BLOCKS}".encode(encoding)
+        except (LookupError, UnicodeEncodeError):
+            self._is_ascii = True
         self._trends: dict[str, deque[float]] = {}
         self._evaluated_at = -1
 
@@ -92,8 +93,12 @@ class Display:
         lines. `is_last`: the job has ended, and this frame stays."""
         self.update(job)
         console = Console(file=StringIO(), force_terminal=True, width=max(1, width), legacy_windows=False)
-        lines = self.lines(job, width - 1, height - 1, is_last=is_last)
-        return [(_drawn(console, line), line.cell_len) for line in lines]
+        drawn = []
+        for line in self.lines(job, width - 1, height - 1, is_last=is_last):
+            with console.capture() as capture:  # the escape sequences that this terminal supports (TERM, NO_COLOR)
+                console.print(line, end="", soft_wrap=True, highlight=False)
+            drawn.append((capture.get(), line.cell_len))
+        return drawn
 
     def update(self, job: JobSnapshot) -> None:
         """Add new values to the trends: a snapshot between two intervals repeats their rates."""
@@ -149,21 +154,19 @@ class Display:
         whole = min(int(job.position), job.epochs - 1)
         epochs = f"{whole + 1:,} of {job.epochs:,}"
         room = min(60, width - len("epoch  ") - len(" 100 %  ") - max(len(updates), len(epochs)))
-        bars = (("job", job.progress, updates), ("epoch", job.position - whole, epochs))
-        return [self._bar(title, done, words, room) for title, done, words in bars]
-
-    def _bar(self, title: str, done: float | None, words: str, room: int) -> Text:
-        """Return a progress line with a bar of `room` columns; no bar if there is little room or `done` is unknown."""
-        if done is None:
-            return Text(f"{title:<7} {words}")
-        done = min(1.0, max(0.0, done))
-        tail = f" {percent(done):>5}  {words}"
-        line = Text(f"{title:<7}")
-        if room >= 8:
-            filled = int(done * room)
-            whole, rest = ("#", "-") if self._is_ascii else ("━", "─")
-            line.append(whole * filled, "green").append(rest * (room - filled), "dim")
-        return line.append(tail)
+        full, rest = ("#", "-") if self._is_ascii else ("━", "─")
+        lines = []
+        for title, part, words in (("job", job.progress, updates), ("epoch", job.position - whole, epochs)):
+            line = Text(f"{title:<7}")
+            if part is None:  # unknown
+                lines.append(line.append(f" {words}"))
+                continue
+            done = min(1.0, max(0.0, part))
+            if room >= 8:
+                filled = int(done * room)
+                line.append(full * filled, "green").append(rest * (room - filled), "dim")
+            lines.append(line.append(f" {percent(done):>5}  {words}"))
+        return lines
 
     def _figures(self, job: JobSnapshot, width: int) -> list[Text]:
         """Return loss, metrics, speed and counts, as many figures per line as fit; none is split."""
@@ -175,10 +178,7 @@ class Display:
             ("lr", "" if job.lr is None else f"{job.lr:.3g}"),
             ("staleness", f"{job.stale_p50}/{job.stale_p99}"),
             ("memory", "" if job.pss_bytes is None else size(job.pss_bytes)),
-            ("restarts", f"{job.restarts:,}" if job.restarts else ""),
-            ("rollbacks", f"{job.rollbacks:,}" if job.rollbacks else ""),
-            ("skipped", f"{job.skipped:,}" if job.skipped else ""),
-            ("quarantined", f"{job.quarantined:,}" if job.quarantined else ""),
+            *((name, f"{count:,}") for name, count in job.trouble.items()),
         ]
         return [
             *_filled(found, width),
@@ -217,15 +217,11 @@ class Display:
         if left := len(job.workers) - len(shown):
             rows.append(Text(f"{'...' if self._is_ascii else '…'} and {left} more", "dim"))
         if job.server is not None and len(rows) + 1 < room:
-            rows.append(self._server(job.server, columns))
+            memory = "" if job.server.pss_bytes is None else size(job.server.pss_bytes)
+            cells = {"worker": "server", "state": job.server.state, "PSS": memory, "pid": str(job.server.pid)}
+            row = _row((cells.get(column.title, "") for column in columns), columns)
+            rows.append(Text(row, "dim" if job.server.is_serving else "yellow"))
         return [title, *rows]
-
-    def _server(self, server: ServerSnapshot, columns: Sequence[Column]) -> Text:
-        memory = "" if server.pss_bytes is None else size(server.pss_bytes)
-        cells = {"worker": "server", "state": server.state, "PSS": memory, "pid": str(server.pid)}
-        return Text(
-            _row((cells.get(column.title, "") for column in columns), columns), SERVER_STYLES[server.is_serving]
-        )
 
     def _worker(self, worker: WorkerSnapshot, columns: Sequence[Column]) -> Text:
         if worker.silence:
@@ -288,18 +284,3 @@ def _filled(figures: Sequence[Text], width: int) -> list[Text]:
         else:
             lines.append(figure.copy())
     return lines
-
-
-def _drawn(console: Console, line: Text) -> str:
-    """Return the line with the escape sequences that this terminal supports (TERM, NO_COLOR)."""
-    with console.capture() as capture:
-        console.print(line, end="", soft_wrap=True, highlight=False)
-    return capture.get()
-
-
-def _can_write(text: str, encoding: str) -> bool:
-    try:
-        text.encode(encoding)
-    except (LookupError, UnicodeEncodeError):
-        return False
-    return True

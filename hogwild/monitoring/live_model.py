@@ -20,31 +20,22 @@ class LiveModel(nn.Module):
 
     def __init__(self, calls: LiveCalls, *, consistent: bool) -> None:
         super().__init__()
-        self._calls, self._consistent = calls, consistent
         names, _ = calls.call({"do": "describe"})
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
         def forward(*inputs: Tensor) -> Tensor:
-            return self._answer(inputs)
+            whole = [one.contiguous() for one in inputs]
+            header = {"do": "predict", "form": "tensors", "inputs": [described(one) for one in whole]}
+            limit = {"limit_s": None} if consistent else {}
+            content = b"".join(map(bytes_of, whole))
+            answer, payload = calls.call(header | {"consistent": consistent}, content, **limit)
+            dtype, shape = answer["output"]
+            return tensor_of(getattr(torch, dtype), shape, payload)
 
         # That of the job's model: its arguments are names of arrays in a file.
         parameters = [inspect.Parameter(name, kind) for name in names["inputs"]]
         forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         self.forward = forward
-
-    def _answer(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        whole = [one.contiguous() for one in inputs]
-        header = {
-            "do": "predict",
-            "form": "tensors",
-            "inputs": [described(one) for one in whole],
-            "consistent": self._consistent,
-        }
-        content = b"".join(map(bytes_of, whole))
-        limit = {"limit_s": None} if self._consistent else {}
-        answer, payload = self._calls.call(header, content, **limit)
-        dtype, shape = answer["output"]
-        return tensor_of(getattr(torch, dtype), shape, payload)
 
 
 def described(tensor: Tensor) -> list[Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hogwild.monitoring.run_status import JobSnapshot, WorkerSnapshot
 
 FILE = "metrics.prom"
+ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})  # in the value of a label
 STATES = (
     *("starting", "running", "evaluating", "saving", "paused", "stopping"),
     *("succeeded", "stopped", "cancelled", "failed"),
@@ -38,18 +39,18 @@ class Family:
             yield f"# HELP hogwild_{self.name} {self.words}"
             yield f"# TYPE hogwild_{self.name} {'counter' if self.name.endswith('_total') else 'gauge'}"
         for labels, value in known:
-            pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in {**common, **labels}.items())
+            escaped = ((key, text.translate(ESCAPED)) for key, text in {**common, **labels}.items())
+            pairs = ",".join(f'{key}="{text}"' for key, text in escaped)
             yield f"hogwild_{self.name}{{{pairs}}} {_number(value)}"
 
 
 def exposition(job: JobSnapshot) -> str:
     """Return the content of the whole file."""
     common = {"job": job.name, "run": job.run_dir}
-    families = (*_of_the_job(job), *_of_the_workers(job))
-    return "".join(f"{line}\n" for family in families for line in family.lines(common))
+    return "".join(f"{line}\n" for family in _families(job) for line in family.lines(common))
 
 
-def _of_the_job(job: JobSnapshot) -> Iterator[Family]:
+def _families(job: JobSnapshot) -> Iterator[Family]:
     one = Family.one
     states = [({"state": state}, float(state == job.state)) for state in STATES]
     metrics = [({"metric": name}, value) for name, value in job.metrics.items()]
@@ -90,8 +91,6 @@ def _of_the_job(job: JobSnapshot) -> Iterator[Family]:
         yield one("drift_ratio", "Norm of this node's last difference over that of the anchor.", cluster.drift)
         yield one("cluster_samples_per_second", "Of all nodes, in the last round.", cluster.samples_per_s)
 
-
-def _of_the_workers(job: JobSnapshot) -> Iterator[Family]:
     workers = [({"worker": str(worker.worker)}, worker) for worker in job.workers]
 
     def each(name: str, words: str, value: Callable[[WorkerSnapshot], float | None]) -> Family:
@@ -105,10 +104,6 @@ def _of_the_workers(job: JobSnapshot) -> Iterator[Family]:
     yield each("memory_bytes", "PSS of its process.", lambda w: w.pss_bytes)
     phases = [({**labels, "phase": phase}, part) for labels, worker in workers for phase, part in worker.phases.items()]
     yield Family("worker_phase_ratio", "The part of its time in each phase, 0 to 1.", phases)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _number(value: float) -> str:

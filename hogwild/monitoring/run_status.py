@@ -238,6 +238,12 @@ class JobSnapshot:
     news: tuple[str, ...] = ()  # the latest events in words, newest last
     is_between: bool = False  # between two records: its rates are those of the last record
 
+    @property
+    def trouble(self) -> dict[str, int]:
+        """The counts of what went wrong, by its word; only what happened."""
+        counts = {name: getattr(self, name) for name in ("restarts", "rollbacks", "skipped", "quarantined")}
+        return {name: count for name, count in counts.items() if count}
+
 
 def standing(job: JobSnapshot) -> JobSnapshot:
     """Return the snapshot of a job in which nothing moves."""
@@ -248,12 +254,14 @@ def standing(job: JobSnapshot) -> JobSnapshot:
 
 def workers_record(workers: Iterable[WorkerSnapshot]) -> dict[str, list[Any]]:
     """Return columns with one entry per worker, as in metrics.jsonl."""
-    names = ("updates", "samples_per_s", "phase", "cpu", "pss_bytes")
-    rows = [
-        (w.updates, round(w.samples_per_s, 1), w.phase, w.cpu if w.cpu is None else round(w.cpu, 2), w.pss_bytes)
-        for w in workers
-    ]
-    return {name: [row[column] for row in rows] for column, name in enumerate(names)}
+    many = list(workers)
+    return {
+        "updates": [w.updates for w in many],
+        "samples_per_s": [round(w.samples_per_s, 1) for w in many],
+        "phase": [w.phase for w in many],
+        "cpu": [w.cpu if w.cpu is None else round(w.cpu, 2) for w in many],
+        "pss_bytes": [w.pss_bytes for w in many],
+    }
 
 
 def progress_line(job: JobSnapshot) -> str:

@@ -19,22 +19,18 @@ def stream_snapshot(
     schedule: StreamSchedule, rows: Sequence[Mapping[str, Any]], workers: Sequence[WorkerSnapshot], deaths: int
 ) -> StreamSnapshot:
     """Return the figures for a snapshot. `rows`: of the loaders, as in status.json; `deaths`: of all attempts."""
+    waiting = [worker.phases.get("waiting", 0.0) for worker in workers if worker.phases]
+    waits = "loaders wait for workers" if rows and schedule.is_full else ""
+    if waiting and sum(waiting) / len(waiting) > WAITED:
+        waits = "workers wait for loaders"
     return StreamSnapshot(
         loaders=sum(row["state"] in ALIVE for row in rows),
         wanted=len(rows),
         filled=schedule.filled_slots,
         slots=schedule.slots,
         deaths=deaths,
-        waits=_who_waits(schedule, rows, workers),
+        waits=waits,
     )
-
-
-def _who_waits(schedule: StreamSchedule, rows: Sequence[Mapping[str, Any]], workers: Sequence[WorkerSnapshot]) -> str:
-    shares = [worker.phases.get("waiting", 0.0) for worker in workers if worker.phases]
-    if shares and sum(shares) / len(shares) > WAITED:
-        return "workers wait for loaders"
-    is_full = rows and schedule.is_full
-    return "loaders wait for workers" if is_full else ""
 
 
 def waiting_of(phase_s: np.ndarray, active_s: float) -> tuple[float, float]:

@@ -87,7 +87,11 @@ def _table(
     columns = {name: column[there] for name, column in {**axes, **values}.items()}
     rows = columns["time"].size
     # Workers are many: what matters is the lowest and the highest of all of them.
-    watched = list(_extremes(columns) if is_sparse else (columns[name] for name in values)) or [columns["time"]]
+    watched = [columns[name] for name in values]
+    if is_sparse:
+        kinds = [[columns[key] for key in values if key.startswith(f"{name}.")] for name in WORKER]
+        watched = [extreme.reduce(each) for each in kinds if each for extreme in (np.fmin, np.fmax)]
+    watched = watched or [columns["time"]]
     kept = thinned(watched, most)
     breaks = gaps(columns["time"]) if is_broken else np.zeros(0, np.int64)
     begins = np.searchsorted(records["time"][there], run.clock.starts) if is_broken else breaks
@@ -96,14 +100,6 @@ def _table(
     kept = np.union1d(kept, np.concatenate([first, first - 1])).astype(np.int64)
     short = {name: column[kept] for name, column in columns.items()}
     return Table(short, tuple(np.searchsorted(kept, first).tolist()), rows, is_sparse)
-
-
-def _extremes(columns: Mapping[str, Floats]) -> Iterator[Floats]:
-    for name in WORKER:
-        each = [column for key, column in columns.items() if key.startswith(f"{name}.")]
-        if each:
-            yield np.fmin.reduce(each)
-            yield np.fmax.reduce(each)
 
 
 # ---- other data of the page -----------------------------------------------------------------------------------------
@@ -324,7 +320,13 @@ def page_timeline(run: RunView) -> dict[str, Any] | None:
         "words": found.words,
         "columns": COLUMNS,
         "height": HEIGHT,
-        "bars": [[*_runs(found.pixels[worker])] for worker in range(run.workers)],
+        "bars": [
+            [
+                [len(list(same)), *(part for word, those in groupby(column) for part in (word, len(list(those))))]
+                for column, same in groupby(map(tuple, found.pixels[worker].T.tolist()))
+            ]
+            for worker in range(run.workers)
+        ],
         "marks": [mark for kind in WORKER_MARKS for mark in page_marks(run, run.events_of(kind)) if "worker" in mark],
         "names": WORKER_MARKS,
         "rows": [
@@ -333,14 +335,6 @@ def page_timeline(run: RunView) -> dict[str, Any] | None:
             if (marks := [*page_marks(run, [e for e in run.events if row_of(e) == row and "worker" not in e])])
         ],
     }
-
-
-def _runs(pixels: NDArray[np.int64]) -> Iterator[list[int]]:
-    """Yield runs of equal columns of a bar (HEIGHT, COLUMNS)."""
-    columns = [tuple(column) for column in pixels.T.tolist()]
-    for column, same in groupby(columns):
-        parts = [part for word, those in groupby(column) for part in (word, len(list(those)))]
-        yield [len(list(same)), *parts]
 
 
 def page_marks(run: RunView, events: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

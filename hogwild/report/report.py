@@ -80,24 +80,20 @@ def headline(run: RunView) -> Headline:
     elif run.status.is_alive and run.last_heard is not None:
         silent_s = max(0.0, run.read_at - run.last_heard)
         ending = f"{run.status.snapshot.state}: last record {duration(silent_s)} before this page"
+    job, sentence = run.snapshot, "Nothing was recorded yet."
+    if job.updates:
+        planned = f" of {number(job.planned_updates)} planned" if job.planned_updates and not run.is_over else ""
+        who = trained_by(run.summary.get("procs", run.workers), job.cluster)
+        did = f"{number(job.updates)} updates{planned} and {number(job.samples)} samples"
+        sentence = f"{did} {who} in {duration(job.wall_s or run.span_s)}"
     return Headline(
         ending,
         {"succeeded": "good", "failed": "bad", LOST: "bad"}.get(state, "neither"),
-        _sentence(run),
+        sentence,
         list(_tiles(run)),
         str(run.summary.get("advice") or ""),
         str(run.summary.get("error") or ""),
     )
-
-
-def _sentence(run: RunView) -> str:
-    job = run.snapshot
-    if not job.updates:
-        return "Nothing was recorded yet."
-    planned = f" of {number(job.planned_updates)} planned" if job.planned_updates and not run.is_over else ""
-    who = trained_by(run.summary.get("procs", run.workers), job.cluster)
-    did = f"{number(job.updates)} updates{planned} and {number(job.samples)} samples"
-    return f"{did} {who} in {duration(job.wall_s or run.span_s)}"
 
 
 def _tiles(run: RunView) -> Iterator[tuple[str, str, str]]:
@@ -137,7 +133,8 @@ def _place_of_best(run: RunView, best: Best) -> str:
 
 def tables(run: RunView) -> Iterator[TableRows]:
     """Yield the tables in the order of the page; those without rows are left out."""
-    every = (nodes(run), events(run), configuration(run), checkpoints(run), summary(run), plan(run))
+    plan = TableRows("Plan and machine", (), _in_words(dict(flat(run.env))))
+    every = (nodes(run), events(run), configuration(run), checkpoints(run), summary(run), plan)
     yield from (table for table in every if table.rows)
 
 
@@ -198,11 +195,6 @@ def summary(run: RunView) -> TableRows:
     )
     note = "" if run.summary else "From status.json: there is no summary before the end."
     return TableRows("Result" if run.summary else "Status", (), _in_words(values), note=note)
-
-
-def plan(run: RunView) -> TableRows:
-    """Return the content of env.json: the machine, the versions, and the plan."""
-    return TableRows("Plan and machine", (), _in_words(dict(flat(run.env))))
 
 
 def _in_words(values: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -267,7 +259,10 @@ def _kinds(events: Sequence[Mapping[str, Any]]) -> str:
 
 def missing(run: RunView) -> list[str]:
     """Return a line for each part that a reader might miss, with the reason if it is known."""
-    records = run.records
+    records, percentiles = run.records, ""
+    if isinstance(known := run.summary.get("staleness"), dict) and known:
+        words = ", ".join(f"{name} {format_value(value)}" for name, value in known.items())
+        percentiles = f" (summary.json: {words})"
     lines = {
         "No training records: metrics.jsonl is empty or missing (log.jsonl: false, or the job just started).": (
             not records.train.rows
@@ -279,7 +274,7 @@ def missing(run: RunView) -> list[str]:
         "No phases of workers were recorded: the timeline shows only starts and exits.": (
             bool(run.workers) and not records.phases.names
         ),
-        f"No histogram of staleness was recorded{_percentiles(run)}.": not sum(records.staleness),
+        f"No histogram of staleness was recorded{percentiles}.": not sum(records.staleness),
         "No memory was recorded.": "pss_bytes" not in records.train,
         "No events: events.jsonl is empty or missing.": not run.events,
         "No env.json: the machine and the plan are unknown.": not run.env,
@@ -287,13 +282,6 @@ def missing(run: RunView) -> list[str]:
         > 0,
     }
     return [line for line, is_so in lines.items() if is_so]
-
-
-def _percentiles(run: RunView) -> str:
-    known = run.summary.get("staleness")
-    if not isinstance(known, dict) or not known:
-        return ""
-    return f" (summary.json: {', '.join(f'{name} {format_value(value)}' for name, value in known.items())})"
 
 
 # ---- several runs ----------------------------------------------------------------------------------------------------
@@ -393,13 +381,18 @@ class _Page:
         found = groups(data) | ({"workers"} if self.timeline is not None else set())
         shown = {name: words for name, words in GROUPS.items() if name in found}
         titles = [*(one.title for one in self.above), *shown.values(), *(one.title for one in self.below)]
-        parts = [self.head, contents([*titles, *([MISSING] if self.missing else [])]), *map(table, self.above)]
+        titles += [MISSING] if self.missing else []
+        links = "".join(f'<a href="#{_anchor(title)}">{escape(title)}</a>' for title in titles)
+        parts = [self.head, f"<nav>{links}</nav>", *map(table, self.above)]
         parts += [CONTROLS] if shown else []
         parts += [f'<p class="note">{escape(THINNED)}</p>'] if is_thinned(data) else []
         for name, words in shown.items():
-            parts.append(charts(words, name))
+            parts.append(f'{_heading(words)}\n<div class="charts" data-group="{name}"></div>')  # for the script
             parts += [table(self.each_worker)] if name == "workers" and self.each_worker is not None else []
-        parts += [*map(table, self.below), *([notes(MISSING, self.missing)] if self.missing else [])]
+        parts += map(table, self.below)
+        if self.missing:
+            items = "".join(f"<li>{escape(line)}</li>" for line in self.missing)
+            parts.append(f'{_heading(MISSING)}\n<ul class="note">{items}</ul>')
         return page(self.title, parts, data if shown else None)
 
 
@@ -486,34 +479,18 @@ def header(title: str, lines: Sequence[str], found: Headline | None = None) -> s
         parts += [f"<p>{escape(found.sentence)}</p>"] if not found.tiles else []
     parts += [f'<p class="quiet">{escape(line)}</p>' for line in lines]
     if found is not None:
-        parts.append(f"<dl>{''.join(_tile(*one) for one in found.tiles)}</dl>" if found.tiles else "")
+        tiles = []
+        for word, value, more in found.tiles:
+            long = " long" if len(more) > LONG_REMARK else ""
+            remark = f'<dd class="more{long}">{escape(more)}</dd>' if more else ""
+            tiles.append(f"<div><dt>{escape(word)}</dt><dd>{escape(value)}</dd>{remark}</div>")
+        parts.append(f"<dl>{''.join(tiles)}</dl>" if tiles else "")
         parts += [
             f'<div class="{kind}">{escape(words)}</div>'
             for kind, words in (("error", found.error), ("advice", found.advice))
             if words
         ]
     return "\n".join([*parts, "</header>"])
-
-
-def _tile(word: str, value: str, more: str) -> str:
-    long = " long" if len(more) > LONG_REMARK else ""
-    remark = f'<dd class="more{long}">{escape(more)}</dd>' if more else ""
-    return f"<div><dt>{escape(word)}</dt><dd>{escape(value)}</dd>{remark}</div>"
-
-
-def contents(titles: Iterable[str]) -> str:
-    links = (f'<a href="#{_anchor(title)}">{escape(title)}</a>' for title in titles)
-    return f"<nav>{''.join(links)}</nav>"
-
-
-def notes(title: str, lines: Sequence[str]) -> str:
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f'{_heading(title)}\n<ul class="note">{items}</ul>'
-
-
-def charts(title: str, group: str) -> str:
-    """Return the place for the script's charts of a group of panels."""
-    return f'{_heading(title)}\n<div class="charts" data-group="{group}"></div>'
 
 
 def table(rows: TableRows) -> str:

@@ -95,16 +95,13 @@ class MetricRecords:
             self.train.add([*record.items(), *further])
             if isinstance(workers := record.get("workers"), dict):
                 self.told.add(record.items())
-                self._add_workers(workers)
+                for name, table in self.workers.items():
+                    table.add(enumerate(_list(workers.get(name))))
+                self.phases.add((worker, self._phase(word)) for worker, word in enumerate(_list(workers.get(PHASE))))
         elif kind == "evaluation":
             self.evaluations.add(record.items())
         elif kind == "staleness" and isinstance(counts := record.get("counts"), list):
             self.staleness = tuple(max(0.0, float(count)) if _is_number(count) else 0.0 for count in counts)
-
-    def _add_workers(self, workers: Mapping[str, Any]) -> None:
-        for name, table in self.workers.items():
-            table.add(enumerate(_list(workers.get(name))))
-        self.phases.add((worker, self._phase(word)) for worker, word in enumerate(_list(workers.get(PHASE))))
 
     def _phase(self, word: Any) -> int | None:
         if not isinstance(word, str):
@@ -245,10 +242,12 @@ def read_run(path: Path) -> RunView:
     records = read_metrics(path)
     lines = _lines(path / "events.jsonl", records)
     events = [line for line in lines if isinstance(line.get("event"), str) and _is_number(line.get("time"))]
+    marks = [event["event"] for event in events if event["event"] in ("start", "resume", "end")]
     return RunView(
         path=path.absolute(),
         status=read_status(path),
-        summary=read_json(path, "summary.json") if _has_ended(events) else {},
+        # A resume keeps the previous attempt's summary, which is not its own.
+        summary=read_json(path, "summary.json") if marks[-1:] in ([], ["end"]) else {},
         env=read_json(path, ENV),
         job_text=read_small(path, "job.yaml") or "",
         resolved_text=read_small(path, resolved.name) or "",
@@ -265,12 +264,6 @@ def read_metrics(path: Path) -> MetricRecords:
     for record in _lines(path / "metrics.jsonl", records):
         records.add(record)
     return records
-
-
-def _has_ended(events: list[dict[str, Any]]) -> bool:
-    """Return whether the latest attempt has ended. A resume keeps the previous summary, which is not its own."""
-    marks = [event["event"] for event in events if event["event"] in ("start", "resume", "end")]
-    return not marks or marks[-1] == "end"
 
 
 def _lines(file: Path, records: MetricRecords) -> Iterator[dict[str, Any]]:
