@@ -180,12 +180,8 @@ SUMMARY: dict[str, Any] = {
 
 def test_the_summary_says_how_to_go_on_when_stopped() -> None:
     text = "\n".join(summary_lines(SUMMARY))
-    for part in (
-        "43,110 samples",
-        "12,346 samples/s",
-        "accuracy 0.9722",
-        "2,698 of 2,700 done, 2 skipped, 1 indeterminate",
-    ):
+    done = "2,698 of 2,700 done, 2 skipped, 1 indeterminate"
+    for part in ("43,110 samples", "12,346 samples/s", "accuracy 0.9722", done):
         assert part in text
     assert text.endswith("resume with: hogwild train --resume runs/x")
     assert "resume with" not in "\n".join(summary_lines(SUMMARY | {"state": "succeeded"}))

@@ -39,22 +39,9 @@ def test_this_machine_can_train_and_every_topic_is_looked_at(tmp_path: Path) -> 
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert {line.split()[0] for line in lines[:-1]} <= {"ok", "note", "problem"}
-    for topic in (
-        *(
-            "hogwild",
-            "python",
-            "numpy",
-            "threadpoolctl",
-            "torch",
-            "thread pool",
-            "gpu",
-            "cpu",
-            "cores",
-            "quota",
-            "plan",
-        ),
-        *("memory", "shared memory", "open files", "processes", "kernel", "fork server", "environment", "data"),
-    ):
+    topics = "hogwild, python, numpy, threadpoolctl, torch, thread pool, gpu, cpu, cores, quota, plan, memory, "
+    topics += "shared memory, open files, processes, kernel, fork server, environment, data"
+    for topic in topics.split(", "):
         assert any(line[9:].startswith(f"{topic} ") for line in lines), topic
     assert any("OMP_WAIT_POLICY=ACTIVE: ACTIVE lets idle threads spin" in line for line in lines)
     assert any("found: mnist; missing: fashion_mnist" in line for line in lines)
@@ -174,12 +161,9 @@ ANSWER: dict[str, Any] = {"torch": "2.13.0+cpu", "cpu": "AVX512", "mkldnn": True
     ],
 )
 def test_another_torch_and_a_gpu_are_worth_a_note(change: dict[str, Any], expected: list[str]) -> None:
-    assert statuses(*doctor.torch_findings(ANSWER | change)) == expected
-
-
-def test_a_gpu_that_torch_sees_is_used_by_a_job_that_can() -> None:
-    *_, gpu = doctor.torch_findings(ANSWER | {"gpus": 2})
-    assert gpu.text == "torch sees 2; train.device: auto uses them if the job can"
+    found = [*doctor.torch_findings(ANSWER | change)]
+    assert statuses(*found) == expected
+    assert expected[-1] == "ok" or found[-1].text == "torch sees 2; train.device: auto uses them if the job can"
 
 
 @pytest.mark.parametrize(

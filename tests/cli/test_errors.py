@@ -35,20 +35,8 @@ from tests.helpers.processes import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 AREAS = (
-    "usage",
-    "predict",
-    "config",
-    "data",
-    "device",
-    "model",
-    "optimizer",
-    "run",
-    "checkpoint",
-    "cluster",
-    "train",
-    "report",
-    "export",
-    "service",
+    *("usage", "predict", "config", "data", "device", "model", "optimizer", "run", "checkpoint", "cluster", "train"),
+    *("report", "export", "service"),
 )
 PARTS = ("Cause", "How to see", "How to fix")  # what the message does not say itself; always a fix
 CODES = {code: parts["In short"] for code, parts in chapters().items()}

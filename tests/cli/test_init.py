@@ -111,14 +111,7 @@ def test_everything_is_listed_under_headings_with_a_line_about_each(capsys: Capt
     assert [heading.partition(":")[0] for heading in headings] == [*LISTED]
     for line in lines:
         assert len(line.split(maxsplit=1)) == 2, f"no word about {line}"
-    for name in (
-        "hogwild.models.LeNet",
-        "hogwild.data.Digits",
-        "digits.yaml",
-        "losses.BprLoss",
-        "macro_f1",
-        "own-model",
-    ):
+    for name in ("models.LeNet", "data.Digits", "digits.yaml", "losses.BprLoss", "macro_f1", "own-model"):
         assert any(name in line for line in lines)
 
 

@@ -44,6 +44,15 @@ def a_run(folder: Path, **story: object) -> RunView:
     return read_run(write_run(folder / "run", Story(**story)))  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """A run without any record."""
+    run = tmp_path / "bare"
+    run.mkdir()
+    (run / "resolved.yaml").write_text(RESOLVED)
+    return run
+
+
 def test_a_column_is_nan_where_a_record_had_no_number() -> None:
     table = ColumnTable()
     for record in ({"a": 1}, {"b": 2.5, "a": None}, {"a": True, "b": "x"}, {"a": 4}):
@@ -102,12 +111,11 @@ def test_running_time_is_the_sum_of_the_attempts_whatever_their_events(attempts:
     assert run.clock.starts.size == len(attempts) - 1
 
 
-def test_a_resume_that_was_killed_before_its_start_is_an_attempt_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "resolved.yaml").write_text(RESOLVED)
+def test_a_resume_that_was_killed_before_its_start_is_an_attempt_of_its_own(bare: Path) -> None:
     kinds = ((0, "start"), (5, "exit"), (1000, "resume"), (2000, "checkpoint-rejected"), (2001, "resume"))
     lines = [{"time": BEGAN + at, "event": kind} for at, kind in (*kinds, (2002, "start"), (2012, "end"))]
-    add_lines(tmp_path / "events.jsonl", *lines)
-    run = read_run(tmp_path)
+    add_lines(bare / "events.jsonl", *lines)
+    run = read_run(bare)
     assert run.clock.elapsed(np.array([line["time"] for line in lines])).tolist() == [0, 5, 5, 5, 6, 7, 17]
 
 
@@ -219,14 +227,12 @@ def test_further_losses_of_a_training_step_are_columns(tmp_path: Path) -> None:
     assert found["runs"][0]["tables"]["train"]["columns"]["losses.kl"] == [None] * 5 + [0.25]
 
 
-def test_a_page_has_the_parts_for_which_something_was_recorded(tmp_path: Path) -> None:
+def test_a_page_has_the_parts_for_which_something_was_recorded(bare: Path, tmp_path: Path) -> None:
     full = a_run(tmp_path / "full", records=20)
     assert groups(page_data([full], ["full"])) == {"learning", "throughput", "resources", "staleness"}
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "resolved.yaml").write_text(RESOLVED)
-    assert groups(page_data([read_run(tmp_path / "run")], ["run"])) == set()
-    add_lines(tmp_path / "run" / "metrics.jsonl", {"time": BEGAN, "kind": "train", "losses": {"kl": 0.25}})
-    assert groups(page_data([read_run(tmp_path / "run")], ["run"])) == {"learning"}
+    assert groups(page_data([read_run(bare)], ["run"])) == set()
+    add_lines(bare / "metrics.jsonl", {"time": BEGAN, "kind": "train", "losses": {"kl": 0.25}})
+    assert groups(page_data([read_run(bare)], ["run"])) == {"learning"}
 
 
 def test_a_spike_of_one_record_is_in_the_thinned_curve() -> None:
@@ -281,23 +287,20 @@ def shares(found: PhaseBars, worker: int, begin_s: float, end_s: float) -> dict[
 
 
 @pytest.fixture
-def bars_of(tmp_path: Path) -> Callable[..., PhaseBars]:
+def bars_of(bare: Path) -> Callable[..., PhaseBars]:
     """Two workers: 1 dies at 100 s and is back at 150 s, after 10 s of starting."""
 
     def make(phases: list[list[str]]) -> PhaseBars:
-        run = tmp_path / "run"
-        run.mkdir()
-        (run / "resolved.yaml").write_text(RESOLVED)
         both = [(0, 0), (0, 1)]
         events = [{"time": 0.0, "event": "start"}]
         events += [{"time": at, "event": kind, "worker": w} for kind in ("spawn", "ready") for at, w in both]
         told = ((100.0, "exit"), (140.0, "spawn"), (150.0, "ready"))
-        add_lines(run / "events.jsonl", *events, *({"time": at, "event": kind, "worker": 1} for at, kind in told))
-        add_lines(run / "events.jsonl", {"time": 200.0, "event": "end"})
+        add_lines(bare / "events.jsonl", *events, *({"time": at, "event": kind, "worker": 1} for at, kind in told))
+        add_lines(bare / "events.jsonl", {"time": 200.0, "event": "end"})
         step = 200.0 / max(1, len(phases))
         for number, names in enumerate(phases, 1):
-            add_lines(run / "metrics.jsonl", {"time": number * step, "kind": "train", "workers": {"phase": names}})
-        return phase_bars(read_run(run))
+            add_lines(bare / "metrics.jsonl", {"time": number * step, "kind": "train", "workers": {"phase": names}})
+        return phase_bars(read_run(bare))
 
     return make
 
@@ -326,27 +329,21 @@ def test_a_record_made_just_after_a_death_says_nothing_about_the_moments_before(
     assert shares(found, 1, 151, 200) == {"working": 1.0}
 
 
-def test_without_events_a_record_that_says_starting_is_believed(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "resolved.yaml").write_text(RESOLVED)
+def test_without_events_a_record_that_says_starting_is_believed(bare: Path) -> None:
     for at in range(1, 11):
         phase = "booting" if at < 6 else "working"
-        add_lines(run / "metrics.jsonl", {"time": float(at), "kind": "train", "workers": {"phase": [phase]}})
-    bars = phase_bars(read_run(run))
+        add_lines(bare / "metrics.jsonl", {"time": float(at), "kind": "train", "workers": {"phase": [phase]}})
+    bars = phase_bars(read_run(bare))
     assert {bars.words[place] for place in np.unique(bars.pixels)} - {ABSENT} == {STARTING, "working"}
 
 
-def test_records_that_tell_nothing_of_workers_leave_their_bars_and_curves_whole(tmp_path: Path) -> None:
+def test_records_that_tell_nothing_of_workers_leave_their_bars_and_curves_whole(bare: Path) -> None:
     """Each worker is told of once in 30 s, the job once a second."""
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "resolved.yaml").write_text(RESOLVED)
     for at in range(1, 301):
         of_worker = {"phase": ["working" if at <= 150 else "waiting"], "samples_per_s": [float(at)]}
         told = {"workers": of_worker} if at % 30 == 0 else {}
-        add_lines(run / "metrics.jsonl", {"time": float(at), "kind": "train", "samples": at, **told})
-    found = read_run(run)
+        add_lines(bare / "metrics.jsonl", {"time": float(at), "kind": "train", "samples": at, **told})
+    found = read_run(bare)
     assert shares(phase_bars(found), 0, 5, 140) == {"working": 1.0} and shares(phase_bars(found), 0, 160, 290) == {
         "waiting": 1.0
     }
@@ -360,11 +357,9 @@ def test_without_phases_a_bar_still_shows_that_the_worker_was_there(bars_of: Cal
     assert shares(found, 1, 101, 139) == {ABSENT: 1.0}
 
 
-def test_the_timeline_of_the_page_has_the_bars_and_the_deaths(
-    bars_of: Callable[..., PhaseBars], tmp_path: Path
-) -> None:
+def test_the_timeline_of_the_page_has_the_bars_and_the_deaths(bars_of: Callable[..., PhaseBars], bare: Path) -> None:
     bars_of([["working", "waiting"]] * 20)
-    found = json.loads(to_json(page_timeline(read_run(tmp_path / "run"))))
+    found = json.loads(to_json(page_timeline(read_run(bare))))
     for bar in found["bars"]:
         assert sum(columns for columns, *_ in bar) == COLUMNS
         assert all(sum(parts[1::2]) == HEIGHT for _, *parts in bar)
