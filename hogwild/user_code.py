@@ -129,9 +129,12 @@ def _step(class_path: str, found: Any, before: list[str], name: str) -> Any:
         whole = ".".join([*before, name])
         if hasattr(found, "__path__") and importlib.util.find_spec(whole) is not None:
             return _import(class_path, whole)
-        raise ClassPathError(
-            _no_attribute(class_path, found, ".".join(before), name), code="config/no-such-name"
-        ) from error
+        names = [one for one in dir(found) if not one.startswith("_")] + list(getattr(found, "__all__", ()))
+        if hasattr(found, "__path__"):
+            names += [module.name for module in pkgutil.iter_modules(found.__path__)]
+        file = getattr(found, "__file__", None)
+        words = f"{class_path}: {'.'.join(before)} has no {name!r}{did_you_mean(name, names)}"
+        raise ClassPathError(words + (f" (in {file})" if file else ""), code="config/no-such-name") from error
     except (Exception, SystemExit) as error:  # a package that loads names on first use
         raise ClassPathError(
             f"{class_path}: loading {name} raised {raised_text(error)}", code="config/import-failed"
@@ -150,36 +153,19 @@ def _no_module(class_path: str, name: str) -> str:
     )
 
 
-def _no_attribute(class_path: str, found: Any, owner: str, name: str) -> str:
-    names = [one for one in dir(found) if not one.startswith("_")] + list(getattr(found, "__all__", ()))
-    if hasattr(found, "__path__"):
-        names += [module.name for module in pkgutil.iter_modules(found.__path__)]
-    file = getattr(found, "__file__", None)
-    return f"{class_path}: {owner} has no {name!r}{did_you_mean(name, names)}" + (f" (in {file})" if file else "")
-
-
 def _check_arguments(spec: ComponentSpec, target: Any, positional: tuple[Any, ...], extra: Mapping[str, Any]) -> None:
-    """Raise one error for all arguments that do not fit; Python's TypeError names one at a time, without the class."""
+    """Raise one error for all arguments that we fill in ourselves, that are unknown or that are missing. Python's
+    TypeError names one at a time, without the class."""
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError):
         return  # written in C without a signature; the call itself will fail
-    misfits = _misfits(spec, signature, len(positional), extra)
-    if misfits:
-        shown = f"; signature: {signature.replace(return_annotation=inspect.Signature.empty)}"
-        raise ConfigError([_problem(spec, name, message + shown, code) for name, message, code in misfits])
-
-
-def _misfits(
-    spec: ComponentSpec, signature: inspect.Signature, given: int, extra: Mapping[str, Any]
-) -> list[tuple[str, str, str]]:
-    """Return arguments that we fill in ourselves, that are unknown or that are missing: (name, message, code)."""
-    parameters = list(signature.parameters.values())
+    parameters, given = list(signature.parameters.values()), len(positional)
     free = [one for one in parameters[given:] if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     names = [one.name for one in free if one.name not in extra]
     ours = {one.name for one in parameters[:given]} | set(extra)
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
-    misfits = []
+    misfits: list[tuple[str, str, str]] = []
     for name in spec.init_args:
         if name in ours:
             misfits.append((name, "is filled in by hogwild; remove it", "config/unknown-argument"))
@@ -187,7 +173,10 @@ def _misfits(
             misfits.append((name, _unknown(name, names), "config/unknown-argument"))
     required = [one.name for one in free if one.default is one.empty and one.name not in ours]
     missing = [name for name in required if name not in spec.init_args]
-    return misfits + [(name, "is required", "config/missing-argument") for name in missing]
+    misfits += [(name, "is required", "config/missing-argument") for name in missing]
+    if misfits:
+        shown = f"; signature: {signature.replace(return_annotation=inspect.Signature.empty)}"
+        raise ConfigError([_problem(spec, name, message + shown, code) for name, message, code in misfits])
 
 
 def _unknown(name: str, allowed: Sequence[str]) -> str:

@@ -42,12 +42,12 @@ def load_job(
     text = read_job_file(path) if source_text is None and path is not None else source_text or ""
     changes = [_parse_override(override) for override in overrides]
     stem = path.stem if path is not None else "job"
-    return _checked(_JobDraft.of(read(text, source, is_text), changes, source, stem))
+    return _JobDraft.of(read(text, source, is_text), changes, source, stem).check()
 
 
 def job_from_mapping(values: Mapping[str, Any], source: str) -> Job:
     """Make a job from plain values, for the library call. `source` begins each error, e.g. `hogwild.train`."""
-    return _checked(_JobDraft(_as_plain(values), source=source))
+    return _JobDraft(_as_plain(values), source=source).check()
 
 
 def is_text(path: KeyPath) -> bool:
@@ -99,7 +99,9 @@ class _JobDraft(YamlReading):
             if path and path not in change.broken:
                 draft._apply(path, change.values)
         if draft.values.get("name") is None:
-            draft.values["name"] = _as_name(stem)
+            # The file's stem as a valid name of a run directory, as the schema requires.
+            kept = "".join(letter if letter.isprintable() and letter not in "/\\" else "_" for letter in stem[:100])
+            draft.values["name"] = kept.strip().lstrip(".-") or "job"
         return draft
 
     def _apply(self, path: KeyPath, value: Any) -> None:
@@ -119,19 +121,20 @@ class _JobDraft(YamlReading):
                 del table[below]
             table[path] = SourcePlace(COMMAND_LINE)
 
-    def check(self) -> Job | None:
-        """Return the job, or None; the errors are in `problems`."""
-        if not isinstance(self.values, dict):
-            return None
-        job, wrong = None, list(findings(self.values))
+    def check(self) -> Job:
+        """Return the job. Raises ConfigError with all problems, in the order of the file."""
+        job, wrong = None, list(findings(self.values)) if isinstance(self.values, dict) else []
         try:
-            job = Job.model_validate(self.values)
+            job = Job.model_validate(self.values) if isinstance(self.values, dict) else None
         except ValidationError as error:
             unfit = list(schema_findings(error))
             wrong = unfit + [one for one in wrong if one.path not in {bad.path for bad in unfit}]
         for path, message, at_key, code in wrong:
             if path not in self.broken:
                 self.problems.append(self._place(path, at_key).problem(path, message, code))
+        if problems := dict.fromkeys(self.problems):
+            raise ConfigError(sorted(problems, key=lambda one: (one.line == 0, one.line, one.column)))
+        assert job is not None, "no job and no problem"
         return job
 
     def _place(self, path: KeyPath, at_key: bool) -> SourcePlace:
@@ -143,14 +146,6 @@ class _JobDraft(YamlReading):
         return self.keys.get(path) or self.places.get((), SourcePlace(self.source))
 
 
-def _checked(draft: _JobDraft) -> Job:
-    job = draft.check()
-    if problems := dict.fromkeys(draft.problems):
-        raise ConfigError(sorted(problems, key=lambda one: (one.line == 0, one.line, one.column)))
-    assert job is not None, "no job and no problem"
-    return job
-
-
 def _as_plain(value: Any) -> Any:
     """Copy the value with tuples as lists and mappings as dicts, as in a file."""
     if isinstance(value, Mapping):
@@ -158,12 +153,6 @@ def _as_plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_as_plain(item) for item in value]
     return value
-
-
-def _as_name(stem: str) -> str:
-    """Turn a file's stem into a valid name of a run directory, as the schema requires."""
-    kept = "".join(letter if letter.isprintable() and letter not in "/\\" else "_" for letter in stem[:100])
-    return kept.strip().lstrip(".-") or "job"
 
 
 DEFAULT, JOB_FILE, OVERRIDE, CALL, UNKNOWN = "default", "job file", "override", "call", "not in the job file"

@@ -145,11 +145,13 @@ def findings(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     yield from _conflicts(values)
     yield from _orders(values)
     yield from _device_per_worker(values)
-    yield from _batches_of_an_item(values)
-    yield from _stream(values)
-    yield from _needs_validation(values)
+    yield from _needs(values)
     yield from _metrics(values.get("evaluate"))
-    yield from _torch_schedule(_at(values, "lr_schedule.name"))
+    schedule = _at(values, "lr_schedule.name")
+    if str(schedule).rpartition(".")[0] == "torch.optim.lr_scheduler":
+        words = f"must be a function of the number of updates, got {schedule!r}"
+        words += f"; write class_path: {schedule}, with its init_args"
+        yield JobFinding(("lr_schedule", "name"), words, code="config/unknown-choice")
 
 
 def show(value: Any) -> str:
@@ -247,24 +249,12 @@ def _is_nesterov_alone(settings: Mapping[str, Any]) -> bool:
     return settings.get("nesterov") is True and bool(not settings.get("momentum") or settings.get("dampening"))
 
 
-def _torch_schedule(name: Any) -> Iterator[JobFinding]:
-    """Refuse torch's schedulers as functions of the number of updates."""
-    if str(name).rpartition(".")[0] == "torch.optim.lr_scheduler":
-        words = (
-            f"must be a function of the number of updates, got {name!r}; write class_path: {name}, with its init_args"
-        )
-        yield JobFinding(("lr_schedule", "name"), words, code="config/unknown-choice")
-
-
-def _batches_of_an_item(values: Mapping[str, Any]) -> Iterator[JobFinding]:
+def _needs(values: Mapping[str, Any]) -> Iterator[JobFinding]:
+    """Check fields that need a stream or validation data, a split that lanes exclude, and the length of an item."""
     accumulate, sync_every = _at(values, "train.accumulate"), _at(values, "train.sync_every")
     if type(accumulate) is int and type(sync_every) is int and accumulate * sync_every > MAX_ITEM_BATCHES >= sync_every:
         message = f"times train.accumulate must be <= {MAX_ITEM_BATCHES} batches, got {sync_every} x {accumulate}"
         yield JobFinding(("train", "sync_every"), message)
-
-
-def _stream(values: Mapping[str, Any]) -> Iterator[JobFinding]:
-    """Check fields that need a stream, and a split that lanes exclude."""
     if _at(values, "data.lanes") is None:
         for name in ("collate", "padding") if _at(values, "data.feed") == "resident" else ():
             if _at(values, f"data.{name}") is not None:
@@ -273,12 +263,7 @@ def _stream(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     elif _at(values, "data.val.fraction") is not None:
         message = "must be a separate data set with data.lanes: a random split leaves gaps in the sequence"
         yield JobFinding(("data", "val"), message)
-
-
-def _needs_validation(values: Mapping[str, Any]) -> Iterator[JobFinding]:
-    if _at(values, "data.val") is not None:
-        return
-    for name in ("target", "patience", "every_updates"):
+    for name in ("target", "patience", "every_updates") if _at(values, "data.val") is None else ():
         if _at(values, f"evaluate.{name}"):
             message = "needs data.val, as nothing is evaluated without it; such as data.val={fraction: 0.1}"
             yield JobFinding(("evaluate", name), message, True, "config/needs-validation")

@@ -31,7 +31,7 @@ from hogwild.config.load import Job
 from hogwild.data.input_rows import InputRows
 from hogwild.data.locate import require
 from hogwild.errors import HogwildError, ModelError, RunError, UsageError
-from hogwild.inference.inputs import Cut, Inputs
+from hogwild.inference.inputs import Inputs
 from hogwild.losses import BprLoss, CandidateLoss, HingeLoss, NegativeSampling, WarpLoss
 from hogwild.metrics.loss_sums import BY_CLASS, BY_SIGN, as_module
 from hogwild.storage.files import temporary
@@ -322,18 +322,15 @@ class Predictor:
     def parts(self, encode: Encode) -> Iterator[Part]:
         """Yield the answers of all blocks, in the order of the rows."""
         for number, block in enumerate(self.inputs.blocks()):
-            yield self._part(encode, block, number == 0)
+            yield self.part(encode, block, number == 0)
 
     def scores(self) -> Iterator[Scores]:
         """Yield the answers of all blocks as scores."""
         for block in self.inputs.blocks():
             yield self.meaning.scores(block, outputs_of(self.model, block.inputs))
 
-    def part(self, encode: Encode, cut: Cut, is_first: bool) -> Part:
-        """Return the answer for one block, which `inputs.cuts` names."""
-        return self._part(encode, self.inputs.read(cut), is_first)
-
-    def _part(self, encode: Encode, block: InputRows, is_first: bool) -> Part:
+    def part(self, encode: Encode, block: InputRows, is_first: bool) -> Part:
+        """Return the answer for one block."""
         scores = self.meaning.scores(block, outputs_of(self.model, block.inputs))
         return len(scores.values), encode(scores, is_first)
 

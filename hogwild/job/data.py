@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Subset
 
 from hogwild import host
 from hogwild.config.load import Job
@@ -135,7 +135,11 @@ def sources_of(
         if is_packed:
             trained, held = read_packed(job, train, read_now, reader, loss, notes)
         else:
-            trained, held = _read(train, read_now, reader, channels_last)
+            fraction = val.fraction if isinstance(val, Split) else None
+            trained, *parts = reader.read(train, "data.train", fraction=fraction, channels_last=channels_last)
+            if read_now is not None and fraction is None:
+                parts = [*reader.read(read_now, "data.val", fraction=None, channels_last=channels_last)]
+            held = parts[0] if parts else None
             if is_ranking(loss):
                 trained = _liked(trained, "data.train", notes)
                 held = held and _liked(held, "data.val", notes)
@@ -288,15 +292,6 @@ def _held_of(
 def _liked(held: Held, what: str, notes: list[str]) -> Held:
     rows = liked_rows(held.tensors[-1].numpy(), what, notes)
     return held if rows is None else Held(tuple(tensor[torch.from_numpy(rows)] for tensor in held.tensors))
-
-
-def _read(train: Dataset, val: Dataset | Split | None, reader: Reader, channels_last: bool) -> tuple[Held, Held | None]:
-    """Return (training data, held-out data)."""
-    fraction = val.fraction if isinstance(val, Split) else None
-    trained, *held_back = reader.read(train, "data.train", fraction=fraction, channels_last=channels_last)
-    if val is not None and not isinstance(val, Split):
-        held_back = [*reader.read(val, "data.val", fraction=None, channels_last=channels_last)]
-    return trained, held_back[0] if held_back else None
 
 
 SIZES, VOCABULARIES = "sizes", "vocabularies"

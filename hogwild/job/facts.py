@@ -1,6 +1,5 @@
 """Completion of a plan: by what the built objects of the job say, and by the memory that they will take."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -12,7 +11,6 @@ from hogwild.config.load import Job
 from hogwild.errors import MemoryShortError
 from hogwild.formatting import size
 from hogwild.job.parts import Parts, batch_of
-from hogwild.job.source import Source
 from hogwild.job.update_choice import sides_of
 from hogwild.optimizers import FTRL
 from hogwild.parameters.exchange import COPIES
@@ -32,7 +30,14 @@ def complete(plan: JobPlan, parts: Parts, before: Shape | None = None, *, must_f
     if must_fit:  # first, because further checks, and the trial step that measures the rest, need memory themselves
         _require(trial_bytes(parts.optimizer), 0)
     plan = completed(plan, _facts(plan, parts, before))
-    data = _data_bytes(plan, parts)
+    outputs, shape = parts.found.output, parts.outputs_shape
+    sizes = {
+        "data-train": parts.train.nbytes if plan.ring is None else plan.ring.nbytes,
+        "data-val": parts.val.nbytes if parts.val is not None else 0,
+        "data-outputs": prod(shape) * outputs.element_size() if outputs is not None and shape else 0,
+        "data-covered": prod(parts.covered),
+    }
+    data = {name: nbytes for name, nbytes in sizes.items() if nbytes}
     sources = {"data-train": parts.train, "data-val": parts.val}
     there = {name for name, source in sources.items() if source is not None and source.is_there_already}
     fresh = sum(nbytes for name, nbytes in data.items() if name not in there)
@@ -68,17 +73,6 @@ def _facts(plan: JobPlan, parts: Parts, before: Shape | None) -> JobFacts:
     )
 
 
-def _data_bytes(plan: JobPlan, parts: Parts) -> dict[str, int]:
-    """Return the bytes of the regions that hold data."""
-    sizes = {
-        "data-train": parts.train.nbytes if plan.ring is None else plan.ring.nbytes,
-        "data-val": parts.val.nbytes if parts.val is not None else 0,
-        "data-outputs": parts.outputs_nbytes,
-        "data-covered": prod(parts.covered),
-    }
-    return {name: nbytes for name, nbytes in sizes.items() if nbytes}
-
-
 def _require(needed: int, data: int) -> None:
     memory = host.available_memory()
     if needed > memory.bytes:
@@ -98,31 +92,23 @@ def compile_key(job: Job, parts: Parts, *, is_on_device: bool) -> str:
     channels_last = wants_channels_last(parts.model, parts.found.memory_format)
     plans = [parts.train.plan, *([parts.val.plan] if parts.val is not None else [])]
     sizes = [(plan.samples, plan.batch_size, plan.batches) for plan in plans]
-    rows = [_rows(batch) for batch in (batch_of(parts, KEY_SAMPLES), *_validation(parts.val))]
+    batches = [batch_of(parts, KEY_SAMPLES)]
+    if parts.val is not None and parts.val.held is not None:  # pre-built: the first and the last one are compiled for
+        held = parts.val.held
+        batches += [held.batch(slot) for slot in sorted({0, held.ring.spec.slots - 1})]
+    elif parts.val is not None:
+        batches.append(parts.val.head(KEY_SAMPLES))
+    rows = [_rows(batch) for batch in batches]
     streamed = [(_rows(batch), len(batch[-1])) for batch in parts.typical]
     transform = job.data.transform.class_path if job.data.transform is not None else ""
     settings = (job.train.precision, transform, channels_last, is_on_device, torch_settings.current())
-    return model_key(
-        parts.model, parts.loss, [sizes, rows, streamed, parts.found.output_shape[1:], settings, _thaws(parts)]
-    )
-
-
-def _thaws(parts: Parts) -> list[list[str]]:
-    """Return the parameters of each thaw, in order; the update number of a thaw does not change the code."""
+    # The parameters of each thaw, in order: the update number of a thaw does not change the code.
     late = parts.late
-    return [[name for name in late if late[name] == update] for update in sorted(set(late.values()))]
+    thaws = [[name for name in late if late[name] == update] for update in sorted(set(late.values()))]
+    return model_key(parts.model, parts.loss, [sizes, rows, streamed, parts.found.output_shape[1:], settings, thaws])
 
 
 def _rows(batch: list[Any]) -> tuple[Any, ...]:
     """Return the nesting of inputs and target, and dtype, shape and strides of one row of each."""
     leaves, nesting = tree_flatten(batch)
     return (str(nesting), [(leaf.dtype, tuple(leaf.shape[1:]), leaf.stride()[1:]) for leaf in leaves])
-
-
-def _validation(source: Source | None) -> Iterator[list[Any]]:
-    """Yield a few samples; for pre-built batches the first and the last one, which are compiled for."""
-    if source is None or source.held is None:
-        yield from [] if source is None else [source.head(KEY_SAMPLES)]
-        return
-    for slot in sorted({0, source.held.ring.spec.slots - 1}):
-        yield source.held.batch(slot)

@@ -7,7 +7,6 @@ A job with workers sends its trial to the first of them (`workers/loading/loadin
 the user's native code is an error with a message. Elsewhere it runs on the job's own objects and leaves no trace:
 random state and modes are restored, and no gradient is kept. `inspect` is the whole; it follows the trial."""
 
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -499,12 +498,6 @@ class Parts:
             return (0, 0)
         _, items, _ = self.model.score_tables()  # type: ignore[operator]
         return (self.panel.coverages, len(items))
-
-    @property
-    def outputs_nbytes(self) -> int:
-        if self.found.output is None or not self.outputs_shape:
-            return 0
-        return math.prod(self.outputs_shape) * self.found.output.element_size()
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,8 +61,11 @@ class KnownNames:
     @classmethod
     def of_run(cls, found: Mapping[str, Any]) -> "KnownNames":
         """Return what the run with these names knows, to resume or evaluate it."""
+        listed: Mapping[str, Sequence[int]] = found.get("unseen") or {}
+        last = {kind: found["names"][kind][-len(runs) :] for kind, runs in listed.items() if runs}
         return cls(
-            {kind: names for kind, names in names_by_kind(found).items() if kind not in NOT_KEPT}, _unseen(found)
+            {kind: names for kind, names in names_by_kind(found).items() if kind not in NOT_KEPT},
+            {kind: dict(zip(map(str, names), listed[kind], strict=True)) for kind, names in last.items()},
         )
 
     @classmethod
@@ -91,9 +94,8 @@ class KnownNames:
         for kind in self.names.keys() & names.keys() & sizes.keys():
             own = {str(name) for name in names[kind]}
             lacking = [name for name in self.names[kind] if str(name) not in own]
-            if (
-                kind == WORDS and counts is not None
-            ):  # `Text.remember` gave them rows: the last ones, as they are rarest
+            if kind == WORDS and counts is not None:
+                # `Text.remember` gave them rows: the last ones, as they are rarest.
                 lacking = names[kind][int(np.count_nonzero(counts)) :]
             else:
                 require_one_form(kind, lacking, names[kind])
@@ -105,12 +107,6 @@ class KnownNames:
 
 
 NOTHING_KNOWN = KnownNames()
-
-
-def _unseen(found: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    listed: Mapping[str, Sequence[int]] = found.get("unseen") or {}
-    last = {kind: found["names"][kind][-len(runs) :] for kind, runs in listed.items() if runs}
-    return {kind: dict(zip(map(str, names), listed[kind], strict=True)) for kind, names in last.items()}
 
 
 def _joined(own: Any, more: Sequence[Any]) -> Any:

@@ -28,7 +28,10 @@ def weighted_loss(loss: Any, train: Source, val: Source | None, notes: list[str]
     """Return the loss for weighted data, which it checks; any other unchanged. Adds to `notes` what the weights are.
     Raises DataError, and BuildError for a loss that cannot be weighted by sample."""
     sides = [("data.train", train)] + ([] if val is None or is_split else [("data.val", val)])
-    have = [_has_weights(source) for _, source in sides]
+    have = [
+        source.packed.has_sample_weights if source.packed is not None else is_weighted(source.dataset)
+        for _, source in sides
+    ]
     if not any(have):
         return loss
     if not all(have):
@@ -46,10 +49,6 @@ def weighted_loss(loss: Any, train: Source, val: Source | None, notes: list[str]
         "training loss is divided"
     )
     return WeightedLoss(loss, mean)
-
-
-def _has_weights(source: Source) -> bool:
-    return source.packed.has_sample_weights if source.packed is not None else is_weighted(source.dataset)
 
 
 def _check(what: str, source: Source) -> None:

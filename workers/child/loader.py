@@ -236,7 +236,7 @@ class PartsRecipe:
             words = table[(number - 1) % self.slots]
             cut = tuple(map(int, words[1 : 1 + words[0]]))
             try:
-                rows, content = predictor.part(self.encode, cut, number == 1)
+                rows, content = predictor.part(self.encode, predictor.inputs.read(cut), number == 1)
                 (folder / str(number)).write_bytes(rows.to_bytes(8, "little") + content)
             except HogwildError as error:
                 raise Unreadable(error, type(error).__name__, "", "") from error
