@@ -1,5 +1,5 @@
 """The schedule of streamed data by itself: ends that are found, checkpoints, what cannot be read. Any order of events,
-with deaths and resumes: test_ledger_fuzz.py."""
+with deaths and resumes: test_work_queue.py."""
 
 import json
 import random

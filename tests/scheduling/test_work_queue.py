@@ -1,4 +1,4 @@
-"""Leases and the ledger: tables for the rules of DESIGN 2.3. Any order of events: test_ledger_fuzz.py."""
+"""Leases and the ledger: tables for the rules of DESIGN 2.3. Any order of events at the end: `faults/ledger.py`."""
 
 import json
 from itertools import count
@@ -20,6 +20,7 @@ from hogwild.scheduling.work_queue import (
     WorkItem,
     WorkQueue,
 )
+from tests.faults.ledger import fuzz
 
 
 def queue_of(batches: int, **limits: Any) -> WorkQueue:
@@ -583,3 +584,20 @@ def test_an_item_can_hold_an_exchange_that_is_longer_than_items_are_otherwise() 
     queue = queue_of(4000, procs=1, sync_every=200, max_item_updates=64)
     item = must_lease(queue)
     assert item.stop - item.start == 200
+
+
+RUNS = 2_000
+AT_ONCE = 250
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, RUNS, AT_ONCE))
+def test_whatever_happens_each_batch_is_settled_once_and_the_job_comes_to_its_end(first: int) -> None:
+    bad = {seed: words for seed in range(first, first + AT_ONCE) if (words := fuzz(seed)) is not None}
+    assert not bad
+
+
+@pytest.mark.slow
+def test_a_rollback_to_a_checkpoint_from_before_the_data_was_streamed_finds_no_slot_filled() -> None:
+    """The one in 100,000 runs that found it."""
+    assert fuzz(82837) is None

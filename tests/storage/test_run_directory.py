@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import pwd
 import re
 import resource
 import subprocess
@@ -19,8 +20,12 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild.errors import NotFoundError, RunDirError
+from hogwild.data.locate import find_file
+from hogwild.errors import NotFoundError, RunDirError, RunError
+from hogwild.job.initial_values import load_initial
+from hogwild.service.folders import StateFolder, state_folder
 from hogwild.storage import files
+from hogwild.storage.artifact_cache import Kept, cache_root
 from hogwild.storage.files import point
 from hogwild.storage.run_directory import RunDir, to_json
 from tests.helpers.processes import PATIENCE_S
@@ -365,3 +370,39 @@ def test_a_power_cut_after_a_checkpoint_leaves_all_that_a_resume_needs(
     names = ("env.json", "names.json", "resolved.yaml", "job.yaml", "checkpoints")
     needed = {str(one) for one in (tmp_path / "new", path.parent, path, *(path / name for name in names))}
     assert disk.at_checkpoints and all(durable >= needed for durable in disk.at_checkpoints)
+
+
+# --- a user without a home folder
+
+
+@pytest.fixture
+def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "HOGWILD_STATE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def unknown(number: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+
+
+@pytest.mark.usefixtures("no_home")
+def test_code_is_compiled_and_not_kept() -> None:
+    kept, compiled = Kept(cache_root() / "kernels-1"), []
+    assert not kept.is_whole()
+    assert "compiled kernels are not kept" in kept.filled(lambda folder: None, lambda: compiled.append(1))
+    assert compiled == [1]
+
+
+@pytest.mark.usefixtures("no_home")
+def test_a_path_in_the_home_folder_is_not_found_under_the_name_that_was_given() -> None:
+    with pytest.raises(NotFoundError, match=r"no folder holds ~/rows\.csv"):
+        find_file("Csv(path='~/rows.csv')", "~/rows.csv", None, "Your own file.")
+    with pytest.raises(NotFoundError, match=r"there is no ~/model\.safetensors"):
+        load_initial(torch.nn.Linear(1, 1), "~/model.safetensors")
+
+
+@pytest.mark.usefixtures("no_home")
+def test_the_service_says_which_folder_it_cannot_make() -> None:
+    with pytest.raises(RunError, match="cannot make the state folder /dev/null/"):
+        StateFolder(state_folder(None)).make()
