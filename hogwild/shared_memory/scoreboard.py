@@ -9,8 +9,29 @@ four processes doing `+= 1` on one shared word lose a fifth of the counts, so to
 
 Aligned 8-byte words are read and written atomically on every machine torch runs on. Decisions about a dead worker are
 made after it was reaped: its last stores are then visible and no more can come. Values of a live worker are only
-displayed, or are trusted after a record in a pipe confirms them (docs/architecture.md, "Memory order of
-shared words")."""
+displayed, or are trusted after a record in a pipe confirms them.
+
+On aarch64 another process may see two stores in the other order, and Python has no barrier. So no decision follows from
+a word alone that was written after something else. One of these orders them: a record in a pipe or socket (the kernel's
+lock releases and acquires; transitive), a death (after the reap all stores are visible), a branch (a store that depends
+on a branch comes after the reads that decided it).
+
+    word or region                                        reader            why this holds
+    item table row; slot table row, slot                  worker, loader    read after the record with the id
+    PARKED, COMMAND = RUN, ROLLBACKS, FIRST_ITEM,         both              the record (pause, 0) in a pipe, not the
+      SYNC_EVERY                                                            word, is trusted
+    COMMAND = PAUSE, LEAVE                                worker            not needed: who parks under an old number
+                                                                            says so, and again
+    intent, commit                                        supervisor        read after the death
+    commit of a live worker                               supervisor        a branch: commit follows the finite check
+    UPDATES, BATCHES, LOSS_SUM, PHASE_NS, histogram       supervisor        figures; exact in a pause
+    NOT_FINITE before UPDATES                             supervisor        at worst a pause for nothing
+    LOSSES, buffers and their headers                     supervisor,       in a pause; a header tells the predictor of
+                                                          predictor         a merge in between
+    private optimizer state, count odd during an update   late worker       not needed: one update apart at most
+    present words of state, NO_INFERENCE, SCALE, GOOD     replacement       after a death, or in a pause
+    BEAT_NS, PHASE, SLOWEST_NS, rows of loaders           supervisor        clocks, in seconds; leases after a death
+    result row of an evaluation                           supervisor        read after the acknowledgement"""
 
 import time
 from collections.abc import Sequence
