@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 import numpy as np
@@ -34,7 +34,6 @@ from hogwild.host.background_thread import Background
 from hogwild.job.build import schedule_of
 from hogwild.job.facts import complete
 from hogwild.job.parts import Parts, directions
-from hogwild.job.source import Source
 from hogwild.job.update_choice import ConflictEstimate, estimate_conflicts
 from hogwild.monitoring.profile_report import Window, clear, report
 from hogwild.monitoring.run_status import EXIT_STATUS
@@ -112,28 +111,6 @@ class Shared:
         """Bytes (metrics, items) that mark the items which metrics of coverage count."""
         region, shape = self.regions.get("data-covered"), self.worker_spec.data.covered
         return np.zeros(shape, np.uint8) if region is None else region.array("u1", shape)
-
-    def setups(self, plan: JobPlan, worker_spec: WorkerSpec) -> Callable[[int], tuple[Setup, Mapping[str, Region]]]:
-        """Return what tells a worker, by its number, what it is and what it maps."""
-        content, structure = cloudpickle.dumps(worker_spec), self.model.structure
-        regions = {
-            **self.regions,
-            "worker_spec": Region.of_bytes("worker_spec", content),
-            "structure": Region.of_bytes("structure", structure),
-        }
-
-        def set_up(worker: int) -> tuple[Setup, Mapping[str, Region]]:
-            setup = Setup(
-                worker=worker,
-                rows=plan.rows,
-                threads=plan.threads,
-                flush_denormal=plan.job.train.flush_denormal,
-                structure_nbytes=len(structure),
-                cores=plan.cores[worker] if plan.cores else (),
-            )
-            return setup, regions
-
-        return set_up
 
 
 def _placed(plan: JobPlan) -> JobPlan:
@@ -357,7 +334,25 @@ class _Execution:
                 if isinstance(joined, Outcome):
                     return joined
                 rounds = joined
-            set_up = shared.setups(plan, worker_spec)
+            content, structure = cloudpickle.dumps(worker_spec), shared.model.structure
+            regions = {
+                **shared.regions,
+                "worker_spec": Region.of_bytes("worker_spec", content),
+                "structure": Region.of_bytes("structure", structure),
+            }
+
+            def set_up(worker: int) -> tuple[Setup, Mapping[str, Region]]:
+                """Return the set-up of a worker, and what it maps."""
+                setup = Setup(
+                    worker=worker,
+                    rows=plan.rows,
+                    threads=plan.threads,
+                    flush_denormal=plan.job.train.flush_denormal,
+                    structure_nbytes=len(structure),
+                    cores=plan.cores[worker] if plan.cores else (),
+                )
+                return setup, regions
+
             return Supervisor(session, watch, set_up, self.group, rounds).run()
         finally:
             if session.owner is not None:
@@ -475,7 +470,8 @@ def share(plan: JobPlan, parts: Parts, profile: tuple[Window, Path] | None = Non
     )
     try:
         found, epoch = _arranged(plan, parts)
-        regions, worker_spec = share_data(plan, parts, epoch, found, model.uses_channels_last, profile)
+        regions, splits = _share_data(plan, parts, epoch, model.uses_channels_last, in_order=found.grid is not None)
+        worker_spec = _worker_spec(plan, parts, splits, found, profile)
         board = Scoreboard.allocate(plan.rows)
     except BaseException:
         model.release()
@@ -504,17 +500,10 @@ def _arranged(plan: JobPlan, parts: Parts) -> tuple[ConflictEstimate, EpochPlan]
     return found, GridPlan.of(found.grid, plan.job.data.batch_size)
 
 
-def share_data(
-    plan: JobPlan,
-    parts: Parts,
-    epoch: EpochPlan,
-    found: ConflictEstimate,
-    channels_last: bool,
-    profile: tuple[Window, Path] | None = None,
-) -> tuple[dict[str, Region], WorkerSpec]:
-    """Put the data into shared memory; return the regions and the worker spec."""
-    job = plan.job
-    typical = parts.typical if plan.compile_key or plan.is_fused else ()
+def _share_data(
+    plan: JobPlan, parts: Parts, epoch: EpochPlan, channels_last: bool, *, in_order: bool
+) -> tuple[dict[str, Region], dict[str, DataSpec]]:
+    """Put the data into shared memory; return the regions, and each data set as a worker sees it."""
     regions: dict[str, Region] = {}
     splits: dict[str, DataSpec] = {}
     for name, source in (("train", parts.train), ("val", parts.val)):
@@ -530,17 +519,39 @@ def share_data(
         elif source.rollout is not None:
             splits[name] = DataSpec(source.rollout, divided, "none")
         else:
-            regions[f"data-{name}"], spec = _shared(source, f"data-{name}", channels_last)
-            is_ordered = name == "val" or found.grid is not None
-            splits[name] = DataSpec(spec, divided, "none" if is_ordered else job.data.shuffle)
+            if (packed := source.packed) is not None:
+                region, spec = packed.region, cast(Spec, packed.spec)
+            else:
+                tensors = source.tensors
+                data = source.resident or ResidentData.from_tensors(
+                    f"data-{name}", tensors, channels_last=channels_last
+                )
+                region, spec = data.region, data.fields
+            regions[f"data-{name}"] = region
+            splits[name] = DataSpec(spec, divided, "none" if name == "val" or in_order else plan.job.data.shuffle)
             source.tensors, source.resident, source.packed = (), None, None  # the shared copy is the only one
-    outputs = None
-    if parts.found.output is not None and parts.outputs_shape:
-        outputs = FieldSpec(parts.found.output.dtype, parts.outputs_shape, 0)
+    if (outputs := _outputs(parts)) is not None:
         regions["data-outputs"] = Region.allocate("data-outputs", outputs.nbytes)
-    covered = parts.covered
     if parts.panel.coverages and parts.val is not None:
-        regions["data-covered"] = Region.allocate("data-covered", covered[0] * covered[1])
+        regions["data-covered"] = Region.allocate("data-covered", parts.covered[0] * parts.covered[1])
+    return regions, splits
+
+
+def _outputs(parts: Parts) -> FieldSpec | None:
+    """Return the layout of all outputs, if a metric needs them at once."""
+    if parts.found.output is None or not parts.outputs_shape:
+        return None
+    return FieldSpec(parts.found.output.dtype, parts.outputs_shape, 0)
+
+
+def _worker_spec(
+    plan: JobPlan,
+    parts: Parts,
+    splits: Mapping[str, DataSpec],
+    found: ConflictEstimate,
+    profile: tuple[Window, Path] | None,
+) -> WorkerSpec:
+    job = plan.job
     compute = Compute(
         grad_clip=job.train.grad_clip,
         loss_names=parts.found.loss_names,
@@ -559,26 +570,18 @@ def share_data(
         val=splits.get("val"),
         transform=parts.transform,
         copies_slots=parts.found.writes_inputs or parts.transform is not None,
-        outputs=outputs,
-        covered=covered,
-        typical=typical,
+        outputs=_outputs(parts),
+        covered=parts.covered,
+        typical=parts.typical if plan.compile_key or plan.is_fused else (),
     )
     rules = Rules(
         seed=plan.seed,
         accumulate=job.train.accumulate,
-        schedule=schedule_of(job, epoch),
+        schedule=schedule_of(job, splits["train"].plan),
         stepped=parts.stepped if parts.stepped is not None and parts.stepped.unit != "evaluation" else None,
         fail_on_nan=job.supervise.on_nan == "fail",
         max_staleness=job.train.max_staleness,
         sync_every=job.train.sync_every,
         profile=profile,
     )
-    return regions, WorkerSpec(compute, data, rules)
-
-
-def _shared(source: Source, name: str, channels_last: bool) -> tuple[Region, Spec]:
-    """Return one data set in shared memory."""
-    if source.packed is not None:
-        return source.packed.region, source.packed.spec
-    data = source.resident or ResidentData.from_tensors(name, source.tensors, channels_last=channels_last)
-    return data.region, data.fields
+    return WorkerSpec(compute, data, rules)

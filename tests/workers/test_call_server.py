@@ -147,11 +147,11 @@ def test_beyond_the_most_clients_the_longest_idle_one_makes_room_and_a_busy_one_
         idle, *busy = (opened.enter_context(raw(echo.run)) for _ in range(3))
         for client in busy:
             client.sendall(frame({"do": 1}, b"x" * 100)[:50])
-        wait_for("three clients", lambda: sum(not one.is_idle for one in echo.server.clients) == 2)
+        wait_for("three clients", lambda: sum(bool(one.received) for one in echo.server.clients) == 2)
         newest = opened.enter_context(raw(echo.run))
         assert idle.recv(1) == b""
         newest.sendall(b"H")
-        wait_for("three at work", lambda: sum(not one.is_idle for one in echo.server.clients) == 3)
+        wait_for("three at work", lambda: sum(bool(one.received) for one in echo.server.clients) == 3)
         refused = opened.enter_context(raw(echo.run))
         assert received(refused)[0]["code"] == "predict/busy"
 
@@ -160,7 +160,7 @@ def test_messages_that_wait_have_a_bound_in_common(echo: Echo, monkeypatch: pyte
     monkeypatch.setattr(predictor, "MOST_WAITING", 1000)
     with raw(echo.run) as first, raw(echo.run) as second:
         first.sendall(frame({"do": 1}, bytes(900))[:-1])
-        wait_for("its promise", lambda: any(one.promised for one in echo.server.clients))
+        wait_for("its promise", lambda: any(one.sizes for one in echo.server.clients))
         second.sendall(frame({"do": 1}, bytes(900)))
         assert received(second)[0]["code"] == "predict/busy"
         first.sendall(b"\0")

@@ -100,7 +100,19 @@ class Communicator(Loop):
     def run(self) -> None:
         """Serve until told to leave. Raises ParentGone."""
         try:
-            self._store = self._connected()
+            place = self._place
+            self._store = self._of_store(
+                lambda: c10d.PrefixStore(
+                    f"hogwild/{place.run_id}",
+                    dist.TCPStore(  # type: ignore[attr-defined]
+                        place.address,
+                        place.port,
+                        is_master=False,
+                        wait_for_workers=False,
+                        timeout=timedelta(seconds=STORE_S),
+                    ),
+                )
+            )
             if self.generation:
                 self._agree("its communicator was replaced")
             else:
@@ -134,22 +146,19 @@ class Communicator(Loop):
     def _listen(self, wait_s: float) -> None:
         """Take up commands; wait up to `wait_s` for one. Raises _Leave, ParentGone."""
         self._words[RoundWord.BEAT] += 1
-        self._look_after_supervisor()
-        for descriptor, _ in self._poll.poll(1000 * wait_s):
-            if descriptor == self._lifeline:
-                raise ParentGone
-            for command in receive_parcels(self._channel):
-                self._take(command)
-        if self._leaving.asked:
-            raise _Leave
-
-    def _look_after_supervisor(self) -> None:
         beat, now = int(self._words[RoundWord.SUPERVISOR]), time.monotonic()
         were_we = now - self._looked_s > STOPPED_S / 2  # stopped, or in a long exchange
         if beat != self._beat or not self._has_begun or were_we:
             self._beat, self._beat_s = beat, now
         self._looked_s = now
         if now - self._beat_s > STOPPED_S:
+            raise _Leave
+        for descriptor, _ in self._poll.poll(1000 * wait_s):
+            if descriptor == self._lifeline:
+                raise ParentGone
+            for command in receive_parcels(self._channel):
+                self._take(command)
+        if self._leaving.asked:
             raise _Leave
 
     def _take(self, command: dict[str, Any]) -> None:
@@ -174,20 +183,6 @@ class Communicator(Loop):
                 self._listen(1.0)
 
     # ---- the store
-
-    def _connected(self) -> c10d.Store:
-        return self._of_store(
-            lambda: c10d.PrefixStore(
-                f"hogwild/{self._place.run_id}",
-                dist.TCPStore(  # type: ignore[attr-defined]
-                    self._place.address,
-                    self._place.port,
-                    is_master=False,
-                    wait_for_workers=False,
-                    timeout=timedelta(seconds=STORE_S),
-                ),
-            )
-        )
 
     def _of_store(self, call: Callable[[], Answer]) -> Answer:
         """Return what a call of the store answers. Raises _StoreLost, also if its host is stopped."""
@@ -340,8 +335,11 @@ class Communicator(Loop):
                 for number in self.members
                 if self._has(f"g{generation}/{number}")
             }
-            missing = [number for number in self.members if number not in standings]
-            if not self._is_expected(missing, time.monotonic() - began_s):
+            # The standing of a missing node may still come, unless it is known to be dead.
+            waited_s = time.monotonic() - began_s
+            lives = [self._lives(number) for number in self.members if number not in standings]
+            is_expected = True in lives or (None in lives and waited_s <= GATHER_S)
+            if not is_expected or waited_s > REPLACED_S:
                 found = decide(self.members, standings)
                 number = int(self._of_store(lambda: self._store.add("generation", 1)))
                 proposal = {"generation": number, "members": list(found.members), "take": found.take}
@@ -350,13 +348,6 @@ class Communicator(Loop):
             self._listen(0.02)
         answer: dict[str, Any] = json.loads(self._get(key))
         return answer
-
-    def _is_expected(self, missing: Sequence[int], waited_s: float) -> bool:
-        """Return whether the standing of a missing node may still come: it is not known to be dead."""
-        if not missing or waited_s > REPLACED_S:
-            return False
-        lives = [self._lives(number) for number in missing]
-        return True in lives or (None in lives and waited_s <= GATHER_S)
 
     def _lives(self, number: int) -> bool | None:
         """Return whether the supervisor of a node lives (`host.answers`)."""
@@ -371,7 +362,10 @@ class Communicator(Loop):
     def _step(self) -> None:
         """Wait for a command, then find out who is ready for what, and do it if all are."""
         self._listen(0.0 if self._ready else TICK_S)
-        lowest, highest = self._tick()
+        ready = torch.tensor([self._ready, -self._ready])  # 0: for nothing
+        self._reduce(ready, dist.ReduceOp.MIN)
+        lowest, negative = ready.tolist()
+        highest = -negative
         if lowest != highest or not lowest:
             if highest and not self._ready and not self._has_wanted:
                 self._has_wanted = True
@@ -382,13 +376,6 @@ class Communicator(Loop):
         else:
             self._exchange(lowest)
         self._ready = 0
-
-    def _tick(self) -> tuple[int, int]:
-        """Return the lowest and the highest number that a member is ready for; 0: for nothing."""
-        words = torch.tensor([self._ready, -self._ready])
-        self._reduce(words, dist.ReduceOp.MIN)
-        lowest, highest = words.tolist()
-        return lowest, -highest
 
     def _reduce(self, values: Tensor, by: Any = dist.ReduceOp.SUM) -> None:
         options = dist.AllreduceOptions()

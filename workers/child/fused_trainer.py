@@ -80,7 +80,8 @@ class Chunks:
     ) -> tuple[Sums, int]:
         row, fused = self._row, self._fused
         began_ns = time.monotonic_ns()
-        count = min(item.stop - item.start - done, self._batches())
+        at_once = max(1, min(self._most, int(TARGET_S / self._batch_s))) if self._batch_s else 1
+        count = min(item.stop - item.start - done, at_once)
         self._profile.start_update(self._made)
         sums, first = Sums(), item.start + done
         scores = self._open(item.epoch, first)  # before the intent: a batch that raises leaves nothing in doubt
@@ -172,7 +173,9 @@ class Chunks:
         first, last = fused.plan.positions(number)
         rows = self._rows if fused.order is None else fused.order.indices(epoch, first, last)
         seed = batch_seed(self._seed, epoch, first)
-        loss, applied, size = 0.0, 0, self._at_once(len(rows))
+        is_long = self._batch_s > LONGEST_S
+        size = max(1, int(len(rows) * LONGEST_S / self._batch_s) if is_long else len(rows))
+        loss, applied = 0.0, 0
         for start in range(0, len(rows), size):
             if start:
                 self._row.beat()
@@ -186,15 +189,3 @@ class Chunks:
             sums.sample_loss += loss
         else:
             sums.skipped += 1
-
-    def _batches(self) -> int:
-        """Return the number of batches in the next chunk."""
-        if not self._batch_s:
-            return 1
-        return max(1, min(self._most, int(TARGET_S / self._batch_s)))
-
-    def _at_once(self, samples: int) -> int:
-        """Return the number of samples per kernel call."""
-        if self._batch_s <= LONGEST_S:
-            return max(1, samples)
-        return max(1, int(samples * LONGEST_S / self._batch_s))

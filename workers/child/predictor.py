@@ -21,7 +21,7 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,14 +65,6 @@ class Caller:
     is_called: bool = False
     is_closing: bool = False
 
-    @property
-    def is_idle(self) -> bool:
-        return not (self.received or self.unsent or self.is_called)
-
-    @property
-    def promised(self) -> int:
-        return 0 if self.sizes is None or self.is_called else sum(self.sizes)
-
 
 class CallServer:
     """Listens on the run's socket. Raises RunError if it cannot. `watched`: further descriptors that end a wait."""
@@ -96,14 +88,18 @@ class CallServer:
         for key, _ in self._selector.select(wait_s):
             client = key.data
             if key.fileobj is self._listener:
-                self._accept()
+                with contextlib.suppress(OSError):  # it has gone, or no descriptor is left
+                    self._add(self._listener.accept()[0])
             elif client is None:
                 yield key.fd
             elif client in self.clients:
                 call = self._moved(client)
                 if call is not None:
                     yield client, *call
-        self._drop_late()
+        late_s = time.monotonic() - PATIENCE_S
+        for client in list(self.clients):
+            if client.since_s < late_s and (client.received or client.unsent):
+                self._drop(client)
 
     def reply(self, client: Caller, header: Mapping[str, Any], content: bytes = b"") -> None:
         """Answer the call of a client, which may be gone."""
@@ -116,7 +112,22 @@ class CallServer:
         client.unsent, client.is_called, client.since_s = memoryview(answer), False, time.monotonic()
         self._send(client)
 
-    # ---- one client
+    def _add(self, connection: socket.socket) -> None:
+        """Serve one more client. If there are too many, close the connection that has been idle longest; if all are at
+        work, refuse the newest."""
+        connection.setblocking(False)
+        newest = Caller(connection, time.monotonic())
+        self.clients.add(newest)
+        self._selector.register(connection, selectors.EVENT_READ, newest)
+        if len(self.clients) <= MOST_CLIENTS:
+            return
+        others = self.clients - {newest}
+        if idle := [one for one in others if not (one.received or one.unsent or one.is_called)]:
+            self._drop(min(idle, key=lambda one: one.since_s))
+            return
+        newest.is_closing = True
+        words = f"the predictor has {MOST_CLIENTS} clients; call again"
+        self.reply(newest, error_record(RunError(words, code="predict/busy")))
 
     def _moved(self, client: Caller) -> tuple[dict[str, Any], bytearray] | None:
         client.since_s = time.monotonic()
@@ -146,7 +157,8 @@ class CallServer:
             if len(client.received) < HEAD.size:
                 return None
             client.sizes = lengths(client.received[: HEAD.size])
-            if sum(one.promised for one in self.clients) > MOST_WAITING:
+            promised = sum(sum(one.sizes) for one in self.clients if one.sizes is not None and not one.is_called)
+            if promised > MOST_WAITING:
                 raise RunError("the predictor waits for too much of others; call again", code="predict/busy")
         header, content = client.sizes
         whole = HEAD.size + header + content
@@ -178,33 +190,6 @@ class CallServer:
         self.clients.remove(client)
         self._selector.unregister(client.socket)
         client.socket.close()
-
-    # ---- all clients
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it has gone, or no descriptor is left
-            made, _ = self._listener.accept()
-            made.setblocking(False)
-            client = Caller(made, time.monotonic())
-            self.clients.add(client)
-            self._selector.register(made, selectors.EVENT_READ, client)
-            if len(self.clients) > MOST_CLIENTS:
-                self._make_room(client)
-
-    def _make_room(self, newest: Caller) -> None:
-        """Close the connection that has been idle longest; if all are at work, refuse the newest."""
-        if idle := [one for one in self.clients if one.is_idle and one is not newest]:
-            self._drop(min(idle, key=lambda one: one.since_s))
-            return
-        newest.is_closing = True
-        words = f"the predictor has {MOST_CLIENTS} clients; call again"
-        self.reply(newest, error_record(RunError(words, code="predict/busy")))
-
-    def _drop_late(self) -> None:
-        late_s = time.monotonic() - PATIENCE_S
-        for client in list(self.clients):
-            if client.since_s < late_s and (client.received or client.unsent):
-                self._drop(client)
 
 
 def _listening(run: Path) -> socket.socket:
@@ -267,24 +252,19 @@ class PredictorLoop(Loop):
                     self._waiting.append(call)
                 else:
                     self._answer(*call)
-            self._waiting = [call for call in self._waiting if call[0] in self._server.clients and not self._held(call)]
+            waiting = [call for call in self._waiting if call[0] in self._server.clients]
+            # Answered, if everything that it reads is read inside one pause.
+            self._waiting = [call for call in waiting if not (self._still() and self._answer(*call, self._still()))]
 
     def close(self) -> None:
         self._server.close()
-
-    def _held(self, call: tuple[Caller, dict[str, Any], bytearray]) -> bool:
-        """Answer a call if everything it reads was read inside one pause."""
-        number = self._still()
-        return number > 0 and self._answer(*call, is_valid=lambda: self._still() == number)
 
     def _still(self) -> int:
         """Return the number of the present pause in which nobody writes; 0 outside one."""
         return int(self._board.control_words[Control.STILL])
 
-    def _answer(
-        self, client: Caller, header: Mapping[str, Any], content: bytearray, is_valid: Callable[[], bool] = lambda: True
-    ) -> bool:
-        """Answer a call; return False if it must be computed again."""
+    def _answer(self, client: Caller, header: Mapping[str, Any], content: bytearray, pause: int = 0) -> bool:
+        """Answer a call; return False if it must be computed again, because `pause` has ended."""
         updates = self._board.updates()
         try:
             answer, payload = self._computed(header, content)
@@ -293,14 +273,17 @@ class PredictorLoop(Loop):
         except Exception as error:  # of user code that reads the rows
             said = ModelError(f"the rows cannot be predicted: {raised_text(error)}", code="model/forward-failed")
             answer, payload = {"error": str(said), "kind": "ModelError", "code": said.code}, b""
-        if not is_valid():
+        if pause and self._still() != pause:
             return False
         self._words[CALLS] += 1
         self._server.reply(client, {"updates": updates, **answer}, payload)
         return True
 
     def _computed(self, header: Mapping[str, Any], content: bytearray) -> tuple[dict[str, Any], bytes]:
-        self._refresh_buffers()
+        if self._theirs is not None and self._own is not None:
+            layout, ahead = self._layout.buffers, max(1, int(self._board.control_words[Control.SYNC_EVERY]))
+            batches = [count + ahead for count in self._board.applied_batches()]
+            buffers.read_live(layout, self._theirs, batches, layout.block(self._own, buffers.block_of(OWN)))
         match header.get("do"), header.get("form"):
             case "describe", _:
                 return {"inputs": input_names(self._model)}, b""
@@ -308,15 +291,10 @@ class PredictorLoop(Loop):
                 output = outputs_of(self._model, tensors_of(header.get("inputs"), content)).contiguous()
                 return {"output": described(output)}, bytes_of(output)
             case "predict", "json":
-                return {}, json.dumps(self._columns(json_of(content))).encode()
+                if (found := object_of(content)) is None:
+                    raise UsageError("the call's content is no JSON object", code="predict/bad-message")
+                return {}, json.dumps(self._columns(found)).encode()
         raise UsageError(f"a call must do describe or predict, got {header!r:.200}", code="predict/bad-message")
-
-    def _refresh_buffers(self) -> None:
-        if self._theirs is None or self._own is None:
-            return
-        layout, ahead = self._layout.buffers, max(1, int(self._board.control_words[Control.SYNC_EVERY]))
-        batches = [count + ahead for count in self._board.applied_batches()]
-        buffers.read_live(layout, self._theirs, batches, layout.block(self._own, buffers.block_of(OWN)))
 
     # ---- rows as JSON
 
@@ -333,7 +311,10 @@ class PredictorLoop(Loop):
             meaning = self._trained.meaning(raw=raw)
             columns = meaning.scores(InputRows({}, inputs), outputs_of(self._model, inputs)).columns()
             found = {name: values.tolist() for name, values in columns}
-        return {name: [_finite(value) for value in values] for name, values in found.items()}
+        return {
+            name: [None if isinstance(value, float) and not math.isfinite(value) else value for value in values]
+            for name, values in found.items()
+        }
 
     def _of_text(self, text: str, raw: bool) -> Iterator[Scores]:
         descriptor = os.memfd_create("hogwild-rows", os.MFD_CLOEXEC)
@@ -374,12 +355,6 @@ def tensors_of(given: Any, content: bytearray) -> tuple[Tensor, ...]:
     return tuple(made)
 
 
-def json_of(content: bytearray) -> dict[str, Any]:
-    if (found := object_of(content)) is None:
-        raise UsageError("the call's content is no JSON object", code="predict/bad-message")
-    return found
-
-
 def listed(inputs: Any, dtypes: Any) -> tuple[Tensor, ...]:
     """Return the model's inputs from nested lists. Raises UsageError."""
     if not isinstance(inputs, list) or not inputs:
@@ -395,7 +370,3 @@ def listed(inputs: Any, dtypes: Any) -> tuple[Tensor, ...]:
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise UsageError(f"inputs: {raised_text(error)}", code="usage/bad-value") from error
     return tuple(made)
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

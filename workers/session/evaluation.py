@@ -36,9 +36,14 @@ class Monitor:
 
     def look(self, updates: int, values: Mapping[str, float], epoch: int | None = None) -> bool:
         """Note an evaluation; return whether it is the best. NaN is best only if there is no other value."""
-        if self.best is not None and not self._is_better(values.get(self.name, math.nan)):
-            self.since_best += 1
-            return False
+        value = values.get(self.name, math.nan)
+        if self.best is not None:
+            found = self.best.get(self.name)
+            before = math.nan if found is None else found
+            is_better = bool(value > before if self.higher_is_better else value < before)
+            if not (is_better or (math.isnan(before) and not math.isnan(value))):
+                self.since_best += 1
+                return False
         place = {"updates": updates} if epoch is None else {"updates": updates, "epoch": epoch}
         self.best, self.since_best = {**place, **values}, 0
         return True
@@ -53,13 +58,6 @@ class Monitor:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.best, self.since_best = state["best"], state.get("since_best", 0)
-
-    def _is_better(self, value: float) -> bool:
-        assert self.best is not None
-        before = self.best.get(self.name)
-        if before is None or math.isnan(before):
-            return not math.isnan(value)
-        return bool(value > before if self.higher_is_better else value < before)
 
 
 @dataclass(slots=True)
@@ -100,8 +98,9 @@ class Evaluating:
         queue, every = self.queue, self.settings.every_epochs
         last = queue.limits.epochs
         queue.open_until = last if every is None else min(last, (queue.epoch // every + 1) * every)
-        if self._has_evaluation_left:
-            queue.open_until = queue.epoch
+        at_barrier = every is not None and queue.epoch > 0 and queue.epoch % every == 0
+        if at_barrier and not queue.is_begun(queue.epoch) and self.evaluated_at != queue.updates:
+            queue.open_until = queue.epoch  # the earlier attempt stopped between an epoch's last update and this
         if (every_updates := self.settings.every_updates) is not None:
             self._due_updates = (queue.updates // every_updates + 1) * every_updates
 
@@ -114,13 +113,6 @@ class Evaluating:
     @property
     def is_due_at_the_end(self) -> bool:
         return self.plan is not None and self.evaluated_at != self.queue.updates
-
-    @property
-    def _has_evaluation_left(self) -> bool:
-        """True if the earlier attempt stopped between an epoch's last update and its evaluation."""
-        epoch, every = self.queue.epoch, self.settings.every_epochs
-        at_barrier = every is not None and epoch > 0 and epoch % every == 0 and not self.queue.is_begun(epoch)
-        return at_barrier and self.evaluated_at != self.queue.updates
 
     # ---- how
 

@@ -142,11 +142,6 @@ class Node:
         if self.lives and not self.writes:
             self.is_alone = host.answers(self.lives[min(self.members)], PROBE_S) is not True
 
-    @property
-    def may_look(self) -> bool:
-        """True if the parameters may be put back to the anchor now."""
-        return not self.is_in_round or self.anchor.is_held
-
     # ---- its life, as others see it
 
     def open_life(self) -> str:

@@ -87,7 +87,10 @@ class _Meter:
             loss=loss,
             losses=self._further_since(),
             shares=(fresh / max(1, int(fresh.sum()))).tolist(),
-            phases=[_parts(row) for row in lasted.tolist()],
+            phases=[
+                {phase.name.lower(): row[phase] / sum(row) for phase in Phase if row[phase] > 0.0}
+                for row in lasted.tolist()
+            ],
             pids=[row["pid"] for row in rows],
             cpu=self._cpu([row["pid"] for row in rows if row["pid"] is not None], elapsed_s),
         )
@@ -151,31 +154,25 @@ class ProgressRecords:
             stream = stream_snapshot(session.streamed.schedule, reading, snapshot.workers, session.loader_deaths or 0)
             snapshot = replace(snapshot, stream=stream)
         if is_due:
-            more = {"lane_restarts": session.lane_restarts, **self._stream(snapshot, reading)}
+            more: dict[str, Any] = {"lane_restarts": session.lane_restarts}
+            if snapshot.stream is not None and session.streamed is not None:
+                ring: dict[str, Any] = session.streamed.ring.spec.record()
+                ring |= {"filled": snapshot.stream.filled, "waits": snapshot.stream.waits}
+                more |= {"loaders": list(reading), "loader_deaths": snapshot.stream.deaths, "ring": ring}
             of_workers = self._of_workers(now, rows, memory or {}, is_last=is_last)
             stands = snapshot.loss is None and snapshot.state != "starting" and not is_last
             journal.record(now, snapshot, more, of_workers, stands=stands)
-            self._record_staleness()
-            self._record_lanes()
+            if session.evaluating.evaluated_at != self._evaluated_at:  # after each evaluation
+                self._evaluated_at = session.evaluating.evaluated_at
+                journal.staleness(session.queue.updates, session.board.staleness_counts().sum(axis=0))
+            restarts = session.lane_restarts
+            if restarts is not None and restarts > self._lane_restarts:
+                fresh, self._lane_restarts = restarts - self._lane_restarts, restarts
+                journal.event("lane-restarts", fresh=fresh, lane_restarts=restarts)
+                lanes = "lane continues" if fresh == 1 else "lanes continue"
+                journal.show_message(f"{fresh} {lanes} from a zero state")
         else:
             journal.show(now, replace(snapshot, is_between=True))
-
-    def _record_staleness(self) -> None:
-        """Record the staleness after each evaluation."""
-        session = self._session
-        if session.evaluating.evaluated_at != self._evaluated_at:
-            self._evaluated_at = session.evaluating.evaluated_at
-            session.journal.staleness(session.queue.updates, session.board.staleness_counts().sum(axis=0))
-
-    def _record_lanes(self) -> None:
-        """Report new lane restarts from zero state."""
-        restarts = self._session.lane_restarts
-        if restarts is not None and restarts > self._lane_restarts:
-            fresh, self._lane_restarts = restarts - self._lane_restarts, restarts
-            self._session.journal.event("lane-restarts", fresh=fresh, lane_restarts=restarts)
-            self._session.journal.show_message(
-                f"{fresh} {'lane continues' if fresh == 1 else 'lanes continue'} from a zero state"
-            )
 
     def snapshot(self, now: float, rows: Sequence[Mapping[str, Any]], memory: Mapping[int, int]) -> JobSnapshot:
         """Return the job as it is now, with the rates of the last interval."""
@@ -282,22 +279,6 @@ class ProgressRecords:
             return None
         factor = 1.0 if self._curve is None else self._curve(updates)
         return float(rate * factor * 0.5**self._session.divergence.rollbacks)
-
-    def _stream(self, snapshot: JobSnapshot, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the stream's part of status.json; empty without a stream."""
-        if snapshot.stream is None or self._session.streamed is None:
-            return {}
-        ring = {
-            **self._session.streamed.ring.spec.record(),
-            "filled": snapshot.stream.filled,
-            "waits": snapshot.stream.waits,
-        }
-        return {"loaders": list(rows), "loader_deaths": snapshot.stream.deaths, "ring": ring}
-
-
-def _parts(spent_s: Sequence[float]) -> dict[str, float]:
-    whole = sum(spent_s)
-    return {phase.name.lower(): spent_s[phase] / whole for phase in Phase if spent_s[phase] > 0.0}
 
 
 def _percentiles(counts: np.ndarray) -> list[tuple[int, int]]:

@@ -84,7 +84,9 @@ def restore(session: Session) -> Taken[str | None]:
     folder = session.rundir.checkpoints
     with explained(f"cannot clean up {folder}"):
         sweep(folder)
-    session.before = _sums_before(session.rundir)
+    sums: Mapping[str, Any] = session.rundir.read_json("status.json") or {}
+    counts = ("restarts", "rollbacks", "lane_restarts", "loader_deaths")
+    session.before = Before(float(sums.get("wall_s") or 0.0), **{name: int(sums.get(name) or 0) for name in counts})
     taken = load_newest(folder, partial(restore_state, session), beside=checkpoints_beside(session.rundir.path))
     if taken.path is None and taken.misfit is not None:
         raise taken.misfit
@@ -112,7 +114,10 @@ def restore_state(session: Session, state: dict[str, Any]) -> str | None:
                 "the checkpoint does not say what data it was made with; only names of rows were compared"
             )
         check_groups(shared.layout.state, shared.optimizer, first_rates(state["optimizer"]["param_groups"], state))
-        session.restore_ledger(state["ledger"])
+        if session.node is None:
+            session.queue.restore(state["ledger"])  # raises ValueError for another batch plan
+        else:
+            session.node.restore(state["ledger"])  # that of all nodes
         session.restore(state)
         loss_scaler.restore(session.board, state.get("scales", []))
         if session.node is not None:
@@ -150,12 +155,6 @@ def record(session: Session, taken: Taken[str | None]) -> None:
     )
 
 
-def _sums_before(rundir: RunDir) -> Before:
-    sums: Mapping[str, Any] = rundir.read_json("status.json") or {}
-    counts = ("restarts", "rollbacks", "lane_restarts", "loader_deaths")
-    return Before(float(sums.get("wall_s") or 0.0), **{name: int(sums.get(name) or 0) for name in counts})
-
-
 KEEP_REJECTED = 3  # most checkpoints set aside, in all
 
 
@@ -183,9 +182,8 @@ def give_up(session: Session) -> None:
     fails, so a resume begins where that rollback went to."""
     older_than = session.divergence.older_than
     if older_than is not None and not session.pause_task.is_busy:
-        session.pause_task.submit(
-            partial(_set_aside_again, session.rundir, older_than), partial(_show_warning, session)
-        )
+        work = partial(_set_aside_again, session.rundir, older_than)
+        session.pause_task.submit(work, partial(_show_warning, session))
 
 
 def _set_aside_again(rundir: RunDir, went_to: int) -> str:
@@ -249,7 +247,14 @@ def _go_back(session: Session, found: LoadedCheckpoint) -> None:
     session.reopen(time.monotonic())
     if session.stop is not None and session.stop.state == "succeeded":
         session.stop = None  # the state that met the target is undone
-    factor = 0.5**divergence.rollbacks
+    factor, records_cut = 0.5**divergence.rollbacks, 0
+    if found.cut is not None:
+        try:
+            session.rundir.metrics.cut(found.cut.size)  # not in the thread: the loop may append meanwhile
+            session.pause_task.submit(partial(_sync, session.rundir), partial(_show_warning, session))
+            records_cut = found.cut.records
+        except RunDirError as error:
+            _show_warning(session, f"{error}; records of what was undone are left")
     journal.event(
         "rollback",
         checkpoint=path.name,
@@ -258,7 +263,7 @@ def _go_back(session: Session, found: LoadedCheckpoint) -> None:
         samples=session.queue.samples,
         reason=why,
         lr_factor=factor,
-        records_cut=_cut_records(session, found.cut),
+        records_cut=records_cut,
     )
     _show_warning(session, found.warning)
     journal.show_message(
@@ -266,22 +271,8 @@ def _go_back(session: Session, found: LoadedCheckpoint) -> None:
     )
 
 
-def _cut_records(session: Session, cut: Cut | None) -> int:
-    """Cut the records; return how many are dropped. Not in the thread: the loop may append meanwhile. A thread then
-    syncs them to disk, while all workers are still parked."""
-    if cut is None:
-        return 0
-    try:
-        session.rundir.metrics.cut(cut.size)
-    except RunDirError as error:
-        _show_warning(session, f"{error}; records of what was undone are left")
-        return 0
-    session.pause_task.submit(partial(_sync, session.rundir), partial(_show_warning, session))
-    return cut.records
-
-
 def _sync(rundir: RunDir) -> str:
-    """Sync the records, in a thread; return a warning, or ""."""
+    """Sync the records, in a thread, while all workers are still parked; return a warning, or ""."""
     try:
         rundir.metrics.sync()
     except RunDirError as error:

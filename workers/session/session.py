@@ -223,13 +223,6 @@ class Session:
             self.rates.restore(state["rates"])
         self.divergence.rollbacks = max(self.divergence.rollbacks, state.get("rollbacks", 0))
 
-    def restore_ledger(self, ledger: Mapping[str, Any]) -> None:
-        """Restore a checkpoint's ledger: in a cluster that of all nodes. Raises ValueError for another batch plan."""
-        if self.node is None:
-            self.queue.restore(ledger)
-        else:
-            self.node.restore(ledger)
-
     def restore_stream(self, state: Mapping[str, Any]) -> None:
         """Restore the positions of the stream's iterators, after the queue restored its ledger. Raises ValueError."""
         if self.streamed is not None:
@@ -257,8 +250,14 @@ class Session:
 
     def due(self, now: float) -> Due:
         """Return the purpose of the next pause; usually empty."""
-        decision = self._decide()
+        divergence = self.divergence
+        divergence.ruined = self.saving.is_refused
+        divergence.written(self.saving.written_at)
+        not_finite = self.board.not_finite()  # read before the applied ones
+        divergence.look(not_finite, self.board.updates())
+        decision = divergence.decide()
         finish, node = self._trained(self.stop or self._natural_end(now)), self.node
+        evaluates, writes = node is None or node.is_first, node is None or node.writes
         if node is not None and node.anchor.is_held and finish is not None and finish.state == "succeeded":
             finish = None  # what is being looked at is not the last round
         if decision is Decision.ROLL_BACK:
@@ -272,30 +271,14 @@ class Session:
                 or finish.reason in ("max_time_s", "callback")
             )
             return Due(
-                evaluate=finish.state == "succeeded" and self.evaluating.is_due_at_the_end and self._evaluates,
-                checkpoint=wants_checkpoint and self.saving.is_worth_it and self._writes,
+                evaluate=finish.state == "succeeded" and self.evaluating.is_due_at_the_end and evaluates,
+                checkpoint=wants_checkpoint and self.saving.is_worth_it and writes,
                 finish=finish,
             )
-        if node is not None and not node.may_look:
-            return Due()
+        if node is not None and node.is_in_round and not node.anchor.is_held:
+            return Due()  # the parameters cannot be put back to the anchor now
         evaluate, checkpoint = self.evaluating.is_due, self.saving.is_due(now)
-        return Due(evaluate=evaluate and self._evaluates, checkpoint=checkpoint and self._writes)
-
-    @property
-    def _evaluates(self) -> bool:
-        return self.node is None or self.node.is_first
-
-    @property
-    def _writes(self) -> bool:
-        return self.node is None or self.node.writes
-
-    def _decide(self) -> Decision:
-        divergence = self.divergence
-        divergence.ruined = self.saving.is_refused
-        divergence.written(self.saving.written_at)
-        not_finite = self.board.not_finite()  # read before the applied ones
-        divergence.look(not_finite, self.board.updates())
-        return divergence.decide()
+        return Due(evaluate=evaluate and evaluates, checkpoint=checkpoint and writes)
 
     def note_signal(self, number: int) -> None:
         """Note the first signal: the job stops in order."""

@@ -75,9 +75,13 @@ class StartUp:
     thread only."""
 
     def __init__(self, job: Job, procs: int, *, progress: bool | None, caller: str) -> None:
-        wants_progress = _wants_progress(job, progress, caller)
+        wants_progress = job.log.progress if progress is None else progress
+        if wants_progress == "auto":
+            # The command line always shows it, if without a terminal in plain lines; `hogwild.train` on a terminal and
+            # in a notebook only, as other output belongs to the program's author.
+            wants_progress = sys.stderr is not None and (caller != LIBRARY or sys.stderr.isatty() or is_notebook())
         self.attempt = RunAttempt.here(caller, job.log.every_s)
-        self.look = look_for(wants_progress, procs)
+        self.look = look_for(bool(wants_progress), procs)
         self.job, self._procs = job, procs
         self._began_s = self._phase_s = self._drawn_s = time.monotonic()
         self._phase, self._detail = FIRST, ""
@@ -224,17 +228,6 @@ class StartUp:
         more = {name: self._before[name] for name in CARRIED if name in self._before}
         record = record_of(self.attempt, "building", shown, more)
         rundir.try_write_json(STATUS, record)
-
-
-def _wants_progress(job: Job, progress: bool | None, caller: str) -> bool:
-    """Return whether progress is shown. `auto`: by the command line always, if without a terminal in plain lines; by
-    `hogwild.train` on a terminal and in a notebook only, as other output belongs to the program's author."""
-    if progress is not None:
-        return progress
-    setting = job.log.progress
-    if setting != "auto":
-        return bool(setting)
-    return sys.stderr is not None and (caller != LIBRARY or sys.stderr.isatty() or is_notebook())
 
 
 def _about_interrupt(snapshot: JobSnapshot, *, on_signal: bool) -> str:
