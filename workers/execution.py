@@ -22,9 +22,7 @@ import numpy as np
 import torch
 
 from hogwild import host
-from hogwild.cluster.launch import Launch
 from hogwild.cluster.shares import NodeQueue, Shares
-from hogwild.config.load import Job
 from hogwild.errors import CheckpointError, Diverged, HogwildError, UserCodeError
 from hogwild.feeds.packed import Spec
 from hogwild.feeds.resident import FieldSpec, ResidentData
@@ -176,7 +174,18 @@ def _session(
     schedule = streamed.schedule if streamed is not None else schedule_for(shared.epoch, limits, plan.seed)
     kind = WorkQueue if launch is None else NodeQueue
     queue = kind(shared.epoch, limits, ids=ids, schedule=schedule)
-    node = None if launch is None else _node_of(launch, job, parts, shared.model, queue)
+    node: Node | None = None  # it has not yet heard of the others
+    if launch is not None:
+        assert isinstance(queue, NodeQueue)
+        update, layout = parts.choice.update, shared.model.layout
+        rows_of = {name for side in update.sides for name in side.params} if update is not None else set[str]()
+        if type(parts.optimizer) is FTRL:  # momentum would move weights that every node holds at 0
+            rows_of = {slot.name for slot in layout.flats.params}
+        of_buffers = layout.buffers, layout.workers
+        outer, sums = job.cluster.outer, shared.model.sums()
+        anchor = Anchor(layout.flats, shared.model.regions, outer, rows_of, of_buffers, sums)
+        shares = Shares(queue.plan, queue.limits)
+        node = Node(launch, anchor, shares, queue, Committed(shares))
     ledger = queue if node is None else node.committed
     journal = Journal(rundir, job, startup, curves_for(job, rundir, shared.model), description.callbacks)
     session = Session(
@@ -220,19 +229,6 @@ def _session(
     clock.shared_s = time.monotonic()
     startup.phase("starting workers")
     return session
-
-
-def _node_of(launch: Launch, job: Job, parts: Parts, shared: SharedModel, queue: WorkQueue) -> Node:
-    """Return this node of a cluster, which has not yet heard of the others."""
-    assert isinstance(queue, NodeQueue)
-    update = parts.choice.update
-    rows_of = {name for side in update.sides for name in side.params} if update is not None else set[str]()
-    if type(parts.optimizer) is FTRL:  # momentum would move weights that every node holds at 0
-        rows_of = {slot.name for slot in shared.layout.flats.params}
-    buffered = shared.layout.buffers, shared.layout.workers
-    anchor = Anchor(shared.layout.flats, shared.regions, job.cluster.outer, rows_of, buffered, shared.sums())
-    shares = Shares(queue.plan, queue.limits)
-    return Node(launch, anchor, shares, queue, Committed(shares))
 
 
 def _write_descriptions(description: Description, plan: JobPlan, parts: Parts, rundir: RunDir) -> None:

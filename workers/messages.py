@@ -224,20 +224,17 @@ class Report:
     def send(self, channel: socket.socket) -> None:
         """Send, cut to one datagram: of a traceback the end is kept, which names the exception, of other fields the
         beginning. A character may need 12 bytes of JSON, so lengths are tried. Raises ParentGone."""
-        keep = MAX_DATAGRAM // 2
-        while len(payload := self._encode(keep)) > MAX_DATAGRAM:
+        whole, keep = asdict(self), MAX_DATAGRAM // 2
+        while True:
+            short = {name: whole[name][: keep // 4] for name in ("kind", "detail", "error_type", "place")}
+            payload = json.dumps({**whole, **short, "traceback": self.traceback[-keep:]}).encode()
+            if len(payload) <= MAX_DATAGRAM:
+                break
             keep //= 2
         try:
             channel.send(payload)
         except ConnectionError as error:
             raise ParentGone("the supervisor's end of the socket is closed") from error
-
-    def _encode(self, keep: int) -> bytes:
-        values = asdict(self)
-        values["traceback"] = self.traceback[-keep:]
-        for name in ("kind", "detail", "error_type", "place"):
-            values[name] = values[name][: keep // 4]
-        return json.dumps(values).encode()
 
     @classmethod
     def receive_all(cls, channel: socket.socket) -> Iterator["Report"]:

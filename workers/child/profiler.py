@@ -71,8 +71,7 @@ class Stopwatch:
 
     def break_off(self) -> None:
         """End the recording: drop an unfinished update and the final waiting."""
-        update = self.updates[-1]
-        if self._phase == BOOKKEEPING and update:
+        if self._phase == BOOKKEEPING and self.updates[-1]:
             self.finish()
         elif self._phase not in BETWEEN:
             self.updates.pop()

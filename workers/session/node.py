@@ -53,30 +53,26 @@ class Committed:
         self._held = None
 
     @property
-    def _now(self) -> "_Moment | Shares":
-        return self._held or self._shares
-
-    @property
     def limits(self) -> Limits:
         return self._shares.limits
 
     @property
     def updates(self) -> int:
-        return self._now.updates
+        return (self._held or self._shares).updates
 
     @property
     def samples(self) -> int:
-        return self._now.samples
+        return (self._held or self._shares).samples
 
     @property
     def epoch(self) -> int:
-        return self._now.epoch
+        return (self._held or self._shares).epoch
 
     def is_epoch_settled(self, epoch: int) -> bool:
         return epoch < self.epoch
 
     def is_begun(self, epoch: int) -> bool:
-        return epoch < self._now.next_epoch
+        return epoch < (self._held or self._shares).next_epoch
 
     def state(self) -> dict[str, Any]:
         return self._shares.state() if self._held is None else self._held.state

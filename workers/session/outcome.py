@@ -153,9 +153,7 @@ class Divergence:
     @property
     def why(self) -> str:
         """The observation as a phrase."""
-        if self.ruined:
-            return "parameters are NaN or infinite"
-        return f"{self.in_a_row} updates in a row were not finite"
+        return "parameters are NaN or infinite" if self.ruined else f"{self.in_a_row} updates in a row were not finite"
 
     @property
     def message(self) -> str:

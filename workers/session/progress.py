@@ -82,6 +82,9 @@ class _Meter:
         fresh, self._batches = np.maximum(batches - self._batches, 0), batches
         spent = session.board.phase_s(time.monotonic_ns())
         lasted, self._phase_s = np.maximum(spent - self._phase_s, 0.0), spent
+        before = self._cpu_s
+        pids = [row["pid"] for row in rows]
+        self._cpu_s = {pid: used_s for pid in pids if pid is not None and (used_s := host.cpu_s(pid)) is not None}
         return _Rates(
             samples_per_s=self._speed.at(now, session.samples_here),
             loss=loss,
@@ -91,8 +94,12 @@ class _Meter:
                 {phase.name.lower(): row[phase] / sum(row) for phase in Phase if row[phase] > 0.0}
                 for row in lasted.tolist()
             ],
-            pids=[row["pid"] for row in rows],
-            cpu=self._cpu([row["pid"] for row in rows if row["pid"] is not None], elapsed_s),
+            pids=pids,
+            cpu={
+                pid: (used_s - before[pid]) / elapsed_s
+                for pid, used_s in self._cpu_s.items()
+                if pid in before and elapsed_s > 0
+            },
         )
 
     def _further_since(self) -> dict[str, float]:
@@ -107,13 +114,6 @@ class _Meter:
             return means
         scored = slice(len(names), len(names) + len(parts.panel.progressive))
         return means | parts.panel.progressive_values(sums[scored].tolist(), counts[scored].tolist())
-
-    def _cpu(self, pids: Sequence[int], elapsed_s: float) -> dict[int, float]:
-        before = self._cpu_s
-        self._cpu_s = {pid: used_s for pid in pids if (used_s := host.cpu_s(pid)) is not None}
-        if elapsed_s <= 0:
-            return {}
-        return {pid: (used_s - before[pid]) / elapsed_s for pid, used_s in self._cpu_s.items() if pid in before}
 
 
 class ProgressRecords:
@@ -159,7 +159,13 @@ class ProgressRecords:
                 ring: dict[str, Any] = session.streamed.ring.spec.record()
                 ring |= {"filled": snapshot.stream.filled, "waits": snapshot.stream.waits}
                 more |= {"loaders": list(reading), "loader_deaths": snapshot.stream.deaths, "ring": ring}
-            of_workers = self._of_workers(now, rows, memory or {}, is_last=is_last)
+            of_workers = None
+            if is_last or (now >= self._workers_due_at and self._rates.loss is not None):  # anything was trained
+                self._workers_due_at = now + workers_gap_s(now - self._began_at)
+                rates = self._workers_meter.measured(now, rows)
+                stale = _percentiles(session.board.staleness_counts())
+                if rates.loss is not None:
+                    of_workers = workers_record(self._workers(rows, rates, stale, memory or {}))
             stands = snapshot.loss is None and snapshot.state != "starting" and not is_last
             journal.record(now, snapshot, more, of_workers, stands=stands)
             if session.evaluating.evaluated_at != self._evaluated_at:  # after each evaluation
@@ -177,6 +183,10 @@ class ProgressRecords:
     def snapshot(self, now: float, rows: Sequence[Mapping[str, Any]], memory: Mapping[int, int]) -> JobSnapshot:
         """Return the job as it is now, with the rates of the last interval."""
         session, queue = self._session, self._session.queue
+        rate = session.rates.shown(queue.epoch) if self._shows_lr else None
+        if rate is not None:
+            factor = 1.0 if self._curve is None else self._curve(queue.updates)
+            rate = float(rate * factor * 0.5**session.divergence.rollbacks)
         counts = session.board.staleness_counts()
         p50, p99 = _percentiles(counts.sum(axis=0, keepdims=True))[0]
         return JobSnapshot(
@@ -196,7 +206,7 @@ class ProgressRecords:
             loss=self._rates.loss,
             train_loss=session.train_loss,
             losses=self._rates.losses,
-            lr=self._rate_at(queue.updates),
+            lr=rate,
             metrics=dict(session.evaluating.values),
             evaluated_at=session.evaluating.evaluated_at,
             best=session.best,
@@ -212,17 +222,6 @@ class ProgressRecords:
             cluster=None if session.node is None else cluster_of(session.node.record()),
             news=session.journal.news,
         )
-
-    def _of_workers(
-        self, now: float, rows: Sequence[Mapping[str, Any]], memory: Mapping[int, int], *, is_last: bool
-    ) -> dict[str, list[Any]] | None:
-        """Return per-worker figures for metrics.jsonl since the last ones; None if too soon or nothing was trained."""
-        if not is_last and (now < self._workers_due_at or self._rates.loss is None):
-            return None
-        self._workers_due_at = now + workers_gap_s(now - self._began_at)
-        rates = self._workers_meter.measured(now, rows)
-        stale = _percentiles(self._session.board.staleness_counts())
-        return None if rates.loss is None else workers_record(self._workers(rows, rates, stale, memory))
 
     def _workers(
         self,
@@ -272,13 +271,6 @@ class ProgressRecords:
         if session.clock.paused_since_s is not None:
             return "paused"
         return "running" if session.board.first_commit_s() is not None else "starting"
-
-    def _rate_at(self, updates: int) -> float | None:
-        rate = self._session.rates.shown(self._session.queue.epoch) if self._shows_lr else None
-        if rate is None:
-            return None
-        factor = 1.0 if self._curve is None else self._curve(updates)
-        return float(rate * factor * 0.5**self._session.divergence.rollbacks)
 
 
 def _percentiles(counts: np.ndarray) -> list[tuple[int, int]]:

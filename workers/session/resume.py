@@ -244,7 +244,8 @@ def _go_back(session: Session, found: LoadedCheckpoint) -> None:
     session.board.go_back(updates, divergence.rollbacks, first_item=next(session.ids))
     divergence.is_going_back = False
     session.saving.restore_best(session.evaluating.monitor.best)
-    session.reopen(time.monotonic())
+    session.evaluating.schedule()
+    session.saving.schedule(time.monotonic())
     if session.stop is not None and session.stop.state == "succeeded":
         session.stop = None  # the state that met the target is undone
     factor, records_cut = 0.5**divergence.rollbacks, 0

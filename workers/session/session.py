@@ -199,7 +199,8 @@ class Session:
         if self.owner is not None:
             self.journal.event("owner", pid=self.owner.pid)
         self._merged_batches = [0] * self.plan.rows
-        self.reopen(now)
+        self.evaluating.schedule()
+        self.saving.schedule(now)
         self.divergence.rollbacks = max(self.divergence.rollbacks, self.before.rollbacks)
         self.board.go_back(self.queue.updates, self.divergence.rollbacks, first_item=0)
         sync_every = self.job.train.sync_every if self.plan.exchange == "delta" else 0
@@ -207,11 +208,6 @@ class Session:
         self.queue.limits.sync_every = sync_every or 1
         if self.divergence.goes_back and self.saving.is_worth_it:
             self.copy_for_checkpoint(now)
-
-    def reopen(self, now: float) -> None:
-        """Reschedule evaluations and checkpoints from the queue's position."""
-        self.evaluating.schedule()
-        self.saving.schedule(now)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a checkpoint's `state`; the queue has restored its ledger already."""
