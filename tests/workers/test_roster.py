@@ -140,6 +140,12 @@ class Stage:
             assert self.now - began < 10
         return self.now - began
 
+    @property
+    def kill(self) -> Kill:
+        """The one kill so far."""
+        (kill,) = [action for _, action in self.log if isinstance(action, Kill)]
+        return kill
+
     # stages on the way
 
     def starting(self) -> "Stage":
@@ -164,10 +170,6 @@ class Stage:
 
     def state(self, worker: int = 0) -> State:
         return self.roster.slots[worker].state
-
-
-def kills(actions: list[Action]) -> list[Kill]:
-    return [action for action in actions if isinstance(action, Kill)]
 
 
 def failure(actions: list[Action]) -> HogwildError:
@@ -221,19 +223,12 @@ def test_a_worker_that_is_killed_is_neither_attached_nor_revived_by_a_late_ready
 # ---- the start clock ------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_does_not_get_ready_is_killed_at_the_start_timeout() -> None:
-    stage = Stage().starting()
+@pytest.mark.parametrize(("paused", "by_records"), [(False, False), (True, False), (False, True)])
+def test_who_does_not_get_ready_is_killed_at_the_start_timeout_in_a_pause_too(paused: bool, by_records: bool) -> None:
+    stage = Stage(by_records=by_records).starting()
+    stage.paused = paused
     assert stage.run_until_kill() == 20.0 + STEP_S
-    (kill,) = kills([action for _, action in stage.log])
-    assert kill.worker == 0
-    assert kill.why == "could not start: did not get ready in 20 s"
-    assert kill.silent_s == 20.0 + STEP_S
-
-
-def test_the_start_clock_runs_in_a_pause_for_a_worker_that_is_not_ready() -> None:
-    stage = Stage().starting()
-    stage.paused = True
-    assert stage.run_until_kill() == 20.0 + STEP_S
+    assert stage.kill == Kill(0, "could not start: did not get ready in 20 s", 20.0 + STEP_S)
 
 
 @pytest.mark.parametrize("idle", [True, False])  # False: between saying ready and beginning to wait
@@ -245,8 +240,7 @@ def test_the_start_clock_stands_still_while_a_worker_is_ready_without_a_lease(id
     assert stage.run(500.0) == []  # an evaluation may keep it waiting for long; it beats
     stage.workers[0].idle, stage.workers[0].has_lease = False, True
     assert stage.run_until_kill() == 8.0 + STEP_S  # 12 s were used up before
-    (kill,) = kills([action for _, action in stage.log])
-    assert kill.why == "could not start: did not finish its first batch in 20 s"
+    assert stage.kill.why == "could not start: did not finish its first batch in 20 s"
 
 
 def test_a_first_batch_may_take_longer_than_the_stall_limit() -> None:
@@ -265,7 +259,7 @@ def test_a_first_batch_that_hangs_cannot_hang_a_pause() -> None:
     stage.run(2.0)
     stage.paused = True
     assert stage.run_until_kill() == 20.0 + STEP_S  # the larger of the two limits: it may be compiling
-    assert kills([action for _, action in stage.log])[0].why.startswith("stalled: silent for 20.2")
+    assert stage.kill.why.startswith("stalled: silent for 20.2")
 
 
 # ---- the silence clock ----------------------------------------------------------------------------------------------
@@ -296,8 +290,9 @@ def test_the_stall_limit_is_the_larger_of_the_setting_and_twenty_times_the_slowe
     stage = Stage().training()
     stage.workers[0].slowest_s, stage.workers[0].beats = slowest_s, False
     assert stage.run_until_kill() == limit_s + STEP_S
-    (kill,) = kills([action for _, action in stage.log])
-    assert kill == Kill(0, f"stalled: silent for {limit_s + STEP_S:.1f} s (limit {limit_s:g} s)", limit_s + STEP_S)
+    assert stage.kill == Kill(
+        0, f"stalled: silent for {limit_s + STEP_S:.1f} s (limit {limit_s:g} s)", limit_s + STEP_S
+    )
 
 
 @pytest.mark.parametrize("paused", [False, True])
@@ -324,7 +319,7 @@ def test_only_the_silent_one_is_killed() -> None:
     stage = Stage(procs=3).training()
     stage.workers[1].beats = False
     stage.run_until_kill()
-    assert [action.worker for action in kills([action for _, action in stage.log])] == [1]
+    assert stage.kill.worker == 1
 
 
 def test_a_new_incarnation_does_not_inherit_the_silence_of_the_old_one() -> None:
@@ -377,8 +372,18 @@ def waiting(**given: bool) -> Stage:
     return stage
 
 
-def test_waiting_without_a_lease_is_no_deadlock_while_a_loader_reads_or_everything_is_done() -> None:
-    assert waiting(has_unfinished_work=False).run(300.0) == []
+@pytest.mark.parametrize(
+    ("has_lease", "has_unfinished_work", "paused"),
+    [(False, False, False), (False, True, True), (True, False, True)],
+    ids=["a loader reads, or all is done", "pause without a lease", "pause"],
+)
+def test_waiting_or_a_pause_however_long_is_no_deadlock(
+    has_lease: bool, has_unfinished_work: bool, paused: bool
+) -> None:
+    stage = waiting(has_unfinished_work=has_unfinished_work, paused=paused)
+    for worker in stage.workers:
+        worker.has_lease, worker.idle = has_lease, not has_lease
+    assert stage.run(300.0) == []
 
 
 def test_waiting_for_what_nobody_does_is_a_deadlock() -> None:
@@ -397,10 +402,6 @@ def test_workers_that_never_got_a_lease_are_a_deadlock_too() -> None:
         worker.idle = True
     assert stage.run(30.0) == []
     assert isinstance(failure(stage.run(STEP_S)), Deadlocked)
-
-
-def test_a_pause_is_no_deadlock_also_when_nobody_has_a_lease() -> None:
-    assert waiting(has_unfinished_work=True, paused=True).run(300.0) == []
 
 
 def test_a_batch_that_was_filled_starts_the_deadlock_clock_anew() -> None:
@@ -422,12 +423,6 @@ def test_a_start_that_takes_long_is_no_deadlock_and_hides_none() -> None:
     stage.workers[1].idle = True
     assert stage.run(29.0) == []
     assert isinstance(failure(stage.run(2.0)), Deadlocked)
-
-
-def test_a_pause_is_no_deadlock_however_long() -> None:
-    stage = Stage(procs=2, policy=Supervise(deadlock_timeout_s=30.0)).training()
-    stage.paused = True
-    assert stage.run(300.0) == []
 
 
 def test_pauses_for_checkpoints_do_not_hide_a_deadlock() -> None:
@@ -485,13 +480,7 @@ def test_a_loader_that_reads_no_record_is_killed_for_its_silence(first: bool, li
     assert stage.run(100.0) == []
     stage.workers[0].beats = False
     assert stage.run_until_kill() == limit_s + STEP_S
-    (kill,) = kills([action for _, action in stage.log])
-    assert kill.why.startswith("stalled: silent for")
-
-
-def test_a_loader_that_does_not_get_ready_is_killed_at_the_start_timeout() -> None:
-    stage = Stage(by_records=True).starting()
-    assert stage.run_until_kill() == 20.0 + STEP_S
+    assert stage.kill.why.startswith("stalled: silent for")
 
 
 def silent(stage: Stage, number: int, slowest_s: float = 1.0) -> None:
@@ -645,40 +634,35 @@ def test_the_budget_is_each_workers_own() -> None:
     assert State.RETIRED not in {slot.state for slot in stage.roster.slots}
 
 
-def test_without_restarts_the_first_death_retires() -> None:
-    stage = Stage(policy=Supervise(max_restarts=0)).training()
-    error = failure(stage.die())
-    assert isinstance(error, WorkersLost)
-    assert "worker 0 died more than 0 times in 60 s; 0 of 1 workers left, supervise.min_workers is 1" in str(error)
+# ---- starts that fail -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("min_workers", "can_lose"), [(1, 2), (2, 1), (3, 0)])
-def test_the_job_fails_when_fewer_than_min_workers_are_left(min_workers: int, can_lose: int) -> None:
-    stage = Stage(procs=3, policy=Supervise(max_restarts=0, min_workers=min_workers)).training()
+@pytest.mark.parametrize(
+    ("procs", "needed", "by_records", "rule"),
+    [
+        (1, 1, False, "supervise.min_workers is 1"),
+        (3, 1, False, "supervise.min_workers is 1"),
+        (3, 2, False, "supervise.min_workers is 2"),
+        (3, 3, False, "supervise.min_workers is 3"),
+        (3, 1, True, "at least one must read the stream"),
+        (3, 3, True, "each reads its own part of the stream"),
+    ],
+)
+def test_without_restarts_the_job_fails_with_the_first_death_that_leaves_too_few(
+    procs: int, needed: int, by_records: bool, rule: str
+) -> None:
+    """The number of loaders that are needed is no setting of workers."""
+    policy = Supervise(max_restarts=0, min_workers=2 if by_records else needed)
+    stage = Stage(procs, policy, by_records=by_records, needed=needed).training()
+    can_lose, kind = procs - needed, "loader" if by_records else "worker"
     for worker in range(can_lose):
         assert stage.die(worker) == []
     error = failure(stage.die(can_lose))
     assert isinstance(error, WorkersLost)
-    assert f"{2 - can_lose} of 3 workers left, supervise.min_workers is {min_workers}. Last: killed by SIGKILL" in str(
+    assert f"{kind} {can_lose} died more than 0 times in 60 s; {needed - 1} of {procs} {kind}s left, {rule}" in str(
         error
     )
-
-
-@pytest.mark.parametrize(
-    ("needed", "can_lose", "rule"),
-    [(1, 2, "at least one must read the stream"), (3, 0, "each reads its own part of the stream")],
-)
-def test_a_job_without_its_loaders_fails_and_names_no_setting_of_workers(needed: int, can_lose: int, rule: str) -> None:
-    stage = Stage(procs=3, policy=Supervise(max_restarts=0, min_workers=2), by_records=True, needed=needed).training()
-    for loader in range(can_lose):
-        assert stage.die(loader) == []
-    error = failure(stage.die(can_lose))
-    assert isinstance(error, WorkersLost)
-    assert f"{2 - can_lose} of 3 loaders left, {rule}. Last: killed by SIGKILL" in str(error)
-    assert "min_workers" not in str(error)
-
-
-# ---- starts that fail -----------------------------------------------------------------------------------------------
+    assert "Last: killed by SIGKILL" in str(error) and ("min_workers" in str(error)) != by_records
 
 
 @pytest.mark.parametrize("crime", ["exits", "hangs", "exits, hangs, exits"])
@@ -717,16 +701,12 @@ def test_a_start_that_succeeds_forgives_those_before() -> None:
 # ---- exceptions in user code ----------------------------------------------------------------------------------------
 
 
-def test_an_exception_before_the_first_commit_of_anybody_fails_the_job_with_its_traceback() -> None:
-    stage = Stage(procs=2).ready()
-    error = failure(stage.die(1, raised(detail="ValueError: 3 classes, label 7"), (0, 0)))
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_an_exception_before_the_first_commit_of_anybody_fails_the_job_with_its_traceback(is_ready: bool) -> None:
+    stage = Stage(procs=2).ready() if is_ready else Stage(procs=2).starting()
+    error = failure(stage.die(1, raised(detail="ValueError: 3 classes, label 7"), (0, 0) if is_ready else None))
     assert isinstance(error, UserCodeError)
     assert str(error) == "ValueError: 3 classes, label 7\n\nTraceback: the words"
-
-
-def test_an_exception_while_starting_before_any_commit_fails_the_job() -> None:
-    stage = Stage().starting()
-    assert isinstance(failure(stage.die(0, raised(), None)), UserCodeError)
 
 
 def test_a_commit_that_no_tick_has_seen_counts_as_the_first_commit() -> None:
@@ -750,6 +730,7 @@ class Raised:
     kind: str = "ValueError"
     epoch: int = 0
     commits: int = 0
+    worker: int = 0
 
 
 @pytest.mark.parametrize(
@@ -758,6 +739,7 @@ class Raised:
         ([Raised(3)], False),
         ([Raised(3), Raised(3), Raised(3), Raised(3)], False),  # one poison batch: quarantine deals with it
         ([Raised(3), Raised(4)], True),  # two batches, the same type and place, no commit between
+        ([Raised(3), Raised(9, worker=1)], True),
         ([Raised(3), Raised(3), Raised(4)], True),
         ([Raised(3, epoch=0), Raised(3, epoch=1)], True),  # another epoch's batch is another one
         ([Raised(3), Raised(4, place="mymodel.py:8")], False),
@@ -776,7 +758,7 @@ def test_an_exception_fails_the_job_from_the_second_batch_at_the_same_place(
     for number, event in enumerate(events):
         stage.workers[1].batches += event.commits
         stage.run(STEP_S)
-        actions = stage.die(0, raised(event.place, event.kind), (event.epoch, event.batch))
+        actions = stage.die(event.worker, raised(event.place, event.kind), (event.epoch, event.batch))
         if number < len(events) - 1:
             assert actions == [], f"event {number}"
             stage.seconds_until_spawn()
@@ -784,12 +766,6 @@ def test_an_exception_fails_the_job_from_the_second_batch_at_the_same_place(
     assert [type(action) for action in actions] == ([Fail] if is_hopeless else [])
     if is_hopeless:
         assert isinstance(failure(actions), UserCodeError)
-
-
-def test_two_workers_that_raise_at_the_same_place_in_different_batches_fail_the_job() -> None:
-    stage = Stage(procs=2).training()
-    assert stage.die(0, raised(), (0, 3)) == []
-    assert isinstance(failure(stage.die(1, raised(), (0, 9))), UserCodeError)
 
 
 def test_exceptions_that_were_charged_to_no_batch_are_not_two_batches() -> None:
@@ -933,9 +909,12 @@ def test_any_commit_begins_the_count_of_deaths_anew() -> None:
     assert breaks_after(stage)[0] == 6
 
 
-def test_poison_that_is_put_aside_is_progress_too() -> None:
+@pytest.mark.parametrize(("left", "aside_every"), [(True, 0), (False, 5)])
+def test_workers_that_were_asked_to_leave_are_no_crash_loop_and_poison_put_aside_is_progress(
+    left: bool, aside_every: int
+) -> None:
     stage = Stage(2, Supervise(max_restarts=100, max_item_attempts=3)).training()
-    assert breaks_after(stage, 40, aside_every=5) == (0, "")
+    assert breaks_after(stage, 40, left=left, aside_every=aside_every) == (0, "")
 
 
 def test_deaths_far_apart_are_no_crash_loop() -> None:
@@ -946,11 +925,6 @@ def test_deaths_far_apart_are_no_crash_loop() -> None:
         stage.roster.ready(0)
         stage.now += 15.5
         stage.tick()
-
-
-def test_workers_that_were_asked_to_leave_are_no_crash_loop() -> None:
-    stage = Stage(2, Supervise(max_restarts=100, max_item_attempts=3)).training()
-    assert breaks_after(stage, 40, left=True) == (0, "")
 
 
 # ---- hopeless, with words -------------------------------------------------------------------------------------------
@@ -993,10 +967,6 @@ def test_a_fenced_worker_that_does_not_die_is_left_behind_and_the_job_ends() -> 
 # ---- another number of workers --------------------------------------------------------------------------------------
 
 
-def resized(stage: Stage, count: int) -> list[Action]:
-    return stage.roster.resize(count)
-
-
 def test_the_highest_leave_in_order_and_come_back_as_new_ones() -> None:
     stage = Stage(procs=3)
     stage.tick()
@@ -1004,7 +974,7 @@ def test_the_highest_leave_in_order_and_come_back_as_new_ones() -> None:
         stage.roster.ready(worker)
         stage.workers[worker].commit()
     stage.tick()
-    assert resized(stage, 1) == [Leave(1), Leave(2)]
+    assert stage.roster.resize(1) == [Leave(1), Leave(2)]
     assert stage.roster.attached() == [0] and stage.roster.is_anyone_dying
     for worker in (2, 1):
         assert stage.roster.ending(worker, left=True, fenced=False) is End.LEFT
@@ -1012,13 +982,13 @@ def test_the_highest_leave_in_order_and_come_back_as_new_ones() -> None:
     assert not stage.roster.is_anyone_dying and stage.roster.restarts == 0
     assert [row["worker"] for row in stage.roster.rows({}, "updates", [0, 0, 0])] == [0]
     assert not [action for action in stage.run(5.0) if isinstance(action, Spawn)]
-    assert resized(stage, 3) == [] and stage.tick() == [Spawn(1, 2), Spawn(2, 2)]
+    assert stage.roster.resize(3) == [] and stage.tick() == [Spawn(1, 2), Spawn(2, 2)]
 
 
 def test_one_that_does_not_leave_is_killed_after_its_time() -> None:
     stage = Stage(procs=2)
     stage.tick()
-    resized(stage, 1)
+    stage.roster.resize(1)
     stage.workers[1].beats = False
     (kill,) = [action for action in stage.run(11.0) if isinstance(action, Kill)]
     assert (kill.worker, kill.why) == (1, "did not leave within 10 s")
@@ -1029,11 +999,11 @@ def test_one_that_does_not_leave_is_killed_after_its_time() -> None:
 def test_one_that_dies_on_its_way_out_is_no_restart_and_one_that_is_wanted_again_is_replaced() -> None:
     stage = Stage(procs=2)
     stage.tick()
-    resized(stage, 1)
-    resized(stage, 2)
+    stage.roster.resize(1)
+    stage.roster.resize(2)
     assert stage.roster.exited(1, stage.now, Death("killed by SIGKILL")) == []
     assert stage.tick() == [Spawn(1, 2)] and stage.roster.restarts == 0
-    resized(stage, 1)
+    stage.roster.resize(1)
     assert stage.roster.exited(1, stage.now, Death("killed by SIGKILL")) == []
     assert stage.roster.slots[1].state is State.VACANT
 
@@ -1042,7 +1012,7 @@ def test_a_row_that_may_have_a_writer_is_never_filled_again() -> None:
     stage = Stage(procs=2)
     stage.tick()
     stage.roster.slots[1].state, stage.roster.slots[1].may_live = State.RETIRED, True
-    assert resized(stage, 1) == [] and resized(stage, 4) == []
+    assert stage.roster.resize(1) == [] and stage.roster.resize(4) == []
     assert stage.roster.tick(stage.now, {}) == [Spawn(2, 1), Spawn(3, 1)]
 
 
@@ -1050,7 +1020,7 @@ def test_work_is_not_lost_by_fewer_than_needed_that_were_never_wanted() -> None:
     """Retirement counts against the workers wanted now."""
     stage = Stage(procs=3, policy=Supervise(max_restarts=0, min_workers=1))
     stage.tick()
-    resized(stage, 1)
+    stage.roster.resize(1)
     for worker in (1, 2):
         assert stage.roster.exited(worker, stage.now, Death("left", end=End.LEFT)) == []
     (lost,) = stage.roster.exited(0, stage.now, Death("killed by SIGKILL"))
@@ -1062,8 +1032,8 @@ def test_a_new_number_is_a_new_chance_for_a_place_that_was_given_up() -> None:
     stage = Stage(procs=2)
     stage.tick()
     stage.roster.slots[0].state = State.RETIRED
-    assert resized(stage, 1) == [Leave(1)]
+    assert stage.roster.resize(1) == [Leave(1)]
     assert stage.tick() == [Spawn(0, 2)]
     stage.roster.slots[0].state, stage.roster.slots[0].may_live = State.RETIRED, True
-    (fail,) = resized(stage, 1)
+    (fail,) = stage.roster.resize(1)
     assert isinstance(fail, Fail) and "0 of 1 workers left" in str(fail.error)
