@@ -1,14 +1,21 @@
-"""The order of things in a pause, with recorded collaborators: what `supervisor.py` and real workers do is in
-test_supervision.py."""
+"""The supervisor's loop, without processes: the order of things in a pause, with recorded collaborators, and requests
+to a running job: what lies in the folder never stops the supervisor, nor the requests behind it. What `supervisor.py`
+and real workers do is in test_supervision.py."""
 
+import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from hogwild.shared_memory.scoreboard import Command, Control
+from hogwild.storage.run_directory import RunDir
 from hogwild.workers.session.outcome import Due, Outcome
+from hogwild.workers.supervision.answers import LOOK_S, MOST_BYTES, Requests
 from hogwild.workers.supervision.pauses import Pauses, PauseStage
+from hogwild.workers.supervision.supervisor import Supervisor
 
 GRACE_S = 10.0
 STOP = Outcome("stopped", "SIGTERM")
@@ -242,3 +249,52 @@ def test_nobody_is_fenced_where_the_job_does_not_stop() -> None:
         story.parked = {0}
         story.at(*turns(0.0, 10 * GRACE_S))
         assert story.attached == [0, 1]
+
+
+class Waits(Exception):
+    pass
+
+
+def test_workers_start_before_the_first_wait() -> None:
+    """A wait of the loop takes 50 ms where nothing happens, and nothing happens before there are workers."""
+    supervisor: Any = object.__new__(Supervisor)
+    for name in ("_session", "_watch", "_group", "_workers", "_answers", "_predictors", "_memory", "_pauses", "_step"):
+        setattr(supervisor, name, MagicMock())
+    supervisor._session.clock.longest_turn_s, supervisor._session.plan.rows = 0.0, 0
+    supervisor._teams, supervisor._rounds, supervisor._outcome = [], None, None
+    supervisor._group.wait.side_effect = Waits
+    with pytest.raises(Waits):
+        supervisor.run()
+    supervisor._step.assert_called_once()
+
+
+def test_what_is_no_request_is_answered_or_passed_over_and_the_next_is_read(tmp_path: Path) -> None:
+    requests, folder = Requests(tmp_path / "requests"), tmp_path / "requests"
+    assert not list(requests.look(0.0)), "nobody has asked anything yet"
+    folder.mkdir()
+    (folder / "a.json").mkdir()
+    os.mkfifo(folder / "b.json")
+    (folder / "c.json").symlink_to("nowhere")
+    (folder / "d.json").write_text('{"ask": ')
+    (folder / "e.json").write_text("[1]")
+    (folder / "f.json").write_bytes(b"\xff\xfe")
+    (folder / "g.json").write_text("[" * MOST_BYTES)
+    (folder / "h.json").write_text('{"ask": "' + "x" * MOST_BYTES + '"}')
+    (folder / "i.tmp").write_text('{"ask": "resize", "procs": 1}')
+    (folder / "j.json").write_text('{"ask": "resize", "procs": 3}')
+    found = dict(requests.look(LOOK_S))
+    assert found == {**{name: {} for name in "bdefgh"}, "j": {"ask": "resize", "procs": 3}}
+    assert not dict(requests.look(2 * LOOK_S)), "each is answered once"
+    assert sorted(file.name for file in folder.iterdir()) == ["a.json", "c.json", "i.tmp"]
+
+
+def test_requests_to_an_earlier_attempt_are_not_answered_by_this_one_but_early_ones_are(tmp_path: Path) -> None:
+    """A resume opens the run first of all: what is asked while it is being built is answered once it trains."""
+    run = tmp_path / "run"
+    (run / "requests").mkdir(parents=True)
+    (run / "resolved.yaml").touch()
+    (run / "requests" / "old.json").write_text('{"ask": "resize", "procs": 3}')
+    (run / "requests" / ".tmp-half").write_text("{")
+    with RunDir.open(run) as opened:
+        (run / "requests" / "new.json").write_text('{"ask": "stacks"}')
+        assert dict(Requests(opened.requests).look(0.0)) == {"new": {"ask": "stacks"}}

@@ -47,12 +47,9 @@ Current thread 0x00007f0000000740 (most recent call first):
 """
 
 
-def test_the_training_thread_is_the_one_that_began_at_a_module() -> None:
+def test_the_training_thread_is_the_one_that_began_at_a_module_or_else_took_the_signal() -> None:
     assert [frame.function for frame in training_thread(DUMP)] == ["wait", "forward", "train", "<module>"]
     assert [frame.function for frame in training_thread(DUMP.replace("Current thread", "Thread"))][-1] == "<module>"
-
-
-def test_of_frames_that_were_left_out_the_thread_that_took_the_signal_is_meant() -> None:
     cut = DUMP.replace('  File "<string>", line 1 in <module>\n', "  ...\n")
     assert [frame.function for frame in training_thread(cut)] == ["wait", "forward", "train"]
 
@@ -120,23 +117,17 @@ def test_the_kernel_tells_a_stopped_process_from_one_that_works_and_one_that_is_
 
 
 def test_whoever_would_die_of_the_question_or_not_hear_it_is_not_asked() -> None:
-    asleep = "time.sleep(3600)"
+    handler, mask = "signal.signal(signal.SIGUSR1, print)", "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])"
 
     def can(process: subprocess.Popen[bytes]) -> bool:
         return host.can_write_stacks(host.kernel_threads(process.pid))
 
-    with a_process(f"os.write(1, b'.'); {asleep}") as plain:
-        assert plain.stdout is not None and plain.stdout.read(1) == b"."
-        assert not can(plain)  # no handler: the signal would end it
-    with a_process(f"signal.signal(signal.SIGUSR1, print); os.write(1, b'.'); {asleep}") as able:
-        assert able.stdout is not None and able.stdout.read(1) == b"."
-        assert can(able)
-        able.send_signal(signal.SIGSTOP)
-        wait_for("its stop", lambda: not can(able))
-    mask = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])"
-    with a_process(f"signal.signal(signal.SIGUSR1, print); {mask}; os.write(1, b'.'); {asleep}") as deaf:
-        assert deaf.stdout is not None and deaf.stdout.read(1) == b"."
-        assert not can(deaf)
+    for prepared, is_able in (("pass", False), (handler, True), (f"{handler}; {mask}", False)):
+        with a_process(f"{prepared}; os.write(1, b'.'); time.sleep(3600)") as process:
+            assert process.stdout is not None and process.stdout.read(1) == b"."
+            assert can(process) == is_able, "without a handler the signal would end it"
+            process.send_signal(signal.SIGSTOP)
+            wait_for("its stop", lambda process=process: not can(process))  # type: ignore[misc]
 
 
 def test_children_of_children_are_found() -> None:
