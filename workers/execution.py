@@ -371,7 +371,7 @@ class _Execution:
             return Outcome("failed", wrapped.code, error=wrapped)
 
     def _finish(self, outcome: Outcome, watch: host.SignalWatch) -> Outcome:
-        """Write the last checkpoint: the one in flight, or the state of a failed job. There is a summary whatever a
+        """Write the last checkpoint: the one in flight, or the state of a failed job. There is a summary even if a
         thread raises here, including user code in a model's own state."""
         outcome = self._wait_for_threads(outcome, watch)
         outcome = self._after(outcome, partial(self._save_last, outcome))

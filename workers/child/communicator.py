@@ -4,10 +4,10 @@ torch.distributed. It maps no parameter: killed anywhere, it leaves nothing half
     supervisor  join, share, round, leave           ->         parcels over its socket
                 <-  missing, joined, shared, noted, committed, wanted, formed, out, lost
 
-    idle     a small collective (tick) several times a second: who is ready for what. So a node that is gone is noticed
-             although it owes nothing, and one whose batch is slow is not taken for a dead one
+    idle     a small collective (tick) several times a second: the round that each node is ready for. So a node that is
+             gone is noticed although it owes nothing, and one whose batch is slow is not taken for a dead one
     ready    all are ready for the same: notes of all, sums over all, BUFFERED, barrier, COMMITTED
-    failed   a collective raises: `agree` with whoever is left, by keys in the store, then a new group
+    failed   a collective raises: `agree` with the nodes that are left, by keys in the store, then a new group
 
 gloo's groups are made by hand, one per generation: that takes milliseconds, and leaves no global state behind."""
 
@@ -45,7 +45,7 @@ PROBE_S = 0.5  # between two looks whether a node lives, and for the answer
 STORE_S = 10.0
 STOPPED_S = 15.0  # a supervisor whose loop stands still for so long is stopped: its node cannot go on
 CALL_S = 2.0  # between two calls of the first node to join
-MISSING_S = 10.0  # between two words on who has not come
+MISSING_S = 10.0  # between two reports of nodes that have not come
 LEAVE_S = 1.0  # for the last word to the store
 PIECE = 1 << 19  # bytes of a collective: 10 s are enough for one at 1 Mbit/s
 SHARE = 1 << 40  # a tick's number for "ready to share a state": no round has it
@@ -226,14 +226,14 @@ class Communicator(Loop):
         self._of_store(lambda: self._store.set(key, value))
 
     def _set_first(self, key: str, value: str) -> None:
-        """Set a key, unless somebody has set it before."""
+        """Set a key, unless another node has set it before."""
         self._of_store(lambda: self._store.compare_set(key, "", value))
 
     # ---- joining
 
     def _join(self) -> None:
         """Join with all nodes that torchrun has started. Keys of earlier attempts lie in the store: a call has a new
-        number, and only who lives answers it."""
+        number, and only a node that lives answers it."""
         facts = self._facts()
         rank, world = self._place.rank, self._place.world
         answered, called, next_call_s = 0, 0, 0.0
@@ -292,7 +292,7 @@ class Communicator(Loop):
     # ---- a failure
 
     def _agree(self, why: str) -> None:
-        """Form the next group with whoever is left. Raises _LeftOut, _StoreLost."""
+        """Form the next group with the nodes that are left. Raises _LeftOut, _StoreLost."""
         self._group = None  # at once: nodes that do not talk to the lost one notice it by this
         while True:
             before = self.members
@@ -360,7 +360,7 @@ class Communicator(Loop):
     # ---- the work
 
     def _step(self) -> None:
-        """Wait for a command, then find out who is ready for what, and do it if all are."""
+        """Wait for a command, then compare what the nodes are ready for, and do it if all are."""
         self._listen(0.0 if self._ready else TICK_S)
         ready = torch.tensor([self._ready, -self._ready])  # 0: for nothing
         self._reduce(ready, dist.ReduceOp.MIN)
@@ -433,7 +433,7 @@ class Communicator(Loop):
         return len(bits) * (len(self.members) - 1)
 
     def _share(self) -> None:
-        """Give everybody the state that one member has, in a memory file."""
+        """Give all members the state that one of them has, in a memory file."""
         is_ours = self._source == self._place.rank
         size = torch.tensor([os.fstat(self._state).st_size if is_ours and self._state is not None else 0])
         self._broadcast(size)

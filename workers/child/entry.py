@@ -37,7 +37,7 @@ def main(start: Start) -> None:
         from hogwild.workers.child.build import run  # imports torch
 
     gc.freeze()  # later collections skip torch's few hundred thousand objects
-    if host.binding_variables(os.environ):  # else whoever has changed it meanwhile, such as a service, meant it
+    if host.binding_variables(os.environ):  # else a change meanwhile, by a service for instance, was meant
         host.set_affinity(cores)  # OpenMP may have bound us to one core
     status = run(start, channel, leaving)
     atexit._run_exitfuncs()
@@ -52,7 +52,7 @@ def load_kernels(kernels: str) -> None:
     """Import numba, which takes half a second, and load those of a job's kernels that are cached; nothing for "", or
     if something is missing or broken. Compiles nothing."""
     if kernels:
-        with contextlib.suppress(Exception), without_collecting():  # whoever needs them will say so
+        with contextlib.suppress(Exception), without_collecting():  # an update that needs them reports it
             from hogwild.kernels import compiling, kernel_cache
             from hogwild.kernels.signatures import Kernels
 

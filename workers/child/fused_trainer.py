@@ -127,8 +127,8 @@ class Chunks:
         return fused.scorer.words(batch.inputs, batch.target) if fused.scorer is not None else []
 
     def _sweep(self, update: Sweeping, item: int, start: int, rates: list[float], sums: Sums) -> None:
-        """Train all batches from `start` on, column by column. Who meets a slower worker in two columns in a row passes
-        through those it is in: behind it everybody would go at its pace."""
+        """Train all batches from `start` on, column by column. A worker that meets a slower one in two columns in a
+        row passes through those it is in: behind it all would go at its pace."""
         plan, stop = cast("GridPlan", self._fused.plan), start + len(rates)
         place = replace(self._place, stamp=item << STAMP_BITS)
         factors, insist, met = np.array(rates, np.float32), False, -2
@@ -150,7 +150,7 @@ class Chunks:
         place.words[place.own] = 0
 
     def _wait(self, column: int, limit_s: float, sums: Sums) -> bool:
-        """Wait until nobody else is in this column; return False if somebody stays."""
+        """Wait until no other worker is in this column; return False if one stays."""
         place, mark = self._place, column + 1
         began = now = time.monotonic_ns()
         while (there := self._in_column(mark)) and now - began < limit_s * 1e9:

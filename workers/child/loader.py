@@ -61,7 +61,7 @@ class LoaderLoop(Loop):
     def __init__(
         self, start: Start, channel: socket.socket, leaving: Leaving, task: LoadTask, regions: dict[str, Region]
     ) -> None:
-        """Open the recipe. Raises whatever the data set's constructor raises."""
+        """Open the recipe. Raises what the data set's constructor raises."""
         self._start, self._channel, self._leaving = start, channel, leaving
         beats = regions["beats"]
         self._words = beats.array("i8", (beats.nbytes // (8 * BEATS), BEATS))[task.loader]

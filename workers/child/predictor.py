@@ -3,9 +3,9 @@
     flats, buffers, scoreboard   mapped with PROT_READ: a store would kill this process, never change a parameter
     own buffers                  private copies, before each call merged from those of all workers, as in a pause
 
-Nobody waits for it, and it waits for nobody. What it reads while workers write is what evaluations of no pause would
-see: each parameter is whole (aligned words), but neighbouring ones, in a row, too, may come from before and after an
-update. A call that asks for `consistent` is computed inside a pause, and again in the next one if that ended first.
+No process waits for it, and it waits for none. It reads while workers write: each parameter is whole (aligned words),
+but neighbouring ones, in a row, too, may come from before and after an update. A call that asks for `consistent` is
+computed inside a pause, and again in the next one if that ended first.
 
 Its clients have one thread, and each has one call at a time; one that is slow, silent or gone costs the others nothing:
 

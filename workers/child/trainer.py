@@ -232,7 +232,7 @@ class Trainer:
         self._done = self._skipped = 0  # batches of the item: computed; of these, not applied
         self._open = Unflushed()
         self._opened_ns = 0  # when its first batch began
-        self._read_at = 0  # updates by everybody when the parameters were read
+        self._read_at = 0  # updates by all workers when the parameters were read
         self._staleness = 0  # of the next write: updates by others since then
 
     def _use(self, numerics: Numerics) -> None:

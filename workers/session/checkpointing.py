@@ -1,6 +1,6 @@
 """Checkpoints of a running job: when one is due, how it is made, and its result.
 
-    everybody is parked -> begin -> [thread: finite? copy] -> training goes on -> [thread: write] -> settle
+    all are parked -> begin -> [thread: finite? copy] -> training goes on -> [thread: write] -> settle
                                                            '- memory is short: written in the pause, without a copy
 
 The supervisor's loop never waits: it only begins a checkpoint, and processes what a thread has finished."""

@@ -150,7 +150,7 @@ class Node:
         return f"{address}:{port}"
 
     def forget_callers(self) -> None:
-        """Close the connections of those who wanted to know."""
+        """Close the connections of nodes that have looked."""
         with contextlib.suppress(BlockingIOError):
             while self._life is not None:
                 self._life.accept()[0].close()

@@ -2,7 +2,7 @@
 is a resume without restarting the workers: a run that has diverged (`outcome.py`) continues from the newest good
 checkpoint, at half the learning rate.
 
-    everybody is parked -> begin -> [thread: find, verify, load, write into the flats, run directory] -> ledger -> go on
+    all are parked -> begin -> [thread: find, verify, load, write into the flats, run directory] -> ledger -> go on
 
 Items that a worker still holds are void: it drops them, and rebuilds its private state when the pause ends. Newer
 checkpoints belong to a discarded history: they are set aside, and the last few of these are kept. From `start_rollback`
@@ -102,8 +102,8 @@ def restore(session: Session) -> Taken[str | None]:
 
 
 def restore_state(session: Session, state: dict[str, Any]) -> str | None:
-    """Restore a state, the model last, because it is the caller's: a refused state must not change it. What a refused
-    state left in the session is overwritten. Changed data is a DataError: then no older checkpoint is tried."""
+    """Restore a state, the model last, because it is the caller's: a refused state must not change it. Its traces in
+    the session are overwritten. Changed data is a DataError: then no older checkpoint is tried."""
     shared = session.shared
     session.divergence.rollbacks = 0
     check_parts(state)

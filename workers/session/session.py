@@ -301,7 +301,7 @@ class Session:
             everything = self.queue.epoch >= self.queue.limits.epochs
             return Outcome("succeeded", "epochs" if everything else "max_updates")
         # From the first update on, so that every attempt, and so every resume, makes progress. Elapsed time, also while
-        # the supervisor was stopped: this limit is a promise to the machine's next user, a deadline accuses somebody.
+        # the supervisor was stopped: this limit is a promise to the machine's next user, a deadline accuses a process.
         limit = self.job.train.max_time_s
         if limit is None or self.trained_s(now) < limit:
             return None
