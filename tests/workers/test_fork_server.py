@@ -363,39 +363,47 @@ def test_all_calls_of_a_process_fork_from_one_server_and_each_process_runs_one_j
     assert SERVER.pid is None and is_gone(server)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_call_starts_another_server_for_one_that_ended_meanwhile(number: int, tmp_path: Path) -> None:
-    trained(tmp_path / "a")
-    server = SERVER.pid
-    assert server is not None
-    os.kill(server, number)
-    wait_for("the signal", lambda: state_of(server) in ("Z", "T"))
-    trained(tmp_path / "b")
-    assert is_gone(server)
+def is_sent(number: int) -> Callable[[int, pytest.MonkeyPatch], None]:
+    def send(server: int, patch: pytest.MonkeyPatch) -> None:
+        os.kill(server, number)
+        wait_for("the signal", lambda: state_of(server) in ("Z", "T"))
+
+    return send
 
 
-def variable_changes(patch: pytest.MonkeyPatch) -> None:
-    patch.setenv("LD_BIND_NOW", "1")
-
-
-def niceness_changes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(os, "getpriority", lambda which, who: 19)
-
-
-@pytest.mark.parametrize("change", [variable_changes, niceness_changes])
-def test_in_other_surroundings_the_next_call_has_another_server(
-    change: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "change",
+    [
+        is_sent(signal.SIGKILL),
+        is_sent(signal.SIGSTOP),
+        lambda server, patch: patch.setenv("LD_BIND_NOW", "1"),
+        lambda server, patch: patch.setattr(os, "getpriority", lambda which, who: 19),
+    ],
+    ids=["killed", "stopped", "another variable", "another niceness"],
+)
+def test_the_next_call_has_another_server_if_that_one_has_ended_or_the_surroundings_are_others(
+    change: Callable[[int, pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained(tmp_path / "a")
     server = SERVER.pid
-    change(monkeypatch)
+    assert server is not None
+    change(server, monkeypatch)
     trained(tmp_path / "b")
-    assert SERVER.pid not in (server, None) and is_gone(server or 0)
+    assert SERVER.pid not in (server, None) and is_gone(server)
 
 
 def test_a_call_without_workers_starts_none(tmp_path: Path) -> None:
     trained(tmp_path / "inline", procs=0)
     assert SERVER.pid is None
+
+
+def ended(folder: Path, program: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run a program, whose argument is a folder for its run."""
+    (folder / "program.py").write_text(program)
+    command, environment = [sys.executable, "program.py", "run"], os.environ | {"PYTHONPATH": str(HOME)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == status and not {"Traceback", "leaked"} & set(done.stderr.split()), done.stderr
+    return done
 
 
 PROGRAM = """
@@ -432,11 +440,7 @@ os.kill(SERVER.pid, 0)  # it is the parent's, and still there
     [("", 0), ("raise SystemExit(3)", 3), ("os.kill(os.getpid(), signal.SIGKILL)", -9), ("os._exit(4)", 4), (FORK, 0)],
 )
 def test_it_does_not_outlive_the_caller_however_that_ends(end: str, status: int, tmp_path: Path) -> None:
-    program = [sys.executable, "-c", PROGRAM.format(end=end), str(tmp_path / "run")]
-    done = subprocess.run(program, cwd=HOME, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.returncode == status, done.stderr
-    assert "Traceback" not in done.stderr
-    server = int(done.stdout.split()[-1])
+    server = int(ended(tmp_path, PROGRAM.format(end=end), status).stdout.split()[-1])
     wait_for("its end", lambda: is_gone(server))
 
 
@@ -459,9 +463,7 @@ sys.exit(process.exitcode)
 
 
 def test_a_process_of_multiprocessing_that_has_trained_does_not_wait_for_it_at_its_end(tmp_path: Path) -> None:
-    program = [sys.executable, "-c", OF_A_CHILD, str(tmp_path / "run")]
-    done = subprocess.run(program, cwd=HOME, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.returncode == 0, done.stderr
+    ended(tmp_path, OF_A_CHILD)
 
 
 OF_SHARED_MEMORY = """
@@ -495,11 +497,7 @@ if __name__ == "__main__":
 
 
 def test_shared_memory_of_the_user_is_not_unlinked_by_the_tracker_of_a_worker(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(OF_SHARED_MEMORY)
-    program = [sys.executable, "program.py", "run"]
-    environment = os.environ | {"PYTHONPATH": str(HOME)}
-    done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert (done.returncode, "leaked" in done.stderr) == (0, False), done.stderr
+    ended(tmp_path, OF_SHARED_MEMORY)
 
 
 # ---- a command -------------------------------------------------------------------------------------------------------
