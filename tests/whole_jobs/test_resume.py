@@ -109,14 +109,9 @@ def test_a_resumed_job_ends_with_the_samples_of_an_undisturbed_one(resumed: dict
 @pytest.mark.processes
 def test_procs_and_epochs_may_change_and_the_records_go_on(resumed: dict[str, Ended]) -> None:
     job = resumed["more"]
-    spawned = {event["worker"] for event in job.events("spawn")}
-    assert spawned == {0, 1, 2}
-    assert [event["event"] for event in job.events() if event["event"] in ("resume", "end")][:3] == [
-        "end",
-        "resume",
-        "end",
-    ]
-    assert "resuming from update-" in job.stderr
+    assert {event["worker"] for event in job.events("spawn")} == {0, 1, 2}
+    kinds = [event["event"] for event in job.events() if event["event"] in ("resume", "end")]
+    assert kinds[:3] == ["end", "resume", "end"] and "resuming from update-" in job.stderr
 
 
 @pytest.mark.processes
@@ -140,23 +135,19 @@ def test_one_worker_interrupted_and_resumed_gives_the_bits_of_an_undisturbed_one
 
 
 @pytest.mark.processes
-def test_a_job_file_beside_resume_is_a_usage_error(resumed: dict[str, Ended]) -> None:
-    assert resumed["beside"].status == 2
-    assert "--resume takes the job and the folder from the run, so a job file" in resumed["beside"].stderr
-
-
-@pytest.mark.processes
-def test_what_may_not_change_is_refused_with_both_values(resumed: dict[str, Ended]) -> None:
-    job = resumed["changed"]
-    assert job.status == 2
-    assert "data.batch_size: was 4, now 8" in job.stderr
-    assert "optimizer.init_args.lr: was 1.0, now 0.5" in job.stderr
-
-
-@pytest.mark.processes
-def test_a_run_that_is_not_there_is_not_found(resumed: dict[str, Ended]) -> None:
-    assert resumed["nowhere"].status == 3
-    assert "there is no such folder" in resumed["nowhere"].stderr
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("beside", 2, ["--resume takes the job and the folder from the run, so a job file"]),
+        ("changed", 2, ["data.batch_size: was 4, now 8", "optimizer.init_args.lr: was 1.0, now 0.5"]),
+        ("nowhere", 3, ["there is no such folder"]),
+    ],
+)
+def test_what_cannot_be_resumed_is_an_error_with_the_cause(
+    resumed: dict[str, Ended], name: str, status: int, words: list[str]
+) -> None:
+    job = resumed[name]
+    assert job.status == status and all(one in job.stderr for one in words), job.stderr
 
 
 @pytest.mark.processes
