@@ -369,18 +369,17 @@ class RowSource:
 
     def _check_alike(self, fields: Sequence[Tensor], row: int, shapes: Sequence[tuple[int, ...]]) -> None:
         """Check shapes and types: copying would silently broadcast, or truncate 0.7 to 0 after an integer item."""
-        if (problem := next(self._differences(fields, shapes), None)) is not None:
-            raise BadRow(row, DataError(f"{self.what}: item {row}{problem}; {ALIKE}", code="data/unlike-items"))
-
-    def _differences(self, fields: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> Iterator[str]:
+        problem = ""
         if len(fields) != len(self.kinds):
-            yield f" has {len(fields)} fields, item 0 has {len(self.kinds)}"
-            return
-        for position, (field, shape, kind) in enumerate(zip(fields, shapes, self.kinds, strict=True)):
-            if shape != kind.shape:
-                yield f", field {position} has shape {shape}, item 0 has {kind.shape}"
-            if field.dtype != kind.dtype:
-                yield f", field {position} is {field.dtype}, item 0 has {kind.dtype}"
+            problem = f" has {len(fields)} fields, item 0 has {len(self.kinds)}"
+        else:
+            for position, (field, shape, kind) in enumerate(zip(fields, shapes, self.kinds, strict=True)):
+                if shape != kind.shape:
+                    problem = problem or f", field {position} has shape {shape}, item 0 has {kind.shape}"
+                if field.dtype != kind.dtype:
+                    problem = problem or f", field {position} is {field.dtype}, item 0 has {kind.dtype}"
+        if problem:
+            raise BadRow(row, DataError(f"{self.what}: item {row}{problem}; {ALIKE}", code="data/unlike-items"))
 
     def _check_finite(self, fields: Sequence[Tensor], start: int) -> None:
         bad = [(row, position) for position, field in enumerate(fields) if (row := first_non_finite(field)) is not None]

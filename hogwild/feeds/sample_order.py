@@ -29,7 +29,7 @@ BLOCK_POSITIONS = 4096  # per block: numpy's call overhead is negligible, and 32
 # 170 ms, and 10^8 several seconds and 800 MB. Computing takes 1.5 us per 64 positions, whatever the size.
 DRAWN_UP_TO = 1 << 18
 # Rounds of a keyed permutation. After 2, a thousand of a million neighbours are adjacent again (2 are expected); after
-# 4, up to twice the expected number; from 6 on no measure of tests/feeds/test_order_statistics.py distinguishes it from
+# 4, up to twice the expected number; from 6 on no measure of tests/feeds/test_sample_order.py distinguishes it from
 # a drawn permutation. An odd last round would move samples only within a row of the grid.
 ROUNDS = 6
 # Gathering rows of 64 to 3,136 bytes is equally fast with chunks of 64 KiB to 1 MiB, and slower outside that range:

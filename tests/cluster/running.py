@@ -66,7 +66,11 @@ class Nodes(TorchRun):
 
     def wait_for_round(self, number: int, node: int = 0, timeout_s: float = PATIENCE_S) -> None:
         """Wait until the node says that so many rounds are committed, and that all nodes have trained."""
-        wait_for(f"round {number} of node {node}", lambda: self._is_at(number, node) or self._has_ended(), timeout_s)
+
+        def is_there() -> bool:
+            return self._has_ended() or (self.round(node) >= number and all_have_trained(self.status(node)))
+
+        wait_for(f"round {number} of node {node}", is_there, timeout_s)
         assert not self._has_ended(), self.text()
 
     def wait_for_more_rounds(self, count: int, node: int = 0, timeout_s: float = PATIENCE_S) -> None:
@@ -77,9 +81,6 @@ class Nodes(TorchRun):
     def wait_for_event(self, node: int, kind: str, timeout_s: float = PATIENCE_S, *, count: int = 1) -> None:
         """Wait until the node has written `count` events of a kind."""
         wait_for(f"{count} x {kind} of node {node}", lambda: len(self.events(node, kind)) >= count, timeout_s)
-
-    def _is_at(self, number: int, node: int) -> bool:
-        return self.round(node) >= number and all_have_trained(self.status(node))
 
     def _has_ended(self) -> bool:
         return any(agent.poll() is not None for agent in self.agents.values())
@@ -95,7 +96,8 @@ class Nodes(TorchRun):
     def processes_of(self, node: int) -> list[psutil.Process]:
         """The node's agent, supervisor, and all below."""
         supervisor = psutil.Process(self.status(node)["pid"])
-        agent = next(parent for parent in supervisor.parents() if parent.pid in self._agent_pids())
+        agents = {agent.pid for agent in self.agents.values()}
+        agent = next(parent for parent in supervisor.parents() if parent.pid in agents)
         return [agent, *agent.children(recursive=True)]
 
     def supervisor(self, node: int) -> psutil.Process:
@@ -103,9 +105,6 @@ class Nodes(TorchRun):
 
     def communicator(self, node: int) -> psutil.Process:
         return psutil.Process(self.events(node, "communicator-ready")[-1]["pid"])
-
-    def _agent_pids(self) -> set[int]:
-        return {agent.pid for agent in self.agents.values()}
 
     def kill(self, node: int) -> None:
         """Kill a node, all at once."""
@@ -172,27 +171,9 @@ def counted(folder: Path, pace_s: float = 0.02) -> tuple[str, ...]:
     )
 
 
-def counting(
-    folder: Path,
-    *fields: str,
-    pace_s: float = 0.02,
-    count: int = 2,
-    options: Sequence[str] = (),
-    hosts: Hosts | None = None,
-    own_disks: bool = False,
-    cores: Sequence[int] = (),
-) -> Nodes:
-    """The counting job on several nodes."""
-    return nodes(
-        folder,
-        *counted(folder, pace_s),
-        *fields,
-        count=count,
-        options=options,
-        hosts=hosts,
-        own_disks=own_disks,
-        cores=cores,
-    )
+def counting(folder: Path, *fields: str, pace_s: float = 0.02, **options: Any) -> Nodes:
+    """The counting job on several nodes; `options` as of `nodes`."""
+    return nodes(folder, *counted(folder, pace_s), *fields, **options)
 
 
 def assert_each_once(job: Nodes, node: int = 0, samples: int = SAMPLES) -> None:

@@ -242,10 +242,13 @@ def test_with_no_processes_there_is_one_worker():
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
-class Expanded(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(1).expand(4))
+def holding(**tensors: torch.Tensor) -> nn.Module:
+    return nn.ParameterDict({name: nn.Parameter(tensor) for name, tensor in tensors.items()})
+
+
+def real_part() -> nn.Module:
+    whole = torch.zeros(4, dtype=torch.complex64)
+    return holding(a=whole, b=torch.view_as_real(whole)[:, 1])
 
 
 class Aliased(nn.Module):
@@ -255,12 +258,6 @@ class Aliased(nn.Module):
         self.b = nn.Parameter(self.a.weight.data[1:])
 
 
-class Windows(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(6).as_strided((4, 3), (1, 1)))
-
-
 class Columns(nn.Module):
     """The first three columns of a matrix, and the rest from `start` on."""
 
@@ -268,13 +265,6 @@ class Columns(nn.Module):
         super().__init__()
         whole = torch.randn(5, 6)
         self.a, self.b = nn.Parameter(whole[:, :3]), nn.Parameter(whole[:, start:])
-
-
-class RealPart(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Parameter(torch.zeros(4, dtype=torch.complex64))
-        self.b = nn.Parameter(torch.view_as_real(self.a.data)[:, 1])
 
 
 class ViewInBuffer(nn.Module):
@@ -322,11 +312,14 @@ def frozen() -> nn.Module:
         (lambda: nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(3)), r"parameter 1\.weight is lazy"),
         (OnMeta, r"parameter far\.weight is on meta; .*to_empty"),
         (SparseBuffer, r"buffer graph has the layout torch\.sparse_coo"),
-        (Expanded, r"parameter w has several elements at one address"),
-        (Windows, r"parameter w has several elements at one address"),
+        (lambda: holding(w=torch.zeros(1).expand(4)), r"parameter w has several elements at one address"),
+        (
+            lambda: holding(w=torch.zeros(6).as_strided((4, 3), (1, 1))),
+            r"parameter w has several elements at one address",
+        ),
         (Aliased, r"parameter a\.weight and parameter b are different tensors over the same memory"),
         (functools.partial(Columns, 2), r"parameter a and parameter b are different tensors over the same memory"),
-        (RealPart, r"parameter a and parameter b are different tensors over the same memory"),
+        (real_part, r"parameter a and parameter b are different tensors over the same memory"),
         (ViewInBuffer, r"parameter fc\.weight and buffer seen are different tensors over the same memory"),
         (OwnParameters, r"OwnParameters overrides parameters\(\) or named_parameters\(\)"),
         (OwnNames, r"OwnNames overrides parameters\(\) or"),
