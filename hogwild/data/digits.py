@@ -29,14 +29,8 @@ class Digits(TensorDataset):
         choice("Digits", "split", split, ("train", "test", "all"))
         with np.load(FILE, allow_pickle=False) as arrays:
             pixels, digits = arrays["x"], arrays["y"]
-        rows = _rows(digits, split)
+        is_test = np.zeros(len(digits), dtype=bool)
+        is_test[np.argsort(digits, kind="stable")[::5]] = True
+        rows = np.flatnonzero({"train": ~is_test, "test": is_test, "all": np.ones_like(is_test)}[split])
         x = torch.from_numpy(pixels[rows].astype(np.float32) / 16)
         super().__init__(x, torch.from_numpy(digits[rows].astype(np.int64)))
-
-
-def _rows(digits: np.ndarray, split: str) -> np.ndarray:
-    """Return the row numbers of the split, in the file's order."""
-    is_test = np.zeros(len(digits), dtype=bool)
-    is_test[np.argsort(digits, kind="stable")[::5]] = True
-    wanted = {"train": ~is_test, "test": is_test, "all": np.ones_like(is_test)}[split]
-    return np.flatnonzero(wanted)

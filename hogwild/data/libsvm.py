@@ -145,10 +145,20 @@ class _LibSvmParsing(Parsing):
     }
 
     def parse(self, tell: Tell) -> Parsed:
-        self._compile()
+        began_s = time.monotonic()
+        require("numba", "hogwild.data.LibSvm", "numba", "sparse")
+        from hogwild.kernels import libsvm
+
+        libsvm.ready()  # compile the kernels, or load them from the cache
+        self.compiling_s += time.monotonic() - began_s
         pieces = self._rows(tell)
         self.note_bad_lines(pieces)
-        base, features = self._numbering(pieces)
+        if self.like is not None:
+            base, features = int(self.like.names["first"][0]), self.like.spec.sizes["features"]
+        else:
+            lowest, highest = _extremes(pieces)
+            base = int(lowest > 0 if self.source.is_one_based == "auto" else self.source.is_one_based)
+            features = self.source.features or max(1, highest + 1 - base)
         if self.source.is_one_based == "auto" and self.like is None:
             why = "no line has a 0" if base else "a line has a 0"
             self.notes.append(f"features are numbered from {base} on, as {why} (one_based)")
@@ -157,20 +167,20 @@ class _LibSvmParsing(Parsing):
         if unseen := sum(int(piece.arrays[4][2]) for piece in pieces):
             self.left_out["unseen features"] = unseen
             self.notes.append(f"{unseen:,} values are left out: their features are past the training data's last one")
-        self._twice(keep, twice, pieces)
+        if many := int(twice.sum()):  # these are bad lines, too; the parser of single lines cannot see it
+            words = f"{self._place_of(int(twice.argmax()), pieces)}: a feature occurs twice"
+            if self.on_bad_line != "skip":
+                raise DataError(
+                    f"{words}; add the two values (data.on_bad_line: skip leaves such lines out and counts them)",
+                    code="data/bad-line",
+                )
+            keep[twice == 1] = False
+            self.left_out["bad lines"] = self.left_out.get("bad lines", 0) + many
+            self.notes.append(f"{many:,} rows name a feature twice and are left out; the first of them: {words}")
         packed = self._labelled(packed, labels, pieces, keep)
         if not keep.all():
             packed = packed.copy_rows(self.region_name, np.flatnonzero(keep))
         return self.finished(packed)
-
-    def _compile(self) -> None:
-        """Compile the kernels, or load them from the cache."""
-        began_s = time.monotonic()
-        require("numba", "hogwild.data.LibSvm", "numba", "sparse")
-        from hogwild.kernels import libsvm
-
-        libsvm.ready()
-        self.compiling_s += time.monotonic() - began_s
 
     def _rows(self, tell: Tell) -> list[Piece]:
         """Parse the rows as written."""
@@ -213,14 +223,6 @@ class _LibSvmParsing(Parsing):
             return least, MOST_INDEX
         return least, self.source.features - (self.source.is_one_based is False)
 
-    def _numbering(self, pieces: list[Piece]) -> tuple[int, int]:
-        """Return (the first feature's index as written, the number of features)."""
-        if self.like is not None:
-            return int(self.like.names["first"][0]), self.like.spec.sizes["features"]
-        lowest, highest = _extremes(pieces)
-        base = int(lowest > 0 if self.source.is_one_based == "auto" else self.source.is_one_based)
-        return base, self.source.features or max(1, highest + 1 - base)
-
     def _ordered(self, pieces: list[Piece], base: int, features: int) -> tuple[Packed, np.ndarray, np.ndarray]:
         """Return the rows, each most frequent feature first, without their targets; the labels (N,) float32, and (N,)
         uint8: 1 for a row that names a feature twice."""
@@ -251,20 +253,6 @@ class _LibSvmParsing(Parsing):
         return packed, labels, twice
 
     # ---- result
-
-    def _twice(self, keep: np.ndarray, twice: np.ndarray, pieces: list[Piece]) -> None:
-        """Treat rows that name a feature twice as bad lines; the parser of single lines cannot see it."""
-        if not (many := int(twice.sum())):
-            return
-        words = f"{self._place_of(int(twice.argmax()), pieces)}: a feature occurs twice"
-        if self.on_bad_line != "skip":
-            raise DataError(
-                f"{words}; add the two values (data.on_bad_line: skip leaves such lines out and counts them)",
-                code="data/bad-line",
-            )
-        keep[twice == 1] = False
-        self.left_out["bad lines"] = self.left_out.get("bad lines", 0) + many
-        self.notes.append(f"{many:,} rows name a feature twice and are left out; the first of them: {words}")
 
     def _place_of(self, row: int, pieces: list[Piece]) -> str:
         """Return the place of a row in the file, by parsing the rows of its piece again, line by line."""

@@ -67,7 +67,15 @@ def find(wanted: Sequence[Wanted], where: Sequence[Path], who: str, advice: str)
         paths = [path for file in wanted if (path := file.inside(folder))]
         if len(paths) == len(wanted):
             return paths
-    looked = [f"  {folder}: {_missing(wanted, folder)}" for folder in where]
+    looked = []
+    for folder in where:
+        absent = [file.names[0] for file in wanted if file.inside(folder) is None]
+        missing = f"does not hold {', '.join(absent)}"
+        if not folder.is_dir():
+            missing = "no such folder"
+        elif (folder / absent[0]).is_dir():
+            missing = f"{folder / absent[0]} is a folder, not a file; name the file in it"
+        looked.append(f"  {folder}: {missing}")
     names = " and ".join(file.names[0] for file in wanted)
     raise NotFoundError(
         "\n".join(
@@ -81,15 +89,6 @@ def find(wanted: Sequence[Wanted], where: Sequence[Path], who: str, advice: str)
         ),
         code="data/not-found",
     )
-
-
-def _missing(wanted: Sequence[Wanted], folder: Path) -> str:
-    if not folder.is_dir():
-        return "no such folder"
-    absent = [file.names[0] for file in wanted if file.inside(folder) is None]
-    if (first := folder / absent[0]).is_dir():
-        return f"{first} is a folder, not a file; name the file in it"
-    return f"does not hold {', '.join(absent)}"
 
 
 def find_file(who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None, advice: str) -> Path:

@@ -258,7 +258,11 @@ def _numbered(model: Any, pairs: PairTable, has_scores: bool, notes: list[str]) 
     """Return the pairs with the rows of the model; adds to `notes` which they are."""
     rows = [len(table) for table in model.score_tables()[:2]] if has_scores else [0, 0]
     sizes = [max(both) for both in zip(rows, pairs.shape or (0, 0), strict=True)]
-    names = [_names(ids, size) for ids, size in zip((pairs.users, pairs.items), sizes, strict=True)]
+    names = list[np.ndarray]()
+    for ids, size in zip((pairs.users, pairs.items), sizes, strict=True):  # 0: of unknown size
+        # All numbers below the size, if the ids are such and few are missing.
+        are_rows = ids.dtype.kind in "iu" and ids.min() >= 0 and ids.max() < (size or max(MOST_UNUSED, 4 * len(ids)))
+        names.append(np.arange(size or int(ids.max()) + 1) if are_rows else np.unique(ids))
     notes += [f"dataset: {pairs.note}"] if pairs.note else []
     for kind, known in zip(("users", "items"), names, strict=True):
         is_row = known.dtype.kind in "iu" and known[0] == 0 and known[-1] == len(known) - 1
@@ -267,13 +271,6 @@ def _numbered(model: Any, pairs: PairTable, has_scores: bool, notes: list[str]) 
     packed = pairs.packed("data-train", names[0], names[1], said)
     notes += [f"dataset: {note}" for note in said]
     return packed
-
-
-def _names(ids: np.ndarray, size: int) -> np.ndarray:
-    """Return the ids by number: all numbers below `size` (0: unknown), if ids are such and few are missing."""
-    if ids.dtype.kind in "iu" and ids.min() >= 0 and ids.max() < (size or max(MOST_UNUSED, 4 * len(ids))):
-        return np.arange(size or int(ids.max()) + 1)
-    return np.unique(ids)
 
 
 def _no_data_set(what: str, table: Any) -> UsageError:

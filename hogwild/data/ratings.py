@@ -26,6 +26,7 @@ from hogwild.data.text_parsing import (
     FIELDS,
     FINITE,
     INPUT,
+    LARGEST,
     QUOTE,
     VALUE,
     Format,
@@ -378,7 +379,14 @@ class _RatingsParsing(RatedParsing):
         (user,), of_users = numbered(self, [users])
         (item,), of_items = numbered(self, [items])
         rating = np.concatenate(others[0]) if rating_column >= 0 else np.ones(len(user), np.float32)
-        time = np.concatenate([*map(self._times, others[-1])]) if needs_time else None
+        time = None
+        if needs_time:  # numbers, or words in a piece where one is anything else
+            times = [
+                one if isinstance(one, np.ndarray)
+                else np.array([*map(self._time, one.dictionary.to_pylist())], np.float64)[numpy_of(one.indices)]
+                for one in others[-1]
+            ]  # fmt: skip
+            time = np.concatenate(times)
         return self.table(Rated(user, item, rating, time), {"users": of_users, "items": of_items}, duplicates)
 
     def form_by(self, columns: Columns | None, *, needs_time: bool) -> Form:
@@ -387,14 +395,6 @@ class _RatingsParsing(RatedParsing):
         return form_of(
             source.path, head, source.delimiter, source.header, columns, needs_time, self.what != INPUT, source.encoding
         )
-
-    def _times(self, column: Any) -> np.ndarray:
-        """Return the times (n,) of a piece."""
-        if isinstance(column, np.ndarray):
-            return column
-        times = np.array([*map(self._time, column.dictionary.to_pylist())], np.float64)
-        found: np.ndarray = times[numpy_of(column.indices)]
-        return found
 
     def _time(self, word: bytes) -> float:
         """Return the seconds of a date since 1970, in UTC where it names no zone, or the number itself."""
@@ -491,8 +491,9 @@ class _JesterParsing(RatedParsing):
         return replace(piece, arrays=arrays, rows=len(user), bad_lines=piece.bad_lines + len(wrong))
 
 
+# ---- features of users and items, in a file of their own ------------------------------------------------------------
+
 RULE = "a line must be NAME, FEATURE and perhaps a WEIGHT, a number, separated by tabs, or by commas, ; or |"
-HIGHEST = float(np.finfo(np.float32).max)
 
 
 def read_features(path: Path, encoding: str = "utf-8") -> dict[tuple[str, str], float]:
@@ -533,9 +534,9 @@ def read_features(path: Path, encoding: str = "utf-8") -> dict[tuple[str, str], 
             weight = found.get(pair, 0.0) + float(text_of_weight)
         except ValueError:
             weight = math.nan
-        if not abs(weight) <= HIGHEST:  # what float32 holds
+        if not abs(weight) <= LARGEST:  # what float32 holds
             raise DataError(
-                f"{where}: the weight {text_of_weight!r} must be a finite number, up to {HIGHEST:.2g} with those of "
+                f"{where}: the weight {text_of_weight!r} must be a finite number, up to {LARGEST:.2g} with those of "
                 "repeated lines",
                 code="data/bad-value",
             )

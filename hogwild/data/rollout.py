@@ -60,9 +60,13 @@ class RolloutFeed:
         except Exception as error:
             error.add_note(f"{what}: {name}.play, epoch {epoch}, position {batch}, seed {generator.initial_seed()}")
             raise
-        if not _is_batch(played):
+        parts = played if isinstance(played, tuple) else ()
+        are_tensors = len(parts) > 1 and all(isinstance(one, Tensor) and one.dim() and len(one) for one in parts)
+        if not are_tensors or len({len(one) for one in parts}) > 1:
+            shapes = [str(tuple(one.shape)) if isinstance(one, Tensor) else type(one).__name__ for one in parts]
+            found = f"({', '.join(shapes)})" if isinstance(played, tuple) else f"a {type(played).__name__}"
             raise DataError(
-                f"{what}: {name}.play returned {_described(played)}; it must return a tuple (input, …, target) of "
+                f"{what}: {name}.play returned {found}; it must return a tuple (input, …, target) of "
                 "tensors of equally many rows, at least one",
                 code="data/rollout",
             )
@@ -88,16 +92,3 @@ def try_rollout(rollout: Rollout, model: nn.Module, seed: int, *, is_val: bool) 
     except (Exception, SystemExit) as error:
         raise DataError(f"{what}: {name}.play raised {raised_text(error)}", code="data/rollout") from error
     return (*played.inputs, played.target)
-
-
-def _is_batch(played: object) -> bool:
-    if not isinstance(played, tuple) or len(played) < 2 or not all(isinstance(one, Tensor) for one in played):
-        return False
-    return all(one.dim() and len(one) for one in played) and len({len(one) for one in played}) == 1
-
-
-def _described(played: object) -> str:
-    if not isinstance(played, tuple):
-        return f"a {type(played).__name__}"
-    shapes = (str(tuple(one.shape)) if isinstance(one, Tensor) else type(one).__name__ for one in played)
-    return f"({', '.join(shapes)})"

@@ -110,7 +110,12 @@ class TextParsing(Parsing):
         found = [_decoded(word) for word in words_as_bytes]
         broken = [entry for entry, word in enumerate(found) if word is None]
         if broken and self.on_bad_line != "skip":
-            raise self._not_text(words_as_bytes[broken[0]])
+            word = words_as_bytes[broken[0]]
+            raise DataError(
+                f"{self.place_of(word)}: not UTF-8: {word[:60]!r}; convert the file, or leave such words out with "
+                "data.on_bad_line: skip",
+                code="data/bad-line",
+            )
         rank, good = np.full(len(counts), -1, np.int32), np.ones(len(counts), bool)
         good[broken] = False
         left_out = {"words that are not UTF-8": int(counts[broken].sum())} if broken else {}
@@ -130,27 +135,18 @@ class TextParsing(Parsing):
             words += [word for word in self.source.known if word in known]
             left_out[f"words rarer than min_count {self.source.min_count}"] = int(counts[good & (rank < 0)].sum())
         if not (rank >= 0).any():
-            raise self._no_words(found, counts)
-        return {why: many for why, many in left_out.items() if many}, rank, words
-
-    def _no_words(self, found: list[str | None], counts: np.ndarray) -> DataError:
-        if self.like is not None:
-            rule = "none of its words is in the training data"
-        else:
             rule = f"none of its words occurs {self.source.min_count} times (min_count)"
-        often = f"; the most frequent, {found[int(counts.argmax())]!r}, {counts.max():,} times" if len(counts) else ""
-        return DataError(
-            f"{self.source.path}: the vocabulary is empty: of {counts.sum():,} words, {len(counts):,} different ones, "
-            f"{rule}{often}",
-            code="data/no-words",
-        )
-
-    def _not_text(self, word: bytes) -> DataError:
-        return DataError(
-            f"{self.place_of(word)}: not UTF-8: {word[:60]!r}; convert the file, or leave such words out with "
-            "data.on_bad_line: skip",
-            code="data/bad-line",
-        )
+            if self.like is not None:
+                rule = "none of its words is in the training data"
+            most = (
+                f"; the most frequent, {found[int(counts.argmax())]!r}, {counts.max():,} times" if len(counts) else ""
+            )
+            raise DataError(
+                f"{self.source.path}: the vocabulary is empty: of {counts.sum():,} words, {len(counts):,} different "
+                f"ones, {rule}{most}",
+                code="data/no-words",
+            )
+        return {why: many for why, many in left_out.items() if many}, rank, words
 
 
 def _words_in(content: bytes) -> tuple[Any, np.ndarray]:
@@ -193,6 +189,8 @@ def _decoded(word: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
 
+
+# ---- pairs of words with human similarity scores, to evaluate word vectors ------------------------------------------
 
 PAIRS_ADVICE = "It is your own file, like wordsim353.tsv: two words and a score per line, separated by tabs."
 log = logging.getLogger(__name__)

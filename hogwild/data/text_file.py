@@ -202,6 +202,8 @@ def not_text(place: str, found: bytes, encoding: str | None) -> DataError:
     return DataError(f"{place}: {found!r} is not {encoding or 'utf-8'} text; {cure}", code="data/csv-encoding")
 
 
+# ---- files and streams ----------------------------------------------------------------------------------------------
+
 RECORDS = 1 << 17  # bytes of records in a piece: scanned to find a single record
 LINES = 4 << 20  # bytes of lines in a piece
 LF, CR, QUOTE = 10, 13, 34

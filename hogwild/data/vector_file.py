@@ -62,7 +62,11 @@ class VectorFile:
                     words.append(word.decode())
                 except UnicodeDecodeError as error:
                     raise _wrong(path, f"word {total:,} is not text: {error}; perhaps the file is binary") from None
-                vectors.append(np.frombuffer(numbers, "<f4") if binary else _parsed(path, words[-1], numbers, width))
+                try:
+                    texts = [] if binary else [float(one) for one in numbers.split(b" ")]
+                except ValueError as error:
+                    raise _wrong(path, f"the row of {words[-1]!r} must have {width} numbers: {error}") from None
+                vectors.append(np.frombuffer(numbers, "<f4") if binary else np.array(texts, np.float32))
         if count is not None and total != count:
             raise _wrong(
                 path, f"the header promises {count:,} words, but the file holds {total:,}; perhaps it is truncated"
@@ -136,13 +140,6 @@ def _binary_rows(path: Path, content: Content, at: int, count: int | None, width
         word = content[at:end].lstrip(b"\n")  # word2vec.c ends a row with a new line, gensim does not
         at = end + 1 + 4 * width
         yield word, content[end + 1 : at]
-
-
-def _parsed(path: Path, word: str, numbers: bytes, width: int) -> np.ndarray:
-    try:
-        return np.array([float(each) for each in numbers.split(b" ")], np.float32)
-    except ValueError as error:
-        raise _wrong(path, f"the row of {word!r} must have {width} numbers: {error}") from None
 
 
 def _wrong(path: object, why: str) -> DataError:

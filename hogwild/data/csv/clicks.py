@@ -212,7 +212,14 @@ class Clicks(Csv):
         """Encode rows by the training data's features from here on. `names`: `features`, `fields`, the file's `columns`
         and, to read it, the `target` and the weight among them. Raises UsageError for a missing column."""
         columns, targets = tuple(names["columns"]), [[*names["columns"]].index(one) for one in names.get("target", ())]
-        self.fields = _fields(names.get("fields") or [field.name for field in self._own_fields], names["features"])
+        signs = dict[str, tuple[str, str]]()  # kept ones of earlier data, perhaps of another sort, come last
+        for column, sign, rest in map(_split, names["features"]):
+            if sign:
+                signs.setdefault(column, (sign, rest))
+        self.fields = []
+        for name in names.get("fields") or [field.name for field in self._own_fields]:
+            sign, rest = signs.get(name, ("", ""))
+            self.fields.append(Field(name, int(rest.rpartition("/")[2]) if sign == "#" else 0, int(sign == "<")))
         inputs = tuple(columns.index(field.name) for field in self.fields)
         weight = targets[1] if len(targets) > 1 else None
         trained = CsvLayout(columns, inputs, (), (), tuple(targets[:1]), None, False, weight=weight)
@@ -293,7 +300,9 @@ class Encoder:
         number = code = 0
         for place, field in enumerate(self.fields):
             if field.buckets:
-                out[:, place] = self.bucket(field.name, numbers[:, number])
+                column, (edges, rows) = numbers[:, number], self.edges[field.name]
+                found = rows[np.searchsorted(edges, column, side="right").clip(0, len(rows) - 1)]
+                out[:, place] = np.where(np.isnan(column), self.others[field.name], found)
                 number += 1
                 continue
             column = codes[:, code]
@@ -303,11 +312,6 @@ class Encoder:
             out[:, place] = column
             code += 1
         return out
-
-    def bucket(self, column: str, numbers: np.ndarray) -> np.ndarray:
-        edges, rows = self.edges[column]
-        found: np.ndarray = rows[np.searchsorted(edges, numbers, side="right").clip(0, len(rows) - 1)]
-        return np.where(np.isnan(numbers), self.others[column], found)
 
 
 class _ClicksParsing(Parsing):
@@ -334,8 +338,16 @@ class _ClicksParsing(Parsing):
         if self.like is None:
             features = self._features(numbers, codes)
         encoder = Encoder.of(self.source.fields, features)
-        if self.like is None:
-            self._numbered(encoder, codes)
+        pairs = zip(self.source._categories, self.source._layout.codes, strict=True)
+        for code, (field, given) in enumerate(pairs if self.like is None else ()):
+            if field.hashed:
+                continue
+            # Values are numbered as they came: replace that by their features, in place.
+            rows, other = encoder.rows[field.name], encoder.others[field.name]
+            table = np.full(max(given.places.values(), default=0) + 2, other, np.int32)  # the last for missing values
+            for value, place in given.places.items():
+                table[place] = rows.get(value, other)
+            codes[:, code] = table[codes[:, code]]
         indices = encoder.indices(numbers, codes)
         self._note(encoder, indices, features)
         arrays = {
@@ -395,17 +407,6 @@ class _ClicksParsing(Parsing):
             code += 1
         return names
 
-    def _numbered(self, encoder: Encoder, codes: np.ndarray) -> None:
-        """Replace the numbers of values, as they came, by their features, in place."""
-        for code, (field, given) in enumerate(zip(self.source._categories, self.source._layout.codes, strict=True)):
-            if field.hashed:
-                continue
-            rows, other = encoder.rows[field.name], encoder.others[field.name]
-            table = np.full(max(given.places.values(), default=0) + 2, other, np.int32)  # the last for missing values
-            for value, place in given.places.items():
-                table[place] = rows.get(value, other)
-            codes[:, code] = table[codes[:, code]]
-
     def _note(self, encoder: Encoder, indices: np.ndarray, features: Sequence[str]) -> None:
         if self.like is None:
             kinds = [
@@ -433,13 +434,3 @@ def _split(name: str) -> tuple[str, str, str]:
 def _edge(rest: str) -> float:
     """Return the upper edge of a bucket."""
     return float(rest.partition(">=")[0])
-
-
-def _fields(columns: Sequence[str], features: Sequence[str]) -> list[Field]:
-    """Return the fields by the names of features. Kept ones of earlier data, perhaps of another sort, come last."""
-    signs = dict[str, tuple[str, str]]()
-    for column, sign, rest in map(_split, features):
-        if sign:
-            signs.setdefault(column, (sign, rest))
-    sorts = ((name, *signs.get(name, ("", ""))) for name in columns)
-    return [Field(name, int(rest.rpartition("/")[2]) if s == "#" else 0, int(s == "<")) for name, s, rest in sorts]

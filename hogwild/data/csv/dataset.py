@@ -293,16 +293,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         for place in self._layout.index:
             name = repr(self.columns[place]) if self.columns[place] else "0, without a name,"
             notes.append(f"column {name} is an index that was written with the table: no input")
-        for name, count in self._identifiers():
-            notes.append(
-                f"column {name!r} identifies rows, its {count:,} values are all different: it says nothing about other "
-                f"rows (leave_out: [{name}])"
-            )
-        return notes
-
-    def _identifiers(self) -> Iterator[tuple[str, int]]:
-        """Yield name and number of values of each input that tells the first rows apart, unless it measures something:
-        a number with a fraction, or a whole number if the target is one, too."""
+        # Inputs that tell the first rows apart, unless they measure something: numbers with a fraction, or whole
+        # numbers if the target is one, too.
         count = int(self._pieces.records[: AT_ONCE + 1][-1])
         content, line = self._pieces.read(self._text, 0, count)
         words = self._table.words(content, count, line)
@@ -314,7 +306,12 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             if len({*words[place]}) < max(count, FEWEST):
                 continue
             if place in self._layout.coded or (not is_whole_target and all(map(WHOLE.fullmatch, words[place]))):
-                yield self.columns[place], count
+                name = self.columns[place]
+                notes.append(
+                    f"column {name!r} identifies rows, its {count:,} values are all different: it says nothing about "
+                    f"other rows (leave_out: [{name}])"
+                )
+        return notes
 
     def count_classes(self) -> None:
         """Count the classes of `target_type: class`: the largest of the file, and one. Parses the whole file."""
@@ -481,6 +478,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         return (sums / counts).astype(np.float32)
 
 
+# ---- Parquet, and tables in memory ----------------------------------------------------------------------------------
+
 ROWS = 1 << 14  # read at a time
 
 
@@ -522,11 +521,20 @@ class ArrowRecords:
 
     def read(self, _: object, first: int, stop: int) -> tuple[Mapping[int, Any], int]:
         """Return the columns of the records [first, stop) by place, and the number of the first one, from 1 on."""
+        import pyarrow
+        from pyarrow import compute
+
         table = self._part(first, stop)
         columns = {}
         for place in self._used:
             column = table.column(self._schema.names[place]).cast(self._kind(place))
-            columns[place] = _spelled_times(column, self._times[place]) if place in self._times else column
+            if place in self._times:  # as words, in the zone of the column, with its distance from UTC
+                words = column.cast(self._times[place]).cast(pyarrow.string())
+                if column.type.tz is not None:
+                    words = compute.replace_substring_regex(words, "Z$", "+0000")
+                    words = compute.replace_substring_regex(words, r"([+-]\d\d)(\d\d)$", r"\1:\2")
+                column = words
+            columns[place] = column
         return columns, first + 1
 
     def _kind(self, place: int) -> Any:
@@ -608,29 +616,25 @@ class ParquetRecords(ArrowRecords):
     def _part(self, first: int, stop: int) -> Any:
         import pyarrow
 
+        slices = []
         with self._explained():
-            return pyarrow.Table.from_batches([*self._slices(first, stop)])
+            while first < stop:
+                group = int(np.searchsorted(self._groups, first, side="right")) - 1
+                if self._batch is None or first < self._at or self._groups[group] > self._next:  # begin again, there
+                    rest = range(group, len(self._groups) - 1)
+                    names = [self._schema.names[place] for place in self._used]
+                    self._batches = self._opened().iter_batches(ROWS, row_groups=rest, columns=names, use_threads=False)
+                    self._next = int(self._groups[group])
+                while first >= self._next:
+                    self._batch = next(self._batches)
+                    self._at, self._next = self._next, self._next + len(self._batch)
+                begin, end = first - self._at, min(stop, self._next) - self._at
+                slices.append(self._batch.slice(begin, end - begin))
+                first = self._at + end
+            return pyarrow.Table.from_batches(slices)
 
     def _whole(self, name: str) -> Any:
         return self._opened().read(columns=[name]).column(name)
-
-    def _slices(self, first: int, stop: int) -> Iterator[Any]:
-        while first < stop:
-            if self._batch is None or not self._at <= first < self._next:
-                self._go_to(first)
-            begin, end = first - self._at, min(stop, self._next) - self._at
-            yield self._batch.slice(begin, end - begin)
-            first = self._at + end
-
-    def _go_to(self, row: int) -> None:
-        group = int(np.searchsorted(self._groups, row, side="right")) - 1
-        if self._batch is None or row < self._at or self._groups[group] > self._next:
-            rest, names = range(group, len(self._groups) - 1), [self._schema.names[place] for place in self._used]
-            self._batches = self._opened().iter_batches(ROWS, row_groups=rest, columns=names, use_threads=False)
-            self._next = int(self._groups[group])
-        while row >= self._next:
-            self._batch = next(self._batches)
-            self._at, self._next = self._next, self._next + len(self._batch)
 
     def _opened(self) -> Any:
         from pyarrow import parquet
@@ -667,15 +671,3 @@ def _coarsest(column: Any) -> Any:
             if column.cast(other).cast(kind).equals(column):
                 return other
     return kind
-
-
-def _spelled_times(column: Any, kind: Any) -> Any:
-    """Return times of this type as words, in the zone of the column, with its distance from UTC."""
-    import pyarrow
-    from pyarrow import compute
-
-    words = column.cast(kind).cast(pyarrow.string())
-    if column.type.tz is None:
-        return words
-    words = compute.replace_substring_regex(words, "Z$", "+0000")
-    return compute.replace_substring_regex(words, r"([+-]\d\d)(\d\d)$", r"\1:\2")

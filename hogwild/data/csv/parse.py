@@ -299,6 +299,8 @@ def _wrong(message: str) -> UsageError:
     return UsageError(message, code="data/csv-columns")
 
 
+# ---- the first lines of a file --------------------------------------------------------------------------------------
+
 HEADER_BYTES = 1 << 20  # bytes in which the header, or the first row, must end
 OTHER_DELIMITERS = (",", ";", "\t", "|", " ")
 
@@ -328,45 +330,6 @@ def read_header(
         raise DataError(
             f"{text.path}: {what if skip_lines or not head else 'holds only empty lines'}", code="data/empty"
         )
-    record, end, next_line = _first_record(text, head, start, line, encoding, delimiter)
-    if len(record) == 1 and has_target:
-        better = max(OTHER_DELIMITERS, key=lambda sign: record[0].count(sign) if sign != delimiter else 0)
-        hint = f"; is it {better!r}?" if record[0].count(better) and better != delimiter else "."
-        raise DataError(
-            f"{text.path}: line {line}: only one column is found with the delimiter {delimiter!r}{hint} An input and "
-            f"a target are needed: {record[0][:60]!r}",
-            code="data/csv-delimiter",
-        )
-    if not has_header:
-        return [str(place) for place in range(len(record))], start, line
-    names = [name.strip() for name in record]
-    names[0] = names[0].lstrip("# ") or names[0]  # a header that is marked as a comment
-    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
-        places = ", ".join(str(i) for i, name in enumerate(names) if name == twice[0])
-        what = f"{twice[0]!r} names the columns {places}" if twice[0] else f"the columns {places} have no name"
-        raise DataError(
-            f"{text.path}: line {line}: {what}; column names must be unique (or set header: false)",
-            code="data/csv-columns",
-        )
-    return names, end, next_line
-
-
-def delimiter_of(
-    text: TextFile | TextStream, given: str, encoding: str, skip_lines: int, wanted: Collection[str]
-) -> str:
-    """Return the delimiter of a file whose header has the names `wanted`: the one `given`, or the first that finds them
-    all."""
-    for delimiter in (given, *OTHER_DELIMITERS):
-        with contextlib.suppress(DataError):
-            if {*wanted} <= {*read_header(text, True, delimiter, encoding, skip_lines, has_target=False)[0]}:
-                return delimiter
-    return given
-
-
-def _first_record(
-    text: TextFile | TextStream, head: bytes, start: int, line: int, encoding: str, delimiter: str
-) -> tuple[list[str], int, int]:
-    """Return the record's fields, the offset behind it and the line number there."""
     where = f"{text.path}: line {line}"
     _, shown, record = next(Format(delimiter, encoding=encoding).records(head[start:]))
     content = shown.encode(encoding, "surrogateescape")
@@ -386,8 +349,39 @@ def _first_record(
         content.decode(encoding)
     except UnicodeDecodeError as error:
         raise not_text(where, content[error.start : error.start + 1], encoding) from error
-    return record, start + len(content), line + max(1, shown.count("\n"))
+    if len(record) == 1 and has_target:
+        better = max(OTHER_DELIMITERS, key=lambda sign: record[0].count(sign) if sign != delimiter else 0)
+        hint = f"; is it {better!r}?" if record[0].count(better) and better != delimiter else "."
+        raise DataError(
+            f"{where}: only one column is found with the delimiter {delimiter!r}{hint} An input and "
+            f"a target are needed: {record[0][:60]!r}",
+            code="data/csv-delimiter",
+        )
+    if not has_header:
+        return [str(place) for place in range(len(record))], start, line
+    names = [name.strip() for name in record]
+    names[0] = names[0].lstrip("# ") or names[0]  # a header that is marked as a comment
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        places = ", ".join(str(i) for i, name in enumerate(names) if name == twice[0])
+        what = f"{twice[0]!r} names the columns {places}" if twice[0] else f"the columns {places} have no name"
+        words = f"{where}: {what}; column names must be unique (or set header: false)"
+        raise DataError(words, code="data/csv-columns")
+    return names, start + len(content), line + max(1, shown.count("\n"))
 
+
+def delimiter_of(
+    text: TextFile | TextStream, given: str, encoding: str, skip_lines: int, wanted: Collection[str]
+) -> str:
+    """Return the delimiter of a file whose header has the names `wanted`: the one `given`, or the first that finds them
+    all."""
+    for delimiter in (given, *OTHER_DELIMITERS):
+        with contextlib.suppress(DataError):
+            if {*wanted} <= {*read_header(text, True, delimiter, encoding, skip_lines, has_target=False)[0]}:
+                return delimiter
+    return given
+
+
+# ---- values ---------------------------------------------------------------------------------------------------------
 
 MISSING_TEXTS = frozenset(MISSING)
 YES_AND_NO = {"true": 1.0, "false": 0.0}  # as numbers, in any case
@@ -579,7 +573,9 @@ class CsvTable:
         ids = None if plan.ids is None else filled(np.empty(count, object), plan.ids, self.text).tolist()
         weight = None
         if plan.weight is not None:
-            weight = filled(np.empty(count, np.float32), plan.weight, self.weight, _is_weight)
+            weight = filled(
+                np.empty(count, np.float32), plan.weight, self.weight, lambda one: (one >= 0) & _fits_float32(one)
+            )
         if wrong:
             raise min(wrong, key=lambda error: error.row)
         return ParsedRecords(numbers, codes, target, ids, weight)
@@ -689,8 +685,11 @@ def column_of(column: Any, as_number: bool) -> "np.ndarray | Words":
     tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
     if as_number and any(test(kind) for test in tests):
         numbers = column.cast(pyarrow.float64(), safe=False)  # rounds whole numbers above 2^53
-        return numpy_of(_joined(numbers.fill_null(math.nan) if numbers.null_count else numbers))
-    whole = _joined(column if types.is_dictionary(kind) else column.dictionary_encode())
+        numbers = numbers.fill_null(math.nan) if numbers.null_count else numbers
+        return numpy_of(numbers.chunk(0) if numbers.num_chunks == 1 else numbers.combine_chunks())
+    whole = column if types.is_dictionary(kind) else column.dictionary_encode()
+    # There is only one chunk, unless text grew when it was converted to UTF-8.
+    whole = whole.chunk(0) if whole.num_chunks == 1 else whole.combine_chunks()
     values = spelled(whole.dictionary)
     rows = whole.indices.fill_null(len(values)) if whole.null_count else whole.indices
     return Words([*values, ""], numpy_of(rows))
@@ -706,11 +705,6 @@ def spelled(values: Any) -> list[str]:
     if any(test(values.type) for test in (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)):
         return [content.decode("utf-8", "surrogateescape") for content in values.to_pylist()]
     return [*map(str, values.to_pylist())]
-
-
-def _joined(column: Any) -> Any:
-    """Return the chunks as one array: there is only one, unless text grew when it was converted to UTF-8."""
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _fill(out: np.ndarray, place: int, column: "np.ndarray | Words", rule: Rule, is_plain: Plain) -> None:
@@ -740,10 +734,6 @@ def _fill(out: np.ndarray, place: int, column: "np.ndarray | Words", rule: Rule,
 def _fits_float32(numbers: Any) -> Any:
     with np.errstate(over="ignore"):
         return np.isfinite(np.float32(numbers))
-
-
-def _is_weight(numbers: Any) -> Any:
-    return (numbers >= 0) & _fits_float32(numbers)
 
 
 def _is_class(numbers: Any) -> Any:
