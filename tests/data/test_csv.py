@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from hogwild.config.load import job_from_mapping
 from hogwild.data import Csv, text_file
-from hogwild.data.locate import set_data_dir
-from hogwild.errors import DataError, HogwildError, NotFoundError, UsageError
+from hogwild.errors import DataError, HogwildError, UsageError
 from hogwild.feeds.row_reader import divided
 from hogwild.workers.loading import loading
 from hogwild.workers.processes.group import ProcessGroup
@@ -454,14 +453,6 @@ def test_arguments_that_do_not_fit_the_file_are_said(tmp_path: Path, crime: str)
 def test_a_first_line_of_numbers_is_a_hint_that_there_is_no_header(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no column 'y' \(the first line has numbers.*set header: false\)"):
         Csv(table(tmp_path, b"1,2\n3,4\n"), "y")
-
-
-def test_a_missing_file_says_where_it_was_looked_for(tmp_path: Path) -> None:
-    set_data_dir(tmp_path)
-    with pytest.raises(NotFoundError, match=rf"Csv\(path='t.csv'\): no folder holds t.csv.*\n  {tmp_path}: does not"):
-        Csv("t.csv", "y")
-    table(tmp_path, HOUSES)
-    assert len(Csv("t.csv", "price", inputs=["area"])) == 3
 
 
 def test_a_file_that_changes_after_it_was_counted_is_no_longer_read(

@@ -6,6 +6,7 @@ import pickle
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,12 +126,6 @@ def test_files_may_be_zipped_and_spelt_either_way(tmp_path: Path, spelling: str,
     assert len(Mnist("test", root=tmp_path)) == 5
 
 
-def test_a_zipped_file_is_known_by_its_content_not_its_name(tmp_path: Path) -> None:
-    write_mnist(tmp_path)
-    (tmp_path / IMAGE_FILE).write_bytes(gzip.compress(idx(IMAGES)))
-    assert len(Mnist(root=tmp_path)) == 5
-
-
 # --- IDX: bad files. What is done to the image file, and what the error must say besides the file's name.
 
 
@@ -139,10 +134,8 @@ DAMAGE = {
     "too long": (lambda raw: raw + b"!", r"bytes after its end.*3,920.*holds 3,921"),
     "cut in the header": (lambda raw: raw[:9], r"truncated: the header is 16 bytes long, the file holds 9"),
     "empty": (lambda raw: b"", r"wrong magic number at byte 0: found b''"),
-    "a web page": (lambda raw: b"<!DOCTYPE html>", r"is an HTML page"),
     "labels": (lambda raw: idx(LABELS), r"wrong magic number.*labels \(1 dimension\) where images"),
     "floats": (lambda raw: b"\0\0\x0d\x03" + raw[4:], r"wrong magic number at byte 0: found b'\\x00\\x00\\r\\x03'"),
-    "gzip cut": (lambda raw: gzip.compress(raw)[:-40], r"damaged or truncated gzip file"),
     "gzip damaged": (lambda raw: flip(gzip.compress(raw)), r"damaged or truncated gzip file: CRC"),
     "no items": (lambda raw: idx(IMAGES[:0]), r"contains no items: .*0 x 28 x 28"),
     "a size beyond memory": (lambda raw: raw[:4] + b"\xff" * 12, r"truncated: the header promises 4,294,967,295 x"),
@@ -336,12 +329,6 @@ def test_npz_never_unpickles(tmp_path: Path) -> None:
         Npz(file)
 
 
-def test_a_pickle_called_npz_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.npz").write_bytes(pickle.dumps([1, 2, 3]))
-    with pytest.raises(DataError, match=r"a.npz: is a Python pickle, which is never loaded"):
-        Npz(tmp_path / "a.npz")
-
-
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
@@ -366,17 +353,18 @@ def test_arrays_that_cannot_be_trained_on_are_named(
     assert str(file) in str(caught.value)
 
 
-def test_a_truncated_npz_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda raw: raw[:-30], r"a.npz: not an .npz file, or truncated \(\d+ bytes"),
+        (
+            lambda raw: raw.replace(X.tobytes(), X.tobytes()[:5] + b"!" + X.tobytes()[6:]),
+            r"array 'x' is damaged: .*CRC",
+        ),
+    ],
+)
+def test_a_truncated_or_damaged_npz_is_an_error(tmp_path: Path, damage: Any, message: str) -> None:
     file = save(tmp_path / "a.npz", x=X, y=Y)
-    file.write_bytes(file.read_bytes()[:-30])
-    with pytest.raises(DataError, match=r"a.npz: not an .npz file, or truncated \(\d+ bytes"):
-        Npz(file)
-
-
-def test_an_npz_with_a_damaged_array_is_an_error(tmp_path: Path) -> None:
-    file = save(tmp_path / "a.npz", x=X, y=Y)
-    raw = bytearray(file.read_bytes())
-    raw[raw.index(X.tobytes()) + 5] ^= 1
-    file.write_bytes(raw)
-    with pytest.raises(DataError, match=r"array 'x' is damaged: .*CRC"):
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(DataError, match=message):
         Npz(file)

@@ -5,6 +5,7 @@ import bz2
 import gzip
 import io
 import lzma
+import pickle
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -225,6 +226,7 @@ def test_parquet_and_text_are_told_apart_by_content(name: str, tmp_path: Path) -
         (gzip.compress(b"x", mtime=0), "is packed by gzip; unpack it first"),
         (b"<html>", "is an HTML page"),
         (b"\x93NUMPY\1\0", "is a NumPy array"),
+        (pickle.dumps([1, 2, 3]), "is a Python pickle, which is never loaded"),
         (b"", "not an .npz file"),
         (zipped(TABLE, "ratings.csv"), "it holds ratings.csv"),
     ],

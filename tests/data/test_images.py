@@ -1,6 +1,7 @@
 """Pictures in class folders, made here by Pillow: what comes out, and what cannot be read."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -139,21 +140,9 @@ def test_what_is_not_read_is_said(pictures: Path, caplog: pytest.LogCaptureFixtu
     assert "DS_Store" not in caplog.text
 
 
-def broken(folder: Path) -> None:
-    save(folder / "cat" / "p.png", size=(50, 50))
-    raw = (folder / "cat" / "p.png").read_bytes()
-    (folder / "cat" / "p.png").write_bytes(raw[:60])
-
-
-def text(folder: Path) -> None:
-    (folder / "cat").mkdir()
-    (folder / "cat" / "p.jpg").write_text("<html>")
-
-
-def bomb(folder: Path) -> None:
-    save(folder / "cat" / "p.png", size=(20, 20))
-    raw = (folder / "cat" / "p.png").read_bytes()
-    (folder / "cat" / "p.png").write_bytes(raw[:16] + b"\0\1\0\0\0\1\0\0" + raw[24:])  # claims 65,536 x 65,536
+def broken(folder: Path, damage: Callable[[bytes], bytes]) -> None:
+    file = save(folder / "cat" / "p.png", size=(50, 50))
+    file.write_bytes(damage(file.read_bytes()))
 
 
 def empty_class(folder: Path) -> None:
@@ -161,10 +150,20 @@ def empty_class(folder: Path) -> None:
     (folder / "dog").mkdir()
 
 
+VAST = b"\0\1\0\0" * 2  # claims 65,536 x 65,536
 CRIMES: dict[str, tuple[Any, str]] = {
-    "truncated": (broken, r"cat/p.png: cannot be read as a picture: .+; replace or remove it"),
-    "no picture": (text, r"cat/p.jpg: cannot be read as a picture: cannot identify image file"),
-    "a bomb": (bomb, r"cat/p.png: cannot be read as a picture: .+"),
+    "truncated": (
+        lambda folder: broken(folder, lambda raw: raw[:60]),
+        r"cat/p.png: cannot be read as a picture: .+; replace or remove it",
+    ),
+    "no picture": (
+        lambda folder: broken(folder, lambda _: b"<html>"),
+        r"cat/p.png: cannot be read as a picture: cannot identify image file",
+    ),
+    "a bomb": (
+        lambda folder: broken(folder, lambda raw: raw[:16] + VAST + raw[24:]),
+        r"cat/p.png: cannot be read as a picture: .+",
+    ),
     "an empty class": (empty_class, r"dog: this class has no picture"),
     "no classes": (lambda folder: save(folder / "p.png"), r"it has no class folders \(it holds 1 file"),
     "nothing": (lambda folder: None, r"it has no class folders \(it is empty\)"),

@@ -35,20 +35,6 @@ def test_triples_are_numbered_in_the_order_of_their_letters(tmp_path: Path) -> N
     assert [*data.arrays()] == ["triple", "weight"] and data.arrays()["weight"].tolist() == [1, 1, 1]
 
 
-def test_many_words_in_many_pieces_keep_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More words than the first table holds, and longer ones than its letters."""
-    monkeypatch.setattr(text_file, "LINES", 20_000)
-    path, random = tmp_path / "train.txt", np.random.default_rng(0)
-    lines = [
-        (f"{'x' * random.integers(0, 60)}{random.integers(0, 9000)}", f"r{random.integers(0, 40)}", str(n))
-        for n in range(12_000)
-    ]
-    path.write_text("".join("\t".join(line) + "\n" for line in lines))
-    data = Triples(path).pack(InTurn(0))
-    assert written(data) == lines
-    assert data.names["entities"] == sorted({line[0] for line in lines} | {line[2] for line in lines})
-
-
 def test_quoted_values_with_line_ends_are_whole_wherever_a_piece_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,26 +83,10 @@ def test_a_bad_line_is_named_or_counted(tmp_path: Path, text: str, words: str) -
     assert dataset.left_out["bad lines"] == 1
 
 
-FIELDS = st.sampled_from(
-    [
-        b"a",
-        b"ab c",
-        b"1",
-        b"007",
-        b" 2 ",
-        b"4.5",
-        b"-3e2",
-        b"nan",
-        b"",
-        b'"q"',
-        b'"',
-        b'"x,y"',
-        b'a"b',
-        b'""',
-        b"+1",
-        b"\xff",
-    ]
-)
+FIELDS = st.sampled_from([
+    b"a", b"ab c", b"1", b"007", b" 2 ", b"4.5", b"-3e2", b"nan", b"", b'"q"', b'"', b'"x,y"', b'a"b', b'""', b"+1",
+    b"\xff",
+])  # fmt: skip
 LINE = st.lists(FIELDS, min_size=1, max_size=4)
 
 

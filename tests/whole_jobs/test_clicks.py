@@ -66,16 +66,9 @@ def test_clicks_are_learnt_predicted_and_gone_on_with(tmp_path: Path, capsys: py
     table.write_text("user,price,site\n5,0.1,s0\n5,0.1,s1\n5,,never seen\n")
     answers = model.predict(str(table))
     assert answers[0] > 0.8 and answers[1] < 0.2 and 0.2 < answers[2] < 0.8
-    assert (
-        main.run(["predict", str(tmp_path / "may"), str(table), "--out", str(tmp_path / "out.csv"), "--id", "site"])
-        == 0
-    )
-    assert [row.split(",")[0] for row in (tmp_path / "out.csv").read_text().splitlines()] == [
-        "site",
-        "s0",
-        "s1",
-        "never seen",
-    ]
+    out = tmp_path / "out.csv"
+    assert main.run(["predict", str(tmp_path / "may"), str(table), "--out", str(out), "--id", "site"]) == 0
+    assert [row.split(",")[0] for row in out.read_text().splitlines()] == ["site", "s0", "s1", "never seen"]
     capsys.readouterr()
     clicks(tmp_path / "june.csv", 10, 2)
     trained(tmp_path, "june", job.replace("may.csv", "june.csv"), "--continue", str(tmp_path / "may"), "train.epochs=1")
