@@ -1,6 +1,7 @@
 """`hogwild chaos JOB.yaml`: runs the job, injects faults, resumes it, checks the invariants, writes the report."""
 
 import json
+import math
 import os
 import re
 import uuid
@@ -8,13 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from hogwild import host
 from hogwild.chaos import schedule
-from hogwild.chaos.inject import PREFIX, SUMMARY, FaultRecord, FaultRun, Hit, events_of
+from hogwild.chaos.inject import PREFIX, SUMMARY, FaultRun, Hit, events_of
 from hogwild.chaos.schedule import Fault
 from hogwild.chaos.verdict import COUNTED, ENDED_BY_SUPERVISOR, SETTLED, Baseline, Check, attempts_of, checks
 from hogwild.config.load import Job
@@ -51,8 +53,11 @@ class ChaosRequest:
     data_dir: Path | None
 
     def check(self) -> None:
-        """Check that the faults can hit something. Raises UsageError."""
-        schedule.check(self.every_s)
+        """Check that there can be faults, and that they can hit something. Raises UsageError."""
+        if not (self.every_s > 0 and math.isfinite(self.every_s)):
+            raise UsageError(
+                f"--every {self.every_s:g}: must be > 0, the mean seconds between two faults", code="usage/bad-value"
+            )
         if self.job.train.procs == 0:
             raise UsageError(
                 "train.procs: 0 trains in the parent process, so there is no worker to kill; use 1 or more",
@@ -61,13 +66,10 @@ class ChaosRequest:
         asked = [kind for kind in self.kinds if schedule.ROLE[kind] == schedule.LOADER]
         if asked and not surely_streams(self.job):  # they would silently hit nothing
             why_not = cannot_stream(self.job)
-            why = (
-                f"this job has no loaders ({why_not})"
-                if why_not
-                else "with data.feed: auto the job may have no loaders"
-            )
+            why = f"this job has no loaders ({why_not})" if why_not else ""
             raise UsageError(
-                f"--faults: {asked[0]} hits loaders, which read streamed data, but {why}; set data.feed=stream",
+                f"--faults: {asked[0]} hits loaders, which read streamed data, but "
+                f"{why or 'with data.feed: auto the job may have no loaders'}; set data.feed=stream",
                 code="usage/bad-value",
             )
 
@@ -84,24 +86,26 @@ class ChaosRequest:
         wanted = {**PATIENT, "log.every_s": min(SAID_S, self.job.log.every_s)}
         return [f"{key}={value}" for key, value in wanted.items() if key not in given]
 
-    def notes(self) -> list[str]:
-        return (
-            [f"changed for this run, because of the injected faults: {' '.join(self.changes)}"] if self.changes else []
-        )
+    def notes(self, injected: int) -> list[str]:
+        """Return caveats for the reader of the report: what was changed, and whether the job was too short."""
+        found = []
+        if self.changes:
+            found.append(f"changed for this run, because of the injected faults: {' '.join(self.changes)}")
+        if injected < self.kills:
+            few = f"{injected} of {self.kills} faults, one every {self.every_s:g} s"
+            found.append(f"the job was too short: only {few}, were injected; raise train.epochs or lower --every")
+        return found
 
-    def shortage(self, injected: int) -> list[str]:
-        """Return a note if the job ended before all its faults came."""
-        if injected == self.kills:
-            return []
-        few = f"{injected} of {self.kills} faults, one every {self.every_s:g} s"
-        return [f"the job was too short: only {few}, were injected; raise train.epochs or lower --every"]
-
-    def arguments(self, run_dir: Path, folder: Path) -> list[str]:
-        """Return the arguments of the command that starts the job, whose files go to `folder`."""
+    def fault_run(self, run_dir: Path, folder: Path, mark: str, say: Callable[[str], None]) -> FaultRun:
+        """Return the job, ready to start, with its faults. Its files go to `folder`."""
         file = [] if self.job_file is None else [str(reopenable(self.job_file, self.job_text, folder))]
         data = ["--data-dir", str(self.data_dir)] if self.data_dir is not None else []
         where = ["--run-dir", str(run_dir), "--no-progress", "--json"]
-        return ["train", *file, *self.overrides, *self.changes, *where, *data]
+        arguments = ["train", *file, *self.overrides, *self.changes, *where, *data]
+        name, _, value = mark.partition("=")
+        environment = {**os.environ, name: value, "TMPDIR": str(folder / "tmp")}
+        grace_s = self.job.supervise.grace_s + PATIENCE_S
+        return FaultRun(arguments, run_dir, environment, mark, folder / "words", grace_s, say, self.schedule())
 
 
 def dry_run_lines(order: ChaosRequest) -> list[str]:
@@ -112,62 +116,46 @@ def dry_run_lines(order: ChaosRequest) -> list[str]:
 def answer(order: ChaosRequest, say: Callable[[str], None], *, as_json: bool) -> tuple[int, list[str]]:
     """Run the job under its faults. Return the exit status and the lines to print: 0 if every invariant holds, 1 if one
     does not, 128 + n if signal n ended us. Raises HogwildError for a job that did not even start."""
-    faults = order.schedule()
-    say(f"seed {order.seed}: {len(faults)} faults, one every {order.every_s:g} s")
     # For the job's output and its temporary files.
     with TemporaryDirectory(prefix="hogwild-chaos-", ignore_cleanup_errors=True) as folder, _run_dir(order) as run_dir:
-        before, fault_run = _prepared(order, run_dir, Path(folder), say)
-        record = FaultRecord()
+        mark, temporary = f"{MARK}={uuid.uuid4().hex}", Path(folder) / "tmp"
+        temporary.mkdir()
+        run = order.fault_run(run_dir, Path(folder), mark, say)
+        say(f"seed {order.seed}: {len(run.pending)} faults, one every {order.every_s:g} s")
+        before = Baseline.now(mark=mark, temporary=temporary)
         try:
             with host.raising_on_signals():
-                fault_run.run(faults, record)
+                run.run()
         except host.Interrupted as signal:
-            record.interrupted = signal.number
-        if not (run_dir / RESOLVED).exists():
-            return _refused(fault_run, record)
-        last = record.attempts[-1]
-        is_ended = not record.interrupted or schedule.SUPERVISOR_KILL not in last.asked
-        seen = checks(run_dir, before, status=last.status, hits=record.hits, is_ended=is_ended)
-        found = [*seen, _end(record)]
-        notes = [*order.notes(), *([] if record.interrupted else order.shortage(len(record.hits)))]
-        report = ChaosReport(order, run_dir, record, outcomes_of(record, run_dir), found, notes)
+            run.interrupted = signal.number
+        if not (run_dir / RESOLVED).exists():  # it did not start: fail with its error message
+            if run.interrupted:
+                return 128 + run.interrupted, []
+            refused = HogwildError(
+                f"{run.said()}\nchaos: the job did not start; nothing was injected", code="run/chaos-refused"
+            )
+            refused.exit_status = run.attempts[-1].status or 1
+            raise refused
+        last = run.attempts[-1]
+        is_ended = not run.interrupted or schedule.SUPERVISOR_KILL not in last.asked
+        found = checks(run_dir, before, status=last.status, hits=run.hits, is_ended=is_ended)
+        notes = order.notes(order.kills if run.interrupted else len(run.hits))
+        report = ChaosReport(order, run, outcomes_of(run), [*found, _end(run)], notes)
         report.write()
         lines = [json.dumps(report.as_json())] if as_json else [*report.lines()]
-        return 128 + record.interrupted if record.interrupted else int(not report.holds), lines
+        return 128 + run.interrupted if run.interrupted else int(not report.holds), lines
 
 
-def _prepared(
-    order: ChaosRequest, run_dir: Path, folder: Path, say: Callable[[str], None]
-) -> tuple[Baseline, FaultRun]:
-    value, temporary = uuid.uuid4().hex, folder / "tmp"
-    temporary.mkdir()
-    environment, mark = {**os.environ, MARK: value, "TMPDIR": str(temporary)}, f"{MARK}={value}"
-    words, grace_s = folder / "words", order.job.supervise.grace_s + PATIENCE_S
-    fault_run = FaultRun(order.arguments(run_dir, folder), run_dir, environment, mark, words, grace_s, say)
-    return Baseline.now(mark=mark, temporary=temporary), fault_run
-
-
-def _end(record: FaultRecord) -> Check:
+def _end(run: FaultRun) -> Check:
     """Check that the job ended by itself, in order, and left no process behind in any attempt."""
-    last = record.attempts[-1]
-    left = [f"attempt {attempt.number}: {attempt.left}" for attempt in record.attempts if attempt.left]
+    last = run.attempts[-1]
+    left = [f"attempt {attempt.number}: {attempt.left}" for attempt in run.attempts if attempt.left]
     if left:
         return Check("attempts", False, f"processes that outlived the supervisor: {'; '.join(left)}")
-    if record.interrupted:
-        return Check("attempts", None, f"{host.signal_name(record.interrupted)} ended the job")
-    words = f"{len(record.attempts)} in total, the last one ended with {host.describe_exit(last.status or 0)}"
+    if run.interrupted:
+        return Check("attempts", None, f"{host.signal_name(run.interrupted)} ended the job")
+    words = f"{len(run.attempts)} in total, the last one ended with {host.describe_exit(last.status or 0)}"
     return Check("attempts", last.status in (0, 75), words)
-
-
-def _refused(fault_run: FaultRun, record: FaultRecord) -> tuple[int, list[str]]:
-    """Fail with the error message of a job that did not start."""
-    if record.interrupted:
-        return 128 + record.interrupted, []
-    error = HogwildError(
-        f"{fault_run.said()}\nchaos: the job did not start; nothing was injected", code="run/chaos-refused"
-    )
-    error.exit_status = record.attempts[-1].status or 1
-    raise error
 
 
 @contextmanager
@@ -199,22 +187,26 @@ class FaultOutcome:
         not_survived = "" if self.survived else "; NOT SURVIVED"
         return f"{self.hit.since_s:8.1f} s  {self.hit.fault} (pid {self.hit.pid}){back}{not_survived}"
 
+    def as_json(self) -> dict[str, Any]:
+        hit = asdict(self.hit)
+        fault = {"role": self.hit.fault.role, **hit.pop("fault")}
+        return {**fault, **hit, "survived": self.survived, "took_s": self.took_s}
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class ChaosReport:
     """The report of a run under faults: RUN/report/chaos.json, and lines for the terminal, with the verdict last.
     `notes`: caveats for the reader."""
 
     order: ChaosRequest
-    run_dir: Path
-    record: FaultRecord
+    run: FaultRun
     outcomes: Sequence[FaultOutcome]
     checks: Sequence[Check]
     notes: Sequence[str]
 
-    @property
+    @cached_property
     def summary(self) -> dict[str, Any]:
-        return read_json(self.run_dir, SUMMARY)
+        return read_json(self.run.run_dir, SUMMARY)
 
     @property
     def survived(self) -> int:
@@ -231,21 +223,11 @@ class ChaosReport:
         broken = any(check.holds is False for check in self.checks)
         return not broken and self.lost == 0 and self.survived == len(self.outcomes)
 
-    @property
-    def verdict(self) -> str:
-        """The last line of the report."""
-        broken = [check.name for check in self.checks if check.holds is False]
-        looked_at = [check for check in self.checks if check.holds is not None]
-        invariants = f"{', '.join(broken)} BROKEN" if broken else f"all {len(looked_at)} hold"
-        lost = "no account of its batches" if self.lost is None else f"{self.lost} batches lost"
-        return f"survived {self.survived} of {len(self.outcomes)} faults; {lost}; invariants: {invariants}"
-
     def as_json(self) -> dict[str, Any]:
-        summary = self.summary
-        leases = summary.get("leases") or {}
+        leases = self.summary.get("leases") or {}
         values = {
             "job": self.order.job.name,
-            "run_dir": str(self.run_dir),
+            "run_dir": str(self.run.run_dir),
             "seed": self.order.seed,
             "every_s": self.order.every_s,
             "asked": self.order.kills,
@@ -253,10 +235,10 @@ class ChaosReport:
             "survived": self.survived,
             "lost": self.lost,
             "holds": self.holds,
-            **{name: summary.get(name) for name in ("state", "reason", "restarts", "loader_deaths")},
+            **{name: self.summary.get(name) for name in ("state", "reason", "restarts", "loader_deaths")},
             "leases": {name: leases[name] for name in ("total", *COUNTED) if name in leases},
-            "faults": [_as_json(outcome) for outcome in self.outcomes],
-            "attempts": [asdict(attempt) for attempt in self.record.attempts],
+            "faults": [outcome.as_json() for outcome in self.outcomes],
+            "attempts": [asdict(attempt) for attempt in self.run.attempts],
             "checks": [asdict(check) for check in self.checks],
             "notes": list(self.notes),
         }
@@ -264,16 +246,15 @@ class ChaosReport:
 
     def lines(self) -> Iterator[str]:
         """Return the lines for the terminal."""
-        summary = self.summary
         yield from (f"note: {note}" for note in self.notes)
-        if summary:
+        if summary := self.summary:
             leases = summary["leases"]
             others = ", ".join(f"{leases[name]} {name}" for name in COUNTED[1:])
             loaders = f", {summary['loader_deaths']} deaths of loaders" if summary.get("loader_deaths") else ""
             restarts = f"{summary['restarts']} restarts of workers{loaders}"
             yield f"{self.order.job.name}: {summary['state']}: {summary['reason']}; {restarts}"
             yield f"  batches: {leases['done']} of {leases['total']} done, {others}"
-        counts = Counter(hit.fault.kind for hit in self.record.hits)
+        counts = Counter(outcome.hit.fault.kind for outcome in self.outcomes)
         kinds = ", ".join(f"{counts[kind]} {kind}" for kind in schedule.KINDS if counts[kind])
         yield f"  faults: {kinds or 'none'}"
         if took := [outcome.took_s for outcome in self.outcomes if outcome.took_s is not None]:
@@ -282,54 +263,48 @@ class ChaosReport:
         for check in self.checks:
             if check.holds is not True:
                 yield f"  {'BROKEN' if check.holds is False else 'not checked'}: {check.name}: {check.words}"
-        yield f"  report: {self.run_dir / 'report' / 'chaos.json'}"
-        yield self.verdict
+        yield f"  report: {self.run.run_dir / 'report' / 'chaos.json'}"
+        broken = [check.name for check in self.checks if check.holds is False]
+        looked_at = [check for check in self.checks if check.holds is not None]
+        invariants = f"{', '.join(broken)} BROKEN" if broken else f"all {len(looked_at)} hold"
+        lost = "no account of its batches" if self.lost is None else f"{self.lost} batches lost"
+        yield f"survived {self.survived} of {len(self.outcomes)} faults; {lost}; invariants: {invariants}"
 
     def write(self) -> None:
         """Write chaos.json. Raises RunDirError on failure."""
-        folder = self.run_dir / "report"
+        folder = self.run.run_dir / "report"
         with explained(f"cannot write the report to {folder}"):
             folder.mkdir(exist_ok=True)
             (folder / "chaos.json").write_text(json.dumps(self.as_json(), indent=2) + "\n", "utf-8")
 
 
-def _as_json(outcome: FaultOutcome) -> dict[str, Any]:
-    values = asdict(outcome)
-    hit = values.pop("hit")
-    fault = hit.pop("fault")
-    return {"role": schedule.ROLE[fault["kind"]], **fault, **hit, **values}
-
-
-def outcomes_of(record: FaultRecord, run_dir: Path) -> list[FaultOutcome]:
+def outcomes_of(run: FaultRun) -> list[FaultOutcome]:
     """Return the outcome of every hit, from the run's own records."""
-    events = [{**event, "attempt": attempt} for attempt, event in attempts_of([e for _, e in events_of(run_dir)])]
-    return [
-        _of_supervisor(hit, record, events) if hit.fault.role == schedule.SUPERVISOR else _of_child(hit, events)
-        for hit in record.hits
+    events = [
+        {**event, "attempt": attempt} for attempt, event in attempts_of([event for _, event in events_of(run.run_dir)])
     ]
+    return [_outcome(hit, run, events) for hit in run.hits]
 
 
-def _of_child(hit: Hit, events: Sequence[Mapping[str, Any]]) -> FaultOutcome:
-    """Return the outcome for a worker or loader: survived, unless the job failed with nothing ready in its place."""
-    role, prefix = hit.fault.role, PREFIX[hit.fault.role]
-    this = [event for event in events if event["attempt"] == hit.attempt]
-    gone = next((e for e in this if e["event"] == f"{prefix}exit" and e.get("pid") == hit.pid), None)
-    if gone is None or not (hit.fault.kind in schedule.DEADLY or re.search(ENDED_BY_SUPERVISOR, gone["how"])):
-        return FaultOutcome(hit, True)  # it went on, and perhaps died later of another cause
-    ready = (e for e in this if e["event"] == f"{prefix}ready" and e[role] == gone[role])
-    back = next((event for event in ready if event["incarnation"] > hit.incarnation), None)
-    return FaultOutcome(hit, this[-1].get("state") != "failed") if back is None else _back(hit, back)
-
-
-def _of_supervisor(hit: Hit, record: FaultRecord, events: Sequence[Mapping[str, Any]]) -> FaultOutcome:
-    attempt = record.attempts[hit.attempt - 1]
-    if hit.fault.kind == schedule.SUPERVISOR_PAUSE:
-        return FaultOutcome(hit, True)
-    if attempt.left or not attempt.is_to_be_resumed:
-        return FaultOutcome(hit, not attempt.left and attempt.status == 0)
-    again = next((e for e in events if e["event"] == "start" and e["attempt"] > hit.attempt), None)
-    return FaultOutcome(hit, bool(record.interrupted)) if again is None else _back(hit, again)
-
-
-def _back(hit: Hit, event: Mapping[str, Any]) -> FaultOutcome:
-    return FaultOutcome(hit, True, round(max(0.0, event["time"] - hit.time), 3))
+def _outcome(hit: Hit, run: FaultRun, events: Sequence[Mapping[str, Any]]) -> FaultOutcome:
+    """A hit worker or loader is survived, unless the job failed with nothing ready in its place; a hit supervisor, if
+    the job was resumed, or had come to its end already."""
+    role, attempt = hit.fault.role, run.attempts[hit.attempt - 1]
+    if role == schedule.SUPERVISOR:
+        if hit.fault.kind == schedule.SUPERVISOR_PAUSE:
+            return FaultOutcome(hit, True)
+        if attempt.left or not attempt.is_to_be_resumed:
+            return FaultOutcome(hit, not attempt.left and attempt.status == 0)
+        back = next((e for e in events if e["event"] == "start" and e["attempt"] > hit.attempt), None)
+        survives = bool(run.interrupted)
+    else:
+        this = [event for event in events if event["attempt"] == hit.attempt]
+        gone = next((e for e in this if e["event"] == f"{PREFIX[role]}exit" and e.get("pid") == hit.pid), None)
+        if gone is None or not (hit.fault.kind in schedule.DEADLY or re.search(ENDED_BY_SUPERVISOR, gone["how"])):
+            return FaultOutcome(hit, True)  # it went on, and perhaps died later of another cause
+        ready = (e for e in this if e["event"] == f"{PREFIX[role]}ready" and e[role] == gone[role])
+        back = next((event for event in ready if event["incarnation"] > hit.incarnation), None)
+        survives = this[-1].get("state") != "failed"
+    if back is None:
+        return FaultOutcome(hit, survives)
+    return FaultOutcome(hit, True, round(max(0.0, back["time"] - hit.time), 3))

@@ -7,7 +7,6 @@ The job runs in its own session, so that only we get a Ctrl-C from the terminal,
 every worker and loader is opened as soon as its number is known from the run's files, after checking that the
 supervisor is its parent, so that no signal can hit another process."""
 
-import contextlib
 import json
 import os
 import subprocess
@@ -27,7 +26,23 @@ from hogwild.host.processes import own_command, wait_or_kill
 from hogwild.storage.run_files import read_json
 
 EVENTS, STATUS, SUMMARY = "events.jsonl", "status.json", "summary.json"
-PREFIX = {"worker": "", "loader": "loader-"}  # role -> how the names of its events begin
+PREFIX = {"worker": "", "loader": "loader-"}  # role -> beginning of the names of its events
+LOOK_MS = 20.0  # interval between two reads of the run's records; the supervisor's end is seen at once
+ORPHANS_S = 2.0  # after a supervisor's end, no process of its job may live longer than this
+STOPPED = 75  # exit status of a job that can be resumed
+LAST_WORDS = 4000  # characters of the job's output that an error quotes
+
+SIGNALS = {
+    **dict.fromkeys(
+        (schedule.KILL, schedule.LOADER_KILL, schedule.SUPERVISOR_KILL, *schedule.OF_SERVER), other_jobs.KILL
+    ),
+    **dict.fromkeys(schedule.LASTING, other_jobs.STOP),
+    **dict.fromkeys((schedule.TERMINATE, schedule.SUPERVISOR_TERMINATE), other_jobs.TERMINATE),
+    schedule.INTERRUPT: other_jobs.INTERRUPT,
+}
+
+
+# ---- a running job as another program sees it, through its run directory --------------------------------------------
 
 
 def events_of(run_dir: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -47,9 +62,9 @@ def events_of(run_dir: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, A
 
 @dataclass(slots=True)
 class Target:
-    """A live worker or loader. Times are on the monotonic clock: `began_s` and `trains_since_s` are when its start and
-    its first commit (a loader's first batch) were seen, `stopped_until_s` is when it continues. `is_doomed`: it got a
-    deadly signal."""
+    """A live process of the job. Times are on the monotonic clock: `began_s` and `trains_since_s` are when its start
+    and its first commit (a loader's first batch) were seen, `stopped_until_s` is when it continues. `is_doomed`: it got
+    a deadly signal."""
 
     worker: int
     incarnation: int
@@ -62,7 +77,6 @@ class Target:
 
     @property
     def has_trained(self) -> bool:
-        """True if this process has committed something."""
         return self.trains_since_s is not None
 
     def send(self, number: int) -> bool:
@@ -96,10 +110,6 @@ class Watch:
                 self._drop(role, number)
 
     @property
-    def has_spawned(self) -> bool:
-        return bool(self.targets) or bool(self.fruitless)
-
-    @property
     def is_training(self) -> bool:
         return bool(self.training())
 
@@ -108,23 +118,26 @@ class Watch:
         return [self.targets[worker] for worker in sorted(self.targets) if self.targets[worker].has_trained]
 
     def look(self) -> None:
-        """Read the events written since the last call."""
+        """Read the events written since the last call, and the states of processes that have not trained yet."""
         for offset, event in events_of(self.run_dir, self.offset):
             self.offset = offset
             if event["event"] == "start":
                 self.has_started = event.get("pid") == self.pid
-            elif self.has_started:
-                self._follow(event)
-        self._see_who_trains()
-
-    def _follow(self, event: dict[str, Any]) -> None:
-        for role, prefix in PREFIX.items():
-            if event["event"] == f"{prefix}spawn":
-                self._record(role, event)
-            elif event["event"] == f"{prefix}exit":
-                self._drop(role, event[role])
-                if role == "worker":
-                    self.exits.append(event)
+                continue
+            for role, prefix in PREFIX.items() if self.has_started else ():
+                if event["event"] == f"{prefix}spawn":
+                    self._record(role, event)
+                elif event["event"] == f"{prefix}exit":
+                    self._drop(role, event[role])
+                    self.exits += [event] if role == "worker" else []
+        if all(target.has_trained for targets in self.of.values() for target in targets.values()):
+            return
+        status = read_json(self.run_dir, STATUS)
+        for role, targets in self.of.items():
+            for row in status.get(f"{role}s", ()):
+                found = targets.get(row[role])
+                if found is not None and found.pid == row["pid"] and row["state"] == "training":
+                    found.trains_since_s = found.trains_since_s or time.monotonic()
 
     def fit(self, role: str, place: int, *, early: bool) -> Target | None:
         """Return the process of a role that may be hit: it trains or, with `early`, it is in the first start since this
@@ -136,8 +149,7 @@ class Watch:
         target = there.get(number)
         if target is None or target.is_doomed:
             return None
-        may_be_hit = target.has_trained or (early and not self.fruitless.get(number))
-        return target if may_be_hit else None
+        return target if target.has_trained or (early and not self.fruitless.get(number)) else None
 
     def strike_server(self, number: int) -> None:
         """Send a signal to the fork server, if there is one. A stopped one ends with the job, or at the next start."""
@@ -163,30 +175,8 @@ class Watch:
         if role == "worker":
             self.fruitless[number] = 0 if target.has_trained else self.fruitless.get(number, 0) + 1
 
-    def _see_who_trains(self) -> None:
-        if all(target.has_trained for targets in self.of.values() for target in targets.values()):
-            return
-        status = read_json(self.run_dir, STATUS)
-        for role, targets in self.of.items():
-            for row in status.get(f"{role}s", ()):
-                target = targets.get(row[role])
-                if target is not None and target.pid == row["pid"] and row["state"] == "training":
-                    target.trains_since_s = target.trains_since_s or time.monotonic()
 
-
-LOOK_MS = 20.0  # interval between two reads of the run's records; the supervisor's end is seen at once
-ORPHANS_S = 2.0  # after a supervisor's end, no process of its job may live longer than this
-STOPPED = 75  # exit status of a job that can be resumed
-LAST_WORDS = 4000  # characters of the job's output that an error quotes
-
-SIGNALS = {
-    **dict.fromkeys(
-        (schedule.KILL, schedule.LOADER_KILL, schedule.SUPERVISOR_KILL, *schedule.OF_SERVER), other_jobs.KILL
-    ),
-    **dict.fromkeys(schedule.LASTING, other_jobs.STOP),
-    **dict.fromkeys((schedule.TERMINATE, schedule.SUPERVISOR_TERMINATE), other_jobs.TERMINATE),
-    schedule.INTERRUPT: other_jobs.INTERRUPT,
-}
+# ---- the injection --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,18 +211,10 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class FaultRecord:
-    """All injected faults and all attempts. `interrupted`: the signal that ended us."""
-
-    hits: list[Hit] = field(default_factory=list)
-    attempts: list[Attempt] = field(default_factory=list)
-    interrupted: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class FaultRun:
     """One job under faults. `arguments`: of its command; `environment`: its own, with `mark` (NAME=VALUE), which
-    identifies all its processes. Its output goes to the file `words`. `grace_s`: seconds it has to stop in order."""
+    identifies all its processes. Its output goes to the file `words`. `grace_s`: seconds it has to stop in order.
+    `pending` faults become `hits`, one `attempts` entry per start; `interrupted`: the signal that ended us."""
 
     arguments: Sequence[str]
     run_dir: Path
@@ -241,49 +223,27 @@ class FaultRun:
     words: Path
     grace_s: float
     say: Callable[[str], None]
+    pending: list[Fault]
+    hits: list[Hit] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    interrupted: int = 0
+    _began_s: float | None = None
+    _stopped: list[tuple[float, int]] = field(default_factory=list)  # (when it continues, a pidfd of ours)
 
-    def run(self, faults: Sequence[Fault], record: FaultRecord) -> None:
-        """Run until the job has ended by itself, even if not all faults were injected. Fills `record`, also if a signal
-        ends us; the job is gone then, too."""
-        hits = _Hits(list(faults), record, self.say)
+    def run(self) -> None:
+        """Run until the job has ended by itself, even if not all faults were injected. Fills the records, also if a
+        signal ends us; the job is gone then, too."""
         arguments, offset = list(self.arguments), 0
-        while True:
-            offset = self._attempt(arguments, offset, hits)
-            if not record.attempts[-1].is_to_be_resumed:
-                return
+        while not self.attempts or self.attempts[-1].is_to_be_resumed:
+            offset = self._attempt(arguments, offset)
             arguments = ["train", "--resume", str(self.run_dir), "--no-progress", "--json"]
 
     def said(self) -> str:
         """Return the last output of the job on stdout and stderr."""
         return self.words.read_text(errors="replace")[-LAST_WORDS:].strip() if self.words.exists() else ""
 
-    def _attempt(self, arguments: Sequence[str], offset: int, hits: "_Hits") -> int:
+    def _attempt(self, arguments: Sequence[str], offset: int) -> int:
         """Run one attempt; return how far the run's events were read."""
-        with self._started(arguments) as process:
-            attempt = Attempt(len(hits.record.attempts) + 1, process.pid, time.time())
-            hits.record.attempts.append(attempt)
-            # not reaped yet, so the number is still its own, alive or dead
-            supervisor = Target(0, 0, process.pid, host.pidfd_open(process.pid), time.monotonic())
-            with Watch(self.run_dir, process.pid, offset) as watch:
-                try:
-                    while process.poll() is None:
-                        host.wait_readable([supervisor.pidfd], LOOK_MS)
-                        watch.look()
-                        hits.turn(time.monotonic(), watch, supervisor, attempt)
-                except BaseException:
-                    if schedule.SUPERVISOR_TERMINATE not in attempt.asked:  # a second SIGTERM would mean: stop at once
-                        process.terminate()  # the job writes a checkpoint, ends its workers and exits
-                    supervisor.send(other_jobs.GO_ON)  # we may have just stopped it
-                    hits.let_go_on()
-                    raise
-                finally:
-                    self._end(process, attempt)
-                    hits.let_go_on()
-                    supervisor.close()
-        return watch.offset
-
-    @contextlib.contextmanager
-    def _started(self, arguments: Sequence[str]) -> Iterator["subprocess.Popen[Any]"]:
         with open(self.words, "ab") as words:
             try:
                 process = subprocess.Popen(
@@ -296,70 +256,68 @@ class FaultRun:
                 )
             except OSError as error:
                 raise RunError(f"cannot start the job: {error}", code="run/cannot-start") from error
-        with process:
-            yield process
+        attempt = Attempt(len(self.attempts) + 1, process.pid, time.time())
+        self.attempts.append(attempt)
+        # Not reaped yet, so the number is still its own, alive or dead.
+        supervisor = Target(0, 0, process.pid, host.pidfd_open(process.pid), time.monotonic())
+        with process, Watch(self.run_dir, process.pid, offset) as watch:
+            try:
+                while process.poll() is None:
+                    host.wait_readable([supervisor.pidfd], LOOK_MS)
+                    watch.look()
+                    self._turn(time.monotonic(), watch, supervisor, attempt)
+            except BaseException:
+                if schedule.SUPERVISOR_TERMINATE not in attempt.asked:  # a second SIGTERM would mean: stop at once
+                    process.terminate()  # the job writes a checkpoint, ends its workers and exits
+                supervisor.send(other_jobs.GO_ON)  # we may have just stopped it
+                self._go_on(float("inf"))
+                raise
+            finally:
+                try:
+                    wait_or_kill(process, self.grace_s)
+                finally:
+                    attempt.ended, attempt.status = time.time(), process.returncode
+                    _, attempt.left = other_jobs.wait_until_gone(partial(other_jobs.marked, self.mark), ORPHANS_S)
+                self._go_on(float("inf"))  # dead ones do not matter
+                supervisor.close()
+        return watch.offset
 
-    def _end(self, process: "subprocess.Popen[Any]", attempt: Attempt) -> None:
-        try:
-            wait_or_kill(process, self.grace_s)
-        finally:
-            attempt.ended, attempt.status = time.time(), process.returncode
-            _, attempt.left = other_jobs.wait_until_gone(partial(other_jobs.marked, self.mark), ORPHANS_S)
-
-
-class _Hits:
-    """The pending faults, and the processes that are stopped and must continue."""
-
-    def __init__(self, faults: list[Fault], record: FaultRecord, say: Callable[[str], None]) -> None:
-        self.record = record
-        self._pending, self._say = faults, say
-        self._began_s: float | None = None
-        self._stopped: list[tuple[float, int]] = []  # (when it continues, a pidfd of ours)
-
-    def turn(self, now: float, watch: Watch, supervisor: Target, attempt: Attempt) -> None:
+    def _turn(self, now: float, watch: Watch, supervisor: Target, attempt: Attempt) -> None:
         """Inject each due fault whose target can be hit."""
-        if self._began_s is None and watch.has_spawned:
+        if self._began_s is None and (watch.targets or watch.fruitless):
             self._began_s = now
         self._go_on(now)
         if self._began_s is None:
             return
-        for fault in [fault for fault in self._pending if fault.at_s <= now - self._began_s]:
-            target = self._target(fault, watch, supervisor, attempt)
+        for fault in [fault for fault in self.pending if fault.at_s <= now - self._began_s]:
+            target: Target | None = supervisor
+            if fault.role != schedule.SUPERVISOR:
+                target = watch.fit(fault.role, fault.number, early=fault.early)
+            elif not (watch.has_started and watch.is_training):
+                continue  # do not interrupt a resume before it trains: it would never get anywhere
+            elif attempt.asked and fault.kind != schedule.SUPERVISOR_KILL:
+                continue  # a second SIGTERM means: stop at once
             if target is None or (fault.lasts_s and target.stopped_until_s > now):
                 continue  # the first stop's SIGCONT would end a second one
             if fault.kind in schedule.OF_SERVER:
                 watch.strike_server(other_jobs.KILL if fault.kind == schedule.SERVER_KILL else other_jobs.STOP)
             if not target.send(SIGNALS[fault.kind]):
                 continue
-            self._pending.remove(fault)
-            self._note(fault, now, target, attempt)
+            self.pending.remove(fault)
+            self._note(fault, now - self._began_s, target, attempt)
             if fault.role == schedule.SUPERVISOR:
                 return  # the next turn decides whether anything is left to hit
 
-    def let_go_on(self) -> None:
-        """Continue every stopped process; dead ones do not matter."""
-        self._go_on(float("inf"))
-
-    def _target(self, fault: Fault, watch: Watch, supervisor: Target, attempt: Attempt) -> Target | None:
-        if fault.role != schedule.SUPERVISOR:
-            return watch.fit(fault.role, fault.number, early=fault.early)
-        if not (watch.has_started and watch.is_training):
-            return None  # do not interrupt a resume before it trains: it would never get anywhere
-        if attempt.asked and fault.kind != schedule.SUPERVISOR_KILL:
-            return None  # a second SIGTERM means: stop at once
-        return supervisor
-
-    def _note(self, fault: Fault, now: float, target: Target, attempt: Attempt) -> None:
-        assert self._began_s is not None
-        hit = Hit(fault, time.time(), round(now - self._began_s, 3), attempt.number, target.pid, target.incarnation)
-        self.record.hits.append(hit)
+    def _note(self, fault: Fault, since_s: float, target: Target, attempt: Attempt) -> None:
+        hit = Hit(fault, time.time(), round(since_s, 3), attempt.number, target.pid, target.incarnation)
+        self.hits.append(hit)
         if fault.kind in (schedule.SUPERVISOR_KILL, schedule.SUPERVISOR_TERMINATE):
             attempt.asked.append(fault.kind)
         if fault.lasts_s:
-            target.stopped_until_s = now + fault.lasts_s
+            target.stopped_until_s = time.monotonic() + fault.lasts_s
             self._stopped.append((target.stopped_until_s, os.dup(target.pidfd)))
         target.is_doomed = fault.kind in schedule.DEADLY
-        self._say(f"{hit.since_s:8.1f} s  {fault} (pid {target.pid})")
+        self.say(f"{hit.since_s:8.1f} s  {fault} (pid {target.pid})")
 
     def _go_on(self, now: float) -> None:
         for entry in [entry for entry in self._stopped if entry[0] <= now]:

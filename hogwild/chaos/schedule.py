@@ -3,10 +3,9 @@
 A fault's time is when it is *due*, in seconds since the job's first worker was started. It is injected then, or as soon
 as its target can be hit: a worker that trains, or a supervisor with such a worker."""
 
-import math
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hogwild.errors import UsageError, did_you_mean
 
@@ -77,14 +76,6 @@ def checked_kinds(given: str | None) -> tuple[str, ...]:
     return kinds
 
 
-def check(every_s: float) -> None:
-    """Raise UsageError for times that make no schedule."""
-    if not (every_s > 0 and math.isfinite(every_s)):
-        raise UsageError(
-            f"--every {every_s:g}: must be > 0, the mean seconds between two faults", code="usage/bad-value"
-        )
-
-
 def longest_stop_s(stall_s: float, deadlock_s: float) -> float:
     """Return how long a stop may last below the job's limits: a stop past the stall limit would be a death, and of all
     for nearly the deadlock limit the end of the job."""
@@ -97,27 +88,20 @@ def draw(
     """Return the schedule: the same for the same arguments, on every machine. Empty `kinds` mean the default mix,
     including loader faults if `loaders` > 0. No stop lasts longer than `longest_s`."""
     chance = random.Random(seed)
+    mix = USUAL_OF_STREAMS if loaders else USUAL
+    shortest_s = min(SHORTEST_STOP_S, longest_s)
     faults, at_s = [], 0.0
     for number in range(1, count + 1):
         at_s += min(chance.expovariate(1 / every_s), LONGEST_GAP * every_s)
-        kind = chance.choice(kinds) if kinds else _usual(chance, number, USUAL_OF_STREAMS if loaders else USUAL)
-        of = loaders if ROLE[kind] == LOADER else procs
-        faults.append(_drawn(chance, Fault(kind, 0, round(at_s, 3)), of, longest_s))
+        if kinds:
+            kind = chance.choice(kinds)
+        elif number % SUPERVISOR_EVERY == 0:
+            kind = chance.choice(OF_SUPERVISOR)
+        else:
+            kind = chance.choices(list(mix), list(mix.values()))[0]
+        role = ROLE[kind]
+        place, share = chance.randrange(loaders if role == LOADER else procs), chance.random()
+        lasts_s = round(shortest_s + share * (longest_s - shortest_s), 3) if kind in LASTING else 0.0
+        early = kind == KILL and share < EARLY
+        faults.append(Fault(kind, 0 if role == SUPERVISOR else place, round(at_s, 3), lasts_s, early))
     return faults
-
-
-def _usual(chance: random.Random, number: int, mix: Mapping[str, int]) -> str:
-    if number % SUPERVISOR_EVERY == 0:
-        return chance.choice(OF_SUPERVISOR)
-    return chance.choices(list(mix), list(mix.values()))[0]
-
-
-def _drawn(chance: random.Random, fault: Fault, count: int, longest_s: float) -> Fault:
-    """Return the fault with a random target, one of `count`, and a random duration."""
-    who, share = chance.randrange(count), chance.random()
-    fault = replace(fault, number=who if fault.role != SUPERVISOR else 0)
-    if fault.kind == KILL:
-        return replace(fault, early=share < EARLY)
-    shortest_s = min(SHORTEST_STOP_S, longest_s)
-    lasts_s = round(shortest_s + share * (longest_s - shortest_s), 3)
-    return replace(fault, lasts_s=lasts_s) if fault.kind in LASTING else fault

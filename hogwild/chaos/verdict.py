@@ -55,7 +55,7 @@ class Baseline:
 
     @classmethod
     def now(cls, *, mark: str = "", temporary: Path | None = None) -> "Baseline":
-        names = frozenset(_names(temporary)) if temporary is not None else frozenset()
+        names = frozenset(os.listdir(temporary)) if temporary is not None else frozenset[str]()
         return cls(other_jobs.shared_memory_names(), host.descriptor_count(), mark, temporary, names)
 
 
@@ -97,15 +97,14 @@ def checks(
     }
     if not is_ended:
         looks |= dict.fromkeys(("checkpoint-ledger", "ledger", "ending"), lambda: (None, NOT_RESUMED))
-    return [Check(name, *_looked(look)) for name, look in looks.items()]
-
-
-def _looked(look: Callable[[], Answer]) -> Answer:
-    """Run one check. If the files are too damaged to read, it does not hold, and the error is the reason."""
-    try:
-        return look()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, HogwildError) as error:
-        return False, f"{type(error).__name__}: {error}"
+    found = []
+    for name, look in looks.items():
+        try:
+            answer = look()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, HogwildError) as error:
+            answer = False, f"{type(error).__name__}: {error}"  # the files are too damaged to read
+        found.append(Check(name, *answer))
+    return found
 
 
 class _Run:
@@ -177,12 +176,8 @@ def _open_files(before: Baseline) -> Answer:
 def _temporary_files(before: Baseline) -> Answer:
     if before.temporary is None:
         return None, "the job had no separate folder for temporary files"
-    left = sorted(name for name in _names(before.temporary) - before.temporary_names if NOT_OURS not in name)
+    left = sorted(name for name in {*os.listdir(before.temporary)} - before.temporary_names if NOT_OURS not in name)
     return not left, f"left in {before.temporary}: {', '.join(left)}" if left else "nothing left"
-
-
-def _names(folder: Path) -> set[str]:
-    return {entry.name for entry in folder.iterdir()}
 
 
 # ---- the training result --------------------------------------------------------------------------------------------

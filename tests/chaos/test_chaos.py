@@ -123,12 +123,12 @@ def order(*overrides: str, kills: int = 1) -> ChaosRequest:
 def test_the_jobs_own_patience_is_raised_unless_the_command_line_says_so() -> None:
     assert order().changes == ["supervise.max_restarts=1000000", "supervise.max_item_attempts=1000", "log.every_s=0.02"]
     assert order("supervise.max_restarts=2").changes == ["supervise.max_item_attempts=1000", "log.every_s=0.02"]
-    assert "supervise.max_restarts=1000000" in order().notes()[0]
+    assert "supervise.max_restarts=1000000" in order().notes(1)[0]
 
 
 def test_a_job_that_is_too_short_for_its_faults_says_so() -> None:
-    assert order().shortage(1) == []
-    assert order().shortage(0)[0].startswith("the job was too short: only 0 of 1 faults, one every 1 s, were injected")
+    assert len(order().notes(1)) == 1
+    assert order().notes(0)[1].startswith("the job was too short: only 0 of 1 faults, one every 1 s, were injected")
 
 
 # ---- whom it hits ---------------------------------------------------------------------------------------------------
