@@ -110,6 +110,7 @@ def _done(work: Callable[[], Any], then: Callable[[Any], None]) -> End:
 
 
 def _raising(error: BaseException) -> End:
+    # A function of its own: the traceback holds the frame of `_done`, and a cell there would make a reference cycle.
     def end() -> None:
         raise error
 

@@ -77,10 +77,19 @@ class ControlGroup:
 def control_groups(controller: str, root: Path = ROOT) -> list[ControlGroup]:
     """Return every level of our control group that `controller` ('cpu', 'memory') may limit, innermost first, for both
     versions. Empty without control groups. Pages: cgroups(7), proc_pid_mountinfo(5)."""
-    mounts = list(_cgroup_mounts(root))
+    mounts: list[tuple[int, list[str], str, str]] = []  # version, options, the group shown there, the mount point
+    for line in (read_if_known(root / "proc/self/mountinfo") or "").splitlines():
+        place, _, kind = line.partition(" - ")
+        places, kinds = place.split(), kind.split()
+        if len(places) > 4 and len(kinds) > 2 and kinds[0] in ("cgroup", "cgroup2"):
+            # A blank is written as \040.
+            inside, point = (re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), name) for name in places[3:5])
+            mounts.append((2 if kinds[0] == "cgroup2" else 1, kinds[2].split(","), inside, point))
     groups: list[ControlGroup] = []
-    for version, controllers, path in _memberships(root):
-        if version == 1 and controller not in controllers:
+    for line in (read_if_known(root / "proc/self/cgroup") or "").splitlines():  # `0::/job`, `4:cpu,cpuacct:/job`
+        number, controllers, path = line.split(":", 2)
+        version = 2 if number == "0" and not controllers else 1
+        if version == 1 and controller not in controllers.split(","):
             continue
         for mount_version, options, inside, point in mounts:
             if mount_version == version and (version == 2 or controller in options):
@@ -148,7 +157,14 @@ class OomKills:
         (group, machine), (group_seen, machine_seen) = self._read(), self._seen
         if group > group_seen:
             self._seen = (group_seen + 1, machine_seen + 1)
-            return f"killed by the kernel: out of memory ({self._limit()})"
+            limits = []  # (bytes above which the kernel kills, the limit in words)
+            for level in control_groups("memory", self._root):
+                name = "memory.max" if level.version == 2 else "memory.limit_in_bytes"
+                limit = level.number(name)
+                if limit is not None and limit < 1 << 60:  # version 1 writes a huge number for 'none'
+                    limits.append((limit, f"limit {size(limit)}, {level.folder / name}"))
+            lowest = min(limits, key=lambda limit: limit[0])[1] if limits else "the memory of the machine"
+            return f"killed by the kernel: out of memory ({lowest})"
         if machine > machine_seen:
             self._seen = (group_seen, machine_seen + 1)
             if oom_kills(self._root) is None:
@@ -166,16 +182,13 @@ class OomKills:
         found = re.search(r"^oom_kill (\d+)$", read_if_known(self._root / "proc/vmstat") or "", re.MULTILINE)
         return oom_kills(self._root) or 0, int(found[1]) if found else 0
 
-    def _limit(self) -> str:
-        limits = [limit for group in control_groups("memory", self._root) if (limit := _memory_limit(group))]
-        return min(limits, key=lambda limit: limit[0])[1] if limits else "the memory of the machine"
-
 
 def describe_host(root: Path = ROOT) -> dict[str, object]:
     """Return a description of the machine for env.json; imports no torch."""
     cores, memory = usable_cores(root), available_memory(root)
+    model = re.search(r"^model name\s*:\s*(.+)$", read_if_known(root / "proc/cpuinfo") or "", re.MULTILINE)
     return {
-        "cpu": _cpu_model(root),
+        "cpu": model[1].strip() if model else platform.machine(),
         "cores": os.cpu_count(),
         "usable_cores": cores.usable,
         "usable_cores_reason": cores.reason,
@@ -191,28 +204,6 @@ def describe_host(root: Path = ROOT) -> dict[str, object]:
 
 def _integer(text: str | None) -> int | None:
     return int(text) if text is not None and re.fullmatch(r"-?\d+", text) else None
-
-
-def _memberships(root: Path) -> Iterator[tuple[int, list[str], str]]:
-    """Yield (version, controllers, path) from lines such as `0::/job` and `4:cpu,cpuacct:/job`."""
-    for line in (read_if_known(root / "proc/self/cgroup") or "").splitlines():
-        number, controllers, path = line.split(":", 2)
-        yield (2 if number == "0" and not controllers else 1), controllers.split(","), path
-
-
-def _cgroup_mounts(root: Path) -> Iterator[tuple[int, list[str], str, str]]:
-    """Yield (version, options, the group shown at the mount point, the mount point)."""
-    for line in (read_if_known(root / "proc/self/mountinfo") or "").splitlines():
-        place, _, kind = line.partition(" - ")
-        places, kinds = place.split(), kind.split()
-        if len(places) > 4 and len(kinds) > 2 and kinds[0] in ("cgroup", "cgroup2"):
-            version = 2 if kinds[0] == "cgroup2" else 1
-            yield version, kinds[2].split(","), _unescape(places[3]), _unescape(places[4])
-
-
-def _unescape(text: str) -> str:
-    """Decode the escapes of mountinfo, which writes a blank as \\040."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def _levels(root: Path, point: str, inside: str, path: str) -> list[Path]:
@@ -239,13 +230,6 @@ def _quota(group: ControlGroup) -> float | None:
     return max(quota / period, LOWEST_QUOTA)
 
 
-def _memory_limit(group: ControlGroup) -> tuple[int, str] | None:
-    """Return (bytes above which the kernel kills, the limit in words). Version 1 writes a huge number for 'none'."""
-    name = "memory.max" if group.version == 2 else "memory.limit_in_bytes"
-    limit = group.number(name)
-    return (limit, f"limit {size(limit)}, {group.folder / name}") if limit is not None and limit < 1 << 60 else None
-
-
 def _memory_left(group: ControlGroup) -> int | None:
     """Return limit - usage + inactive file pages; None without a limit. Version 1 writes a huge number for 'none'."""
     if group.version == 2:
@@ -260,11 +244,6 @@ def _memory_left(group: ControlGroup) -> int | None:
     if not known or usage is None or min(known) >= 1 << 60:
         return None
     return min(known) - usage + (inactive or 0)
-
-
-def _cpu_model(root: Path) -> str:
-    match = re.search(r"^model name\s*:\s*(.+)$", read_if_known(root / "proc/cpuinfo") or "", re.MULTILINE)
-    return match[1].strip() if match else platform.machine()
 
 
 LEAST_ADDRESSES = 640 << 20  # bytes; torch 2.13 and threads with 8 MiB of stack each: 660 MiB are too few, 700 enough
@@ -294,8 +273,15 @@ def task_limits(root: Path = ROOT) -> list[Limit]:
     """Return the limits on processes and threads that hold for this process."""
     found = []
     most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if most != resource.RLIM_INFINITY and _is_counted():
-        found.append(Limit(most, _tasks_of(os.getuid()), "ulimit -u"))
+    # It does not hold for root and its capabilities (fork(2), EAGAIN), but a user namespace's root is another outside.
+    is_inside = (read_if_known(PROC / "self/uid_map") or "").split() != INITIAL
+    able, user = int(_field(PROC / "self/status", "CapEff") or "0", 16), os.getuid()
+    is_counted = is_inside or (user != 0 and not (able >> SYS_ADMIN & 1 or able >> SYS_RESOURCE & 1))
+    if most != resource.RLIM_INFINITY and is_counted:
+        files = [entry / "status" for entry in PROC.iterdir() if entry.name.isdigit()]
+        own = [file for file in files if (_field(file, "Uid") or "").split()[:1] == [str(user)]]
+        used = sum(int(_field(file, "Threads") or "0") for file in own)  # a process's first one included
+        found.append(Limit(most, used, "ulimit -u"))
     for group in control_groups("pids", root):
         if (most_here := group.number("pids.max")) is not None:
             found.append(Limit(most_here, group.number("pids.current") or 0, f"pids.max in {group.folder}"))
@@ -341,9 +327,16 @@ def naming_limits() -> Iterator[None]:
     try:
         yield
     except (MemoryError, OSError, RuntimeError, ImportError) as error:
-        if not _is_refusal(error) or not (words := limits_in_words()):
+        if isinstance(error, OSError):
+            is_refusal = error.errno in REFUSED and error.filename is None
+        elif isinstance(error, ImportError):
+            is_refusal = any(words in str(error).lower() for words in OF_A_LOADER)
+        else:
+            is_refusal = isinstance(error, MemoryError) or "can't start new thread" in str(error)
+        if not is_refusal or not (words := limits_in_words()):
             raise
-        message = f"the machine refuses a process, a thread or memory ({_first_line(error)}); {words}"
+        last_line = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        message = f"the machine refuses a process, a thread or memory ({last_line}); {words}"
         if "ulimit -v" in words:
             raise MemoryShortError(
                 f"{message}; raise it, or unset it: ulimit -v unlimited", code="run/memory-short"
@@ -364,35 +357,6 @@ def limits_in_words() -> str:
     found = [limit for limit in task_limits() if limit.most - limit.used < NEAR]
     words = "; ".join(map(str, [*filter(None, [address_limit()]), *found]))
     return f"the limit is {words}" if words else ""
-
-
-def _is_refusal(error: BaseException) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in REFUSED and error.filename is None
-    if isinstance(error, ImportError):
-        return any(words in str(error).lower() for words in OF_A_LOADER)
-    return isinstance(error, MemoryError) or "can't start new thread" in str(error)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[-1]
-
-
-def _is_counted() -> bool:
-    """Return whether RLIMIT_NPROC holds for this process (fork(2), EAGAIN)."""
-    if (read_if_known(PROC / "self/uid_map") or "").split() != INITIAL:
-        return True  # root of a user namespace is another user outside
-    able = int(_field(PROC / "self/status", "CapEff") or "0", 16)
-    return os.getuid() != 0 and not (able >> SYS_ADMIN & 1 or able >> SYS_RESOURCE & 1)
-
-
-def _tasks_of(user: int) -> int:
-    """Return how many threads, a process's first one included, this user has."""
-    found = 0
-    for entry in PROC.iterdir():
-        if entry.name.isdigit() and (_field(entry / "status", "Uid") or "").split()[:1] == [str(user)]:
-            found += int(_field(entry / "status", "Threads") or "0")
-    return found
 
 
 def _field(file: Path, name: str) -> str | None:

@@ -6,7 +6,6 @@ pidfd first and check its parent afterwards; to only watch, compare the start ti
 
 import contextlib
 import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +15,7 @@ import psutil
 from hogwild import host
 from hogwild.host.processes import PROC, command_line, process_status
 
-KILL, STOP, GO_ON = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
-TERMINATE, INTERRUPT = signal.SIGTERM, signal.SIGINT
+KILL, STOP, GO_ON, TERMINATE, INTERRUPT = host.KILL, host.STOP, host.GO_ON, host.TERMINATE, host.INTERRUPT
 SHARED_MEMORY = Path("/dev/shm")
 CLOCK_STEP_S = 1.0  # the kernel counts a process's age in ticks, and the clock may be set meanwhile
 MOST_LOOKS = 100  # a process that forks all the time must not hold us up
@@ -79,9 +77,17 @@ def kill_if_marked(pid: int, entry: str) -> None:
             os.close(pidfd)
 
 
+def _of(pid: int, what: Callable[[int], int]) -> int | None:
+    """Return the session (`os.getsid`) or group (`os.getpgid`) of a process; None if it is gone."""
+    try:
+        return what(pid)
+    except ProcessLookupError:
+        return None
+
+
 def leads_session(pid: int) -> bool:
     """Return whether the process is the first one of its session; False if it is gone."""
-    return _session(pid) == pid
+    return _of(pid, os.getsid) == pid
 
 
 def kill_session(leader: int) -> None:
@@ -90,25 +96,18 @@ def kill_session(leader: int) -> None:
     the last one."""
     killed = {leader}
     for _ in range(MOST_LOOKS):
-        new = [pid for pid in psutil.pids() if pid not in killed and _session(pid) == leader]
+        new = [pid for pid in psutil.pids() if pid not in killed and _of(pid, os.getsid) == leader]
         for pid in new:
             with contextlib.suppress(OSError):
                 pidfd = host.pidfd_open(pid)
                 try:
-                    if _session(pid) == leader:
+                    if _of(pid, os.getsid) == leader:
                         host.kill_by_pidfd(pidfd, KILL)
                 finally:
                     os.close(pidfd)
         killed.update(new)
         if not new:
             return
-
-
-def _session(pid: int) -> int | None:
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return None
 
 
 def of_workers(pids_at: dict[int, float], *, with_groups: bool = True) -> dict[int, str]:
@@ -120,14 +119,7 @@ def of_workers(pids_at: dict[int, float], *, with_groups: bool = True) -> dict[i
     strangers = {pid for pid, at in pids_at.items() if pid in living and living[pid].create_time() > at + CLOCK_STEP_S}
     ours = pids_at.keys() - strangers
     leaders = ours if with_groups else set()
-    return {pid: command_line(pid) for pid in living if pid in ours or _group(pid) in leaders}
-
-
-def _group(pid: int) -> int | None:
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return None
+    return {pid: command_line(pid) for pid in living if pid in ours or _of(pid, os.getpgid) in leaders}
 
 
 def wait_until_gone(look: Callable[[], dict[int, str]], limit_s: float) -> tuple[float, dict[int, str]]:

@@ -31,6 +31,9 @@ from hogwild.version import PACKAGE_ROOT
 
 PROC = Path("/proc")
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+KILL, STOP, GO_ON = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
+TERMINATE, INTERRUPT, ABORT = signal.SIGTERM, signal.SIGINT, signal.SIGABRT
+KILLED = -KILL  # the status of a process that it has ended
 DISCARDED_AT_ONCE = 8 << 20  # bytes: half a millisecond
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 LARGEST_IN_HEAP = 32 << 20  # bytes; glibc takes no more on 64-bit machines
@@ -58,22 +61,13 @@ def pidfd_open(pid: int) -> int:
 
 
 def kill_by_pidfd(pidfd: int, number: int = signal.SIGKILL) -> bool:
-    """Send a signal; return False if the process was dead and reaped already, which is no error."""
+    """Send a signal; return False if the process was dead and reaped already, which is no error. At TERMINATE our
+    children finish what they do, at ABORT they write the stacks of their threads."""
     try:
         signal.pidfd_send_signal(pidfd, number)
     except ProcessLookupError:
         return False
     return True
-
-
-def terminate_by_pidfd(pidfd: int) -> bool:
-    """Ask a process to leave; our children finish what they do first. False as above."""
-    return kill_by_pidfd(pidfd, signal.SIGTERM)
-
-
-def abort_by_pidfd(pidfd: int) -> bool:
-    """End a process that hangs; our children write the stacks of their threads first. False as above."""
-    return kill_by_pidfd(pidfd, signal.SIGABRT)
 
 
 def request_stack(pidfd: int) -> bool:

@@ -109,11 +109,6 @@ class StopSignals:
         self.manner = Manner.NOTES
         self.look()
 
-    def taken_over(self) -> list[int]:
-        """Return the noted signals and clear them; the caller must handle them."""
-        taken, self.received = self.received, []
-        return taken
-
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
         if self.manner is Manner.RAISES:
             self.received.append(number)
@@ -227,8 +222,10 @@ class SignalWatch:
             is_nohup = number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
             if not is_nohup and not _is_the_callers(number):
                 self._former[number] = signal.signal(number, self._note_signal)
-        for noted in self._before.taken_over() if self._before else ():
-            self._note(noted)
+        if self._before is not None:
+            noted, self._before.received = self._before.received, []
+            for one in noted:
+                self._note(one)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -234,7 +234,17 @@ def show_command(argv: Sequence[str], environment: Mapping[str, str]) -> None:
     shown = ctypes.create_string_buffer(line + variables, len(line) + len(variables) + 1)
     begin = ctypes.addressof(shown)
     middle = begin + len(line)
-    _show(begin, middle, middle, middle + len(variables))
+    # The process has one thread: another one could move the end of the heap meanwhile. Needs no privilege.
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.sbrk.restype = ctypes.c_void_p
+    # The name before the state may hold blanks and brackets.
+    fields = dict(enumerate(map(int, STAT.read_text().rpartition(")")[2].split()[1:]), 4))
+    places = *(fields[number] for number in CODE_AND_DATA), fields[START_BRK], libc.sbrk(0), fields[START_STACK]
+    # The last three: no other auxiliary vector, no other executable.
+    words = (middle, middle + len(variables), 0, 0, NO_DESCRIPTOR)
+    packed = struct.pack(MAP, *places, begin, middle, *words)
+    if libc.prctl(PR_SET_MM, PR_SET_MM_MAP, packed, ctypes.c_ulong(len(packed)), ctypes.c_ulong(0)):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_MM_MAP) failed")
     _shown = shown
 
 
@@ -242,23 +252,6 @@ def can_show_command() -> bool:
     """Return whether `show_command` works on this machine. Changes nothing."""
     size = ctypes.c_uint(0)
     return bool(ctypes.CDLL(None).prctl(PR_SET_MM, PR_SET_MM_MAP_SIZE, ctypes.byref(size), 0, 0) == 0)
-
-
-def _fields() -> dict[int, int]:
-    """Return the fields of STAT behind the state; the name before it may hold blanks and brackets."""
-    return dict(enumerate(map(int, STAT.read_text().rpartition(")")[2].split()[1:]), 4))
-
-
-def _show(arg_start: int, arg_end: int, env_start: int, env_end: int) -> None:
-    """Tell the kernel where both are in the memory of this process, which has one thread: another one could move the
-    end of the heap meanwhile. Needs no privilege."""
-    libc, fields = ctypes.CDLL(None, use_errno=True), _fields()
-    libc.sbrk.restype = ctypes.c_void_p
-    places = *(fields[number] for number in CODE_AND_DATA), fields[START_BRK], libc.sbrk(0), fields[START_STACK]
-    # The last three: no other auxiliary vector, no other executable.
-    packed = struct.pack(MAP, *places, arg_start, arg_end, env_start, env_end, 0, 0, NO_DESCRIPTOR)
-    if libc.prctl(PR_SET_MM, PR_SET_MM_MAP, packed, ctypes.c_ulong(len(packed)), ctypes.c_ulong(0)):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_MM_MAP) failed")
 
 
 def place_descriptors(descriptors: Mapping[int, int]) -> None:
@@ -282,18 +275,12 @@ def stream_forms() -> dict[str, dict[str, Any]]:
 def open_streams(forms: Mapping[str, Mapping[str, Any]], *, is_unbuffered: bool) -> None:
     """Open the standard streams for the descriptors that are there now, as the interpreter does at its start."""
     for number, name in enumerate(STREAMS):
-        stream = None
-        if _is_open(number):
+        stream, is_open = None, False
+        with contextlib.suppress(OSError):
+            is_open = bool(os.fstat(number))
+        if is_open:
             stream = open(number, "w" if number else "r", closefd=False, **forms[name])  # noqa: SIM115
             by_line = (number == 2 or stream.isatty()) and not is_unbuffered
             stream.reconfigure(line_buffering=by_line, write_through=is_unbuffered)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-
-
-def _is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True

@@ -47,11 +47,16 @@ def processor(root: Path = ROOT) -> str:
 def physical_cores(cpus: Collection[int], root: Path = ROOT) -> tuple[Core, ...]:
     """Return the physical cores among the logical `cpus`, node by node. If the kernel does not tell (a sandbox without
     /sys), every logical CPU is its own core, in node 0."""
-    nodes = _nodes(root)
+    nodes: dict[int, int] = {}  # logical CPU -> NUMA node
+    for folder in (root / "sys/devices/system/node").glob("node[0-9]*"):
+        for cpu in _cpu_list(read_if_known(folder / "cpulist") or ""):
+            nodes[cpu] = int(folder.name.removeprefix("node"))
     siblings: dict[int, list[int]] = {}
     for cpu in sorted(cpus):
-        together = [other for other in _siblings(cpu, root) if other in cpus]
-        siblings.setdefault(min([cpu, *together]), []).append(cpu)
+        folder = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        names = ("core_cpus_list", "thread_siblings_list")  # the second name is the older one
+        text = next(filter(None, (read_if_known(folder / name) for name in names)), "")
+        siblings.setdefault(min([cpu, *(other for other in _cpu_list(text) if other in cpus)]), []).append(cpu)
     cores = [Core(tuple(group), nodes.get(first, 0)) for first, group in siblings.items()]
     return tuple(sorted(cores, key=lambda core: (core.node, core.cpus)))
 
@@ -62,24 +67,6 @@ def gpus(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> tuple[st
         return tuple(one.strip() for one in named.split(",") if one.strip() not in ("", "-1"))
     found = (re.fullmatch(r"nvidia(\d+)", file.name) for file in (root / "dev").glob("nvidia*"))
     return tuple(str(number) for number in sorted(int(one[1]) for one in found if one))
-
-
-def _siblings(cpu: int, root: Path) -> list[int]:
-    folder = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-    for name in ("core_cpus_list", "thread_siblings_list"):  # the second name is the older one
-        text = read_if_known(folder / name)
-        if text:
-            return _cpu_list(text)
-    return []
-
-
-def _nodes(root: Path) -> dict[int, int]:
-    """Return a dict from logical CPU to NUMA node."""
-    found: dict[int, int] = {}
-    for folder in (root / "sys/devices/system/node").glob("node[0-9]*"):
-        for cpu in _cpu_list(read_if_known(folder / "cpulist") or ""):
-            found[cpu] = int(folder.name.removeprefix("node"))
-    return found
 
 
 def _cpu_list(text: str) -> list[int]:
@@ -136,22 +123,13 @@ def _places() -> frozenset[int]:
     mask at load time and before it narrows it. So they are an exact copy of that mask, including taskset's restriction;
     the parent's mask and the control group's cpuset are not. Empty without a runtime that binds."""
     found: set[int] = set()
-    for path in _runtimes():
-        with contextlib.suppress(OSError, AttributeError):  # not loadable; older than OpenMP 4.5
-            found |= _places_of(ctypes.CDLL(path))
-    return frozenset(found)
-
-
-def _runtimes() -> list[str]:
     lines = (read_if_known(Path("/proc/self/maps")) or "").splitlines()
     paths = {line.split(maxsplit=5)[5] for line in lines if line.count(" ") > 4 and "/" in line}
-    return sorted(path for path in paths if RUNTIMES.search(path))
-
-
-def _places_of(runtime: ctypes.CDLL) -> set[int]:
-    found: set[int] = set()
-    for place in range(runtime.omp_get_num_places()):
-        numbers = (ctypes.c_int * runtime.omp_get_place_num_procs(place))()
-        runtime.omp_get_place_proc_ids(place, numbers)
-        found.update(numbers)
-    return found
+    for path in sorted(path for path in paths if RUNTIMES.search(path)):
+        with contextlib.suppress(OSError, AttributeError):  # not loadable; older than OpenMP 4.5
+            runtime = ctypes.CDLL(path)
+            for place in range(runtime.omp_get_num_places()):
+                numbers = (ctypes.c_int * runtime.omp_get_place_num_procs(place))()
+                runtime.omp_get_place_proc_ids(place, numbers)
+                found.update(numbers)
+    return frozenset(found)

@@ -26,10 +26,6 @@ from tests.helpers.processes import PATIENCE_S, wait_for
 DEADLINE_S = PATIENCE_S
 
 
-def wait_until(is_true: Callable[[], bool], what: str) -> None:
-    wait_for(what, is_true)
-
-
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["sleep", "600"]) as process:
@@ -75,11 +71,11 @@ def test_a_late_kill_hits_nobody(sleeper: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.processes
 def test_the_state_letter_follows_the_process(sleeper: subprocess.Popen[bytes]) -> None:
-    wait_until(lambda: host.process_status(sleeper.pid) == "sleeping", "sleeping")
+    wait_for("sleeping", lambda: host.process_status(sleeper.pid) == "sleeping")
     sleeper.send_signal(signal.SIGSTOP)
-    wait_until(lambda: host.process_status(sleeper.pid) == "stopped", "stopped")
+    wait_for("stopped", lambda: host.process_status(sleeper.pid) == "stopped")
     sleeper.kill()
-    wait_until(lambda: host.process_status(sleeper.pid) == "zombie", "dead, not reaped")
+    wait_for("dead, not reaped", lambda: host.process_status(sleeper.pid) == "zombie")
     sleeper.wait()
     assert host.process_status(sleeper.pid) is None
     assert host.pss_bytes(sleeper.pid) == 0
@@ -92,7 +88,7 @@ def test_a_name_with_brackets_and_blanks_does_not_confuse_the_state(tmp_path: Pa
     program.chmod(0o755)
     with subprocess.Popen([str(program), "600"]) as process:
         try:
-            wait_until(lambda: host.process_status(process.pid) == "sleeping", "sleeping")
+            wait_for("sleeping", lambda: host.process_status(process.pid) == "sleeping")
             assert process.pid in host.children(os.getpid())
         finally:
             process.kill()
@@ -160,7 +156,7 @@ def test_a_child_dies_with_its_parent() -> None:
         assert host.process_status(pid) is not None
         process.kill()
         process.wait(DEADLINE_S)
-        wait_until(lambda: host.process_status(pid) in (None, "zombie"), "the grandchild is dead")
+        wait_for("the grandchild is dead", lambda: host.process_status(pid) in (None, "zombie"))
 
 
 @pytest.mark.processes
@@ -426,7 +422,7 @@ def test_a_worker_starts_deaf_then_ignores_ctrl_c_writes_its_stack_and_leaves_on
             process.stdin.flush()
             assert process.stdout.readline() == "ready\n"
             # asked again until it answers from its loop: it may still be on its way there
-            wait_until(lambda: host.request_stack(pidfd) and "the_loop" in stacks.read_text(), "its stack is written")
+            wait_for("its stack is written", lambda: host.request_stack(pidfd) and "the_loop" in stacks.read_text())
             host.kill_by_pidfd(pidfd, signal.SIGTERM)
             assert process.stdout.readline() == "left\n"
             assert process.wait(DEADLINE_S) == 0
@@ -447,7 +443,7 @@ def test_the_resource_tracker_is_reaped_whatever_state_it_is_in(crime: signal.Si
     pid = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]
     if crime is not None:
         os.kill(pid, crime)
-        wait_until(lambda: host.process_status(pid) in ("stopped", "zombie"), "the crime is done")
+        wait_for("the crime is done", lambda: host.process_status(pid) in ("stopped", "zombie"))
     assert host.stop_resource_tracker(DEADLINE_S)
     assert host.process_status(pid) is None
     assert host.descriptor_count() == descriptors
@@ -459,7 +455,7 @@ def test_a_resource_tracker_that_is_killed_or_stopped_is_replaced_without_a_warn
     resource_tracker.ensure_running()
     pid = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]
     os.kill(pid, crime)
-    wait_until(lambda: host.process_status(pid) in ("stopped", "zombie"), "the crime is done")
+    wait_for("the crime is done", lambda: host.process_status(pid) in ("stopped", "zombie"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         host.ensure_resource_tracker()

@@ -2,10 +2,10 @@
 own, with a limit of its own; and what a limit on the address space does, which is an exception like others."""
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,37 +143,34 @@ def test_every_kill_is_claimed_by_one_death_and_names_the_lowest_limit(tmp_path:
     assert [kills.claim() for _ in range(3)] == [words, words, ""]
 
 
-def test_without_a_counter_of_the_group_that_of_the_machine_speaks(tmp_path: Path) -> None:
+KERNEL = "killed by the kernel: out of memory"
+COUNTED = "/proc/vmstat counts a kill"
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "claims"),
+    [
+        pytest.param([None, 7], [[None, 8]], [f"{KERNEL} ({COUNTED})", ""], id="without a counter of the group"),
+        pytest.param([0, 0], [[0, 1]], [f"killed by SIGKILL (perhaps out of memory: {COUNTED}"], id="elsewhere"),
+        # Something that user code had started.
+        pytest.param([0, 0], [[1, 1], "discard", "discard"], [""], id="long before"),
+        # The memory of a large process is being taken apart meanwhile.
+        pytest.param([0, 0], ["discard", [1, 1], "discard"], [KERNEL, ""], id="a death that takes a while"),
+    ],
+)
+def test_a_kill_that_is_counted_is_claimed_as_the_kernels_if_it_may_be_this_death(
+    tmp_path: Path, before: list[int | None], then: list[Any], claims: list[str]
+) -> None:
     counters = Counters(tmp_path)
-    counters.say(None, 7)
+    counters.say(*before)
     kills = OomKills(tmp_path)
-    counters.say(None, 8)
-    assert kills.claim() == "killed by the kernel: out of memory (/proc/vmstat counts a kill)"
-    assert kills.claim() == ""
-
-
-def test_a_kill_elsewhere_on_the_machine_is_only_a_perhaps(tmp_path: Path) -> None:
-    counters = Counters(tmp_path)
-    kills = OomKills(tmp_path)
-    counters.say(0, 1)
-    assert re.match(r"killed by SIGKILL \(perhaps out of memory: /proc/vmstat counts a kill", kills.claim())
-
-
-def test_what_was_killed_long_before_is_no_cause_of_this_death(tmp_path: Path) -> None:
-    counters = Counters(tmp_path)
-    kills = OomKills(tmp_path)
-    counters.say(1, 1)  # something that user code had started
-    kills.discard()
-    kills.discard()
-    assert kills.claim() == ""
-
-
-def test_a_death_that_takes_a_while_is_still_the_kernels(tmp_path: Path) -> None:
-    counters = Counters(tmp_path)
-    kills = OomKills(tmp_path)
-    kills.discard()
-    counters.say(1, 1)
-    kills.discard()  # the memory of a large process is being taken apart meanwhile
-    assert kills.claim().startswith("killed by the kernel: out of memory")
-    kills.discard()
-    assert kills.claim() == ""
+    for step in then:
+        if step == "discard":
+            kills.discard()
+        else:
+            counters.say(*step)
+    for words in claims:
+        claim = kills.claim()
+        assert claim.startswith(words) and bool(claim) == bool(words)
+        if len(then) > 1:
+            kills.discard()

@@ -35,7 +35,7 @@ import os
 import pickle
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -159,26 +159,6 @@ class RangeWork(Work):
 
     def waits(self) -> str:
         return "waits for rows to read"
-
-
-def read_ranges(
-    group: ProcessGroup, work: RangeWork, recipe: bytes, regions: Mapping[str, Region], tell: Callable[[int], object]
-) -> tuple[int, HogwildError | None]:
-    """Read the ranges by processes that open the pickled `recipe`, which writes into `regions`, up to a bad row. `tell`
-    gets the number of rows read in every turn. Return how many readers have died, and why none is left that can read,
-    or None. Raises DataError for a range that kills every reader. Main thread only."""
-    team = Loaders(group, Roster(Role.READER, work.limits, group.readers), work, recipe, regions)
-    group.teams.append(team)
-    errors = group.step(time.monotonic(), [team])
-    while not work.ranges.is_finished and not errors:
-        group.wait(POLL_MS)
-        errors = group.step(time.monotonic(), [team])
-        tell(work.ranges.rows_read)
-    group.end(team)
-    for error in errors:
-        if error.code == "data/item-kills":
-            raise error
-    return team.deaths, None if work.ranges.is_finished else errors[0]
 
 
 class Loading:
@@ -327,19 +307,32 @@ class Loading:
     def _read_shared(
         self, rows: RowSource, sections: Sections, done: int, pace_s: float, began_s: float
     ) -> dict[str, Any]:
-        """Read the rows from `done` on; return the event."""
-        size = _range_size(rows.count - done, pace_s, self._group.readers, rows.at_once)
+        """Read the rows from `done` on, by readers up to a bad row; return the event. Raises DataError for a range that
+        kills every reader."""
+        group, readers, deaths, left = self._group, self._group.readers, 0, rows.count - done
+        # As many rows per range as RANGE_S takes, but enough that leasing costs little, few enough that a reader that
+        # reads a range in one call does not seem to hang, and few enough that all readers are busy to the end.
+        wanted = min(max(RANGE_S / pace_s, left / MOST_RANGES), LONGEST_RANGE_S / pace_s)
+        size = min(rows.at_once(int(wanted)), -(-left // (RANGES_PER_READER * readers)))
         ranges = RowRanges(done, rows.count, size)
-        readers, deaths = self._group.readers, 0
-        work = RangeWork(rows.what, ranges, limits_of(Role.READER, self._group.supervise))
+        work = RangeWork(rows.what, ranges, limits_of(Role.READER, group.supervise))
         parts = tuple((f"part-{number}", part.fields) for number, part in enumerate(sections.parts))
         recipe = RowsRecipe(replace(rows, first=None), done, size, parts, sections.places is not None)
         if (content := self._content(recipe, readers)) is not None:
-            deaths, why_not = read_ranges(
-                self._group, work, content, sections.regions(), lambda count: self._show_progress(rows, done + count)
-            )
-            if why_not is not None:
-                self._show(f"{rows.what}: {why_not}; the parent process reads it")
+            team = Loaders(group, Roster(Role.READER, work.limits, readers), work, content, sections.regions())
+            group.teams.append(team)
+            errors = group.step(time.monotonic(), [team])
+            while not ranges.is_finished and not errors:
+                group.wait(POLL_MS)
+                errors = group.step(time.monotonic(), [team])
+                self._show_progress(rows, done + ranges.rows_read)
+            group.end(team)
+            for error in errors:
+                if error.code == "data/item-kills":
+                    raise error
+            deaths = team.deaths
+            if not ranges.is_finished:
+                self._show(f"{rows.what}: {errors[0]}; the parent process reads it")
             elif (bad := ranges.first_bad) is not None:
                 rows.read_here(*ranges.rows(bad))  # raises the user's own exception, if a row is at fault
                 words = f"reading failed in a worker only: {work.bad[bad].detail}"
@@ -351,7 +344,7 @@ class Loading:
             self._show_progress(rows, count)
         by = f"{readers} workers" if readers > 1 else "1 worker"
         if rest:
-            is_alone = len(rest) * size >= rows.count - done
+            is_alone = len(rest) * size >= left
             by = "the parent process" if is_alone else f"{by} and the parent process"
         return self._noted(rows, time.monotonic() - began_s, by, readers=readers, deaths=deaths)
 
@@ -419,13 +412,6 @@ class Loading:
         return {"what": rows.what, "samples": rows.count, "seconds": round(seconds, 3), **values}
 
 
-def _range_size(left: int, pace_s: float, readers: int, at_once: Callable[[int], int]) -> int:
-    """Return the rows per range: as many as RANGE_S takes, but enough that leasing costs little, few enough that a
-    reader that reads a range in one call does not seem to hang, and few enough that all readers are busy to the end."""
-    wanted = max(RANGE_S / pace_s, left / MOST_RANGES)
-    return min(at_once(int(min(wanted, LONGEST_RANGE_S / pace_s))), -(-left // (RANGES_PER_READER * readers)))
-
-
 def _put(to: Destination, parts: list[tuple[int, tuple[torch.Tensor, ...]]]) -> None:
     """Write the parts, each with its first row, and forget them."""
     for start, fields in parts:
@@ -475,8 +461,7 @@ def try_in_worker(group: ProcessGroup, trial: Trial) -> Findings | None:
         if end.status is None:
             say(f"a worker {handle.describe_undead()}")
             continue
-        is_killed = end.status < 0 and host.signal_name(-end.status) == "SIGKILL"
-        if end.has_begun and not is_killed:
+        if end.has_begun and end.status != host.KILLED:
             break
         say(
             f"a worker ended before training: {host.describe_exit(end.status)}" + (f"; it said: {said}" if said else "")
@@ -531,17 +516,12 @@ def _awaited(handle: Handle, limit_s: float) -> _End:
         now_s = time.monotonic()
         silent_s, last_s = silent_s + min(TURN_S, now_s - last_s), now_s
         if silent_s > limit_s:
-            return _End(status=_aborted(handle), has_begun=has_begun, is_stalled=True)
-
-
-def _aborted(handle: Handle) -> int | None:
-    """End a silent process: by SIGABRT, at which it writes its stacks, or else by SIGKILL. None if it survives both."""
-    for end in (host.abort_by_pidfd, host.kill_by_pidfd):
-        end(handle.pidfd)
-        host.wait_readable([handle.pidfd], REAP_S * 1000)
-        if (status := handle.reap()) is not None:
-            return status
-    return None
+            for end in (host.ABORT, host.KILL):
+                host.kill_by_pidfd(handle.pidfd, end)
+                host.wait_readable([handle.pidfd], REAP_S * 1000)
+                if (status := handle.reap()) is not None:
+                    break
+            return _End(status=status, has_begun=has_begun, is_stalled=True)
 
 
 def _note_output(error: HogwildError, output: str) -> None:

@@ -167,7 +167,14 @@ def predicted_parts(
         limits = limits_of(Role.READER, supervise)
         work = BlockWork(predictor.inputs.cuts(), rows, limits.max_item_attempts)
         recipe = cloudpickle.dumps(PartsRecipe(encode, str(folder), len(rows)))
-        regions = {"blocks": table, "predictor": _written(predictor)}
+        try:
+            regions = {"blocks": table, "predictor": region_of("predictor", predictor)}
+        except Exception as error:
+            raise DataError(
+                f"the model or its input cannot be sent to other processes: {type(error).__name__}: {error}; predict "
+                "without --procs",
+                code="model/not-picklable",
+            ) from error
         team = Loaders(group, Roster(Role.READER, limits, procs), work, recipe, regions)
         group.teams.append(team)
         while not work.is_finished:
@@ -180,15 +187,3 @@ def predicted_parts(
                 yield int.from_bytes(content[:8], "little"), content[8:]
                 work.take()
             group.wait(POLL_MS)
-
-
-def _written(predictor: Predictor) -> Region:
-    """Return the predictor in shared memory. Raises DataError if it cannot be sent to another process."""
-    try:
-        return region_of("predictor", predictor)
-    except Exception as error:
-        raise DataError(
-            f"the model or its input cannot be sent to other processes: {type(error).__name__}: {error}; predict "
-            "without --procs",
-            code="model/not-picklable",
-        ) from error

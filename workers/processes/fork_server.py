@@ -51,6 +51,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import resource_tracker
 from pathlib import Path
+from subprocess import _args_from_interpreter_flags as _flags  # type: ignore[attr-defined]
 from typing import Any, NoReturn
 
 from hogwild import host
@@ -86,12 +87,6 @@ class PythonCommand:
     folder: str = "."
     new_session: bool = False
 
-    def message(self) -> dict[str, Any]:
-        """Return the command as JSON has it, with what it takes over from this process."""
-        told = {"argv": [*self.argv], "numbers": [*self.descriptors], "new_session": self.new_session}
-        environment = {"environment": dict(self.environment)}
-        return {"command": {**told, "group": os.getpgrp()}, "surroundings": host.own_surroundings() | environment}
-
 
 class CannotServe(Exception):
     """The server cannot make this process, a fresh interpreter can: the message says why."""
@@ -102,20 +97,16 @@ class Forked:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._status: int | None = None
-
-    @property
-    def is_reaped(self) -> bool:
-        return self._status is not None
+        self.status: int | None = None  # as last asked for
 
     @property
     def exitcode(self) -> int | None:
         """Return the exit status, negative for a signal; None while it runs, or if other code has reaped it."""
-        if self._status is None:
+        if self.status is None:
             with contextlib.suppress(ChildProcessError):
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-                self._status = os.waitstatus_to_exitcode(status) if pid else None
-        return self._status
+                self.status = os.waitstatus_to_exitcode(status) if pid else None
+        return self.status
 
     def close(self) -> None:
         """Nothing is held."""
@@ -202,7 +193,7 @@ class ForkServer:
                 stack.callback(ours.close)
                 process = subprocess.Popen(
                     [
-                        *(program, *([] if for_commands else interpreter_flags()), "-P", "-c"),
+                        *(program, *([] if for_commands else _flags()), "-P", "-c"),
                         *(CODE.format(root=PACKAGE_ROOT), str(theirs.fileno()), str(os.getpid()), kernels),
                         str(int(for_commands)),
                     ],
@@ -262,7 +253,13 @@ class ForkServer:
                 answer = self._receive(ANSWER_S)
                 if "started" in answer:
                     self.why = ""
-                    return self._made(answer["started"])
+                    try:
+                        os.waitid(os.P_PID, answer["started"], os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                    except ChildProcessError as error:  # a nearer subreaper
+                        raise CannotServe("the fork server's child is another process's") from error
+                    made = Forked(answer["started"])
+                    self._known.add(made)
+                    return made
             except BaseException as error:  # also one that a handler of a signal has raised
                 self._bury()
                 if isinstance(error, ConnectionError):
@@ -305,30 +302,21 @@ class ForkServer:
         answer: dict[str, Any] = json.loads(content)
         return answer
 
-    def _made(self, pid: int) -> Forked:
-        try:
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError as error:  # a nearer subreaper
-            raise CannotServe("the fork server's child is another process's") from error
-        made = Forked(pid)
-        self._known.add(made)
-        return made
-
     def _bury(self) -> None:
         """End it, and a child that it has forked for a request of which no answer came: nobody would ever wait for
         it. This process is `adopting`."""
         host.kill_by_pidfd(self._pidfd)
         host.wait_readable([self._pidfd], ANSWER_S * 1000)  # it forks no more
         host.end_group_of_the_dead(self._pid)  # the process between, and the child until it leads a group
-        until = time.monotonic() + ANSWER_S
-        while (unknown := self._unknown_children()) and time.monotonic() < until:
-            for pid in unknown:  # each may leave us an orphan
-                host.kill_and_reap(pid, ANSWER_S)
+        until, unknown = time.monotonic() + ANSWER_S, True
+        while unknown and time.monotonic() < until:  # each may leave us an orphan
+            known = {self._pid, *(one.pid for one in self._known if one.status is None)}
+            unknown = False
+            for pid in host.children(os.getpid()):
+                if pid not in known and host.process_name(pid) in NAMES:
+                    host.kill_and_reap(pid, ANSWER_S)
+                    unknown = True
         self.close()
-
-    def _unknown_children(self) -> list[int]:
-        known = {self._pid, *(one.pid for one in self._known if not one.is_reaped)}
-        return [one for one in host.children(os.getpid()) if one not in known and host.process_name(one) in NAMES]
 
 
 SERVER = ForkServer()
@@ -346,24 +334,22 @@ def _request(start: Start | PythonCommand, kernels: str, stack: contextlib.ExitS
     resource tracker and those of `start`. `stack` closes what is opened for it."""
     folder = os.open(start.folder if isinstance(start, PythonCommand) else ".", os.O_PATH)  # also one that was removed
     stack.callback(os.close, folder)
+    request: dict[str, Any] = {"surroundings": host.own_surroundings()}
     if isinstance(start, PythonCommand):
-        return [_written(start.message(), stack), folder, *start.descriptors.values()]
-    request = {
-        "start": asdict(start),
-        "surroundings": host.own_surroundings(),
-        "multiprocessing": _multiprocessing_here(),
-        "kernels": kernels,
-    }
-    return [_written(request, stack), folder, resource_tracker.getfd(), *(getattr(start, name) for name in DESCRIPTORS)]
-
-
-def _written(request: Mapping[str, Any], stack: contextlib.ExitStack) -> int:
+        request["surroundings"]["environment"] = dict(start.environment)
+        told = {"argv": [*start.argv], "numbers": [*start.descriptors], "new_session": start.new_session}
+        request["command"] = {**told, "group": os.getpgrp()}
+        given = [*start.descriptors.values()]
+    else:
+        request |= {"start": asdict(start), "multiprocessing": _multiprocessing_here(), "kernels": kernels}
+        tracker: Any = resource_tracker
+        given = [tracker.getfd(), *(getattr(start, name) for name in DESCRIPTORS)]
     words = os.memfd_create("hogwild-request")
     stack.callback(os.close, words)
     content = json.dumps(request).encode()
     if os.write(words, content) != len(content):
         raise CannotServe("a limit on the size of files (RLIMIT_FSIZE) is less than the environment")
-    return words
+    return [words, folder, *given]
 
 
 def _multiprocessing_here() -> dict[str, Any]:
@@ -390,7 +376,7 @@ def main(channel: str, parent: str, kernels: str, for_commands: str) -> NoReturn
     """Import what workers import, then serve. The entry of a fresh interpreter. Garbage is collected meanwhile: else
     the places that are free lie scattered, and each fork writes into, and copies, 4 MB more."""
     host.die_with_parent(int(parent))
-    note_interpreter(sys.path[1:])
+    _interpreter.path, _interpreter.streams = sys.path[1:], host.stream_forms()
     number = _detached(int(channel))
     with contextlib.suppress(Exception):  # a broken installation: the workers, fresh interpreters then, say so
         for module in ("hogwild.workers.child.build", *(MODULES if for_commands == "1" else ())):
@@ -422,7 +408,7 @@ def _serve(number: int, parent: int, *, kernels: str) -> None:
             from hogwild.host.thread_pools import pools
 
         pools()  # finds the libraries by walking over folders; a child inherits what is known of them
-        note_threads(torch.get_num_threads())
+        _interpreter.threads = torch.get_num_threads()
         torch.set_num_threads(1)  # starts none; most workers have one
         channel = socket.socket(fileno=number)
         if (threads := host.thread_count()) != 1:  # sitecustomize, or an allocator, has started some
@@ -512,7 +498,14 @@ def _become(parent: int, descriptors: Sequence[int]) -> NoReturn:
         resource_tracker._resource_tracker._fd = tracker  # type: ignore[attr-defined]
         for place in [one for one, finder in sys.path_importer_cache.items() if finder is None]:
             del sys.path_importer_cache[place]  # it may be there now
-        _limit_threads(dict(start.environment))
+        # Do what libraries do with these variables when they are loaded: they are loaded already.
+        import torch
+
+        threads = int(dict(start.environment).get("OMP_NUM_THREADS", 1))
+        if threads != 1 or torch.get_num_threads() != 1:
+            from hogwild.host.thread_pools import set_threads
+
+            set_threads(threads)
         seed_generators()
         from hogwild.workers.child import entry
 
@@ -533,27 +526,11 @@ def _be_known_to_multiprocessing(parent: int, lifeline: int, told: dict[str, Any
     multiprocessing.spawn.prepare(told | {"authkey": bytes.fromhex(told["authkey"])})
 
 
-def _limit_threads(environment: Mapping[str, str]) -> None:
-    """Do what libraries do with these variables when they are loaded: they are loaded already."""
-    import torch
-
-    threads = int(environment.get("OMP_NUM_THREADS", 1))
-    if threads != 1 or torch.get_num_threads() != 1:
-        from hogwild.host.thread_pools import set_threads
-
-        set_threads(threads)
-
-
 def fixed_surroundings(environment: Mapping[str, str] | None) -> host.FixedSurroundings:
     """Return what a server must have begun with to fork commands with this environment; None: a job's processes."""
     if environment is None:
         return host.FixedSurroundings.here(VARIABLES)
     return host.FixedSurroundings.here((), environment)
-
-
-def interpreter_flags() -> list[str]:
-    """Return the arguments that give an interpreter the flags of this one."""
-    return subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined,no-any-return]
 
 
 @dataclass(slots=True)
@@ -566,16 +543,6 @@ class _Interpreter:
 
 
 _interpreter = _Interpreter()
-
-
-def note_interpreter(path: Sequence[str]) -> None:
-    """Note sys.path and the form of the standard streams in a fresh interpreter that will be a server."""
-    _interpreter.path, _interpreter.streams = [*path], host.stream_forms()
-
-
-def note_threads(threads: int) -> None:
-    """Note the threads that torch has chosen, in a server, which then has one."""
-    _interpreter.threads = threads
 
 
 def usual_threads() -> int:
@@ -599,7 +566,11 @@ def become(request: Mapping[str, Any], folder: int, given: Sequence[int]) -> NoR
         host.name_process(COMMAND_NAME)
         host.show_command([sys.executable, *command["argv"]], surroundings["environment"])
         host.take_over(surroundings)
-        _begin_as_if_loaded_here()
+        # The random state, the key and the folder of temporary files are those of a process that has loaded its
+        # libraries itself. The number of threads is not set: that would start some, and the command forks a server.
+        multiprocessing.current_process().authkey = os.urandom(KEY_BYTES)
+        seed_generators()
+        tempfile.tempdir = None
         run_python(command["argv"])
         status = 0
     except SystemExit as error:
@@ -633,14 +604,6 @@ def run_python(argv: Sequence[str]) -> None:
     else:
         sys.argv = [*argv]
         runpy.run_path(kind, run_name="__main__")
-
-
-def _begin_as_if_loaded_here() -> None:
-    """Have the random state, the key and the folder of temporary files of a process that has loaded its libraries
-    itself. The number of threads is not set: that would start some, and the command forks a server first."""
-    multiprocessing.current_process().authkey = os.urandom(KEY_BYTES)
-    seed_generators()
-    tempfile.tempdir = None
 
 
 def seed_generators() -> None:

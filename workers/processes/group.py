@@ -242,7 +242,16 @@ class ProcessGroup:
         errors: list[HogwildError] = []
         for team in teams:
             for handle in team:
-                errors += self._look_after(team, handle, now)
+                was_ready = handle.is_ready
+                errors += team.listen(handle)
+                if handle.is_ready and not was_ready:
+                    team.roster.ready(handle.number)
+                    if team.is_loud:
+                        found = {"incarnation": handle.incarnation, "pid": handle.pid, "update": handle.update_path}
+                        team.event("ready", handle.number, **found)
+                if (status := handle.reap()) is not None:
+                    errors += team.listen(handle)  # its last reports
+                    errors += self._bury(team, handle, status, now)
             team.book()
         errors += self.stacks.advance(now)
         if errors:
@@ -256,36 +265,20 @@ class ProcessGroup:
         """Have `count` processes in the team from now on."""
         return self._carry_out(team, team.roster.resize(count))
 
-    def _look_after(self, team: Team, handle: Handle, now: float) -> list[HogwildError]:
-        was_ready = handle.is_ready
-        errors = list(team.listen(handle))
-        if handle.is_ready and not was_ready:
-            team.roster.ready(handle.number)
-            if team.is_loud:
-                found = {"incarnation": handle.incarnation, "pid": handle.pid, "update": handle.update_path}
-                team.event("ready", handle.number, **found)
-        if (status := handle.reap()) is not None:
-            errors += team.listen(handle)  # its last reports
-            errors += self._bury(team, handle, status, now)
-        return errors
-
     def _bury(self, team: Team, handle: Handle, status: int, now: float) -> list[HogwildError]:
         self.stacks.leave_out(handle)
         left = status == 0 and team.has_left(handle)
         end = team.roster.ending(handle.number, left=left, fenced=bool(handle.killed_for))
-        how = handle.killed_for or self._describe(status, left) + said_by(handle, end)
+        if not (how := handle.killed_for):
+            how = "left on SIGTERM" if left else host.describe_exit(status)
+            if status == host.KILLED and (words := self.oom_kills.claim()):
+                how = words
+            how += said_by(handle, end)
         del team.handles[handle.number]
         team.settle(handle)
         death, errors = team.lost(handle.number, handle, end, how)
         handle.close()
         return [*errors, *self._carry_out(team, team.roster.exited(handle.number, now, death))]
-
-    def _describe(self, status: int, left: bool) -> str:
-        if left:
-            return "left on SIGTERM"
-        if status < 0 and host.signal_name(-status) == "SIGKILL" and (words := self.oom_kills.claim()):
-            return words
-        return host.describe_exit(status)
 
     # ---- actions
 
@@ -297,7 +290,11 @@ class ProcessGroup:
             elif isinstance(action, Kill):
                 self._end_silent(team, team[action.worker], action)
             elif isinstance(action, Leave):
-                self._let_leave(team[action.worker])
+                handle = team[action.worker]
+                if handle.is_ready:
+                    host.kill_by_pidfd(handle.pidfd, host.TERMINATE)
+                else:
+                    handle.kill("no longer needed")
             elif isinstance(action, Abandon):
                 errors += self._abandon(team, team[action.worker])
             elif isinstance(action.error, Deadlocked):
@@ -366,13 +363,6 @@ class ProcessGroup:
             handle.kill(reason)
 
         self.stacks.collect([handle], self._with_logs(), f"{handle.title} {action.why}", action.silent_s, end)
-
-    @staticmethod
-    def _let_leave(handle: Handle) -> None:
-        if handle.is_ready:
-            host.terminate_by_pidfd(handle.pidfd)
-        else:
-            handle.kill("no longer needed")
 
     def _abandon(self, team: Team, handle: Handle) -> list[HogwildError]:
         """Handle a killed process that does not die. Its code no longer runs: the kernel acts on the signal before it

@@ -226,26 +226,17 @@ class Handle:
         _children().discard(self.process)
 
     def close(self) -> None:
-        self._keep_first_output()
-        self.close_descriptors()
-        with contextlib.suppress(ValueError):  # other code has reaped it: multiprocessing thinks that it still runs
-            self.process.close()
-        self.disown()
-
-    def close_descriptors(self) -> None:
-        """Close our ends alone: in a fork of this process."""
+        # Output from before the worker opened its log, if it died before; else it is there already.
+        if self.log is not None and (output := self.first_output()):
+            # A full disk must not stop training.
+            with contextlib.suppress(OSError), open(self.log, "a", encoding="utf-8") as log:
+                log.write(output)
         for descriptor in (self.lease_write, self.ack_read, self.pidfd, self.words):
             os.close(descriptor)
         self.channel.close()
-
-    def _keep_first_output(self) -> None:
-        """Append early output to the log, if the worker died before it opened the log; else it is there already."""
-        if self.log is not None and (output := self.first_output()):
-            with (
-                contextlib.suppress(OSError),
-                open(self.log, "a", encoding="utf-8") as log,
-            ):  # a full disk must not stop training
-                log.write(output)
+        with contextlib.suppress(ValueError):  # other code has reaped it: multiprocessing thinks that it still runs
+            self.process.close()
+        self.disown()
 
 
 def reaped(handles: Iterable[Handle], limit_s: float, gives_up: Callable[[], bool] = lambda: False) -> Iterator[Handle]:

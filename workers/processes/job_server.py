@@ -26,11 +26,6 @@ class CommandServer(ForkServer):
         is_silent = not host.wait_readable([*self.descriptors(), self._pidfd], 0) if self._channel else False
         return is_silent and not self._is_ready and not host.is_stopped(self._pid)
 
-    @property
-    def has_failed(self) -> bool:
-        """Return whether it ended before it could serve."""
-        return self._channel is not None and not self._is_ready and host.wait_readable([self._pidfd], 0)
-
     def fits(self, environment: Mapping[str, str]) -> bool:
         """Return whether it began with what commands with this environment need."""
         return self._channel is not None and self._surroundings == fixed_surroundings(environment)
@@ -54,7 +49,7 @@ class JobServer:
 
     def is_starting(self, environment: Mapping[str, str]) -> bool:
         """Return whether a job with this environment must wait until the server has imported; before each `fork`."""
-        self._reap_strays()
+        self._strays = [pid for pid in self._strays if not _is_gone(pid)]
         self.why = self._why_not(environment)
         if self.why:
             return False
@@ -66,7 +61,7 @@ class JobServer:
                 self._server.close()
             self._is_awaited = not self.why
             return self._is_awaited
-        if self._server.has_failed:
+        if self._server.descriptors() and host.wait_readable([self._server._pidfd], 0):
             self._server.close()
             self.why = "the fork server ended while it imported"
             return False
@@ -119,9 +114,6 @@ class JobServer:
         if not all(map(os.path.isabs, filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)))):
             return "PYTHONPATH has a folder that depends on the current one"
         return ""
-
-    def _reap_strays(self) -> None:
-        self._strays = [pid for pid in self._strays if not _is_gone(pid)]
 
 
 def _is_gone(child: int) -> bool:

@@ -38,7 +38,7 @@ the first batch on, and a deadlock means that no loader reads a record."""
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING
@@ -143,6 +143,9 @@ class End(StrEnum):
     LEFT = "left"  # left as asked
 
 
+ENDED = {End.COULD_NOT_START: "could not start", End.DIED: "died", End.STALLED: "stalled", End.LEFT: "left"}
+
+
 @dataclass(frozen=True, slots=True)
 class Death:
     """A worker's process is reaped, and its leases were released. `charged`: (epoch, batch) the death was charged to;
@@ -155,11 +158,6 @@ class Death:
     batches: int = 0
     end: End = End.DIED
     is_excused: bool = False
-
-    @property
-    def found_no_room(self) -> bool:
-        """True if its device was full. A replacement would fail, too, while the others train."""
-        return self.report is not None and self.report.code == DeviceMemoryError.code
 
     @property
     def cause(self) -> str:
@@ -191,7 +189,12 @@ class Setbacks:
         if report is None or report.kind != "error":
             return None
         if report.code == DeviceMemoryError.code:
-            return self._no_room(report, total, in_set_up)
+            # A device was too small before the first commit, or twice during training. A worker that found no room at
+            # its start while others train is not replaced (`Roster`).
+            self._no_rooms += not in_set_up
+            if total > 0 and self._no_rooms < 2:
+                return None
+            return TrainingError(report.detail, code=report.code)
         if report.hopeless:
             return TrainingError(report.detail, code=report.code)
         if total != self._errors_total:
@@ -203,14 +206,6 @@ class Setbacks:
         if has_worked and len(exchanges) < 2:
             return None
         return UserCodeError(f"{report.detail}\n\n{report.traceback.rstrip()}")
-
-    def _no_room(self, report: Report, total: int, in_set_up: bool) -> HogwildError | None:
-        """Return an error if a device was too small before the first commit, or twice during training. A worker that
-        found no room at its start while others train is not replaced (`Roster`)."""
-        self._no_rooms += not in_set_up
-        if total > 0 and self._no_rooms < 2:
-            return None
-        return TrainingError(report.detail, code=report.code)
 
     def crash_loop(self, worker: int, death: Death, now: float, total: int) -> CrashLoop | None:
         """Return the circuit breaker's error, if any. Call it at every death; a worker asked to leave is ignored."""
@@ -479,13 +474,20 @@ class Roster:
         crash_loop = self._setbacks.crash_loop(worker, death, now, total)
         while slot.recent and now - slot.recent[0][0] > self.limits.window_s:
             slot.recent.popleft()
+        # Where a device was full, a replacement would fail, too, while the others train.
+        no_room = is_starting and death.report is not None and death.report.code == DeviceMemoryError.code
         # The budget is per worker: a job whose workers die in turn, and train in between, is no crash loop.
-        no_room = is_starting and death.found_no_room
         if no_room or len(slot.recent) >= self.limits.max_restarts or slot.failed_starts >= self.limits.failed_starts:
             slot.state = State.RETIRED
-            kinds = [*(end for _, end in slot.recent), death.end]
-            why = f"{self.role} {worker} found no room on its device" if no_room else self._why_retired(worker, kinds)
-            if lost := self._after_retirement(why, death):
+            if no_room:
+                why = "found no room on its device"
+            elif slot.failed_starts >= self.limits.failed_starts:
+                why = f"could not start {slot.failed_starts} times in a row"
+            else:
+                kinds = {*(end for _, end in slot.recent), death.end}
+                done = " or ".join(verb for end, verb in ENDED.items() if end in kinds)
+                why = f"{done} more than {self.limits.max_restarts} times in {self.limits.window_s:g} s"
+            if lost := self._after_retirement(f"{self.role} {worker} {why}", death):
                 return lost
         if crash_loop is not None:
             return [Fail(crash_loop)]
@@ -507,8 +509,9 @@ class Roster:
         gap = 0.0 if self._now is None else now - self._now
         self._now = now
         if gap > GAP_S:
-            self._rearm()
-            gap = 0.0
+            for slot in self.slots:
+                slot.start_s = slot.silent_s = 0.0
+            self._standstill.seconds = gap = 0.0
         actions: list[Action] = []
         for worker, slot in enumerate(self.slots):
             slot.since_s += gap
@@ -525,7 +528,11 @@ class Roster:
                     actions.append(Abandon(worker))
             elif worker in readings and slot.state is not State.RETIRED:
                 actions.extend(self._judge(worker, readings[worker], gap, moment.paused))
-        return actions + self._judge_all(readings, gap, moment)
+        beats = {k: 0 if reading.idle else reading.beat for k, reading in readings.items() if reading.has_lease}
+        total = sum(slot.batches for slot in self.slots) + moment.filled
+        counts = bool(beats) or (moment.has_unfinished_work and not self.is_anyone_missing)
+        deadlock = self._standstill.look(gap if counts and not moment.paused else 0.0, total, beats)
+        return actions if deadlock is None else [*actions, Fail(deadlock)]
 
     # ---- decisions ---------------------------------------------------------------------------------------------
 
@@ -543,7 +550,18 @@ class Roster:
             slot.state, slot.silent_s = State.TRAINING, 0.0
         by_silence = reading.idle or paused or self.limits.by_records
         if slot.state is State.TRAINING or (slot.state is State.READY and by_silence):
-            return self._judge_silence(worker, reading, gap)
+            slot.silent_s = 0.0 if reading.beat != slot.beat else slot.silent_s + gap
+            slot.beat = reading.beat
+            # A batch beyond every limit was not slow: the process was stopped meanwhile, and so were we.
+            if reading.slowest_s <= max(self._limit(slot), self.limits.start_timeout_s):
+                slot.slowest_s = reading.slowest_s
+            limit = self._limit(slot)
+            if slot.state is State.READY and not reading.idle:  # its first batch, in a pause or of a loader
+                limit = max(limit, self.limits.start_timeout_s)
+            if slot.silent_s <= limit:
+                return []
+            why = f"stalled: silent for {slot.silent_s:.1f} s (limit {limit:g} s)"
+            return [self._kill(worker, End.STALLED, why, slot.silent_s)]
         slot.beat, slot.silent_s = reading.beat, 0.0
         if slot.state is State.STARTING or reading.has_lease:
             slot.start_s += gap
@@ -561,21 +579,6 @@ class Roster:
         slot.batches, slot.vain_starts = batches, 0
         return True
 
-    def _judge_silence(self, worker: int, reading: RowReading, gap: float) -> list[Action]:
-        slot = self.slots[worker]
-        slot.silent_s = 0.0 if reading.beat != slot.beat else slot.silent_s + gap
-        slot.beat = reading.beat
-        # A batch beyond every limit was not slow: the process was stopped meanwhile, and so were we.
-        if reading.slowest_s <= max(self._limit(slot), self.limits.start_timeout_s):
-            slot.slowest_s = reading.slowest_s
-        limit = self._limit(slot)
-        if slot.state is State.READY and not reading.idle:  # its first batch, in a pause or of a loader
-            limit = max(limit, self.limits.start_timeout_s)
-        if slot.silent_s <= limit:
-            return []
-        why = f"stalled: silent for {slot.silent_s:.1f} s (limit {limit:g} s)"
-        return [self._kill(worker, End.STALLED, why, slot.silent_s)]
-
     def _limit(self, slot: RosterSlot) -> float:
         return max(self.limits.stall_timeout_s, SLOW_FACTOR * slot.slowest_s)
 
@@ -585,27 +588,6 @@ class Roster:
             slot.failed_starts += 1
         slot.state, slot.killed_as, slot.since_s = State.DYING, end, 0.0
         return Kill(worker, why, silent_s)
-
-    def _judge_all(self, readings: Mapping[int, RowReading], gap: float, moment: Moment) -> list[Action]:
-        beats = {k: 0 if reading.idle else reading.beat for k, reading in readings.items() if reading.has_lease}
-        total = sum(slot.batches for slot in self.slots) + moment.filled
-        counts = bool(beats) or (moment.has_unfinished_work and not self.is_anyone_missing)
-        deadlock = self._standstill.look(gap if counts and not moment.paused else 0.0, total, beats)
-        return [] if deadlock is None else [Fail(deadlock)]
-
-    def _rearm(self) -> None:
-        for slot in self.slots:
-            slot.start_s = slot.silent_s = 0.0
-        self._standstill.seconds = 0.0
-
-    def _why_retired(self, worker: int, kinds: Iterable[End]) -> str:
-        failed = self.slots[worker].failed_starts
-        if failed >= self.limits.failed_starts:
-            return f"{self.role} {worker} could not start {failed} times in a row"
-        limits, kinds = self.limits, set(kinds)
-        verbs = {End.COULD_NOT_START: "could not start", End.DIED: "died", End.STALLED: "stalled", End.LEFT: "left"}
-        done = " or ".join(verb for end, verb in verbs.items() if end in kinds)
-        return f"{self.role} {worker} {done} more than {limits.max_restarts} times in {limits.window_s:g} s"
 
     def _after_retirement(self, why: str, death: Death) -> list[Action]:
         left = sum(slot.state is not State.RETIRED for slot in self.slots[: self.count])

@@ -84,10 +84,6 @@ class Subject:
             self.file_bytes = -1
         return str(threads[0]) if threads else ""
 
-    @property
-    def is_asked(self) -> bool:
-        return self.file_bytes >= 0
-
     def has_answered(self) -> bool:
         """Return True if it has written its stacks completely, or is dead."""
         has_begun = file_bytes(self.file) > self.file_bytes or os.fstat(self.words).st_size > self.words_bytes
@@ -222,10 +218,17 @@ class Stacks:
                 known.add(server)
                 request.kernel[server] = self._note(heading, "fork-server", server, f"the fork server, pid {server}")
             if with_all:
-                self._note_supervisor(heading)
-                self._note_others(heading, known)
-            request.settled |= {subject.pid for subject in subjects if not subject.is_asked}
-            _hear(request, [subject for subject in subjects if subject.is_asked])
+                own, file = os.getpid(), self._file("supervisor")
+                self._note(heading, "supervisor", own, f"the supervisor, pid {own}")
+                with contextlib.suppress(OSError), open(file, "a", encoding="utf-8") as stream:
+                    faulthandler.dump_traceback(stream, all_threads=True)
+                for pid in host.children(own, recursive=True):
+                    if pid not in known:
+                        name = f"process {pid}, {host.process_name(pid)}: {host.command_line(pid)}"
+                        self._note(heading, "others", pid, name)
+            asked = [subject for subject in subjects if subject.file_bytes >= 0]
+            request.settled |= {subject.pid for subject in subjects if subject not in asked}
+            _hear(request, asked)
         finally:
             request.is_done = True
             for subject in subjects:
@@ -241,18 +244,6 @@ class Stacks:
                 threads = host.kernel_threads(pid)
                 self._views[pid] = (now, threads)
             return threads
-
-    def _note_supervisor(self, heading: str) -> None:
-        file = self._file("supervisor")
-        kernel = [thread.in_full() for thread in host.kernel_threads(os.getpid())]
-        _append(file, f"{heading}: the supervisor, pid {os.getpid()}", kernel)
-        with contextlib.suppress(OSError), open(file, "a", encoding="utf-8") as stream:
-            faulthandler.dump_traceback(stream, all_threads=True)
-
-    def _note_others(self, heading: str, known: set[int]) -> None:
-        for pid in host.children(os.getpid(), recursive=True):
-            if pid not in known:
-                self._note(heading, "others", pid, f"process {pid}, {host.process_name(pid)}: {host.command_line(pid)}")
 
     def _note(self, heading: str, file: str, pid: int, name: str) -> str:
         """Append the kernel's view of a process; return its phrase about the main thread, "" if it is gone."""

@@ -66,8 +66,10 @@ class RequestAnswers:
         alive until garbage collection."""
         for name, request in self._requests.look(now):
             match request.get("ask"):
-                case "checkpoint":
-                    self._save(name)
+                case "checkpoint":  # of all updates until now; an existing one that has them is enough
+                    saving = self.session.saving
+                    saving.hasten()
+                    self._checkpoints[name] = saving.queue.updates, saving.attempts + saving.is_busy + 1
                 case "stacks":
                     self._look(name, request, [handle for handle in handles if handle.log is not None])
                 case "resize":
@@ -84,12 +86,6 @@ class RequestAnswers:
         for name in self._checkpoints:
             self._tell(name, _CHECKPOINT, "the job ended, and its last checkpoint was not written")
         self._checkpoints.clear()
-
-    def _save(self, name: str) -> None:
-        """Make a checkpoint of all updates until now; an existing one that has them is enough."""
-        saving = self.session.saving
-        saving.hasten()
-        self._checkpoints[name] = saving.queue.updates, saving.attempts + saving.is_busy + 1
 
     def _tell_saved(self) -> None:
         saving = self.session.saving

@@ -1,5 +1,5 @@
 """The rounds of one node with the others of a cluster. Driven once per turn of the supervisor's loop; a pause makes the
-cut (`pauses.py`), a thread the arithmetic (`parameters/anchor.py`), the communicator the exchange.
+cut (`supervisor.py`), a thread the arithmetic (`parameters/anchor.py`), the communicator the exchange.
 
     IDLE -- due: all park, cut --> OFFERING -- sums are there --> EXCHANGING -- committed --> SETTLING --> IDLE
       ^                               |                               |
@@ -37,6 +37,7 @@ from hogwild.host.background_thread import Background
 from hogwild.scheduling.batch_plan import how_cut
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Control
+from hogwild.storage.run_files import read_json
 from hogwild.version import __version__
 from hogwild.workers.messages import CommunicateTask, ParentGone, Report, receive_parcels, send_parcel
 from hogwild.workers.processes.group import ProcessGroup, Team, shortened
@@ -345,7 +346,13 @@ class Rounds:
 
     def _settle(self) -> None:
         assert self._notes is not None, "notes come before their round is committed"
-        self._require_same_anchor(self._notes)
+        sums = {number: note["anchor"] for number, note in sorted(self._notes.items())}
+        if len(set(sums.values())) > 1:
+            raise TrainingError(
+                f"round {self._node.round + 1}: the nodes' parameters of the last round differ (checksums {sums}); "
+                "their processors round differently, or this is a bug in hogwild. Resume from the last checkpoint",
+                code="cluster/apart",
+            )
         self._stage, node = RoundStage.SETTLING, self._node
         updates, nodes = sum(note["updates"] for note in self._notes.values()), len(self._notes)
 
@@ -354,15 +361,6 @@ class Rounds:
             node.anchor.apply()
 
         self.thread.submit(work, lambda _: self._settled())
-
-    def _require_same_anchor(self, notes: Mapping[int, Mapping[str, Any]]) -> None:
-        sums = {number: note["anchor"] for number, note in sorted(notes.items())}
-        if len(set(sums.values())) > 1:
-            raise TrainingError(
-                f"round {self._node.round + 1}: the nodes' parameters of the last round differ (checksums {sums}); "
-                "their processors round differently, or this is a bug in hogwild. Resume from the last checkpoint",
-                code="cluster/apart",
-            )
 
     def _settled(self) -> None:
         """Advance the ledger by the committed round."""
@@ -378,8 +376,13 @@ class Rounds:
         self._stage, node.is_in_round = RoundStage.IDLE, False
         self._last_s, self._next_s = now, now + self._interval_s()
         self._cut_at_s = self._note["at_s"]
-        for number, note in sorted(notes.items()):
-            self._hear(number, note)
+        session = self._session
+        for number, note in sorted(notes.items()):  # other nodes' evaluations, and the end that a node wishes
+            if "evaluations" in note and number != node.number:
+                session.evaluating.restore(note["evaluations"])
+            if "wish" in note and session.stop is None:
+                state, reason = note["wish"]
+                session.stop = Outcome(state, reason, exit_status=0)
 
     def _deal(self, grants: Mapping[int, list[Any]]) -> None:
         """Take this node's share of new work, and see how far all are."""
@@ -387,15 +390,6 @@ class Rounds:
         node.queue.grant(grants.get(node.number, []))
         node.queue.note_elsewhere(node.shares.others_of(node.number))
         board.control[Control.ELSEWHERE] = max(0, node.queue.updates - board.updates())
-
-    def _hear(self, number: int, note: Mapping[str, Any]) -> None:
-        """Follow another node's evaluations, and the end of the job that a node wishes."""
-        session = self._session
-        if "evaluations" in note and number != self._node.number:
-            session.evaluating.restore(note["evaluations"])
-        if "wish" in note and session.stop is None:
-            state, reason = note["wish"]
-            session.stop = Outcome(state, reason, exit_status=0)
 
     def _reform(self, formed: Mapping[str, Any]) -> None:
         """Go on with the nodes that are left; first with the round that one of them had committed."""
@@ -459,6 +453,7 @@ MAY_DIFFER = (
     "checkpoint.",
     "supervise.spares",
 )
+EQUAL = ("version", "job", "parameters", "batches", "data")  # of the facts, on all nodes
 GROUP_FILE = "cluster.json"  # of the first node: tells the others whether they share its disk
 
 
@@ -497,20 +492,29 @@ class _Joining:
             while team.handle is None:
                 self._turn("its communicator")
             journal.show_message(f"node {node.number} of {node.launch.world}: waiting for the others")
-            token = self._token()
+            token = "" if node.number else uuid.uuid4().hex
+            if token:  # whether the others see it tells them if they share the first node's disk
+                session.rundir.write_json(GROUP_FILE, {"token": token, "nodes": node.launch.world})
             joined = self._answer("joined", "the other nodes", join=self._facts(token))
             facts = {int(number): of_one for number, of_one in joined["facts"].items()}
-            self._compare(facts)
+            if found := differences(
+                {number: {name: of_one[name] for name in EQUAL} for number, of_one in facts.items()}
+            ):
+                raise UsageError("the nodes do not train the same:\n  " + "\n  ".join(found), code="cluster/other-job")
             team.generation, team.members = joined["generation"], tuple(joined["members"])
             team.lives = node.lives = tuple(facts[number]["life"] for number in sorted(facts))
             node.generation, node.members = team.generation, team.members
-            node.shares_disk = node.number > 0 and self._sees(facts[min(facts)]["token"])
+            seen = read_json(session.rundir.path.parent, GROUP_FILE)
+            node.shares_disk = node.number > 0 and seen.get("token") == facts[min(facts)]["token"]
             self._take_over(facts)
         except _Stopped:
             session.note_signal(self._watch.received[0])
             assert session.stop is not None
             return session.stop
-        self._begin(facts)
+        note = {**node.queue.note(), "updates": 0, "speed": None, "period_s": 1.0, "dry": True}
+        first = node.shares.commit({number: {**note, "weight": int(one["procs"])} for number, one in facts.items()})
+        node.queue.grant(first.get(node.number, []))
+        node.queue.note_elsewhere(node.shares.others_of(node.number))
         journal.event("cluster-joined", generation=node.generation, nodes=list(node.members), disk=node.shares_disk)
         hosts = ", ".join(f"{number} on {of_one['host']}" for number, of_one in sorted(facts.items()))
         journal.show_message(f"cluster: {len(facts)} nodes: {hosts}")
@@ -567,7 +571,7 @@ class _Joining:
             "parameters": "\n".join(f"{name}: {dtype} {list(shape)}" for name, dtype, shape in kept),
             "batches": json.dumps(how_cut(session.queue.plan), sort_keys=True),
             "data": json.dumps(session.parts.identity, sort_keys=True, default=str),
-            # not compared:
+            # not EQUAL:
             "procs": str(session.plan.procs),
             "updates": str(node.shares.updates if session.saving.has_saved else -1),
             "host": platform.node(),
@@ -575,57 +579,31 @@ class _Joining:
             "life": node.open_life(),
         }
 
-    def _compare(self, facts: Mapping[int, Mapping[str, str]]) -> None:
-        named = ("version", "job", "parameters", "batches", "data")
-        found = differences({number: {name: of_one[name] for name in named} for number, of_one in facts.items()})
-        if found:
-            raise UsageError("the nodes do not train the same:\n  " + "\n  ".join(found), code="cluster/other-job")
-
-    def _token(self) -> str:
-        """Return a word that the first node writes into its run directory; "" for others."""
-        if self._node.number:
-            return ""
-        token = uuid.uuid4().hex
-        self._session.rundir.write_json(GROUP_FILE, {"token": token, "nodes": self._node.launch.world})
-        return token
-
-    def _sees(self, token: str) -> bool:
-        try:
-            found = json.loads((self._session.rundir.path.parent / GROUP_FILE).read_text("utf-8"))
-        except (OSError, ValueError):
-            return False
-        return bool(found.get("token") == token)
-
     # ---- what all take over
 
     def _take_over(self, facts: Mapping[int, Mapping[str, str]]) -> None:
         """Restore the state of the node with the newest checkpoint, the first of equal ones."""
         session, node = self._session, self._node
         source = min(facts, key=lambda number: (-int(facts[number]["updates"]), number))
-        descriptor = _written(session.state()) if source == node.number else None
+        descriptor = None
         try:
+            if source == node.number:
+                descriptor = os.memfd_create("hogwild-state", os.MFD_CLOEXEC)
+                with open(descriptor, "wb", closefd=False) as file:
+                    torch.save(dict(session.state()), file)
             self._team.tell("share", descriptor, source=source)
         finally:
             if descriptor is not None:
                 os.close(descriptor)
         shared = self._answer("shared", f"the state of node {source}")
         if source != node.number:
-            with open(shared["descriptor"], "rb") as file:
-                restore_state(session, torch.load(file, map_location="cpu", weights_only=True))
+            with open(shared["descriptor"], "rb") as state:
+                restore_state(session, torch.load(state, map_location="cpu", weights_only=True))
             session.saving.is_elsewhere |= facts[source]["updates"] != facts[node.number]["updates"]
             session.journal.show_message(f"parameters and ledger are those of node {source}")
         elif "descriptor" in shared:
             os.close(shared["descriptor"])
         node.anchor.restart()
-
-    def _begin(self, facts: Mapping[int, Mapping[str, str]]) -> None:
-        """Share out the first work."""
-        node = self._node
-        own = node.queue.note()
-        note = {**own, "updates": 0, "speed": None, "period_s": 1.0, "dry": True}
-        notes = {number: {**note, "weight": int(of_one["procs"])} for number, of_one in facts.items()}
-        node.queue.grant(node.shares.commit(notes).get(node.number, []))
-        node.queue.note_elsewhere(node.shares.others_of(node.number))
 
 
 def _comparable(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -640,11 +618,3 @@ def _comparable(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
         else:
             found[here] = value
     return found
-
-
-def _written(state: Mapping[str, Any]) -> int:
-    """Return a memory file with the state."""
-    descriptor = os.memfd_create("hogwild-state", os.MFD_CLOEXEC)
-    with open(descriptor, "wb", closefd=False) as file:
-        torch.save(dict(state), file)
-    return descriptor
