@@ -9,11 +9,9 @@ from pathlib import Path
 
 from hogwild import host
 from hogwild.chaos.verdict import Baseline
-from tests.faults.invariants import Counted, miscount_of, violations
-from tests.faults.roll import Roll
-from tests.faults.schedule import Moment, moments
-from tests.faults.tally import Tally
-from tests.helpers.jobs import JOBS, Ended, Job, start
+from tests.faults.invariants import Counted, Roll, begin, judge
+from tests.faults.tally import Moment, Tally, moments
+from tests.helpers.jobs import JOBS, Job
 from tests.helpers.processes import wait_for
 
 A_RUN = 10  # ends
@@ -45,11 +43,14 @@ def _one_run(when: Sequence[Moment], folder: Path, strike: Strike) -> Tally:
     job: Job | None = None
     try:
         for number, moment in enumerate(when):
-            job = _begin(folder / f"attempt-{number}", run_dir, diary)
+            job = begin(folder / f"attempt-{number}", run_dir, _arguments(diary))
             strike(job, moment, before, tally)
         (diary / "hurry").touch()
-        job = _begin(folder / "last", run_dir, diary)
-        _judge_last(job.wait(), before, tally)
+        job = begin(folder / "last", run_dir, _arguments(diary))
+        ended = job.wait()
+        judge(tally, ended, before, Counted.all_of(EPOCHS, BATCH))
+        if ended.status == 0 and not bool((ended.effects() == EPOCHS).all()):
+            tally.violations.append(f"effects are not all {EPOCHS}: {sorted(set(ended.effects().tolist()))}")
     except AssertionError as error:
         tally.hangs += 1
         tally.violations.append(str(error))
@@ -57,13 +58,6 @@ def _one_run(when: Sequence[Moment], folder: Path, strike: Strike) -> Tally:
         if job is not None:
             job.destroy()
     return tally
-
-
-def _begin(folder: Path, run_dir: Path, diary: Path) -> Job:
-    """The run is begun, or goes on where there is one."""
-    if (run_dir / "resolved.yaml").exists():
-        return start(folder, "train", "--resume", str(run_dir), run_dir=run_dir)
-    return start(folder, "train", *_arguments(diary), "--run-dir", str(run_dir), run_dir=run_dir)
 
 
 def _arguments(diary: Path) -> list[str]:
@@ -85,7 +79,7 @@ def send_at(job: Job, moment: Moment, number: int) -> float | None:
     began = time.monotonic()
     if not moment.while_starting:
         with Roll(job) as roll:
-            wait_for("somebody who trains", lambda: _someone_trains(roll))
+            wait_for("somebody who trains", lambda: not roll.look_alive() or roll.is_training)
         began = time.monotonic()
     pidfd = host.pidfd_open(job.process.pid)
     try:
@@ -98,20 +92,5 @@ def send_at(job: Job, moment: Moment, number: int) -> float | None:
         os.close(pidfd)
 
 
-def _someone_trains(roll: Roll) -> bool:
-    return not roll.look_alive() or roll.is_training
-
-
 def ended_by_itself(job: Job) -> str:
     return f"it ended by itself, with {job.process.returncode}: {job.stderr()[-2000:]}"
-
-
-def _judge_last(ended: Ended, before: Baseline, tally: Tally) -> None:
-    counted = Counted.all_of(EPOCHS, BATCH)
-    tally.violations += violations(ended, before, counted=counted)
-    if ended.status == 0:
-        wrong = miscount_of(ended, counted)
-        tally.lost += wrong.lost
-        tally.duplicated += wrong.duplicated
-        if not bool((ended.effects() == EPOCHS).all()):
-            tally.violations.append(f"effects are not all {EPOCHS}: {sorted(set(ended.effects().tolist()))}")

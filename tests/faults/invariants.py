@@ -1,17 +1,21 @@
-"""What holds after every fault, in one function: `violations`.
+"""What holds after every fault, in one function: `violations`; `judge` adds it to a campaign's tally.
 
 The general part, true of any job, is `hogwild.chaos.verdict`, which a user's own runs are judged by. What only a test
 can know is added here: how often every sample took effect (jobs/counting.py), the processes that carry the job's mark,
 the files in its folder for temporary ones."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
+from hogwild.chaos.inject import Watch
 from hogwild.chaos.verdict import Baseline, checks
-from tests.helpers.jobs import Ended
+from tests.faults.tally import Tally
+from tests.helpers.jobs import Ended, Job, start
 
 ENDS = {0: ("succeeded", "epochs"), 75: ("stopped", "SIGTERM")}
 
@@ -78,6 +82,22 @@ def violations(ended: Ended, before: Baseline, *, status: int = 0, counted: Coun
     return found
 
 
+def judge(tally: Tally, ended: Ended, before: Baseline, counted: Counted | None, *, status: int = 0) -> None:
+    """Add what is wrong with a job that has ended, and what it counted, to the tally."""
+    tally.violations += violations(ended, before, status=status, counted=counted)
+    if ended.status == status:
+        wrong = miscount_of(ended, counted)
+        tally.lost += wrong.lost
+        tally.duplicated += wrong.duplicated
+
+
+def begin(folder: Path, run_dir: Path, arguments: Sequence[str], *changes: str, **how: Any) -> Job:
+    """The run is begun, or goes on where there is one, with these changes."""
+    if (run_dir / "resolved.yaml").exists():
+        return start(folder, "train", "--resume", str(run_dir), *changes, run_dir=run_dir, **how)
+    return start(folder, "train", *arguments, "--run-dir", str(run_dir), run_dir=run_dir, **how)
+
+
 def in_doubt(ended: Ended) -> int:
     """Exchanges that a death left in doubt, by the exit events of all attempts."""
     return sum(1 for event in ended.events("exit") if event.get("indeterminate"))
@@ -92,3 +112,17 @@ def unaccounted(ended: Ended) -> list[str]:
 
 def _left(ended: Ended) -> list[str]:
     return [f"left behind: {thing}" for thing in ended.left_behind]
+
+
+class Roll(Watch):
+    """Of one attempt of a job: call `look_alive` often."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job.run_dir, job.process.pid)
+        self.job = job
+
+    def look_alive(self) -> bool:
+        """Takes in what was written since the last look; whether the job was still there before."""
+        is_over = self.job.process.poll() is not None  # asked first: what it wrote last is there then
+        self.look()
+        return not is_over

@@ -36,7 +36,9 @@ from hogwild.workers.processes.group import Team
 from hogwild.workers.processes.handle import Handle, reaped
 from hogwild.workers.processes.roster import Death, End, Moment, Role, Roster, RowReading, limits_of
 from tests.faults.protocol_crew import BROKEN, ForkedGroup, Nursery
-from tests.faults.protocol_numerics import (
+from tests.faults.protocol_scenario import (
+    HANG_S,
+    Account,
     CountingEvaluator,
     CountingExchange,
     CountingFeed,
@@ -44,10 +46,11 @@ from tests.faults.protocol_numerics import (
     CountingUpdate,
     Effects,
     Memory,
+    Policy,
+    Scenario,
     StillPlace,
+    Trouble,
 )
-from tests.faults.protocol_scenario import HANG_S, Account, Policy, Scenario
-from tests.faults.protocol_trouble import Trouble
 from tests.faults.tally import Tally
 
 WAIT_MS = 2
@@ -195,7 +198,7 @@ class Run:
             self._violated(f"{len(left)} workers do not leave")
         self._nursery.cut_lifeline()
 
-    # ---- pauses, as workers/supervision/pauses.py
+    # ---- pauses, as workers/supervision/supervisor.py
     # ----------------------------------------------------------------------------
 
     def _advance_pause(self) -> None:
@@ -266,7 +269,7 @@ class Run:
 
 
 class CountingTeam(Team):
-    """The workers of a run, as `workers/supervision/workers.py`, without its session."""
+    """The workers of a run, as `workers/supervision/supervisor.py`, without its session."""
 
     def __init__(self, group: ForkedGroup, run: Run) -> None:
         super().__init__(

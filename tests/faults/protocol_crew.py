@@ -19,6 +19,7 @@ from hogwild.workers.child.spec import Numerics, WorkerSpec
 from hogwild.workers.child.trainer import Trainer, serve
 from hogwild.workers.messages import Leaving, Start, Task
 from hogwild.workers.processes import handle as handle_module
+from hogwild.workers.processes.fork_server import Forked
 from hogwild.workers.processes.group import ProcessGroup
 from hogwild.workers.processes.handle import Handle
 from hogwild.workers.processes.roster import Role
@@ -30,25 +31,6 @@ Prepare = Callable[[Start], None]  # the last thing in a child before it serves
 KEPT = ("lease_read", "ack_write", "channel", "lifeline")
 MOST_DESCRIPTORS = 1 << 20
 BROKEN = 99  # the exit status of a worker in which our own code raised what it should not
-
-
-class Forked:
-    """A child as `Handle` wants it."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._status: int | None = None
-
-    @property
-    def exitcode(self) -> int | None:
-        """The exit status, negative for a signal; None while it lives."""
-        if self._status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self._status = os.waitstatus_to_exitcode(status) if pid else None
-        return self._status
-
-    def close(self) -> None:
-        assert self._status is not None, "closed before it was reaped"
 
 
 class ForkedHandle(Handle):

@@ -31,9 +31,9 @@ from hogwild.workers.child import trainer
 from hogwild.workers.child.spec import Compute, DataSide, DataSpec, Numerics, Rules, WorkerSpec
 from hogwild.workers.messages import Start
 from hogwild.workers.processes.handle import Handle
-from tests.faults import protocol_numerics
+from tests.faults import protocol_scenario
 from tests.faults.protocol_crew import Nursery
-from tests.faults.protocol_numerics import (
+from tests.faults.protocol_scenario import (
     CountingEvaluator,
     CountingExchange,
     CountingFeed,
@@ -46,7 +46,7 @@ from tests.faults.protocol_numerics import (
     StillPlace,
 )
 
-TRACED = {module.__file__ for module in (trainer, scoreboard, messages, protocol_numerics)}
+TRACED = {module.__file__ for module in (trainer, scoreboard, messages, protocol_scenario)}
 PASSED = 77  # the exit status of a victim that came through
 VICTIM, HEIR = 0, 1
 MOST_POINTS = 20_000

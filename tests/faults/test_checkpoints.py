@@ -11,9 +11,8 @@ import pytest
 
 from hogwild.errors import CheckpointError
 from hogwild.storage import checkpoint, checkpoint_format
-from tests.faults import damage
-from tests.faults.campaigns import damage as campaign
-from tests.faults.damage import EACH, EVERY, KINDS, Scene
+from tests.faults.campaigns import damage
+from tests.faults.campaigns.damage import EACH, EVERY, KINDS, Scene
 from tests.helpers.jobs import Ended, in_turn
 
 pytestmark = pytest.mark.processes
@@ -27,7 +26,7 @@ def runs(jobs_folder: Path) -> Path:
 
 
 def test_a_thousand_damages_are_all_detected_and_the_newest_good_one_is_used(runs: Path) -> None:
-    tally = campaign.run(seed=SEED, count=1000, folder=runs.parent)
+    tally = damage.run(seed=SEED, count=1000, folder=runs.parent)
     assert tally.violations == []
     assert (tally.injected, tally.survived) == (1000, 1000)
 

@@ -11,8 +11,7 @@ import pytest
 from benchmarks import results
 from benchmarks.row import Row
 from tests.faults import stress
-from tests.faults.figures import CAMPAIGNS, Campaign, Seeds, rows
-from tests.faults.pictures import table
+from tests.faults.stress import CAMPAIGNS, Campaign, Seeds, rows, table
 from tests.faults.tally import Tally
 
 NOTHING = {campaign.name: Seeds() for campaign in CAMPAIGNS}

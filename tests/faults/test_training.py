@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.faults.campaigns.training import Kind, bout, counting, lenet, rollouts
+from tests.faults.campaigns.training import Kind, bout, lenet, rollouts
 from tests.faults.invariants import Counted, Miscount, miscount
-from tests.faults.schedule import Lives, moments
+from tests.faults.tally import Lives, moments
 
 SEED = 4
 KILLS = 10
@@ -18,7 +18,7 @@ LEDGER = {"skipped": 0, "quarantined": 0, "redone": 0}
 @pytest.mark.processes
 @pytest.mark.parametrize(
     "kind",
-    [lenet("direct"), pytest.param(counting("direct", "redo"), marks=pytest.mark.whole), rollouts()],
+    [lenet("direct"), rollouts()],  # a counting job: the one under chaos (tests/chaos)
     ids=lambda kind: kind.name,
 )
 def test_workers_are_killed_at_random_and_nothing_is_lost(kind: Kind, tmp_path: Path) -> None:

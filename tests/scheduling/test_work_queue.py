@@ -1,4 +1,4 @@
-"""Leases and the ledger: tables for the rules of DESIGN 2.3. Any order of events at the end: `faults/ledger.py`."""
+"""Leases and the ledger: tables for the rules of DESIGN 2.3. Any order of events at the end: `faults/campaigns/ledger.py`."""
 
 import json
 from itertools import count
@@ -20,7 +20,7 @@ from hogwild.scheduling.work_queue import (
     WorkItem,
     WorkQueue,
 )
-from tests.faults.ledger import fuzz
+from tests.faults.campaigns.ledger import fuzz
 
 
 def queue_of(batches: int, **limits: Any) -> WorkQueue:

@@ -12,11 +12,9 @@ from tempfile import TemporaryDirectory
 from hogwild.chaos.verdict import Baseline
 from tests.faults.campaigns.protocol import command
 from tests.faults.fork_points import SUPERVISOR, Fault, with_fault
-from tests.faults.invariants import Counted, in_doubt, miscount_of, violations
-from tests.faults.roll import Roll
-from tests.faults.schedule import chance
-from tests.faults.tally import Tally
-from tests.helpers.jobs import JOBS, RUN_PY, Ended, Job, start
+from tests.faults.invariants import Counted, Roll, begin, in_doubt, judge
+from tests.faults.tally import Tally, chance
+from tests.helpers.jobs import JOBS, RUN_PY
 from tests.helpers.processes import wait_for
 
 NAME = "forking"
@@ -55,16 +53,28 @@ def struck(fault: Fault, folder: Path) -> Tally:
     tally, before, diary = Tally(), Baseline.now(), folder / "diary"
     diary.mkdir(parents=True)
     run_dir, mark = folder / "run", folder / "struck"
-    job = start(folder, *_arguments(diary, run_dir), run_dir=run_dir, python=with_fault(fault, mark, RUN_PY))
+    arguments = [
+        str(JOBS / "counting.yaml"),
+        *(f"{place}.init_args.samples={SAMPLES}" for place in ("model", "data.train")),
+        *(f"model.init_args.diary={diary}", f"model.init_args.pace_s={PACE_S}", "train.exchange=direct"),
+        *(f"train.epochs={EPOCHS}", "checkpoint.every_s=1", "supervise.max_restarts=1000"),
+        *(f"supervise.{limit}_timeout_s={STOPPED_S}" for limit in ("start", "stall")),
+    ]
+    job = begin(folder, run_dir, arguments, python=with_fault(fault, mark, RUN_PY))
     try:
-        _kill_a_worker(job)
+        with Roll(job) as roll:  # once a worker trains it is killed, so that another process is started
+            wait_for("a worker that trains", lambda: not roll.look_alive() or roll.is_training)
+            if roll.is_training:
+                roll.training()[0].send(signal.SIGKILL)
         (diary / "hurry").touch()
         ended = job.wait()
         if was_killed := (ended.status == -signal.SIGKILL and fault.victim == SUPERVISOR):
             tally.violations += [f"left by the supervisor: {words}" for words in ended.left_behind]
-            job = start(folder / "again", *_again(diary, run_dir), run_dir=run_dir)
+            job = begin(folder / "again", run_dir, arguments)
             ended = job.wait()
-        _judge(ended, before, tally, was_killed)
+        judge(tally, ended, before, Counted.all_of(EPOCHS, BATCH))
+        if ended.status == 0 and not was_killed:
+            tally.indeterminate = in_doubt(ended)
     except AssertionError as error:
         tally.hangs += 1
         tally.violations.append(str(error))
@@ -74,36 +84,3 @@ def struck(fault: Fault, folder: Path) -> Tally:
     tally.survived = int(tally.injected and not (tally.violations or tally.lost or tally.duplicated))
     tally.note(f"{fault.signal} of the {fault.victim}", tally.injected)
     return tally
-
-
-def _kill_a_worker(job: Job) -> None:
-    """Once one trains, so that another process is started."""
-    with Roll(job) as roll:
-        wait_for("a worker that trains", lambda: not roll.look_alive() or roll.is_training)
-        if roll.is_training:
-            roll.training()[0].send(signal.SIGKILL)
-
-
-def _judge(ended: Ended, before: Baseline, tally: Tally, was_killed: bool) -> None:
-    counted = Counted.all_of(EPOCHS, BATCH)
-    tally.violations += violations(ended, before, counted=counted)
-    if ended.status == 0:
-        wrong = miscount_of(ended, counted)
-        tally.lost, tally.duplicated = wrong.lost, wrong.duplicated
-        tally.indeterminate = 0 if was_killed else in_doubt(ended)
-
-
-def _arguments(diary: Path, run_dir: Path) -> list[str]:
-    return [
-        *("train", str(JOBS / "counting.yaml"), "--run-dir", str(run_dir)),
-        *(f"{place}.init_args.samples={SAMPLES}" for place in ("model", "data.train")),
-        *(f"model.init_args.diary={diary}", f"model.init_args.pace_s={PACE_S}", "train.exchange=direct"),
-        *(f"train.epochs={EPOCHS}", "checkpoint.every_s=1", "supervise.max_restarts=1000"),
-        *(f"supervise.{limit}_timeout_s={STOPPED_S}" for limit in ("start", "stall")),
-    ]
-
-
-def _again(diary: Path, run_dir: Path) -> list[str]:
-    if (run_dir / "resolved.yaml").exists():
-        return ["train", "--resume", str(run_dir)]
-    return _arguments(diary, run_dir)

@@ -21,8 +21,7 @@ from hogwild.errors import HogwildError
 from hogwild.host import other_jobs
 from hogwild.storage.run_files import write_request
 from tests.faults.invariants import Counted, miscount
-from tests.faults.schedule import chance
-from tests.faults.tally import Tally
+from tests.faults.tally import Tally, chance
 from tests.helpers.jobs import HOME, JOBS
 from tests.helpers.processes import NeverHappened, shared_memory_names, wait_for
 from tests.helpers.service import Service, serving

@@ -8,8 +8,7 @@ from pathlib import Path
 from hogwild.chaos.verdict import Baseline
 from hogwild.host import other_jobs
 from tests.faults.again import again_and_again, ended_by_itself, send_at
-from tests.faults.schedule import Moment
-from tests.faults.tally import Tally
+from tests.faults.tally import Moment, Tally
 from tests.helpers.jobs import Job
 from tests.helpers.processes import marked, shared_memory_names
 

@@ -16,11 +16,10 @@ from typing import Any
 from hogwild import host
 from hogwild.chaos.verdict import Baseline
 from hogwild.host import other_jobs
-from tests.faults.invariants import Counted, miscount_of, violations
-from tests.faults.schedule import chance
-from tests.faults.tally import Tally
+from tests.faults.invariants import Counted, begin, judge
+from tests.faults.tally import Tally, chance
 from tests.helpers import zygote
-from tests.helpers.jobs import JOBS, Ended, Job, start, write_request
+from tests.helpers.jobs import JOBS, Job, write_request
 from tests.helpers.processes import wait_for
 
 NAME = "roles"
@@ -77,7 +76,8 @@ class _Struck:
             (self._diary / "hurry").touch()
             while (ended := job.wait()).status == 1 and "holds the parameters" in ended.stderr:
                 job = self._begin()
-            self._judge(ended, before, tally)
+            judge(tally, ended, before, Counted.all_of(1, BATCH))
+            tally.indeterminate = ended.leases["indeterminate"] if ended.status == 0 else 0
         except AssertionError as error:
             tally.hangs += 1
             tally.violations.append(str(error))
@@ -93,8 +93,6 @@ class _Struck:
     def _begin(self) -> Job:
         self._attempts += 1
         folder = self._folder / f"attempt-{self._attempts}"
-        if (self._run_dir / "resolved.yaml").exists():
-            return start(folder, "train", "--resume", str(self._run_dir), run_dir=self._run_dir, extra=SIMULATED)
         arguments = [
             str(JOBS / "counting.yaml"),
             *KINDS[self._kind],
@@ -103,8 +101,7 @@ class _Struck:
             "checkpoint.every_s=1",
             *PATIENT,
         ]
-        arguments += ["--run-dir", str(self._run_dir)]
-        return start(folder, "train", *arguments, run_dir=self._run_dir, extra=SIMULATED)
+        return begin(folder, self._run_dir, arguments, extra=SIMULATED)
 
     def _strike(self, job: Job) -> None:
         """Kill a child, or resize, after a while."""
@@ -133,14 +130,6 @@ class _Struck:
         if self._run_dir.exists():
             self._resizes += 1
             write_request(self._run_dir, str(self._resizes), ask="resize", procs=self._dice.randint(1, MOST_PROCS))
-
-    def _judge(self, ended: Ended, before: Baseline, tally: Tally) -> None:
-        counted = Counted.all_of(1, BATCH)
-        tally.violations += violations(ended, before, counted=counted)
-        if ended.status == 0:
-            wrong = miscount_of(ended, counted)
-            tally.lost, tally.duplicated = wrong.lost, wrong.duplicated
-            tally.indeterminate = ended.leases["indeterminate"]
 
 
 def _is_ours(pid: int) -> bool:

@@ -14,8 +14,7 @@ from safetensors.torch import load_file
 from hogwild.errors import ServiceError
 from hogwild.service import client
 from hogwild.service.failpoints import POINTS
-from tests.faults.schedule import chance
-from tests.faults.tally import Tally
+from tests.faults.tally import Tally, chance
 from tests.helpers.jobs import HOME, JOBS
 from tests.helpers.processes import NeverHappened, wait_for
 from tests.helpers.service import Service, serving

@@ -16,10 +16,8 @@ from hogwild import host
 from hogwild.chaos.inject import Target
 from hogwild.chaos.verdict import Baseline
 from tests.faults.campaigns.training import FOR_EVER, POLICY
-from tests.faults.invariants import Counted, in_doubt, miscount_of, unaccounted, violations
-from tests.faults.roll import Roll
-from tests.faults.schedule import chance
-from tests.faults.tally import Tally
+from tests.faults.invariants import Counted, Roll, in_doubt, miscount_of, unaccounted, violations
+from tests.faults.tally import Tally, chance
 from tests.helpers.jobs import JOBS, Job, start
 from tests.helpers.processes import state_of, wait_for
 

@@ -11,11 +11,9 @@ from pathlib import Path
 from random import Random
 
 from hogwild.chaos.verdict import Baseline
-from tests.faults.invariants import Counted, miscount_of, violations
-from tests.faults.roll import Roll
-from tests.faults.schedule import chance
-from tests.faults.tally import Tally
-from tests.helpers.jobs import JOBS, Job, start
+from tests.faults.invariants import Counted, Roll, begin, judge
+from tests.faults.tally import Tally, chance
+from tests.helpers.jobs import JOBS, Job
 from tests.helpers.processes import wait_for
 
 NAME = "streaming"
@@ -70,10 +68,6 @@ class Streamed:
         ]
         return cls(dice, folder, kind, samples, epochs, arguments)
 
-    @property
-    def run_dir(self) -> Path:
-        return self.folder / "run"
-
     def judged(self, seed: int, number: int) -> Tally:
         tally = Tally(injected=1)
         before = Baseline.now()
@@ -95,12 +89,8 @@ class Streamed:
         return tally
 
     def begin(self, *changes: str) -> Job:
-        """The run is begun, or goes on where there is one."""
         self.attempts += 1
-        folder = self.folder / f"attempt-{self.attempts}"
-        if (self.run_dir / "resolved.yaml").exists():
-            return start(folder, "train", "--resume", str(self.run_dir), *changes, run_dir=self.run_dir)
-        return start(folder, "train", *self.arguments, "--run-dir", str(self.run_dir), run_dir=self.run_dir)
+        return begin(self.folder / f"attempt-{self.attempts}", self.folder / "run", self.arguments, *changes)
 
     def strike(self, what: str, job: Job, before: Baseline, tally: Tally) -> Job:
         """Returns the job that goes on: this one, or its next attempt."""
@@ -149,10 +139,5 @@ class Streamed:
     def _judge(self, job: Job, before: Baseline, tally: Tally) -> None:
         """At the end of all epochs."""
         ended = job.wait()
-        counted = Counted.all_of(self.epochs, BATCH)
-        tally.violations += violations(ended, before, counted=counted)
-        if ended.status == 0:
-            wrong = miscount_of(ended, counted)
-            tally.lost += wrong.lost
-            tally.duplicated += wrong.duplicated
-            tally.indeterminate += ended.leases["indeterminate"]
+        judge(tally, ended, before, Counted.all_of(self.epochs, BATCH))
+        tally.indeterminate += ended.leases["indeterminate"] if ended.status == 0 else 0

@@ -11,8 +11,7 @@ import torch
 from hogwild.chaos.verdict import Baseline
 from tests.faults.again import BATCH, EPOCHS, again_and_again, ended_by_itself, send_at
 from tests.faults.invariants import Counted, violations
-from tests.faults.schedule import Moment
-from tests.faults.tally import Tally
+from tests.faults.tally import Moment, Tally
 from tests.helpers.jobs import Job
 from tests.helpers.processes import PATIENCE_S
 

@@ -17,10 +17,8 @@ from hogwild import host
 from hogwild.chaos.inject import Target
 from hogwild.chaos.verdict import Baseline
 from hogwild.monitoring.profile_report import read_phases
-from tests.faults.invariants import Counted, in_doubt, miscount_of, unaccounted, violations
-from tests.faults.roll import Roll
-from tests.faults.schedule import Lives
-from tests.faults.tally import Tally
+from tests.faults.invariants import Counted, Roll, in_doubt, miscount_of, unaccounted, violations
+from tests.faults.tally import Lives, Tally
 from tests.helpers.jobs import HOME, JOBS, Ended, Job, start
 from tests.helpers.processes import PATIENCE_S
 
