@@ -1,4 +1,5 @@
-"""Leases and the ledger: tables for the rules of DESIGN 2.3. Any order of events at the end: `faults/campaigns/ledger.py`."""
+"""Leases and the ledger: tables for the rules of DESIGN 2.3. Any order of events at the end:
+`faults/campaigns/ledger.py`."""
 
 import json
 from itertools import count
