@@ -20,7 +20,7 @@ from benchmarks.figures import LENET, MLP
 from benchmarks.results import begin, update
 from benchmarks.row import Row
 from hogwild.data import Mnist
-from hogwild.devices.cuda import Cuda
+from hogwild.devices.discovery import Cuda
 from hogwild.feeds.device_feed import SLOTS, DeviceFeed
 from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.parameters.exchange import Replica

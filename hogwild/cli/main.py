@@ -46,7 +46,8 @@ from hogwild.config.of_run import data_folder, load, resumed
 from hogwild.errors import ConfigError, HogwildError, RunError, UsageError, hint
 from hogwild.host import end_at_second, raise_noted, raising_on_signals, require_linux
 from hogwild.monitoring.run_status import EXIT_STATUS
-from hogwild.storage.run_directory import require_current_folder, to_json
+from hogwild.storage.files import to_json
+from hogwild.storage.run_directory import require_current_folder
 from hogwild.user_code import raised_text
 from hogwild.version import __version__
 

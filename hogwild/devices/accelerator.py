@@ -1,4 +1,4 @@
-"""The interface of a GPU. `cuda.py` implements it. Nothing here creates a context.
+"""The interface of a GPU. `discovery.Cuda` implements it. Nothing here creates a context.
 
     Accelerator    memory, asynchronous copies, and the streams and events that order them
 

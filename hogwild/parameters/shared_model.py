@@ -168,10 +168,6 @@ class SharedModel:
         GIL."""
         return all(state_dicts.is_finite(param) for param in self.model.parameters())
 
-    def snapshot_bytes(self) -> int:
-        """Return the bytes that private copies of everything in a snapshot would take."""
-        return sum(region.nbytes for region in self.regions.values())
-
     def snapshot(self, copies: Copies | None = None) -> dict[str, Any]:
         """Return a snapshot, after `merge_buffers`: private copies, or `copies.of` each tensor; if that is the shared
         memory itself, it must be written out before training continues. `model` and `optimizer` are stock state_dicts

@@ -18,11 +18,7 @@ from typing import Any
 
 from hogwild import host
 from hogwild.errors import NotFoundError, RunDirError
-from hogwild.storage.files import TEMPORARY as TEMPORARY
-from hogwild.storage.files import Records as Records
-from hogwild.storage.files import explained, object_of, point, replace, tried
-from hogwild.storage.files import sync_folder as sync_folder
-from hogwild.storage.files import to_json as to_json
+from hogwild.storage.files import TEMPORARY, Records, explained, object_of, point, replace, sync_folder, to_json, tried
 from hogwild.storage.published_folder import remove
 
 LOCK = ".lock"

@@ -25,7 +25,8 @@ from hogwild.monitoring.run_status import (
     read_status,
     record_of,
 )
-from hogwild.storage.run_directory import RESOLVED, STATUS, RunDir, to_json
+from hogwild.storage.files import to_json
+from hogwild.storage.run_directory import RESOLVED, STATUS, RunDir
 from tests.helpers.jobs import Job
 from tests.helpers.processes import PATIENCE_S, wait_for
 from tests.helpers.run_status import no_start_up

@@ -26,8 +26,8 @@ from hogwild.job.initial_values import load_initial
 from hogwild.service.folders import StateFolder, state_folder
 from hogwild.storage import files
 from hogwild.storage.artifact_cache import Kept, cache_root
-from hogwild.storage.files import point
-from hogwild.storage.run_directory import RunDir, to_json
+from hogwild.storage.files import point, to_json
+from hogwild.storage.run_directory import RunDir
 from tests.helpers.processes import PATIENCE_S
 
 DEADLINE_S = PATIENCE_S
