@@ -94,6 +94,8 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
         task, descriptors = receive_task(channel)
         if task.log:
             redirect_to_files(task.log, task.stacks)
+        if isinstance(task, OwnTask | CommunicateTask):
+            heard.close()  # its socket is for answers to others than the group
         # The user's folders come first on sys.path, but our modules are all imported by now, so a user's own `workers/`
         # or `hogwild/` shadows nothing.
         sys.path[:] = task.sys_path
@@ -119,7 +121,6 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
             from hogwild.workers.child.trial import try_out
 
             return try_out(channel, task, regions)
-        heard.close()  # its socket is for answers to others than the group
         if isinstance(task, OwnTask):
             from hogwild.workers.child.gpu_owner import serve_flats
 

@@ -253,8 +253,8 @@ class PredictorLoop(Loop):
                 else:
                     self._answer(*call)
             waiting = [call for call in self._waiting if call[0] in self._server.clients]
-            # Answered, if everything that it reads is read inside one pause.
-            self._waiting = [call for call in waiting if not (self._still() and self._answer(*call, self._still()))]
+            # Answered, if everything that it reads is read inside one pause; outside one its number is 0.
+            self._waiting = [call for call in waiting if not ((pause := self._still()) and self._answer(*call, pause))]
 
     def close(self) -> None:
         self._server.close()
