@@ -102,17 +102,6 @@ def check_choice(option: str, given: str | None, choices: Iterable[str]) -> None
         raise UsageError(f"{option} {given}: must be {' or '.join(choices)}", code="usage/bad-value")
 
 
-def refuse_beside_resume(job_file: Path | None, run_dir: Path | None, continued: Path | None) -> None:
-    """Check that nothing beside --resume names a job, a model or a run directory. Raises UsageError."""
-    for value, what in ((job_file, "a job file"), (run_dir, "--run-dir"), (continued, "--continue")):
-        if value is not None:
-            raise UsageError(
-                f"--resume takes the job and the folder from the run, so {what} ({value}) is not allowed with it; "
-                "change fields with key=value",
-                code="usage/contradiction",
-            )
-
-
 def profile_window(given: str | None) -> "Window | None":
     """Return the window of --profile A:B. Raises UsageError."""
     if given is None:

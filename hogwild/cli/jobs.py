@@ -396,15 +396,8 @@ def _templates() -> "list[Template]":
         files = needed_files(tasks()[name])
         texts = {path: text for path, content in files.items() if (text := _text_of(content)) is not None}
         needs = [path for path in files if path not in texts]
-        found.append(
-            Template(
-                name=name,
-                description=description,
-                text=job_text(name),
-                files=texts,
-                needs=needs,
-            )
-        )
+        text = job_text(name)
+        found.append(Template(name=name, description=description, text=text, files=texts, needs=needs))
     return found
 
 

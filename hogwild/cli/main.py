@@ -36,7 +36,6 @@ from hogwild.cli.arguments import (
     field_for_option,
     named_run,
     profile_window,
-    refuse_beside_resume,
     split_arguments,
     with_command,
 )
@@ -158,7 +157,13 @@ def train(
         overrides.append(f"train.procs={procs}")
     with reading():
         if resume is not None:
-            refuse_beside_resume(job_file, run_dir, continued)
+            for value, what in ((job_file, "a job file"), (run_dir, "--run-dir"), (continued, "--continue")):
+                if value is not None:
+                    raise UsageError(
+                        f"--resume takes the job and the folder from the run, so {what} ({value}) is not allowed with "
+                        "it; change fields with key=value",
+                        code="usage/contradiction",
+                    )
             job, job_file, job_text = resumed(own_run(resume, os.environ), overrides)
         else:
             job, job_text = load(job_file, overrides)

@@ -36,7 +36,7 @@ from hogwild.planning.calibration import (
     try_setting,
 )
 from hogwild.planning.cpu_plan import MachineFacts, ProcessMemory, may_fork, omp_threads
-from hogwild.planning.job_plan import JobPlan, plan_job
+from hogwild.planning.job_plan import plan_job
 from hogwild.storage.files import to_json
 
 
@@ -46,12 +46,16 @@ def answer(
     """Return the exit status and the lines of `hogwild plan`. The status is 1 if every trial failed."""
     machine = MachineFacts.here()
     planned = plan_job(job, machine)
-    values = plan_values(planned) | {"processes": process_words(planned.procs, job.train.device)}
+    values: dict[str, Any] = {"procs": planned.procs, "threads": planned.threads, "why": planned.reason}
+    if planned.cores:
+        values["cores"] = {f"worker {number}": ", ".join(map(str, cpus)) for number, cpus in enumerate(planned.cores)}
+    values |= {"warning": planned.warning} if planned.warning else {}
+    values["processes"] = process_words(planned.procs, job.train.device)
     trials = trials_of(job, question, machine.cores, say) if measure else []
     exchanges = exchanges_of(job, question, best(trials), say)
     status = int(bool(trials) and best(trials) is None)
     if as_json:
-        measured = {**trial_values(trials), "exchanges": exchange_values(exchanges)} if measure else {}
+        measured = trial_values(trials, exchanges) if measure else {}
         return status, [json.dumps({"job": job.name, "plan": values, **measured})]
     lines = [*plain_lines(values, ""), *(table(trials) if trials else ())]
     if exchanges:
@@ -79,14 +83,6 @@ def best_line(job: Job, machine: MachineFacts, question: Question, trials: list[
         words += ["--data-dir", str(question.data_dir)]
     rate = f"{chosen.samples_per_s:,.0f} samples/s{ratio}"
     yield f"best: procs={procs} threads={threads}: {rate}; train with: {shlex.join(words)}"
-
-
-def plan_values(plan: JobPlan) -> dict[str, Any]:
-    """Return what is planned before the job's objects are built, as plain values."""
-    values: dict[str, Any] = {"procs": plan.procs, "threads": plan.threads, "why": plan.reason}
-    if plan.cores:
-        values["cores"] = {f"worker {number}": ", ".join(map(str, cpus)) for number, cpus in enumerate(plan.cores)}
-    return values | ({"warning": plan.warning} if plan.warning else {})
 
 
 def trials_of(job: Job, question: Question, cores: Cores, say: Callable[[str], None]) -> list[SettingTrial]:
@@ -118,28 +114,16 @@ def exchanges_of(
     return merged(trials)
 
 
-def exchange_values(trials: list[ExchangeTrial]) -> list[dict[str, Any]]:
-    """Return the same as `exchange_table`, for JSON."""
-    return [
-        {
-            "exchange": one.exchange,
-            "samples_per_s": one.samples_per_s,
-            "loss": to_json(one.loss),
-            "worst_loss": to_json(one.worst),
-            "error": one.error or None,
-        }
-        for one in trials
-    ]
-
-
-def trial_values(trials: list[SettingTrial]) -> dict[str, Any]:
-    """Return the same as `table`, for JSON; `best` is None if every trial failed."""
+def trial_values(trials: list[SettingTrial], exchanges: list[ExchangeTrial]) -> dict[str, Any]:
+    """Return the same as `table` and `exchange_table`, for JSON; `best` is None if every trial failed."""
     chosen = best(trials)
-    rows = [
-        {**asdict(trial.setting), "samples_per_s": trial.samples_per_s, "error": trial.error or None}
-        for trial in trials
+    rows = [{**asdict(one.setting), "samples_per_s": one.samples_per_s, "error": one.error or None} for one in trials]
+    tried = [
+        {"exchange": one.exchange, "samples_per_s": one.samples_per_s, "loss": to_json(one.loss)}
+        | {"worst_loss": to_json(one.worst), "error": one.error or None}
+        for one in exchanges
     ]
-    return {"trials": rows, "best": None if chosen is None else rows[trials.index(chosen)]}
+    return {"trials": rows, "best": None if chosen is None else rows[trials.index(chosen)], "exchanges": tried}
 
 
 def with_measured_plan(job: Job, question: Question, say: Callable[[str], None]) -> Job:

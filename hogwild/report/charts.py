@@ -171,11 +171,6 @@ def groups(data: Mapping[str, Any]) -> set[str]:
     return {name for name, is_there in found.items() if is_there}
 
 
-def is_thinned(data: Mapping[str, Any]) -> bool:
-    tables = [table for run in data["runs"] for table in run["tables"].values()]
-    return any(table.records > table.columns["time"].size for table in tables)
-
-
 def _best_place(run: RunView) -> dict[str, float] | None:
     if run.best_row is None:
         return None

@@ -22,7 +22,7 @@ from hogwild.errors import UsageError
 from hogwild.formatting import duration, exact, flat, format_value, moment, number, size
 from hogwild.monitoring.run_status import LOST, Best, trained_by, two_digits
 from hogwild.monitoring.words import TROUBLE, event_in_words, in_words, is_routine, row_of
-from hogwild.report.charts import ABSENT, ALIVE, groups, is_thinned, page_data, page_timeline, phase_bars, to_json
+from hogwild.report.charts import ABSENT, ALIVE, groups, page_data, page_timeline, phase_bars, to_json
 from hogwild.report.run_view import CLUSTER, RunView, read_run
 from hogwild.storage import files
 from hogwild.storage.files import explained
@@ -363,39 +363,6 @@ THINNED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """The content of a page, downwards: tables, charts (with the timeline the table of each worker), tables, notes."""
-
-    title: str
-    head: str
-    above: Sequence[TableRows]
-    data: Mapping[str, Any]
-    timeline: dict[str, Any] | None
-    each_worker: TableRows | None
-    below: Sequence[TableRows]
-    missing: Sequence[str]
-
-    def html(self) -> str:
-        data = {**self.data, "timeline": self.timeline}
-        found = groups(data) | ({"workers"} if self.timeline is not None else set())
-        shown = {name: words for name, words in GROUPS.items() if name in found}
-        titles = [*(one.title for one in self.above), *shown.values(), *(one.title for one in self.below)]
-        titles += [MISSING] if self.missing else []
-        links = "".join(f'<a href="#{_anchor(title)}">{escape(title)}</a>' for title in titles)
-        parts = [self.head, f"<nav>{links}</nav>", *map(table, self.above)]
-        parts += [CONTROLS] if shown else []
-        parts += [f'<p class="note">{escape(THINNED)}</p>'] if is_thinned(data) else []
-        for name, words in shown.items():
-            parts.append(f'{_heading(words)}\n<div class="charts" data-group="{name}"></div>')  # for the script
-            parts += [table(self.each_worker)] if name == "workers" and self.each_worker is not None else []
-        parts += map(table, self.below)
-        if self.missing:
-            items = "".join(f"<li>{escape(line)}</li>" for line in self.missing)
-            parts.append(f'{_heading(MISSING)}\n<ul class="note">{items}</ul>')
-        return page(self.title, parts, data if shown else None)
-
-
 def write_report(paths: Sequence[Path], out: Path | None = None) -> tuple[Path, Sequence[str]]:
     """Write the page of one run, or of several compared, to RUN/report, RUN/report/report-NAME1-NAME2 of the first, or
     `out`; return it, and what it does not contain and why. Raises NotFoundError if there is no run, UsageError for the
@@ -410,42 +377,44 @@ def write_report(paths: Sequence[Path], out: Path | None = None) -> tuple[Path, 
         names = "-".join(re.sub(r"[^\w.+-]+", "_", run.name) for run in runs)
         folder /= f"report-{names}"[:LONGEST_NAME]
     folder = folder if out is None else out
-    content = _of_one(runs[0]) if len(runs) == 1 else _of_several(runs)
-    text = content.html()
+    found = [(name, line) for name, run in zip(labels(runs), runs, strict=True) for line in missing(run)]
+    not_there = [line if len(runs) == 1 else f"{name}: {line}" for name, line in found]
+    text = _page_of(runs, not_there)
     with explained(f"cannot write the report to {folder} (another folder: --out DIR)"):
         folder.mkdir(parents=True, exist_ok=True)
         files.replace(folder / INDEX, text.encode(errors="replace"), sync=False)
-    return folder / INDEX, content.missing
+    return folder / INDEX, not_there
 
 
-def _of_one(run: RunView) -> _Page:
-    places = [str(run.path), f"Page made {moment(run.read_at)} from the files of the run directory."]
-    timeline = page_timeline(run)
-    return _Page(
-        title=f"{run.name}: a run of hogwild",
-        head=header(str(run.summary.get("name") or run.name), places, headline(run)),
-        above=(),
-        data=page_data([run], [run.name]),
-        timeline=timeline,
-        each_worker=workers(run) if timeline is not None else None,
-        below=[*tables(run)],
-        missing=missing(run),
-    )
-
-
-def _of_several(runs: Sequence[RunView]) -> _Page:
-    names = labels(runs)
-    *above, machine = differences(runs)
-    return _Page(
-        title=f"{len(runs)} runs of hogwild",
-        head=header(", ".join(names), [str(run.path) for run in runs]),
-        above=above,
-        data=page_data(runs, names),
-        timeline=None,
-        each_worker=None,
-        below=[machine],
-        missing=[f"{name}: {line}" for name, run in zip(names, runs, strict=True) for line in missing(run)],
-    )
+def _page_of(runs: Sequence[RunView], not_there: Sequence[str]) -> str:
+    """Return a page, downwards: tables, charts (with the timeline the table of each worker), tables, notes."""
+    names, above, below, timeline = labels(runs), list[TableRows](), list[TableRows](), None
+    if len(runs) == 1:
+        (run,) = runs
+        places = [str(run.path), f"Page made {moment(run.read_at)} from the files of the run directory."]
+        head = header(str(run.summary.get("name") or run.name), places, headline(run))
+        title, below, timeline = f"{run.name}: a run of hogwild", [*tables(run)], page_timeline(run)
+    else:
+        title, head = f"{len(runs)} runs of hogwild", header(", ".join(names), [str(run.path) for run in runs])
+        *above, machine = differences(runs)
+        below = [machine]
+    data = {**page_data(runs, names), "timeline": timeline}
+    found = groups(data) | ({"workers"} if timeline is not None else set())
+    shown = {name: words for name, words in GROUPS.items() if name in found}
+    titles = [*(one.title for one in above), *shown.values(), *(one.title for one in below)]
+    titles += [MISSING] if not_there else []
+    links = "".join(f'<a href="#{_anchor(title)}">{escape(title)}</a>' for title in titles)
+    parts = [head, f"<nav>{links}</nav>", *map(table, above), *([CONTROLS] if shown else [])]
+    if any(one.records > one.columns["time"].size for run in data["runs"] for one in run["tables"].values()):
+        parts.append(f'<p class="note">{escape(THINNED)}</p>')
+    for name, words in shown.items():
+        parts.append(f'{_heading(words)}\n<div class="charts" data-group="{name}"></div>')  # for the script
+        parts += [table(workers(runs[0]))] if name == "workers" else []
+    parts += map(table, below)
+    if not_there:
+        items = "".join(f"<li>{escape(line)}</li>" for line in not_there)
+        parts.append(f'{_heading(MISSING)}\n<ul class="note">{items}</ul>')
+    return page(title, parts, data if shown else None)
 
 
 # ---- HTML -----------------------------------------------------------------------------------------------------------
