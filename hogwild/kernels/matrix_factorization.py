@@ -21,12 +21,14 @@ A row of up to WIDEST numbers is a value of its own (`simd.py`), so each kernel 
 without loops, and without checks that tables do not overlap (32 factors, SGD: 108 million ratings per second became
 130; 50 factors: 42 became 84). `of`: the width as a type, None beyond.
 
-`rates`, `decays`, `epsilons` are (4,) float32: of users, items, user_bias, item_bias; a batch b has `factors[b]` times
-the rates. Row numbers are unsigned here: for a signed one numba checks at every access whether it counts from the end.
+Arguments. `batches`: rows, borders, factors, columns: batch b has the samples [borders[b], borders[b + 1]), factors[b]
+times the rates, and a column of the grid, which it enters (`enter`) by `place`; the kernel stops before one that
+another worker holds. `data`: user, item, rating, mean. `tables`: of users (U, k), items (I, k), user_bias (U,),
+item_bias (I,), with their sums; `numbers` (4, 3): rate, decay and epsilon of each. Row numbers are unsigned here: for a
+signed one numba checks at every access whether it counts from the end.
 
 Every kernel returns (sum of the batches' mean losses, batches, sum of losses, samples, batches done); a batch counts in
-the second if one of its samples was applied. A sample whose slope is not finite is not. `columns` and what follows:
-`enter`; it stops before a batch whose column another worker holds."""
+the second if one of its samples was applied. A sample whose slope is not finite is not."""
 
 from typing import Any
 
@@ -34,7 +36,7 @@ import numpy as np
 from numba.core import cgutils, types
 from numba.extending import overload
 
-from hogwild.kernels.compiling import FAST, inlined, is_finite, kernel
+from hogwild.kernels.compiling import FAST, inlined, is_finite, kernel, only_in_kernels, shared_body
 from hogwild.kernels.fused import STAMP_BITS
 from hogwild.kernels.signatures import WIDEST
 from hogwild.kernels.simd import (
@@ -52,6 +54,7 @@ from hogwild.kernels.simd import (
     total,
     totals,
 )
+from hogwild.kernels.steps import ADAGRAD, descend
 
 # ---- columns of a grid
 #
@@ -130,6 +133,7 @@ def enter(words, ignored, own, stamp, column, insist):  # type: ignore[no-untype
 
 
 AHEAD = 8  # ratings: the row of an item is prefetched so many ratings ahead: 10 to 15 % faster
+_RULE = (0,) * ADAGRAD
 MOST_BY_FOURS = 32  # with more, eight rows do not fit into the processor's registers
 
 _0, _1, _2 = np.float32(0.0), np.float32(1.0), np.float32(2.0)
@@ -138,13 +142,6 @@ _0, _1, _2 = np.float32(0.0), np.float32(1.0), np.float32(2.0)
 def width_of(table: np.ndarray) -> np.ndarray | None:
     """Return the argument `of` for tables (R, k)."""
     return of_width(table.shape[1]) if table.shape[1] <= WIDEST else None
-
-
-@inlined
-def in_turns(n, half):  # type: ignore[no-untyped-def]
-    """Return the place in a chunk of the n-th sample processed: 0, half, 1, half + 1, …; `half` is rounded up. Where
-    neighbours are of one row, each would wait for what the one before it writes."""
-    return np.uint64((n >> 1) + (n & 1) * half)
 
 
 @inlined
@@ -214,50 +211,53 @@ def _blend(users, u, items, i, keep, step, other_keep, other_step, of):  # type:
     return by_number if isinstance(of, types.NoneType) else by_row
 
 
-def adagrad_rows(users, user_sums, u, items, item_sums, i, slope, rates, decays, epsilons, of):  # type: ignore[no-untyped-def]
+def adagrad_rows(tables, u, i, slope, numbers, of):  # type: ignore[no-untyped-def]
     """Update both rows, each number with its own sum."""
 
 
 @overload(adagrad_rows, jit_options=_OPTIONS)
-def _adagrad_rows(users, user_sums, u, items, item_sums, i, slope, rates, decays, epsilons, of):  # type: ignore[no-untyped-def]
-    def by_row(users, user_sums, u, items, item_sums, i, slope, rates, decays, epsilons, of):  # type: ignore[no-untyped-def]
+def _adagrad_rows(tables, u, i, slope, numbers, of):  # type: ignore[no-untyped-def]
+    def by_row(tables, u, i, slope, numbers, of):  # type: ignore[no-untyped-def]
+        (users, user_sums, _), (items, item_sums, _) = tables[0], tables[1]
         p, q, slopes = load_row(users, u, of), load_row(items, i, of), splat_row(slope, of)
-        own = fused(slopes, q, splat_row(decays[0], of) * p)
-        other = fused(slopes, p, splat_row(decays[1], of) * q)
+        own = fused(slopes, q, splat_row(numbers[0, 1], of) * p)
+        other = fused(slopes, p, splat_row(numbers[1, 1], of) * q)
         own_sum = fused(own, own, load_row(user_sums, u, of))
         other_sum = fused(other, other, load_row(item_sums, i, of))
         store_row(user_sums, u, own_sum)
         store_row(item_sums, i, other_sum)
-        store_row(users, u, p - splat_row(rates[0], of) * own / (root(own_sum) + splat_row(epsilons[0], of)))
-        store_row(items, i, q - splat_row(rates[1], of) * other / (root(other_sum) + splat_row(epsilons[1], of)))
+        store_row(users, u, p - splat_row(numbers[0, 0], of) * own / (root(own_sum) + splat_row(numbers[0, 2], of)))
+        store_row(items, i, q - splat_row(numbers[1, 0], of) * other / (root(other_sum) + splat_row(numbers[1, 2], of)))
 
-    def by_number(users, user_sums, u, items, item_sums, i, slope, rates, decays, epsilons, of):  # type: ignore[no-untyped-def]
-        for f in range(np.uint64(users.shape[1])):
-            p, q = users[u, f], items[i, f]
-            adagrad_number(users, user_sums, u, f, slope * q + decays[0] * p, rates[0], epsilons[0])
-            adagrad_number(items, item_sums, i, f, slope * p + decays[1] * q, rates[1], epsilons[1])
+    def by_number(tables, u, i, slope, numbers, of):  # type: ignore[no-untyped-def]
+        users, items = tables[0], tables[1]
+        for f in range(np.uint64(users[0].shape[1])):
+            p, q = users[0][u, f], items[0][i, f]
+            descend(_RULE, users, (u, f), slope * q + numbers[0, 1] * p, numbers[0, 0], numbers[0, 2])
+            descend(_RULE, items, (i, f), slope * p + numbers[1, 1] * q, numbers[1, 0], numbers[1, 2])
 
     return by_number if isinstance(of, types.NoneType) else by_row
 
 
 def row_adagrad_by_fours(  # type: ignore[no-untyped-def]
-    rows, n, stop, user, item, rating, users, items, user_bias, item_bias,
-    user_sums, item_sums, user_bias_sums, item_bias_sums, mean, rates, decays, epsilons, of,
+    rows, n, stop, user, item, rating, mean, users, items, user_bias, item_bias,
+    user_sums, item_sums, user_bias_sums, item_bias_sums, numbers, of,
 ):  # fmt: skip
     """Train on the samples n to n + 3 together, and return (True, the sum of their losses), if they have no row in
     common and all are finite; otherwise do nothing and return (False, 0). The numbers that a sample has one of are
     computed four at a time: one sample after the other, the processor's window is full of the roots and quotients of
-    two or three (32 factors: 55 million ratings per second became 68)."""
+    two or three (32 factors: 55 million ratings per second became 68). Arrays are arguments one by one: of those in
+    tuples numba would count references in the loop, which is four times slower."""
 
 
 @overload(row_adagrad_by_fours, jit_options=_OPTIONS)
 def _row_adagrad_by_fours(  # type: ignore[no-untyped-def]
-    rows, n, stop, user, item, rating, users, items, user_bias, item_bias,
-    user_sums, item_sums, user_bias_sums, item_bias_sums, mean, rates, decays, epsilons, of,
+    rows, n, stop, user, item, rating, mean, users, items, user_bias, item_bias,
+    user_sums, item_sums, user_bias_sums, item_bias_sums, numbers, of,
 ):  # fmt: skip
     def by_row(  # type: ignore[no-untyped-def]
-        rows, n, stop, user, item, rating, users, items, user_bias, item_bias,
-        user_sums, item_sums, user_bias_sums, item_bias_sums, mean, rates, decays, epsilons, of,
+        rows, n, stop, user, item, rating, mean, users, items, user_bias, item_bias,
+        user_sums, item_sums, user_bias_sums, item_bias_sums, numbers, of,
     ):  # fmt: skip
         if n + 4 > stop:
             return False, _0
@@ -269,46 +269,39 @@ def _row_adagrad_by_fours(  # type: ignore[no-untyped-def]
             | (i0 == i1) | (i0 == i2) | (i0 == i3) | (i1 == i2) | (i1 == i3) | (i2 == i3)
         ):  # fmt: skip
             return False, _0
-        p0, p1, p2, p3 = (
-            load_row(users, u0, of), load_row(users, u1, of), load_row(users, u2, of), load_row(users, u3, of)
-        )  # fmt: skip
-        q0, q1, q2, q3 = (
-            load_row(items, i0, of), load_row(items, i1, of), load_row(items, i2, of), load_row(items, i3, of)
-        )  # fmt: skip
+        p0, p1 = load_row(users, u0, of), load_row(users, u1, of)
+        p2, p3 = load_row(users, u2, of), load_row(users, u3, of)
+        q0, q1 = load_row(items, i0, of), load_row(items, i1, of)
+        q2, q3 = load_row(items, i2, of), load_row(items, i3, of)
         z = totals(p0 * q0, p1 * q1, p2 * q2, p3 * q3)
         own = totals(p0 * p0, p1 * p1, p2 * p2, p3 * p3)
         other = totals(q0 * q0, q1 * q1, q2 * q2, q3 * q3)
-        bias = four(user_bias[u0], user_bias[u1], user_bias[u2], user_bias[u3])
-        other_bias = four(item_bias[i0], item_bias[i1], item_bias[i2], item_bias[i3])
+        bias = four_of(user_bias, u0, u1, u2, u3)
+        other_bias = four_of(item_bias, i0, i1, i2, i3)
         known = four(mean - rating[a0], mean - rating[a1], mean - rating[a2], mean - rating[a3])
         error = z + (bias + other_bias + known)
         slope = error + error
         square, cross = slope * slope, (slope + slope) * z
-        zero, share = all_four(_0), all_four(_1 / np.float32(users.shape[1]))
-        decay, other_decay = all_four(decays[0]), all_four(decays[1])
+        zero, one, share = all_four(_0), all_four(_1), all_four(_1 / np.float32(users.shape[1]))
+        decay, other_decay = all_four(numbers[0, 1]), all_four(numbers[1, 1])
         sums = most(square * other + decay * (cross + decay * own), zero) * share
-        sums = sums + four(user_sums[u0], user_sums[u1], user_sums[u2], user_sums[u3])
+        sums = sums + four_of(user_sums, u0, u1, u2, u3)
         other_sums = most(square * own + other_decay * (cross + other_decay * other), zero) * share
-        other_sums = other_sums + four(item_sums[i0], item_sums[i1], item_sums[i2], item_sums[i3])
+        other_sums = other_sums + four_of(item_sums, i0, i1, i2, i3)
         if not is_finite(total(square + sums + other_sums)):
             return False, _0
-        gradient, other_gradient = (
-            fused(all_four(decays[2]), bias, slope),
-            fused(all_four(decays[3]), other_bias, slope),
-        )
-        bias_sums = gradient * gradient + four(
-            user_bias_sums[u0], user_bias_sums[u1], user_bias_sums[u2], user_bias_sums[u3]
-        )
-        other_bias_sums = other_gradient * other_gradient + four(
-            item_bias_sums[i0], item_bias_sums[i1], item_bias_sums[i2], item_bias_sums[i3]
-        )
-        step = all_four(rates[0]) / (root(sums) + all_four(epsilons[0]))
-        other_step = all_four(rates[1]) / (root(other_sums) + all_four(epsilons[1]))
-        one = all_four(_1)
+        step = all_four(numbers[0, 0]) / (root(sums) + all_four(numbers[0, 2]))
+        other_step = all_four(numbers[1, 0]) / (root(other_sums) + all_four(numbers[1, 2]))
         keep, other_keep = one - step * decay, one - other_step * other_decay
         step, other_step = zero - step * slope, zero - other_step * slope
-        bias = bias - all_four(rates[2]) * gradient / (root(bias_sums) + all_four(epsilons[2]))
-        other_bias = other_bias - all_four(rates[3]) * other_gradient / (root(other_bias_sums) + all_four(epsilons[3]))
+        gradient = fused(all_four(numbers[2, 1]), bias, slope)
+        other_gradient = fused(all_four(numbers[3, 1]), other_bias, slope)
+        bias_sums = gradient * gradient + four_of(user_bias_sums, u0, u1, u2, u3)
+        other_bias_sums = other_gradient * other_gradient + four_of(item_bias_sums, i0, i1, i2, i3)
+        bias = bias - all_four(numbers[2, 0]) * gradient / (root(bias_sums) + all_four(numbers[2, 2]))
+        other_bias = other_bias - all_four(numbers[3, 0]) * other_gradient / (
+            root(other_bias_sums) + all_four(numbers[3, 2])
+        )
         renew(users, u0, part(keep, 0), part(step, 0), p0, q0, of)
         renew(items, i0, part(other_keep, 0), part(other_step, 0), q0, p0, of)
         renew(users, u1, part(keep, 1), part(step, 1), p1, q1, of)
@@ -326,8 +319,8 @@ def _row_adagrad_by_fours(  # type: ignore[no-untyped-def]
         return True, total(error * error)
 
     def by_number(  # type: ignore[no-untyped-def]
-        rows, n, stop, user, item, rating, users, items, user_bias, item_bias,
-        user_sums, item_sums, user_bias_sums, item_bias_sums, mean, rates, decays, epsilons, of,
+        rows, n, stop, user, item, rating, mean, users, items, user_bias, item_bias,
+        user_sums, item_sums, user_bias_sums, item_bias_sums, numbers, of,
     ):  # fmt: skip
         return False, _0
 
@@ -340,26 +333,13 @@ def all_four(number):  # type: ignore[no-untyped-def]
 
 
 @inlined
+def four_of(table, a, b, c, d):  # type: ignore[no-untyped-def]
+    return four(table[a], table[b], table[c], table[d])
+
+
+@inlined
 def put_four(table, a, b, c, d, values):  # type: ignore[no-untyped-def]
     table[a], table[b], table[c], table[d] = part(values, 0), part(values, 1), part(values, 2), part(values, 3)
-
-
-@inlined
-def adagrad_number(values, sums, a, f, gradient, rate, epsilon):  # type: ignore[no-untyped-def]
-    """Update one number of a table, dividing by the locally computed sum: see the race above."""
-    total = sums[a, f] + gradient * gradient
-    sums[a, f] = total
-    values[a, f] -= rate * gradient / (np.sqrt(total) + epsilon)
-
-
-@inlined
-def adagrad_bias(values, sums, a, slope, rate, decay, epsilon):  # type: ignore[no-untyped-def]
-    """Update a column of one number per row; a row's mean square is that number's square, so row-wise Adagrad is the
-    same."""
-    gradient = slope + decay * values[a]
-    total = sums[a] + gradient * gradient
-    sums[a] = total
-    values[a] -= rate * gradient / (np.sqrt(total) + epsilon)
 
 
 @inlined
@@ -369,148 +349,132 @@ def mean_square(slope, other, decay, own, product, k):  # type: ignore[no-untype
     return max(_0, slope * slope * other + decay * (_2 * slope * product + decay * own)) / k
 
 
-NOTHING = (0.0, 0, 0.0, 0)
+# ---- kernels: a rule is a function that trains on the samples [n, stop), and returns (sum of losses, samples applied)
 
 
-@inlined
-def with_batch(sums, loss, applied):  # type: ignore[no-untyped-def]
-    """Return (sum of the batches' mean losses, batches, sum of losses, samples) with a batch, if anything of it was
-    applied."""
-    if not applied:
-        return sums
-    mean_losses, batches, losses, samples = sums
-    return mean_losses + loss / applied, batches + 1, losses + loss, samples + applied
-
-
-# ---- kernels ---------------------------------------------------------------------------------------------------------
-
-
-@kernel
-def sgd(  # type: ignore[no-untyped-def]
-    rows, borders, factors, columns, words, ignored, worker, stamp, insist, of,
-    user, item, rating, users, items, user_bias, item_bias, mean, rates, decays,
-):  # fmt: skip
-    """Train on the samples [borders[b], borders[b + 1]) of each batch b. users (U, k), items (I, k), user_bias (U,),
-    item_bias (I,), all float32."""
-    sums, column = NOTHING, -1
+@shared_body
+def over_batches(train, batches, place_in_grid, of, data, tables, numbers):  # type: ignore[no-untyped-def]
+    """Train on all batches by one rule."""
+    (rows, borders, factors, columns), (words, ignored, own, stamp, insist) = batches, place_in_grid
+    now = numbers.copy()
+    mean_losses, trained, losses, samples, column = 0.0, 0, 0.0, 0, -1
     for b in range(len(factors)):
         if columns[b] != column:
             column = columns[b]
-            has_entered, insist = enter(words, ignored, worker, stamp, column, insist)
+            has_entered, insist = enter(words, ignored, own, stamp, column, insist)
             if not has_entered:
-                return *sums, b
-        rate, other_rate, bias_rate, other_bias_rate = (
-            rates[0] * factors[b], rates[1] * factors[b], rates[2] * factors[b], rates[3] * factors[b]
-        )  # fmt: skip
-        keep, other_keep = _1 - rate * decays[0], _1 - other_rate * decays[1]
-        bias_keep, other_bias_keep = _1 - bias_rate * decays[2], _1 - other_bias_rate * decays[3]
-        loss, applied = 0.0, 0
-        for n in range(borders[b], borders[b + 1]):
-            ask_ahead(items, item, rows, n, borders[b + 1], of)
-            at = place(rows, n)
-            u, i = np.uint64(user[at]), np.uint64(item[at])
-            bias, other_bias = user_bias[u], item_bias[i]
-            error = products(users, u, items, i, of)[0] + (bias + other_bias + mean - rating[at])
-            slope = _2 * error
-            if not is_finite(slope):
-                continue
-            loss += error * error
-            applied += 1
-            blend(users, u, items, i, keep, -rate * slope, other_keep, -other_rate * slope, of)
-            user_bias[u] = bias_keep * bias - bias_rate * slope
-            item_bias[i] = other_bias_keep * other_bias - other_bias_rate * slope
-        sums = with_batch(sums, loss, applied)
-    return *sums, len(factors)
-
-
-@kernel
-def adagrad(  # type: ignore[no-untyped-def]
-    rows, borders, factors, columns, words, ignored, worker, stamp, insist, of,
-    user, item, rating, users, items, user_bias, item_bias,
-    user_sums, item_sums, user_bias_sums, item_bias_sums, mean, rates, decays, epsilons,
-):  # fmt: skip
-    """Train as `sgd`, with a separate rate for each number (Duchi, Hazan and Singer 2011). Sums have the shapes of
-    their tables."""
-    sums, column = NOTHING, -1
-    for b in range(len(factors)):
-        if columns[b] != column:
-            column = columns[b]
-            has_entered, insist = enter(words, ignored, worker, stamp, column, insist)
-            if not has_entered:
-                return *sums, b
-        now = rates * factors[b]
-        loss, applied = 0.0, 0
-        for n in range(borders[b], borders[b + 1]):
-            ask_ahead(items, item, rows, n, borders[b + 1], of)
-            ask_ahead(item_sums, item, rows, n, borders[b + 1], of)
-            at = place(rows, n)
-            u, i = np.uint64(user[at]), np.uint64(item[at])
-            error = products(users, u, items, i, of)[0] + (user_bias[u] + item_bias[i] + mean - rating[at])
-            slope = _2 * error
-            if not is_finite(slope):
-                continue
-            loss += error * error
-            applied += 1
-            adagrad_rows(users, user_sums, u, items, item_sums, i, slope, now, decays, epsilons, of)
-            adagrad_bias(user_bias, user_bias_sums, u, slope, now[2], decays[2], epsilons[2])
-            adagrad_bias(item_bias, item_bias_sums, i, slope, now[3], decays[3], epsilons[3])
-        sums = with_batch(sums, loss, applied)
-    return *sums, len(factors)
-
-
-@kernel
-def row_adagrad(  # type: ignore[no-untyped-def]
-    rows, borders, factors, columns, words, ignored, worker, stamp, insist, of,
-    user, item, rating, users, items, user_bias, item_bias,
-    user_sums, item_sums, user_bias_sums, item_bias_sums, mean, rates, decays, epsilons,
-):  # fmt: skip
-    """Train as `sgd`, with a separate rate for each row. user_sums (U,), item_sums (I,)."""
-    sums, column = NOTHING, -1
-    k = np.float32(users.shape[1])
-    decay, other_decay, bias_decay, other_bias_decay = decays[0], decays[1], decays[2], decays[3]
-    for b in range(len(factors)):
-        if columns[b] != column:
-            column = columns[b]
-            has_entered, insist = enter(words, ignored, worker, stamp, column, insist)
-            if not has_entered:
-                return *sums, b
-        now = rates * factors[b]
-        loss, applied, n, stop = 0.0, 0, borders[b], borders[b + 1]
-        while n < stop:
-            if n + AHEAD + 4 < stop:
-                for ahead in range(AHEAD, AHEAD + 4):
-                    ask_for_row(items, item[place(rows, n + ahead)], of)
-            are_done, lost = row_adagrad_by_fours(
-                rows, n, stop, user, item, rating, users, items, user_bias, item_bias,
-                user_sums, item_sums, user_bias_sums, item_bias_sums, mean, now, decays, epsilons, of,
+                return mean_losses, trained, losses, samples, b
+        for t in range(4):
+            now[t, 0] = numbers[t, 0] * factors[b]
+        loss, applied = train(rows, borders[b], borders[b + 1], data, tables, now, of)
+        if applied:
+            mean_losses, trained, losses, samples = (
+                mean_losses + loss / applied, trained + 1, losses + loss, samples + applied
             )  # fmt: skip
-            if are_done:
-                loss, applied, n = loss + lost, applied + 4, n + 4
-                continue
-            at = place(rows, n)
-            n += 1
-            u, i = np.uint64(user[at]), np.uint64(item[at])
-            z, own, other = products(users, u, items, i, of)
-            bias, other_bias = user_bias[u], item_bias[i]
-            error = z + (bias + other_bias + mean - rating[at])
-            slope = _2 * error
-            sum_, other_sum = (
-                user_sums[u] + mean_square(slope, other, decay, own, z, k),
-                item_sums[i] + mean_square(slope, own, other_decay, other, z, k),
-            )
-            if not is_finite(slope + sum_ + other_sum):  # an infinite sum would never recover
-                continue
-            loss += error * error
-            applied += 1
-            gradient, other_gradient = slope + bias_decay * bias, slope + other_bias_decay * other_bias
-            bias_sum = user_bias_sums[u] + gradient * gradient
-            other_bias_sum = item_bias_sums[i] + other_gradient * other_gradient
-            step, other_step = now[0] / (np.sqrt(sum_) + epsilons[0]), now[1] / (np.sqrt(other_sum) + epsilons[1])
-            keep, other_keep = _1 - step * decay, _1 - other_step * other_decay
-            blend(users, u, items, i, keep, -step * slope, other_keep, -other_step * slope, of)
-            user_sums[u], item_sums[i] = sum_, other_sum
-            user_bias_sums[u], item_bias_sums[i] = bias_sum, other_bias_sum
-            user_bias[u] = bias - now[2] * gradient / (np.sqrt(bias_sum) + epsilons[2])
-            item_bias[i] = other_bias - now[3] * other_gradient / (np.sqrt(other_bias_sum) + epsilons[3])
-        sums = with_batch(sums, loss, applied)
-    return *sums, len(factors)
+    return mean_losses, trained, losses, samples, len(factors)
+
+
+@only_in_kernels
+def sgd_samples(rows, n, stop, data, tables, numbers, of):  # type: ignore[no-untyped-def]
+    user, item, rating, mean = data
+    users, items, user_bias, item_bias = tables[0][0], tables[1][0], tables[2][0], tables[3][0]
+    rate, other_rate, bias_rate, other_bias_rate = numbers[0, 0], numbers[1, 0], numbers[2, 0], numbers[3, 0]
+    keep, other_keep = _1 - rate * numbers[0, 1], _1 - other_rate * numbers[1, 1]
+    bias_keep, other_bias_keep = _1 - bias_rate * numbers[2, 1], _1 - other_bias_rate * numbers[3, 1]
+    loss, applied = 0.0, 0
+    for m in range(n, stop):
+        ask_ahead(items, item, rows, m, stop, of)
+        at = place(rows, m)
+        u, i = np.uint64(user[at]), np.uint64(item[at])
+        bias, other_bias = user_bias[u], item_bias[i]
+        error = products(users, u, items, i, of)[0] + (bias + other_bias + mean - rating[at])
+        slope = _2 * error
+        if not is_finite(slope):
+            continue
+        loss += error * error
+        applied += 1
+        blend(users, u, items, i, keep, -rate * slope, other_keep, -other_rate * slope, of)
+        user_bias[u] = bias_keep * bias - bias_rate * slope
+        item_bias[i] = other_bias_keep * other_bias - other_bias_rate * slope
+    return loss, applied
+
+
+@only_in_kernels
+def adagrad_samples(rows, n, stop, data, tables, numbers, of):  # type: ignore[no-untyped-def]
+    user, item, rating, mean = data
+    users, items, user_bias, item_bias = tables[0][0], tables[1][0], tables[2][0], tables[3][0]
+    loss, applied = 0.0, 0
+    for m in range(n, stop):
+        ask_ahead(items, item, rows, m, stop, of)
+        ask_ahead(tables[1][1], item, rows, m, stop, of)
+        at = place(rows, m)
+        u, i = np.uint64(user[at]), np.uint64(item[at])
+        error = products(users, u, items, i, of)[0] + (user_bias[u] + item_bias[i] + mean - rating[at])
+        slope = _2 * error
+        if not is_finite(slope):
+            continue
+        loss += error * error
+        applied += 1
+        adagrad_rows(tables, u, i, slope, numbers, of)
+        descend(_RULE, tables[2], u, slope + numbers[2, 1] * user_bias[u], numbers[2, 0], numbers[2, 2])
+        descend(_RULE, tables[3], i, slope + numbers[3, 1] * item_bias[i], numbers[3, 0], numbers[3, 2])
+    return loss, applied
+
+
+@only_in_kernels
+def row_adagrad_samples(rows, n, stop, data, tables, numbers, of):  # type: ignore[no-untyped-def]
+    user, item, rating, mean = data
+    users, items, user_bias, item_bias = tables[0][0], tables[1][0], tables[2][0], tables[3][0]
+    user_sums, item_sums, user_bias_sums, item_bias_sums = tables[0][1], tables[1][1], tables[2][1], tables[3][1]
+    decay, other_decay, k = numbers[0, 1], numbers[1, 1], np.float32(users.shape[1])
+    loss, applied = 0.0, 0
+    while n < stop:
+        if n + AHEAD + 4 < stop:
+            for ahead in range(AHEAD, AHEAD + 4):
+                ask_for_row(items, item[place(rows, n + ahead)], of)
+        are_done, lost = row_adagrad_by_fours(
+        rows, n, stop, user, item, rating, mean, users, items, user_bias, item_bias,
+        user_sums, item_sums, user_bias_sums, item_bias_sums, numbers, of,
+        )  # fmt: skip
+        if are_done:
+            loss, applied, n = loss + lost, applied + 4, n + 4
+            continue
+        at = place(rows, n)
+        n += 1
+        u, i = np.uint64(user[at]), np.uint64(item[at])
+        z, own, other = products(users, u, items, i, of)
+        bias, other_bias = user_bias[u], item_bias[i]
+        error = z + (bias + other_bias + mean - rating[at])
+        slope = _2 * error
+        sum_ = user_sums[u] + mean_square(slope, other, decay, own, z, k)
+        other_sum = item_sums[i] + mean_square(slope, own, other_decay, other, z, k)
+        if not is_finite(slope + sum_ + other_sum):  # an infinite sum would never recover
+            continue
+        loss += error * error
+        applied += 1
+        step = numbers[0, 0] / (np.sqrt(sum_) + numbers[0, 2])
+        other_step = numbers[1, 0] / (np.sqrt(other_sum) + numbers[1, 2])
+        keep, other_keep = _1 - step * decay, _1 - other_step * other_decay
+        blend(users, u, items, i, keep, -step * slope, other_keep, -other_step * slope, of)
+        user_sums[u], item_sums[i] = sum_, other_sum
+        # The mean square of a row of one number is that number's square: Adagrad.
+        descend(_RULE, tables[2], u, slope + numbers[2, 1] * bias, numbers[2, 0], numbers[2, 2])
+        descend(_RULE, tables[3], i, slope + numbers[3, 1] * other_bias, numbers[3, 0], numbers[3, 2])
+    return loss, applied
+
+
+@kernel
+def sgd(batches, place_in_grid, of, data, tables, numbers):  # type: ignore[no-untyped-def]
+    return over_batches(sgd_samples, batches, place_in_grid, of, data, tables, numbers)
+
+
+@kernel
+def adagrad(batches, place_in_grid, of, data, tables, numbers):  # type: ignore[no-untyped-def]
+    """Train with a separate rate for each number (Duchi, Hazan and Singer 2011)."""
+    return over_batches(adagrad_samples, batches, place_in_grid, of, data, tables, numbers)
+
+
+@kernel
+def row_adagrad(batches, place_in_grid, of, data, tables, numbers):  # type: ignore[no-untyped-def]
+    """Train with a separate rate for each row; sums of users (U,), of items (I,)."""
+    return over_batches(row_adagrad_samples, batches, place_in_grid, of, data, tables, numbers)

@@ -8,7 +8,6 @@ needs long before there is a model (`hogwild/job/foreseen_kernels.py`). No numba
 Models name the kernels of their updates by the same functions (`FusedUpdate.kernels`)."""
 
 import importlib.util
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,29 +83,26 @@ def _sparse(name: str, rule: str, tables: Types, private: Any) -> Kernels:
     return Kernels("sparse_models", ((name, arguments),))
 
 
-def _table(dimensions: int) -> Types:
-    """Return the types of a parameter, its sums and its z."""
-    return (f"float32:{dimensions}",) * 3
+def _table(dimensions: int, sums: int = 0) -> Types:
+    """Return the types of a parameter, its sums and its z; sums and z have `sums` dimensions, or the parameter's."""
+    return f"float32:{dimensions}", *(f"float32:{sums or dimensions}",) * 2
 
 
 def ratings(rule: str, factors: int) -> Kernels:
-    meeting = ("int64:1", "int64:1A", "int64:1", "int64", "int64", "bool")
-    samples = (_ROWS, "int64:1", "float32:1", *meeting, f"S{factors}:1" if factors <= WIDEST else "none")
-    tables = ("float32:2", "float32:2", "float32:1", "float32:1")
-    sums: Mapping[str, Types] = {"SGD": (), "Adagrad": tables, "RowWiseAdagrad": ("float32:1",) * 4}
-    constants = ("float32", *("float32:1",) * (2 if rule == "SGD" else 3))
-    name = {"SGD": "sgd", "Adagrad": "adagrad", "RowWiseAdagrad": "row_adagrad"}[rule]
-    arguments = (*samples, *_USERS_AND_ITEMS, *tables, *sums[rule], *constants)
-    return Kernels("matrix_factorization", ((name, arguments),))
+    batches = (_ROWS, "int64:1", "float32:1", "int64:1")
+    place = ("int64:1A", "int64:1", "int64", "int64", "bool")
+    name, sums = {"SGD": ("sgd", 2), "Adagrad": ("adagrad", 2), "RowWiseAdagrad": ("row_adagrad", 1)}[rule]
+    tables = (_table(2, sums), _table(2, sums), _table(1), _table(1))
+    data, width = (*_USERS_AND_ITEMS, "float32"), f"S{factors}:1" if factors <= WIDEST else "none"
+    return Kernels("matrix_factorization", ((name, (batches, place, width, data, tables, "float32:2")),))
 
 
 def pairs(rule: str, *, has_features: bool) -> Kernels:
-    had, choice = ("int64:1", "int32:1", "int32:1"), ("int64", "float32")
-    members = ("int64:1", "int64:1", "float32:1") * 2 if has_features else ()
-    tables = ("float32:2", "float32:2", "float32:1") * (2 if has_features else 1)
-    samples = (_ROWS, *_USERS_AND_ITEMS, *had, _SEED, *choice)
-    arguments = (*samples, *members, *tables, *tables, *("float32:1",) * 3, _rule(rule))
-    return Kernels("hybrid" if has_features else "bpr", (("train", arguments),))
+    owned, choice = ("int64:1", "int32:1", "int32:1"), (_SEED, "int64", "float32")
+    members = (("int64:1", "int64:1", "float32:1"),) * 2 if has_features else ()
+    tables = (_table(2), _table(2), _table(1)) * (2 if has_features else 1)
+    arguments = (_ROWS, _USERS_AND_ITEMS, owned, choice, tables, members, _rule(rule), "float32:2")
+    return Kernels("bpr", (("hybrid" if has_features else "plain", arguments),))
 
 
 def words() -> Kernels:

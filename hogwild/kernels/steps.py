@@ -54,6 +54,18 @@ def step(rule, old, gradient, total, far, numbers):  # type: ignore[no-untyped-d
 
 
 @inlined
+def descend(rule, table, at, gradient, rate, eps):  # type: ignore[no-untyped-def]
+    """Update a number by SGD or Adagrad; `gradient` includes the decay, and the number is read again."""
+    values, sums, _ = table
+    if len(rule) == ADAGRAD:
+        total = sums[at] + gradient * gradient  # read once, into a local: the race in `sparse_models.py`
+        sums[at] = total
+        values[at] -= adagrad_step(total, gradient, rate, eps)
+    else:
+        values[at] -= rate * gradient
+
+
+@inlined
 def move(rule, table, at, gradient, old, numbers):  # type: ignore[no-untyped-def]
     """Update the number `at` of a table, a place or a tuple of places, which was `old`. A sum is read once (the race in
     `sparse_models.py`); what a rule does not have is neither read nor written."""

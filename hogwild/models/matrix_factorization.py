@@ -10,7 +10,7 @@ sparse gradients: a batch touches few rows."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,12 +29,7 @@ from hogwild.optimizers import RowWiseAdagrad
 
 NOISE = 0.7  # of a rating's standard deviation, what no model explains; see `fitting_l2`
 LOOKED_AT = 1 << 20  # ratings whose standard deviation is taken
-_NONE, _ONE, _NOWHERE, _NOBODY = (
-    np.empty(0, np.int64),
-    np.ones(1, np.float32),
-    np.zeros(1, np.int64),
-    np.zeros(2, np.int64),
-)
+_NONE, _NOWHERE, _NOBODY = np.empty(0, np.int64), np.zeros(1, np.int64), np.zeros(2, np.int64)
 _ALONE = np.zeros((2, 2), np.int64)[:, 0]  # not contiguous, as a scoreboard's words: kernels are compiled once
 
 
@@ -340,8 +335,8 @@ def loss_name(loss: Any) -> str:
 
 
 class FactorizationUpdate:
-    """Base class of all updates: views of the tables and of the optimizer's sums; a rate, a decay and an epsilon per
-    table.
+    """Base class of all updates: views of the tables and of the optimizer's sums; a rate, a decay and an epsilon of
+    each.
 
     `hot`: if all rows of a table are hot, the kernel uses its private copy, and that of its sums; otherwise it writes
     all rows directly, as if none were hot (two-sided data has one small side, or a grid). A frozen table has rate 0."""
@@ -359,41 +354,32 @@ class FactorizationUpdate:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
         assert isinstance(model, Factors)
         check_arrays(arrays, model.user.num_embeddings, model.item.num_embeddings)
-        self._arrays = arrays
         groups = {param: group for group in optimizer.param_groups for param in group["params"]}
         params = dict(model.named_parameters())
-        self._rates, self._decays = np.zeros(len(self.tables), np.float32), np.zeros(len(self.tables), np.float32)
-        self._epsilons = np.ones(len(self.tables), np.float32)  # for a table that stays unchanged: 0 / 1, not 0 / 0
-        self._tables: list[np.ndarray] = []
-        self._sums: list[np.ndarray] = []
+        self._numbers = np.zeros((len(self.tables), 3), np.float32)  # rate, decay, epsilon
+        self._numbers[:, 2] = 1.0  # for a table that stays unchanged: 0 / 1, not 0 / 0
+        self._views: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # as kernels/steps.py takes tables
         for place, name in enumerate(self.tables):
-            param, shape = params.get(name), cast(Any, 0)
+            param, is_bias = params.get(name), name.endswith("bias.weight")
             if param is None:  # a bias that the model lacks: zeros, which a rate of 0 leaves unchanged
-                rows = len(self._tables[place % 2])
-                shape = rows if name.endswith("bias.weight") else (1, model.user.embedding_dim)  # of no features
-                self._tables.append(np.zeros(shape, np.float32))
-                self._sums.append(np.zeros(shape, np.float32))
+                rows = len(self._views[place % 2][0])
+                zeros = np.zeros(rows if is_bias else (1, model.user.embedding_dim), np.float32)  # of no features
+                self._views.append((zeros, zeros.copy(), zeros.copy()))  # sums are written, at any rate
                 continue
             group = groups.get(param, {})
             if group and param.requires_grad:
-                self._rates[place] = float(group["lr"])
-                self._decays[place] = model.l2 + float(group["weight_decay"])
-                self._epsilons[place] = float(group.get("eps", 1.0))
-            state = optimizer.state.get(param, {}).get("sum")
-            shape = 0 if self._rule is SGD else len(param) if self._rule is RowWiseAdagrad else param.shape
-            own = np.ones(shape, np.float32) if state is None else state.numpy()  # SGD has none; frozen: its rate is 0
-            found = _private(hot, name, param.detach().numpy()), _private(hot, f"{name}.sum", own)
-            is_bias = name.endswith("bias.weight")
-            table, sums = (array.reshape(-1) for array in found) if is_bias else found  # a bias as a view (rows,)
-            self._tables.append(table)
-            self._sums.append(sums)
-
-    def _call(self, samples: tuple[Any, ...], constants: tuple[Any, ...] = (), rate: float = 1.0) -> Any:
-        """Call the rule's kernel; SGD takes no sums and no epsilons."""
-        rates = self._rates * np.float32(rate)
-        if self._rule is SGD:
-            return self._kernel(*samples, *self._tables, *constants, rates, self._decays)
-        return self._kernel(*samples, *self._tables, *self._sums, *constants, rates, self._decays, self._epsilons)
+                decay = model.l2 + float(group["weight_decay"])
+                self._numbers[place] = float(group["lr"]), decay, float(group.get("eps", 1.0))
+            table = _private(hot, name, param.detach().numpy())
+            sums = table  # SGD has none
+            if self._rule is not SGD:
+                state = optimizer.state.get(param, {}).get("sum")
+                shape = len(param) if self._rule is RowWiseAdagrad else param.shape
+                own = np.ones(shape, np.float32) if state is None else state.numpy()  # none of a frozen table: rate 0
+                sums = _private(hot, f"{name}.sum", own)
+            if is_bias:
+                table, sums = table.reshape(-1), sums.reshape(-1)  # views (rows,)
+            self._views.append((table, sums, sums))
 
 
 def _private(hot: Hot, name: str, shared: np.ndarray) -> np.ndarray:
@@ -419,8 +405,8 @@ class RatingsUpdate(FactorizationUpdate):
 
         super().bind(model, optimizer, arrays, hot)
         self._kernel = {SGD: sgd, Adagrad: adagrad, RowWiseAdagrad: row_adagrad}[self._rule]
-        self._constants = (np.float32(model.mean.item()),)  # type: ignore[operator]
-        self._data = (width_of(self._tables[0]), arrays["user"], arrays["item"], arrays["rating"])
+        samples = (arrays["user"], arrays["item"], arrays["rating"], np.float32(model.mean.item()))  # type: ignore[operator]
+        self._bound = (width_of(self._views[0][0]), samples, tuple(self._views), self._numbers)
 
     def arrays_of(self, model: nn.Module, inputs: Sequence[Tensor], target: Tensor) -> Arrays:
         """Return the ratings of a batch (user (B,), item (B,)), rating (B,)."""
@@ -433,16 +419,16 @@ class RatingsUpdate(FactorizationUpdate):
 
     def run(self, chunk: Chunk) -> Tally:
         """Update the ratings; those with a NaN or infinite slope are counted and not applied."""
-        batch = (chunk.rows, np.array([0, len(chunk.rows)]), _ONE, _NOWHERE, _ALONE, _NOBODY, 0, 0, True)
-        _, _, loss, applied, _ = self._call((*batch, *self._data), self._constants, chunk.rate)
+        batches = (chunk.rows, np.array([0, len(chunk.rows)]), np.array([chunk.rate], np.float32), _NOWHERE)
+        _, _, loss, applied, _ = self._kernel(batches, (_ALONE, _NOBODY, 0, 0, True), *self._bound)
         return Tally(loss, applied, len(chunk.rows) - applied)
 
     def sweep(
         self, borders: np.ndarray, rates: np.ndarray, columns: np.ndarray, place: GridPlace, insist: bool
     ) -> Swept:
         """Update as `run` does, batch after batch."""
-        meeting = (columns, place.words, place.ignored, place.own, place.stamp, insist)
-        return Swept(*self._call((_NONE, borders, rates, *meeting, *self._data), self._constants))
+        claims = (place.words, place.ignored, place.own, place.stamp, insist)
+        return Swept(*self._kernel((_NONE, borders, rates, columns), claims, *self._bound))
 
 
 PAIRS = 1 << 24  # users times items, one byte each: up to this size the model stores who has what
@@ -551,8 +537,9 @@ class BprFactorization(Factors):
         """Return the compiled update for the model's own loss with SGD or Adagrad, or the reason for none."""
         if type(loss) is not self.loss:
             return f"its fused update is for hogwild.losses.{self.loss.__name__}, not for {loss_name(loss)}"
-        update = HybridUpdate if self.features else RankingUpdate
-        return why_not(self, optimizer, [SGD, Adagrad]) or update(type(optimizer), self.tries, loss.alpha)
+        return why_not(self, optimizer, [SGD, Adagrad]) or RankingUpdate(
+            type(optimizer), self.tries, loss.alpha, has_features=bool(self.features)
+        )
 
 
 class WarpFactorization(BprFactorization):
@@ -633,55 +620,43 @@ class RankingUpdate(FactorizationUpdate):
     as hogwild.data.Ratings is; otherwise also a sorted copy, 4 bytes per sample."""
 
     sides = (Side("user", (TABLES[0],)), Side("item", (TABLES[1], TABLES[3]), is_drawn=True))
+    # Users have no bias: it is the same for both items of a pair.
+    tables: tuple[str, ...] = (TABLES[0], TABLES[1], TABLES[3])
 
-    def __init__(self, rule: type, tries: int, alpha: float) -> None:
+    def __init__(self, rule: type, tries: int, alpha: float, *, has_features: bool = False) -> None:
         super().__init__(rule)
         self.name = f"{'WARP' if tries else 'Bayesian personalised ranking'}, {RULES[rule]}"
-        self.kernels = signatures.pairs(rule.__name__, has_features=False)
-        self._choice = tries, np.float32(alpha)
+        if has_features:
+            self.name += ", rows as sums of features"
+            self.tables += ("user_feature.weight", "item_feature.weight", "item_feature_bias.weight")
+        self.kernels = signatures.pairs(rule.__name__, has_features=has_features)
+        self._choice, self._has_features = (tries, np.float32(alpha)), has_features
 
     def bind(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
-        from hogwild.kernels.bpr import train
+        from hogwild.kernels import bpr
         from hogwild.kernels.pair_order import items_by_user
 
         super().bind(model, optimizer, arrays, hot)
-        self._kernel = train
-        bounds, had, _ = items_by_user(arrays["user"], arrays["item"], len(self._tables[0]))
-        self._had = bounds, had, drawable_items(arrays["item"], len(self._tables[1]))
-        del self._tables[2], self._sums[2]  # users have no bias: it is the same for both items of a pair
-        self._members: list[np.ndarray] = []
+        assert isinstance(model, Factors)
+        self._kernel = bpr.hybrid if self._has_features else bpr.plain
+        self._samples = (arrays["user"], arrays["item"], arrays["rating"])
+        bounds, had, _ = items_by_user(arrays["user"], arrays["item"], model.user.num_embeddings)
+        self._owned = bounds, had, drawable_items(arrays["item"], model.item.num_embeddings)
+        members = []
+        for side in ("user", "item") if self._has_features else ():
+            rows = getattr(model, side).num_embeddings
+            none = np.zeros(rows + 1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
+            has = side in model.features
+            members.append(tuple(part.numpy() for part in model.members(side)) if has else none)
+        self._members = tuple(members)
 
     def run(self, chunk: Chunk) -> Tally:
         """Update the pairs; those with a NaN or infinite margin are counted and not applied."""
-        samples = (self._arrays[name] for name in ("user", "item", "rating"))
-        sums = self._tables if self._rule is SGD else self._sums
+        numbers = self._numbers.copy()
+        numbers[:, 0] *= np.float32(chunk.rate)
+        choice, rule = (np.uint64(chunk.seed), *self._choice), signatures.RULES[self._rule.__name__]
         loss, applied, alone = self._kernel(
-            *(chunk.rows, *samples, *self._had, np.uint64(chunk.seed), *self._choice, *self._members),
-            *(*self._tables, *sums, self._rates * np.float32(chunk.rate), self._decays, self._epsilons),
-            signatures.RULES[self._rule.__name__],
+            chunk.rows, self._samples, self._owned, choice, tuple(self._views), self._members, rule, numbers
         )
         return Tally(loss, applied, len(chunk.rows) - applied - alone)
-
-
-class HybridUpdate(RankingUpdate):
-    """Fused update of a model whose users or items have features."""
-
-    tables = (*TABLES, "user_feature.weight", "item_feature.weight", "item_feature_bias.weight")
-
-    def __init__(self, rule: type, tries: int, alpha: float) -> None:
-        super().__init__(rule, tries, alpha)
-        self.name += ", rows as sums of features"
-        self.kernels = signatures.pairs(rule.__name__, has_features=True)
-
-    def bind(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
-        """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
-        from hogwild.kernels.hybrid import train
-
-        super().bind(model, optimizer, arrays, hot)
-        assert isinstance(model, Factors)
-        self._kernel = train
-        for side, rows in zip(("user", "item"), self._tables, strict=False):
-            none = np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
-            has = side in model.features
-            self._members += [part.numpy() for part in model.members(side)] if has else none

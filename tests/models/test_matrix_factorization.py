@@ -341,7 +341,7 @@ def test_an_empty_chunk_changes_nothing() -> None:
 
 
 def test_two_places_in_turns_make_every_sample_of_a_chunk_once() -> None:
-    from hogwild.kernels.matrix_factorization import in_turns
+    from hogwild.kernels.bpr import in_turns
 
     for n in (1, 2, 3, 8, 9):
         assert sorted(int(in_turns.py_func(k, (n + 1) >> 1)) for k in range(n)) == [*range(n)]
@@ -417,10 +417,6 @@ class Lossy(np.ndarray):
     def __setitem__(self, key: Any, value: Any) -> None: ...
 
 
-def lossy(array: np.ndarray) -> np.ndarray:
-    return array.view(Lossy)
-
-
 IN_PYTHON: dict[str, Callable[..., Any]] = {
     "enter": lambda *place: (True, False),
     "ask_ahead": lambda *row: None,
@@ -460,9 +456,10 @@ def in_python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return module
 
 
-def naive_number(values: Any, sums: Any, a: Any, f: Any, gradient: Any, rate: Any, epsilon: Any) -> None:
-    sums[a, f] = sums[a, f] + gradient * gradient
-    values[a, f] -= rate * gradient / (np.sqrt(sums[a, f]) + epsilon)
+def naive_descent(rule: Any, table: Any, at: Any, gradient: Any, rate: Any, epsilon: Any) -> None:
+    values, sums, _ = table
+    sums[at] = sums[at] + gradient * gradient
+    values[at] -= rate * gradient / (np.sqrt(sums[at]) + epsilon)
 
 
 def longest_step(kernel: Any, is_rows: bool) -> float:
@@ -472,12 +469,12 @@ def longest_step(kernel: Any, is_rows: bool) -> float:
         tables = [rng.normal(size=shape).astype(np.float32) for shape in ((USERS, 5), (ITEMS, 5), (USERS,), (ITEMS,))]
         before = [table.copy() for table in tables]
         sums = [np.zeros(table.shape[:1] if is_rows else table.shape, np.float32) for table in tables]
-        four = [np.full(4, value, np.float32) for value in (0.1, 0.01, 1e-10)]
-        batches = len(borders) - 1
-        place = (np.zeros(batches, np.int64), np.zeros(2, np.int64), np.zeros(2, np.int64), 0, 0, False)
-        data = (None, ids, ids, rng.normal(3, size=4).astype(np.float32))
-        given = (np.empty(0, np.int64), borders, np.ones(batches, np.float32), *place, *data)
-        found = kernel(*given, *tables, *map(lossy, sums), np.float32(3), *four)
+        numbers, batches = np.tile(np.array([0.1, 0.01, 1e-10], np.float32), (4, 1)), len(borders) - 1
+        given = (np.empty(0, np.int64), borders, np.ones(batches, np.float32), np.zeros(batches, np.int64))
+        place = (np.zeros(2, np.int64), np.zeros(2, np.int64), 0, 0, False)
+        data = (ids, ids, rng.normal(3, size=4).astype(np.float32), np.float32(3))
+        views = [(table, each.view(Lossy), None) for table, each in zip(tables, sums, strict=True)]
+        found = kernel(given, place, None, data, views, numbers)
         assert found[1:2] + found[3:] == (batches, 4, batches)
         longest = max(longest, *(float(abs(table - old).max()) for table, old in zip(tables, before, strict=True)))
     return longest
@@ -494,10 +491,10 @@ def test_a_step_that_divides_by_what_is_read_again_would_be_much_longer(
 ) -> None:
     from hogwild.kernels import bpr
 
-    monkeypatch.setattr(in_python, "adagrad_number", naive_number)
+    monkeypatch.setattr(in_python, "descend", naive_descent)
     assert longest_step(in_python.adagrad, is_rows=False) > 1e4
     monkeypatch.undo()
-    assert bpr.adagrad_number is in_python.adagrad_number, "ranking's steps are the same ones"
+    assert bpr.descend is in_python.descend, "ranking's steps are the same ones"
 
 
 # ---- pairs ----------------------------------------------------------------------------------------------------------
