@@ -82,10 +82,10 @@ def _of_model(job: Job) -> Kernels | None:
         )
         return signatures.pairs(rule, has_features=has_features) if rule != FTRL else None
     if name == "SparseLinear":
-        return (signatures.softmax if loss.endswith(".CrossEntropyLoss") else signatures.linear)(rule)
+        return signatures.sparse("softmax" if loss.endswith(".CrossEntropyLoss") else "linear", rule)
     if name == "FactorizationMachine":
-        return signatures.factorization_machine(rule)
-    return signatures.field_factorization_machine(rule) if name == "FieldFactorizationMachine" else None
+        return signatures.sparse("factorization_machine", rule)
+    return signatures.sparse("field_factorization_machine", rule) if name == "FieldFactorizationMachine" else None
 
 
 def _name(component: Component, home: str) -> str:

@@ -57,24 +57,15 @@ def _rule(name: str) -> Types:
     return ("int64",) * len(RULES[name])
 
 
-def linear(rule: str) -> Kernels:
-    return _sparse("linear", rule, (_table(1),), (_table(1), "float32:2"))
-
-
-def softmax(rule: str) -> Kernels:
-    return _sparse("softmax", rule, (_table(2),), (_table(2), "uint32:1", "float32:2"))
-
-
-def factorization_machine(rule: str) -> Kernels:
-    private = (_table(2), "uint32:1", _table(2), "float32:1")
-    return _sparse("factorization_machine", rule, (_table(2),) * 2, private)
-
-
-def field_factorization_machine(rule: str) -> Kernels:
-    return _sparse("field_factorization_machine", rule, (_table(2),) * 2, "int64")
-
-
-def _sparse(name: str, rule: str, tables: Types, private: Any) -> Kernels:
+def sparse(name: str, rule: str) -> Kernels:
+    """Return that kernel of `sparse_models.py`."""
+    private: Any
+    tables, private = {
+        "linear": ((_table(1),), (_table(1), "float32:2")),
+        "softmax": ((_table(2),), (_table(2), "uint32:1", "float32:2")),
+        "factorization_machine": ((_table(2),) * 2, (_table(2), "uint32:1", _table(2), "float32:1")),
+        "field_factorization_machine": ((_table(2),) * 2, "int64"),
+    }[name]
     is_softmax = name == "softmax"
     data = ("uint64:1", "uint32:1", "float32:1", "int64:1" if is_softmax else "float32:1", "float32:1")
     kinds = () if is_softmax else ("int64",)

@@ -111,10 +111,14 @@ class KnowledgeGraph(nn.Module):
         if "triple" not in train:
             raise ModelError("data.train has no triples (hogwild.data.Triples)", code="model/unlike-data")
         triples = np.concatenate([part["triple"] for part in (train, val) if part is not None])
-        require_ids("entities", triples[:, ::2], self.entities.num_embeddings)
-        require_ids("relations", triples[:, 1], self._relations)
+        self.check_ids(triples)
         found = known_answers(triples, self.entities.num_embeddings, self._relations)
         self.known = torch.from_numpy(np.union1d(self.known.numpy(), found))
+
+    def check_ids(self, triples: np.ndarray) -> None:
+        """Raise ModelError for ids in `triples` (N, 3) without a row."""
+        require_ids("entities", triples[:, ::2], self.entities.num_embeddings)
+        require_ids("relations", triples[:, 1], self._relations)
 
     # ---- scores
 
@@ -323,7 +327,13 @@ class GraphUpdate:
         assert isinstance(model, KnowledgeGraph) and isinstance(model.negatives, int)
         self._train = knowledge_graph.train
         self._model, self._optimizer, self._triples = model, optimizer, arrays.get("triple", np.zeros(0))
-        _check(self._triples, model)
+        if self._triples.ndim != 2 or self._triples.shape[1] != 3 or self._triples.dtype != np.int32:
+            raise ModelError(
+                f"{type(model).__name__} needs an array `triple` (N, 3) int32 (see hogwild.data.Triples); the data "
+                f"has {self._triples.dtype} {self._triples.shape}",
+                code="model/unlike-data",
+            )
+        model.check_ids(self._triples)
         params = (model.entities.weight, model.relations.weight)
         self._tables = tuple(param.detach().numpy() for param in params)
         self._slots = tuple(np.full(len(table), -1, np.int64) for table in self._tables)
@@ -358,25 +368,6 @@ class GraphUpdate:
             )
         )  # fmt: skip
         return Tally(loss, applied, refused)
-
-
-def _check(triples: np.ndarray, model: KnowledgeGraph) -> None:
-    if triples.ndim != 2 or triples.shape[1] != 3 or triples.dtype != np.int32:
-        raise ModelError(
-            f"{type(model).__name__} needs an array `triple` (N, 3) int32 (see hogwild.data.Triples); the data "
-            f"has {triples.dtype} {triples.shape}",
-            code="model/unlike-data",
-        )
-    relations = len(model.relations.weight) // (2 if model.reciprocal else 1)
-    sizes = {"heads": model.entities.num_embeddings, "relations": relations, "tails": model.entities.num_embeddings}
-    for column, (what, size) in enumerate(sizes.items()):
-        if len(triples) and not (triples[:, column].min() >= 0 and triples[:, column].max() < size):
-            raise ModelError(
-                f"{type(model).__name__} has {size:,} rows for {what}, but the data has ids "
-                f"{triples[:, column].min():,} to {triples[:, column].max():,}; remove model.init_args.entities and "
-                "relations to take them from the data",
-                code="model/unlike-data",
-            )
 
 
 def _scratch(group: int, negatives: int, dim: int) -> tuple[tuple[np.ndarray, ...], ...]:

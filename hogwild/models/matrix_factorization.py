@@ -53,13 +53,6 @@ def fitting_l2(rating: np.ndarray, users: int, items: int) -> float:
     return NOISE * spread * (math.sqrt(users / len(rating)) + math.sqrt(items / len(rating)))
 
 
-def _rows_used(index: np.ndarray) -> int:
-    """Return how many different rows index (N,) names."""
-    is_used = np.zeros(int(index.max(initial=0)) + 1, np.bool_)
-    is_used[index] = True
-    return int(np.count_nonzero(is_used))
-
-
 def _is_mean_square(loss: Any) -> bool:
     return loss is F.mse_loss or (type(loss) is nn.MSELoss and loss.reduction == "mean")
 
@@ -258,7 +251,7 @@ class MatrixFactorization(Factors):
         self.l2 = 0.0
         if not _is_mean_square(loss) or any(group.get("weight_decay") for group in optimizer.param_groups):
             return None
-        users, items = (_rows_used(train[name]) for name in ("user", "item"))
+        users, items = (int(np.count_nonzero(np.bincount(train[name]))) for name in ("user", "item"))
         self.l2 = fitting_l2(train["rating"], users, items)
         table = f"{counted(len(train['rating']), 'rating')} of {counted(items, 'item')} by {counted(users, 'user')}"
         return f"l2 of the model is {self.l2:.3g}, which suits {table}; give it to choose another, 0 for none"
@@ -295,9 +288,13 @@ class MatrixFactorization(Factors):
 
 def check_arrays(arrays: Mapping[str, np.ndarray], users: int, items: int) -> None:
     """Raise ModelError if a kernel, which checks nothing, would read outside of the tables (users, …), (items, …)."""
+    rating = arrays.get("rating")
     for name, count in (("user", users), ("item", items)):
         array = arrays.get(name)
-        if array is None or array.ndim != 1 or array.dtype != np.int32 or not _is_rated(arrays):
+        if (
+            array is None or array.ndim != 1 or array.dtype != np.int32
+            or rating is None or rating.dtype != np.float32 or rating.shape != array.shape
+        ):  # fmt: skip
             found = ", ".join(f"{key} {value.dtype} {value.shape}" for key, value in arrays.items())
             raise ModelError(
                 "this model needs ratings, arrays user, item (int32) and rating (float32) (see hogwild.data.Ratings); "
@@ -305,11 +302,6 @@ def check_arrays(arrays: Mapping[str, np.ndarray], users: int, items: int) -> No
                 code="model/unlike-data",
             )
         require_ids(f"{name}s", array, count)
-
-
-def _is_rated(arrays: Mapping[str, np.ndarray]) -> bool:
-    rating = arrays.get("rating")
-    return rating is not None and rating.dtype == np.float32 and rating.shape == arrays["user"].shape
 
 
 TABLES = ("user.weight", "item.weight", "user_bias.weight", "item_bias.weight")  # in the order of kernels' `rates`

@@ -213,13 +213,13 @@ class RowsUpdate:
 
     implements: frozenset[str] = frozenset({"lr_schedule"})
     sides: tuple[Side, ...] = ()
-    family = ""  # the name of the kernel, and of the function of its types
+    family = ""  # the name of the kernel
     label = ""  # of the family in the log; "": that of the loss
     params: tuple[str, ...] = ("weight", "bias")  # in the order of the kernel's numbers
 
     def __init__(self, kind: int, rule: str, counts: SampleCounts = PLAIN) -> None:
         self.name = f"{self.label or _NAMES[kind]}, {rule}"
-        self.kernels: Kernels = getattr(signatures, self.family)(rule)
+        self.kernels: Kernels = signatures.sparse(self.family, rule)
         self._kind, self._rule, self._counts = kind, rule, counts
         self._kinds = () if kind == SOFTMAX else (kind,)  # what the kernel is told of the loss
         if rule == FTRL:
@@ -231,7 +231,10 @@ class RowsUpdate:
 
         self._kernel = getattr(sparse_models, self.family)
         self._optimizer, self._params = optimizer, [getattr(model, name) for name in self.params]
-        self._data = csr_views(arrays, np.int64 if self._kind == SOFTMAX else np.float32, self._counts)
+        target = arrays["target"].astype(np.int64 if self._kind == SOFTMAX else np.float32, copy=False)
+        # Unsigned: numba checks every signed index for counting from the end.
+        indptr, indices = arrays["indptr"].view(np.uint64), arrays["indices"].view(np.uint32)
+        self._data = indptr, indices, arrays["values"], target, self._counts.of(arrays)
         *tables, bias = (table_of(optimizer, param) for param in self._params)
         self._views = self._views_of(model, tuple(tables), bias, hot)
 
@@ -315,15 +318,6 @@ class FactorizationMachineUpdate(RowsUpdate):
         mine = hot_table(hot, "weight", self._rule, weights)
         local = hot_table(hot, "factors", self._rule, none_of(factors))
         return tables, bias, (mine, slots(hot, "factors"), local, np.zeros(factors[0].shape[1], np.float32))
-
-
-def csr_views(arrays: Mapping[str, np.ndarray], kind: type, counts: SampleCounts) -> tuple[np.ndarray, ...]:
-    """Return indptr (N+1,) uint64, indices (nnz,) uint32, values (nnz,), target (N,), as views, and weights (N,) or
-    (0,); only a target of another type is copied. Unsigned, because numba checks every signed index for counting from
-    the end."""
-    indptr, indices = arrays["indptr"].view(np.uint64), arrays["indices"].view(np.uint32)
-    target: np.ndarray = arrays["target"].astype(kind, copy=False)
-    return indptr, indices, arrays["values"], target, counts.of(arrays)
 
 
 def table_of(optimizer: torch.optim.Optimizer, param: nn.Parameter | None) -> Table:

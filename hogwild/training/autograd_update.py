@@ -420,18 +420,13 @@ def _in_backward(model: nn.Module, again: Callable[[], Any]) -> str:
 
 def _modules_at(model: nn.Module, file: str, line: int) -> str:
     """Return the modules whose forward contains that line."""
-    found = [
-        f"module {path or '(the model itself)'}" for path, module in model.named_modules() if _has(module, file, line)
-    ]
+    found = []
+    for path, module in model.named_modules():
+        methods = (getattr(type(module), name, None) for name in ("forward", "training_step"))
+        for code in (getattr(method, "__code__", None) for method in methods):
+            if code is not None and code.co_filename == file:
+                lines = [number for _, _, number in code.co_lines() if number is not None]
+                if min(lines) <= line <= max(lines):
+                    found.append(f"module {path or '(the model itself)'}")
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     return ", ".join(found[:3]) + more
-
-
-def _has(module: nn.Module, file: str, line: int) -> bool:
-    for name in ("forward", "training_step"):
-        code = getattr(getattr(type(module), name, None), "__code__", None)
-        if code is not None and code.co_filename == file:
-            lines = [number for _, _, number in code.co_lines() if number is not None]
-            if min(lines) <= line <= max(lines):
-                return True
-    return False

@@ -95,15 +95,12 @@ def model_key(model: nn.Module, loss: Any, sizes: Sequence[Any]) -> str:
     digest = hashlib.blake2b(digest_size=8)
     tensors = [(name, one.dtype, tuple(one.shape)) for name, one in (*model.named_parameters(), *model.named_buffers())]
     trained = [param.requires_grad for param in model.parameters()]
-    parts = (_ADDRESS.sub("", str(model)), tensors, trained, sizes, torch.__version__, sys.version, _machine())
+    machine = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {os.environ.get('CXX', '')}"
+    parts = (_ADDRESS.sub("", str(model)), tensors, trained, sizes, torch.__version__, sys.version, machine)
     digest.update(repr(parts).encode())
     for file in sorted({_file_of(type(part)) for part in (*model.modules(), loss)} - {""}):
         digest.update(Path(file).read_bytes())
     return digest.hexdigest()
-
-
-def _machine() -> str:
-    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {os.environ.get('CXX', '')}"
 
 
 def _file_of(kind: type) -> str:

@@ -166,7 +166,7 @@ def keep_weights(model: nn.Module) -> list[str]:
     """Disable flattening in every recurrent layer; return sentences for the log."""
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.RNNBase)]
     for _, layer in layers:
-        layer.flatten_parameters = _nothing  # type: ignore[method-assign]
+        layer.flatten_parameters = lambda: None  # type: ignore[method-assign]
     if not layers:
         return []
     warnings.filterwarnings("ignore", message=WARNING)
@@ -175,7 +175,3 @@ def keep_weights(model: nn.Module) -> list[str]:
         f"warning: the weights of {names} stay in the shared memory: flatten_parameters() does nothing, and cuDNN "
         "copies them in each forward pass"
     ]
-
-
-def _nothing() -> None:
-    """Do nothing, in place of `flatten_parameters`."""

@@ -431,16 +431,30 @@ def test_a_feature_without_a_row_and_other_data_are_refused_before_a_kernel_read
 # ---- machines ------------------------------------------------------------------------------------------------------
 
 
-def test_the_forward_sums_over_all_pairs() -> None:
-    model, arrays = started(FAMILIES["machine"].make), rows_of("machine")
+@pytest.mark.parametrize("name", ["machine", "fields", "deep"])
+def test_the_forward_is_the_papers_sum_over_pairs(name: str) -> None:
+    """DeepFm is a machine plus a network over its vectors side by side; its network alone has dense gradients."""
+    deep = Family(lambda **more: DeepFm(FEATURES, FIELDS, 3, hidden=(6,), **more))
+    model = started((FAMILIES | {"deep": deep})[name].make)
+    arrays = rows_of("machine" if name == "machine" else "fields")
     found = model(*inputs_of(arrays, 0, SAMPLES))
     for row in range(SAMPLES):
-        indices, _, values = inputs_of(arrays, row, row + 1)
-        expected = model.bias[0] + sum((model.weight[j, 0] * x for j, x in zip(indices, values, strict=True)), 0.0)
-        for a in range(len(indices)):
+        features, _, values = inputs_of(arrays, row, row + 1)
+        vectors = model.factors[features.long()]
+        expected = model.bias[0] + (model.weight[features.long(), 0] * values).sum()
+        for a in range(len(features)):
             for b in range(a):
-                expected = expected + values[a] * values[b] * model.factors[indices[a]] @ model.factors[indices[b]]
+                one, other = vectors[a], vectors[b]
+                if name == "fields":
+                    one, other = one.view(FIELDS, 3)[b], other.view(FIELDS, 3)[a]
+                expected = expected + values[a] * values[b] * (one @ other)
+        if name == "deep":
+            expected = expected + model.layers((vectors * values[:, None]).reshape(1, -1))[0, 0]
         torch.testing.assert_close(found[row], expected, rtol=1e-5, atol=1e-5)
+    if name == "deep":
+        found.sum().backward()
+        layers = model.layers.layers[0].weight.grad
+        assert model.factors.grad.is_sparse and model.weight.grad.is_sparse and not layers.is_sparse
 
 
 def test_pairs_are_learnt_that_no_linear_model_can_tell_apart() -> None:
@@ -469,40 +483,6 @@ def test_hot_rows_of_a_machine_are_hot_in_all_its_parameters_and_their_sums() ->
     for missing in private:
         with pytest.raises(ValueError, match=r"hot rows|same ones"):
             bound(model, nn.MSELoss(), optimizer, arrays, {name: private[name] for name in private if name != missing})
-
-
-def test_the_forward_is_the_papers_sum_over_pairs_of_fields() -> None:
-    model, arrays = started(FAMILIES["fields"].make), rows_of("fields")
-    found = model(*inputs_of(arrays, 0, SAMPLES))
-    vectors = model.factors.detach().reshape(FEATURES, FIELDS, 3)
-    for row in range(SAMPLES):
-        features, _, values = inputs_of(arrays, row, row + 1)
-        expected = model.bias[0] + (model.weight[features.long(), 0] * values).sum()
-        for a in range(FIELDS):
-            for b in range(a):
-                one, two = int(features[a]), int(features[b])
-                expected = expected + values[a] * values[b] * (vectors[one, b] @ vectors[two, a])
-        torch.testing.assert_close(found[row], expected, rtol=1e-5, atol=1e-5)
-
-
-def test_deep_fm_is_a_factorisation_machine_plus_a_network_over_its_vectors() -> None:
-    model, arrays = started(lambda: DeepFm(FEATURES, FIELDS, 3, hidden=(6,))), rows_of("fields")
-    found = model(*inputs_of(arrays, 0, SAMPLES))
-    for row in range(SAMPLES):
-        features, _, values = inputs_of(arrays, row, row + 1)
-        vectors = model.factors[features.long()] * values[:, None]
-        expected = model.bias[0] + (model.weight[features.long(), 0] * values).sum()
-        for a in range(FIELDS):
-            for b in range(a):
-                expected = expected + vectors[a] @ vectors[b]
-        expected = expected + model.layers(vectors.reshape(1, -1))[0, 0]
-        torch.testing.assert_close(found[row], expected, rtol=1e-5, atol=1e-5)
-    found.sum().backward()
-    assert (
-        model.factors.grad.is_sparse
-        and model.weight.grad.is_sparse
-        and not model.layers.layers[0].weight.grad.is_sparse
-    )
 
 
 @pytest.mark.parametrize("kind", [FieldFactorizationMachine, DeepFm])

@@ -111,16 +111,7 @@ def test_a_rating_moves_the_rows_as_autograd_does(rule: str, options: dict[str, 
         same(model, twin)
 
 
-class Told(BprFactorization):
-    """Draws what it is told."""
-
-    other = 0
-
-    def drawn(self, user: Tensor, item: Tensor) -> Tensor:
-        return torch.full(item.shape, self.other)
-
-
-class ToldWarp(WarpFactorization):
+class Told:
     """Draws what it is told."""
 
     others: tuple[int, ...] = ()
@@ -129,50 +120,62 @@ class ToldWarp(WarpFactorization):
         return torch.full(item.shape, self.others[number])
 
 
+class ToldBpr(Told, BprFactorization): ...
+
+
+class ToldWarp(Told, WarpFactorization): ...
+
+
+NAMES = {
+    "user_features": ["young", "old"],
+    "features_of_users": ["0 1 0.5", "3 0 1.0", "3 1 -2.0", "4 0 1.0"],
+    "item_features": ["slow", "loud", "new"],
+    # Items have common features, with equal and with other weights; some have none.
+    "features_of_items": [*(f"{item} 0 1.0" for item in range(6)), "1 1 0.5", "2 1 2.0", "3 2 -1.0", "8 2 0.3"],
+}
+
+
+def hybrid(kind: type[BprFactorization], **options: Any) -> BprFactorization:
+    torch.manual_seed(1)
+    model = kind(USERS, ITEMS, FACTORS, user_features=2, item_features=3, **options)
+    model.on_names(
+        {key: sorted(value, key=lambda e: e.split()[:2]) if "of" in key else value for key, value in NAMES.items()}
+    )
+    with torch.no_grad():
+        for param in model.parameters():
+            param.normal_(std=0.6)
+    return model
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"l2": 0.3}], ids=str)
+@pytest.mark.parametrize("make", [implicit, hybrid])
+@pytest.mark.parametrize("l2", [0.0, 0.3])
 @pytest.mark.parametrize("alpha", [0.0, 0.7])
 @pytest.mark.parametrize("rule", ["sgd", "adagrad"])
-def test_a_pair_moves_the_rows_as_autograd_does(rule: str, alpha: float, options: dict[str, Any]) -> None:
-    model, data = implicit(**options), ratings()
+@pytest.mark.parametrize("kind", [ToldBpr, ToldWarp])
+def test_a_pair_moves_the_rows_and_those_of_its_features_as_autograd_does(
+    kind: Any, rule: str, alpha: float, l2: float, make: Callable[..., Any]
+) -> None:
+    """Nearly all of WARP's margins are above 1, so that several items are drawn; their number tells the weight."""
+    data, found = ratings(density=0.4), set()
     data["rating"][20] = -3.0  # its weight is 1
-    twin = Told(USERS, ITEMS, FACTORS, **options)
-    twin.load_state_dict(model.state_dict())
+    model, twin = make(kind, l2=l2), make(kind, l2=l2)
+    if kind is ToldWarp:
+        twin.on_data(data, None)  # counts the other items of a user
+        with torch.no_grad():
+            model.item_bias.weight.normal_(std=3.0)
+            twin.item_bias.weight.copy_(model.item_bias.weight)
     optimizer, other = RULES[rule](model.parameters()), RULES[rule](twin.parameters())
     update = bound(model, optimizer, data, alpha=alpha)
-    for at in (3, 20, 3):
-        before = model.item_bias.weight.detach().clone()
-        tally = update.run(Chunk(rows(at), seed=at))
-        changed = (model.item_bias.weight != before).flatten().nonzero().flatten().tolist()
-        (twin.other,) = set(changed) - {int(data["item"][at])}
-        assert tally == Tally(pytest.approx(autograd_step(twin, other, data, at, alpha), rel=1e-5), 1)
-        same(model, twin)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"l2": 0.3}], ids=str)
-@pytest.mark.parametrize("alpha", [0.0, 0.7])
-@pytest.mark.parametrize("rule", ["sgd", "adagrad"])
-def test_a_violation_moves_the_rows_as_autograd_does(rule: str, alpha: float, options: dict[str, Any]) -> None:
-    """Nearly all margins are above 1, so that several items are drawn; the numbers of draws tell the weights."""
-    model, data = implicit(WarpFactorization, **options), ratings(density=0.4)
-    with torch.no_grad():
-        model.item_bias.weight.normal_(std=3.0)
-    twin = ToldWarp(USERS, ITEMS, FACTORS, **options)
-    twin.load_state_dict(model.state_dict())
-    twin.on_data(data, None)
-    optimizer, other = RULES[rule](model.parameters()), RULES[rule](twin.parameters())
-    update, found = bound(model, optimizer, data, alpha=alpha), set()
     for at in range(len(data["user"])):
-        twin.others = kernels_draws(data, at, at, twin.tries)
-        user, item = (torch.from_numpy(data[name][at : at + 1]) for name in ("user", "item"))
-        weight = twin.violating(user, item)[1].item()
-        found.add(round(weight, 3))
+        twin.others = kernels_draws(data, at, at, max(1, twin.tries))
+        if kind is ToldWarp:
+            user, item = (torch.from_numpy(data[name][at : at + 1]) for name in ("user", "item"))
+            found.add(round(twin.violating(user, item)[1].item(), 3))
         tally = update.run(Chunk(rows(at), seed=at))
         assert tally == Tally(pytest.approx(autograd_step(twin, other, data, at, alpha), rel=1e-4), 1)
         same(model, twin)
-    assert 0.0 in found
-    assert len(found) > 3, "several ranks were met"
+    assert kind is ToldBpr or (0.0 in found and len(found) > 3), "several ranks were met"
 
 
 def kernels_draws(data: dict[str, np.ndarray], at: int, seed: int, tries: int) -> tuple[int, ...]:
@@ -626,6 +629,44 @@ def test_autograd_too_draws_what_the_user_has_not_and_training_does_not_know_wha
     assert in_training[:4].sum() < 20
     model.eval()
     assert torch.bincount(model.drawn(user, item), minlength=ITEMS)[7:].sum() >= 300
+
+
+# ---- rows as sums of features
+
+
+@pytest.mark.parametrize("rule", [SGD, Adagrad])
+@pytest.mark.parametrize("kind", [BprFactorization, WarpFactorization])
+def test_without_any_feature_of_a_row_it_is_the_plain_model(kind: Any, rule: Any) -> None:
+    data, plain = ratings(), kind(USERS, ITEMS, FACTORS)
+    model = kind(USERS, ITEMS, FACTORS, item_features=3)
+    model.load_state_dict(plain.state_dict(), strict=False)
+    every = np.arange(len(data["user"]))
+    tallies = [bound(one, rule(one.parameters(), lr=0.1), data).run(Chunk(every, seed=3)) for one in (model, plain)]
+    assert tallies[0] == Tally(pytest.approx(tallies[1].loss, rel=1e-5), tallies[1].applied)
+    for name, param in plain.named_parameters():
+        torch.testing.assert_close(model.get_parameter(name), param, atol=1e-5, rtol=1e-5)
+
+
+def test_scores_tables_and_forward_are_of_the_sums() -> None:
+    model = hybrid(BprFactorization).eval()
+    table, bias = model.item_feature.weight, model.item_feature_bias.weight  # type: ignore[union-attr]
+    item = model.item.weight[2] + table[0] + 2 * table[1]
+    user = model.user.weight[3] + model.user_feature.weight[0] - 2 * model.user_feature.weight[1]  # type: ignore[operator]
+    wanted = user @ item + (model.item_bias.weight[2] + bias[0] + 2 * bias[1]).squeeze()
+    torch.testing.assert_close(model.scores(torch.tensor([3]))[0, 2], wanted)
+    torch.testing.assert_close(model.vectors("items")[2], item)
+    users, items, offsets = model.score_tables()
+    torch.testing.assert_close(users[3] @ items[2] + offsets[2], wanted)
+    margin = model._margins(torch.tensor([3]), torch.tensor([2]), torch.tensor([7]))
+    torch.testing.assert_close(
+        margin, (model.scores(torch.tensor([3]))[0, [2]] - model.scores(torch.tensor([3]))[0, 7])
+    )
+
+
+def test_a_model_without_rows_for_the_datas_features_is_refused() -> None:
+    for model in (MatrixFactorization(USERS, ITEMS), BprFactorization(USERS, ITEMS, item_features=3)):
+        with pytest.raises(ModelError, match=r"2 user_features, .* rows for 0"):
+            model.on_names(NAMES)
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------------

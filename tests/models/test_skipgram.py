@@ -1,6 +1,7 @@
 """Skip-gram and CBOW: the compiled update against autograd, what is drawn, what is shared, what is not finite."""
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -15,9 +16,11 @@ from hogwild.kernels import skipgram as kernels
 from hogwild.kernels.compiling import kernel
 from hogwild.kernels.fused import Chunk, Tally
 from hogwild.losses import NegativeSampling, Pairs
-from hogwild.models.skipgram import SkipGram, SkipGramUpdate, alias_tables, keep_probabilities
+from hogwild.models.skipgram import SkipGram, SkipGramUpdate, alias_tables, keep_probabilities, pieces_of
 
 RATE = 0.05
+WORDS = ["where", "a", "", "Übermaß", "日本語", "naïve", "aaaa", "🙂b"]
+ARGUMENTS = {"buckets": 7, "min_n": 2, "max_n": 3, "sample": 0.0}
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -74,8 +77,18 @@ def windows_of(arrays: Arrays, chosen: np.ndarray, context: int) -> Tensor:
     return torch.from_numpy(windows)
 
 
-def weights(model: SkipGram) -> list[Tensor]:
-    return [model.input.weight.detach().clone(), model.output.weight.detach().clone()]
+def spelling(arrays: dict[str, np.ndarray], **arguments: object) -> SkipGram:
+    """A model whose words are called aa, ab, ac, …, which have pieces in common, and the last one has a piece twice."""
+    model = model_of(arrays, **{**ARGUMENTS, **arguments})
+    names = [f"a{chr(97 + number)}" for number in range(len(arrays["counts"]) - 1)]
+    model.on_names({"words": [*names, "baba"]})
+    assert model.subwords is not None
+    nn.init.normal_(model.subwords.weight, std=0.5)
+    return model
+
+
+def tables_of(model: SkipGram) -> list[Tensor]:
+    return [table.weight.detach().clone() for table in (model.input, model.output, model.subwords) if table is not None]
 
 
 # ---- one sample
@@ -92,7 +105,7 @@ def test_loss_and_gradient_of_a_sample_are_those_of_autograd(
 ) -> None:
     arrays = text([[0, 1, 2], [4, 3]], [0, 0, 0, 0, 7])
     model = model_of(arrays, spread=spread, window=1, negatives=negatives, shared=shared, cbow=cbow, sample=0.0)
-    before = weights(model)
+    before = tables_of(model)
     scores = model(windows_of(arrays, places(place), 20))
     loss = NegativeSampling()(scores, torch.zeros(1))
     loss.backward()
@@ -103,7 +116,7 @@ def test_loss_and_gradient_of_a_sample_are_those_of_autograd(
         return
     # Beyond a score of -8 the loss is written as the score itself: off by 3e-4 at most.
     assert tally == Tally(pytest.approx(loss.item(), rel=1e-5, abs=1e-3 if spread > 1 else 1e-5), 1, 0)
-    for now, was, gradient in zip(weights(model), before, expected, strict=True):
+    for now, was, gradient in zip(tables_of(model), before, expected, strict=True):
         assert gradient.abs().max() > (0.001 if spread < 1 else 1e-5)
         torch.testing.assert_close((was - now) / (0.5 * RATE), gradient, rtol=1e-4, atol=2e-5 * max(1, spread))
 
@@ -122,7 +135,7 @@ def test_a_word_of_cbow_is_updated_as_the_paper_says(place: int) -> None:
     """By plain loops: the mean of up to two words on each side predicts the word; word 6 is every negative."""
     arrays = text([[0, 1, 2, 3, 1, 1, 4, 5]], [0, 0, 0, 0, 0, 0, 9])
     model = model_of(arrays, cbow=True, window=1, negatives=3, sample=0.0)
-    inputs, outputs = (table.double().numpy() for table in weights(model))
+    inputs, outputs = (table.double().numpy() for table in tables_of(model))
     tokens = arrays["tokens"].tolist()
     contexts = [tokens[p] for p in (place - 1, place + 1) if 0 <= p < len(tokens)]
     mean, error, loss = sum(inputs[word] for word in contexts) / len(contexts), np.zeros(20), 0.0
@@ -137,25 +150,45 @@ def test_a_word_of_cbow_is_updated_as_the_paper_says(place: int) -> None:
     for word in contexts:
         inputs[word] += RATE * error / len(contexts)
     assert bound(model, arrays).run(Chunk(places(place), 1)) == Tally(pytest.approx(loss, rel=1e-5), 1, 0)
-    for now, expected in zip(weights(model), (inputs, outputs), strict=True):
+    for now, expected in zip(tables_of(model), (inputs, outputs), strict=True):
         np.testing.assert_allclose(now.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("cbow", [False, True])
-def test_the_gradient_of_autograd_is_that_of_the_loss(cbow: bool) -> None:
+@pytest.mark.parametrize("make", [model_of, spelling])
+def test_the_gradient_of_autograd_is_that_of_the_loss(make: Callable[..., SkipGram], cbow: bool) -> None:
     arrays = random_text(1, 8, [12, 5])
-    model = model_of(arrays, dim=3, window=2, negatives=2, cbow=cbow).double()
+    model = make(arrays, dim=3, window=2, negatives=2, cbow=cbow).double()
     windows = windows_of(arrays, everything(arrays), 6)
-    model.input.sparse = model.output.sparse = False
+    for table in model.children():
+        table.sparse = False  # type: ignore[assignment]
 
-    def loss(inputs: Tensor, outputs: Tensor) -> Tensor:
+    def loss(*weights: Tensor) -> Tensor:
         torch.manual_seed(5)
-        state = {"input.weight": inputs, "output.weight": outputs}
+        state = dict(zip([name for name, _ in model.named_parameters()], weights, strict=True))
         result: Tensor = NegativeSampling()(torch.func.functional_call(model, state, (windows,)), torch.zeros(17))
         return result
 
-    given = tuple(table.weight.detach().clone().requires_grad_() for table in (model.input, model.output))
-    assert torch.autograd.gradcheck(loss, given)
+    assert torch.autograd.gradcheck(loss, tuple(p.detach().clone().requires_grad_() for p in model.parameters()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shared", "cbow"), [(True, False), (False, False), (True, True)])
+@pytest.mark.parametrize("dim", [3, 20, 32])
+def test_loss_and_gradient_of_pieces_are_those_of_autograd(shared: bool, cbow: bool, dim: int) -> None:
+    arrays = text([[0, 1, 2, 4], [4, 3]], [0, 0, 0, 0, 7])
+    places_ = (1, 2) if shared or cbow else (0, 5)  # pair after pair, one sees what the one before it has learnt
+    for place in places_:
+        model = spelling(arrays, dim=dim, window=1, negatives=3, shared=shared, cbow=cbow)
+        before = tables_of(model)
+        loss = NegativeSampling()(model(windows_of(arrays, places(place), 20)), torch.zeros(1))
+        loss.backward()
+        expected = [param.grad.to_dense() for param in model.parameters() if param.grad is not None]
+        tally = bound(model, arrays).run(Chunk(places(place), 1, rate=0.5))
+        assert tally == Tally(pytest.approx(loss.item(), rel=1e-5), 1, 0)
+        for now, was, gradient in zip(tables_of(model), before, expected, strict=True):
+            assert gradient.abs().max() > 0.001
+            torch.testing.assert_close((was - now) / (0.5 * RATE), gradient, rtol=1e-4, atol=2e-5)
 
 
 # ---- what is drawn
@@ -225,7 +258,7 @@ def test_what_is_drawn_does_not_depend_on_how_a_chunk_is_cut() -> None:
         update = bound(model, arrays)
         for first, last in pairwise(cuts):
             update.run(Chunk(everything(arrays)[first:last], 9))
-        found.append(weights(model))
+        found.append(tables_of(model))
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
@@ -275,7 +308,7 @@ def test_a_sample_whose_gradient_is_not_finite_is_counted_and_not_applied(value:
     model = model_of(arrays, window=1, sample=0.0, shared=shared)
     with torch.no_grad():
         model.input.weight[1, 7] = value
-    before = weights(model)
+    before = tables_of(model)
     update = bound(model, arrays)
     tally = update.run(Chunk(places(0, 2), 1))
     assert (tally.applied, tally.not_finite, tally.loss) == (0, 2, 0.0)
@@ -290,19 +323,20 @@ def test_a_sample_whose_gradient_is_not_finite_is_counted_and_not_applied(value:
 def test_a_chunk_of_nothing_compiles_and_changes_nothing() -> None:
     arrays = text([[0, 1]])
     model = model_of(arrays)
-    before = weights(model)
+    before = tables_of(model)
     assert bound(model, arrays).run(Chunk(np.empty(0, np.int64), 0)) == Tally(0.0, 0, 0)
-    assert all(torch.equal(a, b) for a, b in zip(before, weights(model), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, tables_of(model), strict=True))
 
 
-def test_a_frozen_table_stays_as_it_is() -> None:
+@pytest.mark.parametrize(("make", "frozen"), [(model_of, "input"), (spelling, "input"), (spelling, "subwords")])
+def test_a_frozen_table_stays_as_it_is(make: Callable[..., SkipGram], frozen: str) -> None:
     arrays = text([[0, 1, 2]])
-    model = model_of(arrays, sample=0.0)
-    model.input.weight.requires_grad_(False)
-    before = weights(model)
+    model = make(arrays, window=2, negatives=2, sample=0.0)
+    getattr(model, frozen).weight.requires_grad_(False)
+    before = tables_of(model)
     bound(model, arrays).run(Chunk(everything(arrays), 1))
-    assert torch.equal(model.input.weight, before[0])
-    assert not torch.equal(model.output.weight, before[1])
+    same = [torch.equal(now, was) for now, was in zip(tables_of(model), before, strict=True)]
+    assert same == [frozen == "input", False, frozen == "subwords"][: len(same)]
 
 
 # ---- when there is a kernel, and when not
@@ -402,3 +436,54 @@ def test_in_evaluation_a_window_is_whole_and_pairs_have_cosines() -> None:
     assert cosines.tolist() == pytest.approx([1.0, float(a @ b / (a.norm() * b.norm()))], abs=1e-6)
     loss = NegativeSampling()(cosines, torch.tensor([1.0, 0.0]))
     assert loss.item() == pytest.approx(cosines[1].item() ** 2 / 2, rel=1e-4)
+
+
+# ---- pieces of words
+
+
+def hashed(word: str, min_n: int, max_n: int, buckets: int) -> list[int]:
+    """The rule, letter by letter."""
+    marked, found = f"<{word}>", []
+    for first, size in itertools.product(range(len(marked)), range(min_n, max_n + 1)):
+        piece = marked[first : first + size]
+        if len(piece) < size or piece in ("<", ">"):
+            continue
+        value = 2166136261
+        for byte in piece.encode():
+            value = (value ^ (byte | (0xFFFFFF00 if byte > 127 else 0))) * 16777619 % 2**32
+        found.append(value % buckets)
+    return sorted(found)
+
+
+@pytest.mark.parametrize("lengths", [(3, 6), (1, 1), (2, 3), (5, 9)])
+@pytest.mark.parametrize("buckets", [1, 1000, 2_000_000])
+def test_pieces_are_hashed_as_fasttext_does(lengths: tuple[int, int], buckets: int) -> None:
+    starts, pieces = pieces_of(WORDS, *lengths, buckets)
+    for number, word in enumerate(WORDS):
+        mine = sorted(pieces[starts[number] : starts[number + 1]].tolist())
+        assert mine == hashed(word, *lengths, buckets), word
+    starts, pieces = pieces_of([], *lengths, buckets)
+    assert starts.tolist() == [0] and len(pieces) == 0
+
+
+def test_a_word_is_its_row_and_its_pieces_and_an_unknown_one_only_its_pieces() -> None:
+    model = spelling(text([[0, 1, 2]]), dim=5)
+    assert model.subwords is not None
+    rows, pieces = model.input.weight.detach(), model.subwords.weight.detach()
+    own = [hashed(word, 2, 3, 7) for word in ("aa", "ab", "baba")]
+    expected = [(rows[k] + pieces[found].sum(0)) / (1 + len(found)) ** 0.5 for k, found in enumerate(own)]
+    torch.testing.assert_close(model.vectors(), torch.stack(expected))
+    cosine = torch.cosine_similarity(expected[0], expected[2], 0).item()
+    assert model(torch.tensor([[0, 2]])).item() == pytest.approx(cosine, abs=1e-6)
+    unknown = hashed("abracadabra", 2, 3, 7)
+    found = model.spelled(["abracadabra", ""])  # of <> there is one piece of two characters
+    torch.testing.assert_close(found[0], pieces[unknown].sum(0) / len(unknown) ** 0.5)
+    torch.testing.assert_close(found[1], pieces[hashed("", 2, 3, 7)[0]])
+    assert not SkipGram(3, dim=2, buckets=5, min_n=4).spelled(["a"]).any()
+    assert not SkipGram(3, dim=2).spelled(["where"]).any()
+
+
+@pytest.mark.parametrize("arguments", [{"buckets": -1}, {"min_n": 0}, {"min_n": 4, "max_n": 3}])
+def test_sizes_that_cannot_be_are_refused(arguments: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="at least 0, and 1 <= min_n <= max_n"):
+        SkipGram(3, **arguments)
