@@ -332,20 +332,12 @@ class Shares:
         return sum((self._members[node].counts for node in sorted(self._members)), self._base)
 
     @property
-    def ledger(self) -> Ledger:
-        return self.counts.ledger
-
-    @property
     def updates(self) -> int:
         return self.counts.updates
 
     @property
     def samples(self) -> int:
         return self.counts.samples
-
-    @property
-    def total(self) -> int:
-        return self.counts.finished
 
     @property
     def epoch(self) -> int:
@@ -574,7 +566,7 @@ class Shares:
             "plan": how_cut(self.plan),
             "next_epoch": self.next_epoch,
             "free": free,
-            "ledger": asdict(self.ledger),
+            "ledger": asdict(self.counts.ledger),
             "updates": self.updates,
             "samples": self.samples,
             "settled": [[epoch, self.plan.batches - batches] for epoch, batches in of_epoch.items()],

@@ -180,11 +180,6 @@ class DeviceExchange(Exchange):
         self._accelerator.record(self._come, None)
         self._accelerator.synchronize(self._come)
 
-    def addresses(self) -> tuple[int, ...]:
-        """Return the addresses of all memory that every flush uses."""
-        copies = [part for copy in self._copies.values() for part in copy]
-        return tuple(tensor.data_ptr() for tensor in (*self._locals.values(), *copies, *self._host.values()))
-
 
 def device_words(accelerator: Accelerator, dtype: torch.dtype, count: int) -> Tensor:
     """Return (count,) new zero words on the device: the gaps between parameters count in sums."""

@@ -100,21 +100,17 @@ def _write_model(path: Path, tensors: Mapping[str, Any]) -> Entry:
         else:
             names[key] = name
             kept[name] = tensor.detach().contiguous()
-    _separate(kept)
+    end = 0  # copy tensors that partly overlap another one, such as slices: safetensors refuses them
+    for name, tensor in sorted(
+        kept.items(), key=lambda item: item[1].data_ptr()
+    ):  # views side by side stay as they are
+        start, stop = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        if tensor.nbytes and start < end:
+            kept[name] = tensor.clone()
+        end = max(end, stop)
     safetensors.torch.save_file(kept, path, metadata)
     shutil.copymode(path.with_name(STATE), path)  # safetensors makes the file readable by its owner only
     return entry_of(path, sync=True)
-
-
-def _separate(tensors: dict[str, torch.Tensor]) -> None:
-    """Copy tensors that partly overlap another one, such as slices: safetensors refuses them. Views side by side in a
-    flat stay as they are."""
-    end = 0
-    for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_ptr()):
-        start, stop = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
-        if tensor.nbytes and start < end:
-            tensors[name] = tensor.clone()
-        end = max(end, stop)
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -342,7 +342,7 @@ class Cluster:
             name: state["ledger"][name] for name in ("done", "skipped", "quarantined")
         }
         assert (state["updates"], state["samples"]) == (truth.updates, truth.samples)
-        assert shares.total == len(truth.account)
+        assert shares.counts.finished == len(truth.account)
         units: dict[tuple[int, int], int] = {}
         for number, node in self.nodes.items():
             held = [*_all_of(shares.holdings[number])]
