@@ -64,7 +64,7 @@ class SharedModel:
         """Return the bytes of shared memory that `build` will allocate, by region. Raises what `build` raises; changes
         nothing.
 
-        The trial step needs private memory for a moment: `trial_step.trial_bytes`."""
+        The trial step needs private memory for a moment: `optimizer_state.trial_bytes`."""
         _check(model, optimizer, state)
         return _sizes(_plan(model, optimizer, procs, state, late)[0])
 

@@ -162,7 +162,7 @@ class RangeWork(Work):
 
 
 class Loading:
-    """A `materialise.Reader`. The group keeps its messages until the journal exists."""
+    """A `row_reader.Reader`. The group keeps its messages until the journal exists."""
 
     def __init__(self, group: ProcessGroup, job: Job, runs: Path | None, startup: StartUp) -> None:
         """`runs`: the folder of runs; the cache of data sets lies beside it. `startup` shows the progress."""
