@@ -183,6 +183,8 @@ def _write(file: Path, content: bytes, force: bool) -> None:
         raise RunError(f"{file}: cannot be written: {error.strerror}", code="run/output-not-written") from error
 
 
+# ---- list and schema -------------------------------------------------------------------------------------------------
+
 # Groups that `hogwild list` can list.
 LISTED = {
     "models": "model.class_path",

@@ -356,6 +356,8 @@ def _figures(row: Row) -> Iterator[str]:
     yield f"  submitted   {duration(seconds_since(row['submitted']))} ago{ended}"
 
 
+# ---- serve -----------------------------------------------------------------------------------------------------------
+
 SERVICE_PORT = 8470
 
 

@@ -143,6 +143,8 @@ def with_measured_plan(job: Job, question: Question, say: Callable[[str], None])
     return load_job(path, [*question.overrides, *measured], source_text=question.job_text)
 
 
+# ---- check --deep ----------------------------------------------------------------------------------------------------
+
 # Ctrl-C reaches the child, too: it only ends, and the parent reports.
 _DEEP_CHILD = """
 import signal

@@ -356,6 +356,8 @@ def _lines(option: str, path: str) -> list[str]:
     return found
 
 
+# ---- export ----------------------------------------------------------------------------------------------------------
+
 ENDINGS = {
     "safetensors": ".safetensors",
     "state_dict": ".pt",

@@ -309,6 +309,9 @@ def _figures(found: RunStatus, title: str) -> Iterator[str]:
         yield f"  {found.way_on}"
 
 
+# ---- a job in a few lines, and its summary ---------------------------------------------------------------------------
+
+
 def plan_lines(job: "Job") -> Iterator[str]:
     """Yield a job in a few lines, from its file alone."""
     from hogwild.config.schema import Split  # pydantic, which `status` does without
@@ -377,6 +380,8 @@ def plain_lines(values: Mapping[str, Any], indent: str = "  ") -> Iterator[str]:
 def _call(part: "Component") -> str:
     return f"{part.class_path}({', '.join(f'{name}={value!r}' for name, value in part.init_args.items())})"
 
+
+# ---- ask -------------------------------------------------------------------------------------------------------------
 
 REQUESTS = ("checkpoint", "stacks", "resize")
 ANSWER_LOOK_S = 0.05

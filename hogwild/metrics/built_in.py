@@ -111,6 +111,8 @@ def _classes(output: Tensor, target: Tensor, loss: Loss, weight: Tensor, shapes:
     return Classes(rows, wanted, each) if bool(torch.all(kept)) else Classes(rows[kept], wanted[kept], each[kept])
 
 
+# ---- sums ------------------------------------------------------------------------------------------------------------
+
 GROUPS = 10  # of samples, for the calibration error
 
 
@@ -277,6 +279,9 @@ def _area(scores: Tensor, wanted: Tensor, weight: Tensor) -> float:
 
 def _mean(values: list[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
+
+
+# ---- of ranks --------------------------------------------------------------------------------------------------------
 
 
 def spearman(outputs: Tensor, targets: Tensor) -> float:

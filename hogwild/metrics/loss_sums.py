@@ -155,6 +155,8 @@ def _class_weight_sum(output: Tensor, target: Tensor, loss: nn.CrossEntropyLoss 
     return each.sum() if loss.weight is None else (each * loss.weight.double()[target * kept]).sum()
 
 
+# ---- targets ---------------------------------------------------------------------------------------------------------
+
 AT_ONCE = 1 << 24  # elements per check: keeps the temporaries small
 PROBABLE = (nn.BCELoss, nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss)
 NUMBERED = (nn.MultiMarginLoss, nn.MultiLabelMarginLoss)

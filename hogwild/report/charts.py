@@ -229,6 +229,8 @@ def gaps(times: Floats) -> NDArray[np.int64]:
     return np.flatnonzero(steps > GAP * np.maximum(usual, beside)) + 1
 
 
+# ---- timeline --------------------------------------------------------------------------------------------------------
+
 COLUMNS = 1000
 HEIGHT = 20  # parts of a bar's height: a share of 1/20 is visible
 MOST_MARKS = 1000  # of a kind: more lie closer together than the columns

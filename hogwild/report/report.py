@@ -28,6 +28,43 @@ from hogwild.storage import files
 from hogwild.storage.files import explained
 from hogwild.storage.run_directory import LIBRARY
 
+INDEX = "index.html"
+LONGEST_NAME = 120  # of a comparison's folder: a file system allows 255 bytes
+GROUPS = {
+    "learning": "Learning",
+    "throughput": "Speed",
+    "workers": "Workers",
+    "staleness": "Staleness",
+    "resources": "Memory and processor",
+    "rounds": "Rounds between nodes",
+}
+FILES = Path(__file__).parent / "page_files"
+UPLOT = "vendor/uplot/uPlot"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}; base-uri 'none'; form-action 'none'"
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+{body}
+{scripts}
+</body>
+</html>
+"""
+CONTROLS = """<div id="controls"></div>
+<noscript><p class="error">The curves need JavaScript; the tables are below.</p></noscript>"""
+MANY_COLUMNS = 3  # more columns scroll on a phone
+LONG_REMARK = 24  # letters; the tile of a longer one is twice as wide
+MISSING = "What is not in this report"
+THINNED = (
+    "There are more records than a page needs: curves show the lowest and the highest of every short stretch. "
+    "metrics.jsonl has every record."
+)
 MOST_EVENTS = 200
 MOST_WORKERS = 16  # shown at first
 PHASE_COLOURS = {ALIVE: "alive", ABSENT: "absent"}  # the others are called as the phases
@@ -324,43 +361,7 @@ def _differing(
     return rows
 
 
-INDEX = "index.html"
-LONGEST_NAME = 120  # of a comparison's folder: a file system allows 255 bytes
-GROUPS = {
-    "learning": "Learning",
-    "throughput": "Speed",
-    "workers": "Workers",
-    "staleness": "Staleness",
-    "resources": "Memory and processor",
-    "rounds": "Rounds between nodes",
-}
-FILES = Path(__file__).parent / "page_files"
-UPLOT = "vendor/uplot/uPlot"
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}; base-uri 'none'; form-action 'none'"
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-{body}
-{scripts}
-</body>
-</html>
-"""
-CONTROLS = """<div id="controls"></div>
-<noscript><p class="error">The curves need JavaScript; the tables are below.</p></noscript>"""
-MANY_COLUMNS = 3  # more columns scroll on a phone
-LONG_REMARK = 24  # letters; the tile of a longer one is twice as wide
-MISSING = "What is not in this report"
-THINNED = (
-    "There are more records than a page needs: curves show the lowest and the highest of every short stretch. "
-    "metrics.jsonl has every record."
-)
+# ---- the page --------------------------------------------------------------------------------------------------------
 
 
 def write_report(paths: Sequence[Path], out: Path | None = None) -> tuple[Path, Sequence[str]]:
