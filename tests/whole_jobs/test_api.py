@@ -37,23 +37,6 @@ for cell in cells:
 FAKE_WORKERS = "raise ImportError('this is the user\\'s own package, not hogwild\\'s')\n"
 
 
-@pytest.mark.parametrize("procs", [0, 2])
-def test_one_of_many_processes_that_would_all_train_says_so_and_trains_nothing(
-    procs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "WORLD_SIZE": "4"}.items():
-        monkeypatch.setenv(name, value)
-    model, x = nn.Linear(4, 1), torch.randn(64, 4)
-    before = model.weight.clone()
-    options: dict[str, Any] = {"procs": procs, "run_dir": tmp_path / "run"}
-    with pytest.raises(UsageError, match="has started 4 of these processes") as raised:
-        hogwild.train(
-            model, TensorDataset(x, x[:, :1]), nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1), **options
-        )
-    assert raised.value.code == "cluster/not-wanted"
-    assert torch.equal(model.weight, before) and not (tmp_path / "run").exists()
-
-
 def guarded(program: str) -> str:
     """The same program with everything after the imports in a function below a main guard."""
     head, _, body = program.partition("RUN_DIR =")
@@ -162,6 +145,20 @@ def call(model: nn.Module, tmp_path: Path, /, without: tuple[str, ...] = (), **s
     usual: dict[str, Any] = {"procs": 1, "run_dir": tmp_path / "run"}
     settings = {**{name: value for name, value in usual.items() if name not in without}, **settings}
     return hogwild.train(model, data, nn.CrossEntropyLoss(), optimizer, **settings)
+
+
+@pytest.mark.parametrize("procs", [0, 2])
+def test_one_of_many_processes_that_would_all_train_says_so_and_trains_nothing(
+    procs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    model = nn.Linear(4, 2)
+    before = model.weight.clone()
+    with pytest.raises(UsageError, match="has started 4 of these processes") as raised:
+        call(model, tmp_path, procs=procs)
+    assert raised.value.code == "cluster/not-wanted"
+    assert torch.equal(model.weight, before) and not (tmp_path / "run").exists()
 
 
 class Unsaid(nn.Linear):

@@ -36,6 +36,12 @@ def model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
 
 
+def trained(run: Path, one: nn.Module, stop: int | None, **settings: Any) -> hogwild.TrainResult:
+    rule = torch.optim.SGD(one.parameters(), lr=0.1)
+    common = {"batch_size": BATCH, "evaluate": {"progressive": True}, "run_dir": run}
+    return hogwild.train(one, Signs(stop), nn.CrossEntropyLoss(), rule, **(common | settings))
+
+
 def windows(run: Path) -> list[dict[str, float]]:
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [record["losses"] for record in records if record.get("losses")]
@@ -65,18 +71,8 @@ def by_hand(batches: int) -> tuple[dict[str, float], list[Tensor]]:
 @pytest.mark.parametrize("procs", [0, 1])
 def test_each_batch_is_scored_by_the_model_before_it_is_learnt(procs: int, tmp_path: Path) -> None:
     one = model()
-    hogwild.train(
-        one,
-        Signs(20 * BATCH),
-        nn.CrossEntropyLoss(),
-        torch.optim.SGD(one.parameters(), lr=0.1),
-        procs=procs,
-        threads=1,  # as the plain loop
-        batch_size=BATCH,
-        evaluate={"progressive": True},
-        log={"every_s": 1000.0},
-        run_dir=tmp_path / "run",
-    )
+    # One thread, as the plain loop.
+    trained(tmp_path / "run", one, 20 * BATCH, procs=procs, threads=1, log={"every_s": 1000.0})
     wanted, parameters = by_hand(20)
     assert windows(tmp_path / "run") == [pytest.approx(wanted, rel=1e-4)]
     assert all(map(torch.equal, (p.detach() for p in one.parameters()), parameters)), "scoring changed the training"
@@ -84,20 +80,8 @@ def test_each_batch_is_scored_by_the_model_before_it_is_learnt(procs: int, tmp_p
 
 @pytest.mark.processes
 def test_an_endless_stream_has_windows_and_checkpoints_by_time_and_no_progress(tmp_path: Path) -> None:
-    one = model()
-    result = hogwild.train(
-        one,
-        Signs(None),
-        nn.CrossEntropyLoss(),
-        torch.optim.SGD(one.parameters(), lr=0.1),
-        procs=2,
-        batch_size=BATCH,
-        evaluate={"progressive": True},
-        log={"every_s": 0.05},
-        checkpoint={"every_s": 0.3},
-        max_time_s=1.5,
-        run_dir=tmp_path / "run",
-    )
+    often: dict[str, Any] = {"log": {"every_s": 0.05}, "checkpoint": {"every_s": 0.3}}
+    result = trained(tmp_path / "run", model(), None, procs=2, max_time_s=1.5, **often)
     found = windows(tmp_path / "run")
     assert (result.state, result.reason) == ("stopped", "max_time_s") and len(found) >= 2
     assert found[-1]["progressive_accuracy"] > 0.8
@@ -106,14 +90,6 @@ def test_an_endless_stream_has_windows_and_checkpoints_by_time_and_no_progress(t
 
 
 def test_more_metrics_than_a_record_has_room_for_are_refused(tmp_path: Path) -> None:
-    one = nn.Linear(4, 10)
+    wanted = {"progressive": True, "metrics": [f"top{k}" for k in range(1, 9)]}
     with pytest.raises(BuildError, match="9 metrics with the loss, and 0 further losses"):
-        hogwild.train(
-            one,
-            Signs(20 * BATCH),
-            nn.CrossEntropyLoss(),
-            torch.optim.SGD(one.parameters(), lr=0.1),
-            procs=0,
-            evaluate={"progressive": True, "metrics": [f"top{k}" for k in range(1, 9)]},
-            run_dir=tmp_path / "run",
-        )
+        trained(tmp_path / "run", nn.Linear(4, 10), 20 * BATCH, procs=0, evaluate=wanted)
