@@ -129,8 +129,8 @@ class WordVectors:
             numbers = self._found(first), self._found(second)
             if numbers[0] is not None and numbers[1] is not None:
                 known.append((numbers[0], numbers[1], score))
-        if not known:
-            return Agreement(float("nan"), 0, len(pairs))
+        if len(known) < 2:  # one pair has no correlation
+            return Agreement(float("nan"), len(known), len(pairs) - len(known))
         a, b, scores = zip(*known, strict=True)
         cosines = np.einsum("nd,nd->n", self._unit[list(a)], self._unit[list(b)])
         value = spearman(torch.from_numpy(cosines), torch.tensor(scores, dtype=torch.float64))

@@ -184,42 +184,27 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 def test_the_library_names_what_is_of_the_wrong_kind(calls: Callable[..., HogwildError]) -> None:
+    net = guilty.Net()
+    foreign, closure = torch.optim.SGD(guilty.Net().parameters(), lr=0.1), torch.optim.LBFGS(net.parameters())
+    twice = {"batch_size": 4, "data": {"batch_size": 8}}
     table: list[tuple[dict[str, object], type[HogwildError], str, str]] = [
         ({"model": 3}, ModelError, "model/not-a-module", "the model is a int"),
         ({"dataset": None}, DataError, "data/no-length", "NoneType has no len()"),
         ({"loss": None}, BuildError, "model/loss-not-callable", "the loss is a NoneType"),
         ({"optimizer": None}, OptimizerError, "optimizer/not-one", "the optimizer is a NoneType"),
+        ({"optimizer": foreign}, OptimizerError, "optimizer/foreign-parameters", "not a parameter of the model"),
+        ({"model": net, "optimizer": closure}, OptimizerError, "optimizer/closure", "closure"),
         ({"val": {"fractoin": 0.2}}, ConfigError, "config/unknown-key", "did you mean 'fraction'?"),
         ({"epoch": 3}, ConfigError, "config/unknown-key", "did you mean 'epochs'?"),
         ({"procs": -1}, ConfigError, "config/out-of-range", "train.procs: must be auto or a whole number"),
         ({"checkpoint": 5}, ConfigError, "config/wrong-type", "checkpoint: must be a map"),
-        (
-            {"batch_size": 4, "data": {"batch_size": 8}},
-            ConfigError,
-            "config/keyword",
-            "data.batch_size: is given twice",
-        ),
+        (twice, ConfigError, "config/keyword", "data.batch_size: is given twice"),
         ({"optimizer_state": "both"}, ConfigError, "config/unknown-choice", "auto, private, shared"),
     ]
     for changes, kind, code, words in table:
         error = calls(**changes)
         assert (type(error), error.code) == (kind, code), f"{changes}: {error!r}"
         assert words in str(error)
-
-
-def test_an_optimizer_of_another_model_is_an_error(calls: Callable[..., HogwildError]) -> None:
-    error = calls(optimizer=torch.optim.SGD(guilty.Net().parameters(), lr=0.1))
-    assert isinstance(error, OptimizerError)
-    assert "not a parameter of the model" in str(error)
-    assert error.code == "optimizer/foreign-parameters"
-
-
-def test_a_closure_optimizer_is_an_error(calls: Callable[..., HogwildError]) -> None:
-    net = guilty.Net()
-    error = calls(model=net, optimizer=torch.optim.LBFGS(net.parameters()))
-    assert isinstance(error, OptimizerError)
-    assert "closure" in str(error)
-    assert error.code == "optimizer/closure"
 
 
 def test_a_loss_that_cannot_be_pickled_is_an_error_naming_it(calls: Callable[..., HogwildError]) -> None:

@@ -23,6 +23,7 @@ from hogwild.job.data import match_names
 from tests.helpers.predicting import Say, linear, train
 
 COLOURS = ("red", "green", "blue")
+SPARSE = {"class_path": "hogwild.models.SparseLinear"}
 ROWS = [(0.5 * k - 3, k % 3, 1 - 0.25 * k) for k in range(12)]  # a, colour, b
 
 
@@ -250,9 +251,8 @@ def test_a_value_that_the_training_data_lacks_is_said_once_for_each_column(
     form: str, say: Say, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "t.csv").write_text("site,user,y\nnews,7,0\nshop,8,1\n")
-    model = {"class_path": "hogwild.models.SparseLinear"}
     arguments = {"path": str(tmp_path / "t.csv"), "target": "y", "hash": {"user": 5}}
-    run = train(say, tmp_path, "Clicks", arguments, "hogwild.losses.LogisticLoss", model)
+    run = train(say, tmp_path, "Clicks", arguments, "hogwild.losses.LogisticLoss", SPARSE)
     rows = ["shop,7.0", "news,9", *["mail,1", "chat,2"] * 9]
     (tmp_path / "new.csv").write_text("\n".join(["site,user", *rows]))
     new = tmp_path / "new.csv" if form == "csv" else pyarrow_csv.read_csv(tmp_path / "new.csv")
@@ -297,8 +297,7 @@ def test_arrays_and_clicks_to_predict_are_taken_by_names(say: Say, tmp_path: Pat
     pyarrow_csv.write_csv(table, tmp_path / "t.csv")
     arguments = {"path": str(tmp_path / "t.csv"), "target": "y"}
     (tmp_path / "clicks").mkdir()
-    sparse = {"class_path": "hogwild.models.SparseLinear"}
-    trained = hogwild.load(train(say, tmp_path / "clicks", "Clicks", arguments, "hogwild.losses.LogisticLoss", sparse))
+    trained = hogwild.load(train(say, tmp_path / "clicks", "Clicks", arguments, "hogwild.losses.LogisticLoss", SPARSE))
     wanted = trained.predict(tmp_path / "t.csv").tolist()
     assert trained.predict(Clicks(table.select(["user", "y", "site"]), "y")).tolist() == wanted
 
@@ -348,9 +347,8 @@ def test_a_run_on_tensors_reads_arrays_named_as_its_forward(tmp_path: Path) -> N
 @pytest.fixture
 def sparse(say: Say, tmp_path: Path) -> Path:
     (tmp_path / "rows.svm").write_text("".join(f"{'+1' if k % 2 else '-1'} {1 + k % 2}:1 3:0.5\n" for k in range(40)))
-    model = {"class_path": "hogwild.models.SparseLinear"}
     loss = "hogwild.losses.LogisticLoss"
-    return train(say, tmp_path, "LibSvm", {"path": str(tmp_path / "rows.svm")}, loss, model)
+    return train(say, tmp_path, "LibSvm", {"path": str(tmp_path / "rows.svm")}, loss, SPARSE)
 
 
 @pytest.mark.parametrize(
@@ -373,9 +371,8 @@ def test_sparse_rows_need_no_labels(text: str, sparse: Path, tmp_path: Path, mon
 
 def test_classes_of_sparse_rows_have_their_labels_and_a_file_may_have_any(say: Say, tmp_path: Path) -> None:
     (tmp_path / "rows.svm").write_text("".join(f"{(3, 7, 20)[k % 3]} {1 + k % 3}:1\n" for k in range(60)))
-    model = {"class_path": "hogwild.models.SparseLinear"}
     arguments = {"path": str(tmp_path / "rows.svm"), "labels": "classes"}
-    run = train(say, tmp_path, "LibSvm", arguments, "torch.nn.CrossEntropyLoss", model)
+    run = train(say, tmp_path, "LibSvm", arguments, "torch.nn.CrossEntropyLoss", SPARSE)
     (tmp_path / "new.svm").write_text("99 1:1\n2:1\n-0.5 3:1\n")
     status, lines, said = say("predict", run, tmp_path / "new.svm")
     assert status == 0, said

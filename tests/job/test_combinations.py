@@ -457,15 +457,9 @@ def test_a_step_of_the_models_own_is_refused_beside_what_it_would_bypass(
     model: type[nn.Module], settings: dict[str, Any], tmp_path: Path
 ) -> None:
     with pytest.raises(HogwildError) as refused:
-        trained_with(model, tmp_path / "run", settings)
+        trained(model, Flat(), tmp_path / "run", **settings)
     assert refused.value.code == "model/own-step"
     assert not (tmp_path / "run").exists()
-
-
-def trained_with(model: type[nn.Module], folder: Path, settings: dict[str, Any]) -> None:
-    made = model()
-    optimizer = torch.optim.SGD(made.parameters(), lr=0.1)
-    hogwild.train(made, Flat(), LOSS, optimizer, run_dir=folder, **{**INLINE, **settings})
 
 
 @pytest.mark.processes

@@ -18,7 +18,7 @@ from hogwild.host import Cores
 from hogwild.job.build import deep_check
 from hogwild.planning.cpu_plan import MachineFacts
 from hogwild.planning.device_placement import Devices, placed
-from hogwild.planning.job_plan import JobFacts, JobPlan, completed, plan_job
+from hogwild.planning.job_plan import CPU, REPLICA, SHARED, JobFacts, JobPlan, completed, exchange_of, plan_job
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
 from hogwild.scheduling.grid_plan import NO_GRID, TableSide
 from hogwild.scheduling.stream_schedule import fewest_slots
@@ -180,3 +180,26 @@ def test_every_answer_about_a_job_is_of_the_same_plan(
     assert sum(recorded["memory"].values()) == recorded["shared_memory_bytes"]
     kind = {"stream": recorded["ring"], "packed": recorded["grid"]}.get(recorded["feed"], recorded["memory"])
     assert kind, "a stream has a ring, two-sided data a grid"
+
+
+@pytest.mark.parametrize(
+    ("given", "procs", "is_fused", "placement", "exchange"),
+    [
+        ("auto", 2, False, CPU, "direct"),
+        ("auto", 64, False, CPU, "direct"),
+        ("direct", 4, False, CPU, "direct"),
+        ("delta", 4, False, CPU, "delta"),
+        ("delta", 1, False, CPU, "direct"),
+        ("delta", 0, False, CPU, "direct"),
+        ("delta", 4, True, CPU, "direct"),
+        ("auto", 2, False, REPLICA, "delta"),
+        ("auto", 1, False, REPLICA, "delta"),
+        ("auto", 2, False, SHARED, "direct"),
+    ],
+)
+def test_only_a_person_or_a_copy_on_a_device_chooses_delta(
+    given: str, procs: int, is_fused: bool, placement: str, exchange: str
+) -> None:
+    text = f"model: {{class_path: a.B}}\ndata: {{train: {{class_path: a.C}}}}\ntrain: {{exchange: {given}}}\n"
+    job = load_job(Path("job.yaml"), source_text=text)
+    assert exchange_of(job, procs, fused=is_fused, placement=placement) == exchange
