@@ -19,7 +19,6 @@ import json
 import os
 import re
 import socket
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,10 +90,15 @@ def run(
         changes = Changes()
         cores = tuple(core.cpus for core in host.physical_cores(host.affinity()))
         servers: list[_Server] = []
-        loop = ServiceLoop(state, Machine(cores, host.gpus()), changes.notify, lambda: _end(servers), jobs)
+
+        def end() -> None:
+            """End the process after the loop has failed: it is no use, and jobs go on without it."""
+            for server in servers:
+                server.should_exit = True
+
+        loop = ServiceLoop(state, Machine(cores, host.gpus()), changes.notify, end, jobs)
         with _listening(port) as listener:
-            for warning in loop.load():
-                print(f"warning: {warning}", file=sys.stderr, flush=True)
+            loop.load()
             port = listener.getsockname()[1]
             state.write_address(port)
             host.raise_noted()
@@ -117,12 +121,6 @@ def run(
                 loop.stop()
     finally:
         os.close(lock)
-
-
-def _end(servers: "list[_Server]") -> None:
-    """End the process after the loop has failed: it is no use, and jobs go on without it."""
-    for server in servers:
-        server.should_exit = True
 
 
 class _Server(uvicorn.Server):

@@ -81,24 +81,6 @@ class JobForker(Protocol):
     def close(self) -> None: ...
 
 
-class NoServer:
-    """Starts every job as a fresh interpreter."""
-
-    why = "the service has no fork server"
-
-    def is_starting(self, environment: Mapping[str, str]) -> bool:
-        return False
-
-    def descriptors(self) -> list[int]:
-        return []
-
-    def fork(self, argv: Sequence[str], environment: Mapping[str, str], folder: str, standard: Sequence[int]) -> None:
-        return None
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
 def entry_of(order: JobOrder, home: str) -> str:
     """Return the entry of the environment that marks all processes of a job. `home`: identity of the state folder, so
     that a copied folder does not take the processes of its original for its own."""
@@ -120,7 +102,9 @@ def environment_of(order: JobOrder, gpus: Sequence[str]) -> dict[str, str]:
     return {**order.environment, **({GPUS: ",".join(gpus)} if gpus or host.gpus() else {})}
 
 
-def start(order: JobOrder, job: JobRecord, folder: JobFolder, entry: str, server: JobForker) -> tuple[JobProcess, str]:
+def start(
+    order: JobOrder, job: JobRecord, folder: JobFolder, entry: str, server: JobForker | None
+) -> tuple[JobProcess, str]:
     """Start the job's process on its cores; return it, and why it is no fork of the server. Raises OSError; ValueError
     for what the system does not take."""
     attempt = folder.attempt(job.attempt)
@@ -133,9 +117,11 @@ def start(order: JobOrder, job: JobRecord, folder: JobFolder, entry: str, server
         try:
             why = "jobs on a GPU are fresh interpreters" if job.gpus else ""
             standard = [stream.fileno() for stream in (null, out, err)]
-            forked = None if why else server.fork(command[1:], environment, order.folder, standard)
+            forked = None
+            if server is not None and not why:
+                forked = server.fork(command[1:], environment, order.folder, standard)
+                why = server.why if forked is None else ""
             if forked is None:
-                why = why or server.why
                 child = subprocess.Popen(
                     command,
                     stdin=null,

@@ -17,19 +17,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from hogwild import host
 from hogwild.errors import ConflictError, NotFoundError, ServiceError, StorageFullError
 from hogwild.host import other_jobs
 from hogwild.monitoring.run_status import is_running as is_process_of
 from hogwild.service import attempts
-from hogwild.service.attempts import JobForker, JobProcess, NoServer
+from hogwild.service.attempts import JobForker, JobProcess
 from hogwild.service.failpoints import reach
 from hogwild.service.folders import MARK, StateFolder
 from hogwild.service.moves import Moves
@@ -48,27 +48,8 @@ IN_USE = "run/in-use"
 Answer = TypeVar("Answer")
 
 
-class Instant(NamedTuple):
-    """One moment on two clocks: seconds since 1970, to compare with records, and monotonic ones, to wait."""
-
-    at: float
-    at_s: float
-
-    @classmethod
-    def now(cls) -> "Instant":
-        return cls(time.time(), time.monotonic())
-
-
-@dataclass(slots=True)
-class Watched:
-    """A live process. `found`: when it was found, if an earlier service had asked it to stop."""
-
-    process: JobProcess
-    found: Instant | None = None
-
-
 class ServiceLoop:
-    """The thread. Other threads use `call`, `write_aside`, `write_sweep_aside`, `snapshot` and `stop` only. In this
+    """The thread. Other threads use `call`, `write_aside`, `snapshot` and `stop` only. In this
     thread, `on_change` is called after each new snapshot, `on_failure` if an error ends it."""
 
     def __init__(
@@ -83,13 +64,13 @@ class ServiceLoop:
         self.machine = machine
         self._home = state.identity()
         self._store = Store(state)
-        self.write_aside, self.write_sweep_aside = self._store.write_aside, self._store.write_sweep_aside
         self._on_change = on_change
         self._on_failure = on_failure
-        self._server = server or NoServer()
+        self._server = server
         self._calls: SimpleQueue[Callable[[BaseException | None], None]] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._live: dict[str, Watched] = {}
+        self._live: dict[str, JobProcess] = {}
+        self._unsure: dict[str, tuple[Any, float]] = {}  # id -> (time of its record, until when), see `_signal`
         self._aside: dict[str, tuple[JobProcess, JobRecord]] = {}  # set aside while their process runs
         self._sweeping: set[str] = set()
         self._not_before_s: dict[str, float] = {}  # of queued jobs that could not be started for now
@@ -102,13 +83,13 @@ class ServiceLoop:
 
     # ---- other threads
 
-    def load(self) -> list[str]:
-        """Read the store and find the processes of live jobs; before `start`. Return warnings. Raises RunDirError."""
+    def load(self) -> None:
+        """Read the store and find the processes of live jobs; before `start`. Raises RunDirError."""
         self._store.load()
         self._recover()
         self._publish()
-        damaged = [f"job {name} is damaged and left alone: {why}" for name, why in self._store.unreadable.items()]
-        return [*([self._store.warning] if self._store.warning else []), *damaged]
+        for name, why in self._store.unreadable.items():
+            print(f"warning: job {name} is damaged and left alone: {why}", file=sys.stderr, flush=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -118,7 +99,8 @@ class ServiceLoop:
         self._is_stopping = True
         os.eventfd_write(self._wake, 1)
         self._thread.join()
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
         self._store.close()
         if self._failure is not None:
             raise self._failure
@@ -154,6 +136,12 @@ class ServiceLoop:
             self._answer_calls()
         return future
 
+    def write_aside(self, orders: Sequence[JobOrder], files: Mapping[str, bytes]) -> tuple[list[JobOrder], Path]:
+        """Number new jobs and write them to a folder aside, for `submit`. May take long. Raises StorageFullError."""
+        first = self.call(lambda: self._store.next_number(len(orders))).result()
+        numbered = [replace(order, number=first + index) for index, order in enumerate(orders)]
+        return numbered, self._store.write_aside(files, numbered)
+
     def _answer_calls(self) -> None:
         with contextlib.suppress(Empty):
             while True:
@@ -161,33 +149,20 @@ class ServiceLoop:
 
     # ---- requests; in the thread
 
-    def submit(self, order: JobOrder, aside: Path) -> Row:
-        """Store a job whose files are in `aside`. A repeated request is the same job. Raises StorageFullError;
-        ConflictError for the id of another."""
-        known = self._store.orders.get(order.id)
-        if known is None and order.id not in self._store.unreadable:
-            self._store.add(replace(order, number=self._store.next_number()), aside)
-            return self._row(order.id)
-        shutil.rmtree(aside, ignore_errors=True)
-        if known is None or known.digest != order.digest:
-            raise ConflictError(f"job {order.id} exists already, and is another one", code="service/other-job")
-        return self._row(order.id)
-
-    def numbered(self, orders: Sequence[JobOrder]) -> list[JobOrder]:
-        first = self._store.next_number(len(orders))
-        return [replace(order, number=first + index) for index, order in enumerate(orders)]
-
-    def submit_sweep(self, orders: Sequence[JobOrder], aside: Path) -> Row:
-        """Store all jobs of a sweep or none. A repeated request is the same sweep. Raises as `submit`."""
-        known = [one for one in orders if one.id in self._store.orders or one.id in self._store.unreadable]
+    def submit(self, orders: Sequence[JobOrder], aside: Path) -> Row:
+        """Store new jobs, one or a sweep, whose files are in `aside`: all or none. A repeated request is the same jobs.
+        Raises StorageFullError; ConflictError for the id of another."""
+        first = orders[0]
+        known = [one.id for one in orders if one.id in self._store.orders or one.id in self._store.unreadable]
         if not known:
-            self._store.add_sweep(orders, aside)
-            return self.sweep(str(orders[0].sweep))
-        shutil.rmtree(aside, ignore_errors=True)
-        before = [self._store.orders.get(one.id) for one in known]
-        if any(one is None or one.digest != orders[0].digest for one in before):
-            raise ConflictError(f"sweep {orders[0].sweep} exists already, and is another one", code="service/other-job")
-        return self.sweep(str(orders[0].sweep))
+            self._store.add(orders, aside)
+        else:
+            shutil.rmtree(aside, ignore_errors=True)
+            before = [self._store.orders.get(one) for one in known]
+            if any(one is None or one.digest != first.digest for one in before):
+                what = f"sweep {first.sweep}" if first.sweep else f"job {first.id}"
+                raise ConflictError(f"{what} exists already, and is another one", code="service/other-job")
+        return self.sweep(first.sweep) if first.sweep else self._row(first.id)
 
     def sweep(self, name: str) -> Row:
         """Return a sweep by its id or the beginning of it: `id`, and the rows of its `jobs`. Raises NotFoundError."""
@@ -274,16 +249,18 @@ class ServiceLoop:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         self._answer_calls()
-        for name in [name for name, watched in self._live.items() if watched.process.is_dead()]:
+        for name in [name for name, process in self._live.items() if process.is_dead()]:
             with self._alone(name):
                 reach("before-end")
-                self._end(name, self._live.pop(name).process.close())
-        for name, watched in list(self._live.items()):
+                self._end(name, self._live.pop(name).close())
+        for name, process in list(self._live.items()):
             with self._alone(name):
-                self._look(name, watched.process)
-                self._signal(name, watched)
-                self._moves.look(name, watched.process, self._rows.record(name))
-        self._sweep()
+                self._look(name, process)
+                self._signal(name, process)
+                self._moves.look(name, process, self._rows.record(name))
+        for name in list(self._sweeping):  # kill what ended jobs have left, until nothing is found
+            if attempts.sweep(self._entry(name)):
+                self._sweeping.discard(name)
         self._start_jobs()
         if self._store.is_behind:
             self._store.write_late()
@@ -292,8 +269,9 @@ class ServiceLoop:
     def _wait(self) -> None:
         wait_s = SWEEP_S if self._sweeping else LIVE_S if self._live else IDLE_S
         wait_s = min(wait_s, MOVE_S) if any(self._store.jobs[name].move for name in self._live) else wait_s
-        ends = [watched.process.pidfd for watched in self._live.values()]
-        host.wait_readable([self._wake, *ends, *self._server.descriptors()], wait_s * 1000)
+        ends = [process.pidfd for process in self._live.values()]
+        starts = [] if self._server is None else self._server.descriptors()
+        host.wait_readable([self._wake, *ends, *starts], wait_s * 1000)
 
     def _recover(self) -> None:
         """Find the processes of live jobs again, and what ended jobs left."""
@@ -303,15 +281,13 @@ class ServiceLoop:
                 self._recover_job(name, job, is_marked=self._entry(name).partition("=")[2] in marks)
         known = {self._entry(name).partition("=")[2] for name in self._store.orders}
         for mark in marks - known:
-            if mark.endswith(f"@{self._home}"):
-                self._hold(f"{MARK}={mark}")
-
-    def _hold(self, entry: str) -> None:
-        """Let nobody have the cores of a job whose files are damaged, while its process runs."""
-        for pid in other_jobs.marked(entry):
-            named = JobRecord(entry, pid=pid, start_ticks=host.start_ticks(pid), boot_id=host.boot_id())
-            if other_jobs.leads_session(pid) and (process := attempts.adopt(named, entry)) is not None:
-                self._aside[f"{entry} {pid}"] = process, replace(named, cores=tuple(sorted(process.cores())))
+            if not mark.endswith(f"@{self._home}"):
+                continue
+            entry = f"{MARK}={mark}"  # of a job whose files are damaged: nobody gets its cores while its process runs
+            for pid in other_jobs.marked(entry):
+                named = JobRecord(entry, pid=pid, start_ticks=host.start_ticks(pid), boot_id=host.boot_id())
+                if other_jobs.leads_session(pid) and (process := attempts.adopt(named, entry)) is not None:
+                    self._aside[f"{entry} {pid}"] = process, replace(named, cores=tuple(sorted(process.cores())))
 
     def _recover_job(self, name: str, job: JobRecord, *, is_marked: bool) -> None:
         entry, folder = self._entry(name), self.state.job(name)
@@ -320,7 +296,11 @@ class ServiceLoop:
             if process is None and job.pid is None and is_marked:
                 process = attempts.find(job, folder, entry)
             if process is not None:
-                self._take(name, Watched(process, Instant.now() if job.state == "stopping" else None))
+                if job.state == "stopping":
+                    record = self._rows.record(name)
+                    seen = record.get("time") if attempts.is_of(record, process) else None
+                    self._unsure[name] = seen, time.monotonic() + UNSURE_S
+                self._take(name, process)
                 self._moves.find(name)
             else:  # it ended while no service ran, or never began
                 self._end(name, None)
@@ -328,7 +308,7 @@ class ServiceLoop:
             # The journal lost its end, by a damaged disk: the run directory's word is newer.
             event = {"event": "starting", "attempt": max(job.attempt, 1), "cores": sorted(host.affinity())}
             self._store.book(name, {**event, "at": time.time(), "boot_id": host.boot_id()})
-            self._take(name, Watched(process))
+            self._take(name, process)
         elif is_marked:
             self._sweeping.add(name)
 
@@ -339,8 +319,8 @@ class ServiceLoop:
             yield
         except Exception as error:
             traceback.print_exc()
-            if (watched := self._live.pop(name, None)) is not None and name in self._store.jobs:
-                self._aside[name] = watched.process, self._store.jobs[name]
+            if (process := self._live.pop(name, None)) is not None and name in self._store.jobs:
+                self._aside[name] = process, self._store.jobs[name]
             self._store.set_aside(name, f"the service failed at it: {error!r}; see its output")
             self._sweeping.discard(name)
 
@@ -352,10 +332,10 @@ class ServiceLoop:
         values = {field: record.get(field) for field in ("pid", "start_ticks", "boot_id")}
         return attempts.adopt(JobRecord(name, **values), self._entry(name))  # type: ignore[arg-type]
 
-    def _take(self, name: str, watched: Watched, why: str = "") -> None:
+    def _take(self, name: str, process: JobProcess, why: str = "") -> None:
         """Watch a process from now on, and write its number down, and why it is a fresh interpreter."""
-        self._live[name] = watched
-        job, process = self._store.jobs[name], watched.process
+        self._live[name] = process
+        job = self._store.jobs[name]
         if (job.pid, job.start_ticks) != (process.pid, process.start_ticks):
             fresh = {"fresh_interpreter": why} if why else {}
             started = {"event": "started", "pid": process.pid, "start_ticks": process.start_ticks}
@@ -369,7 +349,7 @@ class ServiceLoop:
             # An earlier start of ours that nobody had seen holds the run; or somebody else trains it, by hand.
             other = self._process_of_run(name) or attempts.find(job, folder, self._entry(name))
             if other is not None:
-                self._take(name, Watched(other))
+                self._take(name, other)
                 return
             end = replace(end, state="stopped", reason=f"{end.reason}; resume it when that has ended")
         self._finish(name, end)
@@ -377,6 +357,7 @@ class ServiceLoop:
     def _finish(self, name: str, end: AttemptEnd) -> None:
         job = self._store.jobs[name]
         self._moves.end(name)
+        self._unsure.pop(name, None)
         self._store.book(name, end_event(job, self._store.orders[name], end, time.time()))
         self._sweeping.add(name)
         self._rows.look_again(name)
@@ -390,10 +371,10 @@ class ServiceLoop:
         if order.max_duration_s is not None and (late := overdue(job, order, host.age_s(process.start_ticks))):
             self._store.book(name, late)
 
-    def _signal(self, name: str, watched: Watched) -> None:
+    def _signal(self, name: str, process: JobProcess) -> None:
         """Tell a process what was asked: SIGTERM stops it with a checkpoint, a second, different signal at once. Each
         is sent once: a second SIGTERM would end the job without its checkpoint."""
-        job, process = self._store.jobs[name], watched.process
+        job = self._store.jobs[name]
         if job.state != "stopping":
             return
         record = self._rows.record(name) if attempts.is_of(self._rows.record(name), process) else {}
@@ -402,7 +383,10 @@ class ServiceLoop:
             if state == "stopping":  # an earlier service sent it, or somebody else did
                 self._store.book(name, {"event": "signalled", "number": other_jobs.TERMINATE})
                 return
-            if watched.found is not None and _may_have_it(watched.process, watched.found, record):
+            # An earlier service was perhaps killed while it sent it. A record that is newer than the one that was there
+            # when the process was found tells; a stopped process keeps one SIGTERM, however many are sent.
+            seen, until = self._unsure.get(name, (None, 0.0))
+            if record.get("time") == seen and time.monotonic() < until and not host.is_stopped(process.pid):
                 return
         for number in (other_jobs.TERMINATE, other_jobs.INTERRUPT, other_jobs.KILL)[: job.urgency + 1]:
             # While it is built one signal ends it; two would end it without a word.
@@ -426,7 +410,7 @@ class ServiceLoop:
         for name, share in turn.starts.items():
             job, folder = self._store.jobs[name], self.state.job(name)
             environment = attempts.environment_of(self._store.orders[name], share.gpus)
-            if not share.gpus and self._server.is_starting(environment):
+            if self._server is not None and not share.gpus and self._server.is_starting(environment):
                 self._waits[name] = "waits for the import of torch"
                 continue
             while passed:
@@ -445,8 +429,8 @@ class ServiceLoop:
                 if self._store.jobs[name].is_live:
                     self._finish(name, AttemptEnd())
             else:
-                self._take(name, Watched(process), why)
-                if why and not isinstance(self._server, NoServer):
+                self._take(name, process, why)
+                if why:
                     number = self._store.orders[name].number
                     print(f"job {number} is a fresh interpreter: {why}", file=sys.stderr, flush=True)
 
@@ -459,31 +443,14 @@ class ServiceLoop:
         return True
 
     def _open_machine(self) -> Machine:
-        """Return the machine without what jobs use that were set aside."""
+        """Return the machine without what jobs use that were set aside. Memory: what is free, less what live jobs have
+        reserved and do not use yet."""
         for name in [name for name, (process, _) in self._aside.items() if process.is_dead()]:
             self._aside.pop(name)[0].close()
         jobs = [job for _, job in self._aside.values()]
         gpus = [gpu for gpu in self.machine.gpus if not any(gpu in job.gpus for job in jobs)]
-        return Machine(self.machine.cores, gpus, self._free_bytes(), frozenset().union(*(job.in_use for job in jobs)))
-
-    def _free_bytes(self) -> float:
-        """Return the free memory, less what live jobs have reserved and do not use yet."""
-        reserved = 0
+        free_bytes = host.available_memory().bytes
         for name in self._live:
             used = self._rows.record(name).get("pss_bytes")
-            reserved += max(0, self._store.orders[name].memory - (used if isinstance(used, int) else 0))
-        return host.available_memory().bytes - reserved
-
-    def _sweep(self) -> None:
-        """Kill what ended jobs have left, until nothing is found."""
-        for name in list(self._sweeping):
-            if attempts.sweep(self._entry(name)):
-                self._sweeping.discard(name)
-
-
-def _may_have_it(process: JobProcess, found: Instant, record: dict[str, Any]) -> bool:
-    """Return whether a found process may have a SIGTERM already, of a service that was killed while it sent it. A
-    record that is newer tells; a stopped process keeps one SIGTERM, however many are sent."""
-    at = record.get("time")
-    is_told = isinstance(at, float) and at > found.at
-    return not is_told and time.monotonic() - found.at_s < UNSURE_S and not host.is_stopped(process.pid)
+            free_bytes -= max(0, self._store.orders[name].memory - (used if isinstance(used, int) else 0))
+        return Machine(self.machine.cores, gpus, free_bytes, frozenset().union(*(job.in_use for job in jobs)))

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -51,9 +50,17 @@ class Submission(BaseModel):
     environment: dict[str, str] | None = Field(None, description="Its environment; default: the service's own.")
 
     @property
+    def copied_name(self) -> str:
+        return os.path.basename(self.job_file) or "job.yaml"
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+    @property
     def copies(self) -> dict[str, bytes]:
         """The job file and all that is copied with it: relative path -> content."""
-        texts = {**self.files, copied_name(self): self.text}
+        texts = {**self.files, self.copied_name: self.text}
         return {**self.others, **{name: text.encode() for name, text in texts.items()}}
 
 
@@ -82,10 +89,9 @@ def jobs_router(loop: ServiceLoop) -> APIRouter:
     async def submit(given: Submission) -> Row:
         """Queue a job. Only `id`, `job_file` and `text` are needed."""
         await asyncio.to_thread(check_submission, given)
-        made = partial(order_with, loop, given, given.id, given.overrides)
-        order = await asyncio.to_thread(lambda: made(digest_of(given)))
-        aside = await asyncio.to_thread(loop.write_aside, given.copies)
-        return await asyncio.wrap_future(loop.call(lambda: loop.submit(order, aside)))
+        order = await asyncio.to_thread(order_with, loop, given, given.id, given.overrides)
+        orders, aside = await asyncio.to_thread(loop.write_aside, [order], given.copies)
+        return await asyncio.wrap_future(loop.call(lambda: loop.submit(orders, aside)))
 
     @routes.post("/check")
     def check(given: Draft) -> dict[str, Any]:
@@ -118,14 +124,6 @@ def jobs_router(loop: ServiceLoop) -> APIRouter:
     return routes
 
 
-def copied_name(given: Submission) -> str:
-    return os.path.basename(given.job_file) or "job.yaml"
-
-
-def digest_of(given: Submission) -> str:
-    return hashlib.sha256(given.model_dump_json().encode()).hexdigest()
-
-
 def check_submission(given: Submission) -> None:
     """Check all but the job. Raises UsageError, NotFoundError."""
     check_files(given.copies)
@@ -138,21 +136,21 @@ def check_submission(given: Submission) -> None:
             raise NotFoundError(f"{what} {folder}: there is no such folder", code="service/no-folder")
 
 
-def order_with(loop: ServiceLoop, given: Submission, name: str, overrides: Sequence[str], digest: str) -> JobOrder:
+def order_with(loop: ServiceLoop, given: Submission, name: str, overrides: Sequence[str]) -> JobOrder:
     """Return the order of job `name` of a checked submission. Raises ConfigError, UsageError."""
     job = load_job(Path(given.job_file), overrides, source_text=given.text)
     return JobOrder(
         id=name,
-        number=0,  # the loop gives it
+        number=0,  # `write_aside` gives it
         submitted=time.time(),
         job_file=given.job_file,
-        copied=copied_name(given),
+        copied=given.copied_name,
         job_folder=str(loop.state.job(name).files) if given.job_folder is None else given.job_folder,
         overrides=tuple(overrides),
         folder=os.getcwd() if given.folder is None else given.folder,
         data_dir=given.data_dir,
         environment=allowed(os.environ if given.environment is None else given.environment),
-        digest=digest,
+        digest=given.digest,
         mark=secrets.token_hex(16),
         **wishes_of(job, loop.machine),
     )
@@ -175,9 +173,8 @@ def sweeps_router(loop: ServiceLoop) -> APIRouter:
     async def submit(given: SweepSubmission) -> Row:
         """Accept all combinations, or none if one of them is wrong."""
         checked = await asyncio.to_thread(_orders_of, loop, given)
-        orders = await asyncio.wrap_future(loop.call(lambda: loop.numbered(checked)))
-        aside = await asyncio.to_thread(loop.write_sweep_aside, given.copies, orders)
-        return await asyncio.wrap_future(loop.call(lambda: loop.submit_sweep(orders, aside)))
+        orders, aside = await asyncio.to_thread(loop.write_aside, checked, given.copies)
+        return await asyncio.wrap_future(loop.call(lambda: loop.submit(orders, aside)))
 
     @routes.get("/{name}")
     async def sweep(name: Name) -> Row:
@@ -216,11 +213,10 @@ def sweeps_router(loop: ServiceLoop) -> APIRouter:
 def _orders_of(loop: ServiceLoop, given: SweepSubmission) -> list[JobOrder]:
     """Check a sweep, with each of its combinations. Raises UsageError, ConfigError, NotFoundError."""
     check_submission(given)
-    digest = digest_of(given)
     orders = []
     for index, values in enumerate(combinations(given.sweep, given.overrides)):
         overrides = [*given.overrides, *(f"{path}={value}" for path, value in values.items())]
-        order = order_with(loop, given, job_id(given.id, index), overrides, digest)
+        order = order_with(loop, given, job_id(given.id, index), overrides)
         orders.append(replace(order, sweep=given.id, sweep_values=values))
     return orders
 

@@ -18,7 +18,6 @@ import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,6 +57,7 @@ class Template(BaseModel):
 LEAST_S = 0.25  # between two looks of one stream
 LOOK_S = 1.0  # between two looks at runs while no row changes
 Places = dict[tuple[str, str], Place]  # (job id, "curves" or "events") -> up to where it was sent
+Seen = dict[str, tuple[int, ...]]  # job id -> identity of its status.json
 KINDS = {"c": "curves", "e": "events"}
 
 
@@ -80,9 +80,10 @@ class MachineView:
         self.look(snapshot)
         self._until_s = time.monotonic() + MEMORY_S
         step = max(1, int(self._total_bytes) // MEMORY_STEPS)
+        owner_of = {gpu: name for name, row in self._live.items() for gpu in row["gpus"]}
         shown = {
             "cores": [{"cpus": list(cpus), "job": self._owners.get(cpus[0])} for cpus in self._machine.cores],
-            "gpus": [{"name": name, "job": self._job_with(name)} for name in self._machine.gpus],
+            "gpus": [{"name": name, "job": owner_of.get(name)} for name in self._machine.gpus],
             "memory": {
                 "total_bytes": int(self._total_bytes),
                 "free_bytes": int(host.available_memory().bytes) // step * step,
@@ -131,9 +132,6 @@ class MachineView:
                 why = "shrinks" if before in has else "ends"
             self._moves.append({"at": time.time(), "cpus": cpus_of, "from": before, "to": after, "why": why})
 
-    def _job_with(self, gpu: str) -> str | None:
-        return next((name for name, row in self._live.items() if gpu in row["gpus"]), None)
-
 
 class Changes:
     """Wakes the streams when the loop has a new snapshot. `notify` may be called by any thread."""
@@ -179,69 +177,46 @@ class Changes:
         changed.set()
 
 
-@dataclass(slots=True)
-class RunReader:
-    """One reader of one run."""
-
-    id: str
-    run: FollowedRun
-    seen: tuple[int, ...] = ()  # identity of status.json
-
-    def news(self, places: Places) -> Iterator[tuple[str, str]]:
-        """Yield (event, data) of what is new, and move `places`. Reads files."""
-        seen, status = self.run.status()
-        if seen != self.seen and status:
-            self.seen = seen
-            yield "run", f'{{"id":"{self.id}","status":{status}}}'
-        for kind in KINDS.values():
-            if (news := self.run.since(kind, places.get((self.id, kind)))) is not None:
-                places[self.id, kind] = news.place
-                yield kind, f'{{"id":"{self.id}","reset":{json.dumps(news.is_reset)},{news.text}}}'
+def news_of(name: str, run: FollowedRun, seen: Seen, places: Places) -> Iterator[tuple[str, str, str | None]]:
+    """Yield (event, data, id) of what is new in a job's run, and move `seen` and `places`. Reads files."""
+    identity, status = run.status()
+    if seen.get(name) != identity and status:
+        seen[name] = identity
+        yield "run", f'{{"id":"{name}","status":{status}}}', text_of(places) or None
+    for kind in KINDS.values():
+        if (news := run.since(kind, places.get((name, kind)))) is not None:
+            places[name, kind] = news.place  # the id has what this event brought, not the next one's
+            yield kind, f'{{"id":"{name}","reset":{json.dumps(news.is_reset)},{news.text}}}', text_of(places)
 
 
-@dataclass(slots=True)
-class StreamReader:
-    """One stream. `last`: the id of the last event that the browser has."""
-
-    loop: ServiceLoop
-    changes: Changes
-    machine: MachineView
-    runs: list[RunReader]
-    last: str = ""
-    _places: Places = field(init=False)
-
-    def __post_init__(self) -> None:
-        known = {run.id for run in self.runs}
-        self._places = {key: place for key, place in places_of(self.last).items() if key[0] in known}
-
-    async def events(self) -> AsyncIterator[ServerSentEvent]:
-        """Yield what changes."""
-        before, machine = Snapshot(), ""
-        while not self.changes.is_closed:
-            waiting = asyncio.ensure_future(self.changes.wait(LOOK_S if self.runs else None))  # no change is missed
-            try:
-                now = self.loop.snapshot
-                if now.version != before.version or not before.version:
-                    yield ServerSentEvent(raw_data=self.changes.difference(before, now), event="jobs")
-                    before = now
-                if (shown := self.machine.update(now)) != machine:
-                    yield ServerSentEvent(raw_data=shown, event="machine")
-                    machine = shown
-                for run in self.runs:
-                    for kind, text, place in await asyncio.to_thread(self._news, run):
-                        yield ServerSentEvent(raw_data=text, event=kind, id=place)
-                await waiting
-            finally:
-                waiting.cancel()
-            await asyncio.sleep(LEAST_S)
-
-    def _news(self, run: RunReader) -> list[tuple[str, str, str | None]]:
-        # After each event the id has what this event brought, not the next one's.
-        return [(kind, text, text_of(self._places) or None) for kind, text in run.news(self._places)]
+async def changes_of(
+    loop: ServiceLoop, changes: Changes, machine: MachineView, runs: Mapping[str, FollowedRun], last: str = ""
+) -> AsyncIterator[ServerSentEvent]:
+    """Yield what changes. `runs`: the followed ones, by job; `last`: the id of the last event that the browser has."""
+    before, shown = Snapshot(), ""
+    seen: Seen = {}
+    places = {key: place for key, place in places_of(last).items() if key[0] in runs}
+    while not changes.is_closed:
+        waiting = asyncio.ensure_future(changes.wait(LOOK_S if runs else None))  # no change is missed
+        try:
+            now = loop.snapshot
+            if now.version != before.version or not before.version:
+                yield ServerSentEvent(raw_data=changes.difference(before, now), event="jobs")
+                before = now
+            if (text := machine.update(now)) != shown:
+                yield ServerSentEvent(raw_data=text, event="machine")
+                shown = text
+            for name, run in runs.items():
+                for kind, text, place in await asyncio.to_thread(list, news_of(name, run, seen, places)):
+                    yield ServerSentEvent(raw_data=text, event=kind, id=place)
+            await waiting
+        finally:
+            waiting.cancel()
+        await asyncio.sleep(LEAST_S)
 
 
 def text_of(places: Places) -> str:
-    """Return the id of an event: `ID.c.INODE.OFFSET.CHECKSUM.STRIDE`, by commas."""
+    """Return the id of an event: `ID.c.OFFSET.CHECKSUM.STRIDE`, by commas."""
     return ",".join(f"{name}.{kind[0]}.{place}" for (name, kind), place in places.items())
 
 
@@ -285,26 +260,22 @@ OF_A_JOB = {
 
 def exposition(rows: Sequence[Mapping[str, Any]], machine: Machine) -> str:
     """Return the figures. `rows`: of all jobs."""
-    return "".join(f"{line}\n" for family in _families(rows, machine) for line in family.lines({}))
-
-
-def _families(rows: Sequence[Mapping[str, Any]], machine: Machine) -> Iterator[Family]:
     live = [row for row in rows if row["state"] in LIVE]
     states = [row["state"] for row in rows]
-    used = sum(len(row["cores"]) for row in live)
-    cpus = sum(len(core) for core in machine.cores)
-    yield Family("service_jobs", "Jobs by state.", [({"state": one}, float(states.count(one))) for one in STATES])
-    yield Family.one("service_queue_jobs", "Jobs that wait for their start.", states.count("queued"))
-    yield Family.one("service_cores", "Physical cores that jobs share.", len(machine.cores))
-    yield Family.one("service_cpus", "Logical CPUs that jobs share.", cpus)
-    yield Family.one("service_cpus_used", "Of them, those that live jobs have.", used)
-    yield Family.one("service_gpus", "GPUs that jobs share.", len(machine.gpus))
-    yield Family.one("service_gpus_used", "Of them, those that live jobs have.", sum(len(row["gpus"]) for row in live))
-    yield Family.one("service_memory_bytes", "PSS of the service's process.", host.pss_bytes(os.getpid()))
-    yield Family.one("service_cpu_seconds_total", "Processor time of the service's process.", host.cpu_s(os.getpid()))
-    for key, (name, words) in OF_A_JOB.items():
-        yield Family(name, words, [(_labels(row), row[key]) for row in live])
-    yield Family("job_cpus", "Logical CPUs of the job.", [(_labels(row), float(len(row["cores"]))) for row in live])
+    families = [
+        Family("service_jobs", "Jobs by state.", [({"state": one}, float(states.count(one))) for one in STATES]),
+        Family.one("service_queue_jobs", "Jobs that wait for their start.", states.count("queued")),
+        Family.one("service_cores", "Physical cores that jobs share.", len(machine.cores)),
+        Family.one("service_cpus", "Logical CPUs that jobs share.", sum(map(len, machine.cores))),
+        Family.one("service_cpus_used", "Of them, those that live jobs have.", sum(len(row["cores"]) for row in live)),
+        Family.one("service_gpus", "GPUs that jobs share.", len(machine.gpus)),
+        Family.one("service_gpus_used", "Of them, those that live jobs have.", sum(len(row["gpus"]) for row in live)),
+        Family.one("service_memory_bytes", "PSS of the service's process.", host.pss_bytes(os.getpid())),
+        Family.one("service_cpu_seconds_total", "Processor time of the service's process.", host.cpu_s(os.getpid())),
+        *(Family(one, words, [(_labels(row), row[key]) for row in live]) for key, (one, words) in OF_A_JOB.items()),
+        Family("job_cpus", "Logical CPUs of the job.", [(_labels(row), float(len(row["cores"]))) for row in live]),
+    ]
+    return "".join(f"{line}\n" for family in families for line in family.lines({}))
 
 
 def _labels(row: Mapping[str, Any]) -> Mapping[str, str]:
@@ -336,9 +307,8 @@ def machine_router(
         for name in run:
             with contextlib.suppress(NotFoundError, ConflictError):
                 row = await asyncio.wrap_future(loop.call(partial(loop.row, name)))
-                runs[row["id"]] = RunReader(row["id"], followed.run(Path(row["run_dir"])))
-        reader = StreamReader(loop, changes, machine, [*runs.values()], last_event_id or last)
-        async for event in reader.events():
+                runs[row["id"]] = followed.run(Path(row["run_dir"]))
+        async for event in changes_of(loop, changes, machine, runs, last_event_id or last):
             yield event
 
     @routes.get("/api/v1/machine", response_model=dict[str, Any])

@@ -41,6 +41,7 @@ from hogwild.service.run_reader import Followed
 from hogwild.service.states import JobOrder
 from hogwild.storage.checkpoint_format import FILES, MANIFEST, verify
 from hogwild.storage.files import replace as replace_file
+from hogwild.storage.files import sync_folder
 from hogwild.storage.run_directory import ENV, NAMES, RESOLVED
 from hogwild.storage.run_files import (
     CHECKPOINTS,
@@ -110,7 +111,7 @@ class Predictions(BaseModel):
 
 def runs_router(loop: ServiceLoop, followed: Followed) -> APIRouter:
     """Return the routes below /api/v1/jobs/ID."""
-    routes, passed = APIRouter(prefix="/api/v1/jobs/{name}", tags=["runs"]), PassedCalls()
+    routes, free = APIRouter(prefix="/api/v1/jobs/{name}", tags=["runs"]), threading.Semaphore(MOST_CALLS)
 
     async def row_of(name: str) -> Row:
         return await asyncio.wrap_future(loop.call(lambda: loop.row(name)))
@@ -174,18 +175,33 @@ def runs_router(loop: ServiceLoop, followed: Followed) -> APIRouter:
     async def resume(name: Name, checkpoint: Checkpoint, given: Continuation) -> Row:
         """Submit a new job that goes on from a copy of this checkpoint, in a run directory of its own."""
         old = await asyncio.wrap_future(loop.call(lambda: loop.order(name)))
-        order, aside = await asyncio.to_thread(_continued, loop, old, checkpoint, given)
-        return await asyncio.wrap_future(loop.call(lambda: loop.submit(order, aside)))
+        orders, aside = await asyncio.to_thread(_continued, loop, old, checkpoint, given)
+        return await asyncio.wrap_future(loop.call(lambda: loop.submit(orders, aside)))
 
     @routes.post("/predict")
     async def predict(name: Name, given: Rows) -> Predictions:
         """Predict rows with the model of a running job as it is now. The first call starts its predictor and waits
         at most 30 s for it; so long, too, for a pause."""
         row = await row_of(name)
-        check_rows(given, row)
-        wanted = given.model_dump(exclude_none=True, exclude={"consistent"})
-        answer = await passed.pass_on(FilePath(row["run_dir"]), wanted, consistent=given.consistent)
-        return Predictions(**answer)
+        if (given.text is None) == (given.inputs is None):
+            raise UsageError("give text or inputs, one of them", code="usage/contradiction")
+        if row["state"] != "running":
+            words = f"job {row['number']} is {row['state']}: only a running job has a live predictor"
+            raise ConflictError(words, code="service/wrong-state")
+        if not free.acquire(blocking=False):
+            raise ConflictError(f"{MOST_CALLS} calls to predictors are waiting; call again", code="predict/busy")
+        done: Future[Predictions] = Future()
+        done.set_running_or_notify_cancel()  # the call goes on, even if nobody waits for its answer any more
+        done.add_done_callback(lambda _: free.release())
+
+        def call() -> None:
+            try:
+                done.set_result(_predicted(FilePath(row["run_dir"]), given))
+            except Exception as error:  # raised where the call was made
+                done.set_exception(error)
+
+        threading.Thread(target=call, name="predict", daemon=True).start()  # does not delay the end of the service
+        return await asyncio.wrap_future(done)
 
     @routes.post("/requests")
     async def request(name: Name, given: LiveRequest) -> dict[str, Any]:
@@ -209,9 +225,11 @@ def _chunks(stream: BinaryIO) -> Iterator[bytes]:
             yield chunk
 
 
-def _continued(loop: ServiceLoop, order: JobOrder, checkpoint: str, given: Continuation) -> tuple[JobOrder, FilePath]:
+def _continued(
+    loop: ServiceLoop, order: JobOrder, checkpoint: str, given: Continuation
+) -> tuple[list[JobOrder], FilePath]:
     """Return the order of the new job, and the folder aside with its files and its run. Raises ConfigError, UsageError,
-    NotFoundError, ConflictError, CheckpointError, StorageFullError."""
+    NotFoundError, CheckpointError, StorageFullError."""
     old = loop.state.job(order.id)
     resolved = read_small(old.run, RESOLVED)
     if resolved is None:
@@ -221,27 +239,17 @@ def _continued(loop: ServiceLoop, order: JobOrder, checkpoint: str, given: Conti
     # The run's own number of workers may be what the service gave its last attempt.
     changes = [f"train.procs={asked.train.procs}", *order.changes, *given.overrides]
     job = load_job(old.run / RESOLVED, changes, source_text=resolved)
-    aside = loop.write_aside(files)
+    digest = hashlib.sha256(f"resume {order.id} {checkpoint} {given.overrides}".encode()).hexdigest()
+    own: dict[str, Any] = {"id": given.id, "submitted": time.time(), "digest": digest, "mark": secrets.token_hex(16)}
+    changed = {"changes": tuple(changes), "sweep": None, "sweep_values": {}, **wishes_of(job, loop.machine)}
+    orders, aside = loop.write_aside([replace(order, **own, **changed)], files)
     try:
-        copy_checkpoint(old, checkpoint, aside, loop.state.job(given.id))
+        copy_checkpoint(old, checkpoint, aside / given.id, loop.state.job(given.id))
+        sync_folder(aside / given.id)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
-    digest = hashlib.sha256(f"resume {order.id} {checkpoint} {given.overrides}".encode()).hexdigest()
-    own: dict[str, Any] = {"id": given.id, "number": 0, "submitted": time.time(), "digest": digest}
-    changed = {"changes": tuple(changes), "sweep": None, "sweep_values": {}, **wishes_of(job, loop.machine)}
-    return replace(order, mark=secrets.token_hex(16), **own, **changed), aside
-
-
-def check_rows(given: Rows, row: Row) -> None:
-    """Raise UsageError unless there is one kind of rows, ConflictError if the job does not run."""
-    if (given.text is None) == (given.inputs is None):
-        raise UsageError("give text or inputs, one of them", code="usage/contradiction")
-    if row["state"] != "running":
-        raise ConflictError(
-            f"job {row['number']} is {row['state']}: only a running job has a live predictor",
-            code="service/wrong-state",
-        )
+    return orders, aside
 
 
 def check_request(given: LiveRequest, row: Row) -> None:
@@ -368,33 +376,9 @@ LIMIT_S = 30.0  # for a predictor to start, and for an answer
 MOST_CALLS = 16  # at the same time
 
 
-class PassedCalls:
-    """Passes calls on, each in a thread of its own that does not delay the end of the service."""
-
-    def __init__(self) -> None:
-        self._free = threading.Semaphore(MOST_CALLS)
-
-    async def pass_on(self, run: FilePath, rows: dict[str, Any], *, consistent: bool) -> dict[str, Any]:
-        """Return the answer of the predictor of `run`. Raises ConflictError for too many calls, and what
-        `LiveCalls.call` raises."""
-        if not self._free.acquire(blocking=False):
-            raise ConflictError(f"{MOST_CALLS} calls to predictors are waiting; call again", code="predict/busy")
-        done: Future[dict[str, Any]] = Future()
-        done.set_running_or_notify_cancel()  # the call goes on, even if nobody waits for its answer any more
-        done.add_done_callback(lambda _: self._free.release())
-
-        def work() -> None:
-            try:
-                done.set_result(_called(run, rows, consistent))
-            except Exception as error:  # raised where the call was made
-                done.set_exception(error)
-
-        threading.Thread(target=work, name="predict", daemon=True).start()
-        return await asyncio.wrap_future(done)
-
-
-def _called(run: FilePath, rows: dict[str, Any], consistent: bool) -> dict[str, Any]:
-    header = {"do": "predict", "form": "json", "consistent": consistent}
+def _predicted(run: FilePath, given: Rows) -> Predictions:
+    rows = given.model_dump(exclude_none=True, exclude={"consistent"})
+    header = {"do": "predict", "form": "json", "consistent": given.consistent}
     with LiveCalls(run, start_s=LIMIT_S) as calls:
         answer, content = calls.call(header, json.dumps(rows).encode(), limit_s=LIMIT_S)
-    return {"updates": answer["updates"], "columns": json.loads(content)}
+    return Predictions(updates=answer["updates"], columns=json.loads(content))

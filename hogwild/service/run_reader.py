@@ -189,7 +189,7 @@ SAMPLED_BYTES = 512 << 10  # of a file for a sparkline; a larger one is read at 
 TRAIN = ("time", "updates", "samples", "loss", "samples_per_s", "lr")
 LOSS = TRAIN.index("loss")
 METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
-PLACE = re.compile(r"[0-9a-f]{1,16}(\.[0-9a-f]{1,16}){3}")
+PLACE = re.compile(r"[0-9a-f]{1,16}(\.[0-9a-f]{1,16}){2}")
 TAIL = 64  # bytes before an offset that tell whether the file is the same
 
 
@@ -197,13 +197,12 @@ TAIL = 64  # bytes before an offset that tell whether the file is the same
 class Place:
     """A position in a growing file: stays valid while the file has these bytes before `offset`."""
 
-    inode: int
     offset: int
     checksum: int  # of the TAIL bytes before the offset
     stride: int = 1  # records per point
 
     def __str__(self) -> str:
-        return f"{self.inode:x}.{self.offset:x}.{self.checksum:x}.{self.stride:x}"
+        return f"{self.offset:x}.{self.checksum:x}.{self.stride:x}"
 
     @classmethod
     def of_text(cls, text: str) -> "Place | None":
@@ -216,7 +215,7 @@ class GrowingFile:
 
     def __init__(self, run: Path, *names: str) -> None:
         self._run, self._names = run, names
-        self._place = Place(0, 0, zlib.crc32(b""))
+        self._place: Place | None = None  # behind the last complete line
 
     def lines(self) -> Iterator[tuple[bool, int, bytes]]:
         """Yield (is_new, end, line) of the lines since the last call, `end`: offset behind it. `is_new`: the file was
@@ -226,49 +225,36 @@ class GrowingFile:
         except OSError:
             return
         with stream:
-            inode = os.fstat(stream.fileno()).st_ino
-            is_new = not _is_at(stream, inode, self._place)
-            if is_new:
-                self._place = Place(inode, 0, zlib.crc32(b""))
+            if self._place is None or not _is_at(stream, self._place):
+                self._place = Place(0, zlib.crc32(b""))
                 yield True, 0, b""
-            end = self._place.offset
-            stream.seek(end)
+            end = stream.seek(self._place.offset)
             while line := stream.readline(LINE_BYTES):
                 if not line.endswith(b"\n") and len(line) < LINE_BYTES:
                     break
                 end += len(line)
                 yield False, end, line
-            if end != self._place.offset:
-                self._place = self.place(stream, end)
+            self._place = Place(end, _checksum(stream, end))
 
     def rest(self) -> bytes:
         """Return what is behind the last complete line."""
-        try:
-            with opened(self._run, *self._names) as stream:
-                stream.seek(self._place.offset)
-                return stream.read(LINE_BYTES)
-        except OSError:
-            return b""
-
-    def place(self, stream: BinaryIO, offset: int, stride: int = 1) -> Place:
-        return Place(self._place.inode, offset, _checksum(stream, offset), stride)
+        with contextlib.suppress(OSError), opened(self._run, *self._names) as stream:
+            stream.seek(self._place.offset if self._place else 0)
+            return stream.read(LINE_BYTES)
+        return b""
 
     def is_at(self, place: Place) -> bool:
         """Return whether the file still has what was before the place."""
-        try:
-            with opened(self._run, *self._names) as stream:
-                return _is_at(stream, os.fstat(stream.fileno()).st_ino, place)
-        except OSError:
-            return False
+        with contextlib.suppress(OSError), opened(self._run, *self._names) as stream:
+            return _is_at(stream, place)
+        return False
 
-    def place_at(self, offset: int, stride: int = 1) -> Place | None:
-        """Return the place at an offset that was read; None if the file is gone or another one."""
-        try:
-            with opened(self._run, *self._names) as stream:
-                is_same = os.fstat(stream.fileno()).st_ino == self._place.inode
-                return self.place(stream, offset, stride) if is_same else None
-        except OSError:
-            return None
+    def place_at(self, offset: int, stride: int) -> Place | None:
+        """Return the place at an offset that was read; None if the file is gone or was cut since."""
+        with contextlib.suppress(OSError), opened(self._run, *self._names) as stream:
+            if self._place is not None and _is_at(stream, self._place):
+                return Place(offset, _checksum(stream, offset), stride)
+        return None
 
 
 def _checksum(stream: BinaryIO, offset: int) -> int:
@@ -277,9 +263,9 @@ def _checksum(stream: BinaryIO, offset: int) -> int:
     return zlib.crc32(stream.read(offset - begin))
 
 
-def _is_at(stream: BinaryIO, inode: int, place: Place) -> bool:
+def _is_at(stream: BinaryIO, place: Place) -> bool:
     is_long_enough = os.fstat(stream.fileno()).st_size >= place.offset
-    return inode == place.inode and is_long_enough and _checksum(stream, place.offset) == place.checksum
+    return is_long_enough and _checksum(stream, place.offset) == place.checksum
 
 
 @dataclass(slots=True)
@@ -418,7 +404,7 @@ class Timeline:
         if not is_reset and len(self._events) == MOST_EVENTS and self._events[0][0] > after:
             is_reset = True
         found = ",".join(text for end, text in self._events if end > after)
-        now = self._file.place_at(last)
+        now = self._file.place_at(last, 1)
         return None if now is None else News(is_reset, f'"events":[{found}]', now)
 
     def _refresh(self) -> None:

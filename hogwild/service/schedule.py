@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hogwild.formatting import counted, size
-from hogwild.service.states import JobOrder, JobRecord
+from hogwild.service.states import Elastic, JobOrder, JobRecord
 
 MOST_PASSED = 10
 CoreCpus = tuple[int, ...]  # logical CPUs of one physical core
@@ -90,14 +90,16 @@ def decide(jobs: Sequence[JobRecord], orders: Mapping[str, JobOrder], machine: M
         order = orders[job.id]
         needed = needed_cores(order, machine)
         if barred_by is not None:
-            waits[job.id] = _barred(orders, barred_by, lenders)
+            number, lender = orders[barred_by].number, lenders.get(barred_by)
+            why = f"gets cores of job {orders[lender].number}" if lender else f"{MOST_PASSED} jobs have passed"
+            waits[job.id] = f"waits for job {number}, which {why}"
         elif lacks := _lacks(order, needed, machine, len(free), len(gpus), memory):
             lender = lenders.get(job.id)
             waits[job.id] = f"waits for cores of job {orders[lender].number}" if lender else lacks
             passed[job.id] = 0
             if not _lacks(order, 0, machine, 0, len(gpus), memory):
                 short.append(job.id)
-            if lender or (job.passed >= MOST_PASSED and (live or starts) and _is_possible(order, machine)):
+            if lender or (job.passed >= MOST_PASSED and (live or starts) and order.gpus <= len(machine.gpus)):
                 barred_by = job.id
         else:
             later = [orders[one.id] for one in queue[place + 1 :]]
@@ -112,7 +114,7 @@ def decide(jobs: Sequence[JobRecord], orders: Mapping[str, JobOrder], machine: M
             for one in passed:
                 passed[one] += 1
                 is_last = before[one] + passed[one] >= MOST_PASSED
-                if barred_by is None and is_last and _is_possible(orders[one], machine):
+                if barred_by is None and is_last and orders[one].gpus <= len(machine.gpus):
                     barred_by = one
     return Turn(starts, tuple(one for one, count in passed.items() for _ in range(count)), waits, tuple(short))
 
@@ -129,18 +131,6 @@ def _share(order: JobOrder, later: Sequence[JobOrder], machine: Machine, free: i
     step = order.elastic.threads if order.elastic else 1
     more = min(wished_cores(order, machine) - needed, -(-rest // sharers))
     return needed + max(0, more) // step * step
-
-
-def _is_possible(order: JobOrder, machine: Machine) -> bool:
-    """Return whether the machine has the GPUs of a job; it may be smaller than at the submission."""
-    return order.gpus <= len(machine.gpus)
-
-
-def _barred(orders: Mapping[str, JobOrder], name: str, lenders: Mapping[str | None, str]) -> str:
-    number = orders[name].number
-    if name in lenders:
-        return f"waits for job {number}, which gets cores of job {orders[lenders[name]].number}"
-    return f"waits for job {number}, which {MOST_PASSED} jobs have passed"
 
 
 def _lacks(order: JobOrder, cpus: int, machine: Machine, free: int, gpus: int, memory: float) -> str:
@@ -217,7 +207,19 @@ def lend(
     for name in turn.short:
         if moves := _borrow(name, orders, machine, len(free), held, speeds):
             return moves
-    return _give(orders, machine, free, held, speeds)
+    # Nobody waits, or nobody can help: running jobs get what is free.
+    parts = {}
+    for name, cores in held.items():
+        most = min(_limits(orders[name]).most, len(machine.cores))
+        parts[name] = _Part(len(cores), most, _limits(orders[name]).threads, speeds.get(name, {}))
+    _divide(list(parts.values()), len(free))
+    moves = {}
+    for name, part in parts.items():
+        more = part.cores - len(held[name])
+        if more > 0:
+            moves[name] = _transfer(orders[name], [*held[name], *free[:more]], None)
+            free = free[more:]
+    return moves
 
 
 def _borrow(
@@ -230,7 +232,10 @@ def _borrow(
 ) -> dict[str, Transfer]:
     """Return the moves that make room for a waiting job; none if that is not possible."""
     order = orders[borrower]
-    lenders = {name: _part(orders[name], len(cores), speeds.get(name, {})) for name, cores in held.items()}
+    lenders = {}  # each keeps its least for certain, and at most what it has
+    for name, cores in held.items():
+        limits, has = _limits(orders[name]), len(cores)
+        lenders[name] = _Part(min(limits.least, has), has, limits.threads, speeds.get(name, {}))
     total = free + sum(len(held[name]) for name in lenders)
     step = order.elastic.threads if order.elastic else 1
     guest = _Part(needed_cores(order, machine), wished_cores(order, machine), step, {})
@@ -243,35 +248,6 @@ def _borrow(
         for name, part in lenders.items()
         if part.cores < len(held[name])
     }
-
-
-def _part(order: JobOrder, has: int, speeds: Speeds) -> _Part:
-    """Return a lender: it keeps its least for certain, and at most what it has."""
-    assert order.elastic is not None
-    return _Part(min(order.elastic.least, has), has, order.elastic.threads, speeds)
-
-
-def _give(
-    orders: Mapping[str, JobOrder],
-    machine: Machine,
-    free: Sequence[CoreCpus],
-    held: Mapping[str, Sequence[CoreCpus]],
-    speeds: Mapping[str, Speeds],
-) -> dict[str, Transfer]:
-    """Return the moves that give free cores to running jobs."""
-    parts = {}
-    for name, cores in held.items():
-        elastic = orders[name].elastic
-        assert elastic is not None
-        parts[name] = _Part(len(cores), min(elastic.most, len(machine.cores)), elastic.threads, speeds.get(name, {}))
-    _divide(list(parts.values()), len(free))
-    moves, rest = {}, list(free)
-    for name, part in parts.items():
-        more = part.cores - len(held[name])
-        if more > 0:
-            moves[name] = _transfer(orders[name], [*held[name], *rest[:more]], None)
-            rest = rest[more:]
-    return moves
 
 
 def _divide(parts: Sequence[_Part], cores: int) -> None:
@@ -288,6 +264,10 @@ def cores_of(job: JobRecord, machine: Machine) -> list[CoreCpus]:
     return cores if {cpu for core in cores for cpu in core} == set(job.cores) else []
 
 
+def _limits(order: JobOrder) -> Elastic:
+    assert order.elastic is not None  # else it is never moved
+    return order.elastic
+
+
 def _transfer(order: JobOrder, cores: Sequence[CoreCpus], borrower: str | None) -> Transfer:
-    assert order.elastic is not None
-    return Transfer(tuple(cpu for core in cores for cpu in core), order.elastic.procs(len(cores)), borrower)
+    return Transfer(tuple(cpu for core in cores for cpu in core), _limits(order).procs(len(cores)), borrower)

@@ -4,8 +4,8 @@ The store is a SQLite database: per job a row with its order and its record, and
 a copy of its row, `job.json`. A row counts the job's events and has a checksum: of row and copy the newer one that is
 whole is read, so a lost or damaged database is made anew from the copies, and a lost or damaged copy from its row.
 
-    add:     .tmp-X/ {job.json, files/} -> sync -> rename to ID/ -> row         a crash before leaves only .tmp-X
-    sweep:   .tmp-X/ {job folders} -> sync -> rename to .all-X/ -> move each    a crash between: moved at the start
+    add:     .tmp-X/ID/ {job.json, files/} -> sync -> rename to .all-X/         a crash before leaves only .tmp-X
+                     -> move each ID/ to its place -> rows                      a crash between: moved at the start
     book:    row and event, synced -> job.json                                  a crash between leaves an older copy
     remove:  rename ID/ to .tmp-X -> delete                                     a crash between: swept at the start"""
 
@@ -15,6 +15,7 @@ import os
 import secrets
 import shutil
 import sqlite3
+import sys
 import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +44,7 @@ _STORED = TypeAdapter(tuple[JobOrder, JobRecord])
 
 class Store:
     """All jobs and their events. `jobs`, `orders`: id -> as it is now; `unreadable`: id -> why, of damaged jobs, which
-    are left alone; `warning`: a line about a database that was lost or damaged."""
+    are left alone; `warning`: the last line that was printed about a database that was lost or damaged."""
 
     def __init__(self, state: StateFolder) -> None:
         self.state = state
@@ -65,8 +66,8 @@ class Store:
         """Read all jobs. Raises RunDirError."""
         for left in self.state.folders(TEMPORARY):  # of jobs that a killed service was adding or removing
             shutil.rmtree(left, ignore_errors=True)
-        for sweep in self.state.folders(ACCEPTED):  # by a killed service
-            self._finish_sweep(sweep)
+        for accepted in self.state.folders(ACCEPTED):  # by a killed service
+            self._move_in(accepted)
         is_missing = not self.state.database.exists()
         rows = self._read_rows()
         found: list[tuple[JobOrder, JobRecord, str]] = []
@@ -85,8 +86,10 @@ class Store:
             if copy != content:
                 self._copies.add(order.id)
         if is_missing and found:
-            self.warning = f"{self.state.database} was missing and is made anew from each job's {folder.order.name}"
-        self._late |= {name: [] for name in rows if not self.state.job(name).path.exists()}  # deleted by hand
+            self._warn(f"{self.state.database} was missing and is made anew from each job's job.json")
+        self._late |= {
+            name: [] for name in rows.keys() - {path.name for path in self.state.folders()}
+        }  # deleted by hand
         self.write_late()
 
     def close(self) -> None:
@@ -100,52 +103,26 @@ class Store:
         self._numbered += count
         return self._numbered - count + 1
 
-    def write_aside(self, files: Mapping[str, bytes]) -> Path:
-        """Write a new job's files to a folder aside, for `add`. May take long; any thread. Raises
-        StorageFullError."""
-        aside = JobFolder(self.state.jobs / f"{TEMPORARY}{secrets.token_hex(8)}")
-        with self._accepting(aside.path):
-            for name, text in files.items():
-                _write_synced(aside.files / name, text)
-            for made in {(aside.files / name).parent for name in files}:
-                sync_folder(made)
-        return aside.path
-
-    def add(self, order: JobOrder, aside: Path) -> JobRecord:
-        """Store a new job, queued. `aside` is used up. Raises StorageFullError; then nothing of it is left."""
+    def write_aside(self, files: Mapping[str, bytes], orders: Sequence[JobOrder]) -> Path:
+        """Write new jobs, complete, to a folder aside, for `add`; they share their copied files by links. May take
+        long; any thread. Raises StorageFullError."""
+        aside = self.state.jobs / f"{TEMPORARY}{secrets.token_hex(8)}"
+        first = JobFolder(aside / orders[0].id)
         with self._accepting(aside):
-            _write_synced(JobFolder(aside).order, _content(order, JobRecord(order.id)).encode())
-            sync_folder(aside)
-            reach("added-aside")
-            folder = self.state.job(order.id).path
-            aside.rename(folder)
-            try:
-                sync_folder(self.state.jobs)
-            except OSError:
-                shutil.rmtree(folder, ignore_errors=True)
-                raise
-        reach("added")
-        self._insert([order])
-        return self.jobs[order.id]
-
-    def write_sweep_aside(self, files: Mapping[str, bytes], orders: Sequence[JobOrder]) -> Path:
-        """Write the jobs of a sweep, complete, to a folder aside, for `add_sweep`. Its jobs share their copied files
-        by links. May take long; any thread. Raises StorageFullError."""
-        copied = self.write_aside(files)
-        aside = copied.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
-        with self._accepting(copied), self._accepting(aside):
+            for name, content in files.items():
+                _write_synced(first.files / name, content)
             for order in orders:
                 folder = JobFolder(aside / order.id)
-                shutil.copytree(copied / "files", folder.files, copy_function=_link_or_copy)
+                if order.id != orders[0].id:
+                    shutil.copytree(first.files, folder.files, copy_function=_link_or_copy)
                 _write_synced(folder.order, _content(order, JobRecord(order.id)).encode())
                 for made in (*{(folder.files / name).parent for name in files}, folder.path):
                     sync_folder(made)
             sync_folder(aside)
-            shutil.rmtree(copied)
         return aside
 
-    def add_sweep(self, orders: Sequence[JobOrder], aside: Path) -> None:
-        """Store the jobs of a sweep, queued: all or none. `aside` is used up. Raises StorageFullError."""
+    def add(self, orders: Sequence[JobOrder], aside: Path) -> None:
+        """Store new jobs, queued: all or none. `aside` is used up. Raises StorageFullError."""
         accepted = aside.with_name(aside.name.replace(TEMPORARY, ACCEPTED))
         with self._accepting(aside):
             reach("added-aside")
@@ -165,14 +142,11 @@ class Store:
                 accepted.rename(aside)
                 raise
         reach("added")
-        self._insert(orders)
-
-    def _insert(self, orders: Sequence[JobOrder]) -> None:
         for order in orders:
             self.orders[order.id], self.jobs[order.id], self._late[order.id] = order, JobRecord(order.id), []
         self._commit()  # later, if it fails: each job.json is complete
 
-    def _finish_sweep(self, accepted: Path) -> None:
+    def _move_in(self, accepted: Path) -> None:
         """Move the jobs in that a killed service had accepted. One that cannot be moved stays, and is named."""
         for folder in accepted.iterdir():
             try:
@@ -250,7 +224,7 @@ class Store:
             database = self._connect()
             (last,) = database.execute("SELECT max(seq) FROM sqlite_sequence").fetchone()
             self._numbered = int(last or 0)  # AUTOINCREMENT remembers the numbers of removed jobs
-            return dict(database.execute("SELECT id, content FROM jobs"))
+            return dict(database.execute("SELECT id, content FROM jobs WHERE typeof(content) = 'text'"))
         except _FAILURES as error:
             self._fail(error)
             return {}
@@ -262,6 +236,7 @@ class Store:
                 self._late = {name: self._late.get(name, []) for name in self.jobs}
             database = sqlite3.connect(self.state.database, check_same_thread=False, timeout=0)
             self._database = database
+            database.text_factory = lambda text: text.decode(errors="replace")  # a row's checksum tells
             if database.execute("PRAGMA integrity_check").fetchone()[0] != "ok":
                 raise sqlite3.DatabaseError("its pages do not fit together")
             database.execute("PRAGMA journal_mode = WAL")
@@ -273,17 +248,21 @@ class Store:
         """Close the database after an error. A damaged one is set aside: the next try makes a new one."""
         self.close()
         file = self.state.database
-        is_operational = isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        is_operational = isinstance(error, sqlite3.OperationalError) and code != sqlite3.SQLITE_ERROR
         if is_operational or isinstance(error, OSError):  # no space, or not ours to repair
-            self.warning = f"{file} cannot be used for now ({error}); each job's job.json is"
+            self._warn(f"{file} cannot be used for now ({error}); each job's job.json has what it would have")
             return
-        self.warning = (
-            f"{file} was damaged ({error}) and is made anew from each job's job.json; it is kept as *.damaged"
-        )
+        self._warn(f"{file} was damaged ({error}) and is made anew from each job's job.json; it is kept as *.damaged")
         with contextlib.suppress(OSError):
             for tail in ("-wal", "-shm", ""):
                 if (part := file.with_name(file.name + tail)).exists():
                     part.replace(part.with_name(f"{part.name}.damaged"))
+
+    def _warn(self, words: str) -> None:
+        if words != self.warning:
+            self.warning = words
+            print(f"warning: {words}", file=sys.stderr, flush=True)
 
     def _commit(self) -> bool:
         """Write rows and events that are late, all or none; return whether that is done."""

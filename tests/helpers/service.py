@@ -145,6 +145,15 @@ class Service:
         assert found is not None
         return found
 
+    def running(self, *overrides: str) -> dict[str, Any]:
+        """Submit a job, by default one without an end; return its row once it runs."""
+        return self.wait_for_state(self.submit(*(overrides or LONG))["id"], "running")
+
+    def training(self, *overrides: str) -> dict[str, Any]:
+        """Submit a job, by default one without an end; return its row once it has made updates."""
+        name = self.running(*overrides)["id"]
+        return wait_for("updates", lambda: row if (row := self.client.job(name))["updates"] else None)
+
     def events(self, name: str) -> list[dict[str, Any]]:
         """Return the job's events, from the store."""
         with contextlib.closing(sqlite3.connect(self.state.database)) as database:

@@ -106,8 +106,7 @@ def test_no_path_leads_out_of_a_run(service: Service, done: dict[str, Any], path
 
 @pytest.mark.whole
 def test_a_running_job_answers_requests_and_another_does_not(service: Service, done: dict[str, Any]) -> None:
-    live = service.submit(*LONG, "log.every_s=0.2")
-    service.wait_for_state(live["id"], "running")
+    live = service.running(*LONG, "log.every_s=0.2")
     path = f"{API}/jobs/{live['id']}/requests"
     status, answer = ask(service, "POST", path, {"ask": "stacks"})
     assert (status, answer["answer"]) == (200, "done")
@@ -122,8 +121,7 @@ def test_a_running_job_answers_requests_and_another_does_not(service: Service, d
 
 
 def test_rows_are_predicted_by_a_running_job_and_by_no_other(service: Service, done: dict[str, Any]) -> None:
-    live = service.submit("train.procs=1", "train.epochs=100000", "data.val=null", "checkpoint.every_updates=100")
-    service.wait_for_state(live["id"], "running")
+    live = service.running("train.procs=1", "train.epochs=100000", "data.val=null", "checkpoint.every_updates=100")
     path, rows = f"{API}/jobs/{live['id']}/predict", [[[0.5] * 64, [0.25] * 64]]
     status, answer = ask(service, "POST", path, {"inputs": rows})
     assert status == 200, answer
@@ -191,8 +189,7 @@ class Stream:
 
 
 def test_a_stream_goes_on_where_it_was_after_a_restart_of_the_service(service: Service) -> None:
-    row = service.submit(*LONG, "log.every_s=0.2", "evaluate.every_epochs=100000")
-    service.wait_for_state(row["id"], "running")
+    row = service.running(*LONG, "log.every_s=0.2", "evaluate.every_epochs=100000")
     with Stream.of(service, f"run=nobody&run={row['id']}") as stream:
         seen = stream.next("curves")
         assert seen["reset"] and seen["id"] == row["id"]

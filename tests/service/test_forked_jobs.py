@@ -247,8 +247,7 @@ def test_what_became_this_processs_child_during_a_fork_is_reaped(server: JobServ
 
 @pytest.mark.whole
 def test_a_job_of_the_service_is_a_fork_and_its_child_with_its_mark(service: Service) -> None:
-    service.start()
-    row = service.submit(*LONG)
+    row = service.start().submit(*LONG)
     pid = service.wait_for_state(row["id"], "running")["pid"]
     assert service.process is not None
     assert (host.process_name(pid), pid in host.children(service.process.pid)) == (COMMAND_NAME, True)

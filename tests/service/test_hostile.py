@@ -52,7 +52,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     store.load()
     for number in (1, 2, 3):
         made = order(number, digest="other")
-        store.add(made, store.write_aside({"job.yaml": JOB.encode()}))
+        store.add([made], store.write_aside({"job.yaml": JOB.encode()}, [made]))
         store.book(made.id, {"event": "ended", "state": "succeeded", "reason": "epochs", "at": 1.0})
     store.close()
     write_run(state.job(GOOD).run, Story(records=100))

@@ -35,7 +35,7 @@ JOB, WAITING = order(1, elastic=Elastic(1, 2), cpus=2), order(2)
 def store(tmp_path: Path) -> Iterator[Store]:
     with opened_store(tmp_path) as made:
         for one in (JOB, WAITING):
-            made.add(one, made.write_aside({"job.yaml": b""}))
+            made.add([one], made.write_aside({"job.yaml": b""}, [one]))
         share = {"attempt": 1, "cores": [0, 1], "procs": 2, "boot_id": "", "at": time.time()}
         made.book(JOB.id, {"event": "starting", **share})
         made.book(JOB.id, {"event": "running"})
@@ -255,8 +255,7 @@ def cores_of(service: Service, row: dict[str, Any]) -> set[int]:
 @pytest.mark.whole
 @pytest.mark.processes
 def test_a_job_borrows_a_core_of_one_that_trains_on_and_gets_it_back(service: Service) -> None:
-    lender = service.start().submit(*ELASTIC)
-    service.wait_for_state(lender["id"], "running")
+    lender = service.start().running(*ELASTIC)
     all_cores = set(service.client.job(lender["id"])["cores"])
     borrower = service.submit("train.procs=1", "train.epochs=100000")
     borrowed = set(service.wait_for_state(borrower["id"], "running")["cores"])
@@ -280,8 +279,7 @@ def test_a_job_borrows_a_core_of_one_that_trains_on_and_gets_it_back(service: Se
 @pytest.mark.processes
 @pytest.mark.parametrize("point", ["before-move", "move-asked", "moved"] if IS_THOROUGH else ["before-move", "moved"])
 def test_a_service_killed_beside_a_move_completes_it(service: Service, point: str) -> None:
-    lender = service.start(failpoint=point).submit(*ELASTIC)
-    service.wait_for_state(lender["id"], "running")
+    lender = service.start(failpoint=point).running(*ELASTIC)
     with contextlib.suppress(ServiceError):  # the service may die before it answers
         service.submit("train.procs=1", "train.epochs=1")
     wait_for("its failpoint", lambda: service.has_ended)
@@ -295,9 +293,7 @@ def test_a_service_killed_beside_a_move_completes_it(service: Service, point: st
 
 @pytest.mark.processes
 def test_a_resumed_job_begins_on_what_is_free(service: Service) -> None:
-    paused = service.start().submit(*ELASTIC)
-    service.wait_for_state(paused["id"], "running")
-    wait_for("updates", lambda: (service.client.job(paused["id"])["updates"] or 0) > 0)
+    paused = service.start().training(*ELASTIC)
     service.client.pause(paused["id"])
     service.wait_for_state(paused["id"], "paused")
     other = service.submit("train.procs=1", "train.epochs=100000")

@@ -210,14 +210,12 @@ def test_the_page_fits_from_400_to_2000_pixels_light_and_dark(page: Page, ended:
 
 def test_a_second_job_borrows_a_core_and_the_curve_of_the_first_does_not_break(service: Service, page: Page) -> None:
     require_two_cores()
-    lender = service.submit("train.procs=auto", "train.epochs=100000", "log.every_s=0.2", "name=lender")
-    service.wait_for_state(lender["id"], "running")
+    lender = service.running("train.procs=auto", "train.epochs=100000", "log.every_s=0.2", "name=lender")
     go(page, lender["id"])
     expect(page.locator("#panel canvas").first).to_be_visible()
     page.get_by_role("tab", name="workers").click()
     expect(page.get_by_role("row", name="server waiting")).to_have_text(re.compile("forked from it.*[0-9]$"))
-    borrower = service.submit("train.procs=1", "train.epochs=100000", "name=borrower")
-    service.wait_for_state(borrower["id"], "running")
+    borrower = service.running("train.procs=1", "train.epochs=100000", "name=borrower")
     go(page, "machine")
     for name in ("lender", "borrower"):
         expect(page.locator(".lives").get_by_text(name).first).to_be_visible()

@@ -175,10 +175,7 @@ def test_a_job_gets_what_it_asks_for_or_is_refused_with_the_numbers(service: Ser
 
 @pytest.mark.whole
 def test_a_pause_frees_the_cores_and_a_resume_goes_on(service: Service) -> None:
-    service.start()
-    row = service.submit(*LONG)
-    service.wait_for_state(row["id"], "running")
-    wait_for("updates", lambda: (service.client.job(row["id"])["updates"] or 0) > 0)
+    row = service.start().training()
     service.client.pause(row["id"])
     paused = service.wait_for_state(row["id"], "paused")
     assert (paused["cores"], paused["pid"], paused["reason"]) == ([], None, "paused by the user")
@@ -209,9 +206,7 @@ def test_a_repeated_submission_is_the_same_job(service: Service, monkeypatch: py
 
 @pytest.mark.whole
 def test_stopping_the_service_leaves_jobs_alone_and_the_next_one_takes_them_over(service: Service) -> None:
-    service.start()
-    row = service.submit(*LONG)
-    running = service.wait_for_state(row["id"], "running")
+    row = running = service.start().running()
     assert service.stop() == 0
     with pytest.raises(ServiceError, match="no service runs on"):
         service.client.jobs()
@@ -235,8 +230,7 @@ def test_who_waits_for_a_job_does_not_notice_that_the_service_is_started_again(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hogwild.service.client.AGAIN_S", 60.0)
-    row = service.start().submit(*LONG)
-    service.wait_for_state(row["id"], "running")
+    row = service.start().running()
     job, asked = Client.job, Event()
 
     def noticed(client: Client, name: str | int) -> dict[str, Any]:
@@ -270,10 +264,7 @@ def test_ends_without_a_service_are_booked_by_the_next_one(service: Service) -> 
 @pytest.mark.parametrize("point", ["before-signal", "signalled"])
 def test_a_service_killed_beside_a_signal_does_not_send_a_second_one(service: Service, point: str) -> None:
     """A second SIGTERM would end the job without a checkpoint."""
-    service.start(failpoint=point)
-    row = service.submit(*LONG)
-    service.wait_for_state(row["id"], "running")
-    wait_for("updates", lambda: (service.client.job(row["id"])["updates"] or 0) > 0)
+    row = service.start(failpoint=point).training()
     with contextlib.suppress(ServiceError):
         service.client.pause(row["id"])
     wait_for(f"the failpoint {point}", lambda: service.has_ended)
@@ -285,8 +276,7 @@ def test_a_service_killed_beside_a_signal_does_not_send_a_second_one(service: Se
 
 def test_a_stranger_with_the_number_of_a_job_is_left_alone(service: Service) -> None:
     """The store names a process that lives, with another start time, or of another boot."""
-    service.start()
-    row = service.submit(*LONG, "train.threads=64")
+    row = service.start().submit(*LONG, "train.threads=64")
     waiting = service.submit(*LONG, "train.threads=64")
     running = service.wait_for_state(row["id"], "running")
     service.kill()
@@ -376,9 +366,7 @@ def test_what_lost_its_mark_is_killed_with_its_session_and_no_stranger_is(tmp_pa
 
 
 def test_a_run_that_somebody_trains_by_hand_is_left_to_him(service: Service, tmp_path: Path) -> None:
-    row = service.start().submit(*LONG)
-    service.wait_for_state(row["id"], "running")
-    wait_for("updates", lambda: (service.client.job(row["id"])["updates"] or 0) > 0)
+    row = service.start().training()
     service.client.pause(row["id"])
     service.wait_for_state(row["id"], "paused")
     run = run_of(service, row["id"])
@@ -403,8 +391,7 @@ def test_a_run_that_somebody_trains_by_hand_is_left_to_him(service: Service, tmp
 
 def test_a_job_that_runs_already_but_was_never_written_down_is_taken_over(service: Service) -> None:
     """The service was killed after it started the process, and lost what it knew of the job on the way."""
-    row = service.start().submit(*LONG)
-    running = service.wait_for_state(row["id"], "running")
+    row = running = service.start().running()
     (starting,) = (event for event in service.events(row["id"]) if event["event"] == "starting")
     service.kill()
 
@@ -499,8 +486,7 @@ def test_a_port_in_use_is_named(service: Service) -> None:
 
 
 def test_jobs_do_not_inherit_the_lock_and_their_mark_is_random(service: Service) -> None:
-    service.start()
-    row = service.submit(*LONG)
+    row = service.start().submit(*LONG)
     pid = service.wait_for_state(row["id"], "running")["pid"]
     opened = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
     assert not [name for name in opened if name.startswith(str(service.state.path)) and "/jobs/" not in name]
@@ -521,7 +507,7 @@ def test_a_job_that_is_set_aside_keeps_its_cores_while_its_process_runs(
     store = Store(state)
     store.load()
     for one in (order(1), order(2)):
-        store.add(one, store.write_aside({"job.yaml": b""}))
+        store.add([one], store.write_aside({"job.yaml": b""}, [one]))
     entry = entry_of(order(1), state.identity())
     name, _, value = entry.partition("=")
     with subprocess.Popen(["sleep", "1000"], env={**os.environ, name: value}) as process:
@@ -547,7 +533,7 @@ def test_a_job_whose_files_are_damaged_keeps_its_cores_while_its_process_runs(tm
     os.close(lock_file(state.lock))
     store = Store(state)
     store.load()
-    store.add(order(1), store.write_aside({"job.yaml": b""}))
+    store.add([order(1)], store.write_aside({"job.yaml": b""}, [order(1)]))
     store.close()
     state.job(order(1).id).order.write_text("{")
     state.database.unlink()

@@ -1,6 +1,8 @@
-"""The jobs on disk: what is read back is what was booked, whatever happened to database, copies and disk."""
+"""The jobs on disk: what is read back is what was booked, whatever happened to database, copies and disk. Without space
+nothing is half-written, running jobs go on, and events are written once there is room."""
 
 import json
+import os
 import random
 import shutil
 import sqlite3
@@ -11,16 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from hogwild.errors import ServiceError, UsageError
+from hogwild.errors import ServiceError, StorageFullError, UsageError
 from hogwild.service.client import Beside
 from hogwild.service.folders import FORMAT, StateFolder, check_files
 from hogwild.service.states import JobRecord
 from hogwild.service.store import VERSION, Store
 from hogwild.storage.files import replace
+from tests.helpers import mounts
 from tests.helpers.processes import IS_THOROUGH
-from tests.helpers.service import opened_store, order
+from tests.helpers.service import LONG, opened_store, order, serving
 
-DAMAGES = 1000 if IS_THOROUGH else 150
+DAMAGES = 1000 if IS_THOROUGH else 100
 STARTING = {"event": "starting", "attempt": 1, "cores": [0], "at": 1.0, "boot_id": "b"}
 STARTED = {"event": "started", "pid": 7, "start_ticks": 9}
 ONE, TWO, THREE = (f"{number:012x}" for number in (1, 2, 3))
@@ -29,7 +32,7 @@ ONE, TWO, THREE = (f"{number:012x}" for number in (1, 2, 3))
 def filled(store: Store, jobs: int) -> dict[str, JobRecord]:
     for number in range(1, jobs + 1):
         added = order(number)
-        store.add(added, store.write_aside({"job.yaml": b"name: x\n", "package/module.py": b"A = 1\n"}))
+        store.add([added], store.write_aside({"job.yaml": b"name: x\n", "package/module.py": b"A = 1\n"}, [added]))
         for event in (STARTING, STARTED, {"event": "running"})[: number % 4]:
             store.book(added.id, event)
     return dict(store.jobs)
@@ -88,15 +91,21 @@ def test_of_a_row_and_a_copy_the_newer_one_is_believed(store: Store, state: Stat
     assert all_of(read_again(state))[ONE] == newer
 
 
-def test_random_damage_of_the_database_loses_no_job(store: Store, state: StateFolder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_closed", [False, True], ids=["with its write-ahead log", "closed"])
+def test_random_damage_of_the_database_loses_no_job(
+    store: Store, state: StateFolder, tmp_path: Path, is_closed: bool
+) -> None:
     jobs = filled(store, 12)
+    if is_closed:
+        store.close()
     whole = tmp_path / "whole"
-    shutil.copytree(state.path, whole)  # with its write-ahead log: nothing was closed
+    shutil.copytree(state.path, whole)
     store.close()
     files = [file.name for file in whole.glob("jobs.sqlite3*")]
-    assert {"jobs.sqlite3", "jobs.sqlite3-wal"} <= set(files)
+    assert {"jobs.sqlite3", *([] if is_closed else ["jobs.sqlite3-wal"])} <= set(files)
     dice = random.Random(1)
     for _ in range(DAMAGES):
+        without_database(state)
         for name in files:
             shutil.copy(whole / name, state.path / name)
         file = state.path / dice.choice(files)
@@ -216,7 +225,8 @@ def test_a_bit_flipped_in_a_copy_or_a_copied_folder_costs_no_other_job(store: St
 def former(store: Store, state: StateFolder) -> StateFolder:
     """Three jobs as version 1 wrote them; the last line of the third's journal is torn."""
     for number in (1, 2, 3):
-        folder = store.write_aside({"job.yaml": b""}).rename(state.job(f"{number:012x}").path)
+        folder = state.job(f"{number:012x}").path
+        folder.joinpath("files").mkdir(parents=True)
         values = {name: value for name, value in asdict(order(number)).items() if not name.startswith("sweep")}
         (folder / "job.json").write_text(json.dumps({**values, "version": 1}))
         events = (STARTING, STARTED, {"event": "running"})[:number]
@@ -317,3 +327,69 @@ def test_linked_folders_are_copied_once_and_one_that_leads_back_ends(tmp_path: P
     (job / "lists" / "deep" / "shared").symlink_to(shared)
     (job / "lists" / "deep" / "up").symlink_to(job / "lists")
     assert Beside.of(job, 0).others == {"lists/deep/shared/words.txt": b"a"}
+
+
+MEBIBYTE = 1 << 20
+
+
+def fill(disk: Path) -> Path:
+    """Leave no byte free."""
+    file = disk / "filler"
+    with open(file, "wb", buffering=0) as stream:
+        for size in (MEBIBYTE, 4096, 1):
+            try:
+                while True:
+                    stream.write(b"x" * size)
+            except OSError:
+                continue
+    return file
+
+
+@pytest.mark.processes
+def test_a_full_disk_takes_no_new_job_and_keeps_the_events_of_the_others(tmp_path: Path) -> None:
+    with mounts.disk(tmp_path / "disk", "2m") as disk:
+        state = StateFolder(disk / "state")
+        state.make()
+        store = Store(state)
+        store.load()
+        first = order(1)
+        store.add([first], store.write_aside({"job.yaml": b"x"}, [first]))
+        filler = fill(disk)
+        with pytest.raises(StorageFullError, match="not accepted"):
+            store.write_aside({"job.yaml": b"x" * 10_000}, [order(2)])
+        starting = {"event": "starting", "attempt": 1, "cores": [0], "at": 1.0, "boot_id": "b"}
+        with pytest.raises(StorageFullError, match="disk full"):
+            store.book(first.id, starting, must=True)
+        assert store.jobs[first.id].state == "queued" and not store.is_behind
+        assert store.book(first.id, starting).state == "starting" and store.is_behind
+        assert store.book(first.id, {"event": "started", "pid": 7, "start_ticks": 9}).pid == 7
+        filler.unlink()
+        store.write_late()
+        assert not store.is_behind
+        store.close()
+        again = Store(state)
+        again.load()
+        assert again.jobs == store.jobs == {first.id: again.jobs[first.id]}
+        assert again.jobs[first.id].pid == 7
+        again.close()
+
+
+@pytest.mark.whole
+@pytest.mark.processes
+def test_on_a_full_disk_submit_is_refused_and_cancel_works(tmp_path: Path) -> None:
+    with mounts.disk(tmp_path / "disk", "16m") as disk, serving(disk, TMPDIR=str(tmp_path)) as service:
+        row = service.start().running(
+            *LONG, "log.every_s=3600", "checkpoint.every_s=3600", "evaluate.every_epochs=null"
+        )
+        filler = fill(disk)
+        with pytest.raises(StorageFullError) as caught:
+            service.submit(*LONG)
+        assert caught.value.code == "service/full"
+        assert [one["id"] for one in service.client.jobs()] == [row["id"]]
+        assert service.client.job(row["id"])["state"] == "running"
+        service.client.cancel(row["id"])
+        assert service.wait_for_state(row["id"], "cancelled", "failed")["attempt"] == 1
+        os.unlink(filler)
+        service.kill()
+        service.start()
+        assert [one["state"] in ("cancelled", "failed") for one in service.client.jobs()] == [True]

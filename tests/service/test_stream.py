@@ -10,15 +10,15 @@ from hogwild.service.routes_machine import (
     MOST_MOVES,
     Changes,
     MachineView,
-    RunReader,
-    StreamReader,
+    changes_of,
     exposition,
     live_and_newest,
+    news_of,
     places_of,
     text_of,
 )
 from hogwild.service.rows import Snapshot
-from hogwild.service.run_reader import Followed, Place
+from hogwild.service.run_reader import Followed, FollowedRun, Place
 from hogwild.service.schedule import Machine
 from tests.helpers.run_records import Story, add_lines, write_run
 
@@ -44,11 +44,11 @@ class Loop:
     machine: Machine = MACHINE
 
 
-def read(loop: Loop, runs: list[RunReader], count: int, last: str = "") -> list[Any]:
+def read(loop: Loop, runs: dict[str, FollowedRun], count: int, last: str = "") -> list[Any]:
     """Return the first events of a new stream: (event, data, id)."""
 
     async def collect() -> list[Any]:
-        events = StreamReader(loop, Changes(), MachineView(MACHINE), runs, last).events()  # type: ignore[arg-type]
+        events = changes_of(loop, Changes(), MachineView(MACHINE), runs, last)  # type: ignore[arg-type]
         found = []
         async for one in events:
             found.append((one.event, json.loads(one.raw_data or ""), one.id))
@@ -63,7 +63,7 @@ def read(loop: Loop, runs: list[RunReader], count: int, last: str = "") -> list[
 def test_a_stream_begins_with_all_jobs_the_machine_and_the_runs_that_are_looked_at(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", Story(records=50))
     loop = Loop(snapshot(3, row(ONE, cores=(0, 4)), row(TWO, "queued")))
-    found = read(loop, [RunReader(ONE, Followed().run(run))], 5)
+    found = read(loop, {ONE: Followed().run(run)}, 5)
     assert [event for event, _, _ in found] == ["jobs", "machine", "run", "curves", "events"]
     jobs, machine, status, curves, events = (data for _, data, _ in found)
     assert [one["id"] for one in jobs["rows"]] == [ONE, TWO]
@@ -76,28 +76,28 @@ def test_a_stream_begins_with_all_jobs_the_machine_and_the_runs_that_are_looked_
 def test_whoever_comes_back_gets_what_follows(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", Story(records=50, evaluations=0))
     loop = Loop(snapshot(3, row(ONE)))
-    last = read(loop, [RunReader(ONE, Followed().run(run))], 5)[-1][2]
+    last = read(loop, {ONE: Followed().run(run)}, 5)[-1][2]
     add_lines(run / "metrics.jsonl", {"time": 1.0, "kind": "train", "updates": 777, "loss": 0.5})
-    found = read(loop, [RunReader(ONE, Followed().run(run))], 4, last)  # as after a restart: nothing is shared
+    found = read(loop, {ONE: Followed().run(run)}, 4, last)  # as after a restart: nothing is shared
     assert [(event, data.get("reset")) for event, data, _ in found][2:] == [("run", None), ("curves", False)]
     assert found[3][1]["train"]["updates"] == [777]
     (run / "metrics.jsonl").write_text('{"kind": "train", "updates": 5}\n')
-    again = read(loop, [RunReader(ONE, Followed().run(run))], 4, found[3][2])
+    again = read(loop, {ONE: Followed().run(run)}, 4, found[3][2])
     assert (again[3][1]["reset"], again[3][1]["train"]["updates"]) == (True, [5])
 
 
 def test_a_run_that_is_not_there_yet_sends_nothing(tmp_path: Path) -> None:
     followed = Followed()
-    assert list(RunReader(ONE, followed.run(tmp_path / "nowhere")).news({})) == []
+    assert list(news_of(ONE, followed.run(tmp_path / "nowhere"), {}, {})) == []
     write_run(tmp_path / "nowhere", Story(records=5))
-    kinds = [kind for kind, _ in RunReader(ONE, followed.run(tmp_path / "nowhere")).news({})]
+    kinds = [kind for kind, _, _ in news_of(ONE, followed.run(tmp_path / "nowhere"), {}, {})]
     assert kinds == ["run", "curves", "events"]
 
 
 def test_an_id_is_read_back_and_nonsense_is_left_out() -> None:
-    places = {(ONE, "curves"): Place(1, 2, 3, 4), (TWO, "events"): Place(5, 6, 7)}
+    places = {(ONE, "curves"): Place(2, 3, 4), (TWO, "events"): Place(6, 7)}
     assert places_of(text_of(places)) == places
-    assert places_of(f"x,{ONE}.c.1.2,{ONE}.z.1.2.3.4,,..,{TWO}.e.5.6.7.1") == {(TWO, "events"): Place(5, 6, 7)}
+    assert places_of(f"x,{ONE}.c.1.2,{ONE}.z.2.3.4,,..,{TWO}.e.6.7.1") == {(TWO, "events"): Place(6, 7)}
 
 
 def test_streams_that_saw_the_same_share_the_difference() -> None:

@@ -17,7 +17,7 @@ from hogwild.service.sweeps import MOST_JOBS, SWEEP, combinations, job_id, read_
 from tests.helpers import mounts
 from tests.helpers.processes import wait_for
 from tests.helpers.service import LONG, SMALL, Service, opened_store, order
-from tests.service.test_full_disk import fill
+from tests.service.test_store import fill
 
 LR = "optimizer.init_args.lr"
 
@@ -80,7 +80,7 @@ FILES = {"job.yaml": b"name: x\n", "package/module.py": b"A = 1\n"}
 
 
 def test_the_jobs_of_a_sweep_are_read_back_and_share_their_copied_files(store: Store, state: StateFolder) -> None:
-    store.add_sweep(ORDERS, store.write_sweep_aside(FILES, ORDERS))
+    store.add(ORDERS, store.write_aside(FILES, ORDERS))
     with opened_store(state.path) as again:
         assert [*again.orders.values()] == ORDERS and again.jobs == store.jobs
         copies = [state.job(one.id).files / "package/module.py" for one in ORDERS]
@@ -92,7 +92,7 @@ def test_the_jobs_of_a_sweep_are_read_back_and_share_their_copied_files(store: S
 
 @pytest.mark.parametrize("moved", range(4))
 def test_an_accepted_sweep_is_completed_at_the_next_start(store: Store, state: StateFolder, moved: int) -> None:
-    aside = store.write_sweep_aside(FILES, ORDERS)
+    aside = store.write_aside(FILES, ORDERS)
     accepted = aside.rename(aside.with_name(".all-0"))
     for one in ORDERS[:moved]:
         (accepted / one.id).rename(state.job(one.id).path)
@@ -105,7 +105,7 @@ def test_a_job_of_a_sweep_that_cannot_be_moved_is_named_and_the_others_are_there
     store: Store, state: StateFolder
 ) -> None:
     (state.jobs / ORDERS[1].id / "there").mkdir(parents=True)
-    accepted = store.write_sweep_aside(FILES, ORDERS).rename(state.jobs / ".all-0")
+    accepted = store.write_aside(FILES, ORDERS).rename(state.jobs / ".all-0")
     with opened_store(state.path) as again:
         assert {*again.orders} == {ORDERS[0].id, ORDERS[2].id} and {*again.unreadable} == {ORDERS[1].id}
         assert os.listdir(accepted) == [ORDERS[1].id]
@@ -116,15 +116,15 @@ def test_on_a_full_disk_no_job_of_a_sweep_is_left(tmp_path: Path) -> None:
     with mounts.disk(tmp_path / "disk", "2m") as disk, opened_store(disk / "state") as store:
         fill(disk)
         with pytest.raises(StorageFullError, match="not accepted"):
-            store.write_sweep_aside({"job.yaml": b"x" * 10_000}, ORDERS)
+            store.write_aside({"job.yaml": b"x" * 10_000}, ORDERS)
         assert os.listdir(store.state.jobs) == []
 
 
 def test_a_sweep_whose_jobs_cannot_all_be_moved_is_taken_back(store: Store, state: StateFolder) -> None:
-    aside = store.write_sweep_aside(FILES, ORDERS)
+    aside = store.write_aside(FILES, ORDERS)
     (state.jobs / ORDERS[2].id / "there").mkdir(parents=True)
     with pytest.raises(StorageFullError):
-        store.add_sweep(ORDERS, aside)
+        store.add(ORDERS, aside)
     assert os.listdir(state.jobs) == [ORDERS[2].id] and store.jobs == {}
 
 
@@ -132,7 +132,7 @@ def test_a_service_killed_while_it_takes_a_sweep_back_leaves_none_or_all_of_it(
     store: Store, state: StateFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that fails at the last job."""
-    aside, rename = store.write_sweep_aside(FILES, ORDERS), Path.rename
+    aside, rename = store.write_aside(FILES, ORDERS), Path.rename
 
     def failing(folder: Path, target: Path) -> Path:
         if target == state.job(ORDERS[2].id).path:
@@ -142,7 +142,7 @@ def test_a_service_killed_while_it_takes_a_sweep_back_leaves_none_or_all_of_it(
     monkeypatch.setattr(Path, "rename", failing)
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: sys.exit())
     with pytest.raises(SystemExit):
-        store.add_sweep(ORDERS, aside)
+        store.add(ORDERS, aside)
     monkeypatch.undo()
     with opened_store(state.path) as again:
         assert len(again.jobs) in (0, len(ORDERS))
