@@ -381,15 +381,20 @@ def is_sent(number: int) -> Callable[[int, pytest.MonkeyPatch], None]:
     ],
     ids=["killed", "stopped", "another variable", "another niceness"],
 )
-def test_the_next_call_has_another_server_if_that_one_has_ended_or_the_surroundings_are_others(
-    change: Callable[[int, pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_next_call_ends_a_server_that_was_lost_or_has_other_surroundings(
+    change: Callable[[int, pytest.MonkeyPatch], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     trained(tmp_path / "a")
     server = SERVER.pid
     assert server is not None
     change(server, monkeypatch)
     trained(tmp_path / "b")
-    assert SERVER.pid not in (server, None) and is_gone(server)
+    assert SERVER.pid != server and is_gone(server)
+    if "another" in request.node.callspec.id:  # for one that was lost, fresh interpreters may do
+        assert SERVER.pid is not None
 
 
 def test_a_call_without_workers_starts_none(tmp_path: Path) -> None:
