@@ -145,7 +145,8 @@ def test_gradients_lie_where_the_parameters_do_before_and_after_a_thaw(monkeypat
     model = network()
     shared = build(model, optim.SGD(model.parameters(), lr=0.1), procs=1, late=LATE)
     worker = WorkerModel.attach(shared.structure, shared.regions, 0, 0)
-    monkeypatch.setattr(WorkerModel, "device", torch.device("meta"))
+    there = [nn.Parameter(param.to("meta")) for param in worker.params]
+    monkeypatch.setattr(worker, "params", there)
     monkeypatch.setattr(
         "hogwild.training.autograd_update.why_no_flat_rule", lambda *_: "a rule over both would need the device"
     )
