@@ -204,7 +204,7 @@ def through_ring(count: int) -> Cost:
     }
     sizes = tuple((name, region.nbytes) for name, region in regions.items())
     task = LoadTask(0, regions=sizes, sys_path=(*sys.path,), torch_settings=current())
-    begin = partial(_load, start, theirs, task, [region.descriptor for region in regions.values()])
+    begin = partial(_load, start, theirs, task, regions)
     loader = multiprocessing.get_context("fork").Process(target=_alone, args=(begin,))
     loader.start()
     parent.loader = loader
@@ -214,8 +214,8 @@ def through_ring(count: int) -> Cost:
     return with_children(cost, count)
 
 
-def _load(start: Start, channel: socket.socket, task: LoadTask, descriptors: list[int]) -> None:
-    LoaderLoop(start, channel, Leaving(), task, [os.dup(each) for each in descriptors]).run()
+def _load(start: Start, channel: socket.socket, task: LoadTask, regions: dict[str, Region]) -> None:
+    LoaderLoop(start, channel, Leaving(), task, regions).run()
 
 
 WAYS: dict[str, Callable[[int], Cost]] = {RING: through_ring, QUEUE: through_queue}
