@@ -8,9 +8,10 @@
 
 j is drawn uniformly from the items of the training data, again if the user has it. With `alpha`, a pair has the weight
 1 + alpha * rating (Hu, Koren and Volinsky 2008). SGD and Adagrad (`steps.py`; the race is that of
-`matrix_factorization.py`). Pairs come in random order, and there is no grid, which could not keep workers out of each
-other's items: j is any of all items. Of few items each worker has private copies; of many, two workers seldom write the
-same one.
+`matrix_factorization.py`). Pairs come in random order, so that neighbours are seldom of one row, and are trained in it:
+a batch that is computed in pieces, because it takes long, gives the same result. There is no grid, which could not keep
+workers out of each other's items: j is any of all items. Of few items each worker has private copies; of many, two
+workers seldom write the same one.
 
 A plain row is a vector by itself. In a hybrid model the vector of a user or an item is the sum of its own row and of
 its features' rows, each times a weight (Kula, "Metadata embeddings for user and item cold-start recommendations",
@@ -35,13 +36,6 @@ HALF, EULER = np.float32(0.5), np.float32(0.57722)
 
 _0, _1 = np.float32(0.0), np.float32(1.0)
 _one = np.uint64(1)
-
-
-@inlined
-def in_turns(n, half):  # type: ignore[no-untyped-def]
-    """Return the place in a chunk of the n-th sample processed: 0, half, 1, half + 1, …; `half` is rounded up. Where
-    neighbours are of one row, each would wait for what the one before it writes."""
-    return np.uint64((n >> 1) + (n & 1) * half)
 
 
 @inlined
@@ -89,11 +83,11 @@ def over_pairs(gather, margin, learn, rows, data, owned, choice, tables, members
     have everything). The draws depend only on the seed, uint64, and the sample. `gather` returns what `margin` and
     `learn` need of a sample's user and item; `margin` how much higher i scores than j."""
     (user, item, rating), (bounds, had, drawable), (seed, tries, alpha) = data, owned, choice
-    loss, applied, alone, half = 0.0, 0, 0, (len(rows) + 1) >> 1
+    loss, applied, alone = 0.0, 0, 0
     k = np.uint64(tables[0][0].shape[1])
     vectors = np.empty(k, np.float32), np.empty(k, np.float32), np.empty(k, np.float32)
     for n in range(len(rows)):
-        at = np.uint64(rows[in_turns(n, half)])
+        at = np.uint64(rows[n])
         u, i = np.uint64(user[at]), np.uint64(item[at])
         state = mixed(seed ^ (at * STEP))
         bias = gather(u, i, tables, members, vectors)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -343,11 +344,17 @@ def test_an_empty_chunk_changes_nothing() -> None:
         torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
 
 
-def test_two_places_in_turns_make_every_sample_of_a_chunk_once() -> None:
-    from hogwild.kernels.bpr import in_turns
-
-    for n in (1, 2, 3, 8, 9):
-        assert sorted(int(in_turns.py_func(k, (n + 1) >> 1)) for k in range(n)) == [*range(n)]
+@pytest.mark.parametrize(
+    "made", [explicit, implicit, partial(implicit, WarpFactorization)], ids=["ratings", "BPR", "WARP"]
+)
+def test_a_batch_that_takes_long_and_is_computed_in_pieces_gives_the_same_parameters(made: Any) -> None:
+    data, whole, cut = ratings(), made(), made()
+    order = np.random.default_rng(2).permutation(len(data["user"]))
+    bound(whole, SGD(whole.parameters(), lr=0.1), data).run(Chunk(order, seed=3))
+    update = bound(cut, SGD(cut.parameters(), lr=0.1), data)
+    for piece in np.array_split(order, 5):
+        update.run(Chunk(piece, seed=3))
+    torch.testing.assert_close(cut.state_dict(), whole.state_dict(), rtol=0, atol=0)
 
 
 def test_the_chunks_rate_and_a_groups_own_rate_are_factors_of_the_step() -> None:
