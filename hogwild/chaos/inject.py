@@ -256,11 +256,11 @@ class FaultRun:
                 )
             except OSError as error:
                 raise RunError(f"cannot start the job: {error}", code="run/cannot-start") from error
-        attempt = Attempt(len(self.attempts) + 1, process.pid, time.time())
-        self.attempts.append(attempt)
-        # Not reaped yet, so the number is still its own, alive or dead.
-        supervisor = Target(0, 0, process.pid, host.pidfd_open(process.pid), time.monotonic())
         with process, Watch(self.run_dir, process.pid, offset) as watch:
+            attempt = Attempt(len(self.attempts) + 1, process.pid, time.time())
+            self.attempts.append(attempt)
+            # Not reaped yet, so the number is still its own, alive or dead.
+            supervisor = Target(0, 0, process.pid, host.pidfd_open(process.pid), time.monotonic())
             try:
                 while process.poll() is None:
                     host.wait_readable([supervisor.pidfd], LOOK_MS)

@@ -143,3 +143,41 @@ def test_the_parent_needs_no_numba_for_ratings(tmp_path: Path) -> None:
         summary = json.loads((tmp_path / name / "summary.json").read_text())
         assert summary["update"] == "fused"
     assert numba == [False, False]
+
+
+ROLES = """
+import sys
+from hogwild.training import torch_settings
+from hogwild.workers.child import build
+from hogwild.workers.messages import CommunicateTask, LoadTask, OwnTask, PredictTask, TrialTask
+
+class Adopted(BaseException):
+    pass
+
+def apply(_):
+    raise Adopted
+
+torch_settings.apply = apply
+build.serve = lambda start, channel, leaving, make: make()
+ours, found = sys.path[:], {}
+tasks = {
+    "trial": TrialTask(),
+    "loader": LoadTask(0),
+    "gpu_owner": OwnTask("cuda"),
+    "communicator": CommunicateTask(0, 1, "", "", 0),
+    "predictor": PredictTask("", 1, 0),
+}
+for role, task in tasks.items():
+    build.receive_task = lambda _, task=task: (task, [])
+    try:
+        build.run(None, None, None)
+    except Adopted:
+        print(role, sys.path == [], f"hogwild.workers.child.{role}" in sys.modules)
+    sys.path[:] = ours
+"""
+
+
+def test_the_modules_of_every_role_are_there_before_the_users_folders_come_first_on_the_path(tmp_path: Path) -> None:
+    """A user's `fractions.py` or `yaml.py` is not imported in the place of what our modules import."""
+    roles = ("trial", "loader", "gpu_owner", "communicator", "predictor")
+    assert run_python(tmp_path, ROLES).splitlines() == [f"{role} True True" for role in roles]

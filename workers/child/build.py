@@ -19,6 +19,7 @@ batch is leased, and changes nothing else:
     afterwards: no gradient, the buffers and the random state as before"""
 
 import contextlib
+import importlib
 import os
 import socket
 import sys
@@ -81,6 +82,14 @@ if TYPE_CHECKING:
 
 Parts = Sequence[tuple[CompiledCache, Callable[[], object]]]  # caches, each with what calls its content
 LOOK_MS = 20  # between two looks at the cache
+# The module of each role but the trainer's.
+MODULES = {
+    LoadTask: "loader",
+    PredictTask: "predictor",
+    TrialTask: "trial",
+    OwnTask: "gpu_owner",
+    CommunicateTask: "communicator",
+}
 
 
 def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
@@ -96,8 +105,10 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
             redirect_to_files(task.log, task.stacks)
         if isinstance(task, OwnTask | CommunicateTask):
             heard.close()  # its socket is for answers to others than the group
-        # The user's folders come first on sys.path, but our modules are all imported by now, so a user's own `workers/`
-        # or `hogwild/` shadows nothing.
+        # Each is for one process of few jobs. Imported now: below, the user's folders come first on sys.path, and what
+        # a module of ours imports must not be a user's `fractions.py`.
+        if (module := MODULES.get(type(task))) is not None:
+            importlib.import_module(f"hogwild.workers.child.{module}")
         sys.path[:] = task.sys_path
         torch_settings.apply(task.torch_settings)
         regions = {
@@ -108,7 +119,6 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
             return build_trainer(start, task, regions)
         if not isinstance(task, OwnTask):
             limit_threads(1)
-        # Each of these imports is for one process of few jobs.
         if isinstance(task, LoadTask):
             from hogwild.workers.child.loader import load
 
