@@ -62,7 +62,7 @@ class Reader(Protocol):
         """Return the `Parsed` file of a `hogwild.data.text_parsing.Parsing`."""
 
     def try_out(self, trial: Any) -> Any:
-        """Return the `Findings` of a `hogwild.job.trial.Trial`. Raises ModelError if it ends its process."""
+        """Return the `Findings` of a `hogwild.job.parts.Trial`. Raises ModelError if it ends its process."""
 
 
 class InTurn:
