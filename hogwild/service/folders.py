@@ -1,6 +1,7 @@
 """The service's files, and the paths of one job's.
 
     STATE/  lock  token  format  service.json (port, pid)  jobs.sqlite3 (orders, records and events of all jobs)
+            numbered (the highest number that was given, when the newest job was removed)
             jobs/ID/  job.json (a copy of the job's row there)  files/ (copies of job file and modules)
                       attempts/N/{stdout,stderr}  run/ (the run directory)
 
@@ -93,6 +94,7 @@ class StateFolder:
     def __init__(self, path: Path) -> None:
         self.path, self.jobs = path, path / "jobs"
         self.lock, self.address, self.database = path / "lock", path / "service.json", path / "jobs.sqlite3"
+        self.numbered = path / "numbered"
 
     def job(self, name: str) -> JobFolder:
         assert ID.fullmatch(name), name

@@ -49,7 +49,7 @@ Answer = TypeVar("Answer")
 
 
 class ServiceLoop:
-    """The thread. Other threads use `call`, `write_aside`, `snapshot` and `stop` only. In this
+    """The thread. Other threads use `call`, `write_aside`, `return_numbers`, `snapshot` and `stop` only. In this
     thread, `on_change` is called after each new snapshot, `on_failure` if an error ends it."""
 
     def __init__(
@@ -140,7 +140,15 @@ class ServiceLoop:
         """Number new jobs and write them to a folder aside, for `submit`. May take long. Raises StorageFullError."""
         first = self.call(lambda: self._store.next_number(len(orders))).result()
         numbered = [replace(order, number=first + index) for index, order in enumerate(orders)]
-        return numbered, self._store.write_aside(files, numbered)
+        try:
+            return numbered, self._store.write_aside(files, numbered)
+        except StorageFullError:
+            self.return_numbers(numbered)
+            raise
+
+    def return_numbers(self, orders: Sequence[JobOrder]) -> None:
+        """Take back the numbers of jobs that are not submitted after all."""
+        self.call(lambda: self._store.return_numbers(orders)).result()
 
     def _answer_calls(self) -> None:
         with contextlib.suppress(Empty):
@@ -158,6 +166,7 @@ class ServiceLoop:
             self._store.add(orders, aside)
         else:
             shutil.rmtree(aside, ignore_errors=True)
+            self._store.return_numbers(orders)
             before = [self._store.orders.get(one) for one in known]
             if any(one is None or one.digest != first.digest for one in before):
                 what = f"sweep {first.sweep}" if first.sweep else f"job {first.id}"

@@ -248,6 +248,7 @@ def _continued(
         sync_folder(aside / given.id)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
+        loop.return_numbers(orders)
         raise
     return orders, aside
 

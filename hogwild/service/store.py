@@ -69,12 +69,13 @@ class Store:
         for accepted in self.state.folders(ACCEPTED):  # by a killed service
             self._move_in(accepted)
         is_missing = not self.state.database.exists()
+        with contextlib.suppress(ValueError):
+            self._numbered = int(read_text(self.state.numbered))
         rows = self._read_rows()
         found: list[tuple[JobOrder, JobRecord, str]] = []
         for folder in [JobFolder(path) for path in self.state.folders() if ID.fullmatch(path.name)]:
             try:
-                copy = read_text(folder.order)
-                found.append((*_newest(folder, rows.get(folder.path.name), copy), copy))
+                found.append(_newest(folder, rows.get(folder.path.name)))
             except (OSError, ValueError) as error:
                 self.unreadable[folder.path.name] = f"{folder.order}: {error}"
         for order, job, copy in sorted(found, key=lambda one: one[0].number):
@@ -102,6 +103,11 @@ class Store:
         """Return the first of `count` new numbers."""
         self._numbered += count
         return self._numbered - count + 1
+
+    def return_numbers(self, orders: Sequence[JobOrder]) -> None:
+        """Take back the numbers of jobs that were refused, unless later ones were given since."""
+        if self._numbered == orders[-1].number:
+            self._numbered = orders[0].number - 1
 
     def write_aside(self, files: Mapping[str, bytes], orders: Sequence[JobOrder]) -> Path:
         """Write new jobs, complete, to a folder aside, for `add`; they share their copied files by links. May take
@@ -140,6 +146,7 @@ class Store:
                 for folder in moved:  # back first: a crash here leaves all of them accepted
                     folder.rename(accepted / folder.name)
                 accepted.rename(aside)
+                self.return_numbers(orders)
                 raise
         reach("added")
         for order in orders:
@@ -171,12 +178,12 @@ class Store:
         nothing changes then, and StorageFullError is raised."""
         before = self.jobs[name]
         job = self.jobs[name] = replace(apply(before, event), booked=before.booked + 1)
-        events = self._late.setdefault(name, [])
+        was_late, events = name in self._late, self._late.setdefault(name, [])
         events.append(event)
         if not self._commit() and must:
             self.jobs[name] = before
             events.pop()
-            if not events:
+            if not was_late:
                 del self._late[name]
             raise StorageFullError(f"{self.state.database} cannot be written (disk full?)")
         reach("booked")
@@ -194,6 +201,10 @@ class Store:
         """Delete a job with its run. Raises StorageFullError if the folder cannot be changed."""
         folder = self.state.job(name).path
         aside = folder.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
+        if self.orders[name].number == max(one.number for one in self.orders.values()):
+            # No copy tells its number from now on. A full disk must not keep a job from being removed.
+            with contextlib.suppress(OSError):
+                replace_file(self.state.numbered, f"{self._numbered}\n".encode(), sync=True)
         try:
             folder.rename(aside)
             sync_folder(self.state.jobs)
@@ -223,7 +234,7 @@ class Store:
         try:
             database = self._connect()
             (last,) = database.execute("SELECT max(seq) FROM sqlite_sequence").fetchone()
-            self._numbered = int(last or 0)  # AUTOINCREMENT remembers the numbers of removed jobs
+            self._numbered = max(self._numbered, int(last or 0))  # AUTOINCREMENT remembers those of removed jobs
             return dict(database.execute("SELECT id, content FROM jobs WHERE typeof(content) = 'text'"))
         except _FAILURES as error:
             self._fail(error)
@@ -231,6 +242,8 @@ class Store:
 
     def _connect(self) -> sqlite3.Connection:
         """Return the database; a new one is to get all jobs. Raises sqlite3.Error."""
+        if not self.state.database.exists():  # deleted by hand: what is written into the open one is lost
+            self.close()
         if self._database is None:
             if not self.state.database.exists():
                 self._late = {name: self._late.get(name, []) for name in self.jobs}
@@ -291,7 +304,8 @@ class Store:
             try:
                 content = _content(self.orders[name], self.jobs[name])
                 replace_file(self.state.job(name).order, content.encode(), sync=False)
-            except FileNotFoundError:  # its folder was deleted by hand; the job lives on until the next start
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                # Its folder was deleted by hand, or changed: the job lives on until the next start.
                 pass
             except OSError:  # disk full: later
                 continue
@@ -324,18 +338,25 @@ def _checksum(values: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(values).encode())
 
 
-def _newest(folder: JobFolder, *contents: str | None) -> tuple[JobOrder, JobRecord]:
-    """Return the job of the content with the most events, of those that are whole. Raises ValueError if none is;
-    OSError."""
-    found, why = [], ValueError("it is empty or missing")
-    for content in filter(None, contents):
+def _newest(folder: JobFolder, row: str | None) -> tuple[JobOrder, JobRecord, str]:
+    """Return the job of row or copy, of the one with more events if both are whole; and the copy. Raises ValueError or
+    OSError if none is whole."""
+    found: list[tuple[JobOrder, JobRecord]] = []
+    why: Exception = ValueError("it is empty or missing")
+    copy = ""
+    try:
+        copy = read_text(folder.order)
+    except OSError as error:
+        why = error
+    for content in filter(None, (row, copy)):
         try:
             found.append(_stored(content, folder))
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             why = error
     if not found:
         raise why
-    return max(found, key=lambda one: one[1].booked)
+    order, job = max(found, key=lambda one: one[1].booked)
+    return order, job, copy
 
 
 def _stored(content: str, folder: JobFolder) -> tuple[JobOrder, JobRecord]:

@@ -158,6 +158,62 @@ def test_numbers_are_never_given_twice_not_even_of_removed_jobs(store: Store, st
         assert sorted(again.jobs) == [ONE, TWO] and not state.job(THREE).path.exists()
 
 
+def test_the_number_of_a_removed_newest_job_is_not_given_again_without_the_database(
+    store: Store, state: StateFolder
+) -> None:
+    filled(store, 3)
+    store.next_number(4)
+    for name in (ONE, THREE):
+        store.remove(name)
+    store.close()
+    without_database(state)
+    assert read_again(state).next_number() == 5
+
+
+def test_refused_jobs_leave_no_gap_in_the_numbers(store: Store, state: StateFolder) -> None:
+    refused = [order(number) for number in (1, 2)]
+    assert store.next_number(2) == 1
+    aside = store.write_aside({"job.yaml": b"x"}, refused)
+    (state.job(TWO).path / "in its way").mkdir(parents=True)
+    with pytest.raises(StorageFullError):
+        store.add(refused, aside)
+    assert store.next_number() == 1 and store.jobs == {}
+    store.next_number()
+    store.return_numbers([order(1)])
+    assert store.next_number() == 3, "a later one was given since"
+
+
+def test_a_database_deleted_while_the_service_runs_is_made_anew(store: Store, state: StateFolder) -> None:
+    filled(store, 3)
+    without_database(state)
+    store.book(ONE, {"event": "running"})
+    with closing(sqlite3.connect(state.database)) as database:
+        assert database.execute("SELECT id FROM jobs ORDER BY number").fetchall() == [(ONE,), (TWO,), (THREE,)]
+
+
+def test_a_row_that_waits_is_written_although_an_event_was_refused(store: Store, state: StateFolder) -> None:
+    filled(store, 3)
+    store.close()
+    with closing(sqlite3.connect(state.database, isolation_level=None)) as other:
+        other.execute("DELETE FROM jobs WHERE id = ?", (TWO,))
+        other.execute("BEGIN IMMEDIATE")
+        with opened_store(state.path) as again:
+            with pytest.raises(StorageFullError):
+                again.book(TWO, STARTING, must=True)
+            other.execute("ROLLBACK")
+            again.write_late()
+        assert other.execute("SELECT count(*) FROM jobs").fetchone() == (3,)
+
+
+def test_a_copy_that_cannot_be_read_costs_no_job_that_has_a_row(store: Store, state: StateFolder) -> None:
+    jobs = filled(store, 3)
+    store.close()
+    state.job(ONE).order.unlink()
+    state.job(ONE).order.mkdir()
+    state.job(TWO).order.write_text('{"version": 1}')  # its journal is missing
+    assert all_of(read_again(state)) == jobs
+
+
 def test_what_a_killed_service_was_adding_or_removing_is_swept(store: Store, state: StateFolder) -> None:
     jobs = filled(store, 2)
     shutil.copytree(state.job(ONE).path, state.jobs / ".tmp-00000000000a")
