@@ -33,6 +33,7 @@ from hogwild.storage.files import TEMPORARY, object_of, sync_folder
 from hogwild.storage.files import replace as replace_file
 
 VERSION = 2  # of a stored job; 1: job.json has the order alone, and a journal beside it the events
+LOCKED_S = 5.0  # at most, at the start, for a program that has locked the database: a row may be newer than its copy
 _TABLES = """
 CREATE TABLE IF NOT EXISTS jobs (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE, content TEXT);
 CREATE TABLE IF NOT EXISTS events (job TEXT, event TEXT);
@@ -70,7 +71,7 @@ class Store:
             self._move_in(accepted)
         is_missing = not self.state.database.exists()
         with contextlib.suppress(ValueError):
-            self._numbered = int(read_text(self.state.numbered))
+            self._numbered = int(read_text(self.state.numbered)[:15])  # a row takes it, whatever is in the file
         rows = self._read_rows()
         found: list[tuple[JobOrder, JobRecord, str]] = []
         for folder in [JobFolder(path) for path in self.state.folders() if ID.fullmatch(path.name)]:
@@ -233,6 +234,7 @@ class Store:
         """Return id -> content of the rows. Without a database that can be read: none, and the copies count."""
         try:
             database = self._connect()
+            database.execute("PRAGMA busy_timeout = 0")  # from now on the loop's thread must not wait
             (last,) = database.execute("SELECT max(seq) FROM sqlite_sequence").fetchone()
             self._numbered = max(self._numbered, int(last or 0))  # AUTOINCREMENT remembers those of removed jobs
             return dict(database.execute("SELECT id, content FROM jobs WHERE typeof(content) = 'text'"))
@@ -247,7 +249,8 @@ class Store:
         if self._database is None:
             if not self.state.database.exists():
                 self._late = {name: self._late.get(name, []) for name in self.jobs}
-            database = sqlite3.connect(self.state.database, check_same_thread=False, timeout=0)
+            timeout_s = 0 if self.jobs else LOCKED_S
+            database = sqlite3.connect(self.state.database, check_same_thread=False, timeout=timeout_s)
             self._database = database
             database.text_factory = lambda text: text.decode(errors="replace")  # a row's checksum tells
             if database.execute("PRAGMA integrity_check").fetchone()[0] != "ok":

@@ -6,9 +6,11 @@ import os
 import random
 import shutil
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
+from dataclasses import replace as replace_fields
 from pathlib import Path
 
 import pytest
@@ -168,6 +170,11 @@ def test_the_number_of_a_removed_newest_job_is_not_given_again_without_the_datab
     store.close()
     without_database(state)
     assert read_again(state).next_number() == 5
+    state.numbered.write_text("9" * 30)
+    with opened_store(state.path) as again:
+        added = replace_fields(order(7), number=again.next_number())
+        again.add([added], again.write_aside({"job.yaml": b"x"}, [added]))
+        assert not again.is_behind
 
 
 def test_refused_jobs_leave_no_gap_in_the_numbers(store: Store, state: StateFolder) -> None:
@@ -203,6 +210,21 @@ def test_a_row_that_waits_is_written_although_an_event_was_refused(store: Store,
             other.execute("ROLLBACK")
             again.write_late()
         assert other.execute("SELECT count(*) FROM jobs").fetchone() == (3,)
+
+
+def test_a_start_waits_for_a_program_that_has_locked_the_database(store: Store, state: StateFolder) -> None:
+    filled(store, 1)
+    older = state.job(ONE).order.read_text()
+    newer = store.book(ONE, {"event": "asked", "ask": "cancel", "urgency": 0})
+    state.job(ONE).order.write_text(older)
+    store.close()
+    other = sqlite3.connect(state.database, isolation_level=None, check_same_thread=False)
+    other.executescript("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE")
+    unlock = threading.Timer(0.3, other.close)
+    unlock.start()
+    again = read_again(state)
+    unlock.join()
+    assert again.jobs == {ONE: newer} and again.warning == ""
 
 
 def test_a_copy_that_cannot_be_read_costs_no_job_that_has_a_row(store: Store, state: StateFolder) -> None:
