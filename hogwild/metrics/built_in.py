@@ -291,7 +291,8 @@ def spearman(outputs: Tensor, targets: Tensor) -> float:
     for side in (outputs, targets):
         _, group, sizes = side.detach().double().reshape(-1).unique(return_inverse=True, return_counts=True)
         ranks.append((sizes.cumsum(0) - (sizes - 1) / 2).double()[group])
-    return float(torch.corrcoef(torch.stack(ranks))[0, 1])
+    a, b = (one - one.mean() for one in ranks)  # not torch.corrcoef, which warns of a single sample
+    return float((a * b).sum() / (a.square().sum() * b.square().sum()).sqrt())
 
 
 def mrr(ranks: Tensor, targets: Tensor) -> float:

@@ -101,6 +101,11 @@ def test_rank_correlation_of_what_is_all_alike_is_nan() -> None:
     assert np.isnan(spearman(torch.ones(3), torch.tensor([1.0, 2.0, 3.0])))
 
 
+@pytest.mark.parametrize("samples", [0, 1])
+def test_rank_correlation_of_less_than_two_samples_is_nan_without_a_warning(samples: int) -> None:
+    assert np.isnan(spearman(torch.ones(samples), torch.ones(samples)))
+
+
 def test_agreement_leaves_out_pairs_with_an_unknown_word(vectors: WordVectors, tmp_path: Path) -> None:
     path = tmp_path / "pairs.tsv"
     path.write_text("# a\tcomment\nking\tman\t9\nKing\tqueen\t5\nking\tapple\t1\nking\tunicorn\t3\n")
