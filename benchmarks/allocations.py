@@ -1,5 +1,5 @@
-"""What our part of an update allocates after warm-up, for LeNet, inside one worker: gathering the batch, checking and
-applying the gradients, the exchange. Forward and backward are the model's; autograd makes their tensors anew.
+"""The allocations of our part of an update after warm-up, for LeNet, inside one worker: gathering the batch, checking
+and applying the gradients, the exchange. Forward and backward are the model's; autograd makes their tensors anew.
 
     the CPU               torch's profiler counts what operations take from the allocator (a number that torch wraps in
                           a tensor of 8 bytes, a rate perhaps, is left out), and addresses of buffers that have moved

@@ -1,4 +1,4 @@
-"""What a suite measures with: how much of it, and the speed of ours and of each baseline, asked for one at a time so
+"""The tools of a suite: the amount to measure, and the speed of ours and of each baseline, asked for one at a time so
 that a figure can let them take turns. Every speed is kept, for the curves at the end."""
 
 import statistics
@@ -105,7 +105,7 @@ class Bench:
         return self._keep(WELL_KNOWN, LENET, procs, found)
 
     def way(self, network: str) -> Way:
-        """How the limit steps: the fastest on this machine, found out once."""
+        """Return the limit's way to step: the fastest on this machine, found out once."""
         if network not in self._ways:
             self._ways[network] = limit.fastest(NETWORKS[network], self.data, self._settings(LIMIT, network))
         return self._ways[network]
@@ -128,7 +128,7 @@ class Bench:
 
 
 def in_turn(runs: int, *ways: Callable[[], float]) -> list[list[float]]:
-    """What each of `ways` answered in each of `runs` rounds. Every second round goes backwards: whoever is always
+    """Return the answers of `ways` in each of `runs` rounds. Every second round goes backwards: whoever is always
     second would always find the machine warmer."""
     found: list[list[float]] = [[] for _ in ways]
     for number in range(runs):

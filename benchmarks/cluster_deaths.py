@@ -1,4 +1,5 @@
-"""What deaths cost a cluster, and whether anything is lost: the figures of `cluster.py` in which processes die."""
+"""The cost of deaths in a cluster, and proof that nothing is lost: the figures of `cluster.py` in which processes
+die."""
 
 import time
 from collections import Counter
@@ -148,7 +149,7 @@ COMMUNICATOR = "communicator"
 
 @dataclass
 class Tally:
-    """What became of the jobs so far. `excused`: samples that the ledger itself calls indeterminate."""
+    """The outcomes of the jobs so far. `excused`: samples that the ledger itself calls indeterminate."""
 
     kills: Counter[str] = field(default_factory=Counter)
     jobs: int = 0

@@ -19,7 +19,7 @@ STOPPED = 75  # `train.max_time_s` was reached: a summary like any other
 
 
 class CommandFailed(Exception):
-    """What was measured did not work; the message holds its last words."""
+    """A measured command failed; the message holds its last words."""
 
 
 def job(*arguments: str, run_dir: Path | None = None) -> tuple[float, dict[str, Any]]:
@@ -84,7 +84,7 @@ def answer(*argv: str) -> str:
 
 
 def summary_of(stdout: str) -> dict[str, Any]:
-    """What a job answered with --json."""
+    """Return a job's answer with --json."""
     answer: dict[str, Any] = json.loads(stdout.splitlines()[-1])
     return answer
 

@@ -1,4 +1,4 @@
-"""What asynchrony costs in accuracy: `make bench-convergence`. Needs the MNIST files (`HOGWILD_DATA`).
+"""The cost of asynchrony in accuracy: `make bench-convergence`. Needs the MNIST files (`HOGWILD_DATA`).
 
 Every job sees the same samples, two epochs of MNIST over all its workers together, and differs in one thing only: how
 many workers there are, whether their number changes, how often they exchange, in which order they read. A row is the
@@ -124,7 +124,8 @@ def _row(name: str, found: list[float]) -> Row:
 
 
 def _distance(network: str, by_procs: Mapping[int, list[float]]) -> Row:
-    """Of the means of several workers from that of one, seed by seed beside it, and how far chance alone goes."""
+    """Return the distances of several workers' means from that of one, seed by seed beside it, and how far chance alone
+    goes."""
     one = by_procs[1]
     distances = {procs: statistics.fmean(found) - statistics.fmean(one) for procs, found in by_procs.items()}
     farthest = max(distances, key=lambda procs: abs(distances[procs]))

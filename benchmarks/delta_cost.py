@@ -1,4 +1,4 @@
-"""What an exchange of delta costs in a job: two workers train an MLP of 10 million parameters and flush every 16
+"""The cost of an exchange of delta in a job: two workers train an MLP of 10 million parameters and flush every 16
 updates. Needs the MNIST files (`HOGWILD_DATA`).
 
 Taken from the phases of a window of `--profile`, in both workers at once, so that they compete for the memory as they
@@ -28,7 +28,7 @@ SHARE = Figure(
 
 
 def shares(records: Sequence[PhaseRecord]) -> list[float]:
-    """Of each worker, from 0 to 1. Waiting for work is no part of an update."""
+    """Return the exchange's share of each worker's updates, from 0 to 1. Waiting for work is no part of an update."""
     return [share([dict(times) for times in record.timed]) for record in records]
 
 

@@ -1,5 +1,5 @@
-"""How fast a fault is seen and made good: `make bench-faults`. Needs the MNIST files (`HOGWILD_DATA`). Run nothing else
-meanwhile.
+"""The time in which a fault is seen and made good: `make bench-faults`. Needs the MNIST files (`HOGWILD_DATA`). Run
+nothing else meanwhile.
 
 A job is started as a user starts it and watched through its run directory, as any other program may; faults are
 signals. Times are those of events.jsonl, so they include the supervisor's own work up to the record. The rows go to
@@ -131,8 +131,9 @@ LARGE = str(ROOT / "benchmarks" / "jobs" / "large.yaml")
 
 
 def longest_turns(effort: Effort) -> Row:
-    """Of the supervisor's loop, in a job that writes checkpoints of 1 GB of parameters again and again. The baseline is
-    what the same machine, in the same seconds, does to a process that has nothing to do with it."""
+    """Measure the turns of the supervisor's loop, in a job that writes checkpoints of 1 GB of parameters again and
+    again. The baseline is what the same machine, in the same seconds, does to a process that has nothing to do with
+    it."""
     found, counts, beside = [], [], []
     for _ in range(effort.runs):
         size = [f"{part}.init_args.parameters={effort.parameters}" for part in ("model", "data.train")]

@@ -35,8 +35,8 @@ SUITE = "devices"
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much of each. `batches` through the ring and the queue; `exchanges` of a worker; `rivals` of which sizes and
-    so many updates (None: each size's own)."""
+    """The amount of each measurement. `batches` through the ring and the queue; `exchanges` of a worker; `rivals` of
+    which sizes and so many updates (None: each size's own)."""
 
     runs: int = 3
     stream: stream_feed.Extent = stream_feed.FULL

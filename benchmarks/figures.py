@@ -1,4 +1,4 @@
-"""What was asked for, figure by figure, and how a row is made of it: names and targets stand here and nowhere else.
+"""The targets, figure by figure, and the making of a row: names and targets stand here and nowhere else.
 
 A ratio is *ours over a baseline*, both measured in turn in the same minutes. A baseline that is much slower than it was
 where the targets were set says more about the machine's hour than about us: the row is void then."""

@@ -106,7 +106,7 @@ class Timed(Cuda):
         return 1.0 - stalled / copied
 
     def taken(self) -> int:
-        """How often torch has asked the driver for memory of the device so far."""
+        """Return the number of times that torch has asked the driver for memory of the device so far."""
         return int(torch.cuda.memory_stats(self.torch_device)["num_device_alloc"])
 
 

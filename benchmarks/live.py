@@ -1,4 +1,4 @@
-"""What live predictions cost the training, and how fast they are: `make bench-live`. Needs the MNIST files
+"""The cost of live predictions for the training, and their speed: `make bench-live`. Needs the MNIST files
 (`HOGWILD_DATA`). Run nothing else meanwhile.
 
 In one job, slices of time without calls and with a client alternate, so both see the same job on the same machine. The

@@ -62,7 +62,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one job: loaders killed, and records that took effect less, or more, often than once an epoch."""
+    """The result of one job: loaders killed, and records that took effect less, or more, often than once an epoch."""
 
     kind: str
     kills: int

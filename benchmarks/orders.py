@@ -1,4 +1,4 @@
-"""What the order of the samples costs (`data.shuffle`): the speed of gathering alone, which is where neighbours in
+"""The cost of the order of the samples (`data.shuffle`): the speed of gathering alone, which is where neighbours in
 memory pay, and the accuracy that is reached with each. Part of the dense suite; nothing here has a target."""
 
 import statistics

@@ -1,5 +1,5 @@
-"""What asynchrony costs in quality, for every shipped config whose data is there: `make bench-quality`. Needs the files
-of `HOGWILD_DATA`.
+"""The cost of asynchrony in quality, for every shipped config whose data is there: `make bench-quality`. Needs the
+files of `HOGWILD_DATA`.
 
     python -m benchmarks.quality                     everything (about an hour on two cores)
     python -m benchmarks.quality --only imdb a9a     some; the other rows stay as they were

@@ -1,5 +1,6 @@
-"""What a suite measured, as `benchmarks/results/SUITE.json` with a Markdown table and a plot beside it: one row for
-every figure that was asked for, met or not, with the runs it is the median of and the machine it was measured on."""
+"""The measurements of a suite, as `benchmarks/results/SUITE.json` with a Markdown table and a plot beside it: one row
+for every figure that was asked for, met or not, with the runs it is the median of and the machine it was measured
+on."""
 
 import json
 import os

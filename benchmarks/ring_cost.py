@@ -1,4 +1,4 @@
-"""What a batch of 64 x 784 floats and 64 labels costs between two processes: our ring of reused slots over
+"""The cost of a batch of 64 x 784 floats and 64 labels between two processes: our ring of reused slots over
 `torch.multiprocessing.Queue` of fresh tensors.
 
     python -m benchmarks.ring_cost --way ring      one stream of batches, in processes of its own; prints one JSON line
@@ -85,8 +85,8 @@ class Prepared:
 
 
 def timed(batches: Iterator[object], count: int) -> Cost:
-    """Of the last `count` that are asked for. What the other process does while it warms up is counted, too: next to
-    nothing of its processor time."""
+    """Return the cost of the last `count` that are asked for. The other process's work while it warms up is counted,
+    too: next to nothing of its processor time."""
     for _ in range(WARM_UP):
         next(batches)
     began_s, busy_s = time.perf_counter(), time.process_time()

@@ -45,7 +45,7 @@ def ours(seed: int, run: Path) -> tuple[float, int, float]:
 
 
 def fresh_return(state: dict[str, torch.Tensor]) -> float:
-    """Of a model with these parameters, over episodes nobody was judged by."""
+    """Return the reward of a model with these parameters, over episodes nobody was judged by."""
     from cartpole import ActorCritic, CartPole
 
     model = ActorCritic()

@@ -1,5 +1,5 @@
-"""How near a kernel is to what the machine's memory allows: bytes that a sample must move, by a formula that is said,
-times the samples a second of one worker, over the bandwidth measured here, in the same minutes.
+"""The distance of a kernel from the limit of the machine's memory: bytes that a sample must move, by a formula that is
+said, times the samples a second of one worker, over the bandwidth measured here, in the same minutes.
 
 Two sizes: 0.5 MB, which a core's second-level cache holds, and 512 MB, which none does. Three ways: `triad`, whole
 arrays one after the other (McCalpin, STREAM, 1995); `gather`, rows of ROW_BYTES read at random places; `scatter`, such
@@ -65,7 +65,8 @@ def _scatter(table, rows, factor):  # type: ignore[no-untyped-def]
 
 
 def measured(nbytes: int) -> Bandwidth:
-    """Of arrays that take so many bytes together: the best of TRIES, after one that compiles and touches all."""
+    """Measure the bandwidth over arrays that take so many bytes together: the best of TRIES, after one that compiles
+    and touches all."""
     third = nbytes // 12
     a, b, c = (np.ones(third, np.float32) for _ in range(3))
     table = np.ones((nbytes // ROW_BYTES, ROW), np.float32)
@@ -99,8 +100,8 @@ FLOAT = 4  # bytes of a parameter
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Of a kernel: bytes per sample, and the formula that they come from. `flops`: additions and multiplications, where
-    they are what it spends its time on."""
+    """The cost of a kernel: bytes per sample, and the formula that they come from. `flops`: additions and
+    multiplications, where they are what it spends its time on."""
 
     nbytes: float
     formula: str

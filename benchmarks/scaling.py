@@ -1,4 +1,4 @@
-"""What more workers gain on a machine with many cores: `make bench-scaling`. Needs the files of `HOGWILD_DATA`. Run
+"""The gain of more workers on a machine with many cores: `make bench-scaling`. Needs the files of `HOGWILD_DATA`. Run
 nothing else meanwhile.
 
     python -m benchmarks.scaling                                2, 4, 8, ... workers, up to the cores there are

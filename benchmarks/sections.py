@@ -53,7 +53,8 @@ class Sheet:
 
 
 def chosen(names: Sequence[str], text: str) -> list[str]:
-    """Of a list with commas, in the order of the suite. Raises ArgumentTypeError where one is unknown."""
+    """Return the sections of a list with commas, in the order of the suite. Raises ArgumentTypeError where one is
+    unknown."""
     wanted = text.split(",")
     unknown = [name for name in wanted if name not in names]
     if unknown:

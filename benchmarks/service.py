@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def answers() -> list[Row]:
-    """How long a list of many jobs takes, with many readers of the stream."""
+    """Measure the time of a list of many jobs, with many readers of the stream."""
     with _service() as service:
         _fill(service.state)
         service.start()
@@ -69,7 +69,7 @@ def answers() -> list[Row]:
 
 
 def costs() -> list[Row]:
-    """What the service takes of memory and cores while two jobs run."""
+    """Measure the service's memory and cores while two jobs run."""
     with _service() as service:
         service.start()
         for _ in range(2):
@@ -87,7 +87,7 @@ def costs() -> list[Row]:
 
 
 def first_update() -> Row:
-    """How much later a submitted job makes its first update than one that `train` starts; in turns, on the same cores.
+    """Measure the delay of a submitted job's first update behind one that `train` starts; in turns, on the same cores.
 
     A job of one worker has one core, on which supervisor and worker import torch one after the other; `train` takes all
     cores for that. What this costs is in the note."""
@@ -118,7 +118,7 @@ def _pairs(service: Service, procs: str) -> list[tuple[float, float]]:
 
 
 def borrowing() -> Row:
-    """How much later a job makes its first update on a core that another job has to give up."""
+    """Measure the delay of a job's first update on a core that another job has to give up."""
     with _service() as service:
         service.start()
         ours, theirs = [], []
@@ -136,7 +136,7 @@ def borrowing() -> Row:
 
 
 def lending() -> Row:
-    """How fast a job is on the cores that it keeps."""
+    """Measure the speed of a job on the cores that it keeps."""
     ratios = []
     with _service() as service:
         service.start()
@@ -156,7 +156,7 @@ def lending() -> Row:
 
 
 def makespan() -> Row:
-    """How long two jobs take that share the cores, and two that have all of them in turn."""
+    """Measure the time of two jobs that share the cores, and two that have all of them in turn."""
     cores = len(host.physical_cores(host.affinity()))
     shared, in_turn = [], []
     with _service() as service:

@@ -39,7 +39,7 @@ class Curves:
     kills_s: list[float] = field(default_factory=list)
 
     def take(self, now: Running, at_s: float) -> None:
-        """Of the supervisor and its workers."""
+        """Take a sample of memory and descriptors of the supervisor and its workers."""
         status = read_json(now.run_dir, STATUS)
         workers = [row["pid"] for row in status.get("workers", ()) if row["pid"] is not None]
         pids = [now.process.pid, *workers]

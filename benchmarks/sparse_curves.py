@@ -47,7 +47,7 @@ def speed_up(suite: Suite, procs: Sequence[int]) -> tuple[list[Row], Speeds]:
 
 
 def settings_of(suite: Suite, config: str) -> tuple[str, ...]:
-    """What is changed of the job file, for ours and the limit."""
+    """The changes of the job file, for ours and the limit."""
     if config == "ratings":
         return ratings_settings(sparse_data.synthetic(suite.folder, Shape.part(suite.effort.share)), FACTORS)
     return ("model.init_args.factors=16",) if config == "jester" else ()

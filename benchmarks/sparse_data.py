@@ -130,8 +130,8 @@ def _write_csv(path: Path, table: Mapping[str, np.ndarray]) -> None:
 def rmse(
     users: np.ndarray, items: np.ndarray, table: Mapping[str, np.ndarray], offsets: np.ndarray | float = 0.0
 ) -> float:
-    """Of `users` (U, k) times `items` (I, k) plus `offsets` (N,), for the ratings of a table. A user or item that the
-    training part does not have is counted with a product of 0, whoever trained."""
+    """Return the error of `users` (U, k) times `items` (I, k) plus `offsets` (N,), for the ratings of a table. A user
+    or item that the training part does not have is counted with a product of 0, whoever trained."""
     known = (table["user"] < len(users)) & (table["item"] < len(items))
     errors = offsets - table["rating"].astype(np.float64)
     for first in range(0, len(known), ROWS_AT_ONCE):

@@ -1,4 +1,4 @@
-"""What was asked for of the sparse models, figure by figure: names and targets stand here and nowhere else. A ratio is
+"""The targets of the sparse models, figure by figure: names and targets stand here and nowhere else. A ratio is
 ours over a peer, both measured in turn in the same minutes; `figures.py` says when a row is void."""
 
 import statistics

@@ -36,8 +36,8 @@ class Kernel:
 
     @classmethod
     def of(cls, config: str, settings: Sequence[str] = (), seed: int = 1) -> "Kernel":
-        """Of `configs/CONFIG.yaml`, built, bound and compiled in this process. Raises ValueError where autograd would
-        train."""
+        """Return the kernel of `configs/CONFIG.yaml`, built, bound and compiled in this process. Raises ValueError
+        where autograd would train."""
         job = load_job(ROOT / "configs" / f"{config}.yaml", (*settings, f"seed={seed}", "data.val=null"))
         parts = build(planned(job), data_folder())
         if parts.choice.update is None or parts.train.packed is None:

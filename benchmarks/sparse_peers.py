@@ -21,7 +21,7 @@ Curve = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a peer did. `curve`: (seconds of training so far, quality on the test part), as training went on; what it
+    """The work of a peer. `curve`: (seconds of training so far, quality on the test part), as training went on; what it
     takes to evaluate is not in the seconds. `import_s` and `load_s` (reading, converting what it was given into what it
     wants) are what a user of it waits before."""
 
@@ -34,7 +34,7 @@ class Found:
 
     @property
     def quality(self) -> float:
-        """Of the result, after the last epoch."""
+        """Return the quality of the result, after the last epoch."""
         return self.curve[-1][1]
 
     def seconds_to(self, goal: float, *, smaller_is_better: bool = False) -> float | None:

@@ -1,4 +1,4 @@
-"""What every section of the sparse suite measures with: how much of it, our jobs and peers by name, and the rows that
+"""The tools of the sparse suite's sections: the amount to measure, our jobs and peers by name, and the rows that
 all of them have. Ours and a peer take turns within a figure."""
 
 import statistics
@@ -17,8 +17,8 @@ from benchmarks.sparse_peers import Found
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much of it. `share`: of the rows a linear peer trains on, and of the synthetic ratings; `reviews`: how many
-    of the texts, None for all."""
+    """The amount to measure. `share`: of the rows a linear peer trains on, and of the synthetic ratings; `reviews`: how
+    many of the texts, None for all."""
 
     runs: int = 3
     share: float = 1.0
@@ -55,7 +55,7 @@ class Suite:
 
 
 def starts(name: str, runs: Sequence[Trained], peers: Sequence[Found] = ()) -> list[Row]:
-    """What comes before the first update, on lines of its own: ours the first time, with parsing and compiling, and
+    """The time before the first update, on lines of its own: ours the first time, with parsing and compiling, and
     later; a peer's imports and loading beside it."""
     rows: list[Row] = []
     for when, some in (("first run of these data", runs[:1]), ("later", runs[1:])):
@@ -80,7 +80,7 @@ def speeds(name: str, unit: str, peers: Sequence[Sequence[Found]]) -> list[Row]:
 
 
 def lost(figure: Figure, ours: Sequence[float], theirs: Sequence[float]) -> Row:
-    """What ours is worse by, seed by seed; the figure is of the means."""
+    """Return the amount by which ours is worse, seed by seed; the figure is of the means."""
     note = f"ours {statistics.fmean(ours):.4f}; baseline: the peer's mean"
     made = figure.row([b - a for a, b in zip(ours, theirs, strict=True)], statistics.fmean(theirs), note)
     return Row(made.figure, made.unit, made.target, made.runs, made.baseline, note, made.smaller_is_better, "mean")

@@ -1,4 +1,4 @@
-"""What the second worker gains, for every shipped config whose data is there: `make bench-speedup`. Needs the files of
+"""The gain of the second worker, for every shipped config whose data is there: `make bench-speedup`. Needs the files of
 `HOGWILD_DATA`. Run nothing else meanwhile.
 
     python -m benchmarks.speedup                     everything (about an hour on two cores)

@@ -1,4 +1,4 @@
-"""How long a command takes to its first update: `make bench-start`. Needs the files of `HOGWILD_DATA`. Run nothing else
+"""The time of a command to its first update: `make bench-start`. Needs the files of `HOGWILD_DATA`. Run nothing else
 meanwhile.
 
     python -m benchmarks.start                     everything (half an hour on two cores)
@@ -115,7 +115,7 @@ def many() -> Row:
 
 
 def cold(name: str, target: float) -> Row:
-    """How much longer it takes where no kernel was compiled before; its data was parsed."""
+    """Measure the additional time where no kernel was compiled before; its data was parsed."""
     more = []
     with tempfile.TemporaryDirectory() as folder:
         started(Path(folder), name)
@@ -186,7 +186,7 @@ def again() -> list[Row]:
 
 
 def over(before: Path) -> Iterator[Row]:
-    """What is measured over another checkout."""
+    """Measure the figures over another checkout."""
     eight = "train", str(ROOT / "configs" / "digits.yaml"), "--procs", "8"
     ours, theirs = in_turn(
         RUNS, partial(commands.processor_s, *eight), partial(commands.processor_s, *eight, root=before)

@@ -23,7 +23,7 @@ Table: TypeAlias = dict[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How much there is. `test`: the share that is held back."""
+    """The size of the data. `test`: the share that is held back."""
 
     users: int = USERS
     items: int = ITEMS

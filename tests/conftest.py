@@ -135,7 +135,8 @@ def data_folder() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_warm_process() -> Iterator[None]:
-    """What waits for a test's next `hogwild.train` ends with the test, and so does multiprocessing's tracker."""
+    """The server that waits for a test's next `hogwild.train` ends with the test, and so does multiprocessing's
+    tracker."""
     was_known = host.is_tracker_known()
     yield
     if (module := sys.modules.get("hogwild.workers.processes.fork_server")) is not None:

@@ -587,7 +587,8 @@ MACHINE_PATH = re.compile(r"(?<![\w.~…}>-])/(?:home|root|Users|work|mnt|media|
 
 @cache
 def tracked() -> tuple[Path, ...]:
-    """What git knows or would add; every file of the folder where there is no git (an unpacked sdist)."""
+    """Return the files that git knows or would add; every file of the folder where there is no git (an unpacked
+    sdist)."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=HOME,

@@ -1,1 +1,1 @@
-"""What we measure against, written as well as we can."""
+"""The baselines that we measure against, written as well as we can."""

@@ -63,7 +63,7 @@ def train(triples: np.ndarray, others: np.ndarray, ranked: np.ndarray, sizes: tu
 
 
 class _Timed(logging.Handler):
-    """What the program says about the time of each epoch."""
+    """Return the program's words about the time of each epoch."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)

@@ -28,7 +28,7 @@ def measure(*, threads: int, procs: int, epochs: int, dim: int = 200, drawn: int
 
 
 def _triples() -> tuple[Any, Any, dict[str, int]]:
-    """What is trained on and what is ranked, (N, 3) each; how many entities and relations there are. Ranks are filtered
+    """The triples to train on and to rank, (N, 3) each; how many entities and relations there are. Ranks are filtered
     by both, as our job's are."""
     from benchmarks.commands import ROOT
     from benchmarks.sparse_data import data_folder

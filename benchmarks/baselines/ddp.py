@@ -18,7 +18,7 @@ from benchmarks.baselines.race import Line, race, rate, total
 
 
 def samples_per_s(network: Network, data: Shared, procs: int, settings: Settings) -> float:
-    """Of all processes together."""
+    """Return the samples a second of all processes together."""
     with tempfile.TemporaryDirectory() as folder:
         meeting = str(Path(folder) / "meeting")
         return total(race(_train, [(network, data, settings, rank, procs, meeting) for rank in range(procs)]))

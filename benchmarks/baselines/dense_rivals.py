@@ -1,4 +1,4 @@
-"""What a large dense model is trained with instead: DistributedDataParallel over gloo, or one plain process with all
+"""The rivals for a large dense model: DistributedDataParallel over gloo, or one plain process with all
 threads. Both as `ddp.py` and `limit.py` have them (data in shared memory, reused buffers, fused SGD), and both are
 asked for the loss on test data as well, after so many samples of all processes together."""
 

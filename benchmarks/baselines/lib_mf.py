@@ -82,7 +82,7 @@ def _stacked(table: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _printed() -> Iterator[list[str]]:
-    """What compiled code prints meanwhile, as lines, once it is over."""
+    """Catch the lines that compiled code prints meanwhile, as lines, once it is over."""
     lines: list[str] = []
     sys.stdout.flush()
     kept = os.dup(1)

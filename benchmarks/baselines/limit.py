@@ -22,7 +22,8 @@ BLOCKS = 9  # of each way, in turn
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How stock torch steps (else `foreach`), and how it clears gradients (else they are overwritten with zeros)."""
+    """The way in which stock torch steps (else `foreach`), and how it clears gradients (else they are overwritten with
+    zeros)."""
 
     fused: bool
     set_to_none: bool
@@ -50,7 +51,7 @@ class Loop:
         }
 
     def parameters(self) -> list[Tensor]:
-        """Of the model as it is now."""
+        """Return copies of the parameters as they are now."""
         return [param.detach().clone() for param in self._model.parameters()]
 
     def update(self, way: Way) -> None:

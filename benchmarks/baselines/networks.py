@@ -1,4 +1,4 @@
-"""What every baseline trains: the same networks, data and settings as the job that is measured against it."""
+"""The work of every baseline: the same networks, data and settings as the job that is measured against it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -40,7 +40,7 @@ def measure(*, threads: int, updates: int, episodes: int, goal: float, rate: flo
 
 
 def mean_return(model: Any, judge: Any, seed: int) -> float:
-    """Of the episodes of a CartPole, the same ones for a seed."""
+    """Return the rewards of the episodes of a CartPole, the same ones for a seed."""
     import torch
 
     generator = torch.Generator().manual_seed(-1 - seed)

@@ -74,7 +74,7 @@ def runners(run: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> I
 
 
 def hear(line: Connection) -> Any:
-    """What a runner says next. Raises RunnerDied."""
+    """Return a runner's next line. Raises RunnerDied."""
     try:
         return line.recv()
     except EOFError as error:
@@ -90,7 +90,7 @@ def rate(update: Callable[[], None], updates: int, batch_size: int) -> float:
 
 
 def total(rates: Sequence[float]) -> float:
-    """What all of them do a second, together."""
+    """Return the samples a second of all runners together."""
     return math.fsum(rates)
 
 

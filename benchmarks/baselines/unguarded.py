@@ -56,7 +56,7 @@ class Both:
         self._ids = count(1)
 
     def parameters(self) -> list[Tensor]:
-        """Of the model as it is now."""
+        """Return copies of the parameters as they are now."""
         return [param.detach().clone() for param in self._trainer.model.params]
 
     def guarded(self, updates: int) -> None:
@@ -71,7 +71,7 @@ class Both:
             apply()
 
     def _may_go_on(self) -> bool:
-        """What a worker asks the control row."""
+        """Return the answer of the control row, as a worker asks for it."""
         return self._board.control_words[Control.COMMAND] == Command.RUN
 
     def _apply(self) -> Callable[[], None]:

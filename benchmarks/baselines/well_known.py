@@ -87,7 +87,7 @@ class Endless:
 
 
 def samples_per_s(data: Digits, procs: int, settings: Settings) -> float:
-    """Of all processes together."""
+    """Return the samples a second of all processes together."""
     model = LeNet().share_memory()
     return total(race(_measure, [(model, data, settings, rank) for rank in range(procs)]))
 

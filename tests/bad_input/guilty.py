@@ -1,4 +1,4 @@
-"""What users write on bad days. Every class and function is named for its crime; `Net` and `blobs` are innocent.
+"""Code of users on bad days. Every class and function is named for its crime; `Net` and `blobs` are innocent.
 
 The jobs of `test_bad_input.py` find this file beside them, as a user's own module."""
 

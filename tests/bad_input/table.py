@@ -17,7 +17,7 @@ from tests.bad_input import guilty
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is given, and what must come of it. `code` is `config/invalid` where the lines have several; `words` name
+    """A bad input, and its answer. `code` is `config/invalid` where the lines have several; `words` name
     the place and the rule."""
 
     command: tuple[str, ...]

@@ -34,7 +34,7 @@ def job_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """What a run leaves behind, as far as the command line reads it."""
+    """The files that a run leaves behind, as far as the command line reads it."""
     run = tmp_path / "run"
     run.mkdir()
     (run / "job.yaml").write_text(GOOD + "# as written\n")

@@ -1,4 +1,4 @@
-"""What `doctor` says: of this machine for real, of others from what is known of them."""
+"""The words of `doctor`: of this machine for real, of others from what is known of them."""
 
 import json
 import os

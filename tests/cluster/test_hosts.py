@@ -249,7 +249,7 @@ with Hosts(2) as hosts:
 
 
 def left_of(namespaces: list[str], pids: list[int]) -> list[str]:
-    """What is still there: processes, and descriptors that would keep a namespace."""
+    """Return the remains: processes, and descriptors that would keep a namespace."""
     alive = [f"process {pid}" for pid in pids if state_of(pid) not in ("Z", None)]
     inside = [f"process {pid} in {name}" for name in namespaces for pid in processes_in(name)]
     return alive + inside + [f"{holder} of {name}" for holder, name in descriptors() if name in namespaces]

@@ -75,7 +75,7 @@ def test_survivors_finish_the_work_of_a_node_that_is_killed(tmp_path: Path) -> N
 
 
 def share_of_a_core(process: psutil.Process, until: Callable[[], None]) -> float:
-    """Of the time until then; 1: it was awake all the time."""
+    """Return the share of the time until then in which it ran; 1: it was awake all the time."""
     before, began_s = process.cpu_times(), time.monotonic()
     until()
     after, took_s = process.cpu_times(), time.monotonic() - began_s

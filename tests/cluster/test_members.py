@@ -1,4 +1,4 @@
-"""Who is left after a failure, and what must be equal when nodes join."""
+"""The members after a failure, and the equality that joining nodes need."""
 
 import json
 

@@ -19,7 +19,7 @@ def read(text: str) -> YamlReading:
 
 
 def problems_of(text: str) -> list[Problem]:
-    """What a reading of `text` reports, or what stopped it."""
+    """Return the reports of a reading of `text`, or the error that stopped it."""
     try:
         return read(text).problems
     except ConfigError as error:

@@ -31,7 +31,7 @@ def cache(tmp_path: Path, said: list[str]) -> DatasetCache:
 
 
 def read(cache: DatasetCache, fingerprint: str = PRINT) -> tuple[np.ndarray, np.ndarray] | None:
-    """What the cache has, through buffers that were something else before."""
+    """Return the cached arrays, through buffers that were something else before."""
     entry = cache.load(fingerprint)
     if entry is None:
         return None

@@ -229,7 +229,7 @@ def strike(fault: Fault | None, record: Path | None = None) -> tuple[bool, list[
 
 
 def _orphans(within_s: float) -> list[str]:
-    """What is left of a supervisor after a while; then it is killed."""
+    """Return the remains of a supervisor after a while, and kill it."""
     until, found = time.monotonic() + within_s, list[int]()
     while True:
         while host.children(os.getpid()) and os.waitpid(-1, os.WNOHANG)[0]:

@@ -1,4 +1,4 @@
-"""What holds after every fault, in one function: `violations`; `judge` adds it to a campaign's tally.
+"""The invariants after every fault, in one function: `violations`; `judge` adds it to a campaign's tally.
 
 The general part, true of any job, is `hogwild.chaos.verdict`, which a user's own runs are judged by. What only a test
 can know is added here: how often every sample took effect (jobs/counting.py), the processes that carry the job's mark,
@@ -22,8 +22,8 @@ ENDS = {0: ("succeeded", "epochs"), 75: ("stopped", "SIGTERM")}
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Of a job that counts effects, `batch` samples in a batch: every sample took effect `least` to `most` times,
-    crashes apart. Of a job that made all of its epochs the two are the same."""
+    """A job that counts effects, `batch` samples in a batch: every sample took effect `least`
+    to `most` times, crashes apart. Of a job that made all of its epochs the two are the same."""
 
     least: int
     most: int
@@ -61,7 +61,7 @@ def _batches(samples: Tensor | int, counted: Counted) -> int:
 
 
 def miscount_of(ended: Ended, counted: Counted | None) -> Miscount:
-    """Of a job after its end; nothing of one that does not count."""
+    """Return what a job lost and repeated, after its end; nothing of one that does not count."""
     if counted is None:
         return Miscount(0, 0)
     return miscount(ended.effects(), ended.leases, ended.summary["samples"], counted)
@@ -104,7 +104,7 @@ def in_doubt(ended: Ended) -> int:
 
 
 def unaccounted(ended: Ended) -> list[str]:
-    """Of a run whose supervisor was never killed: the ledger and the deaths say the same."""
+    """Return the differences between ledger and deaths, in a run whose supervisor was never killed."""
     told = sum(int(event.get("indeterminate", 0)) for event in ended.events("exit"))
     counted = ended.leases["indeterminate"]
     return [] if told == counted else [f"{told} batches in doubt by the exit events, {counted} by the ledger"]
@@ -115,7 +115,7 @@ def _left(ended: Ended) -> list[str]:
 
 
 class Roll(Watch):
-    """Of one attempt of a job: call `look_alive` often."""
+    """The members of one attempt of a job: call `look_alive` often."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job.run_dir, job.process.pid)

@@ -118,8 +118,8 @@ class NoStacks:
 
 
 def _close_all_but(kept: set[int]) -> None:
-    """What a spawned process would not have inherited: the other workers' ends above all, which would hide their
-    end-of-file."""
+    """Close the descriptors that a spawned process would not have inherited: the other workers' ends above all, which
+    would hide their end-of-file."""
     low = 3
     for descriptor in sorted(kept):
         os.closerange(low, descriptor)

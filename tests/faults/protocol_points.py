@@ -56,7 +56,7 @@ PATIENCE_MS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What the victim is given: all batches of an epoch but one. `parks`: before its second update, and evaluates."""
+    """The victim's work: all batches of an epoch but one. `parks`: before its second update, and evaluates."""
 
     updates: int
     sync_every: int
@@ -149,7 +149,7 @@ class Sweep:
         return Numerics(CountingModel(exchange), update, feed, CountingEvaluator(crimes), StillPlace())  # type: ignore[arg-type]
 
     def run(self) -> int:
-        """How many points there were."""
+        """Return the number of points."""
         self._board.renew(HEIR, 1)
         heir = self._nursery.spawn(HEIR, 1)
         gc.freeze()
@@ -244,7 +244,7 @@ class Sweep:
     # ---- the books -----------------------------------------------------------------------------------------------
 
     def _check(self, release: Release) -> None:
-        """Of the epoch that this point had for itself."""
+        """Check the ledger of the epoch that this point had for itself."""
         first = (self._point - 1) * self.item.batches
         effects = self._effects.counts[:, first : first + self.item.batches].sum(axis=0).tolist()
         expected = [{1}] * self.item.batches

@@ -1,4 +1,4 @@
-"""What one run of `protocol.py` is about, all of it from its seed, and what must be true when it has ended; what its
+"""The scenario of one run of `protocol.py`, all of it from its seed, and what must be true when it has ended; what its
 workers compute with; and signals from outside.
 
 They compute nothing: an "apply" adds 1 to a word per batch in shared memory, so that what took effect can be counted
@@ -53,7 +53,7 @@ class Effects:
 
 
 class Crime(Exception):
-    """What user code raises."""
+    """An error of user code."""
 
 
 def _raising(statement: str) -> Callable[[int], None]:
@@ -389,7 +389,7 @@ def _update_of(batch: int, batches: int, accumulate: int) -> range:
 
 @dataclass(slots=True)
 class Account:
-    """What the releases of the dead said, batch by batch, beside the sums of the ledger."""
+    """The releases of the dead, batch by batch, beside the sums of the ledger."""
 
     scenario: Scenario
     doubts: Counter[int] = field(default_factory=Counter)  # batch -> how often an exchange with it was in doubt

@@ -349,7 +349,7 @@ def table(done: Mapping[str, Seeds]) -> str:
 
 
 def _failures(done: Mapping[str, Seeds]) -> list[str]:
-    """What is wrong now, and what was wrong once."""
+    """Return the failures of now, and those that were."""
     lines = []
     for campaign in CAMPAIGNS:
         for one in done[campaign.name].done:

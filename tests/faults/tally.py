@@ -1,4 +1,4 @@
-"""What a campaign injected and what became of it. Tallies of several seeds add up."""
+"""The faults of a campaign and their outcomes. Tallies of several seeds add up."""
 
 from dataclasses import asdict, dataclass, field
 from random import Random
@@ -64,7 +64,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """How long the workers of one job live. Every incarnation has its own death, whatever became of the others: so the
+    """The lives of one job's workers. Every incarnation has its own death, whatever became of the others: so the
     schedule is the seed's alone. Times are uniform in [0, start_s] and [0, life_s] seconds."""
 
     campaign: str

@@ -1,5 +1,6 @@
-"""What the machine does to a whole job: a disk that fills up or cannot be written any more, limits, a clock that jumps,
-a terminal that closes. The job goes on, or says in one sentence why not; then it can be resumed without a gap."""
+"""Faults of the machine under a whole job: a disk that fills up or cannot be written any more, limits, a clock that
+jumps, a terminal that closes. The job goes on, or says in one sentence why not; then it can be resumed without a
+gap."""
 
 import contextlib
 import fcntl

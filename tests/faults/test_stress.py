@@ -1,4 +1,4 @@
-"""How `make stress` keeps its books: seeds are used once, failed ones come again, other programs' rows stay."""
+"""The books of `make stress`: seeds are used once, failed ones come again, other programs' rows stay."""
 
 import json
 import sys

@@ -184,7 +184,7 @@ REWORDED = {"lseek", "close"}
 
 
 def check_said(said: dict[str, str], call: str, reason: str, where: str) -> None:
-    """What went wrong is said as an error that a job survives, with the file and the system's word for it."""
+    """The failure is an error that a job survives, with the file and the system's word for it."""
     if said["error"]:
         assert said["error"] in ("CheckpointError", "RunDirError", "OSError"), where
         assert "/checkpoints" in said["words"], where

@@ -25,7 +25,7 @@ GO, OVER = b"g", "over"
 
 
 def state_of(update: int, value: float) -> dict[str, Tensor]:
-    """What the checkpoint of that update holds."""
+    """Return the content of that update's checkpoint."""
     return {
         "weight": torch.arange(6000.0) + value,
         "momentum": torch.full((40, 50), value),

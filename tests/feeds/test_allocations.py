@@ -1,4 +1,4 @@
-"""What an update of a worker allocates, besides forward and backward: nothing. Counted by torch's own profiler. (torch
+"""An update of a worker allocates nothing besides forward and backward. Counted by torch's own profiler. (torch
 wraps each number it is given, a rate perhaps, in a tensor of 8 bytes; these are left out.)"""
 
 from collections.abc import Callable

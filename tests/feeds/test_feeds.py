@@ -265,7 +265,7 @@ def test_numbers_and_arrays_become_tensors_of_their_type(value: Any, dtype: torc
 
 
 def test_read_only_arrays_are_read_without_a_warning() -> None:
-    """What a memory-mapped file gives; torch would warn of every item, and here warnings are errors."""
+    """An array as a memory-mapped file gives it; torch would warn of every item, and here warnings are errors."""
     array = np.arange(4.0, dtype=np.float32)
     array.flags.writeable = False
     inputs, _ = materialise(Items([(array, 0)] * 2), "data.train")

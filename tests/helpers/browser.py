@@ -28,7 +28,7 @@ def browsing() -> Iterator[Browser]:
 
 @dataclass
 class Watched:
-    """What the pages of a context complained about, and the addresses that they asked for."""
+    """The complaints of a context's pages, and the addresses that they asked for."""
 
     context: BrowserContext
     errors: list[str] = field(default_factory=list)

@@ -124,7 +124,7 @@ class Job:
         return Ended(status, self.run_dir, self.stdout(), self.stderr(), self.left_behind())
 
     def left_behind(self, within_s: float = GONE_S) -> list[str]:
-        """What is still there `within_s` after the job's process ended: processes, shared memory, temporary files."""
+        """Return the remains `within_s` after the job's process ended: processes, shared memory, temporary files."""
         try:
             wait_for("nothing left", lambda: not self._remains(), within_s)
         except AssertionError:

@@ -46,7 +46,7 @@ def one_of(model: nn.Module, rule: Rule = SGD) -> tuple[SharedModel, Member]:
 
 
 def flats(shared: SharedModel) -> list[Tensor]:
-    """What the parameters are in the flats."""
+    """Return the parameters as the flats hold them."""
     return [slot.view(shared.regions).clone() for slot in shared.layout.flats.params]
 
 

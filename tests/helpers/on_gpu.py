@@ -1,4 +1,4 @@
-"""What `tests/whole_jobs/test_gpu.py` asks of a device, each case in a process of its own: one that has opened a GPU
+"""The cases of `tests/whole_jobs/test_gpu.py` on a device, each in a process of its own: one that has opened a GPU
 can start no workers any more. `python -m tests.helpers.on_gpu DEVICE FOLDER CASE ...` prints what was found, as JSON,
 by case.
 

@@ -41,7 +41,7 @@ READY = "finds them."  # printed by `serve` shortly before the end of its first 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What stands between two fences. `line`: of the first of them, from 1."""
+    """The text between two fences. `line`: of the first of them, from 1."""
 
     language: str
     words: str
@@ -106,7 +106,7 @@ def _commands(name: str, block: Block) -> Iterator[Step]:
 
 
 def as_json(given: Sequence[Step]) -> str:
-    """What `python -m tests.helpers.pages` takes."""
+    """Return the arguments of `python -m tests.helpers.pages`."""
     return json.dumps([asdict(step) for step in given])
 
 

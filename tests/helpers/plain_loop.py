@@ -118,7 +118,7 @@ def by_factor(factor: Callable[[int], float]) -> Curve:
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """What a job and the plain loop made of the same model, rule and data."""
+    """The results of a job and of the plain loop with the same model, rule and data."""
 
     ours: nn.Module
     plain: nn.Module
@@ -177,7 +177,8 @@ def _tensor_ulps(one: Tensor, other: Tensor) -> float:
 
 
 def differing_state(one: torch.optim.Optimizer, other: torch.optim.Optimizer) -> list[str]:
-    """What differs in a bit between the states of two optimizers, by number and name; [] when nothing does."""
+    """Return the differences, in any bit, between the states of two optimizers, by number and name; [] if there
+    are none."""
     mine, theirs = one.state_dict()["state"], other.state_dict()["state"]
     if mine.keys() != theirs.keys():
         return [f"state of parameters {sorted(mine)} and {sorted(theirs)}"]

@@ -25,7 +25,7 @@ def in_worker() -> bool:
 
 
 class NeverHappened(AssertionError):
-    """What a test waited for did not happen in time."""
+    """An awaited event did not happen in time."""
 
 
 def wait_for(what: str, look: Callable[[], Found], timeout_s: float = PATIENCE_S) -> Found:

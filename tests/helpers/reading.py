@@ -12,7 +12,7 @@ from tests.helpers.jobs import JOBS
 
 
 class Said:
-    """What a journal was told."""
+    """A journal's records."""
 
     def __init__(self, group: ProcessGroup) -> None:
         self.sentences: list[str] = []

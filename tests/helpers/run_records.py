@@ -26,7 +26,7 @@ RESOLVED = JOB.replace("1e-3", "0.001").replace("{epochs: 3}", "{epochs: 30, pro
 
 @dataclass(frozen=True)
 class Story:
-    """What the run was like. `records`: of training, one every `every_s`; `deaths`: spread over workers and time, every
+    """The shape of a run. `records`: of training, one every `every_s`; `deaths`: spread over workers and time, every
     fourth after a stall; `rollback`, `resume`: whether there was one; `state`: as its end says, '' for a run that was
     killed and `running` for one that goes on."""
 
@@ -70,7 +70,7 @@ def add_lines(file: Path, *lines: Any) -> None:
 
 
 def _times(story: Story) -> list[float]:
-    """Of the records; after 60 % of them the job was left alone for a day, where there is a resume."""
+    """Return the times of the records; after 60 % of them the job was left alone for a day, where there is a resume."""
     pause = 86_400.0 if story.resume else 0.0
     return [
         BEGAN + 3 + story.every_s * (number + 1) + (pause if number > 0.6 * story.records else 0.0)

@@ -46,7 +46,7 @@ def coloured(say: Say, tmp_path: Path) -> Path:
 
 
 def logits(run: Path) -> torch.Tensor:
-    """What the model of `coloured` returns for all rows (N, 3)."""
+    """Return the output of the model of `coloured` for all rows (N, 3)."""
     found: torch.Tensor = hogwild.load(run).model(torch.tensor([(a, b) for a, _, b in ROWS])).detach()
     return found
 

@@ -464,7 +464,7 @@ def test_a_step_of_the_models_own_is_refused_beside_what_it_would_bypass(
 
 @pytest.mark.processes
 def test_a_scripted_model_in_bf16_is_evaluated_by_workers_that_have_trained(ended: dict[str, Ended]) -> None:
-    """What its optimised graph keeps of the weights' casts, made under inference_mode, is of no use to backward."""
+    """The casts of weights that its optimised graph keeps, made under inference_mode, are of no use to backward."""
     job = ended["scripted"]
     assert job.status == 0, job.stderr
     assert job.summary["restarts"] == 0

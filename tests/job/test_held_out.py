@@ -1,4 +1,4 @@
-"""What is held out: a property of names, so that a run that continues on grown data is not evaluated on what the run
+"""The held-out rows: a property of names, so that a run that continues on grown data is not evaluated on what the run
 before was trained on; where it is not, the job says so."""
 
 import json

@@ -272,7 +272,7 @@ def drawn(kinds: set[str], rng: random.Random) -> dict[str, Any]:
 
 
 def rows_in(names: dict[str, Any], kind: str) -> list[str]:
-    """What each row stands for."""
+    """Return each row's name."""
     kind, _, twice = kind.partition("*")
     if kind == "features":
         return [f"{names['names']['first'][0] + row}" for row in range(names["sizes"][kind])]

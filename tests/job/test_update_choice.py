@@ -30,7 +30,7 @@ from hogwild.scheduling.grid_plan import NO_GRID, Shape, grid_shape
 
 
 class Update:
-    """What a model may offer; nothing of it runs here."""
+    """A model's offers; nothing of them runs here."""
 
     name = "factors, SGD"
 

@@ -1,5 +1,5 @@
-"""What user code may do to a worker. Each is committed once, by whoever comes first (a file in the diary says so),
-except those called `always`."""
+"""The crimes of user code against a worker. Each is committed once, by whoever comes first (a file in the diary says
+so), except those called `always`."""
 
 import ctypes
 import os
@@ -108,7 +108,7 @@ def _take_all_memory(diary: Path) -> float:
 
 
 def _run_out_of_address_space(diary: Path) -> float:
-    """What a limit on a process makes of an allocation: an exception, MemoryError."""
+    """Raise what a limit on a process makes of an allocation, MemoryError."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + (1 << 28)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -10,7 +10,7 @@ from tests.helpers.processes import in_worker
 
 
 def gini(outputs: Tensor, targets: Tensor) -> float:
-    """How unevenly the largest outputs are spread; only what every worker has seen gives the right number."""
+    """Return the unevenness of the largest outputs; only what every worker has seen gives the right number."""
     largest = outputs.max(1).values.sort().values.double()
     places = 2 * (1 + largest.argsort()) - len(largest) - 1
     return float((places * largest).sum() / (len(largest) * largest.sum()))

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 
 class Reading:
-    """What all of them do with a record before they give it away."""
+    """The part that all of them have: a record is noted before they give it away."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ def allocate() -> list[Tensor]:
 
 
 def faults_of_an_allocation() -> int:
-    """Of memory that was allocated and freed before."""
+    """Return the page faults of an allocation of memory that was allocated and freed before."""
     allocate()
     before = page_faults()
     allocate()

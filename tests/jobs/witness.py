@@ -52,7 +52,7 @@ class Witness(nn.Module):
             notes.write(json.dumps(seen) + "\n")
 
     def _is_first(self) -> bool:
-        """Of all workers, and this its first batch: it is the one that makes the file."""
+        """Return whether this is the first batch of all workers: the one that makes the file."""
         try:
             with open(self.diary / "slow", "x") as mark:
                 mark.write(str(os.getpid()))
@@ -72,8 +72,8 @@ class Witness(nn.Module):
 
 
 def openmp_threads_of_a_new_thread() -> int:
-    """What OpenMP read from the environment when it was loaded: set_num_threads changes the calling thread's number
-    only, a new thread begins with the initial one."""
+    """Return the number that OpenMP read from the environment when it was loaded: set_num_threads changes the calling
+    thread's number only, a new thread begins with the initial one."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     library = next(line.split()[-1] for line in maps if "libgomp" in line or "libiomp" in line or "libomp" in line)
     answer: list[int] = []

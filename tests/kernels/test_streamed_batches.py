@@ -103,7 +103,7 @@ def test_a_batch_that_would_lead_a_kernel_astray_is_an_error(
 
 @pytest.mark.parametrize("name", MODELS)
 def test_one_compiled_kernel_is_for_all_batches_and_for_packed_data(name: str) -> None:
-    """Of no samples, of 64 and of 32 bits: another type would be compiled in the middle of a job."""
+    """Batches have no samples, 64 or 32 bits: another type would be compiled in the middle of a job."""
     update, model, optimizer = update_of(name)
     _, _, inputs, target = MODELS[name]
     of_all = {key: array.astype(TYPES[key]) for key, array in update.arrays_of(model, inputs, target).items()}

@@ -293,7 +293,8 @@ def test_log_loss_of_yes_and_no_is_the_same_from_logits_and_from_probabilities()
 
 
 def area_by_definition(scores: Tensor, wanted: Tensor) -> float:
-    """How often a positive is above a negative, ties counting half: every pair is looked at."""
+    """Return the share of pairs in which a positive is above a negative, ties counting half: every pair is looked
+    at."""
     above = scores[wanted][:, None] - scores[~wanted][None, :]
     return float(((above > 0).double() + (above == 0).double() / 2).mean())
 

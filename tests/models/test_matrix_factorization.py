@@ -422,7 +422,7 @@ def test_a_table_with_a_few_hot_rows_is_written_directly_and_a_flush_adds_nothin
 
 
 class Lossy(np.ndarray):
-    """What is written there, another worker overwrites at once with what it had read before."""
+    """Each number that is written there is overwritten by another worker at once with what it had read before."""
 
     def __setitem__(self, key: Any, value: Any) -> None: ...
 

@@ -241,7 +241,7 @@ BUSY = [WorkerSnapshot(0, "training", phases={"waiting": 0.1, "working": 0.9})]
 
 
 def schedule_of(filled: int, slots: int = 4) -> StreamSchedule:
-    """Of a ring into which so many batches were read, two loaders taking turns."""
+    """Return the schedule of a ring into which so many batches were read, two loaders taking turns."""
     schedule = StreamSchedule(BatchPlan(64, 2), slots, 2, 1, 1)
     schedule.free_of(0)
     for number in range(filled):

@@ -1,4 +1,4 @@
-"""What comes out of `--profile`: the table of phases. No process, no profiler; what torch
+"""The results of `--profile`: the table of phases. No process, no profiler; what torch
 really writes is in test_profile.py."""
 
 import json

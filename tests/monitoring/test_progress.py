@@ -1,4 +1,4 @@
-"""What a running job records of itself: one snapshot, the same numbers in metrics.jsonl, status.json and metrics.prom;
+"""The records of a running job: one snapshot, the same numbers in metrics.jsonl, status.json and metrics.prom;
 and the time that each worker spent in each phase."""
 
 import json

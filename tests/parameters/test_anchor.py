@@ -62,7 +62,7 @@ def nodes_of(count: int, outer: str = "average") -> tuple[FlatLayout, list[NodeM
 
 
 def exchange(nodes: Sequence[NodeMemory], updates: Sequence[int]) -> None:
-    """What the communicators do: sums over all nodes, and the number of nodes that set each bit."""
+    """Do the communicators' part: sums over all nodes, and the number of nodes that set each bit."""
     for node, made in zip(nodes, updates, strict=True):
         node.anchor.offer(made)
     total = sum(node.sums.clone() for node in nodes)

@@ -601,7 +601,7 @@ def test_a_checkpoint_of_something_else_is_refused_and_changes_nothing(path, val
 
 
 def checked(now: optim.Optimizer, before: optim.Optimizer, model: nn.Module) -> str:
-    """What the groups of `before`, saved, are refused with by a job of `now`; '' when they are not."""
+    """Return the words with which a job of `now` refuses the saved groups of `before`; '' if it does not."""
     shared = build(model, now)
     saved = through_a_file({"groups": before.state_dict()["param_groups"]})["groups"]
     try:

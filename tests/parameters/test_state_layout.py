@@ -221,7 +221,8 @@ def noted(step, tried):
 
 
 def peak_bytes(what):
-    """How much more memory the process has had at once while it did this. What is freed is given back at once."""
+    """Return the further memory that the process has had at once while it did this. What is freed is given back at
+    once."""
     assert ctypes.CDLL(None).mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
@@ -242,7 +243,7 @@ def test_the_dry_step_takes_no_more_memory_than_is_asked_for(foreach, monkeypatc
 
 
 class Ours(optim.Adam):
-    """Of the user's: all parameters are tried at once."""
+    """An optimizer of the user's: all parameters are tried at once."""
 
     steps = 0
 

@@ -28,7 +28,7 @@ MOST_BYTES = 3_000_000
 
 
 class Page(HTMLParser):
-    """What a browser would make of a page: its elements, its words, and what its attributes point at."""
+    """A page as a browser sees it: its elements, its words, and what its attributes point at."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()

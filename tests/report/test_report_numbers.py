@@ -1,4 +1,4 @@
-"""What a report knows before it draws: a run directory read, curves and bars as numbers, tables as rows."""
+"""The facts of a report before it draws: a run directory read, curves and bars as numbers, tables as rows."""
 
 import json
 import os
@@ -185,7 +185,7 @@ def test_the_tile_of_the_best_value_says_its_epoch_and_where_it_lies(tmp_path: P
 
 
 def data_of(run: RunView) -> dict:
-    """What the page's script gets."""
+    """Return the data that the page's script gets."""
     found: dict = json.loads(to_json({**page_data([run], [run.name]), "timeline": page_timeline(run)}))
     return found
 

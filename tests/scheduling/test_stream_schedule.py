@@ -239,7 +239,7 @@ def test_an_epoch_whose_last_batch_is_committed_and_not_acknowledged_is_not_read
 
 
 def test_batches_that_cannot_be_read_are_given_up_ahead_of_those_who_lease() -> None:
-    """Of the next epoch before anything of this one was leased, and of the last update of an epoch."""
+    """Batches of the next epoch before anything of this one was leased, and those of an epoch's last update."""
     world = World(0, procs=1, loaders=1, accumulate=2, batches=4, bad=frozenset({(1, 0), (1, 3)}))
     for _ in range(40):
         world.ask()

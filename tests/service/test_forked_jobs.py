@@ -77,7 +77,7 @@ sys.exit(int(sys.argv[1]) if sys.argv[1].isdecimal() else sys.argv[1])
 
 
 def test_a_fork_is_what_a_fresh_interpreter_is_field_by_field(server: JobServer, tmp_path: Path) -> None:
-    """What changes after the server has started is taken over; a second fork has its own."""
+    """Changes after the server has started are taken over; a second fork has its own."""
     started(server, environment())
     (tmp_path / "temporary").mkdir()
     given = environment(TMPDIR=str(tmp_path / "temporary"), **{JOB_MARK: "x@y"})

@@ -237,7 +237,7 @@ def test_the_mean_loss_is_that_of_the_batches_since_the_mark() -> None:
 
 
 def test_the_loss_of_an_epoch_is_the_mean_over_its_samples() -> None:
-    """Of all workers; of this epoch and the one before it; anew after a rollback, which trains it again."""
+    """Sums are of all workers; of this epoch and the one before it; anew after a rollback, which trains it again."""
     board = Scoreboard.allocate(2)
     first, second = Row(board, 0), Row(board, 1)
     assert board.epoch_loss(0) is None

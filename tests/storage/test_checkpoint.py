@@ -178,7 +178,7 @@ def test_files_swapped_with_another_checkpoint_and_renamed_ones_are_refused(tmp_
 
 
 def reseal(path: Path, **changes: Any) -> None:
-    """What somebody does who knows the format."""
+    """Rewrite a file as somebody who knows the format."""
     content = json.loads((path / "manifest.json").read_text())
     content.pop("seal")
     (path / "manifest.json").write_bytes(published_folder.seal({**content, **changes}))

@@ -142,7 +142,8 @@ def check(folder: Path, target: Path, allowed: set[int | None], is_owned: bool) 
 
 
 def campaign(folder: Path, seed: int, cases: int) -> dict[str, int]:
-    """How often writers ended in which way. Raises AssertionError with the number of a case that is wrong."""
+    """Return the number of writers that ended in each way. Raises AssertionError with the number of a case that is
+    wrong."""
     tally: dict[str, int] = {}
     for case in range(cases):
         room = folder / str(case)

@@ -270,7 +270,7 @@ def test_a_resume_cuts_later_records_and_a_torn_line(run: RunDir) -> None:
 
 
 def test_a_cut_and_an_append_read_only_the_end_of_a_long_file(run: RunDir) -> None:
-    """Of this one the first terabyte is a hole."""
+    """The first terabyte of this file is a hole."""
     hole = 1 << 40
     with open(run.metrics.path, "wb") as stream:
         stream.seek(hole)
@@ -317,7 +317,8 @@ def test_latest_is_a_relative_link_that_is_never_missing(run: RunDir) -> None:
 
 
 class Disk:
-    """What a power cut would leave: files whose content was synced, under names whose folder was synced after that."""
+    """The disk as a power cut would leave it: files whose content was synced, under names whose folder was
+    synced after that."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.synced: set[str] = set()  # contents, by the names they were written under

@@ -226,7 +226,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def said(result: hogwild.TrainResult) -> list[str]:
-    """What each worker said of its compiled model."""
+    """Return each worker's words about its compiled model."""
     files = sorted((result.run_dir / "logs").glob("worker-*.log"))
     return [line for file in files for line in file.read_text().splitlines() if "compiled model" in line]
 

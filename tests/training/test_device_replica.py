@@ -220,7 +220,7 @@ def test_a_flush_allocates_nothing_and_moves_nothing() -> None:
 
 
 def allocated_by_the_simulation(worker: WorkerModel) -> int:
-    """What it remembers of a download until it is waited for."""
+    """Return the bytes that the simulation allocates for a download until it is waited for."""
     return sum(span.numel * span.dtype.itemsize for span in worker.layout.flats.spans)
 
 

@@ -81,7 +81,7 @@ def in_two_groups(model: nn.Module) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Setting:
-    """How a rule is used. `factor`: what a named schedule of ours multiplies the rates by, through torch's LambdaLR."""
+    """The use of a rule. `factor`: what a named schedule of ours multiplies the rates by, through torch's LambdaLR."""
 
     options: dict[str, Any] = field(default_factory=dict)
     groups: bool = False

@@ -20,7 +20,7 @@ LR = 0.4
 
 @dataclass(frozen=True)
 class Config:
-    """What hogwild/config/load.py offers of a schedule."""
+    """The part of a schedule that hogwild/config/load.py offers."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)

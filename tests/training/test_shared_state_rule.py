@@ -269,7 +269,8 @@ def random_sequence(count: int, seed: int, start: float) -> list[Tensor]:
 
 
 def differences(rule: Callable[..., optim.Optimizer], gradients: list[Tensor], dtype: torch.dtype) -> list[str]:
-    """What differs in any bit between shared state and torch's own rule over the same flat, one worker each."""
+    """Return the differences, in any bit, between shared state and torch's own rule over the same flat, one worker
+    each."""
     (ours,), (torchs,) = (updates(rule, state, dtype=dtype) for state in ("shared", "private"))
     for gradient in gradients:
         feed(ours, gradient.to(dtype))

@@ -27,7 +27,7 @@ THREADS = max(1, int(host.usable_cores().usable / 2))
 
 @dataclass(frozen=True)
 class Card:
-    """What was seen of the job: `saw` has every worker's notes by pid, `names` those of its children."""
+    """The notes of the job: `saw` has every worker's notes by pid, `names` those of its children."""
 
     job: Job
     ended: Ended

@@ -34,7 +34,7 @@ def counting(diary: Path, *arguments: str) -> list[str]:
 
 
 def begun(diary: Path) -> Counter[int]:
-    """How often each batch was begun, by all workers of a counting job together."""
+    """Return the number of times that each batch was begun, by all workers of a counting job together."""
     numbers = [int(line) for file in diary.glob("train-*") for line in file.read_text().split()]
     return Counter(number // BATCH for number in numbers)
 

@@ -113,7 +113,7 @@ except BaseException:
 
 
 def console_script() -> str:
-    """What the script that an installer makes of `[project.scripts]` runs."""
+    """Return the code that the script of an installer runs (`[project.scripts]`)."""
     entry = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]["scripts"]["hogwild"]
     module, _, function = entry.partition(":")
     return f"import sys; from {module} import {function}; sys.exit({function}())"

@@ -1,5 +1,6 @@
-"""What test_exactness.py says of the trainer holds for a real worker process, for one that is killed and replaced, and
-for what a checkpoint holds. A worker costs seconds to start, so each of these jobs does several things at once."""
+"""The exactness of the trainer (test_exactness.py) holds for a real worker process, for one that is killed and
+replaced, and for what a checkpoint holds. A worker costs seconds to start, so each of these jobs does several things at
+once."""
 
 import os
 import signal

@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def said_of_kernels(run_dir: Path) -> list[str]:
-    """How each worker got its kernels, as its log says."""
+    """Return the way in which each worker got its kernels, as its log says."""
     logs = "".join(file.read_text() for file in sorted(run_dir.glob("logs/worker-*.log")))
     return re.findall(r"^kernels of .*: (.*) in [0-9.]+ s$", logs, re.MULTILINE)
 

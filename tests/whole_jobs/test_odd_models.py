@@ -78,7 +78,7 @@ class KeepsATensor(nn.Linear):
 
 
 class Normed(nn.Module):
-    """What exceeds 1e3 in x comes out of the first layer as `spoilt`, and so into the running averages."""
+    """Numbers of x above 1e3 come out of the first layer as `spoilt`, and so into the running averages."""
 
     def __init__(self, spoilt: float) -> None:
         super().__init__()

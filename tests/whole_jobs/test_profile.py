@@ -47,7 +47,7 @@ def record(folder: Path) -> PhaseRecord:
 
 @pytest.fixture
 def profile(tmp_path: Path) -> Iterator[Profile]:
-    """Of updates 5 to 9 of worker 0."""
+    """Yield the profile of updates 5 to 9 of worker 0."""
     made = make_profile((Window(5, 10), tmp_path), 0)
     yield made
     made.close()  # the profiler is one per process: it must not run on into the next test

@@ -1,4 +1,4 @@
-"""What a job does not use, it does not import: the compiler of torch with all that comes with it, and what is there for
+"""A job does not import what it does not use: the compiler of torch with all that comes with it, and what is there for
 other jobs."""
 
 import json

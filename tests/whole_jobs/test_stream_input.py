@@ -191,7 +191,7 @@ def test_what_can_be_known_before_is_refused_and_nothing_is_started(name: str, r
 
 
 def looked_at(slots: int) -> dict[str, Any]:
-    """What `check --deep` says of a streamed job; a slot holds four records of 2 + 1 floats."""
+    """The words of `check --deep` about a streamed job; a slot holds four records of 2 + 1 floats."""
     values = {
         "model": {"class_path": "torch.nn.Linear", "init_args": {"in_features": 2, "out_features": 1}},
         "loss": {"class_path": "torch.nn.MSELoss"},

@@ -1,4 +1,4 @@
-"""What user code may do to its workers, and what a person with `kill` may: the job goes on, the ledger adds up, and the
+"""User code and people with `kill` against a job's workers: the job goes on, the ledger adds up, and the
 effect of every batch is counted (jobs/counting.py). Each crime is committed by real code in a real worker."""
 
 import os

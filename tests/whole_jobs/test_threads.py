@@ -1,5 +1,5 @@
-"""How many threads a worker really has, counted by the kernel while it multiplies large matrices; and that memory which
-it freed stays its own."""
+"""The number of threads that a worker really has, counted by the kernel while it multiplies large matrices; and that
+memory which it freed stays its own."""
 
 import json
 from collections.abc import Callable

@@ -149,7 +149,7 @@ def test_workers_that_are_killed_while_the_run_goes_back_are_replaced_and_nothin
 @pytest.mark.whole
 @pytest.mark.processes
 def test_a_resume_after_a_rollback_goes_on_at_the_lower_rate(jobs: dict[str, Ended]) -> None:
-    """Of the first 800 samples and of the others: that they were applied at the same rate, is tested above."""
+    """Compare the first 800 samples with the others; that they were applied at the same rate is tested above."""
     first, second = jobs["resumed"].events("end")
     assert (first["reason"], second["reason"]) == ("max_updates", "epochs")
     path, _ = newest_good(jobs["resumed"].run_dir / "checkpoints")
@@ -210,11 +210,11 @@ def test_a_run_that_diverges_for_ever_fails_with_its_last_good_checkpoint(jobs: 
 
 
 def nothing() -> None:
-    """What most models do when they are saved or restored."""
+    """A model that does nothing when it is saved or restored, as most."""
 
 
 class Scene:
-    """What the loss, and the model's own state, do in a job that runs in this process."""
+    """The loss, and the model's own state, in a job that runs in this process."""
 
     losses = 0
     spoil: Callable[[Tensor], Tensor]

@@ -77,7 +77,7 @@ DISPOSITIONS = ("SigBlk", "SigIgn", "SigCgt")
 
 
 def surroundings(pid: int) -> dict[str, Any]:
-    """What /proc says of a process, without what two fresh interpreters differ in."""
+    """Return the facts of a process in /proc, without those in which two fresh interpreters differ."""
     folder = Path(f"/proc/{pid}")
     status = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines())
     kept = ("PPid", "Uid", "Gid", "Groups", "Umask", "Cpus_allowed_list", "Threads", "Seccomp", *DISPOSITIONS)

@@ -1,4 +1,4 @@
-"""What a worker does with an item when its model brings a kernel: chunks, each an exchange of its own."""
+"""The work of a worker on an item whose model brings a kernel: chunks, each an exchange of its own."""
 
 import math
 from collections.abc import Callable

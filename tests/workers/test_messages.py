@@ -1,4 +1,4 @@
-"""What crosses a pipe or a socket: records that arrive whole or not at all, and words that always fit."""
+"""Messages over a pipe or a socket: records that arrive whole or not at all, and words that always fit."""
 
 import json
 import os

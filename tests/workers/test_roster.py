@@ -47,7 +47,7 @@ class Supervise:
 
 @dataclass
 class FakeWorker:
-    """What a worker's row would say."""
+    """The progress in a worker's row."""
 
     beat: int = 0
     batches: int = 0
@@ -181,7 +181,7 @@ def failure(actions: list[Action]) -> HogwildError:
 def raised(
     place: str = "mymodel.py:7", kind: str = "ValueError", detail: str = "ValueError: no", code: str = ""
 ) -> Report:
-    """What has a code of ours comes again, whoever tries."""
+    """An error with a code of ours comes again in every process."""
     traceback = "Traceback: the words\n"
     return Report("error", detail, kind, place, hopeless=bool(code), traceback=traceback, code=code)
 
@@ -931,8 +931,8 @@ def test_deaths_far_apart_are_no_crash_loop() -> None:
 
 
 def test_an_exception_in_the_set_up_fails_a_resumed_job_at_once_and_one_in_a_batch_does_not() -> None:
-    """What the attempt before this one has committed says that batches can be trained on, not that this process can be
-    set up."""
+    """Batches that the attempt before this one has committed say that batches can be trained on, not that this process
+    can be set up."""
     assert isinstance(failure(Stage(committed_before=True).starting().die(0, raised(), None)), UserCodeError)
     assert Stage(committed_before=True).ready().die(0, raised(), (0, 3)) == []
 

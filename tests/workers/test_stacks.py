@@ -144,7 +144,7 @@ def test_children_of_children_are_found() -> None:
 
 @dataclass
 class Suspect:
-    """What `Stacks` needs of a `Handle`, around a process of this test."""
+    """The part of a `Handle` that `Stacks` needs, around a process of this test."""
 
     number: int
     process: subprocess.Popen[bytes]

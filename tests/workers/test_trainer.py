@@ -1,4 +1,4 @@
-"""What a worker does with an item, in this process (helpers/one_trainer.py): the order of things, what ends an
+"""The work of a worker on an item, in this process (helpers/one_trainer.py): the order of things, what ends an
 exchange, what is too old, what is evaluated."""
 
 import os
@@ -83,7 +83,7 @@ def test_state_that_is_taken_over_from_another_worker_keeps_the_counters_that_it
 
 
 def test_an_exchange_of_slow_updates_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was never committed looks like a start that failed, or like a deadlock."""
+    """Work that was never committed looks like a start that failed, or like a deadlock."""
     place = Place(examples(5)).exchange(100)
     trainer, row = place.trainer()
     clock_ns = [0]

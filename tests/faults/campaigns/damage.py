@@ -369,7 +369,7 @@ def run(seed: int, count: int, folder: Path) -> Tally:
 
 
 def _shared_model() -> SharedModel:
-    """What a resume restores into; the run's own model."""
+    """Return the model that a resume restores into, the run's own."""
     model = Mlp(features=64, hidden=[8], classes=10)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     return SharedModel.build(model, torch.nn.CrossEntropyLoss(), optimizer, procs=1)

@@ -42,13 +42,13 @@ class Broken(AssertionError):
 
 @cache
 def ring() -> Ring:
-    """Of all runs: slots without data, only with a row, a head and two states."""
+    """The form of all runs: slots without data, only with a row, a head and two states."""
     return Ring.allocate("fuzz", RingSpec(BatchForm((), ()), 256, MOST_LOADERS, 64, 64))
 
 
 @dataclass(slots=True)
 class Truth:
-    """What really happened. `updates` that were committed and applied."""
+    """The true effects. `updates` that were committed and applied."""
 
     account: dict[Batch, str] = field(default_factory=dict)
     updates: int = 0
