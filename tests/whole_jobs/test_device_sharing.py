@@ -35,6 +35,8 @@ from tests.training.test_device_replica import made
 COUNTING, FAILING = str(JOBS / "counting.yaml"), str(JOBS / "failing_gpu.yaml")
 DIVERGING = str(JOBS / "diverging.yaml")
 EXPLODING = "model.init_args.stiffness=3"  # a step at the full rate doubles the swing, at half the rate it halves it
+# With two workers, who move the swing between each other's steps, it may grow at half the rate, too.
+POISONED = ["model.init_args.poisoned=swing", "model.init_args.poisoned_at=80"]
 ON_ONE = ["train.device=simulated:0", "train.placement=cuda-shared"]
 
 
@@ -159,7 +161,7 @@ def test_what_is_compiled_or_played_leaves_a_gpu_that_is_there_to_others(
 @pytest.fixture(scope="module")
 def jobs(jobs_folder: Path) -> dict[str, Ended]:
     diary = jobs_folder / "diary"
-    for name in ("crimes", "one", "cpu"):
+    for name in ("crimes", "one", "cpu", "back"):
         (diary / name).mkdir(parents=True)
     crimes = ["model.init_args.crimes.is killed=20", "model.init_args.crimes.raises=420"]
     plain = [FAILING, "train.procs=1", "train.epochs=1"]
@@ -168,7 +170,7 @@ def jobs(jobs_folder: Path) -> dict[str, Ended]:
         {
             "crimes": [COUNTING, f"model.init_args.diary={diary / 'crimes'}", "data.shuffle=none", *ON_ONE, *crimes],
             "one": [*plain, f"model.init_args.diary={diary / 'one'}", *ON_ONE],
-            "back, shared": [DIVERGING, EXPLODING, *ON_ONE],
+            "back, shared": [DIVERGING, *POISONED, f"model.init_args.diary={diary / 'back'}", *ON_ONE],
             "back, replica": [DIVERGING, EXPLODING, "train.device=simulated", "train.exchange=delta", "train.procs=1"],
             "cpu": [*plain, f"model.init_args.diary={diary / 'cpu'}", "train.device=cpu", "train.procs=0"],
         },
@@ -184,9 +186,6 @@ def test_one_worker_does_what_it_does_on_the_cpu(jobs: dict[str, Ended]) -> None
 
 
 @pytest.mark.processes
-@pytest.mark.xfail(
-    strict=False, raises=AssertionError, reason="a race under load, not understood yet: docs/findings.md"
-)
 @pytest.mark.parametrize("name", ["back, shared", "back, replica"])
 def test_a_run_that_diverges_goes_back_on_the_device_too(jobs: dict[str, Ended], name: str) -> None:
     """To its beginning: every sample that counts was applied once, at the last rate."""
