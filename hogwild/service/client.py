@@ -26,8 +26,19 @@ from hogwild.errors import (
     UsageError,
 )
 from hogwild.formatting import counted, size
-from hogwild.service.folders import CACHE, MOST_BYTES, MOST_FILES, StateFolder, allowed, is_name, state_folder
+from hogwild.service.folders import (
+    CACHE,
+    DATABASE,
+    MOST_BYTES,
+    MOST_FILES,
+    StateFolder,
+    allowed,
+    is_name,
+    state_folder,
+)
 from hogwild.storage.files import file_bytes
+from hogwild.storage.published_folder import MANIFEST
+from hogwild.storage.run_directory import RESOLVED, STATUS
 
 if TYPE_CHECKING:
     from hogwild.service.sweeps import Grid
@@ -256,7 +267,8 @@ NAMED = 5  # of those that are not copied
 class Beside:
     """Files beside a job file, for the job's own code: `modules`, relative path -> text, are its folder's .py files and
     those of packages (folders with an __init__.py); `others` -> content are small files beside them and in further
-    folders, such as a vocabulary. `left_out`: what is not copied. Without a .py file no code of the job opens any."""
+    folders, such as a vocabulary; not folders that programs write, such as runs and virtual environments. `left_out`:
+    what is not copied. Without a .py file no code of the job opens any."""
 
     modules: dict[str, str]
     others: dict[str, bytes]
@@ -313,14 +325,21 @@ class Beside:
         )
 
 
+# Folders that programs write: `runs`, and folders with one of these files. A state folder would be copied into itself.
+NEVER_COPIED = frozenset((CACHE, "runs", "node_modules", "site-packages"))
+OF_PROGRAMS = (DATABASE, RESOLVED, STATUS, MANIFEST, "pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")
+
+
 def _may_be_wanted(entry: Path) -> bool:
-    return not entry.name.startswith(".") and entry.name not in (CACHE, "runs")
+    if entry.name.startswith(".") or entry.name in NEVER_COPIED or (entry.parent / DATABASE).exists():
+        return False
+    return not any((entry / mark).exists() for mark in OF_PROGRAMS)
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
     seen = {folder.resolve()}
     for where, folders, files in os.walk(folder, followlinks=True):
-        inner = {one: Path(where, one).resolve() for one in sorted(folders) if _may_be_wanted(Path(one))}
+        inner = {one: Path(where, one).resolve() for one in sorted(folders) if _may_be_wanted(Path(where, one))}
         folders[:] = [one for one, place in inner.items() if place not in seen]  # a link may lead back
         seen.update(inner.values())
         yield from (file for name in sorted(files) if _may_be_wanted(file := Path(where, name)) and file.is_file())

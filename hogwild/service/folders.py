@@ -58,6 +58,7 @@ def is_possible(name: str, value: str) -> bool:
 FORMAT = 2  # of the folder; a newer one is refused, one of version 1 is taken over
 MOST_NAME = 500
 CACHE = "__pycache__"
+DATABASE = "jobs.sqlite3"
 MOST_FILES = 1000
 LEAST_TOKEN = 32  # letters
 ADDRESS_BYTES = 64
@@ -93,7 +94,7 @@ class StateFolder:
 
     def __init__(self, path: Path) -> None:
         self.path, self.jobs = path, path / "jobs"
-        self.lock, self.address, self.database = path / "lock", path / "service.json", path / "jobs.sqlite3"
+        self.lock, self.address, self.database = path / "lock", path / "service.json", path / DATABASE
         self.numbered = path / "numbered"
 
     def job(self, name: str) -> JobFolder:

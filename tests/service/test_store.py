@@ -396,6 +396,29 @@ def test_only_code_of_the_jobs_own_has_files_copied_for_it(tmp_path: Path) -> No
     assert Beside.of(tmp_path, 10 << 20).left_out == ["data/rows.csv (1 B)", "words.txt (1 B)"], "the job file is large"
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        *("state/jobs.sqlite3", "out/job-1/resolved.yaml", "out/job-1/status.json", "kept/update-1/manifest.json"),
+        *("env/pyvenv.cfg", "conda/conda-meta/history", "cache/CACHEDIR.TAG", ".git/config", "node_modules/x/index.js"),
+    ],
+)
+def test_folders_that_programs_write_are_not_copied(tmp_path: Path, made: str) -> None:
+    """A state folder beside the job file would have each job's files in those of the next one."""
+    mark = tmp_path / made
+    for file in (mark, mark.parent / "jobs/a/files/net.py", tmp_path / "net.py", tmp_path / "lists/words.txt"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"a")
+    assert Beside.of(tmp_path, 0) == Beside({"net.py": "a"}, {"lists/words.txt": b"a"}, [])
+
+
+def test_a_job_file_in_the_state_folder_leaves_its_jobs_alone(state: StateFolder) -> None:
+    for file in ("jobs.sqlite3", "net.py", "jobs/0123456789ab/files/net.py"):
+        (state.path / file).parent.mkdir(parents=True, exist_ok=True)
+        (state.path / file).write_bytes(b"a")
+    assert Beside.of(state.path, 0) == Beside({"net.py": "a"}, {}, [])
+
+
 def test_linked_folders_are_copied_once_and_one_that_leads_back_ends(tmp_path: Path) -> None:
     job, shared = tmp_path / "job", tmp_path / "shared"
     for folder in (job / "lists" / "deep", shared):
