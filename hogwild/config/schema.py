@@ -595,10 +595,10 @@ class Cluster(Section):
     sync_every_s: Rounds = Field(
         default="auto", description="Seconds between two rounds; auto: 1, more if the pauses would take over 1 %."
     )
-    outer: Literal["nesterov", "average"] = Field(
-        default="nesterov",
-        description="Rule for the nodes' mean change. nesterov: rate 0.7, momentum 0.9, rows of sparse tables without; "
-        "average: the mean itself.",
+    outer: Literal["average", "nesterov"] = Field(
+        default="average",
+        description="Rule for the nodes' mean change. average: the mean itself; nesterov: rate 0.7, momentum 0.9, rows "
+        "of sparse tables without.",
     )
 
 

@@ -42,7 +42,7 @@ ASKED_OF_CLUSTERS = {
     "2 nodes x 1 worker over two processes that share nothing, LeNet, samples/s": (0.95, False),
     "samples/s with a round every second over none": (0.97, False),
     "samples/s with 100 ms and 10 Mbit/s between the nodes over loopback": (0.95, False),
-    "LeNet, equal samples, nesterov (the default), rate tuned for one node and for two: test accuracy lost with two": (
+    "LeNet, equal samples, average (the default), rate tuned for one node and for two: test accuracy lost with two": (
         *(0.3, True),
     ),
     f"{KILLS}samples lost": (0.0, True),

@@ -163,7 +163,6 @@ def counted(folder: Path, pace_s: float = 0.02) -> tuple[str, ...]:
     diary.mkdir(exist_ok=True)
     return (
         COUNTING,
-        "cluster.outer=average",
         "cluster.sync_every_s=0.2",
         "train.procs=1",
         f"model.init_args.pace_s={pace_s}",
