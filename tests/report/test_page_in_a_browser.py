@@ -200,6 +200,18 @@ def test_curves_are_as_recorded_until_a_smooth_one_is_asked_for_which_no_legend_
     assert tip is not None and tip.split("\n")[1::2] == ["samples per second"]
 
 
+def test_a_curve_of_one_value_is_a_dot_also_beside_others(page: Page, tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / name, Story(records=records, deaths=0, rollback=False))
+        for name, records in (("a", 30), ("b", 1))
+    ]
+    drawn(page, f"file://{results.report_answer(runs, None)[1][0]}")
+    chart = "report.gallery.charts.find((one) => one.panel.name === 'training loss').u"
+    known = page.evaluate(f"{chart}.data.slice(1).map((one) => one.filter((value) => value != null).length)")
+    dots = page.evaluate(f"{chart}.series.slice(1).map((one, at) => one.points.show({chart}, at + 1) === true)")
+    assert (known, dots) == ([30, 1], [False, True])
+
+
 def test_several_runs_and_a_run_without_records_are_drawn(page: Page, tmp_path: Path) -> None:
     runs = [
         write_run(tmp_path / name, Story(records=records, deaths=0, rollback=False))

@@ -282,6 +282,62 @@ def test_of_a_thousand_jobs_only_those_that_are_seen_are_drawn(page: Page, ended
     assert drawn[2] == 1000
 
 
+LIST = """async (rows) => {
+    const { html, render } = await import("./page/vendor/preact/htm-preact.module.js");
+    const { Jobs } = await import("./page/jobs.js");
+    sessionStorage.removeItem("jobs");
+    const place = document.body.appendChild(document.createElement("div"));
+    const jobs = new Map(rows.map((row) => [row.id, row]));
+    render(html`<${Jobs} jobs=${jobs} selected=${[]} />`, place);
+    const settled = () => new Promise((done) => setTimeout(() => requestAnimationFrame(done)));
+    await settled();
+    const numbers = () => [...place.querySelectorAll(".col-number a")].map((one) => Number(one.textContent));
+    const isCut = (one) => one.scrollWidth > one.clientWidth + 1 || one.getBoundingClientRect().right > innerWidth;
+    const isOut = (one) => one.getBoundingClientRect().right > one.parentElement.getBoundingClientRect().right;
+    const found = {
+        order: numbers(),
+        whys: [...place.querySelectorAll(".why")].map((one) => one.textContent),
+        cut: [...place.querySelectorAll(".why")].filter(isCut).length,
+        bests: [...place.querySelectorAll(".col-best b")].map((one) => one.textContent),
+        out: [...place.querySelectorAll(".col-best b")].filter(isOut).length,
+    };
+    [...place.querySelectorAll(".chips button")].find((one) => one.textContent.startsWith("failed")).click();
+    await settled();
+    found.failed = numbers();
+    render(null, place);
+    place.remove();
+    return found;
+}"""
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_the_list_shows_every_reason_and_best_value_whole_and_the_best_of_a_sweep_first(
+    page: Page, ended: list[dict[str, Any]], width: int
+) -> None:
+    def job(number: int, **more: Any) -> dict[str, Any]:
+        return ended[0] | {"id": f"job{number}", "number": number, "sweep": None, **more}
+
+    def best(value: float | None, **more: Any) -> dict[str, Any]:
+        return {"metric": "a_metric_of_my_own_with_a_long_name", "value": value, "higher_is_better": True, **more}
+
+    waits = "waits for job 112, which gets cores of job 103"
+    lost = {"error": "RuntimeError: no\n\nTraceback", "error_code": "train/lost", "reason": "train/lost"}
+    values = {2: None, 3: 0.12345, 4: 0.0012345}
+    rows = [
+        job(1, state="cancelled", reason="cancelled by the user"),
+        *(job(number, sweep="s1", best=best(value)) for number, value in values.items()),
+        job(5, state="failed", **lost),
+        job(6, state="queued", reason=waits),
+    ]
+    page.set_viewport_size({"width": width, "height": 900})
+    found = page.evaluate(LIST, rows)
+    assert found["order"] == [6, 5, 3, 4, 2, 1]
+    assert found["whys"] == [waits, "RuntimeError: no", "cancelled by the user"]
+    assert (found["cut"], found["out"]) == (0, 0)
+    assert {"0.1235", "0.001234"} <= {*found["bests"]}
+    assert found["failed"] == [5]
+
+
 def test_new_points_are_added_to_a_curve_and_a_reset_replaces_it(page: Page) -> None:
     found = page.evaluate(
         """async () => {

@@ -237,7 +237,7 @@ const charts = (() => {
     });
   };
 
-  // Return [columns, series]: a series per line and segment, {line, isFaint, isSmooth}.
+  // Return [columns, series]: a series per line and segment, {line, isFaint, isSmooth, isDot}. isDot: it has one value.
   const curvesOf = (runs, { lines, isSmoothable }, { x, smooth }, isLog) => {
     const groups = new Map();
     for (const line of lines) {
@@ -249,7 +249,8 @@ const charts = (() => {
       const table = runs[group[0].run].tables[group[0].table];
       const ofLine = (line) => {
         const values = table.columns[line.column];
-        if (!smooth || !isSmoothable || line.table === "evaluations") return [[values, { line }]];
+        const isDot = values.filter((value) => value !== null).length === 1;
+        if (!smooth || !isSmoothable || line.table === "evaluations") return [[values, { line, isDot }]];
         return [[values, { line, isFaint: true }], [smoothed(values, SMOOTH[smooth]), { line, isSmooth: true }]];
       };
       const drawn = group.flatMap(ofLine);
@@ -352,9 +353,9 @@ const charts = (() => {
     ctx.restore();
   };
 
-  const look = ({ line, isFaint, isSmooth }) => {
+  const look = ({ line, isFaint, isSmooth, isDot }) => {
     const stroke = () => colour(line.place, line.count);
-    const isDots = line.table === "evaluations";
+    const isDots = isDot || line.table === "evaluations";
     return {
       line, isSmooth, stroke, spanGaps: false, label: line.label,
       points: { ...(isFaint || isSmooth ? { show: false } : isDots ? { show: true, size: 6 } : { size: 4 }), stroke, fill: stroke },
@@ -434,7 +435,7 @@ const charts = (() => {
     const label = ({ panel }) =>
       `${panel.title} by ${AXES[state.x]}; latest: ${panel.lines.slice(0, MOST_SHOWN).map((line) => `${line.label} ${inFull(panel.form, latest(line))}`).join(", ")}`;
 
-    const structure = ({ panel }, series) => [panel.title, isLog(panel), state.x, ...series.map(({ line, isSmooth }) => `${line.label}${isSmooth ?? ""}`)].join("\n");
+    const structure = ({ panel }, series) => [panel.title, isLog(panel), state.x, ...series.map(({ line, isSmooth, isDot }) => `${line.label}${isSmooth ?? ""}${isDot ? "." : ""}`)].join("\n");
     const build = (chart) => {
       const { panel, box } = chart;
       chart.u?.destroy();

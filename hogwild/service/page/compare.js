@@ -3,7 +3,7 @@ import { html, useEffect, useState } from "/page/vendor/preact/htm-preact.module
 import { get } from "/page/api.js";
 import { Curves } from "/page/curves.js";
 import { Empty, LIVE, State } from "/page/parts.js";
-import { duration, inWords, number, shown, sweepValues } from "/page/words.js";
+import { duration, inWords, number, rank, shown, sweepValues } from "/page/words.js";
 
 const NOT_SETTINGS = ["name"];
 const MOST_CURVES = 14; // at first; more cannot be told apart
@@ -13,7 +13,7 @@ export function Compare({ rows, runs }) {
   const [fetched, setFetched] = useState({}); // id -> {curves of an ended job, fields}
   const [hidden, setHidden] = useState(() => rows.slice(MOST_CURVES).map((row) => row.id));
   const isSweep = rows.length > 0 && rows[0].sweep && rows.every((row) => row.sweep === rows[0].sweep);
-  const [sort, setSort] = useState({ by: "job", isDown: false });
+  const [sort, setSort] = useState({ by: isSweep ? "best" : "job", isDown: false });
   useEffect(() => {
     for (const { id, state, sweep_values } of rows) {
       const known = fetched[id] ?? {};
@@ -50,7 +50,7 @@ function columnsOf(rows, fetched) {
     ...differing.map((path) => ({ name: path.replace(".init_args.", "."), isSetting: true, value: ({ id }) => values[id].get(path) ?? null, text: ({ id }) => (values[id].has(path) ? shown(values[id].get(path)) : "") })),
     figure("training loss", (row) => row.loss),
     ...metrics.map((name) => figure(`last ${name === "loss" ? "validation loss" : inWords(name)}`, (row) => row.metrics?.[name] ?? null)),
-    { name: "best", value: (row) => row.best?.value ?? null, text: (row) => (row.best ? `${inWords(row.best.metric)} ${number(row.best.value)}` : "") },
+    { name: "best", value: rank, text: (row) => (row.best ? `${inWords(row.best.metric)} ${number(row.best.value)}` : "") },
     figure("updates", (row) => row.updates),
     { name: "duration", value: spent, text: (row) => duration(spent(row)) },
     figure("samples/s", (row) => row.samples_per_s),

@@ -5,7 +5,7 @@ import { inWords } from "/page/words.js";
 
 // runs: [{id, label, curves: {train, evaluations}}], in the order of their colours; without `curves`: not shown
 export function Curves({ runs }) {
-  const [view, setView] = useKept("charts", { x: "updates", smooth: 0, log: {}, hidden: ["lr"] });
+  const [view, setView] = useKept("curves", { x: "updates", smooth: 0, log: {}, hidden: ["lr"] });
   const [controls, place, gallery] = [useRef(null), useRef(null), useRef(null)];
   const drawn = useMemo(() => runs.map(({ label, curves }) => ({ name: label, tables: curves ? tablesOf(curves) : {} })), [...runs.map((run) => run.curves), runs.length]);
   const panels = useMemo(() => charts.panelsOf(drawn, inWords), [drawn]);

@@ -3,7 +3,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "/page/vendor
 import { post } from "/page/api.js";
 import { useFetched, useKept, useKeys, useNow } from "/page/hooks.js";
 import { ENDED, Empty, LIVE, Progress, Spark, State, confirmed } from "/page/parts.js";
-import { age, ago, best, cores, count, duration, number, sweepValues } from "/page/words.js";
+import { age, ago, best, cores, count, duration, inWords, number, rank, reason, sweepValues } from "/page/words.js";
 
 const SPARK_MS = 10_000;
 const SPARK_POINTS = 40;
@@ -14,7 +14,8 @@ const KINDS = {
   running: ["running", (row) => LIVE.includes(row.state)],
   waiting: ["waiting", (row) => row.state === "queued" || row.state === "paused"],
   succeeded: ["succeeded", (row) => row.state === "succeeded"],
-  failed: ["failed", (row) => row.state === "failed" || row.state === "cancelled"],
+  failed: ["failed", (row) => row.state === "failed"],
+  cancelled: ["cancelled", (row) => row.state === "cancelled"],
 };
 const COLUMNS = {
   number: ["job", (row) => row.number],
@@ -23,20 +24,22 @@ const COLUMNS = {
   progress: ["progress", (row) => row.progress],
   left: ["left", (row) => row.left_s],
   loss: ["loss", (row) => row.loss],
-  best: ["best", (row) => row.best?.value ?? null],
+  best: ["best", rank],
   speed: ["samples/s", (row) => (LIVE.includes(row.state) ? row.samples_per_s : null)],
   cores: ["cores", (row) => row.cores.length || row.cpus],
 };
+const RISING = ["name", "best"]; // sorted upwards at first; other columns downwards
 
 export function Jobs({ jobs, selected, select }) {
   const [{ words, kind, sort, isDown, closed }, setView] = useKept("jobs", { words: "", kind: "all", sort: "number", isDown: true, closed: [] }, sessionStorage);
   const change = (changes) => setView({ words, kind, sort, isDown, closed, ...changes });
+  const sortBy = (column) => change({ sort: column, isDown: sort === column ? !isDown : !RISING.includes(column) });
   const filter = useRef(null);
   useKeys({ "/": () => filter.current?.focus() });
   const rows = [...jobs.values()];
   const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
   const matching = rows.filter((row) => wanted.every((word) => textOf(row).includes(word)));
-  const items = itemsOf(sorted(matching.filter(KINDS[kind][1]), sort, isDown), closed);
+  const items = itemsOf(sorted(matching.filter(KINDS[kind][1]), sort, isDown), closed, sort);
   if (!rows.length)
     return html`
       <h1 class="unseen" tabindex="-1">Jobs</h1>
@@ -56,13 +59,13 @@ export function Jobs({ jobs, selected, select }) {
         `)}
       </span>
       <label class="narrow">sort by
-        <select value=${sort} onChange=${(event) => change({ sort: event.currentTarget.value })}>
+        <select value=${sort} onChange=${(event) => sortBy(event.currentTarget.value)}>
           ${Object.entries(COLUMNS).map(([name, [text]]) => html`<option value=${name}>${text}</option>`)}
         </select>
       </label>
     </div>
     ${items.length
-      ? html`<${List} items=${items} sort=${sort} isDown=${isDown} change=${change} closed=${closed} selected=${selected} select=${select} />`
+      ? html`<${List} items=${items} sort=${sort} isDown=${isDown} sortBy=${sortBy} change=${change} closed=${closed} selected=${selected} select=${select} />`
       : html`<${Empty}><p>None of ${count(rows.length, "job")} matches. <button onClick=${() => change({ words: "", kind: "all" })}>Show all</button></p><//>`}
     ${selected.length > 0 && html`
       <div class="chosen" role="region" aria-label="selected jobs">
@@ -86,15 +89,16 @@ function sorted(rows, column, isDown) {
   });
 }
 
-// A sweep stands where its first row does, and its rows below it.
-function itemsOf(rows, closed) {
+// A sweep stands where its first row does, and its rows below it: the best first, unless another column than the number
+// was chosen.
+function itemsOf(rows, closed, sort) {
   const sweeps = new Map();
   for (const row of rows) if (row.sweep) sweeps.set(row.sweep, [...(sweeps.get(row.sweep) ?? []), row]);
   const items = [];
   for (const row of rows) {
     if (!row.sweep) items.push({ row });
     else if (sweeps.get(row.sweep)[0] === row) {
-      const inside = sweeps.get(row.sweep);
+      const inside = sort === "number" ? sorted([...sweeps.get(row.sweep)], "best", false) : sweeps.get(row.sweep);
       items.push({ sweep: row.sweep, rows: inside });
       if (!closed.includes(row.sweep)) items.push(...inside.map((one) => ({ row: one, isInside: true })));
     }
@@ -102,7 +106,7 @@ function itemsOf(rows, closed) {
   return items;
 }
 
-function List({ items, sort, isDown, change, closed, selected, select }) {
+function List({ items, sort, isDown, sortBy, change, closed, selected, select }) {
   const body = useRef(null);
   const [first, last] = useSeen(body, items.length);
   const [at, setAt] = useState(-1); // the row that j and k have reached
@@ -133,7 +137,7 @@ function List({ items, sort, isDown, change, closed, selected, select }) {
         <span role="columnheader"><span class="unseen">selected</span></span>
         ${Object.entries(COLUMNS).map(([name, [text]]) => html`
           <span role="columnheader" class="col-${name}" aria-sort=${sort !== name ? undefined : isDown ? "descending" : "ascending"}>
-            <button onClick=${() => change({ sort: name, isDown: sort === name ? !isDown : name !== "name" })}>${text}<i aria-hidden="true">${sort !== name ? "" : isDown ? "▾" : "▴"}</i></button>
+            <button onClick=${() => sortBy(name)}>${text}<i aria-hidden="true">${sort !== name ? "" : isDown ? "▾" : "▴"}</i></button>
           </span>
         `)}
         <span role="columnheader" class="col-when">when</span>
@@ -156,19 +160,21 @@ function Row({ item: { row, isInside }, place, now, spark, isSelected, flip }) {
     if (!event.target.closest("a, input, button") && !String(getSelection())) location.hash = `#/${row.id}`;
   };
   const isLive = LIVE.includes(row.state);
+  const why = row.state === "succeeded" ? "" : reason(row);
   return html`
-    <div class="row ${isSelected ? "is-selected" : ""} ${isInside ? "is-inside" : ""}" role="row" aria-rowindex=${place + 2} style=${top(place)} onClick=${open}>
+    <div class="row ${isSelected ? "is-selected" : ""} ${isInside ? "is-inside" : ""} ${why ? "has-why" : ""}" role="row" aria-rowindex=${place + 2} style=${top(place)} onClick=${open}>
       <span role="cell" class="col-select"><input type="checkbox" aria-label="select job ${row.number}" checked=${isSelected} onChange=${() => flip(row.id)} /></span>
       <span role="cell" class="col-number"><a href="#/${row.id}" aria-label="job ${row.number}, ${row.name}">${row.number}</a></span>
       <span role="cell" class="col-name" title=${[row.name, sweepValues(row), row.job_file, ...row.overrides].join(" ")}><a href="#/${row.id}" tabindex="-1">${(isInside && sweepValues(row)) || row.name}</a></span>
-      <span role="cell" class="col-state"><${State} ...${row} />${row.state !== "succeeded" && row.reason && html`<small title=${row.reason}>${row.reason}</small>`}</span>
+      <span role="cell" class="col-state"><${State} ...${row} />${why && html`<span class="unseen">: ${why}</span>`}</span>
       <span role="cell" class="col-progress"><${Progress} part=${row.progress} /></span>
       <span role="cell" class="col-left">${isLive ? duration(row.left_s) : ""}</span>
       <span role="cell" class="col-loss"><${Spark} values=${spark} label="loss" /><b>${number(row.loss)}</b></span>
-      <span role="cell" class="col-best">${best(row)}</span>
+      <span role="cell" class="col-best" title=${best(row)}>${row.best && html`<b>${number(row.best.value)}</b> <small>${inWords(row.best.metric)}</small>`}</span>
       <span role="cell" class="col-speed">${isLive ? number(row.samples_per_s) : ""}</span>
       <span role="cell" class="col-cores">${cores(row)}</span>
       <span role="cell" class="col-when">${when(row, now)}</span>
+      ${why && html`<small class="why" title=${why} aria-hidden="true">${why}</small>`}
     </div>
   `;
 }
