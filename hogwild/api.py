@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, get_type_hints
 
@@ -23,16 +24,19 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
 
 from hogwild.config.load import Job, job_from_mapping
+from hogwild.config.rules import show
 from hogwild.config.schema import Data, Device, Loaders, Procs, Slots, Split, Threads, Train
+from hogwild.data.made_by_function import made_by_function
 from hogwild.data.pair_tables import as_data
 from hogwild.errors import BuildError, ConfigError, ModelError, Problem, UsageError, nearest
 from hogwild.formatting import counted, short_number
 from hogwild.job.foreseen_kernels import foreseen
+from hogwild.metrics.catalog import name_of
 from hogwild.models import has_kernels
 from hogwild.monitoring.callbacks import Callbacks
 from hogwild.report.run_view import read_metrics
 from hogwild.storage.run_directory import LIBRARY, require_current_folder
-from hogwild.user_code import user_path
+from hogwild.user_code import Given, build, build_callable, user_path
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -219,7 +223,7 @@ class Keywords(TypedDict, total=False):
     lanes: int | None
     name: str
     seed: int
-    lr_schedule: Fields | LRScheduler
+    lr_schedule: Fields | LRScheduler | Callable[..., Any]
     evaluate: Fields
     checkpoint: Fields
     supervise: Fields
@@ -259,23 +263,60 @@ def own_functions(settings: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if isinstance(settings.get("data"), Mapping):
         settings["data"] = dict(settings["data"])  # keep the caller's dict unchanged
-    for place in (settings, settings.get("data")):
+    data = settings.get("data")
+    places: list[dict[str, Any]] = [settings, data] if isinstance(data, dict) else [settings]
+    for place in places:
         for name in ("collate", "transform"):
-            if isinstance(place, dict) and callable(place.get(name)):
-                found[name], place[name] = place[name], {"class_path": path_of(place[name])}
-    schedule = settings.get("lr_schedule")
-    schedule = {"class_path": schedule} if isinstance(schedule, LRScheduler) else schedule
-    if isinstance(schedule, Mapping) and isinstance(scheduler := schedule.get("class_path"), LRScheduler):
-        found["scheduler"], settings["lr_schedule"] = scheduler, {**schedule, "class_path": path_of(scheduler)}
-    section = settings.get("evaluate")
-    listed = section.get("metrics") if isinstance(section, Mapping) else None
-    if not isinstance(listed, list | tuple) or not any(callable(metric) for metric in listed):
-        return found
-    from hogwild.metrics.panel import named
+            entry = _section(place.get(name))
+            if callable(target := entry.get("class_path")):
+                path, args = path_of(target), entry.get("init_args")
+                place[name] = {**entry, "class_path": path}
+                found[name] = build_callable(Given(path, target, args if isinstance(args, Mapping) else {}))
+    schedule = _section(settings.get("lr_schedule"))
+    own = schedule.get("class_path", schedule.get("name"))
+    if isinstance(own, LRScheduler) or callable(own):
+        from hogwild.training.torch_schedule import is_scheduler
 
-    paths = [path_of(metric) if callable(metric) else metric for metric in listed]
-    settings["evaluate"] = {**cast("Mapping[str, Any]", section), "metrics": paths}
-    found["metrics"] = named(metric for metric in listed if isinstance(metric, str) or callable(metric))
+        kind = "class_path" if is_scheduler(own) else "name"
+        others = {key: value for key, value in schedule.items() if key not in ("class_path", "name")}
+        found["schedule"], settings["lr_schedule"] = own, {kind: path_of(own), **others}
+    section = settings.get("evaluate")
+    if isinstance(section, Mapping) and (metrics := _own_metrics(section.get("metrics"))):
+        found["metrics"] = {path.rpartition(".")[2]: metric for path, metric in metrics.items()}
+        settings["evaluate"] = {**section, "metrics": [*metrics]}
+    return found
+
+
+def _section(given: Any) -> dict[str, Any]:
+    return {**given} if isinstance(given, Mapping) else {"class_path": given}
+
+
+def _own_metrics(given: Any) -> dict[str, Any]:
+    """Return the metrics by their paths, which end with their names; {} if there is no function among them. Raises
+    ConfigError for a name that no record can have."""
+    if isinstance(given, Mapping):
+        entries: list[tuple[Any, Any]] = [*given.items()]
+        rule = "must be a function"
+    else:
+        listed = given if isinstance(given, list | tuple) else [given]
+        if not any(map(callable, listed)):
+            return {}
+        entries = [(name_of(one, place) if callable(one) else one, one) for place, one in enumerate(listed, 1)]
+        rule = "must be a metric's name or a function"
+    found: dict[str, Any] = {}
+    for name, metric in entries:
+        path, wrong = name, ""
+        if callable(metric):
+            path = f"{path_of(metric).rpartition('.')[0]}.{name}"
+            metric = build(Given(path, metric)) if isinstance(metric, type) else metric
+            wrong = "" if str(name).isidentifier() else "must have an identifier as its name"
+        elif isinstance(given, Mapping) or not isinstance(metric, str):
+            wrong = rule
+        if wrong or path in found:
+            wrong = wrong or "must have a name of its own, as in {'first': f, 'second': g}"
+            words = f"{wrong}, got {show(name)}" + (f": {show(metric)}" if name != metric else "")
+            raise ConfigError([Problem(LIBRARY, 0, 0, "evaluate.metrics", words, code="config/metric-name")])
+        found[path] = metric
     return found
 
 
@@ -385,7 +426,9 @@ def _home(key: str) -> tuple[str | None, str]:
 
 def path_of(thing: Any) -> str:
     """Return the dotted path of a function or of an object's class: the public one for ours, wherever its file lies;
-    for a local class, only the valid parts."""
+    for a local class, only the valid parts. Of a partial, that of its function."""
+    while isinstance(thing, partial):
+        thing = thing.func
     named = thing if hasattr(thing, "__qualname__") and hasattr(thing, "__module__") else type(thing)
     home = ".".join(str(named.__module__).split(".")[:2])  # a method of a built-in object has None
     public = sys.modules.get(home) if home.startswith("hogwild.") else None
@@ -419,10 +462,14 @@ def train(
     model.parameters(); its class, groups, hyper-parameters and state are used. These four may also be given as
     keywords. Every other keyword is a field of the job file's `train` or `data` section (`procs=4`, `epochs=3`,
     `batch_size=64`), `name`, `seed`, or a section as a dict (`checkpoint={"every_s": 5}`). Examples:
-    `model={"freeze": ["conv*"]}` freezes parameters until the call returns; `evaluate={"metrics": ["accuracy", gini]}`
-    uses your function gini(outputs, targets) of all outputs; `lr_schedule` may be one of torch's schedulers over
-    `optimizer`, of which a copy is stepped. `collate` (of a list of records) and `transform` (of a
-    batch's inputs and target) may be functions. `optimizer_state` is "auto" (the default), "private" or "shared".
+    `model={"freeze": ["conv*"]}` freezes parameters until the call returns; `optimizer_state` is "auto" (the default),
+    "private" or "shared".
+
+    Wherever a job file has a class path, a function or class is taken: `transform` (of a batch's inputs and target),
+    `collate` (of a list of records), `lr_schedule` (of the number of updates; or one of torch's schedulers over
+    `optimizer`, of which a copy is stepped, or its class), and metrics of all outputs and targets:
+    `evaluate={"metrics": gini}`, `["accuracy", gini]`, or `{"gini": lambda outputs, targets: …}`, which gives names. A
+    function as `dataset` or `val` is called, and returns the data set; one that yields is called in every epoch.
     `resume` continues from the run directory of an earlier call with the same objects.
 
     `callbacks` are objects with any of the methods `on_start`, `on_evaluation`, `on_checkpoint` and `on_end`. Each is
@@ -457,6 +504,7 @@ def train(
         )
     if optimizer_state is not None:
         settings["optimizer_state"] = optimizer_state
+    dataset, val = made_by_function(dataset, "data.train"), made_by_function(val, "data.val")
     dataset, val, chosen = as_data(model, dataset, val)
     given = own_functions(settings)
     job = job_of(model, dataset, loss, optimizer, val, settings)

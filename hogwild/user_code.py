@@ -13,6 +13,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -33,6 +34,19 @@ class ComponentSpec(Protocol):
 
     @property
     def init_args(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A class or function that a caller gave, `target`, instead of its path, which names it in records and errors."""
+
+    class_path: str
+    target: Any
+    init_args: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _target(spec: ComponentSpec) -> Any:
+    return spec.target if isinstance(spec, Given) else resolve(spec.class_path)
 
 
 def resolve(class_path: str) -> Any:
@@ -59,7 +73,7 @@ def build(spec: ComponentSpec, *positional: Any, **extra: Any) -> Any:
 
     Raises ClassPathError for the path, ConfigError for arguments that do not fit the signature, BuildError for whatever
     the class itself raises; our own errors pass through unchanged."""
-    target = resolve(spec.class_path)
+    target = _target(spec)
     _check_arguments(spec, target, positional, extra)
     try:
         return target(*positional, **spec.init_args, **extra)
@@ -75,16 +89,18 @@ def build(spec: ComponentSpec, *positional: Any, **extra: Any) -> Any:
 def build_callable(spec: ComponentSpec) -> Any:
     """Return an object that is called with tensors later: a class is instantiated, a function gets its init_args by
     `partial`. For losses, both `torch.nn.CrossEntropyLoss` and `torch.nn.functional.cross_entropy` work."""
-    target = resolve(spec.class_path)
+    target = _target(spec)
     if inspect.isclass(target):
         return build(spec)
+    if not spec.init_args:
+        return target
     names = inspect.signature(target).parameters
     takes_any = any(one.kind is one.VAR_KEYWORD for one in names.values())
     unknown = [name for name in spec.init_args if name not in names and not takes_any]
     if unknown:
         code = "config/unknown-argument"
         raise ConfigError([_problem(spec, name, _unknown(name, [*names]), code) for name in unknown])
-    return partial(target, **spec.init_args) if spec.init_args else target
+    return partial(target, **spec.init_args)
 
 
 def user_path(job_file: Path | None) -> list[str]:

@@ -573,7 +573,7 @@ def _worker_spec(
     rules = Rules(
         seed=plan.seed,
         accumulate=job.train.accumulate,
-        schedule=schedule_of(job, splits["train"].plan),
+        schedule=schedule_of(job, splits["train"].plan, parts.curve),
         stepped=parts.stepped if parts.stepped is not None and parts.stepped.unit != "evaluation" else None,
         fail_on_nan=job.supervise.on_nan == "fail",
         max_staleness=job.train.max_staleness,

@@ -275,6 +275,7 @@ def _metrics(section: Any) -> Iterator[JobFinding]:
     if not isinstance(section, Mapping):
         return
     listed = section.get("metrics", "auto")
+    listed = [listed] if isinstance(listed, str) and listed != "auto" else listed
     names = [catalog.LOSS]
     for number, metric in enumerate(listed if isinstance(listed, list) else []):
         name, where = str(metric).rpartition(".")[2], ("evaluate", "metrics", number)
@@ -455,8 +456,6 @@ def _own_rule(context: Mapping[str, Any], value: Any, path: Path) -> str:
 
 def _one_of(allowed: list[str], value: Any) -> str:
     close = close_word(value, allowed)
-    if allowed == ["auto"] and isinstance(value, str) and catalog.known(value):
-        close = f"; for a list write [{value}]"
     rule = f"must be one of {', '.join(allowed)}" if len(allowed) > 1 else f"must be {allowed[0]}"
     return f"{rule}, got {show(value)}{close}"
 

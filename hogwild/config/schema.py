@@ -241,9 +241,12 @@ class OwnSchedule(Schedule):
 
 
 class TorchSchedule(Schedule):
-    """A scheduler of torch, stepped on a stand-in of the optimizer; `ReduceLROnPlateau` looks at `evaluate.monitor`."""
+    """A scheduler of torch, stepped on a stand-in of the optimizer; `ReduceLROnPlateau` looks at `evaluate.monitor`.
+    Or a function or class of your own, as with `name`."""
 
-    class_path: ClassPath = Field(description="A class of torch.optim.lr_scheduler, or a subclass of its LRScheduler.")
+    class_path: ClassPath = Field(
+        description="A class of torch.optim.lr_scheduler, a subclass of its LRScheduler, or your own schedule."
+    )
     init_args: InitArgs = Field(default={}, description="Keyword arguments without the optimizer.")
     every: Literal["auto", "update", "epoch"] = Field(
         default="auto",
@@ -496,11 +499,13 @@ class Train(Section):
 
 
 def _metrics_kind(value: Any) -> str:
-    return TAG + ("list" if isinstance(value, list | tuple) else "auto")
+    return TAG + ("list" if isinstance(value, list | tuple) else "one" if value != "auto" else "auto")
 
 
 Metrics = Annotated[
-    Annotated[Literal["auto"], Tag(TAG + "auto")] | Annotated[list[Metric], Field(max_length=MOST), Tag(TAG + "list")],
+    Annotated[Literal["auto"], Tag(TAG + "auto")]
+    | Annotated[Metric, AfterValidator(lambda one: [one]), Tag(TAG + "one")]
+    | Annotated[list[Metric], Field(max_length=MOST), Tag(TAG + "list")],
     Discriminator(_metrics_kind),
 ]
 
@@ -511,7 +516,7 @@ class Evaluate(Section):
     every_epochs: Whole | None = Field(default=1, ge=1, description="Evaluate every N epochs; null: only at the end.")
     every_updates: Whole | None = Field(default=None, ge=1, description="Also evaluate every N updates.")
     metrics: Metrics = Field(
-        default="auto", description="auto: those that suit the loss, or the model's attribute `metrics`."
+        default="auto", description="One or more; auto: those that suit the loss, or the model's attribute `metrics`."
     )
     progressive: bool = Field(
         default=False,

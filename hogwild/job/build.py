@@ -14,11 +14,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
 
 from hogwild.config.load import Job
-from hogwild.config.schema import Component, Split, TorchSchedule
+from hogwild.config.schema import Component, OwnSchedule, Split, TorchSchedule
 from hogwild.data.locate import set_data_dir
 from hogwild.data.vector_file import unwritable
 from hogwild.devices.discovery import require_cpu
-from hogwild.errors import ModelError, UsageError
+from hogwild.errors import HogwildError, ModelError, UsageError
 from hogwild.feeds.row_reader import InTurn, Reader
 from hogwild.formatting import counted
 from hogwild.job.data import (
@@ -55,6 +55,7 @@ from hogwild.training.autograd_update import AutogradUpdate
 from hogwild.training.torch_schedule import SteppedScheduler
 from hogwild.training.torch_settings import sparing_the_compiler
 from hogwild.user_code import build as build_component
+from hogwild.user_code import raised_text
 
 SPARES = (
     "supervise.spares has no effect and goes with the next version: every replacement starts in a tenth of a second"
@@ -173,25 +174,41 @@ def from_objects(
             "--format word2vec` will refuse this model's vectors; give each once, without white space, to export them"
         )
     parts.transform = functions.transform
-    parts.stepped = _stepped(job, parts, functions.scheduler)
+    parts.stepped = _stepped(job, parts, functions.schedule)
+    parts.curve = _own_curve(job, functions.schedule) if parts.stepped is None else None
     inspect(job, parts, reader)
     check_tensors(model)  # now that the trial has given lazy ones their shapes
     rollouts = {"data.train": parts.train.rollout, "data.val": held_back.rollout if held_back is not None else None}
-    sent = {"evaluate.metrics": parts.panel, "data.transform": parts.transform, **rollouts}
+    sent = {"evaluate.metrics": parts.panel, "data.transform": parts.transform, "lr_schedule": parts.curve, **rollouts}
     for what, thing in sent.items() if plan.procs else ():
         check_apart(model, what, thing)
     return parts
 
 
-def _stepped(job: Job, parts: Parts, scheduler: LRScheduler | None) -> SteppedScheduler | None:
+def _own_curve(job: Job, given: Any) -> lr_schedule.Factor | None:
+    """Return the user's function of the number of updates, called once. Raises UsageError, UserCodeError."""
+    if not isinstance(job.lr_schedule, OwnSchedule | TorchSchedule):
+        return None
+    try:
+        curve = lr_schedule.own_factor(job.lr_schedule, given)
+        curve(0)
+    except HogwildError:
+        raise
+    except (Exception, SystemExit) as error:
+        words = f"lr_schedule: {job.lr_schedule.name}: built and called with 0 updates, it raised {raised_text(error)}"
+        raise UsageError(words, code="config/lr-schedule") from error
+    return curve
+
+
+def _stepped(job: Job, parts: Parts, given: Any) -> SteppedScheduler | None:
     """Return the scheduler of torch that the job has, with a note of its steps. Raises UsageError."""
     config, optimizer = job.lr_schedule, parts.optimizer
-    if not isinstance(config, TorchSchedule):
+    if not isinstance(config, TorchSchedule) or not (given is not None or lr_schedule.is_of_torch(config)):
         return None
-    if scheduler is not None:
-        stepped = SteppedScheduler.copy_of(scheduler, optimizer, config.every)
+    if isinstance(given, LRScheduler):
+        stepped = SteppedScheduler.copy_of(given, optimizer, config.every)
     else:
-        stepped = SteppedScheduler.build(config.class_path, config.init_args, optimizer, config.every)
+        stepped = SteppedScheduler.build(config.class_path, config.init_args, optimizer, config.every, given)
     monitor = f" with {job.evaluate.monitor}" if stepped.unit == "evaluation" else ""
     parts.notes.append(f"lr_schedule: {stepped.name} makes a step after each {stepped.unit}{monitor}")
     if stepped.unit == "evaluation":
@@ -246,8 +263,8 @@ def _update_path(plan: JobPlan, parts: Parts) -> str:
     return AutogradUpdate(worker, grad_clip=plan.job.train.grad_clip).path
 
 
-def schedule_of(job: Job, epoch: EpochPlan) -> lr_schedule.Factor | None:
-    return lr_schedule.schedule_factor(job.lr_schedule, updates_of(job, epoch))
+def schedule_of(job: Job, epoch: EpochPlan, own: lr_schedule.Factor | None = None) -> lr_schedule.Factor | None:
+    return lr_schedule.schedule_factor(job.lr_schedule, updates_of(job, epoch), own)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:

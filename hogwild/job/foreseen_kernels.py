@@ -9,10 +9,11 @@ Not the parser of libsvm: data that were parsed before need none, and compiling 
 from typing import Any
 
 from hogwild.config.load import Job
-from hogwild.config.schema import Component, TorchSchedule
+from hogwild.config.schema import Component
 from hogwild.kernels import signatures
 from hogwild.kernels.signatures import Kernels, has_numba
 from hogwild.metrics.catalog import AUC, RANKED
+from hogwild.training.lr_schedule import is_of_torch
 
 MODELS = "hogwild.models"
 PAIRS = ("BprFactorization", "WarpFactorization")
@@ -47,7 +48,7 @@ def options_set(job: Job) -> list[tuple[str, str]]:
     asked = [
         ("lr_schedule", "lr_schedule", job.lr_schedule.name != "constant" or job.lr_schedule.warmup_updates > 0),
         ("lr_schedule", "supervise.on_nan: rollback", job.supervise.on_nan == "rollback"),
-        ("torch_schedule", f"lr_schedule: {job.lr_schedule.name}", isinstance(job.lr_schedule, TorchSchedule)),
+        ("torch_schedule", f"lr_schedule: {job.lr_schedule.name}", is_of_torch(job.lr_schedule)),
         ("freeze", "model.freeze", bool(job.model.freeze)),
         ("thaw", "model.freeze until an update", any(not isinstance(entry, str) for entry in job.model.freeze)),
         ("transform", "data.transform", job.data.transform is not None),

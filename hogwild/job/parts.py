@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_leaves, tree_map
 
 from hogwild.config.load import Job
@@ -42,6 +41,7 @@ from hogwild.training.compiled_model import check_compiler, scripted
 from hogwild.training.evaluator import evaluating
 from hogwild.training.inference_mode import why_not as why_no_inference
 from hogwild.training.loss_scaler import autocast, check_precision, device_type_of, widened
+from hogwild.training.lr_schedule import Factor
 from hogwild.training.model_steps import (
     MOST_NAMES,
     Losses,
@@ -464,6 +464,7 @@ class Parts:
     identified: Future[Identity] | None = None  # the identity of the data, once a thread has computed it
     component: Component | None = None  # what the model was built from; None: a library caller's object
     stepped: SteppedScheduler | None = None  # a scheduler of torch, instead of a function of the number of updates
+    curve: Factor | None = None  # the user's own function of the number of updates
 
     @property
     def identity(self) -> Identity:
@@ -507,7 +508,7 @@ class Functions:
     metrics: Mapping[str, str | Own] | None = None
     collate: Callable[..., Any] | None = None
     transform: Transform | None = None
-    scheduler: LRScheduler | None = None  # the caller's own
+    schedule: Any = None  # the caller's own: a scheduler of torch, its class, or a function of the number of updates
 
     @classmethod
     def of(cls, job: Job, given: Mapping[str, Any] | None = None) -> "Functions":
@@ -518,7 +519,7 @@ class Functions:
             given["metrics"] if "metrics" in given else _metrics(job),
             given["collate"] if "collate" in given else _built(job.data.collate),
             given["transform"] if "transform" in given else _built(job.data.transform),
-            given.get("scheduler"),
+            given.get("schedule"),
         )
 
 

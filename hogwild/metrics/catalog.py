@@ -3,6 +3,8 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 LOSS = "loss"
 TOP = re.compile(r"top([1-9]\d{0,4})\Z")
@@ -48,6 +50,15 @@ def known(name: str) -> Known | None:
     if (found := RANKED.match(name)) is not None:
         return CATALOG[f"{found.group(1)}@10"]
     return CATALOG["top5"] if TOP.match(name) else CATALOG.get(name)
+
+
+def name_of(metric: Any, place: int) -> str:
+    """Return the name under which a user's metric is reported: that of the function or of the object's class;
+    `metric_2` for the second of a list, if it is a lambda."""
+    while isinstance(metric, partial):
+        metric = metric.func
+    name = str(getattr(metric, "__name__", type(metric).__name__))
+    return name if name.isidentifier() else f"metric_{place}"
 
 
 def is_own(name: str) -> bool:

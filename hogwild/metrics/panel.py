@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hogwild.errors import BuildError, UsageError
 from hogwild.metrics.built_in import WHOLE, SumMetric, UnsuitableError, sum_metric
-from hogwild.metrics.catalog import AUC, LOSS, MOST, RANKED, RECORDED, known
+from hogwild.metrics.catalog import AUC, LOSS, MOST, RANKED, RECORDED, known, name_of
 from hogwild.metrics.loss_sums import BY_CLASS, BY_SIGN, Loss, as_module, loss_sums
 from hogwild.metrics.result_row import EvalSums
 from hogwild.user_code import raised_text
@@ -195,11 +195,8 @@ class Panel:
 
 
 def named(metrics: Iterable[str | Own]) -> dict[str, str | Own]:
-    """Return the metrics by reported name: its name, or that of the function, or that of the object's class."""
-    return {
-        metric if isinstance(metric, str) else str(getattr(metric, "__name__", type(metric).__name__)): metric
-        for metric in metrics
-    }
+    """Return the metrics by the names under which they are reported."""
+    return {one if isinstance(one, str) else name_of(one, place): one for place, one in enumerate(metrics, 1)}
 
 
 def meets(values: Mapping[str, float], target: Mapping[str, float], higher: Mapping[str, bool]) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
-from hogwild.errors import UsageError, UserCodeError
+from hogwild.errors import ClassPathError, UsageError, UserCodeError
 
 Factor: TypeAlias = Callable[[int], float]
 
@@ -29,23 +29,23 @@ class ScheduleConfig(Protocol):
     def options(self) -> Mapping[str, Any]: ...  # the schedule's own keys; init_args for a class path
 
 
-def schedule_factor(config: ScheduleConfig, planned_updates: int) -> Factor | None:
+def schedule_factor(config: ScheduleConfig, planned_updates: int, own: Factor | None = None) -> Factor | None:
     """Return the function update (updates already applied, from 0) -> factor; None for constant without warm-up.
 
     The curve of a named schedule begins when the warm-up ends and is stretched over the rest of `planned_updates`, and
-    stays constant afterwards. A class path is imported, built with `options["init_args"]` if it is a class, and called
-    with the global update count as it is. The result can be pickled. Raises UsageError for options that do not fit,
-    ClassPathError for a path that cannot be imported.
+    stays constant afterwards. A user's function, `own` or the one of the class path, is called with the global update
+    count as it is. The result can be pickled. Raises UsageError for options that do not fit, ClassPathError for a path
+    that cannot be imported.
     """
     warmup = config.warmup_updates
     length = max(planned_updates - warmup, 1)
-    is_torch = hasattr(config, "class_path")  # steps the groups' own rates (`torch_schedule.py`)
+    is_torch = own is None and is_of_torch(config)  # steps the groups' own rates (`torch_schedule.py`)
     if (config.name == "constant" or is_torch) and not warmup:
         return None
     if is_torch:
         return partial(_warmed_up, Constant(length), warmup, 0)
     is_named = config.name in NAMED
-    curve = _named(config, length) if is_named else _own(config)
+    curve = _named(config, length) if is_named else own or own_factor(config)
     return partial(_warmed_up, curve, warmup, warmup if is_named else 0) if warmup else curve
 
 
@@ -141,11 +141,31 @@ def _named(config: ScheduleConfig, length: int) -> Factor:
         raise UsageError(words, code="config/lr-schedule") from error
 
 
-def _own(config: ScheduleConfig) -> Factor:
+def is_of_torch(config: ScheduleConfig) -> bool:
+    """Return whether the section names a scheduler of torch rather than a function of the number of updates. A path
+    that cannot be imported is that of a caller's scheduler, or an error of those who build it."""
+    if not hasattr(config, "class_path"):
+        return False
+    from hogwild.user_code import resolve
+
+    try:
+        kinds = getattr(resolve(config.name), "__mro__", ())
+    except ClassPathError:
+        return True
+    return ("torch.optim.lr_scheduler", "LRScheduler") in [(kind.__module__, kind.__name__) for kind in kinds]
+
+
+def own_factor(config: ScheduleConfig, given: Any = None) -> Factor:
+    """Return the user's function that the section names, or that the caller gave: a class is built. Raises UsageError,
+    ClassPathError and what the class raises."""
     from hogwild.user_code import resolve  # imported here: only a class path needs it
 
-    init_args = dict(config.options.get("init_args") or {})
-    found = resolve(config.name)
+    options = config.options
+    if options.get("every", "auto") != "auto":
+        words = f"must be auto for a function of the number of updates, got {options['every']!r}"
+        raise UsageError(f"lr_schedule.every: {words}", code="config/lr-schedule")
+    init_args = dict(options.get("init_args") or {})
+    found = resolve(config.name) if given is None else given
     if isinstance(found, type):
         schedule = found(**init_args)
     else:

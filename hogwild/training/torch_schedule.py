@@ -12,6 +12,7 @@ import math
 import pickle
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import cloudpickle
@@ -58,16 +59,16 @@ class SteppedScheduler:
 
     @classmethod
     def build(
-        cls, class_path: str, init_args: Mapping[str, Any], optimizer: torch.optim.Optimizer, every: str = "auto"
+        cls,
+        class_path: str,
+        init_args: Mapping[str, Any],
+        optimizer: torch.optim.Optimizer,
+        every: str = "auto",
+        given: Any = None,
     ) -> "SteppedScheduler":
-        """Build a class over a stand-in of `optimizer`. Raises UsageError, ClassPathError."""
-        kind, stand_in = resolve(class_path), StandIn(optimizer, is_new=True)
-        if not (isinstance(kind, type) and issubclass(kind, LRScheduler)):
-            raise UsageError(
-                f"lr_schedule.class_path: {class_path}: must be a scheduler of torch, or a subclass of "
-                "torch.optim.lr_scheduler.LRScheduler; a function of the number of updates is lr_schedule.name",
-                code="config/lr-schedule",
-            )
+        """Build a class, or what the caller gave for it, over a stand-in of `optimizer`. Raises UsageError,
+        ClassPathError."""
+        kind, stand_in = resolve(class_path) if given is None else given, StandIn(optimizer, is_new=True)
         try:
             return cls._of(_made(kind, init_args, stand_in), every)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
@@ -174,7 +175,13 @@ class SteppedScheduler:
         return found
 
 
-def _made(kind: type, init_args: Mapping[str, Any], stand_in: StandIn) -> Any:
+def is_scheduler(given: Any) -> bool:
+    """Return whether it is a scheduler of torch, its class, or a partial of that."""
+    kind = given.func if isinstance(given, partial) else given
+    return isinstance(kind, LRScheduler) or (isinstance(kind, type) and issubclass(kind, LRScheduler))
+
+
+def _made(kind: Any, init_args: Mapping[str, Any], stand_in: StandIn) -> Any:
     """Build a scheduler; those of schedulers from class paths, functions from theirs."""
     given = dict(init_args)
     if isinstance(given.get("schedulers"), list):

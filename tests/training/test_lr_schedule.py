@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
 from hogwild.errors import ClassPathError, UsageError, UserCodeError
-from hogwild.training.lr_schedule import Factor, schedule_factor
+from hogwild.training.lr_schedule import Factor, is_of_torch, schedule_factor
 
 PLANNED = 50
 LR = 0.4
@@ -136,6 +136,28 @@ def test_a_class_path_may_name_a_function_or_a_class() -> None:
     assert [own("every_third")(u) for u in range(4)] == [1.0, 0.5, 0.5, 1.0]
     assert own("Power", exponent=0.5)(3) == 0.5
     assert own("scaled", scale=0.5)(6) == 3.0
+
+
+@dataclass(frozen=True)
+class AsClassPath(Config):
+    """A section with `class_path`, which names a scheduler of torch or a function."""
+
+    @property
+    def class_path(self) -> str:
+        return self.name
+
+
+class Halving(lr_scheduler.StepLR):
+    """A user's own scheduler of torch."""
+
+
+def test_a_class_path_names_a_scheduler_of_torch_or_a_function_of_the_number_of_updates() -> None:
+    config = AsClassPath(f"{__name__}.every_third", {"every": "auto"})
+    factor = schedule_factor(config, PLANNED)
+    assert factor is not None and [factor(u) for u in range(4)] == [1.0, 0.5, 0.5, 1.0]
+    assert not is_of_torch(config) and is_of_torch(AsClassPath(f"{__name__}.Halving"))
+    with pytest.raises(UsageError, match=r"lr_schedule\.every: must be auto for a function"):
+        schedule_factor(AsClassPath(config.name, {"every": "epoch"}), PLANNED)
 
 
 def test_an_own_schedule_sees_the_global_update_count_during_warmup_too() -> None:

@@ -2,11 +2,13 @@
 what it leaves in the model and the optimizer; what it refuses, and in which words."""
 
 import json
+import math
 import os
 import signal
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,107 @@ def test_what_cannot_be_pickled_is_refused_by_name(make: Callable[[], nn.Module]
 def test_a_wrong_keyword_is_the_job_files_error(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words):
         call(nn.Linear(4, 2), tmp_path, **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def made(samples: int = 64) -> TensorDataset:
+    x = torch.randn(samples, 4, generator=torch.Generator().manual_seed(0))
+    return TensorDataset(x, (x[:, 0] > 0).long())
+
+
+def yielded() -> Iterator[tuple[Tensor, Tensor]]:
+    yield from made()
+
+
+class Doubled:
+    """A transform that is built, then called."""
+
+    def __call__(self, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        return 2 * x, target
+
+
+def right(outputs: Tensor, targets: Tensor) -> float:
+    return float((outputs.argmax(1) == targets).float().mean())
+
+
+@pytest.mark.processes
+def test_functions_and_classes_stand_wherever_a_job_file_has_a_class_path(tmp_path: Path) -> None:
+    """All local, so that they reach the worker by value."""
+    rates = []
+    for number, factor in enumerate((1.0, 0.0)):
+        model = nn.Linear(4, 2)
+        before = model.weight.detach().clone()
+        result = hogwild.train(
+            model,
+            partial(made, 128),
+            nn.CrossEntropyLoss(),
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            val=lambda: made(32),
+            transform=Doubled,
+            lr_schedule=lambda updates: factor,  # noqa: B023  # the job ends before the next one
+            evaluate={
+                "metrics": {"share": right, "two": lambda outputs, targets: 2.0},
+                "monitor": "share",
+                "mode": "max",
+            },
+            procs=1,
+            run_dir=tmp_path / str(number),
+        )
+        rates.append(not torch.equal(model.weight, before))
+        assert result.samples == 128
+        assert result.metrics.keys() == {"loss", "share", "two"} and result.metrics["two"] == 2
+    assert rates == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "names"),
+    [
+        (right, ["right"]),
+        ("accuracy", ["accuracy"]),
+        ([lambda outputs, targets: 1.0, "accuracy", partial(right)], ["metric_1", "accuracy", "right"]),
+        ({"a": right, "b": right}, ["a", "b"]),
+    ],
+    ids=["a function", "a name", "a list", "a dict"],
+)
+def test_metrics_are_reported_by_the_names_of_their_functions_or_of_a_dict(
+    metrics: Any, names: list[str], tmp_path: Path
+) -> None:
+    schedule = partial(torch.optim.lr_scheduler.StepLR, step_size=1)
+    settings: dict[str, Any] = {"procs": 0, "lr_schedule": schedule, "evaluate": {"metrics": metrics}}
+    assert [*call(nn.Linear(4, 2), tmp_path, val=made, **settings).metrics] == ["loss", *names]
+
+
+def test_a_function_that_yields_is_called_in_every_epoch(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+    rule = torch.optim.SGD(model.parameters(), lr=0.1)
+    result = hogwild.train(
+        model, yielded, nn.CrossEntropyLoss(), rule, procs=0, epochs=3, batch_size=16, run_dir=tmp_path / "run"
+    )
+    assert result.samples == 3 * 64
+
+
+def fails(updates: int) -> float:
+    return 1 / updates
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"lr_schedule": fails}, r"\.fails: built and called with 0 updates, it raised ZeroDivisionError: .*py:"),
+        ({"lr_schedule": lambda updates: math.nan}, r"update 0: must be a finite factor >= 0, got nan"),
+        ({"val": lambda: 1 // 0}, r"data\.val: .*<lambda>\(\) raised ZeroDivisionError: .*called without arguments"),
+        ({"evaluate": {"metrics": [right, right]}}, r"metrics: must have a name of its own.*got 'right'"),
+        ({"evaluate": {"metrics": {"a b": right}}}, r"metrics: must have an identifier as its name, got 'a b'"),
+        ({"evaluate": {"metrics": {"a": "accuracy"}}}, r"metrics: must be a function, got 'a': 'accuracy'"),
+        ({"evaluate": {"metrics": [right, 3]}}, r"metrics: must be a metric's name or a function, got 3"),
+    ],
+    ids=["raises", "NaN", "data", "twice", "no name", "no function", "a number"],
+)
+def test_a_function_that_fails_or_has_no_usable_name_is_an_error_before_the_start(
+    settings: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(HogwildError, match=f"(?s){words}"):
+        call(nn.Linear(4, 2), tmp_path, **{"procs": 0, "val": made, **settings})
     assert not (tmp_path / "run").exists()
 
 
