@@ -211,6 +211,16 @@ def code_of(error: BaseException) -> str:
     return error.code if isinstance(error, HogwildError) else "run/unexpected"
 
 
+LONGEST_HEADLINE = 400  # letters
+
+
+def headline(error: object) -> str:
+    """Return the first line of an error, which names what was raised and where; its middle is cut, not its end."""
+    first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    part = LONGEST_HEADLINE // 2
+    return first if len(first) <= LONGEST_HEADLINE else f"{first[: part - 1]}…{first[-part:]}"
+
+
 def hint(code: str) -> str:
     """Return the line under an error's message."""
     return f"code {code}: hogwild explain {code}"

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from hogwild.errors import BuildError, ClassPathError, ConfigError, HogwildError, Problem, did_you_mean
 from hogwild.version import PACKAGE
 
+LONGEST_LINE = 300  # letters of an exception's first line
 _job_folder: Path | None = None  # set by `user_path`
 _data_folder: Path | None = None  # set by `look_for_data_in`
 
@@ -214,7 +215,22 @@ def _libraries() -> tuple[str, ...]:
 
 def is_users(file: str) -> bool:
     """Return whether a frame's file is neither Python's, nor an installed package's, nor ours."""
-    return not file.startswith(("<", *_libraries())) and f"{os.sep}site-packages{os.sep}" not in file
+    is_librarys = file.startswith(("<", *_libraries())) or f"{os.sep}site-packages{os.sep}" in file
+    return not is_librarys or file == "<stdin>"
+
+
+def cell_of(file: str) -> str:
+    """Return `Cell In[3]` for the file name that IPython gives to a cell's code; "" for any other."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return " ".join((shell and shell.compile.format_code_name(file)) or ()) if shell else ""
+
+
+def short_place(place: str) -> str:
+    """Return `FILE:LINE` with the file as an import finds it: relative to its entry of sys.path."""
+    file, _, line = place.rpartition(":")
+    folders = (f"{os.path.abspath(folder)}{os.sep}" for folder in sys.path if isinstance(folder, str))
+    found = max((folder for folder in folders if file.startswith(folder)), key=len, default="")
+    return f"{cell_of(file) or file.removeprefix(found)}:{line}"
 
 
 def user_frame(error: BaseException, *, or_innermost: bool = True) -> str:
@@ -235,11 +251,15 @@ def user_frame(error: BaseException, *, or_innermost: bool = True) -> str:
 
 
 def raised_text(error: BaseException) -> str:
-    """Return the exception as `ValueError: its message (file:line)`, with the user's line. Our own errors name the
-    place themselves."""
+    """Return the exception as `ValueError: its message (file:line)`, with the user's line; more lines of the message
+    follow, and all of it after a long first one. Our own errors name the place themselves."""
     words = error.msg if isinstance(error, SyntaxError) else str(error).strip()
     place = user_frame(error, or_innermost=not isinstance(error, HogwildError))
-    return f"{type(error).__name__}: {words}" + (f" ({place})" if place else "") + _not_copied(error)
+    first, *more = words.splitlines() or [""]
+    if len(first) > LONGEST_LINE:
+        first, more = f"{first[: LONGEST_LINE - 1]}…", words.splitlines()
+    head = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return "\n".join([head + (f" ({short_place(place)})" if place else ""), *more]) + _not_copied(error)
 
 
 def _not_copied(error: BaseException) -> str:

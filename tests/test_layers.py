@@ -126,6 +126,7 @@ def matches(path: str, patterns: tuple[str, ...]) -> bool:
 FLOORS = (
     "hogwild.errors hogwild.formatting hogwild.version",
     "hogwild.user_code hogwild.host",
+    "hogwild.by_value",
     "hogwild.storage",
     "hogwild.losses hogwild.optimizers",
     "hogwild.kernels",
@@ -329,6 +330,7 @@ HOMES: dict[str, tuple[Callable[[Source], Iterator[int]], tuple[str, ...]]] = {
     "resource": (uses_module("resource"), HOST),
     "Process(": (calls("Process"), ("workers/processes/handle.py", "workers/processes/fork_server.py")),
     "os.fork": (uses_attribute("os.fork*"), ("workers/processes/fork_server.py",)),
+    "cloudpickle's pickles": (uses_any("cloudpickle.dump*", "cloudpickle.Pickler"), ("hogwild/by_value.py",)),
     "numba": (uses_module("numba"), ("hogwild/kernels/*.py",)),
     "fastapi": (
         uses_module("fastapi"),
@@ -453,6 +455,7 @@ def test_the_search_for_locks_finds_them(code: str, is_crossing: bool) -> None:
         ("from signal import SIGKILL", "signal"),
         ("context.Process(target=f)", "Process("),
         ("os.forkpty()", "os.fork"),
+        ("import cloudpickle\ncloudpickle.dumps(1)", "cloudpickle's pickles"),
         ("import time\nuntil = time.time() + 3", "the wall clock"),
         ("from time import time", "the wall clock"),
         ("import datetime\ndatetime.datetime.now()", "the wall clock"),

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hogwild.errors import BuildError, ClassPathError, ConfigError, DataError
-from hogwild.user_code import build, build_callable, raised_text, resolve, user_frame, user_path
+from hogwild.errors import BuildError, ClassPathError, ConfigError, DataError, headline
+from hogwild.user_code import build, build_callable, raised_text, resolve, short_place, user_frame, user_path
 
 USER_CODE = """
 from hogwild.errors import DataError
@@ -196,8 +196,9 @@ def test_an_exception_of_ours_is_at_the_line_of_its_cause(user_code: Path) -> No
     error = _raised(lambda: build(Spec("userpkg.net.Net", {"size": -1})))
     assert user_frame(error).startswith(f"{__file__}:")  # where this test called `build`
     assert error.__cause__ is not None
-    assert user_frame(error.__cause__) == _line(user_code, "raise ValueError")
-    assert str(error).endswith(f"ValueError: size must not be negative ({_line(user_code, 'raise ValueError')})")
+    place = Path(_line(user_code, "raise ValueError")).name
+    assert user_frame(error.__cause__) == str(user_code / "userpkg" / place)
+    assert str(error).endswith(f"ValueError: size must not be negative (userpkg/{place})")
 
 
 def test_an_exception_without_a_users_line_is_at_the_innermost_one() -> None:
@@ -220,7 +221,31 @@ def test_an_exception_never_raised_has_no_line() -> None:
     assert raised_text(ValueError("made only")) == "ValueError: made only"
 
 
+@pytest.mark.parametrize(
+    ("said", "lines"),
+    [
+        ("first\nsecond", ["ValueError: first (PLACE)", "second"]),
+        ("x" * 301, [f"ValueError: {'x' * 299}… (PLACE)", "x" * 301]),
+        ("", ["ValueError (PLACE)"]),
+    ],
+    ids=["of two lines", "a long line", "empty"],
+)
+def test_the_first_line_of_an_exception_ends_with_its_place(said: str, lines: list[str]) -> None:
+    def fail() -> None:
+        raise ValueError(said)
+
+    error = _raised(fail)
+    place = short_place(user_frame(error))
+    assert raised_text(error).splitlines() == [line.replace("PLACE", place) for line in lines]
+    assert headline(raised_text(error)) == lines[0].replace("PLACE", place)
+
+
+def test_a_headline_is_one_line_and_keeps_its_end() -> None:
+    assert headline(ValueError()) == "ValueError"
+    assert (found := headline("a" * 10_000 + "(net.py:7)\nmore")).endswith("a(net.py:7)") and len(found) <= 400
+
+
 def test_a_syntax_error_is_at_the_users_line_and_says_it_once(user_code: Path) -> None:
     error = _raised(lambda: resolve("userpkg.typo.f"))
-    assert str(error).endswith(f"raised SyntaxError: invalid syntax ({user_code / 'userpkg' / 'typo.py'}:1)")
+    assert str(error).endswith("raised SyntaxError: invalid syntax (userpkg/typo.py:1)")
     assert str(error).count("typo.py") == 1

@@ -17,11 +17,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
-import cloudpickle
 import numpy as np
 import torch
 
-from hogwild import host
+from hogwild import by_value, host
 from hogwild.cluster.shares import NodeQueue, Shares
 from hogwild.errors import CheckpointError, Diverged, HogwildError, UserCodeError
 from hogwild.feeds.packed import Spec
@@ -330,7 +329,7 @@ class _Execution:
                 if isinstance(joined, Outcome):
                     return joined
                 rounds = joined
-            content, structure = cloudpickle.dumps(worker_spec), shared.model.structure
+            content, structure = by_value.dumps(worker_spec), shared.model.structure
             regions = {
                 **shared.regions,
                 "worker_spec": Region.of_bytes("worker_spec", content),
@@ -359,7 +358,7 @@ class _Execution:
         try:
             return train()
         except HogwildError as error:
-            return Outcome("failed", error.code, error=error)
+            return Outcome.failed(error)
         except host.Interrupted as signal:  # `procs: 0`: a second signal
             return Outcome.cancelled_by(signal.number)
         except (Exception, SystemExit) as error:  # `procs: 0`: user code may call sys.exit
@@ -368,7 +367,7 @@ class _Execution:
             text = "".join(traceback.format_exception(error))
             wrapped = UserCodeError(f"{raised_text(error)}\n\n{text.rstrip()}")
             wrapped.__cause__ = error
-            return Outcome("failed", wrapped.code, error=wrapped)
+            return Outcome.failed(wrapped)
 
     def _finish(self, outcome: Outcome, watch: host.SignalWatch) -> Outcome:
         """Write the last checkpoint: the one in flight, or the state of a failed job. There is a summary even if a
@@ -402,7 +401,7 @@ class _Execution:
         error = CheckpointError(
             f"the last checkpoint was not written within {LAST_WRITE_S:g} s", code="checkpoint/slow-disk"
         )
-        return Outcome("failed", error.code, error=error)
+        return Outcome.failed(error)
 
     def _save_last(self, outcome: Outcome) -> Outcome:
         """Save the last checkpoint; none for a diverged run or inside a rollback, as the earlier ones are better."""
@@ -413,7 +412,7 @@ class _Execution:
             session.node.anchor.take()
             session.node.end()
         if not session.shared.finite():  # finite gradients can overflow a weight if the learning rate is far too high
-            return outcome if outcome.state == "failed" else Outcome("failed", DIVERGED.code, error=DIVERGED)
+            return outcome if outcome.state == "failed" else Outcome.failed(DIVERGED)
         is_lost = isinstance(outcome.error, Diverged)
         if outcome.state == "failed" and not is_lost and session.queue.updates and session.saving.is_worth_it:
             session.merge_buffers(time.monotonic())
@@ -422,7 +421,7 @@ class _Execution:
             session.wait(LAST_WRITE_S)
         unwritten = session.saving.unwritten
         if unwritten is not None and outcome.state in ("succeeded", "stopped"):
-            return Outcome("failed", unwritten.code, error=unwritten)
+            return Outcome.failed(unwritten)
         return outcome
 
     def _let_go(self, outcome: Outcome, watch: host.SignalWatch) -> None:
@@ -445,7 +444,7 @@ class _Execution:
         error = callbacks.error
         if error is None or outcome.state not in ("succeeded", "stopped"):
             return outcome
-        return Outcome("failed", error.code, error=error)
+        return Outcome.failed(error)
 
 
 # ---- model and data in shared memory, and the settings that workers get --------------------------------------------

@@ -183,13 +183,7 @@ def _rank(row: Row) -> tuple[bool, float, int]:
 def _note(row: Row) -> str:
     """Return on one line why a job is in its state, or that its cores move."""
     has_moved = row["moves"] or row["moving_to"] is not None or row["fixed"]
-    return " ".join(_reason(row).split()) or (_lending(row) if has_moved else "")
-
-
-def _reason(row: Row) -> str:
-    """Return why a job is in its state. The reason of a run that failed is its error's code: then its first line."""
-    is_code = row["error"] and row["reason"] == row["error_code"]
-    return row["error"].splitlines()[0] if is_code else row["reason"] or ""
+    return " ".join((row["reason"] or "").split()) or (_lending(row) if has_moved else "")
 
 
 def _lending(row: Row) -> str:
@@ -250,7 +244,7 @@ def _watch(look: Callable[[], Row], is_last: Callable[[Row], bool], *, in_place:
 
 
 def _state(row: Row) -> str:
-    return f"{row['state']}: {reason}" if (reason := _reason(row)) else str(row["state"])
+    return f"{row['state']}: {reason}" if (reason := row["reason"]) else str(row["state"])
 
 
 def _status(row: Row) -> int:
@@ -333,8 +327,8 @@ def _fitted(lines: Iterable[str]) -> Iterator[str]:
 def _figures(row: Row) -> Iterator[str]:
     """Yield a job on one screen."""
     yield f"job {row['number']}  {row['name']}  {_state(row)}"
-    if row["error"] and row["error"] != _reason(row):
-        yield from (f"  {line}" for line in row["error"].splitlines())
+    told = row["error"].splitlines() if row["error"] else []
+    yield from (f"  {line}" for line in told[told[:1] == [row["reason"]] :])
     if row["error_code"]:
         yield f"  code        {row['error_code']}: hogwild explain {row['error_code']}"
     yield f"  id          {row['id']}, attempt {row['attempt']}, priority {row['priority']}" + (

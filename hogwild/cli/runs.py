@@ -273,8 +273,6 @@ def _figures(found: RunStatus, title: str) -> Iterator[str]:
     doing = f", {job.state}" if found.is_alive and job.state != found.state else ""
     left = f", left {clock(job.left_s)}" if found.is_alive and job.left_s is not None else ""
     yield f"{title}  {found.state if found.is_alive else found.ending}{doing}{left}"
-    if found.record.get("error"):
-        yield f"  error       {str(found.record['error']).splitlines()[0]}"
     yield f"  job         {job.name}, in {job.run_dir}"
     who = f"{record.get('pid', '-')} on {record.get('host', '-')}, attempt {record.get('attempt', 1)}"
     yield f"  process     {who}, began {moment(found.began)}"

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,6 +25,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from torch.utils.data import Subset
 from torch.utils.data._utils import worker as torch_worker
 
+from hogwild import by_value
 from hogwild.errors import CheckpointError, DataError, HogwildError
 from hogwild.feeds.ring import MOST_DIMENSIONS, BatchForm, Leaf, Ring, Shapes, SlotWord, TooLarge
 from hogwild.feeds.row_reader import as_tensor, is_nested, number_of, place_of
@@ -587,8 +587,8 @@ def _set_epoch(dataset: Any, epoch: int) -> None:
 
 def copies_of(thing: Any) -> Callable[[], Any]:
     """Return a function that returns copies of `thing` in its present state. Raises what pickling it raises."""
-    packed = cloudpickle.dumps(thing)
-    return lambda: cloudpickle.loads(packed)
+    packed = by_value.dumps(thing)
+    return lambda: pickle.loads(packed)
 
 
 def iterator_state(iterator: Any, dataset: Any) -> bytes:
@@ -667,7 +667,7 @@ def _has_state(thing: Any) -> bool:
 def travels(stream: Any) -> str:
     """Return why it cannot be sent to other processes; "" if it can."""
     try:
-        cloudpickle.dumps(stream)
+        by_value.dumps(stream)
     except (Exception, SystemExit) as error:
         return raised_text(error)
     return ""

@@ -366,7 +366,8 @@ def _failing(words: Callable[[], str]) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         is_broadcast = isinstance(error, UserWarning) and str(error).startswith(BROADCASTS)
         code = "model/broadcast" if is_broadcast else "model/forward-failed"
-        raise ModelError(f"{words()}: {raised_text(error)}", code=code) from error
+        message = f"{words()}: {raised_text(error)}" if is_broadcast else f"{raised_text(error)}\n{words()}"
+        raise ModelError(message, code=code) from error
 
 
 def _refuse_broadcast(loss: Any, output: Any, target: Any) -> None:

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from hogwild import by_value
 from hogwild.errors import ModelError
 from hogwild.parameters.buffers import REGION as BUFFERS
 from hogwild.parameters.buffers import BufferLayout, block_of
@@ -65,7 +65,7 @@ def dump_structure(layout: SharedLayout, parts: Parts, here: list[Any] | None = 
     """Write the structure. Raises ModelError naming the module (by its path) or the part that cannot be written, or
     holds a view of a parameter. `here` collects classes and functions by reference, for a reader in this process."""
     file = io.BytesIO()
-    cloudpickle.dump(layout, file)
+    file.write(by_value.dumps(layout))
     writer = _StructureWriter(file, parts[0], here)
     try:
         extras: list[Extras] = [  # users attach to parameters and buffers: attributes, hooks, hooks after accumulation
@@ -160,7 +160,7 @@ Place = tuple[str, int]  # param or buffer, its number
 Reference = tuple[str, int, type] | tuple[str, int]  # a place and its class; or "here" and an index
 
 
-class _StructureWriter(cloudpickle.Pickler):  # type: ignore[misc]
+class _StructureWriter(by_value.Pickler):
     """Pickles parameters and buffers by reference, optimizers with all their attributes, and types that torch cannot
     pickle: parametrized modules, and TorchScript."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hogwild import host
+from hogwild.errors import headline
 from hogwild.host import other_jobs
 from hogwild.host.processes import python_child
 from hogwild.monitoring.run_status import EXIT_STATUS
@@ -210,7 +211,7 @@ def end_of(job: JobRecord, folder: JobFolder, status: int | None) -> AttemptEnd:
         told = told if isinstance(told, int) else EXIT_STATUS.get(str(answer.get("state")))
         return AttemptEnd(
             state=_text(answer.get("state")) or "failed",  # an error before the run began has no state
-            reason=_text(answer.get("reason")) or (str(error).splitlines()[0] if error else None),
+            reason=_text(answer.get("reason")) or (headline(error) if error else None),
             error=_text(error),
             error_code=_text(answer.get("error_code")),
             exit_status=told if status is None else status,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hogwild.errors import headline
 from hogwild.monitoring.run_status import snapshot_of
 from hogwild.service.folders import JobFolder, StateFolder
 from hogwild.service.states import JobOrder, JobRecord
@@ -42,7 +43,7 @@ def row_of(job: JobRecord, order: JobOrder, folder: JobFolder, record: Mapping[s
         **{name: getattr(job, name) for name in OF_JOB},
         **{name: getattr(order, name) for name in OF_ORDER},
         "doing": snapshot.state if snapshot and is_training else None,
-        "reason": waits if job.state == "queued" and waits else job.reason,
+        "reason": waits if job.state == "queued" and waits else _reason(job),
         "run_dir": str(folder.run),
         "overrides": [*order.overrides, *order.changes],
         "sweep_values": dict(order.sweep_values),
@@ -54,6 +55,11 @@ def row_of(job: JobRecord, order: JobOrder, folder: JobFolder, record: Mapping[s
         "workers": len(snapshot.workers) if snapshot else None,
         **to_json(figures),
     }
+
+
+def _reason(job: JobRecord) -> str | None:
+    """Return why a job is in its state. A run of an earlier version has its error's code there."""
+    return headline(job.error) if job.error and job.reason == job.error_code else job.reason
 
 
 @dataclass(frozen=True, slots=True)

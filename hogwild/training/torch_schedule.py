@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
-import cloudpickle
 import torch
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
+from hogwild import by_value
 from hogwild.errors import UsageError, UserCodeError
 from hogwild.user_code import raised_text, resolve
 
@@ -53,7 +53,7 @@ class SteppedScheduler:
 
     def __init__(self, scheduler: Any, unit: Unit, name: str) -> None:
         self.unit, self.name = unit, name
-        self._start: bytes = cloudpickle.dumps(scheduler)
+        self._start: bytes = by_value.dumps(scheduler)
         self._scheduler: Any = None
         self._steps = 0
 

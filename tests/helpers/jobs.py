@@ -175,7 +175,7 @@ class Ended:
     @property
     def reason(self) -> tuple[str, str]:
         summary = self.summary
-        return summary["state"], summary["reason"]
+        return summary["state"], summary.get("error_code") or summary["reason"]
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
         return read_events(self.run_dir, kind)

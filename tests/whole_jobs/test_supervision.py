@@ -248,7 +248,9 @@ def test_a_job_that_cannot_go_on_fails_with_the_cause_and_leaves_nothing(failure
 
 
 def test_an_exception_comes_with_the_traceback_of_the_users_line(failures: dict[str, Ended]) -> None:
-    error = failures["a model that raises at once"].summary["error"]
+    summary = failures["a model that raises at once"].summary
+    error = summary["error"]
+    assert summary["reason"] == error.splitlines()[0] and "crimes.py:" in summary["reason"]
     assert 'raise RuntimeError("a bad batch, once")' in error
     assert "crimes.py" in error
 

@@ -937,11 +937,14 @@ def test_an_exception_in_the_set_up_fails_a_resumed_job_at_once_and_one_in_a_bat
     assert Stage(committed_before=True).ready().die(0, raised(), (0, 3)) == []
 
 
-def test_the_last_words_of_a_job_without_workers_are_the_traceback() -> None:
+def test_an_exception_is_the_first_line_and_the_traceback_the_last_of_a_job_without_workers() -> None:
+    """Not the count of restarts and an exit status, which say nothing about it."""
     stage = Stage(policy=Supervise(max_restarts=0)).training()
     error = failure(stage.die(0, raised(), (0, 3)))
-    assert isinstance(error, WorkersLost)
-    assert str(error).endswith("Last: killed by SIGKILL\n\nTraceback: the words")
+    assert isinstance(error, UserCodeError)
+    first, second, *_, last = str(error).splitlines()
+    assert first == raised().detail and second.startswith("worker 0 died more than 0 times")
+    assert last == "Traceback: the words"
 
 
 # ---- fenced, because the job ends and it does not park --------------------------------------------------------------

@@ -508,7 +508,7 @@ def serve(start: Start, channel: socket.socket, leaving: Leaving, make: "Callabl
         is_ours, item = isinstance(error, HogwildError | NonFiniteGradient), loop.item if loop else None
         report = Report(
             "error",
-            detail=(f"epoch {item.epoch}: " if item else "") + (str(error) if is_ours else raised_text(error)),
+            detail=(f"epoch {item.epoch}: " if item else "") + str(error) if is_ours else raised_text(error),
             error_type=type(error).__name__,
             place=user_frame(error),
             hopeless=is_ours and not isinstance(error, DeviceMemoryError),

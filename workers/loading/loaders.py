@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import cloudpickle
 import torch
 
-from hogwild import host
+from hogwild import by_value, host
 from hogwild.errors import DataError, HogwildError
 from hogwild.shared_memory.region import Region
 from hogwild.workers.child.loader import BEATS, LoaderBeat
@@ -27,7 +26,7 @@ def region_of(name: str, thing: Any) -> Region:
     """Return an object in shared memory, written so that its tensors can be mapped. Raises what pickling it raises."""
     descriptor = os.memfd_create(f"hogwild-{name}", os.MFD_CLOEXEC)
     try:
-        torch.save(thing, host.path_of(descriptor), pickle_module=cloudpickle)
+        torch.save(thing, host.path_of(descriptor), pickle_module=by_value)
     except BaseException:
         os.close(descriptor)
         raise

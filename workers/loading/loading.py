@@ -42,11 +42,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 import torch
 from torch.nn.parameter import is_lazy
 
-from hogwild import host
+from hogwild import by_value, host
 from hogwild.config.load import Job
 from hogwild.errors import DataError, HogwildError, ModelError
 from hogwild.feeds.resident import ResidentData
@@ -352,7 +351,7 @@ class Loading:
         """Pickle the recipe from which every reader makes its data set; None if that is impossible or too large."""
         rows = recipe.rows
         try:
-            written: bytes = cloudpickle.dumps(recipe)
+            written: bytes = by_value.dumps(recipe)
         except (Exception, SystemExit) as error:
             self._show(
                 f"{rows.what}: one process reads all {rows.count:,} rows, as {type(rows.dataset).__name__} cannot be "

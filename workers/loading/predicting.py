@@ -19,10 +19,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
-from hogwild import host
+from hogwild import by_value, host
 from hogwild.config.schema import Supervise
 from hogwild.errors import DataError, HogwildError, ModelError, RunError, UsageError
 from hogwild.inference.inputs import Cut
@@ -166,7 +165,7 @@ def predicted_parts(
         rows = table.array("i8", (WAITING * procs, CUT_WORDS))
         limits = limits_of(Role.READER, supervise)
         work = BlockWork(predictor.inputs.cuts(), rows, limits.max_item_attempts)
-        recipe = cloudpickle.dumps(PartsRecipe(encode, str(folder), len(rows)))
+        recipe = by_value.dumps(PartsRecipe(encode, str(folder), len(rows)))
         try:
             regions = {"blocks": table, "predictor": region_of("predictor", predictor)}
         except Exception as error:

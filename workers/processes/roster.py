@@ -166,6 +166,17 @@ class Death:
             return self.how
         return f"{self.how}\n\n{self.report.traceback.rstrip()}"
 
+    @property
+    def is_of_user(self) -> bool:
+        """Return whether an exception of user code ended it."""
+        return self.report is not None and self.report.kind == "error" and not self.report.code
+
+    def blamed(self, kind: type[TrainingError], words: str, last: str = "Last") -> TrainingError:
+        """Return the error of a job that ends with this death: an exception of user code comes first."""
+        if self.report is None or not self.is_of_user:
+            return kind(f"{words}. {last}: {self.cause}")
+        return UserCodeError(f"{self.report.detail}\n{words}\n\n{self.report.traceback.rstrip()}")
+
 
 @dataclass(slots=True)
 class Setbacks:
@@ -207,7 +218,7 @@ class Setbacks:
             return None
         return UserCodeError(f"{report.detail}\n\n{report.traceback.rstrip()}")
 
-    def crash_loop(self, worker: int, death: Death, now: float, total: int) -> CrashLoop | None:
+    def crash_loop(self, worker: int, death: Death, now: float, total: int) -> TrainingError | None:
         """Return the circuit breaker's error, if any. Call it at every death; a worker asked to leave is ignored."""
         if total != self._deaths_total or death.is_excused:
             self._deaths.clear()
@@ -221,10 +232,12 @@ class Setbacks:
             return None
         kinds = Counter(each.end for _, each in self._deaths)
         counted = ", ".join(f"{count} {kind.replace('-', ' ')}" for kind, count in kinds.items())
-        return CrashLoop(
+        return death.blamed(
+            CrashLoop,
             f"{self.noun}s keep crashing: {len(self._deaths)} deaths in {now - self._deaths[0][0]:.1f} s ({counted}) "
             f"and no batch committed since the first (limit: procs x supervise.max_item_attempts, at least "
-            f"{FEWEST_DEATHS}, within supervise.window_s). Last: {self.noun} {worker}: {death.cause}"
+            f"{FEWEST_DEATHS}, within supervise.window_s)",
+            last=f"Last: {self.noun} {worker}",
         )
 
 
@@ -593,5 +606,5 @@ class Roster:
         left = sum(slot.state is not State.RETIRED for slot in self.slots[: self.count])
         if left >= self.limits.needed:
             return []
-        rule = self.limits.rule
-        return [Fail(WorkersLost(f"{why}; {left} of {self.count} {self.role}s left, {rule}. Last: {death.cause}"))]
+        words = f"{why}; {left} of {self.count} {self.role}s left, {self.limits.rule}"
+        return [Fail(death.blamed(WorkersLost, words))]

@@ -19,16 +19,22 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from hogwild import host
+from hogwild.errors import HogwildError, headline
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of a job: `state` is succeeded, stopped, cancelled or failed."""
+    """The end of a job: `state` is succeeded, stopped, cancelled or failed; `reason`: one line."""
 
     state: str
     reason: str
     error: BaseException | None = None
     exit_status: int | None = None
+
+    @classmethod
+    def failed(cls, error: HogwildError) -> "Outcome":
+        """Return the outcome of an error: its first line, which names an exception of user code, is the reason."""
+        return cls("failed", headline(error), error)
 
     @classmethod
     def cancelled_by(cls, second: int) -> "Outcome":

@@ -259,7 +259,7 @@ class Session:
         if decision is Decision.ROLL_BACK:
             return Due(rollback=True, finish=finish if finish is not None and finish.state == "stopped" else None)
         if decision is Decision.FAIL:
-            return Due(finish=Outcome("failed", Diverged.code, error=Diverged(self.divergence.message)))
+            return Due(finish=Outcome.failed(Diverged(self.divergence.message)))
         if finish is not None:
             wants_checkpoint = (
                 finish.state != "stopped"
@@ -297,7 +297,7 @@ class Session:
                     "rate",
                     code="train/no-update",
                 )
-                return Outcome("failed", error.code, error=error)
+                return Outcome.failed(error)
             everything = self.queue.epoch >= self.queue.limits.epochs
             return Outcome("succeeded", "epochs" if everything else "max_updates")
         # From the first update on, so that every attempt, and so every resume, makes progress. Elapsed time, also while
@@ -319,7 +319,7 @@ class Session:
         if finish is None or finish.state != "succeeded" or not is_lost:
             return finish
         words = f"the run has diverged: {self.about_skipped}; all kept checkpoints are finite"
-        return Outcome("failed", Diverged.code, error=Diverged(words))
+        return Outcome.failed(Diverged(words))
 
     @property
     def about_skipped(self) -> str:

@@ -33,10 +33,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-import cloudpickle
-
-from hogwild import host
-from hogwild.errors import DataError, HogwildError, TrainingError
+from hogwild import by_value, host
+from hogwild.errors import DataError, HogwildError, TooManyQuarantined, TrainingError
 from hogwild.formatting import counted
 from hogwild.host.background_thread import Background, responsive
 from hogwild.monitoring.live_calls import SOCKET
@@ -173,15 +171,16 @@ class Workers(Team):
                 if session.evaluating.is_scoring:
                     what = f"computing {', '.join(session.evaluating.panel.whole)} from the outputs of data.val"
                 workers = counted(session.job.supervise.max_item_attempts, "worker")
-                detail = f": {handle.error.detail}" if handle.error else ""
-                words = f"{what} crashed {workers} (supervise.max_item_attempts){detail}; see {handle.log}"
+                detail = f"{handle.error.detail}\n" if handle.error else ""
+                words = f"{detail}{what} crashed {workers} (supervise.max_item_attempts); see {handle.log}"
                 errors.append(TrainingError(words, code="train/unevaluable"))
         self._record(handle, end, how, release)
-        if (too_many := session.check_quarantine(release)) is not None:
-            self._late_errors.append(too_many)  # what the roster says of the death tells more
         is_excused = bool(release.quarantined) or session.clock.paused_since_s is not None
         batches = int(session.board.words[number, Word.BATCHES])
-        return Death(f"{how}; see {handle.log}", handle.error, charged, batches, end, is_excused), errors
+        death = Death(f"{how}; see {handle.log}", handle.error, charged, batches, end, is_excused)
+        if (too_many := session.check_quarantine(release)) is not None:  # what the roster says of the death tells more
+            self._late_errors.append(death.blamed(TooManyQuarantined, str(too_many)) if death.is_of_user else too_many)
+        return death, errors
 
     def _record(self, handle: Handle, end: End, how: str, release: Release) -> None:
         journal = self._session.journal
@@ -584,7 +583,7 @@ class Supervisor:
         moments = {Role.WORKER: of_workers, Role.PREDICTOR: Moment(may_start=session.stop is None)}
         errors = self._group.step(now, self._group.teams, moments)
         if errors and self._outcome is None:
-            self._outcome = Outcome("failed", errors[0].code, error=errors[0])
+            self._outcome = Outcome.failed(errors[0])
         if self._outcome is not None:
             return
         self._answers.answer(now, self._group, self._resize, self._predictors.wish)
@@ -628,7 +627,7 @@ class Supervisor:
             session.journal.show_message(f"workers: {procs}, until now {session.queue.limits.procs}")
             session.queue.limits.procs = procs
             for error in self._group.resize(self._workers, procs):
-                self._outcome = Outcome("failed", error.code, error=error)
+                self._outcome = Outcome.failed(error)
         return ""
 
     @property
@@ -760,6 +759,6 @@ def _loaders_of(group: ProcessGroup, session: Session) -> Loaders | None:
     needed = state.loaders if state.schedule.is_sharded else 1  # an iterable: each loader reads its own shard
     limits = limits_of(Role.LOADER, session.job.supervise, needed=needed)
     roster = Roster(Role.LOADER, limits, state.loaders, session.queue.samples > 0)
-    recipe = cloudpickle.dumps(StreamRecipe(state.stream, state.ring.spec))
+    recipe = by_value.dumps(StreamRecipe(state.stream, state.ring.spec))
     work = StreamWork(session, state, limits)
     return Loaders(group, roster, work, recipe, {"ring": state.ring.region})

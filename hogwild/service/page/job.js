@@ -85,12 +85,13 @@ function End({ job }) {
   const [explained, setExplained] = useState(null);
   const explain = () => chapterOf(job.error_code).then(setExplained, (problem) => setExplained([["", problem.message]]));
   const [head, ...trace] = (job.error ?? "").split("\n\n"); // the last line of a traceback says most
+  const more = head.split("\n").slice(head.split("\n")[0] === job.reason ? 1 : 0).join("\n");
   const isBad = job.state === "failed";
   if (job.state === "succeeded" || (!job.reason && !job.error)) return null;
   return html`
     <div class="end ${isBad ? "bad" : ""}">
-      ${job.reason && job.reason !== job.error_code && html`<p>${job.state === "queued" ? "It waits: " : ""}${job.reason}</p>`}
-      ${job.error && job.error !== job.reason && html`<p>${head}</p>`}
+      ${job.reason && html`<p>${job.state === "queued" ? "It waits: " : ""}${job.reason}</p>`}
+      ${more && html`<p>${more}</p>`}
       ${trace.length > 0 && html`<pre ref=${(pre) => pre && (pre.scrollTop = pre.scrollHeight)} tabindex="0" aria-label="traceback">${trace.join("\n\n")}</pre>`}
       ${job.error_code && html`
         <p>
