@@ -1,6 +1,7 @@
 """`serve`: the training service in this process; and the commands that ask a running one and import neither torch nor
 fastapi: submit, ps, cancel, pause, resume, retry, delete, show."""
 
+import re
 import shlex
 import shutil
 import sys
@@ -353,13 +354,23 @@ def _figures(row: Row) -> Iterator[str]:
 # ---- serve -----------------------------------------------------------------------------------------------------------
 
 SERVICE_PORT = 8470
+ROOT_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+)+")
+MOST_PATH = 100  # letters of a wrong path
+OWN_PATHS = ("api", "page", "metrics", "healthz")  # of the service itself
 
 
 def serve(
     state_dir: StateDir = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free one.")] = SERVICE_PORT,
+    root_path: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH", help="Path of the reverse proxy that passes requests here, such as /hogwild; / for all."
+        ),
+    ] = None,
 ) -> int:
     """Run the training service: a queue of jobs, a page, an API. Ctrl-C ends it; jobs go on."""
+    root = None if root_path is None else _checked_root(root_path)
     missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
     if missing:
         raise UsageError(
@@ -376,10 +387,30 @@ def serve(
             f"Submit with `hogwild submit JOB.yaml{state.option}`. Ctrl-C ends the service; running jobs go on, and "
             "the next service finds them.\n"
             f"From another machine: ssh -L {port}:127.0.0.1:{port} HOST, then open the same link."
+            if root is None
+            else f"Through the proxy: https://HOST{root}/?{link.partition('?')[2]}"
         )
 
-    run(state, port, tell, _templates, JobServer())
+    run(state, port, tell, _templates, JobServer(), root)
     return 0
+
+
+def _checked_root(given: str) -> str:
+    """Return the path of a proxy without a slash at its end. Raises UsageError."""
+    path = given.rstrip("/") if given.startswith("/") else given
+    if (path and not ROOT_PATH.fullmatch(path)) or not given:
+        raise UsageError(
+            f"--root-path {cut(given, MOST_PATH)!r}: must be a path of letters, digits and . _ ~ - that begins with "
+            "/, such as /hogwild",
+            code="usage/bad-value",
+        )
+    if (first := path[1:].partition("/")[0]) in OWN_PATHS:
+        raise UsageError(
+            f"--root-path {given!r}: must not begin with /{first}, which is a path of the service itself; choose "
+            "another one, such as /hogwild",
+            code="usage/bad-value",
+        )
+    return path
 
 
 def _templates() -> "list[Template]":

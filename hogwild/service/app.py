@@ -5,11 +5,14 @@ to it.
 
     Host         localhost or 127.0.0.1, any port: a stranger's name that resolves to 127.0.0.1 is refused
     Origin       that of the page itself; Sec-Fetch-Site: no other site, not even another port of this machine
+                 behind a reverse proxy (--root-path): any Host; the page is what the browser says (Sec-Fetch-Site), or
+                 what has the Host that the proxy passes on (Host, X-Forwarded-Host)
     token        `Authorization: Bearer`, or the cookie that `/?token=...` sets (HttpOnly, SameSite=Strict)
     body         at most MOST_BYTES, read before anything sees it
 
 See https://owasp.org/www-community/attacks/csrf and, for names that change their address, the DNS rebinding
-chapter of https://github.com/nccgroup/singularity/wiki."""
+chapter of https://github.com/nccgroup/singularity/wiki. All addresses that an answer or the page names are relative, so
+that they are right below any path of a proxy."""
 
 import asyncio
 import contextlib
@@ -78,10 +81,12 @@ def run(
     tell: Callable[[str, int], None],
     templates: Callable[[], Sequence[Template]],
     jobs: JobForker,
+    root_path: str | None = None,
 ) -> None:
     """Run the service until SIGINT or SIGTERM; jobs go on. `port`: 0 chooses a free one. `tell` is called with link and
-    port once it listens; `templates` returns job files for the page; `jobs` forks jobs. Raises
-    ConflictError if a service runs here, ServiceError, RunDirError."""
+    port once it listens; `templates` returns job files for the page; `jobs` forks jobs. `root_path`: the path of a
+    reverse proxy that passes requests on, without a slash at its end; None: there is no proxy. Raises ConflictError if
+    a service runs here, ServiceError, RunDirError."""
     state.make()
     lock = _lock(state)
     try:
@@ -104,7 +109,7 @@ def run(
             host.raise_noted()
             tell(f"http://127.0.0.1:{port}/?token={token}", port)
             config = uvicorn.Config(
-                Guard(build_app(loop, changes, templates), token),
+                Guard(build_app(loop, changes, templates, root_path), token, root_path),
                 http=_Connection,
                 log_level="warning",
                 access_log=False,
@@ -153,7 +158,12 @@ class _Api(FastAPI):
         return described(super().openapi())
 
 
-def build_app(loop: ServiceLoop, changes: Changes, templates: Callable[[], Sequence[Template]] = tuple) -> FastAPI:
+def build_app(
+    loop: ServiceLoop,
+    changes: Changes,
+    templates: Callable[[], Sequence[Template]] = tuple,
+    root_path: str | None = None,
+) -> FastAPI:
     """Return the application; the loop runs already."""
     machine, followed = MachineView(loop.machine), Followed()
 
@@ -168,6 +178,8 @@ def build_app(loop: ServiceLoop, changes: Changes, templates: Callable[[], Seque
         docs_url=None,  # it would load scripts from elsewhere
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
+        servers=[{"url": root_path}] if root_path else None,
+        redirect_slashes=False,  # to an absolute address, which behind a proxy is not ours
         lifespan=lifespan,
     )
     app.include_router(runs_router(loop, followed))  # before `/jobs/{name}/{ask}`
@@ -257,6 +269,7 @@ MOST_BYTES = 16 << 20
 HEALTH = "/healthz"
 COOKIE_S = 30 * 24 * 3600
 HOST = re.compile(r"(?:localhost|127\.0\.0\.1)(?::([0-9]{1,5}))?")
+HOST_OF_PROXY = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 HEADERS = (
     (
         "content-security-policy",
@@ -273,10 +286,12 @@ HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Refuses a request, or passes it on to `app`."""
+    """Refuses a request, or passes it on to `app`. `root_path`: that of a reverse proxy, which may pass it on or leave
+    it out; None: there is no proxy."""
 
     app: App
     token: str
+    root_path: str | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -291,7 +306,13 @@ class Guard:
             await send(message)
 
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        answer = self._refusal(scope, headers)
+        if self.root_path and scope["path"] == self.root_path:  # its relative links need the slash
+            query = scope["query_string"].decode("latin-1")
+            answer: Response | None = RedirectResponse(f"{self.root_path}/" + (f"?{query}" if query else ""), 308)
+        else:
+            if self.root_path and scope["path"].startswith(f"{self.root_path}/"):
+                scope = {**scope, "path": scope["path"].removeprefix(self.root_path)}
+            answer = self._refusal(scope, headers)
         if answer is None and scope["path"] == HEALTH:  # needs no token, so nothing is kept for it
             return await self.app(scope, receive, send_with_headers)
         body = b""
@@ -316,29 +337,38 @@ class Guard:
     def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> Response | None:
         """Return the answer to a request that must not pass."""
         hosts = [value for name, value in scope["headers"] if name == b"host"]
-        host = HOST.fullmatch(headers.get("host", "")) if len(hosts) == 1 else None
+        is_proxied = self.root_path is not None
+        host = (HOST_OF_PROXY if is_proxied else HOST).fullmatch(headers.get("host", "")) if len(hosts) == 1 else None
         if host is None:
-            return problem(403, "the Host header must be localhost or 127.0.0.1", "service/forbidden")
+            wanted = "the name of a host" if is_proxied else "localhost or 127.0.0.1"
+            return problem(403, f"the Host header must be {wanted}", "service/forbidden")
         is_visit = scope["method"] == "GET" and scope["path"] == "/"  # somebody follows a link
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
-        if origin not in (None, f"http://{headers['host']}") or (site not in ("none", "same-origin") and not is_visit):
+        is_own = origin in (None, f"http://{headers['host']}")
+        if is_proxied and origin is not None:  # a proxy may have TLS, and may pass on its own name or ours
+            is_own = headers.get("sec-fetch-site") == "same-origin" or (
+                "://" in origin and origin.partition("://")[2] in (headers["host"], headers.get("x-forwarded-host"))
+            )
+        if not is_own or (site not in ("none", "same-origin") and not is_visit):
             return problem(403, "requests of other pages are refused", "service/forbidden")
         if scope["path"] == HEALTH:
             return None
         cookie = f"hogwild-{host[1] or 80}"
         if is_visit and (given := parse_qs(scope["query_string"].decode("latin-1")).get("token")):
-            return self._enter(cookie, given[0])
+            return self._enter(cookie, given[0], is_secure=scope.get("scheme") == "https")
         if self._is_token(_bearer(headers)) or hmac.compare_digest(_cookie(headers, cookie), self._secret()):
             return None
         if is_visit:
             return PlainTextResponse("Open the link that `hogwild serve` printed: it has a token.\n", 401)
         return problem(401, "a token is needed: the file `token` of the state folder has it", "service/unauthorized")
 
-    def _enter(self, cookie: str, given: str) -> Response:
+    def _enter(self, cookie: str, given: str, *, is_secure: bool) -> Response:
         if not self._is_token(given):
             return PlainTextResponse("This link has another token: open the one that `hogwild serve` printed.\n", 401)
-        answer = RedirectResponse("/", 303)
-        answer.set_cookie(cookie, self._secret().decode(), max_age=COOKIE_S, httponly=True, samesite="strict")
+        answer = RedirectResponse("./", 303)
+        answer.set_cookie(  # for the path that the browser sees
+            *(cookie, self._secret().decode(), COOKIE_S), path=None, secure=is_secure, httponly=True, samesite="strict"
+        )
         return answer
 
     def _secret(self) -> bytes:

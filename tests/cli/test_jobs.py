@@ -52,6 +52,21 @@ def test_every_command_without_a_service_says_how_to_start_one_and_ends_with_4(
 
 
 @pytest.mark.parametrize(
+    "path", ["", "hogwild", "//a", "/a//b", "/a?b", "/../a", "/a/.", "/a b", "/ä", "/a\n", "/x" * 9999 + " "]
+)
+def test_a_root_path_that_is_no_path_is_refused_with_its_rule(path: str, capsys: Captured) -> None:
+    assert main.run(["serve", "--root-path", path]) == 2
+    assert "must be a path of letters, digits and . _ ~ - that begins with /" in (said := capsys.readouterr().err)
+    assert said.startswith("--root-path '") and len(said) < 400
+
+
+@pytest.mark.parametrize("path", ["/api", "/page/x", "/metrics/"])
+def test_a_root_path_that_the_service_has_itself_is_refused(path: str, capsys: Captured) -> None:
+    assert main.run(["serve", "--root-path", path]) == 2
+    assert "which is a path of the service itself" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "name", ["", "a b", "../../jobs", "1/cancel", "x" * 300, "stop", "1?now=true", "é", "\x1b[31m"]
 )
 def test_an_odd_name_is_no_job_and_reaches_no_service(name: str, capsys: Captured) -> None:

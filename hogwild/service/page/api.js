@@ -1,4 +1,4 @@
-// Requests to the service. A refusal is a `Refused`, with the service's own words.
+// Requests to the service, relative to the page: a proxy may show it below a path. A refusal is a `Refused`, with the service's own words.
 
 const PATIENCE_MS = 60_000;
 
@@ -13,7 +13,7 @@ export class Refused extends Error {
 async function request(path, options) {
   let response;
   try {
-    response = await fetch(`/api/v1/${path}`, { signal: AbortSignal.timeout(PATIENCE_MS), ...options });
+    response = await fetch(`api/v1/${path}`, { signal: AbortSignal.timeout(PATIENCE_MS), ...options });
   } catch {
     throw new Error("The service does not answer. Jobs go on without it; try again in a moment.");
   }

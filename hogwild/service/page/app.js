@@ -1,15 +1,15 @@
 // The page of the service. The address says what is shown: #/ the jobs, #/ID/TAB a job, #/compare/ID,ID, #/submit, #/machine.
 // No build step; everything is served from here.
-import { html, render, useEffect, useErrorBoundary, useRef, useState } from "/page/vendor/preact/htm-preact.module.js";
-import { useKeys } from "/page/hooks.js";
-import { Jobs } from "/page/jobs.js";
-import { Job, TABS } from "/page/job.js";
-import { Compare } from "/page/compare.js";
-import { Submit } from "/page/submit.js";
-import { Cores, Machine } from "/page/machine.js";
-import { Dialog, Empty, LIVE, Question } from "/page/parts.js";
-import { follow } from "/page/stream.js";
-import { percent } from "/page/words.js";
+import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./vendor/preact/htm-preact.module.js";
+import { useKeys } from "./hooks.js";
+import { Jobs } from "./jobs.js";
+import { Job, TABS } from "./job.js";
+import { Compare } from "./compare.js";
+import { Submit } from "./submit.js";
+import { Cores, Machine } from "./machine.js";
+import { Dialog, Empty, LIVE, Question } from "./parts.js";
+import { follow } from "./stream.js";
+import { percent } from "./words.js";
 
 const SHORTCUTS = [
   ["j, k", "next, previous job of the list"],

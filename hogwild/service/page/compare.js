@@ -1,9 +1,9 @@
 // Several jobs: their curves over each other, and a table of what differs.
-import { html, useEffect, useState } from "/page/vendor/preact/htm-preact.module.js";
-import { get } from "/page/api.js";
-import { Curves } from "/page/curves.js";
-import { Empty, LIVE, State } from "/page/parts.js";
-import { duration, inWords, number, rank, shown, sweepValues } from "/page/words.js";
+import { html, useEffect, useState } from "./vendor/preact/htm-preact.module.js";
+import { get } from "./api.js";
+import { Curves } from "./curves.js";
+import { Empty, LIVE, State } from "./parts.js";
+import { duration, inWords, number, rank, shown, sweepValues } from "./words.js";
 
 const NOT_SETTINGS = ["name"];
 const MOST_CURVES = 14; // at first; more cannot be told apart

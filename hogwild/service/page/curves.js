@@ -1,7 +1,7 @@
 // Curves of one job or of several over each other, drawn by charts.js: which charts are shown, and how.
-import { html, useEffect, useMemo, useRef } from "/page/vendor/preact/htm-preact.module.js";
-import { useKept } from "/page/hooks.js";
-import { inWords } from "/page/words.js";
+import { html, useEffect, useMemo, useRef } from "./vendor/preact/htm-preact.module.js";
+import { useKept } from "./hooks.js";
+import { inWords } from "./words.js";
 
 // runs: [{id, label, curves: {train, evaluations}}], in the order of their colours; without `curves`: not shown
 export function Curves({ runs }) {

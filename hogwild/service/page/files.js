@@ -1,9 +1,9 @@
 // What a run leaves: logs, settings, checkpoints.
-import { html, useEffect, useRef, useState } from "/page/vendor/preact/htm-preact.module.js";
-import { post } from "/page/api.js";
-import { useFetched, useKeys, useNow } from "/page/hooks.js";
-import { Empty, LIVE } from "/page/parts.js";
-import { ago, bytes, count, inWords, number, shown } from "/page/words.js";
+import { html, useEffect, useRef, useState } from "./vendor/preact/htm-preact.module.js";
+import { post } from "./api.js";
+import { useFetched, useKeys, useNow } from "./hooks.js";
+import { Empty, LIVE } from "./parts.js";
+import { ago, bytes, count, inWords, number, shown } from "./words.js";
 
 const LOG_MS = 2000;
 const WRITTEN_MS = 300; // after the last letter of a search
@@ -125,7 +125,7 @@ export function Checkpoints({ job }) {
                 <td>${ago(one.at, now)}</td>
                 <td><span class="actions">
                   <button onClick=${() => resume(one.name)} title="a new job that goes on from a copy of it">resume from</button>
-                  <a class="button" href="/api/v1/jobs/${job.id}/checkpoints/${one.name}/export" download>export the model</a>
+                  <a class="button" href="api/v1/jobs/${job.id}/checkpoints/${one.name}/export" download>export the model</a>
                 </span></td>
               </tr>
             `)}

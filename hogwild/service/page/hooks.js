@@ -1,6 +1,6 @@
 // What several views need: values that are kept, a clock, requests that are repeated, keys.
-import { useCallback, useEffect, useLayoutEffect, useRef, useState } from "/page/vendor/preact/htm-preact.module.js";
-import { get } from "/page/api.js";
+import { useCallback, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact/htm-preact.module.js";
+import { get } from "./api.js";
 
 // A state that outlives the view. `store`: localStorage for how somebody likes to look, sessionStorage for what at.
 export function useKept(name, initial, store = localStorage) {

@@ -1,13 +1,13 @@
 // One job: its state and figures, what can be done with it, and its parts (curves, workers, timeline, log, settings, checkpoints).
-import { html, useState } from "/page/vendor/preact/htm-preact.module.js";
-import { post, remove } from "/page/api.js";
-import { Curves } from "/page/curves.js";
-import { useKeys, useNow } from "/page/hooks.js";
-import { ENDED, LIVE, State, confirmed } from "/page/parts.js";
-import { Checkpoints, Log, Settings } from "/page/files.js";
-import { Timeline } from "/page/timeline.js";
-import { age, ago, clock, cores, count, duration, inWords, number, percent } from "/page/words.js";
-import { Workers } from "/page/workers.js";
+import { html, useState } from "./vendor/preact/htm-preact.module.js";
+import { post, remove } from "./api.js";
+import { Curves } from "./curves.js";
+import { useKeys, useNow } from "./hooks.js";
+import { ENDED, LIVE, State, confirmed } from "./parts.js";
+import { Checkpoints, Log, Settings } from "./files.js";
+import { Timeline } from "./timeline.js";
+import { age, ago, clock, cores, count, duration, inWords, number, percent } from "./words.js";
+import { Workers } from "./workers.js";
 
 export const TABS = ["curves", "workers", "timeline", "log", "settings", "checkpoints"];
 
@@ -107,7 +107,7 @@ function End({ job }) {
 
 // The same as `hogwild explain CODE`: [heading, text] of its chapter of docs/errors.md.
 async function chapterOf(code) {
-  const text = await (await fetch("/page/errors.md")).text();
+  const text = await (await fetch("page/errors.md")).text();
   const [body = ""] = text.split(`\n### \`${code}\`\n`)[1]?.split(/^##/m) ?? [];
   return [...body.matchAll(/^- \*(.+?)\*: (.+(?:\n(?!- ).+)*)/gm)].map(([, heading, words]) => [heading, words.replace(/\[([^\]]+)\]\([^)]*\)/g, "$1")]);
 }

@@ -1,9 +1,9 @@
 // The list of jobs. Only the rows that are seen are drawn, so a thousand jobs are as quick as ten.
-import { html, useEffect, useLayoutEffect, useRef, useState } from "/page/vendor/preact/htm-preact.module.js";
-import { post } from "/page/api.js";
-import { useFetched, useKept, useKeys, useNow } from "/page/hooks.js";
-import { ENDED, Empty, LIVE, Progress, Spark, State, confirmed } from "/page/parts.js";
-import { age, ago, best, cores, count, duration, inWords, number, rank, reason, sweepValues } from "/page/words.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact/htm-preact.module.js";
+import { post } from "./api.js";
+import { useFetched, useKept, useKeys, useNow } from "./hooks.js";
+import { ENDED, Empty, LIVE, Progress, Spark, State, confirmed } from "./parts.js";
+import { age, ago, best, cores, count, duration, inWords, number, rank, reason, sweepValues } from "./words.js";
 
 const SPARK_MS = 10_000;
 const SPARK_POINTS = 40;

@@ -1,8 +1,8 @@
 // The machine: who has had which core in the last minutes, memory, GPUs, and the moves of cores between jobs.
-import { html } from "/page/vendor/preact/htm-preact.module.js";
-import { useKept, useNow } from "/page/hooks.js";
-import { Bar } from "/page/parts.js";
-import { bytes, clock, count, duration, ranges } from "/page/words.js";
+import { html } from "./vendor/preact/htm-preact.module.js";
+import { useKept, useNow } from "./hooks.js";
+import { Bar } from "./parts.js";
+import { bytes, clock, count, duration, ranges } from "./words.js";
 
 const SPANS = { 120: "2 min", 600: "10 min", 3600: "1 h" };
 const MOST_LISTED = 50;

@@ -1,6 +1,6 @@
 // Small parts of all views: a state with its sign, a sparkline, the question before something is lost.
-import { html, useEffect, useRef, useState } from "/page/vendor/preact/htm-preact.module.js";
-import { number, percent } from "/page/words.js";
+import { html, useEffect, useRef, useState } from "./vendor/preact/htm-preact.module.js";
+import { number, percent } from "./words.js";
 
 export const LIVE = ["starting", "running", "stopping"];
 export const ENDED = ["succeeded", "failed", "cancelled"];

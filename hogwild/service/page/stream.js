@@ -6,7 +6,7 @@
 // The leader holds a Web Lock; when its tab is closed or crashes the browser gives the lock to another tab, which goes on
 // from the last event. That works because every tab keeps the whole state, by the same pure function (`after`).
 
-const LEADER = "hogwild-stream";
+const NAME = `hogwild ${location.pathname}`; // a proxy may show several services below one address
 const RETRY_MS = 1000;
 const SETTLE_MS = 50; // several tabs may say what they look at in the same moment
 const MOST_RUNS = 16; // of one stream; the service's limit
@@ -54,7 +54,7 @@ function joined(before, { train, evaluations }) {
 // Call `show` with the state after each event. Return `look`, which says what runs this tab shows.
 export function follow(show) {
   const tab = crypto.randomUUID();
-  const channel = new BroadcastChannel("hogwild");
+  const channel = new BroadcastChannel(NAME);
   const looks = new Map([[tab, []]]); // tab -> ids of runs
   let state = NOTHING, last = ""; // last: id of the last event
   let isLeader = false, isKnown = false; // isKnown: the state is that of the leader
@@ -102,7 +102,7 @@ export function follow(show) {
     send("follows", runs);
     source?.close();
     const query = new URLSearchParams([...runs.map((id) => ["run", id]), ...(last ? [["last", last]] : [])]);
-    const opened = (source = new EventSource(`/api/v1/stream?${query}`));
+    const opened = (source = new EventSource(`api/v1/stream?${query}`));
     let isFirst = true; // the first event of a stream has all jobs
     for (const type of TYPES)
       opened.addEventListener(type, (event) => {
@@ -117,14 +117,14 @@ export function follow(show) {
       if (opened !== source) return;
       source = null;
       soon(RETRY_MS);
-      const isRefused = await fetch("/").then((answer) => answer.status === 401, () => false);
+      const isRefused = await fetch("./").then((answer) => answer.status === 401, () => false);
       if (source === null) send("connection", { isConnected: false, isRefused });
     };
   };
 
   // Held while the tab lives: this is how the leader knows that it does.
   navigator.locks.request(tab, () => new Promise(() => {}));
-  navigator.locks.request(LEADER, () => {
+  navigator.locks.request(NAME, () => {
     isLeader = isKnown = true;
     channel.postMessage({ kind: "who" });
     soon();

@@ -1,8 +1,8 @@
 // A job file is written or taken from a template, checked as it is typed, and submitted.
-import { html, useEffect, useRef, useState } from "/page/vendor/preact/htm-preact.module.js";
-import { Refused, get, post } from "/page/api.js";
-import { useFetched, useKept } from "/page/hooks.js";
-import { count } from "/page/words.js";
+import { html, useEffect, useRef, useState } from "./vendor/preact/htm-preact.module.js";
+import { Refused, get, post } from "./api.js";
+import { useFetched, useKept } from "./hooks.js";
+import { count } from "./words.js";
 
 const CHECK_MS = 400; // after the last letter
 const START = { text: "", overrides: "", sweep: "", name: "job", files: {}, needs: [] };

@@ -1,7 +1,7 @@
 // What has happened to a job: a row of marks per kind, and the list of events.
-import { html } from "/page/vendor/preact/htm-preact.module.js";
-import { useKept } from "/page/hooks.js";
-import { clock, duration, number, ranges } from "/page/words.js";
+import { html } from "./vendor/preact/htm-preact.module.js";
+import { useKept } from "./hooks.js";
+import { clock, duration, number, ranges } from "./words.js";
 
 const MOST_LISTED = 500;
 // row of the events (hogwild/monitoring/words.py) -> colour

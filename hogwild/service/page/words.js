@@ -58,7 +58,7 @@ export const cores = (row) =>
   row.cores.length ? `CPU ${ranges(row.cores)}` : row.state === "queued" ? `${row.cpus} wanted` : "";
 
 // The name of a metric: samples_per_s is "samples per second". The words are those of the terminal and the report.
-const NAMES = await (await fetch("/page/words.json")).json();
+const NAMES = await (await fetch("page/words.json")).json();
 export const inWords = (name) => (Object.hasOwn(NAMES, name) ? NAMES[name] : name.replaceAll("_", " "));
 
 export const best = (row) => (row.best ? `${inWords(row.best.metric)} ${number(row.best.value)}` : "");

@@ -1,8 +1,8 @@
 // The workers of a running job: share, phases, restarts, staleness; and their stacks, on request.
-import { html, useState } from "/page/vendor/preact/htm-preact.module.js";
-import { post } from "/page/api.js";
-import { Bar } from "/page/parts.js";
-import { bytes, number, percent } from "/page/words.js";
+import { html, useState } from "./vendor/preact/htm-preact.module.js";
+import { post } from "./api.js";
+import { Bar } from "./parts.js";
+import { bytes, number, percent } from "./words.js";
 
 const PHASES = ["working", "waiting", "evaluating", "parked", "leaving", "compiling", "booting"];
 
