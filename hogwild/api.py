@@ -591,13 +591,15 @@ def load(
     source: str | Path,
     *,
     model: nn.Module | None = None,
+    collate: Callable[..., Any] | None = None,
     which: str | None = None,
     data_dir: str | Path | None = None,
     live: bool = False,
 ) -> "Trained":
     """Load a run's model, ready to use. `source` is a run directory (its best checkpoint, or `which="latest"`) or a
     checkpoint. `model` gets the weights, in place, and is used instead of a new object of the run's class: a run of
-    `train` records no arguments of classes, so it needs one unless the class can be built without. With `live`
+    `train` records no arguments of classes, so it needs one unless the class can be built without. `collate`: the
+    function that `train` got under this name, if it cannot be imported by its own. With `live`
     the model is that of the running job at each call, as `hogwild predict --live` has it; only `predict` is of use. See
     `hogwild.inference.trained_model`. Raises NotFoundError, UsageError, ModelError, CheckpointError, RunError."""
     from hogwild.config.of_run import checkpoint_of, data_folder, is_of_library, recorded, require_run
@@ -622,5 +624,5 @@ def load(
         from hogwild.monitoring.live_calls import LiveCalls
         from hogwild.monitoring.live_model import live_model
 
-        return live_model(run, LiveCalls(run), consistent=False)
-    return Trained.of(job, path, model, is_of_objects=is_of_library(run))
+        return live_model(run, LiveCalls(run), consistent=False, collate=collate)
+    return Trained.of(job, path, model, is_of_objects=is_of_library(run), collate=collate)

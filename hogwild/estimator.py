@@ -25,6 +25,7 @@ from hogwild.api import TrainResult, train
 from hogwild.data.pair_tables import PairTable, is_matrix, rows_of
 from hogwild.errors import UsageError
 from hogwild.inference.recommend import Had, ItemRanker
+from hogwild.inference.trained_model import Trained
 from hogwild.losses import BprLoss
 from hogwild.models import BprFactorization, MatrixFactorization, Mlp
 from hogwild.optimizers import RowWiseAdagrad
@@ -42,7 +43,6 @@ except ImportError as error:
 __all__ = ["Classifier", "Recommender", "Regressor"]
 
 log = logging.getLogger(__name__)
-BATCH = 4096  # rows predicted at once
 Array = NDArray[Any]
 Settings = Mapping[str, Any]
 
@@ -58,8 +58,17 @@ class _Trained(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
     settings: Settings | None
     verbose: bool
 
-    def _train(self, make: Callable[[], nn.Module], data: Any, loss: Any, optimizer: Callable[..., Optimizer]) -> None:
-        """Train `make()` on the data; set `model_` and `result_`. torch's own generator stays as it is."""
+    def _train(
+        self,
+        make: Callable[[], nn.Module],
+        data: Any,
+        loss: Any,
+        optimizer: Callable[..., Optimizer],
+        *,
+        keeps_batching: bool = False,
+    ) -> None:
+        """Train `make()` on the data; set `model_` and `result_`. `keeps_batching`: predictions need the job's way to
+        make batches. torch's own generator stays as it is."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         own = dict(self.settings or {})
         settings: dict[str, Any] = {"epochs": self.epochs, "batch_size": self.batch_size, "procs": self.procs}
@@ -74,6 +83,9 @@ class _Trained(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
                 model = make()
             rule = optimizer(model.parameters(), lr=self.lr)
             self.result_: TrainResult = train(model, data, loss, rule, **{"seed": seed, **settings, **own})
+            if keeps_batching:
+                given = own.get("collate", (own.get("data") or {}).get("collate"))
+                self._trained = Trained.live(self.result_.run_dir, model, given if callable(given) else None)
         self.model_: Any = model.eval()
 
     def __sklearn_tags__(self) -> Any:
@@ -120,15 +132,18 @@ class _Network(_Trained):
             return Mlp(features, self.hidden, outputs) if self.model is None else self.model(features, outputs)
 
         data = TensorDataset(torch.tensor(x), torch.tensor(y))
-        self._train(make, data, loss if self.loss is None else self.loss, self.optimizer)
+        self._train(make, data, loss if self.loss is None else self.loss, self.optimizer, keeps_batching=True)
         return self
 
     def _outputs(self, x: ArrayLike) -> Tensor:
         """Return the model's outputs (N, outputs)."""
         check_is_fitted(self)
         rows = torch.tensor(validate_data(self, x, dtype=np.float32, reset=False))
-        with torch.no_grad():
-            return torch.cat([self.model_(part) for part in rows.split(BATCH)])
+        return self._trained.predict(TensorDataset(rows, self._no_targets(len(rows))), raw=True)
+
+    def _no_targets(self, count: int) -> Tensor:
+        """Return targets (N, …) that nothing reads; a function for `collate` gets them."""
+        return torch.zeros(count, 1)
 
 
 class Classifier(ClassifierMixin, _Network):  # type: ignore[misc]
@@ -156,6 +171,9 @@ class Classifier(ClassifierMixin, _Network):  # type: ignore[misc]
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         return self._fit(x, numbers.astype(np.int64), len(self.classes_), nn.CrossEntropyLoss())
+
+    def _no_targets(self, count: int) -> Tensor:
+        return torch.zeros(count, dtype=torch.int64)
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """Return the probability of each class (N, classes): the softmax of the outputs."""

@@ -1,6 +1,8 @@
 """Texts as character numbers: consecutive windows for next-character prediction, and short texts with a class each (the
 speaker of a line, the language of a name)."""
 
+import logging
+import operator
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +17,10 @@ from torch.utils.data import Dataset, TensorDataset
 from hogwild.data.input_rows import numbers_like
 from hogwild.data.locate import Wanted, bad_argument, beside, choice, find, find_folder, folders
 from hogwild.data.text_file import text_of
-from hogwild.errors import DataError
+from hogwild.errors import DataError, NotFoundError
+from hogwild.formatting import counted
 
+log = logging.getLogger(__name__)
 FILE = "input.txt"
 ADVICE = (
     "tinyshakespeare is one file of 1,115,394 characters, published by A. Karpathy (karpathy/char-rnn on GitHub, "
@@ -96,7 +100,8 @@ class LabelledLines(Dataset[tuple[Tensor, int]]):
     def __init__(self, texts: Sequence[str], labels: Sequence[int], symbols: Iterable[str], classes: list[str]) -> None:
         self.vocabularies = {"symbols": sorted(symbols), "classes": classes}
         self._number = {symbol: number for number, symbol in enumerate(self.vocabularies["symbols"])}
-        self._texts, self.labels = list(texts), list(labels)
+        self.texts = self._texts = list(texts)  # as they are written, and as they are numbered
+        self.labels = list(labels)
 
     def read_like(self, trained: "LabelledLines") -> None:
         """Number the characters and classes of these texts, to validate, as the training data does. Raises DataError
@@ -106,6 +111,30 @@ class LabelledLines(Dataset[tuple[Tensor, int]]):
         classes = numbers_like("class", theirs["classes"], ours["classes"], type(self).__name__)
         self.labels = [classes[label] for label in self.labels]
         self.vocabularies, self._number = theirs, trained._number
+
+    @classmethod
+    def of_texts(cls, texts: Sequence[str], names: Mapping[str, Sequence[str]]) -> "LabelledLines":
+        """Return texts without classes, numbered by the `names` of training data."""
+        made = LabelledLines(texts, [0] * len(texts), names["symbols"], [])
+        made.number_by(names)
+        return made
+
+    def number_by(self, names: Mapping[str, Sequence[str]]) -> None:
+        """Number the characters as the training data does, to predict; those that it does not have are left out, with a
+        warning. Raises DataError for a text that has no others."""
+        self.vocabularies = {**self.vocabularies, "symbols": [*names["symbols"]]}
+        self._number = {symbol: number for number, symbol in enumerate(names["symbols"])}
+        if not (unknown := {*"".join(self._texts)} - self._number.keys()):
+            return
+        kept = ["".join(filter(self._number.__contains__, text)) for text in self._texts]
+        if "" in kept:
+            text = self._texts[kept.index("")]
+            words = f"{text[:60]!r} has no character of the training data, which could say something about it"
+            raise DataError(words, code="data/unknown-character")
+        many = counted(sum(map(operator.ne, kept, self._texts)), "text")
+        listed = ", ".join(map(repr, sorted(unknown)[:12])) + (", …" if len(unknown) > 12 else "")
+        log.warning("characters that the training data does not have are left out of %s: %s", many, listed)
+        self._texts = kept
 
     @property
     def longest(self) -> int:
@@ -226,6 +255,15 @@ class Names(LabelledLines):
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def texts_in(path: Path) -> list[str]:
+    """Return the lines of a text file, or of all .txt files of a folder, without white space around them and without
+    empty ones. Raises NotFoundError, DataError."""
+    if not path.exists():
+        raise NotFoundError(f"{path}: there is no such file or folder", code="data/not-found")
+    files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
+    return [line for file in files for one in text_of(file, "text").splitlines() if (line := one.strip())]
 
 
 def _check_fraction(who: str, fraction: float) -> None:

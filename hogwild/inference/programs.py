@@ -1,21 +1,26 @@
 """A trained model as a program that needs no hogwild: of torch.export, or ONNX. What it computes is traced with a block
-of inputs; the number of rows stays free."""
+of inputs; the number of rows stays free, and so does the length of sequences, unless the model's way depends on it: a
+recurrent one is traced for the length to which the job pads at most."""
 
 import inspect
 import logging
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from hogwild.data.locate import require
 from hogwild.errors import ModelError, RunError
+from hogwild.inference.inputs import Example
 from hogwild.training.evaluator import evaluating
 from hogwild.training.model_steps import forward_of, takes_state
 
 Write = Callable[[BinaryIO], object]
+log = logging.getLogger(__name__)
 
 
 class _OutputAlone(nn.Module):
@@ -29,19 +34,20 @@ class _OutputAlone(nn.Module):
         return forward_of(self.model)(*inputs)
 
 
-def torch_export(model: nn.Module, inputs: tuple[Tensor, ...]) -> Write:
+def torch_export(model: nn.Module, example: Example) -> Write:
     """Return a function that writes a program for `torch.export.load`. Raises ModelError for a model that cannot be
     traced, or only for this number of rows."""
-    program = _traced(model, inputs)
+    program = _traced(model, example)
     return lambda target: torch.export.save(program, target)
 
 
-def onnx(model: nn.Module, inputs: tuple[Tensor, ...]) -> Write:
+def onnx(model: nn.Module, example: Example) -> Write:
     """Return a function that writes an ONNX model, by torch's exporter. Inputs of int32 become int64, as ONNX's
     operators mix them with indices. Raises ModelError, UsageError without its packages, and RunError above 2 GiB."""
     for package in ("onnx", "onnxscript"):
         require(package, "--format onnx", package, "onnx")
-    program = _traced(model, tuple(one.long() if one.dtype == torch.int32 else one for one in inputs))
+    inputs = tree_map(lambda one: one.long() if one.dtype == torch.int32 else one, example.inputs)
+    program = _traced(model, replace(example, inputs=inputs))
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells that torchvision is not installed
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter about torch's own code
@@ -61,21 +67,34 @@ def onnx(model: nn.Module, inputs: tuple[Tensor, ...]) -> Write:
     return write
 
 
-def _traced(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
-    from torch.export import Dim
-
-    def shape(value: Any) -> Any:
-        return tuple(map(shape, value)) if isinstance(value, tuple) else {0: Dim.DYNAMIC}
-
+def _traced(model: nn.Module, example: Example) -> Any:
+    """Return the program for any number of rows, and for sequences of any length or, if that fails, of one length."""
     whole = _OutputAlone(model) if takes_state(model) else model
     try:
-        given = inspect.signature(whole.forward).bind(*inputs).arguments
-        shapes = {name: shape(value) for name, value in given.items()}
-        with evaluating(whole), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a recurrent layer keeps its weights in a list
-            return torch.export.export(whole, inputs, dynamic_shapes=shapes)
+        return _program(whole, example)
+    except Exception as error:
+        if not example.padded:
+            raise _refused(model, "torch.export cannot trace it for any number of rows", error) from error
+    fixed = example.of_one_length()
+    try:
+        program = _program(whole, fixed)
     except Exception as error:
         raise _refused(model, "torch.export cannot trace it for any number of rows", error) from error
+    length = tree_flatten(fixed.inputs)[0][example.padded[0]].shape[1]
+    words = "%s: the program takes sequences padded to %d with %g: its way depends on their length"
+    log.warning(words, type(model).__name__, length, example.value)
+    return program
+
+
+def _program(model: nn.Module, example: Example) -> Any:
+    from torch.export import Dim
+
+    nesting = tree_flatten(example.inputs)[1]
+    shapes = tree_unflatten([dict.fromkeys(dims, Dim.DYNAMIC) for dims in example.free], nesting)
+    bound = inspect.signature(model.forward).bind(*shapes).arguments
+    with evaluating(model), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a recurrent layer keeps its weights in a list
+        return torch.export.export(model, example.inputs, dynamic_shapes=dict(bound))
 
 
 def _refused(model: nn.Module, why: str, error: Exception) -> ModelError:

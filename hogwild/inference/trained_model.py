@@ -7,7 +7,7 @@ The training data is not needed."""
 
 import inspect
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from hogwild.data.packed_cache import load as load_kept
 from hogwild.data.text_file import TextStream
 from hogwild.errors import CheckpointError, HogwildError, ModelError, RunError, UsageError
 from hogwild.feeds.row_reader import InTurn
-from hogwild.inference.inputs import TrainedOn, nothing_like
+from hogwild.inference.inputs import SYMBOLS, Example, TrainedOn, nothing_like
 from hogwild.inference.predict import Meaning, Predictor
 from hogwild.inference.recommend import Had, ItemRanker, Recommendation, complete
 from hogwild.inference.word_vectors import WordVectors
@@ -41,7 +41,8 @@ KINDS = ("words", "items", "entities", "users", "relations")  # of vectors
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The model of a checkpoint, in evaluation mode. `names`: of words, users or items, by number."""
+    """The model of a checkpoint, in evaluation mode. `names`: of words, users or items, by number; `padded`: the fields
+    of a sample that the job pads; `collate`: in the place of the job's `data.collate`, if that was an object."""
 
     job: Job
     checkpoint: Path
@@ -49,10 +50,18 @@ class Trained:
     names: dict[str, list[Any]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     columns: list[str] | None = None  # of the file it was trained on
+    padded: Sequence[int] = ()
+    collate: Callable[..., Any] | None = None
 
     @classmethod
     def of(
-        cls, job: Job, checkpoint: Path, model: nn.Module | None = None, *, is_of_objects: bool = False
+        cls,
+        job: Job,
+        checkpoint: Path,
+        model: nn.Module | None = None,
+        *,
+        is_of_objects: bool = False,
+        collate: Callable[..., Any] | None = None,
     ) -> "Trained":
         """Load the checkpoint's weights into `model`, or into a new one of the job's class. `is_of_objects`: the job
         comes from a call of `hogwild.train`, without the arguments of its classes. Raises CheckpointError, RunError,
@@ -76,15 +85,14 @@ class Trained:
             raise RunError(f"{checkpoint}: does not fit {what}: {error}", code="run/other-model") from None
         if model is None and is_of_objects:
             _warn_of_defaults(job, checkpoint, known["sizes"])
-        return cls(job, checkpoint, made.eval(), dict(known["names"]), dict(known["sizes"]), known["columns"])
+        return cls(job, checkpoint, made.eval(), *_known(known), collate)
 
     @classmethod
-    def live(cls, run: Path, model: nn.Module) -> "Trained":
-        """Return the model of a running job, with the names in its run directory. Raises NotFoundError, RunError."""
+    def live(cls, run: Path, model: nn.Module, collate: Callable[..., Any] | None = None) -> "Trained":
+        """Return `model` as the one of a run that runs, or has just ended, with the names in its run directory. Raises
+        NotFoundError, RunError."""
         job, _, _ = recorded(run)
-        found = read_names(run)
-        names, sizes = dict(found["names"]), dict(found["sizes"])
-        return cls(job, run / "checkpoints" / "live", model, names, sizes, found.get("columns"))
+        return cls(job, run / "checkpoints" / "live", model, *_known(read_names(run)), collate)
 
     def predict(self, source: Any, *, raw: bool = False) -> Tensor:
         """Return the answers (N, …) for the samples of `source`: a path to a file like the training data's, a table
@@ -109,7 +117,11 @@ class Trained:
         """Return the meaning of the model's outputs. Raises UsageError if they have none for a row."""
         return Meaning.of(self.job, self.names, raw=raw)
 
-    def example(self, path: str | None = None) -> tuple[Tensor, ...]:
+    def inputs_of(self, items: Sequence[Any]) -> tuple[Any, ...]:
+        """Return what the model gets of some items, as a batch of the job's evaluations. Raises DataError."""
+        return self._trained_on.batching.inputs(items)
+
+    def example(self, path: str | None = None) -> Example:
         """Return a block of inputs: of a file as `predict` reads it, or of the training data. Raises UsageError if it
         has fewer than two rows, or if there is no training data to read."""
         if path is not None:
@@ -123,10 +135,7 @@ class Trained:
                     "file with rows to predict: --example FILE",
                     code="export/no-example",
                 ) from error
-        block = next(iter(inputs.blocks()))
-        if len(next(iter(block.names.values()))) < 2:
-            raise UsageError("one row is not enough as an example: its number may be meant", code="export/no-example")
-        return block.inputs
+        return Example.of(inputs, self._trained_on.batching)
 
     def similar(
         self, names: Any | Sequence[Any], minus: Sequence[Any] = (), *, kind: str | None = None, top: int = 10
@@ -218,9 +227,13 @@ class Trained:
 
     @property
     def _trained_on(self) -> TrainedOn:
-        data = self.job.data
         known = self.columns, self.sizes, self.names
-        return TrainedOn(data.train, *known, self._reader, self.job.seed, data.on_bad_line)
+        return TrainedOn(self.job.data, *known, self._reader, self.job.seed, self.padded, self.collate)
+
+
+def _known(found: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[str, int], list[str] | None, Sequence[int]]:
+    """Return names, sizes, columns and padded fields of a names.json (`job.identity.read_names`)."""
+    return dict(found["names"]), dict(found["sizes"]), found["columns"], found["padded"]
 
 
 def _new_model(job: Job, checkpoint: Path, sizes: Mapping[str, Any], *, is_of_objects: bool) -> nn.Module:
@@ -265,7 +278,6 @@ class _Kept(InTurn):
         return super().pack(parsing) if found is None else found
 
 
-SYMBOLS = "symbols"
 START = "\n"  # stands for an empty prompt, if the model knows it: the beginning of a line
 
 

@@ -142,6 +142,8 @@ def from_objects(
         with torch.no_grad():
             on_data(source.packed.arrays(), kept.arrays() if kept is not None else None)
     names, on_names = names_of(train, source.packed), getattr(model, "on_names", None)
+    if source.streamed is not None and source.streamed.padded:  # predictions pad the same fields
+        names = (names or {"sizes": {}, "names": {}}) | {"padded": [*source.streamed.padded]}
     if names is not None and callable(on_names):
         on_names(names["names"])
     choose_penalty = getattr(model, "choose_penalty", None)

@@ -52,6 +52,11 @@ EVALUATION_BATCH = 256  # no gradients: larger batches than in training cost not
 RESIDENT_SHARE = 0.5  # of the free memory: a larger data set is streamed (feed: auto)
 
 
+def evaluation_batch(data: Data) -> int:
+    """Return the samples of a batch of an evaluation; the last may have fewer."""
+    return max(data.batch_size, EVALUATION_BATCH)
+
+
 def lane_plan(job: Job, model: nn.Module, trained: Held, notes: list[str]) -> BatchPlan:
     """Divide the rows into `data.lanes`; adds to `notes` which rows are left out. Raises BuildError if that is
     impossible."""
@@ -118,7 +123,7 @@ def sources_of(
             )
     if isinstance(train, Rollout) or isinstance(val, Rollout):
         return _rollouts(plan, model, train, val)
-    per_batch = max(job.data.batch_size, EVALUATION_BATCH)
+    per_batch = evaluation_batch(job.data)
     is_packed = packs(train) or isinstance(train, Packed)
     why, note = ("", "") if is_packed else why_streamed(job, train, "data.train")
     notes = [note] if note else []
@@ -169,7 +174,7 @@ def sources_of(
         (alike,) = reader.read(val, "data.val", fraction=None, channels_last=channels_last)
         return source, Source(alike.tensors, BatchPlan(alike.samples, per_batch), alike.resident), notes
     spec = job.data.val if generator is not None and isinstance(job.data.val, Component) else None
-    return source, _held_of(job, val, per_batch, options, spec, streamed.form), notes
+    return source, _held_of(job, val, per_batch, options | {"padded": streamed.padded}, spec, streamed.form), notes
 
 
 def _rollouts(plan: JobPlan, model: nn.Module, train: Any, val: Any) -> tuple[Source, Source | None, list[str]]:

@@ -71,17 +71,18 @@ def _digest(field: Tensor) -> str:
     return digest.hexdigest()[:16]
 
 
-NO_NAMES: Mapping[str, Any] = {"names": {}, "sizes": {}, "columns": None, "unseen": {}}
+NO_NAMES: Mapping[str, Any] = {"names": {}, "sizes": {}, "columns": None, "unseen": {}, "padded": ()}
 
 
 def read_names(folder: Path) -> Mapping[str, Any]:
     """Read the names.json in the folder of a run, of a checkpoint or of a file of weights, or else of the checkpoint's
-    run: `names`, `sizes`, `columns`, `unseen` (`row_names.KnownNames`). Empty if there is no file. Raises RunError."""
+    run: `names`, `sizes`, `columns`, `unseen` (`row_names.KnownNames`), `padded`, fields of a sample. Empty if there is
+    no file. Raises RunError."""
     file = next((one for one in (folder / NAMES, folder.parent.parent / NAMES) if one.exists()), folder / NAMES)
     try:
         found = json.loads(file.read_text("utf-8"))
         parts = {"names": dict(found["names"]), "sizes": dict(found["sizes"]), "columns": found.get("columns")}
-        return parts | {"unseen": dict(found.get("unseen") or {})}
+        return parts | {"unseen": dict(found.get("unseen") or {}), "padded": tuple(map(int, found.get("padded") or ()))}
     except FileNotFoundError:
         return NO_NAMES
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -8,7 +8,7 @@ batches (padded, collated, or from an iterable) is read once, into a ring that h
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
@@ -22,6 +22,7 @@ from torch.utils.data import IterableDataset
 
 from hogwild import host
 from hogwild.config.load import Job
+from hogwild.config.schema import Data
 from hogwild.data.rollout import Rollout
 from hogwild.errors import DataError, HogwildError, MemoryShortError
 from hogwild.feeds.batch import Batch
@@ -73,6 +74,12 @@ class Streamed:
     def ring_spec(self, slots: int, loaders: int) -> RingSpec:
         return RingSpec(self.form, slots, loaders, self.data_bytes, self.state_bytes)
 
+    @property
+    def padded(self) -> tuple[int, ...]:
+        """The numbers of the fields that are padded."""
+        padding = self.stream.collator.padding
+        return () if padding is None else padding.fields
+
     def labelled(self, labels: Labels) -> "Streamed":
         """Return the same with a check of every batch's labels."""
         stream = replace(self.stream, collator=replace(self.stream.collator, labels=labels))
@@ -100,6 +107,16 @@ class Streamed:
     def head(self, records: int = TRIAL_RECORDS) -> list[Any]:
         """Return the first records as a batch: the inputs, and the target; in private memory."""
         return as_batch(self.stream.collator, list(self.trial[:records]))
+
+
+def collator_of(
+    data: Data, collate: Callable[..., Any] | None, *, channels_last: bool = False, padded: Sequence[int] = ()
+) -> Collator:
+    """Return how items become a batch of this job: in training, in an evaluation, and wherever its model is used.
+    `collate`: the function of `data.collate`; `padded`: numbers of the fields to pad, if the training data has told."""
+    asked = data.padding
+    padding = None if asked is None else PaddingRule(asked.value, asked.longest, asked.target, tuple(padded))
+    return Collator(collate, padding, channels_last=channels_last)
 
 
 def as_batch(collator: Collator, records: list[Any]) -> list[Any]:
@@ -153,14 +170,13 @@ def prepare(
     channels_last: bool,
     has_norm: bool,
     collate: Callable[..., Any] | None = None,
+    padded: Sequence[int] = (),
     what: str = "data.train",
 ) -> Streamed:
     """Read the first records and prepare the stream. `loaders` processes will read it; `spec` and `generator`: the
     class path it was made from, and torch's random state before. Raises DataError."""
     data = job.data
-    asked = data.padding
-    padding = None if asked is None else PaddingRule(asked.value, asked.longest, asked.target)
-    collator = Collator(collate, padding, channels_last=channels_last)
+    collator = collator_of(data, collate, channels_last=channels_last, padded=padded)
     plan: EpochPlan
     with own_random_state():
         if is_iterable(dataset):

@@ -182,6 +182,27 @@ class CharRnn(nn.Module):
         return self.out(self.drop(hidden)).transpose(1, 2), state
 
 
+def _unpacked(cells: nn.RNNBase, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (outputs (B, T, directions * hidden), state (directions, B, hidden) of the last layer) of an LSTM or GRU
+    without dropout, as of packed sequences, which no program can be traced with."""
+    run: Any = torch._VF.lstm if isinstance(cells, nn.LSTM) else torch._VF.gru
+    zeros = x.new_zeros(1, x.size(0), cells.hidden_size)
+    begin = (zeros, zeros) if isinstance(cells, nn.LSTM) else zeros
+    inside = (torch.arange(x.size(1), device=x.device) < lengths.unsqueeze(1)).unsqueeze(2)  # (B, T, 1)
+    ends = (lengths - 1).reshape(-1, 1, 1).expand(-1, 1, cells.hidden_size)
+    for layer in range(cells.num_layers):
+        outputs, last = [], []
+        for turned in (False, True)[: 1 + cells.bidirectional]:
+            ending = f"_l{layer}{'_reverse' if turned else ''}"
+            weights = [getattr(cells, f"{name}{ending}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+            given = _turned(x, lengths) if turned else x
+            found = run(given, begin, weights, True, 1, 0.0, False, False, True)[0]
+            last.append(found.gather(1, ends).squeeze(1))
+            outputs.append((_turned(found, lengths) if turned else found) * inside)
+        x = torch.cat(outputs, 2)
+    return x, torch.stack(last)
+
+
 class SequenceClassifier(nn.Module):
     """A classifier of sequences of different lengths. Padding is never read.
 
@@ -220,7 +241,10 @@ class SequenceClassifier(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Return logits (B, classes) of x (B, T) int64, padded with any symbol; lengths (B,) int64, 1 to T."""
-        if isinstance(self.recurrent, nn.RNNBase):
+        state: Any
+        if isinstance(self.recurrent, nn.RNNBase) and torch.compiler.is_exporting():
+            outputs, state = _unpacked(self.recurrent, self.embed(x), lengths)
+        elif isinstance(self.recurrent, nn.RNNBase):
             packed = pack_padded_sequence(self.embed(x), lengths.cpu(), batch_first=True, enforce_sorted=False)
             outputs, state = self.recurrent(packed)
             if self.pool == "mean":

@@ -2,6 +2,7 @@
 
     frame    "HWP1", length of the header (u32), length of the content (u32), header (JSON), content
     request  {"do": "predict", "form": "tensors", "inputs": [[dtype, shape], …], "consistent": false}   their bytes
+             "nesting": …, if inputs are nested, as torch writes a TreeSpec
              {"do": "predict", "form": "json", "consistent": false}     {"inputs": […], "dtypes": […]} or {"text": …}
              {"do": "describe"}                                         -> {"inputs": names of the model's inputs}
     answer   {"updates": …, "output": [dtype, shape]} and its bytes, or JSON; {"error", "kind", "code"} if refused

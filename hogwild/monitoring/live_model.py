@@ -2,13 +2,14 @@
 and tensors as both sides of a call write and read them."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, treespec_dumps
 
 from hogwild.inference.trained_model import Trained
 from hogwild.monitoring.live_calls import LiveCalls
@@ -23,9 +24,12 @@ class LiveModel(nn.Module):
         names, _ = calls.call({"do": "describe"})
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
-        def forward(*inputs: Tensor) -> Tensor:
-            whole = [one.contiguous() for one in inputs]
+        def forward(*inputs: Any) -> Tensor:
+            leaves, nesting = tree_flatten(inputs)
+            whole = [one.contiguous() for one in leaves]
             header = {"do": "predict", "form": "tensors", "inputs": [described(one) for one in whole]}
+            if len(leaves) != len(inputs) or not all(isinstance(one, Tensor) for one in inputs):
+                header["nesting"] = treespec_dumps(nesting)
             limit = {"limit_s": None} if consistent else {}
             content = b"".join(map(bytes_of, whole))
             answer, payload = calls.call(header | {"consistent": consistent}, content, **limit)
@@ -56,6 +60,6 @@ def tensor_of(dtype: torch.dtype, shape: Sequence[int], content: bytearray | mem
     return made
 
 
-def live_model(run: Path, calls: LiveCalls, *, consistent: bool) -> Trained:
+def live_model(run: Path, calls: LiveCalls, *, consistent: bool, collate: Callable[..., Any] | None = None) -> Trained:
     """Return the model of a running job, in the form of a trained one. Raises what `LiveCalls.call` raises."""
-    return Trained.live(run, LiveModel(calls, consistent=consistent).eval())
+    return Trained.live(run, LiveModel(calls, consistent=consistent).eval(), collate)

@@ -325,7 +325,7 @@ def test_a_job_is_traced_with_its_training_data_and_recurrent_models_from_zero_s
     capsys.readouterr()
     status, out, err = export(run, "--format", "torch-export")
     assert status == 0, err
-    x = hogwild.load(run).example()[0][:3]
+    x = hogwild.load(run).example().inputs[0][:3]
     torch.testing.assert_close(torch.export.load(out.strip()).module()(x), hogwild.load(run).model(x)[0])
 
 

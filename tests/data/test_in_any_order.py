@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
-from hogwild.config.schema import Component
+from hogwild.config.schema import Component, Data
 from hogwild.data import ImageFolder, LibSvm, Npz
 from hogwild.data.npz import NpzRows
 from hogwild.feeds.packed import Packed
@@ -78,7 +78,7 @@ def test_sparse_rows_are_the_same_in_any_order_and_role(
     assert read(val) == some and val.spec.sizes == train.spec.sizes
     names: Any = {key: list(values) for key, values in train.names.items()}
     component = Component(class_path="hogwild.data.LibSvm", init_args={"path": "train.svm", "labels": "classes"})
-    trained = TrainedOn(component, None, train.spec.sizes, names, InTurn(0), 0, "fail")
+    trained = TrainedOn(Data(train=component), None, train.spec.sizes, names, InTurn(0), 0)
     for is_labelled in (True, False):
         wanted = [row for row in some if is_labelled or row[1]]  # a line without a label needs a pair
         if not wanted:

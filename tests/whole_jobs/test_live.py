@@ -18,6 +18,7 @@ from torch.utils.data import TensorDataset
 import hogwild
 from hogwild.errors import HogwildError, NotFoundError, RunEndedError, RunError, UsageError
 from hogwild.monitoring.live_calls import SOCKET, LiveCalls
+from hogwild.monitoring.live_model import live_model
 from tests.helpers.jobs import JOBS, Job, read_events
 from tests.helpers.predicting import Say, linear
 from tests.helpers.processes import wait_for
@@ -266,3 +267,48 @@ def test_a_file_is_predicted_with_names_and_probabilities_by_the_model_that_trai
     assert {*json.loads(content)} == {"sample", *header[1:]}
     for wrong in (("--live", "--procs", 2), ("--live", "--which", "best"), ("--consistent",)):
         assert say("predict", run, tmp_path / "new.csv", *wrong)[0] == UsageError.exit_status
+
+
+def test_samples_that_the_job_pads_are_padded_for_every_way_to_ask(
+    start_job: StartJob, tmp_path: Path, say: Say
+) -> None:
+    (tmp_path / "names").mkdir()
+    for name, letters in (("one", "abc"), ("two", "xyz")):
+        lines = [letters[k % 3] * (2 + k % 4) + letters[k % 2] for k in range(40)]
+        (tmp_path / "names" / f"{name}.txt").write_text("\n".join(dict.fromkeys(lines)))
+    described = {
+        "model": {"class_path": "hogwild.models.SequenceClassifier", "init_args": {"hidden": 4, "embedding": 2}},
+        "loss": {"class_path": "torch.nn.CrossEntropyLoss"},
+        "data": {
+            "train": {"class_path": "hogwild.data.Names", "init_args": {"path": str(tmp_path / "names")}},
+            "batch_size": 8,
+            "padding": {"value": 0},
+        },
+        "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 1e-30}},  # all answers are the same
+        "train": {"procs": 1, "epochs": 1000000},
+        "log": {"tensorboard": False},
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(described))
+    run = start_job(tmp_path / "job", "train", str(tmp_path / "job.yaml")).run_dir
+    wait_for("the run", (run / "resolved.yaml").exists)
+    (tmp_path / "new.txt").write_text("abca\nzx\n")
+    status, lines, said = say("predict", run, tmp_path / "new.txt", "--live")
+    assert status == 0, said
+    header, *rows = (line.split(",") for line in lines)
+    assert header == ["text", "predicted", "probability_one", "probability_two"]
+    assert [row[0] for row in rows] == ["abca", "zx"]
+    with LiveCalls(run) as server:
+        live = live_model(run, server, consistent=False)
+        found = live.predict(["abca", "zx"])
+    assert found[:, 0].tolist() == pytest.approx([float(row[2]) for row in rows])
+    numbers = [[live.names["symbols"].index(symbol) for symbol in text] for text in ("abca", "zx")]
+    padded = [[*numbers[0]], [*numbers[1], 0, 0]]
+    calls = {"text": "abca\nzx\n"}, {"inputs": [numbers]}, {"inputs": [padded, [4, 2]]}
+    with LiveCalls(run) as server:
+        answers = [
+            json.loads(server.call({"do": "predict", "form": "json"}, json.dumps(one).encode())[1]) for one in calls
+        ]
+    assert answers[0]["text"] == ["abca", "zx"]
+    assert answers[0]["probability_one"] == answers[1]["probability_one"] == answers[2]["probability_one"]
+    with LiveCalls(run) as server, pytest.raises(UsageError, match="inputs: "):
+        server.call({"do": "predict", "form": "json"}, json.dumps({"inputs": [[[0, 1], "x"]]}).encode())

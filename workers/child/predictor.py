@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_unflatten, treespec_loads
 
 from hogwild import host
 from hogwild.data.input_rows import InputRows
@@ -288,7 +289,8 @@ class PredictorLoop(Loop):
             case "describe", _:
                 return {"inputs": input_names(self._model)}, b""
             case "predict", "tensors":
-                output = outputs_of(self._model, tensors_of(header.get("inputs"), content)).contiguous()
+                inputs = nested(tensors_of(header.get("inputs"), content), header.get("nesting"))
+                output = outputs_of(self._model, inputs).contiguous()
                 return {"output": described(output)}, bytes_of(output)
             case "predict", "json":
                 if (found := object_of(content)) is None:
@@ -307,7 +309,7 @@ class PredictorLoop(Loop):
                 for name, values in scores.columns():
                     found.setdefault(name, []).extend(values.tolist())
         else:
-            inputs = listed(given.get("inputs"), given.get("dtypes"))
+            inputs = self._listed(given.get("inputs"), given.get("dtypes"))
             meaning = self._trained.meaning(raw=raw)
             columns = meaning.scores(InputRows({}, inputs), outputs_of(self._model, inputs)).columns()
             found = {name: values.tolist() for name, values in columns}
@@ -315,6 +317,15 @@ class PredictorLoop(Loop):
             name: [None if isinstance(value, float) and not math.isfinite(value) else value for value in values]
             for name, values in found.items()
         }
+
+    def _listed(self, inputs: Any, dtypes: Any) -> tuple[Any, ...]:
+        """Return the model's inputs from nested lists; those of a job that pads may have rows of their own lengths, and
+        then lack the lengths. Raises UsageError, DataError."""
+        given = len(inputs) if isinstance(inputs, list) else 0
+        lengths = sum(field < given for field in self._trained.padded)
+        if not lengths or given + lengths != len(input_names(self._model)):
+            return listed(inputs, dtypes)
+        return self._trained.inputs_of([*zip(*listed(inputs, dtypes, by_row=True), strict=True)])
 
     def _of_text(self, text: str, raw: bool) -> Iterator[Scores]:
         descriptor = os.memfd_create("hogwild-rows", os.MFD_CLOEXEC)
@@ -355,8 +366,22 @@ def tensors_of(given: Any, content: bytearray) -> tuple[Tensor, ...]:
     return tuple(made)
 
 
-def listed(inputs: Any, dtypes: Any) -> tuple[Tensor, ...]:
-    """Return the model's inputs from nested lists. Raises UsageError."""
+def nested(inputs: tuple[Tensor, ...], nesting: Any) -> tuple[Any, ...]:
+    """Return the tensors nested as a call says. Raises UsageError."""
+    if nesting is None:
+        return inputs
+    try:
+        found = tree_unflatten(inputs, treespec_loads(nesting))
+        if not isinstance(found, tuple):
+            raise ValueError("no tuple of inputs")
+    except Exception as error:
+        raise UsageError(f"the call's inputs are not nested as it says: {error}", code="predict/bad-message") from error
+    return found
+
+
+def listed(inputs: Any, dtypes: Any, *, by_row: bool = False) -> tuple[Any, ...]:
+    """Return the model's inputs from nested lists, and one that is a dict from a list for each name; `by_row`: each as
+    a list of tensors, of rows that may have any length. Raises UsageError."""
     if not isinstance(inputs, list) or not inputs:
         raise UsageError("a call needs `text`, or `inputs`: a list for each input of the model", code="usage/no-input")
     given: Sequence[Any] = dtypes if dtypes is not None else [None] * len(inputs)
@@ -364,9 +389,16 @@ def listed(inputs: Any, dtypes: Any) -> tuple[Tensor, ...]:
         if len(given) != len(inputs) or not set(given) <= {*DTYPES, None}:
             raise ValueError(f"dtypes must name one of {', '.join(DTYPES)} for each input")
         pairs = zip(inputs, given, strict=True)
-        made = [torch.tensor(one, dtype=None if name is None else getattr(torch, name)) for one, name in pairs]
-        if any(not one.dim() or len(one) != len(made[0]) for one in made):
+        made = [_tensors(one, None if name is None else getattr(torch, name), by_row) for one, name in pairs]
+        rows = [*map(len, made)] if by_row else [len(one) if one.dim() else -1 for one in tree_leaves(made)]
+        if -1 in rows or len({*rows}) != 1:
             raise ValueError("each must have the same number of rows")
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise UsageError(f"inputs: {raised_text(error)}", code="usage/bad-value") from error
     return tuple(made)
+
+
+def _tensors(rows: Any, dtype: torch.dtype | None, by_row: bool) -> Any:
+    if isinstance(rows, dict):
+        return {name: _tensors(one, dtype, by_row) for name, one in rows.items()}
+    return [torch.tensor(row, dtype=dtype) for row in rows] if by_row else torch.tensor(rows, dtype=dtype)
