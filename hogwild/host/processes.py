@@ -393,12 +393,15 @@ def own_address(other: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def answers(address: str, timeout_s: float) -> bool | None:
+def answers(address: str, timeout_s: float, *, itself: bool = False) -> bool | None:
     """Return whether something listens at `host:port`: a process that lives, also when it is stopped, as its kernel
-    takes the connection. None: no answer, for instance from a host without power."""
+    takes the connection. None: no answer, for instance from a host without power. `itself`: the process must take the
+    connection and close it; one that is being killed, whose kernel listens for a while, does not."""
     place, _, port = address.rpartition(":")
     try:
-        socket.create_connection((place, int(port)), timeout_s).close()
+        with socket.create_connection((place, int(port)), timeout_s) as connection:
+            if itself:
+                connection.recv(1)  # raises if it is reset
     except ConnectionError:
         return False
     except OSError:

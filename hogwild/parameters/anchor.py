@@ -1,5 +1,6 @@
 """The anchor: the trained parameters that all nodes of a cluster agreed on in the last round, and the arithmetic of a
-round. The supervisor computes it in a thread; the communicator only adds up `sums` over the nodes.
+round. The supervisor computes it in a thread; the communicator only adds up `sums` over the nodes: all dense words, and
+of the tables the rows that any node has changed (in the others every node has zeros).
 
     cut       copy = flats                                     all workers are parked
     offer     sums = updates x (copy - anchor)                 workers train again
@@ -21,7 +22,7 @@ again, with what has come meanwhile. Buffers take part in all of this (`BufferAn
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 import torch
@@ -38,13 +39,13 @@ PIECE = 1 << 14  # words at a time: they stay in the nearest cache between our r
 BLOCK = 1 << 16  # words at a time where torch makes a copy twice as wide
 RATE, MOMENTUM = 0.7, 0.9  # of nesterov, DiLoCo's
 WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # sums of these lose too much in themselves
-SUMS, CHANGED, CHANGERS = "round-", "changed", "changers"  # regions that the communicator maps
+SUMS, CHANGED, CHANGERS, TABLES = "round-", "changed", "changers", "tables"  # regions that the communicator maps
 
 
 @dataclass(frozen=True, slots=True)
 class RowTable:
-    """Rows of one sparse parameter: words [offset, offset + rows x width) of its flat; `bit`: of its first row among
-    all rows of all tables."""
+    """Rows of one sparse parameter, or words of a sum beside the parameters: words [offset, offset + rows x width) of
+    the flat; `bit`: of its first row among all rows of all tables."""
 
     offset: int
     rows: int
@@ -92,6 +93,8 @@ class Anchor:
         self._outer = outer
         self._words: list[_Words] = []
         self.regions: dict[str, Region] = {}  # for the communicator
+        self.by_rows: set[str] = set()  # names of the parameters that are tables
+        of_region: dict[str, list[RowTable]] = {}
         self.is_open = self.is_held = False
         bits = 0
         for dtype, size in trained_sizes(layout).items():
@@ -101,28 +104,38 @@ class Anchor:
                 if slot.dtype == dtype and is_rows:
                     width = int(np.prod(slot.shape[1:]))
                     tables.append(RowTable(slot.offset, slot.shape[0], width, bits))
+                    self.by_rows.add(slot.name)
                     bits += slot.shape[0]
             wide = WIDE.get(dtype, dtype)
-            name = SUMS + str(dtype).removeprefix("torch.")
+            name = f"{SUMS}{dtype}-{wide}".replace("torch.", "")  # the communicator adds up what stands last
             self.regions[name] = Region.allocate(name, size * wide.itemsize)
             flat = regions[region_name(dtype)].tensor(dtype, (size,))
             sums = self.regions[name].tensor(wide, (size,))
-            words = _Words(flat, sums, _outside(size, tables), tables)
+            of_region[name] = tables
+            words = _Words(flat, sums, outside(size, tables), tables)
             words.momentum = torch.zeros(size, dtype=wide) if outer == "nesterov" and words.dense else None
             self._words.append(words)
+        self._rows = bits  # of parameters; those beside them follow
         for number, (flat, bound) in enumerate(beside):
             name = f"{SUMS}sum-{number}-{str(flat.dtype).removeprefix('torch.')}"
             self.regions[name] = Region.allocate(name, flat.nbytes)
             shared = self.regions[name].tensor(flat.dtype, (len(flat),))
-            self._words.append(_Words(flat, shared, [], [], bound=bound))
+            of_region[name] = [RowTable(0, len(flat), 1, bits)]
+            self._words.append(_Words(flat, shared, [], of_region[name], bound=bound))
+            bits += len(flat)
+        self._bits = bits
         if bits:
             self.regions[CHANGED] = Region.allocate(CHANGED, -(-bits // 8))
-            self.regions[CHANGERS] = Region.allocate(CHANGERS, -(-bits // 8) * 8)
-        self._rows = bits
+            self.regions[CHANGERS] = Region.allocate(CHANGERS, 2 * self._rows)
         self._buffers: BufferAnchor | None = None
         if buffered is not None and any(slot.moves for slot in buffered[0].slots):
             self._buffers = BufferAnchor(buffered[0], regions[buffers.REGION], buffered[1])
             self.regions[BUFFER_SUMS] = self._buffers.sums
+        if bits:
+            names = sorted(name for name in self.regions if name.startswith(SUMS))
+            found = [(names.index(name), *astuple(table)) for name, tables in of_region.items() for table in tables]
+            self.regions[TABLES] = Region.allocate(TABLES, 8 * 5 * len(found))
+            self.regions[TABLES].array("i8", (len(found), 5))[:] = found
 
     # ---- a round
 
@@ -144,7 +157,7 @@ class Anchor:
         drift, which is the norm of the difference over that of the anchor, and a checksum of the anchor."""
         if self._buffers is not None:
             self._buffers.offer()
-        changed = np.zeros(-(-self._rows // 8) * 8, np.uint8)
+        changed = np.zeros(-(-self._bits // 8) * 8, np.uint8)
         moved = whole = 0.0
         for words in self._words:
             words.sums.copy_(words.copy).sub_(words.anchor)
@@ -156,7 +169,7 @@ class Anchor:
             for table in words.tables:
                 rows = table.of(words.sums).ne(0).any(dim=1).numpy()
                 changed[table.bit : table.bit + table.rows] = rows
-        if self._rows:
+        if self._bits:
             self.regions[CHANGED].array(np.uint8, (len(changed) // 8,))[:] = np.packbits(changed)
         return float((moved / whole) ** 0.5) if whole else 0.0, self._checksum()
 
@@ -173,7 +186,7 @@ class Anchor:
             self._buffers.settle(nodes)
         changers = torch.ones(self._rows)  # (rows,) the nodes that changed each row, at least 1
         if self._rows and nodes > 1:
-            counts = self.regions[CHANGERS].array(np.uint8, (self._rows,))
+            counts = self.regions[CHANGERS].array(np.uint16, (self._rows,))
             changers = torch.from_numpy(np.maximum(counts, 1).astype(np.float32))
         for words in self._words:
             if nodes == 1:  # alone: what this node has, to the bit
@@ -181,6 +194,7 @@ class Anchor:
                 continue
             if words.bound is not None:
                 words.sums.add_(words.anchor).clamp_(-words.bound, words.bound)
+                continue
             for start, stop in words.dense:
                 step, anchor = words.sums[start:stop], words.anchor[start:stop]
                 if not updates:
@@ -262,21 +276,26 @@ class Anchor:
                 if value is not None and value.shape == words.momentum.shape:
                     words.momentum.copy_(value)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that a round moves: of all sums and of the rows' bits."""
-        sums = [region.nbytes for name, region in self.regions.items() if name.startswith(SUMS)]
-        return sum(sums) + -(-self._rows // 8)
 
-
-def _outside(size: int, tables: Sequence[RowTable]) -> list[tuple[int, int]]:
-    """Return the ranges of [0, size) that no table covers."""
+def outside(size: int, tables: Sequence[RowTable], alignment: int = 1) -> list[tuple[int, int]]:
+    """Return the ranges of [0, size) that no table covers. `alignment`: of parameters, in words; more than 1: without
+    the words behind a table up to there, which are unused."""
     ranges, end = [], 0
     for table in tables:
         if table.offset > end:
             ranges.append((end, table.offset))
-        end = table.offset + table.rows * table.width
+        end = -(-(table.offset + table.rows * table.width) // alignment) * alignment
     return [*ranges, (end, size)] if end < size else ranges
+
+
+def tables_of(regions: Mapping[str, Region], names: Sequence[str]) -> list[list[RowTable]]:
+    """Return the tables in each region of sums; `names`: theirs, sorted."""
+    found: list[list[RowTable]] = [[] for _ in names]
+    if TABLES in regions:
+        for region, *table in regions[TABLES].array("i8", (regions[TABLES].nbytes // 40, 5)).tolist():
+            if table[1]:  # else behind the last one
+                found[region].append(RowTable(*table))
+    return found
 
 
 def _square(values: Tensor) -> float:

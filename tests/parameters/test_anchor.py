@@ -69,7 +69,7 @@ def exchange(nodes: Sequence[NodeMemory], updates: Sequence[int]) -> None:
     bits = sum(np.unpackbits(node.anchor.regions[CHANGED].array(np.uint8, (-(-ROWS // 8),))) for node in nodes)
     for node in nodes:
         node.sums.copy_(total)
-        node.anchor.regions[CHANGERS].array(np.uint8, (len(bits),))[:] = bits
+        node.anchor.regions[CHANGERS].array(np.uint16, (ROWS,))[:] = bits[:ROWS]
         node.anchor.settle(sum(updates), len(nodes))
 
 
@@ -264,7 +264,7 @@ class FtrlNodes:
         bits = [anchor.regions[CHANGED].array(np.uint8, (-(-count // 8),)) for anchor in self.anchors]
         changers = sum(np.unpackbits(each) for each in bits)
         for anchor in self.anchors:
-            anchor.regions[CHANGERS].array(np.uint8, (len(changers),))[:] = changers
+            anchor.regions[CHANGERS].array(np.uint16, (count,))[:] = changers[:count]
             anchor.settle(sum(map(len, gradients)), len(self.anchors))
             anchor.apply()
 

@@ -7,6 +7,8 @@ torch.distributed. It maps no parameter: killed anywhere, it leaves nothing half
     idle     a small collective (tick) several times a second: the round that each node is ready for. So a node that is
              gone is noticed although it owes nothing, and one whose batch is slow is not taken for a dead one
     ready    all are ready for the same: notes of all, sums over all, BUFFERED, barrier, COMMITTED
+             sums: every dense word; of tables each node's bits of changed rows, then the rows that anybody changed.
+             All choose them from the same bits, so nobody can send what another does not expect
     failed   a collective raises: `agree` with the nodes that are left, by keys in the store, then a new group
 
 gloo's groups are made by hand, one per generation: that takes milliseconds, and leaves no global state behind."""
@@ -19,7 +21,8 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -32,7 +35,8 @@ from torch.distributed import distributed_c10d as c10d
 
 from hogwild.cluster.members import RoundWord, Standing, decide
 from hogwild.host import answers, own_address
-from hogwild.shared_memory.region import Region
+from hogwild.parameters.anchor import CHANGED, CHANGERS, SUMS, outside, tables_of
+from hogwild.shared_memory.region import ALIGNMENT, Region
 from hogwild.workers.child.trainer import Loop
 from hogwild.workers.messages import CommunicateTask, Leaving, ParentGone, Start, receive_parcels, send_parcel
 
@@ -79,8 +83,20 @@ class Communicator(Loop):
     ) -> None:
         self._channel, self._leaving, self._place = channel, leaving, task
         self._words = regions["words"].array("i8", (regions["words"].nbytes // 8,))
-        self._sums = [_numbers(name, region) for name, region in sorted(regions.items()) if name.startswith("round-")]
-        self._changed, self._changers = regions.get("changed"), regions.get("changers")
+        names = sorted(name for name in regions if name.startswith(SUMS))
+        self._dense: list[Tensor] = []  # words outside the tables
+        self._tables: list[list[tuple[Tensor, int]]] = []  # (rows, width) and the first bit of each, by region
+        for name, tables in zip(names, tables_of(regions, names), strict=True):
+            sums = _numbers(name, regions[name])
+            ranges = outside(len(sums), tables, ALIGNMENT // sums.element_size())
+            self._dense += [sums[start:stop] for start, stop in ranges]
+            self._tables.append([(table.of(sums), table.bit) for table in tables])
+        self._changed, self._changers = (
+            regions[name].array(kind, (regions[name].nbytes // np.dtype(kind).itemsize,))
+            if name in regions
+            else np.zeros(0, kind)
+            for name, kind in ((CHANGED, "u1"), (CHANGERS, "u2"))
+        )
         self.generation, self.members = task.generation, tuple(task.members)
         self._committed, self._buffered = task.committed, task.buffered
         self._group: Any = None
@@ -397,12 +413,12 @@ class Communicator(Loop):
         generation = self.generation
         self._tell("noted", generation=generation, notes={k: json.loads(note) for k, note in notes.items()})
         across = 2 * (len(self.members) - 1) / len(self.members)
-        for sums in self._sums:
-            for piece in sums.split(max(1, PIECE // sums.element_size())):
+        for words in self._dense:
+            for piece in words.split(PIECE // words.element_size()):
                 self._reduce(piece)
-            sent += int(across * sums.nbytes)
-        if self._changed is not None and self._changers is not None:
-            sent += self._count_changers(self._changed, self._changers)
+            sent += int(across * words.nbytes)
+        if len(self.members) > 1:
+            sent += self._add_rows()
         self._buffered = self._words[RoundWord.BUFFERED] = number
         self._reduce(torch.ones(1))  # the barrier
         self._committed = self._words[RoundWord.COMMITTED] = number
@@ -421,16 +437,49 @@ class Communicator(Loop):
         whole = zip(self.members, parts, sizes, strict=True)
         return {number: bytes(part[:size]) for number, part, size in whole}, longest * (len(sizes) - 1)
 
-    def _count_changers(self, changed: Region, changers: Region) -> int:
-        """Count for each bit the members that have set it; return the bytes sent."""
-        bits = changed.tensor(torch.uint8, (changers.nbytes // 8,))
-        counts = changers.array("u1", (changers.nbytes,))
-        start = 0
-        for piece in bits.split(PIECE):
-            total = sum(np.unpackbits(found.numpy()) for found in self._gather(piece))
-            counts[8 * start : 8 * (start + len(piece))] = total
-            start += len(piece)
-        return len(bits) * (len(self.members) - 1)
+    def _add_rows(self) -> int:
+        """Add up the rows of tables that any member has changed, and count for each row the members that did. Return
+        the bytes sent. A row that nobody changed is zeros at every member, which are its sum."""
+        sent = 0
+        for start in range(0, len(self._changed), PIECE):
+            bits = self._changed[start : start + PIECE]
+            first, last = 8 * start, 8 * (start + len(bits))
+            of_all, cost = self._gathered(zlib.compress(bits.tobytes(), 1))  # mostly zeros: shorter than a list of rows
+            counts = np.zeros(last - first, np.uint16)
+            for packed in of_all.values():
+                counts += np.unpackbits(np.frombuffer(zlib.decompress(packed), np.uint8))
+            changers = self._changers[first:last]
+            changers[:] = counts[: len(changers)]
+            sent += cost
+            for tables in self._tables:
+                chosen = []
+                for table, bit in tables:
+                    low, high = max(first, bit), min(last, bit + len(table))
+                    rows = np.flatnonzero(counts[low - first : max(low, high) - first]) + (low - bit)
+                    chosen.append((table, torch.from_numpy(rows)))
+                for piece in _pieces(chosen):
+                    sent += self._add(piece)
+        return sent
+
+    def _add(self, piece: Sequence[tuple[Tensor, Tensor]]) -> int:
+        """Replace rows of tables by their sums over all members; return the bytes sent. Each member adds up a part, in
+        the order of their ranks: so a sum does not depend on which other rows travel, as it would in a ring."""
+        own = torch.cat([table[rows].flatten() for table, rows in piece])
+        size = len(self.members)
+        part = -(-len(own) // size)
+        offered = torch.zeros(size, part, dtype=own.dtype)
+        offered.view(-1)[: len(own)] = own
+        parts = torch.empty_like(offered)
+        self._group.alltoall_base(parts, offered, [], [], dist.AllToAllOptions()).wait()
+        total = parts[0]
+        for other in parts[1:]:
+            total += other
+        added, at = torch.cat(self._gather(total)), 0
+        for table, rows in piece:
+            words = len(rows) * table.shape[1]
+            table[rows] = added[at : at + words].view(len(rows), -1)
+            at += words
+        return 2 * (size - 1) * total.nbytes
 
     def _share(self) -> None:
         """Give all members the state that one of them has, in a memory file."""
@@ -457,6 +506,24 @@ class Communicator(Loop):
         options.rootRank = self.members.index(self._source)
         self._group.broadcast([values], options).wait()
         self._words[RoundWord.BEAT] += 1
+
+
+def _pieces(chosen: Iterable[tuple[Tensor, Tensor]]) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Cut rows of tables of one dtype into pieces that one collective may move; a row may be wider than a piece."""
+    piece: list[tuple[Tensor, Tensor]] = []
+    left = PIECE
+    for table, rows in chosen:
+        for columns in table.split(PIECE // table.element_size(), dim=1) if len(rows) else ():
+            width, at = columns.shape[1] * columns.element_size(), 0
+            while at < len(rows):
+                if width > left:
+                    yield piece
+                    piece, left = [], PIECE
+                some = rows[at : at + left // width]
+                piece.append((columns, some))
+                at, left = at + len(some), left - len(some) * width
+    if piece:
+        yield piece
 
 
 def _numbers(name: str, region: Region) -> Tensor:

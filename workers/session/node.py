@@ -136,7 +136,7 @@ class Node:
         """Write the checkpoint of a stop here if the first node is dead: torchrun, which has lost it, stops the others
         with the signal that a person sends to all."""
         if self.lives and not self.writes:
-            self.is_alone = host.answers(self.lives[min(self.members)], PROBE_S) is not True
+            self.is_alone = host.answers(self.lives[min(self.members)], PROBE_S, itself=True) is not True
 
     # ---- its life, as others see it
 
@@ -164,6 +164,7 @@ class Node:
         if self.before:
             self.queue.back_to(self.before)
             self.queue.note_elsewhere(self.shares.others_of(self.number))
+        self.forget_callers()
         if self._life is not None:
             self._life.close()
             self._life = None

@@ -563,12 +563,15 @@ class _Joining:
     def _facts(self, token: str) -> dict[str, str]:
         session, node = self._session, self._node
         layout = session.shared.layout
+        by_rows = dict.fromkeys(node.anchor.by_rows, ", trained row by row")  # a node may lack the kernel
         kept = [(slot.name, slot.dtype, slot.shape) for slot in layout.flats.params]
         kept += [(slot.name, slot.dtype, slot.shape) for slot in layout.buffers.slots if slot.moves]
         return {
             "version": f"hogwild {__version__}, torch {torch.__version__}",
             "job": json.dumps(_comparable(session.job.model_dump()), sort_keys=True),
-            "parameters": "\n".join(f"{name}: {dtype} {list(shape)}" for name, dtype, shape in kept),
+            "parameters": "\n".join(
+                f"{name}: {dtype} {list(shape)}{by_rows.get(name, '')}" for name, dtype, shape in kept
+            ),
             "batches": json.dumps(how_cut(session.queue.plan), sort_keys=True),
             "data": json.dumps(session.parts.identity, sort_keys=True, default=str),
             # not EQUAL:
