@@ -102,8 +102,9 @@ class History(Mapping[str, NDArray[Any]]):
 class TrainResult:
     """The result of a job: the fields of summary.json. Seconds are wall-clock time; `leases` counts batches; `state` is
     succeeded, stopped (resumable) or cancelled. `train_loss` is the mean per sample of the last complete epoch; `best`
-    has metric, value, updates, epoch and checkpoint of the best evaluation; `warnings` those of Python and torch in all
-    processes, each text once, with its place."""
+    has metric, value, updates, epoch, checkpoint and its path of the best evaluation; `weights` says which the model
+    has: those of the "best" evaluation, whose `metrics` are given, or of the "last" update; `warnings` those of Python
+    and torch in all processes, each text once, with its place."""
 
     state: str
     reason: str
@@ -129,6 +130,7 @@ class TrainResult:
     metrics: Mapping[str, float]
     train_loss: float | None
     best: Mapping[str, Any] | None
+    weights: str
     restarts: int
     rollbacks: int
     lane_restarts: int | None
@@ -163,6 +165,8 @@ class TrainResult:
             "state": f"{self.state} ({self.reason})",
             "work": f"{counted(self.updates, 'update')}{who}, {self.wall_s:.3g} s{speed}",
             "metrics": ", ".join(metrics),
+            "weights": f"weights of the {'best evaluation' if self.weights == 'best' else 'last update'}"
+            * bool(self.best),
             "run_dir": str(self.run_dir),
             "warnings": "\n".join(self.warnings),
             "advice": self.advice or "",
@@ -566,6 +570,9 @@ def train(
     names = {field.name for field in fields(TrainResult)}
     values = {key: value for key, value in result.summary.items() if key in names}
     run_dir = Path(values["run_dir"])
+    if (best := values["best"]) is not None:
+        path = run_dir / "checkpoints" / best["checkpoint"] if best["checkpoint"] else None
+        values["best"] = {**best, "path": path}
     found = TrainResult(**{**values, "run_dir": run_dir, "history": History.of(run_dir)})
     if found.reason == "SIGINT" and on_interrupt == "raise":
         raise TrainInterrupted(found)

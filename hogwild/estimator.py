@@ -75,7 +75,8 @@ class _Trained(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
         with contextlib.ExitStack() as stack:
             if not {"run_dir", "resume"} & own.keys():
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hogwild-"))
-                settings |= {"run_dir": f"{folder}/run", "checkpoint": {"every_s": None, "keep_best": False}}
+                keeps_best = "evaluate" in own  # its weights may be restored at the end
+                settings |= {"run_dir": f"{folder}/run", "checkpoint": {"every_s": None, "keep_best": keeps_best}}
             if not self.verbose:
                 stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
             with torch.random.fork_rng(devices=[]):

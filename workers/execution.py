@@ -62,7 +62,7 @@ from hogwild.workers.session.journal import Journal, curves_for
 from hogwild.workers.session.node import Committed, Node
 from hogwild.workers.session.outcome import Clock, Outcome
 from hogwild.workers.session.progress import summarise
-from hogwild.workers.session.resume import check_changes, give_up, record, restore
+from hogwild.workers.session.resume import check_changes, give_up, record, restore, restore_best
 from hogwild.workers.session.ring_state import RingState
 from hogwild.workers.session.session import Session
 from hogwild.workers.session.startup import Description, StartUp
@@ -377,6 +377,8 @@ class _Execution:
         if isinstance(outcome.error, Diverged):
             outcome = self._after(outcome, partial(give_up, self.session))
             outcome = self._wait_for_threads(outcome, watch)
+        if outcome.state == "succeeded":
+            outcome = self._after(outcome, partial(restore_best, self.session))
         if outcome.state == "cancelled" and self.description.caller == LIBRARY:
             self._let_go(outcome, watch)
         return outcome

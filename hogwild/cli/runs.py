@@ -346,8 +346,6 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         )
     if job.train_loss is not None:
         yield f"  training loss {job.train_loss:.4f} in the last epoch"
-    if job.best is not None:
-        yield f"  best {job.best}"
     if startup := summary.get("startup"):
         parts = ", ".join(f"{name.removesuffix('_s')} {seconds:.1f}" for name, seconds in startup.items())
         yield f"  first update after {summary['startup_s']:.1f} s ({parts})"
@@ -361,6 +359,9 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     yield f"  run directory: {run_dir}"
     if state in ("stopped", "cancelled"):
         yield f"  {resume_words(Path(run_dir), cluster)}"
+    if job.best is not None:
+        is_best = summary.get("weights") == "best"
+        yield f"  weights: {'best evaluation' if is_best else 'last update; best evaluation'}, {job.best}"
 
 
 def plain_lines(values: Mapping[str, Any], indent: str = "  ") -> Iterator[str]:

@@ -52,6 +52,7 @@ _CONFLICTS: tuple[tuple[str, tuple[Any, ...], str, Any, str], ...] = (
     ("optimizer.state", ("private", "auto"), "train.placement", "cuda-shared", "each worker has its own state"),
     ("optimizer.state", ("private", "auto"), "train.placement", "cuda-replica", "each worker has its own state"),
     ("train.exchange", ("direct", "auto"), "optimizer.state", "shared", "a shared state needs shared parameters"),
+    ("evaluate.restore_best", ("auto", False), "checkpoint.keep_best", False, "no checkpoint has the best weights"),
     ("train.procs_max", (None,), "train.procs", 0, "no worker is started"),
     ("queue.elastic", (None,), "train.procs", 0, "no worker is started"),
     ("queue.elastic", (None,), "train.pin", True, "workers are bound to their cores"),
@@ -263,8 +264,9 @@ def _needs(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     elif _at(values, "data.val.fraction") is not None:
         message = "must be a separate data set with data.lanes: a random split leaves gaps in the sequence"
         yield JobFinding(("data", "val"), message)
-    for name in ("target", "patience", "every_updates") if _at(values, "data.val") is None else ():
-        if _at(values, f"evaluate.{name}"):
+    names = ("target", "patience", "every_updates", "restore_best")
+    for name in names if _at(values, "data.val") is None else ():
+        if _at(values, f"evaluate.{name}") not in (None, False, "auto", {}):
             message = "needs data.val, as nothing is evaluated without it; such as data.val={fraction: 0.1}"
             yield JobFinding(("evaluate", name), message, True, "config/needs-validation")
 

@@ -532,6 +532,9 @@ class Evaluate(Section):
     patience: Whole | None = Field(
         default=None, ge=1, description="Stop after N evaluations without a better `monitor`."
     )
+    restore_best: Progress = Field(
+        default="auto", description="End with the weights of the best evaluation; auto: with patience and keep_best."
+    )
 
 
 class Checkpoint(Section):
@@ -665,6 +668,12 @@ class Job(Section):
         from hogwild.config.strict_yaml import dump
 
         return dump(self.model_dump())
+
+
+def restores_best(job: Job) -> bool:
+    """Return whether a job that succeeds ends with the weights of its best evaluation."""
+    wish = job.evaluate.restore_best
+    return job.checkpoint.keep_best and (job.evaluate.patience is not None if wish == "auto" else wish)
 
 
 def surely_streams(job: Job) -> bool:

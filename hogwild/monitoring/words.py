@@ -38,6 +38,7 @@ EVENTS = {
     "checkpoint": ("checkpoint written", CHECKPOINTS),
     "checkpoint-failed": ("checkpoint failed", TROUBLE),
     "checkpoint-refused": ("checkpoint refused", TROUBLE),
+    "best-restored": ("weights of the best evaluation restored", CHECKPOINTS),
     "checkpoint-rejected": ("checkpoint could not be loaded", CHECKPOINTS),
     "data-read": ("data read", OTHER),
     "bad-batch": ("{who} could not read a batch", TROUBLE),

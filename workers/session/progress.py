@@ -320,6 +320,7 @@ def summarise(session: Session, outcome: Outcome, now: float, warnings: Sequence
         "metrics": session.evaluating.values,
         "train_loss": session.train_loss,
         "best": None if session.best is None else asdict(session.best),
+        "weights": session.weights,
         "overflows": loss_scaler.overflows(board),
         "restarts": session.before.restarts + session.restarts,
         "rollbacks": session.divergence.rollbacks,

@@ -17,14 +17,15 @@ from typing import Any
 
 from hogwild.config.load import Job, load_job
 from hogwild.config.of_run import is_of_library, new_run_command
+from hogwild.config.schema import restores_best
 from hogwild.errors import CheckpointError, RunDirError, UsageError
 from hogwild.job.build import differences
 from hogwild.job.identity import require_same
 from hogwild.job.initial_values import load_initial
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.parameters.state_dicts import check_groups, check_parts
-from hogwild.storage.checkpoint import Taken, load_newest
-from hogwild.storage.checkpoint_format import newest_good, set_aside_after
+from hogwild.storage.checkpoint import Taken, load, load_newest
+from hogwild.storage.checkpoint_format import newest_good, refuse_link, set_aside_after
 from hogwild.storage.files import explained, point
 from hogwild.storage.published_folder import sweep
 from hogwild.storage.run_directory import PLACES, Cut, RunDir, checkpoints_beside
@@ -46,6 +47,7 @@ MAY_CHANGE = (
     "data.slots",
     "evaluate.target",
     "evaluate.patience",
+    "evaluate.restore_best",
     "log.",
     "cluster.",
     "checkpoint.",
@@ -153,6 +155,33 @@ def record(session: Session, taken: Taken[str | None]) -> None:
         f"resuming from {path.name}: {session.queue.samples:,} samples done"
         + (f"; {taken.answer}" if taken.answer else "")
     )
+
+
+def restore_best(session: Session) -> None:
+    """End a job with the weights and the optimizer state of its best evaluation: in the model, and in
+    `checkpoints/latest`, which points to that checkpoint. The newest checkpoint stays that of the last update, and a
+    resume goes on from it, as it takes the newest and not the link: so a kill at any moment loses nothing."""
+    best, saving, journal = session.best, session.saving, session.journal
+    if best is None or best.updates == saving.queue.updates:
+        session.weights = "last" if best is None else "best"
+        return
+    if not restores_best(session.job):
+        return
+    try:
+        if best.checkpoint is None:
+            raise CheckpointError("it has no checkpoint", code="checkpoint/not-written")
+        refuse_link(path := session.rundir.checkpoints / best.checkpoint)
+        session.shared.restore(load(path))
+    except CheckpointError as error:
+        words = f"the weights of the best evaluation cannot be restored: {error}; the model has the last ones"
+        journal.rejected([words])
+        return
+    session.weights = "best"
+    found = session.evaluating.monitor.best or {}
+    session.evaluating.values = {name: found[name] for name in session.evaluating.panel.reported if name in found}
+    saving.point_latest(path.name)
+    journal.event("best-restored", checkpoint=path.name, updates=best.updates)
+    journal.show_message(f"weights of the best evaluation: {best.figure}, update {best.updates:,}")
 
 
 KEEP_REJECTED = 3  # most checkpoints set aside, in all

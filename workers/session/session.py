@@ -172,6 +172,7 @@ class Session:
     streamed: RingState | None = None  # streamed training data
     owner: GpuOwner | None = None  # of the parameters, if workers share them on a device
     node: Node | None = None  # of a cluster
+    weights: str = "last"  # those that the model has: of the last update, or of the best evaluation
     divergence: Divergence = field(init=False)
     rates: Rates = field(init=False)
     _merged_batches: list[int] = field(default_factory=list)
