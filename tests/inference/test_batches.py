@@ -29,7 +29,7 @@ ITEMS = 600  # three batches of an evaluation, whose widths differ
 
 def sequences(seed: int) -> list[Tensor]:
     chance = torch.Generator().manual_seed(seed)
-    lengths = (torch.arange(ITEMS) // 60 + torch.randint(2, 4, (ITEMS,), generator=chance)).tolist()
+    lengths = (torch.arange(ITEMS).flip(0) // 60 + torch.randint(2, 4, (ITEMS,), generator=chance)).tolist()
     return [torch.randint(1, 10, (length,), generator=chance) for length in lengths]
 
 
