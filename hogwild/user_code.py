@@ -24,7 +24,7 @@ from hogwild.version import PACKAGE
 
 LONGEST_LINE = 300  # letters of an exception's first line
 _job_folder: Path | None = None  # set by `user_path`
-_data_folder: Path | None = None  # set by `look_for_data_in`
+_data_folders: tuple[Path, ...] = ()  # set by `look_for_data_in`
 
 
 class ComponentSpec(Protocol):
@@ -115,16 +115,18 @@ def user_path(job_file: Path | None) -> list[str]:
     return folders
 
 
-def job_folder() -> Path | None:
-    """Return the folder of this process's job file, where data files may lie; None without one, and in a worker."""
-    return _data_folder or _job_folder
+def data_folders() -> list[Path]:
+    """Return the folders beside the job file and beside the process, where data files may lie."""
+    own = [_job_folder] if _job_folder is not None else []
+    return list(dict.fromkeys([*(_data_folders or own), Path.cwd()]))
 
 
-def look_for_data_in(folder: str) -> None:
-    """Set the folder of the user's own job file, for a process that trains a copy of it: modules are imported from
-    the copy's folder, data files are found in this one."""
-    global _data_folder
-    _data_folder = Path(folder)
+def look_for_data_in(*folders: str) -> tuple[Path, ...]:
+    """Set where data files are found first; return where they were. That is the folder of the user's own job file, for
+    a process that trains a copy of it and imports modules from the copy's folder; and where a run found them."""
+    global _data_folders
+    before, _data_folders = _data_folders, tuple(map(Path, folders))
+    return before
 
 
 def _import(class_path: str, name: str) -> ModuleType:
@@ -264,11 +266,11 @@ def raised_text(error: BaseException) -> str:
 
 def _not_copied(error: BaseException) -> str:
     """Return that the missing file is beside the user's job file, but was not copied with the job."""
-    if isinstance(error, FileNotFoundError) and error.filename is not None and _data_folder and _job_folder:
+    if isinstance(error, FileNotFoundError) and error.filename is not None and _data_folders and _job_folder:
         name = os.path.relpath(os.fsdecode(error.filename), _job_folder)
-        if (_data_folder / name).exists():
+        if (users := _data_folders[0] / name).exists():
             return (
-                f"\n{_data_folder / name} exists, but was not copied with the job, as .py files and others of at most "
-                "1 MiB are: open it by this path"
+                f"\n{users} exists, but was not copied with the job, as .py files and others of at most 1 MiB are: "
+                "open it by this path"
             )
     return ""

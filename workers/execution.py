@@ -20,7 +20,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from hogwild import by_value, host
+from hogwild import by_value, host, user_code
 from hogwild.cluster.shares import NodeQueue, Shares
 from hogwild.errors import CheckpointError, Diverged, HogwildError, UserCodeError
 from hogwild.feeds.packed import Spec
@@ -243,6 +243,7 @@ def _write_descriptions(description: Description, plan: JobPlan, parts: Parts, r
         "plan": plan.record(),
         "data_dir": str(description.data_dir) if description.data_dir else None,
         "user_folders": list(description.user_folders),
+        "data_folders": list(map(str, user_code.data_folders())),
         "job_file": str(description.job_file) if description.job_file else None,
         "argv": sys.argv,
         "pid": os.getpid(),

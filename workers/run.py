@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from hogwild import host, user_code
 from hogwild.cluster.launch import Launch
 from hogwild.config.load import Job
+from hogwild.config.of_run import looking_where
 from hogwild.errors import UsageError
 from hogwild.host.background_thread import freeze
 from hogwild.job.foreseen_kernels import foreseen
@@ -81,7 +82,8 @@ def run_job(
         launch=launch,
         kernels=foreseen(job),
     )
-    with _begun(description, is_real=not dry_run, progress=progress) as (plan, group, startup):
+    looking = nullcontext() if resume is None else looking_where(resume)
+    with looking, _begun(description, is_real=not dry_run, progress=progress) as (plan, group, startup):
         from hogwild.workers import execution
 
         host.raise_noted()

@@ -336,6 +336,8 @@ def _figures(row: Row) -> Iterator[str]:
         f", sweep {row['sweep']}" if row["sweep"] else ""
     )
     yield f"  job file    {shlex.join([row['job_file'], *row['overrides']])}"
+    if row["folder"]:
+        yield f"  folder      {row['folder']}"
     yield f"  run         {row['run_dir']}"
     if row["pid"]:
         yield f"  process     {row['pid']}"

@@ -1,5 +1,6 @@
 """The job of a run directory: the configuration it was started with, its data folder, its checkpoints."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hogwild.config.locate import default_config, read_job_file
 from hogwild.errors import HogwildError, NotFoundError, UsageError
 from hogwild.storage.run_directory import LIBRARY, RESOLVED
+from hogwild.user_code import look_for_data_in
 
 if TYPE_CHECKING:
     from hogwild.config.load import Job
@@ -96,6 +98,19 @@ def recorded(run: Path, overrides: Sequence[str] = ()) -> tuple["Job", Path | No
     folders = environment.get("user_folders")
     users_file = Path(environment.get("job_file") or Path(folders[0]) / "job.yaml") if folders else None
     return job, users_file, read_job_file(as_written if as_written.is_file() else resolved)
+
+
+@contextlib.contextmanager
+def looking_where(run: Path) -> Iterator[None]:
+    """Find data files where the run found them, wherever this process was started, such as the folder in which a job of
+    the service was submitted; those that lie there no more, in the current folder. Raises NotFoundError."""
+    folders = _environment(run).get("data_folders")  # not in runs of earlier versions
+    before = look_for_data_in(*map(str, folders)) if isinstance(folders, list) else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            look_for_data_in(*map(str, before))
 
 
 def new_run_command(run: Path, job: "Job") -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import DataError, NotFoundError, UsageError
-from hogwild.user_code import job_folder
+from hogwild.user_code import data_folders
 
 _chosen: Path | None = None
 
@@ -44,9 +44,9 @@ def folders(root: str | os.PathLike[str] | None, own: str | None) -> list[Path]:
 
 
 def beside() -> list[Path]:
-    """Return the last folders to search for a user's own file: the job file's folder, then the current one."""
-    folder = job_folder()
-    return list(dict.fromkeys([*([folder] if folder is not None else []), Path.cwd()]))
+    """Return the last folders to search for a user's own file: the job file's folder, then the current one; for a run
+    that is read, those of its training first."""
+    return data_folders()
 
 
 @dataclass(frozen=True, slots=True)

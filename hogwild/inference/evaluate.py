@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hogwild.config.load import Job
+from hogwild.config.of_run import looking_where
 from hogwild.data.rollout import RolloutFeed
 from hogwild.errors import UsageError
 from hogwild.feeds.batch import Feed
@@ -67,7 +68,8 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
     updates = update_of(checkpoint.name)
     here = {"procs": 0, "procs_max": None, "threads": 1, "device_per_worker": None}  # of this process, on any machine
     plan = planned(job.model_copy(update={"train": job.train.model_copy(update=here)}))
-    parts = build(plan, data_dir, run=checkpoint.parent.parent)
+    with looking_where(checkpoint.parent.parent):
+        parts = build(plan, data_dir, run=checkpoint.parent.parent)
     require_same(state, checkpoint.parent.parent, parts.names, {"names": parts.identity["names"]})
     if keep_outputs and parts.val is not None and parts.val.rollout is not None:
         raise UsageError("--predictions: data.val is a Rollout, which has no rows", code="usage/no-predictions")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.config.load import Job
-from hogwild.config.of_run import recorded
+from hogwild.config.of_run import looking_where, recorded
 from hogwild.data.cache import DatasetCache
 from hogwild.data.ids import IdRows
 from hogwild.data.packed_cache import load as load_kept
@@ -128,7 +128,7 @@ class Trained:
             inputs = self._trained_on.of_file(path, None, self.model)
         else:
             try:
-                inputs = self._trained_on.of_dataset(build(self.job.data.train))
+                inputs = self._trained_on.of_dataset(self._built())
             except HogwildError as error:
                 raise UsageError(
                     f"the training data shows the shapes of the model's inputs, and cannot be read: {error}\nGive a "
@@ -210,7 +210,7 @@ class Trained:
     def _training_data(self, *kinds: str) -> Mapping[str, np.ndarray] | None:
         """Return the arrays of the training data, with the model's numbers of these kinds of names; None without it."""
         try:
-            source, on_bad_line = build(self.job.data.train), self.job.data.on_bad_line
+            source, on_bad_line = self._built(), self.job.data.on_bad_line
             packed = source.pack(self._reader, "data.train", None, on_bad_line)
             if any([*packed.names[kind]] != self.names[kind] for kind in kinds):
                 packed = source.pack(
@@ -220,6 +220,11 @@ class Trained:
             return None
         arrays: Mapping[str, np.ndarray] = packed.arrays()
         return arrays
+
+    def _built(self) -> Any:
+        """Return the training data, found where the run found them."""
+        with looking_where(self.checkpoint.parent.parent):
+            return build(self.job.data.train)
 
     @property
     def _reader(self) -> InTurn:

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from hogwild import host
-from hogwild.errors import ServiceError, UsageError
+from hogwild.errors import NotFoundError, ServiceError, UsageError
 from hogwild.storage.files import explained, home, replace
+from hogwild.storage.run_files import opened
 
 MARK = "HOGWILD_JOB"  # in the environment of every process of a job
 STATE = "HOGWILD_STATE"
@@ -214,3 +215,23 @@ def check_files(files: Mapping[str, bytes]) -> None:
             "copied: move modules that the job does not need elsewhere",
             code="service/too-large",
         )
+
+
+def files_of(folder: JobFolder) -> dict[str, bytes]:
+    """Return the copied job file and what was copied with it: relative path -> content. What Python has put beside them
+    is left out, and what is too large for a submission. Raises NotFoundError, UsageError."""
+    found: dict[str, bytes] = {}
+    try:
+        for file in folder.files.rglob("*"):
+            name = file.relative_to(folder.files)
+            is_plain = not file.is_symlink() and file.is_file() and CACHE not in name.parts
+            if not is_plain or file.stat().st_size > MOST_BYTES:
+                continue
+            with opened(folder.files, *name.parts) as stream:
+                found[str(name)] = stream.read(MOST_BYTES)
+            if len(found) > MOST_FILES:
+                break
+    except OSError as error:
+        raise NotFoundError(f"{folder.files} cannot be read: {error}", code="service/no-folder") from None
+    check_files(found)
+    return found

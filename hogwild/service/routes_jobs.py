@@ -5,26 +5,28 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Response
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from hogwild import host
 from hogwild.config.load import Job, load_job
-from hogwild.config.schema import ElasticCores, nbytes
+from hogwild.config.schema import Component, ElasticCores, nbytes
 from hogwild.errors import ConflictError, NotFoundError, UsageError
 from hogwild.formatting import size
-from hogwild.service.folders import ID, allowed, check_files, is_possible
+from hogwild.service.client import Beside
+from hogwild.service.folders import ID, allowed, check_files, files_of, is_possible
 from hogwild.service.loop import ServiceLoop
 from hogwild.service.rows import Row
 from hogwild.service.schedule import Machine
 from hogwild.service.states import LIVE, Elastic, JobOrder
 from hogwild.service.sweeps import MOST_JOBS, SWEEP, combinations, job_id
 
+AnySubmission = TypeVar("AnySubmission", bound="Submission")
 Text = Annotated[str, Field(max_length=4096)]
 Name = Annotated[str, Field(max_length=100)]
 
@@ -48,6 +50,14 @@ class Submission(BaseModel):
     )
     data_dir: Text | None = None
     environment: dict[str, str] | None = Field(None, description="Its environment; default: the service's own.")
+    copy_of: Name | None = Field(
+        None, description="Job whose code, folders, data folder and environment it has, where these are not given."
+    )
+    from_folder: Text | None = Field(
+        None,
+        description="Folder of this machine, absolute: its code is copied as `hogwild submit` does, data files may lie "
+        "there, and it is the default of `folder`.",
+    )
 
     @property
     def copied_name(self) -> str:
@@ -72,13 +82,16 @@ class JobList(BaseModel):
 
 
 class Draft(BaseModel):
-    """A job file to be checked."""
+    """A job file to be checked, with the same fields as a submission."""
 
     model_config = ConfigDict(extra="forbid")
 
     text: str
     job_file: Text = "job.yaml"
     overrides: list[Text] = Field(default_factory=list, max_length=1000)
+    files: dict[str, str] = Field(default_factory=dict)
+    copy_of: Name | None = None
+    from_folder: Text | None = None
 
 
 def jobs_router(loop: ServiceLoop) -> APIRouter:
@@ -88,16 +101,17 @@ def jobs_router(loop: ServiceLoop) -> APIRouter:
     @routes.post("/jobs", status_code=201)
     async def submit(given: Submission) -> Row:
         """Queue a job. Only `id`, `job_file` and `text` are needed."""
-        await asyncio.to_thread(check_submission, given)
+        given = await completed(loop, given)
         order = await asyncio.to_thread(order_with, loop, given, given.id, given.overrides)
         orders, aside = await asyncio.to_thread(loop.write_aside, [order], given.copies)
         return await asyncio.wrap_future(loop.call(lambda: loop.submit(orders, aside)))
 
     @routes.post("/check")
-    def check(given: Draft) -> dict[str, Any]:
+    async def check(given: Draft) -> dict[str, Any]:
         """Check a job file; the errors are those of a refused job."""
-        job = load_job(Path(given.job_file), given.overrides, source_text=given.text)
-        return {"name": job.name, "cpus": cores_for(job, loop.machine)}
+        draft = await completed(loop, Submission(id="0" * 12, **given.model_dump()))
+        order = await asyncio.to_thread(order_with, loop, draft, draft.id, draft.overrides)
+        return {"name": order.name, "cpus": order.cpus, "files": sorted({*draft.copies} - {draft.copied_name})}
 
     @routes.get("/jobs", response_model=JobList)
     async def jobs() -> Response:
@@ -124,6 +138,62 @@ def jobs_router(loop: ServiceLoop) -> APIRouter:
     return routes
 
 
+async def completed(loop: ServiceLoop, given: AnySubmission) -> AnySubmission:
+    """Return a submission, checked but for the job, with what it takes from another job or a folder. Raises UsageError,
+    NotFoundError."""
+    original: JobOrder | None = None
+    if (name := given.copy_of) is not None:
+        original = await asyncio.wrap_future(loop.call(lambda: loop.order(name)))
+    full = await asyncio.to_thread(_completed, loop, given, original)
+    await asyncio.to_thread(check_submission, full)
+    return full
+
+
+def _completed(loop: ServiceLoop, given: AnySubmission, original: JobOrder | None) -> AnySubmission:
+    own = {**given.files, given.copied_name: given.text}
+    taken: dict[str, Any] = {}
+    others: dict[str, bytes] = {}
+    if original is not None:
+        old = loop.state.job(original.id)
+        others = {name: content for name, content in files_of(old).items() if name != original.copied}
+        where = None if original.job_folder == str(old.files) else original.job_folder  # None: its new copy
+        environment = dict(original.environment)
+        taken = {"job_folder": where, "environment": environment}
+        taken |= {"folder": original.folder, "data_dir": original.data_dir}
+    if given.from_folder is not None:
+        folder = Path(given.from_folder)
+        if not (folder.is_absolute() and folder.is_dir()):
+            words = f"folder {given.from_folder}: must be an absolute path of a folder on the service's machine"
+            raise NotFoundError(words, code="service/no-folder")
+        beside = Beside.of(folder, len(given.text))
+        others = {**beside.others, **{name: text.encode() for name, text in beside.modules.items()}}
+        taken |= {"folder": str(folder), "job_folder": str(folder)}
+    missing = {name: value for name, value in taken.items() if name not in given.model_fields_set}
+    others = {name: content for name, content in {**others, **given.others}.items() if name not in own}
+    return given.model_copy(update={**missing, "others": others})
+
+
+def check_data(job: Job, copied: Container[str], where: Sequence[str | None], data_dir: str | None) -> None:
+    """Check that the data files that our data sets name exist: among the `copied`, or in the folders `where`. Raises
+    NotFoundError. A data set of the user's own looks for its files itself, when it is built."""
+    folders = [Path(folder) for folder in where if folder is not None]
+    for name in ("train", "val"):
+        part = getattr(job.data, name)
+        path = part.init_args.get("path") if isinstance(part, Component) else None
+        if not isinstance(path, str) or path in copied or not part.class_path.startswith("hogwild.data."):
+            continue
+        roots = [folder / os.path.expanduser(str(part.init_args.get("root") or "")) for folder in folders]
+        below = [] if data_dir is None else [Path(data_dir), *Path(data_dir).glob("*/")]  # a data set's own folder
+        looked = list(dict.fromkeys([*roots, *folders, *([Path(data_dir)] if data_dir else [])]))
+        if not any((folder / os.path.expanduser(path)).exists() for folder in (*roots, *folders, *below)):
+            places = "" if os.path.isabs(path) else f" in {', '.join(map(str, looked))}"
+            raise NotFoundError(
+                f"data.{name}: {part.class_path}: there is no {path}{places}; correct the path, or give the folder of "
+                "the data (--data-dir, or `folder` on the page)",
+                code="data/not-found",
+            )
+
+
 def check_submission(given: Submission) -> None:
     """Check all but the job. Raises UsageError, NotFoundError."""
     check_files(given.copies)
@@ -139,6 +209,9 @@ def check_submission(given: Submission) -> None:
 def order_with(loop: ServiceLoop, given: Submission, name: str, overrides: Sequence[str]) -> JobOrder:
     """Return the order of job `name` of a checked submission. Raises ConfigError, UsageError."""
     job = load_job(Path(given.job_file), overrides, source_text=given.text)
+    environment = allowed(os.environ if given.environment is None else given.environment)
+    folder = os.getcwd() if given.folder is None else given.folder
+    check_data(job, given.copies, (given.job_folder, folder), given.data_dir or environment.get("HOGWILD_DATA"))
     return JobOrder(
         id=name,
         number=0,  # `write_aside` gives it
@@ -147,9 +220,9 @@ def order_with(loop: ServiceLoop, given: Submission, name: str, overrides: Seque
         copied=given.copied_name,
         job_folder=str(loop.state.job(name).files) if given.job_folder is None else given.job_folder,
         overrides=tuple(overrides),
-        folder=os.getcwd() if given.folder is None else given.folder,
+        folder=folder,
         data_dir=given.data_dir,
-        environment=allowed(os.environ if given.environment is None else given.environment),
+        environment=environment,
         digest=given.digest,
         mark=secrets.token_hex(16),
         **wishes_of(job, loop.machine),
@@ -172,6 +245,7 @@ def sweeps_router(loop: ServiceLoop) -> APIRouter:
     @routes.post("", status_code=201)
     async def submit(given: SweepSubmission) -> Row:
         """Accept all combinations, or none if one of them is wrong."""
+        given = await completed(loop, given)
         checked = await asyncio.to_thread(_orders_of, loop, given)
         orders, aside = await asyncio.to_thread(loop.write_aside, checked, given.copies)
         return await asyncio.wrap_future(loop.call(lambda: loop.submit(orders, aside)))
@@ -212,7 +286,6 @@ def sweeps_router(loop: ServiceLoop) -> APIRouter:
 
 def _orders_of(loop: ServiceLoop, given: SweepSubmission) -> list[JobOrder]:
     """Check a sweep, with each of its combinations. Raises UsageError, ConfigError, NotFoundError."""
-    check_submission(given)
     orders = []
     for index, values in enumerate(combinations(given.sweep, given.overrides)):
         overrides = [*given.overrides, *(f"{path}={value}" for path, value in values.items())]

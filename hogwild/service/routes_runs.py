@@ -33,7 +33,7 @@ from hogwild.errors import ConflictError, NotFoundError, RunEndedError, StorageF
 from hogwild.monitoring.live_calls import LiveCalls
 from hogwild.monitoring.run_status import read_status
 from hogwild.service import run_reader
-from hogwild.service.folders import CACHE, ID, MOST_BYTES, MOST_FILES, JobFolder, check_files
+from hogwild.service.folders import ID, JobFolder, files_of
 from hogwild.service.loop import ServiceLoop
 from hogwild.service.routes_jobs import Text, wishes_of
 from hogwild.service.rows import Row
@@ -298,26 +298,6 @@ async def _ask(run: FilePath, request: dict[str, Any]) -> dict[str, Any]:
 
 DESCRIPTIONS = ("job.yaml", RESOLVED)  # without them there is no run
 METRICS = "metrics.jsonl"
-
-
-def files_of(folder: JobFolder) -> dict[str, bytes]:
-    """Return the copied job file and what was copied with it: relative path -> content. What Python has put beside them
-    is left out, and what is too large for a submission. Raises NotFoundError, UsageError."""
-    found: dict[str, bytes] = {}
-    try:
-        for file in folder.files.rglob("*"):
-            name = file.relative_to(folder.files)
-            is_plain = not file.is_symlink() and file.is_file() and CACHE not in name.parts
-            if not is_plain or file.stat().st_size > MOST_BYTES:
-                continue
-            with opened(folder.files, *name.parts) as stream:
-                found[str(name)] = stream.read(MOST_BYTES)
-            if len(found) > MOST_FILES:
-                break
-    except OSError as error:
-        raise NotFoundError(f"{folder.files} cannot be read: {error}", code="service/no-folder") from None
-    check_files(found)
-    return found
 
 
 def copy_checkpoint(old: JobFolder, name: str, aside: FilePath, new: JobFolder) -> None:

@@ -45,6 +45,7 @@ def row_of(job: JobRecord, order: JobOrder, folder: JobFolder, record: Mapping[s
         "doing": snapshot.state if snapshot and is_training else None,
         "reason": waits if job.state == "queued" and waits else _reason(job),
         "run_dir": str(folder.run),
+        "folder": None if order.job_folder == str(folder.files) else order.job_folder,
         "overrides": [*order.overrides, *order.changes],
         "sweep_values": dict(order.sweep_values),
         "gpus": list(job.gpus),

@@ -164,6 +164,7 @@ def config_of(order: JobOrder, folder: JobFolder) -> dict[str, Any]:
     return {
         "text": text,
         "resolved": resolved,
+        "folder": "" if order.job_folder == str(folder.files) else order.job_folder,
         "overridden": [{"path": path, "value": value} for path, _, value in changes],
         "fields": [
             {"path": one.key, "value": to_json(one.value), "from": _source(one, [path for path, _, _ in changes])}

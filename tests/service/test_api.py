@@ -2,13 +2,20 @@
 
 import contextlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hogwild.config.locate import default_config
+from hogwild.errors import NotFoundError
+from tests.helpers.jobs import RUN_PY
 from tests.helpers.processes import PATIENCE_S, wait_for
 from tests.helpers.service import LONG, SMALL, Service, serving
 
@@ -152,6 +159,84 @@ def test_the_page_submits_a_text_and_its_files_alone(service: Service) -> None:
     status, row = ask(service, "POST", f"{API}/jobs", {**body, "overrides": [*SMALL]})
     assert (status, row["state"]) in ((201, "queued"), (201, "starting"))
     assert service.wait_for_state(row["id"], "succeeded", "failed")["error"] is None
+
+
+NET = "import torch\ndef net(): return torch.nn.Linear(3, 2)\n"
+
+
+def project(folder: Path, *, rows: bool = True) -> str:
+    """Make a folder with code and data; return the text of a job file that needs both."""
+    folder.mkdir()
+    (folder / "mine.py").write_text(NET)
+    if rows:
+        np.savez(folder / "rows.npz", x=np.ones((64, 3), np.float32), y=np.zeros(64, np.int64))
+    return (
+        "model: {class_path: mine.net}\ndata: {train: {class_path: hogwild.data.Npz, init_args: {path: rows.npz}}, "
+        "val: {fraction: 0.25}, batch_size: 8}\ntrain: {procs: 0, epochs: 1}\n"
+    )
+
+
+def test_a_changed_copy_has_folder_and_code_of_its_original_and_a_folder_brings_its_own(
+    service: Service, tmp_path: Path
+) -> None:
+    """A browser has neither: it knows the text of a job file."""
+    text = project(tmp_path / "project")
+    (job := tmp_path / "project" / "job.yaml").write_text(text)
+    first = service.client.submit(job)
+    (tmp_path / "project" / "mine.py").write_text(NET.replace("3, 2", "3, 5"))  # changed since: a copy keeps its code
+    _, config = ask(service, "GET", f"{API}/jobs/{first['id']}/config")
+    assert config["folder"] == first["folder"] == str(tmp_path / "project")
+    body = {"job_file": "job.yaml", "text": text, "overrides": []}
+    copy, other = {**body, "copy_of": first["id"]}, {**body, "from_folder": str(tmp_path / "project")}
+    status, checked = ask(service, "POST", f"{API}/check", copy)
+    assert (status, checked["files"]) == (200, ["mine.py", "rows.npz"]), checked
+    rows = []
+    for number, order in enumerate((copy, other)):
+        status, row = ask(service, "POST", f"{API}/jobs", {**order, "id": f"00000000c0b{number}"})
+        assert (status, row["folder"]) == (201, str(tmp_path / "project")), row
+        rows.append(row)
+    sources = [(service.state.job(row["id"]).files / "mine.py").read_text() for row in (first, *rows)]
+    assert [source.count("3, 5") for source in sources] == [0, 0, 1]
+    for row in rows:
+        ended = service.wait_for_state(row["id"], "succeeded", "failed")
+        assert ended["error"] is None, ended
+
+
+def test_data_that_are_missing_are_told_at_submit_and_in_the_check(service: Service, tmp_path: Path) -> None:
+    text = project(tmp_path / "project", rows=False)
+    (job := tmp_path / "project" / "job.yaml").write_text(text)
+    with pytest.raises(NotFoundError, match=r"data.train: hogwild.data.Npz: there is no rows.npz in .*/project"):
+        service.client.submit(job)
+    status, told = ask(service, "POST", f"{API}/check", {"text": text, "from_folder": str(tmp_path / "project")})
+    assert (status, told["error_code"]) == (404, "data/not-found"), told
+    (tmp_path / "elsewhere").mkdir()
+    np.savez(tmp_path / "elsewhere" / "rows.npz", x=np.ones((64, 3), np.float32), y=np.zeros(64, np.int64))
+    assert service.client.submit(job, data_dir=tmp_path / "elsewhere")["state"] in ("queued", "starting")
+    for folder, code in (("nowhere", "service/no-folder"), (str(tmp_path / "gone"), "service/no-folder")):
+        status, told = ask(service, "POST", f"{API}/check", {"text": text, "from_folder": folder})
+        assert (status, told["error_code"]) == (404, code), told
+    status, told = ask(service, "POST", f"{API}/check", {"text": text, "copy_of": "fedcba987654"})
+    assert (status, told["error_code"]) == (404, "service/no-job"), told
+
+
+def test_the_data_of_a_job_are_found_from_any_folder(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = project(tmp_path / "project")
+    (job := tmp_path / "project" / "job.yaml").write_text(text)
+    row = service.client.submit(job)
+    assert service.wait_for_state(row["id"], "succeeded", "failed")["error"] is None
+    (service.state.job(row["id"]).files / "rows.npz").unlink()  # a copy, as it is small; large files have none
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    np.savez("rows.npz", x=np.ones((7, 2), np.float32), y=np.zeros(7, np.int64))  # of the same name, and another's
+    done = subprocess.run(
+        [sys.executable, RUN_PY, "eval", row["id"]],
+        env={**os.environ, "HOGWILD_STATE": str(service.state.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "16 samples of data.val" in done.stdout, done.stderr
 
 
 def test_prometheus_reads_the_service(service: Service, done: dict[str, Any]) -> None:

@@ -175,6 +175,27 @@ def test_a_sweep_is_submitted_and_stands_as_one_group(page: Page, ended: list[di
     expect(listed(page, "seed 2")).to_have_count(0)
 
 
+def test_a_changed_copy_goes_with_the_folder_and_the_code_of_its_original(
+    service: Service, page: Page, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text("import torch\ndef net(): return torch.nn.Linear(64, 10)\n")
+    (tmp_path / "job.yaml").write_text(
+        "model: {class_path: mine.net}\ndata: {train: {class_path: hogwild.data.Digits}}\n"
+        "train: {procs: 0, epochs: 1}\n"
+    )
+    first = service.client.submit(tmp_path / "job.yaml", ["name=first-of-two"])
+    go(page, f"submit/{first['id']}")
+    expect(page.get_by_label("folder of the job")).to_have_value(str(tmp_path))
+    expect(page.get_by_text("Submitted with it: mine.py")).to_be_visible()
+    page.get_by_label("overrides").fill("name=second-of-two")
+    expect(page.get_by_text("second-of-two gets")).to_be_visible()
+    button(page, "Submit").click()
+    expect(page.get_by_role("heading", name="second-of-two")).to_be_visible()
+    copy = next(row for row in service.client.jobs() if row["name"] == "second-of-two")
+    ended = service.wait_for_state(copy["id"], "succeeded", "failed")
+    assert (ended["error"], ended["folder"]) == (None, str(tmp_path))
+
+
 def test_the_parts_of_a_job_are_shown(service: Service, page: Page, ended: list[dict[str, Any]]) -> None:
     name = ended[0]["id"]
     go(page, f"{name}/timeline")

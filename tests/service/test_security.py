@@ -137,7 +137,7 @@ def test_health_is_for_everybody_here(service: Service) -> None:
 def test_a_large_body_is_refused_before_anything_reads_it(service: Service) -> None:
     assert Asked(service, "POST", "/api/v1/check", b'"' + b"x" * MOST_BYTES).status == 413
     answer = Asked(service, "POST", "/api/v1/check", {"text": "#" * (MOST_BYTES - 1000)})
-    assert answer.status == 422 and answer.json["error_code"].startswith("config/")
+    assert answer.status == 422 and answer.json["error_code"] == "service/too-large", "for a job"
 
 
 def test_a_large_body_in_parts_of_unsaid_size_is_refused(service: Service) -> None:

@@ -5,11 +5,12 @@ import { useFetched, useKept } from "./hooks.js";
 import { count } from "./words.js";
 
 const CHECK_MS = 400; // after the last letter
-const START = { text: "", overrides: "", sweep: "", name: "job", files: {}, needs: [] };
+const START = { text: "", overrides: "", sweep: "", name: "job", files: {}, needs: [], folder: "", copyOf: null };
 
 // from: id of a job that is copied
 export function Submit({ from }) {
-  const [draft, setDraft] = useKept("draft", START, sessionStorage);
+  const [kept, setDraft] = useKept("draft", START, sessionStorage);
+  const draft = { ...START, ...kept }; // of an earlier version of the page, perhaps
   const [templates] = useFetched("templates");
   const [verdict, setVerdict] = useState(null); // of the last check: {row} or {problems, message}
   const [isBusy, setBusy] = useState(false);
@@ -19,12 +20,14 @@ export function Submit({ from }) {
   const overrides = linesOf(draft.overrides);
   const sweep = Object.fromEntries(linesOf(draft.sweep).map(valuesOf));
   const many = Object.values(sweep).reduce((product, values) => product * values.length, 1);
-  const body = { text: draft.text, job_file: `${draft.name}.yaml` };
+  const { copyOf } = draft; // its code, data and environment; a changed folder has its own code
+  const place = draft.folder.trim() && draft.folder.trim() !== copyOf?.folder ? { from_folder: draft.folder.trim() } : {};
+  const body = { text: draft.text, job_file: `${draft.name}.yaml`, files: draft.files, ...(copyOf && { copy_of: copyOf.id }), ...place };
 
   useEffect(() => {
     if (!from) return;
     get(`jobs/${from}/config`).then(
-      ({ text, overridden }) => setDraft({ ...START, text, overrides: overridden.map(({ path, value }) => `${path}=${value}`).join("\n") }),
+      ({ text, overridden, folder }) => setDraft({ ...START, text, folder, copyOf: { id: from, folder }, overrides: overridden.map(({ path, value }) => `${path}=${value}`).join("\n") }),
       (problem) => setVerdict({ problems: [], message: problem.message }),
     );
   }, [from]);
@@ -42,12 +45,12 @@ export function Submit({ from }) {
       isOver = true;
       clearTimeout(timer);
     };
-  }, [draft.text, draft.overrides, draft.sweep, draft.name]);
+  }, [draft.text, draft.overrides, draft.sweep, draft.name, draft.folder, draft.copyOf]);
 
   const submit = async () => {
     setBusy(true);
     try {
-      const order = { ...body, overrides, files: draft.files };
+      const order = { ...body, overrides };
       if (draft.sweep.trim()) {
         const { id: made } = await post("sweeps", { ...order, sweep, id: `s${id.current.slice(1)}` });
         location.hash = `#/compare/sweep:${made}`;
@@ -61,7 +64,7 @@ export function Submit({ from }) {
   };
   const take = (name) => {
     const { text, files, needs } = templates.find((one) => one.name === name) ?? START;
-    change({ text, files, needs, name: name || START.name });
+    change({ ...START, overrides: draft.overrides, sweep: draft.sweep, text, files, needs, name: name || START.name });
   };
   const problems = verdict?.problems ?? [];
   const isReady = verdict?.row && !verdict.isOld;
@@ -78,12 +81,15 @@ export function Submit({ from }) {
           </label>
           <label>or a file <input type="file" accept=".yaml,.yml" onChange=${async (event) => {
             const [file] = event.currentTarget.files;
-            if (file) change({ ...START, overrides: draft.overrides, text: await file.text(), name: file.name.replace(/\.ya?ml$/, "") });
+            if (file) change({ files: {}, needs: [], text: await file.text(), name: file.name.replace(/\.ya?ml$/, "") });
           }} /></label>
         </div>
         <${Editor} text=${draft.text} problems=${problems.filter((one) => one.line)} area=${area} change=${(text) => change({ text })} submit=${() => isReady && submit()} />
       </div>
       <div class="checked">
+        <label class="over">folder of the job's code and data, on the service's machine
+          <input type="text" spellcheck="false" placeholder="/path/of/project" value=${draft.folder} onInput=${(event) => change({ folder: event.currentTarget.value })} />
+        </label>
         <label class="over">overrides, one <code>key=value</code> per line
           <textarea rows="4" spellcheck="false" placeholder="train.epochs=3" value=${draft.overrides} onInput=${(event) => change({ overrides: event.currentTarget.value })}></textarea>
         </label>
@@ -103,7 +109,7 @@ export function Submit({ from }) {
           <button class="primary" disabled=${!isReady || isBusy} onClick=${submit}>Submit</button>
           <span class="quiet">Ctrl Enter</span>
         </p>
-        ${Object.keys(draft.files).length > 0 && html`<p class="quiet">Submitted with it: ${Object.keys(draft.files).join(", ")}</p>`}
+        ${verdict?.row?.files.length > 0 && html`<p class="quiet">Submitted with it: ${verdict.row.files.join(", ")}</p>`}
         ${draft.needs.length > 0 && html`<p class="quiet">The template reads ${draft.needs.join(", ")}. Put your own path there, as the service's machine sees it.</p>`}
       </div>
     </div>
