@@ -7,7 +7,7 @@ compares it with the source. A class with a single cause has the code; otherwise
 raised.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -226,16 +226,41 @@ def hint(code: str) -> str:
     return f"code {code}: hogwild explain {code}"
 
 
+MANY = 20_000  # names: comparing each takes some 20 us
+LONGEST_NAME = 100  # letters that are shown or compared
+
+
 def nearest(name: str, known: Iterable[str], *, most: int = 3, cutoff: float = 0.6) -> list[str]:
-    """Return the names most similar to `name`, the best first."""
+    """Return the names most similar to `name`, the best first. Among very many: those that differ by one letter, or
+    similar ones of the first MANY of about this length."""
     from difflib import get_close_matches
 
-    known = list(known)
+    known, name = list(known), name[:LONGEST_NAME]
     same = [one for one in known if one.lower() == name.lower()]
+    if not same and len(known) > MANY:
+        same = sorted({*known} & {*_one_letter_away(name, {*"".join(known[:MANY])})})
+        known = [one for one in known if abs(len(one) - len(name)) <= 2][:MANY]
     return same[:most] or get_close_matches(name, known, n=most, cutoff=cutoff)
 
 
-def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """Return `; did you mean 'x'?`, or "" if no known name is similar."""
-    close = nearest(str(name), map(str, known), most=1, cutoff=0.65)
-    return f"; did you mean '{close[0]}'?" if close else ""
+def _one_letter_away(name: str, letters: Iterable[str]) -> Iterator[str]:
+    """Yield the texts with a letter less or more, another letter, or two exchanged."""
+    for at in range(len(name) + 1):
+        before, after = name[:at], name[at:]
+        yield before + after[1:]
+        yield before + after[1:2] + after[:1] + after[2:]
+        for letter in letters:
+            yield before + letter + after
+            yield before + letter + after[1:]
+
+
+def did_you_mean(name: object, known: Iterable[object], *, most: int = 1) -> str:
+    """Return `; did you mean 'x'?`, or "" if no known name is similar. `most`: names."""
+    close = [f"'{one}'" for one in nearest(str(name), map(str, known), most=most, cutoff=0.65)]
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def shown_name(name: object) -> str:
+    """Return a name as a message quotes it: on one line, the end of a long one cut."""
+    text = str(name)
+    return repr(text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…")

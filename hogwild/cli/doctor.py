@@ -5,9 +5,10 @@ import contextlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -64,6 +65,17 @@ def variable_findings(environ: Mapping[str, str]) -> Iterator[str]:
 TORCH_SERIES = "2.13."  # as pyproject.toml pins it
 # The other core packages; those that --help and check need are installed if this code runs.
 PACKAGES = ("numpy", "psutil", "cloudpickle", "safetensors", "threadpoolctl")
+# The extras of pyproject.toml that a job may need: what for, and the packages with their least versions.
+EXTRAS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "csv": ("tables and parquet files", {"pyarrow": "16"}),
+    "images": ("folders of images", {"pillow": "10"}),
+    "onnx": ("export --format onnx", {"onnx": "1.19", "onnxscript": "0.5"}),
+    "rl": ("environments of gymnasium", {"gymnasium": "1.0"}),
+    "sklearn": ("hogwild.estimator", {"scikit-learn": "1.6"}),
+    "service": ("hogwild serve", {"fastapi": "0.135", "uvicorn": "0.30"}),
+    "sparse": ("compiled updates; ratings, triples", {"numba": "0.61", "pyarrow": "16"}),
+    "tensorboard": ("log.tensorboard", {"tensorboard": "2.17"}),
+}
 DATA_FOLDERS = ("mnist", "fashion_mnist")  # subfolders of the data folder that hogwild.data uses
 MEMORY_FOR_A_WORKER = 400 * 2**20  # bytes: torch, a small model and a batch
 PROBE_BYTES = 1 << 20
@@ -105,6 +117,7 @@ def examine(data_dir: Path | None) -> list[Finding]:
     return [
         Finding("hogwild", "ok", f"{__version__} in {PACKAGE}"),
         *_packages(),
+        *(extra_finding(name, _version) for name in EXTRAS),
         *torch_findings(_answer_of(_CHILD)),
         *processor_findings(host.describe_host(), host.usable_cores()),
         _plan(),
@@ -141,6 +154,37 @@ def _packages() -> Iterator[Finding]:
             yield Finding(name, "ok", version(name))
         except PackageNotFoundError:
             yield Finding(name, "problem", f"is not installed: pip install {name}", stops_training=True)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def extra_finding(extra: str, version_of: Callable[[str], str | None]) -> Finding:
+    """Return the finding about an extra: the versions of its packages, and how to install what is missing or too old.
+    None of them is needed by every job, so only a part of an extra, or an old one, is worth a note."""
+    purpose, packages = EXTRAS[extra]
+    found = {name: version_of(name) for name in packages}
+    told = [
+        f"{name} is not installed"
+        if has is None
+        else f"{name} {has}, older than {least}"
+        if _parts(has) < _parts(least)
+        else f"{name} {has}"
+        for (name, least), has in zip(packages.items(), found.values(), strict=True)
+    ]
+    is_whole = told == [f"{name} {has}" for name, has in found.items()]
+    is_absent = not any(found.values())
+    words = "not installed" if is_absent else ", ".join(told)
+    cure = "" if is_whole else f"; for {purpose}: pip install 'hogwild[{extra}]'"
+    return Finding(f"extra {extra}", "ok" if is_whole or is_absent else "note", words + cure)
+
+
+def _parts(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"[0-9]+", version)[:2]]
 
 
 def try_fork_server() -> Mapping[str, Any]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 WATCH_S = 1.0
 RECENT_S = 3600.0  # ended jobs that `ps` shows without -a
 MOST_NAME, LEAST_NAME, MOST_CELL = 32, 8, 20  # letters in a table
+LEAST_NOTE = 30  # letters of a line of a note below its job
 INDENT = 14  # of the text in `show`
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}  # paths can be copied
 HOME, TO_LINE_END, TO_END = "\x1b[H", "\x1b[K", "\x1b[J"  # overwriting does not flicker as clearing does
@@ -130,7 +131,7 @@ def show(arguments: Arguments = None, state_dir: StateDir = None, as_json: Json 
 
 def table(rows: Sequence[Row], width: int | None = None) -> Iterator[str]:
     """Yield jobs as lines of a table, the jobs of one sweep with its values. `width`: of the terminal; names are cut to
-    it, and a note (what a job waits for, why it failed) stands below its job, if it has no room beside it."""
+    it, and a note (what a job waits for, why it failed) stands below its job, whole, if it has no room beside it."""
     sweeps = {row["sweep"] for row in rows}
     paths = short_paths(rows[0]["sweep_values"]) if len(sweeps) == 1 and sweeps != {None} else {}
     head = ("job", *(paths.values() or ("name",)), "state", "done", "left", "cores", "best")
@@ -155,7 +156,8 @@ def table(rows: Sequence[Row], width: int | None = None) -> Iterator[str]:
         else:
             yield cut(line.rstrip(), width)
             if state and state != "succeeded":
-                yield cut(f"{indent}  {note}", width)
+                within = max(LEAST_NOTE, width - len(indent) - 2)
+                yield from (f"{indent}  {line}" for line in textwrap.wrap(note, within, break_on_hyphens=False))
 
 
 def sweep_table(name: str, rows: Sequence[Row], width: int | None = None) -> Iterator[str]:
@@ -182,9 +184,11 @@ def _rank(row: Row) -> tuple[bool, float, int]:
 
 
 def _note(row: Row) -> str:
-    """Return on one line why a job is in its state, or that its cores move."""
+    """Return why a job is in its state, with all lines of an error but its traceback, or that its cores move."""
     has_moved = row["moves"] or row["moving_to"] is not None or row["fixed"]
-    return " ".join((row["reason"] or "").split()) or (_lending(row) if has_moved else "")
+    reason, error = row["reason"] or "", (row["error"] or "").partition("\n\n")[0]
+    is_its_error = reason and error.startswith(f"{reason}\n")
+    return " ".join((error if is_its_error else reason).split()) or (_lending(row) if has_moved else "")
 
 
 def _lending(row: Row) -> str:

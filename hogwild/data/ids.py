@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.errors import UsageError, did_you_mean
+from hogwild.errors import UsageError, did_you_mean, shown_name
 
 WHITE = " \t\r\n\v\f"  # around an id; other spaces of Unicode are characters of it
 WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")  # as pandas writes whole numbers of a column with a missing value
@@ -53,8 +53,9 @@ class IdRows:
     def number(self, name: Any, kind: str) -> int:
         """Return the row of a name. Raises UsageError with a similar one for an unknown one; `kind`: what they name."""
         if (found := self.row(name)) < 0:
-            near = did_you_mean(str(name), [*self])
-            raise UsageError(f"{str(name)!r} is not among the {len(self):,} {kind}{near}", code="usage/unknown-name")
+            near = did_you_mean(name, self)
+            words = f"{shown_name(name)} is not among the {len(self):,} {kind}{near}"
+            raise UsageError(words, code="usage/unknown-name")
         return found
 
     def rows(self, names: Iterable[Any]) -> np.ndarray:

@@ -90,15 +90,16 @@ def form_of(
     has_row_names = taken == 1 and bool(rows) and len(rows[0]) == len(names) + 1 and lines[1].startswith('"1"')
     if has_row_names:
         names = ["", *names]
-    if columns is not None:
-        places = _chosen(path, names, has_header, columns)
+    given = _given(path, names, has_header, columns or {})
+    if {"user", "item"} <= given.keys():
+        places = {"rating": -1, "time": -1, **given}
     elif has_header:
-        places = _named(path, names, rows if needs_rating else [])
+        places = _named(path, names, rows if needs_rating else [], given)
     else:
-        places = {what: place if place < len(names) else -1 for place, what in enumerate(ORDER)}
+        places = _placed(path, names, given)
         third = [row[2] for row in rows if len(row) > 2]
         are_times = all(NUMBER.fullmatch(text) and float(text) >= EARLIEST for text in third)
-        if needs_rating and len(names) > 2 and are_times:
+        if needs_rating and places["rating"] == 2 and are_times:
             raise _wrong(path, f"column 2 has numbers such as {rows[0][2]}, which seem to be times, not ratings")
     if needs_time and places["time"] < 0:
         raise _wrong(path, "a holdout by time needs a column of times")
@@ -138,17 +139,22 @@ def _letters(name: str) -> str:
     return re.sub(r"[^a-z]", "", name.lower())
 
 
-def _named(path: Path, fields: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, int]:
-    places = recognised(fields)
+def _named(
+    path: Path, fields: Sequence[str], rows: Sequence[Sequence[str]], given: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the columns that are given, and the others by their names."""
+    places = {**recognised(["" if at in given.values() else name for at, name in enumerate(fields)]), **given}
     for what in ("user", "item"):
         if places[what] < 0:
             raise _wrong(path, f"the header has no column for the {what}s, only {', '.join(fields)}")
     known = [place for place, name in enumerate(fields) if _letters(name) in NAMES["rating"]]
     values = [[row[place] for row in rows if place < len(row) and row[place]] for place in range(len(fields))]
     numeric = [bool(one) and all(NUMBER.fullmatch(text.replace(",", ".")) for text in one) for one in values]
-    others = [place for place in range(len(fields)) if place not in places.values() and numeric[place]]
+    times = [place for place, name in enumerate(fields) if _letters(name) in NAMES["time"]]
+    taken = {*places.values(), *recognised(fields).values(), *times}
+    others = [place for place in range(len(fields)) if place not in taken and numeric[place]]
     others = known if len(known) > 1 else [place for place in others if not INDEX.fullmatch(fields[place])]
-    if rows and len(known) != 1 and others:
+    if rows and "rating" not in given and len(known) != 1 and others:
         found = ", ".join(repr(fields[place]) for place in others)
         raise _wrong(
             path,
@@ -164,8 +170,19 @@ def recognised(fields: Sequence[str]) -> dict[str, int]:
     return {what: next((at for at, one in enumerate(letters) if one in names), -1) for what, names in NAMES.items()}
 
 
-def _chosen(path: Path, fields: Sequence[str], has_header: bool, columns: Columns) -> dict[str, int]:
-    places = {"rating": -1, "time": -1}
+def _placed(path: Path, fields: Sequence[str], given: Mapping[str, int]) -> dict[str, int]:
+    """Return the columns that are given, and the others at their usual places."""
+    usual = {what: at if at < len(fields) and at not in given.values() else -1 for at, what in enumerate(ORDER)}
+    places = {**usual, **given}
+    if missing := [what for what in ("user", "item") if places[what] < 0]:
+        raise _wrong(
+            path, f"without names the {missing[0]}s would be in column {ORDER.index(missing[0])}, which is set"
+        )
+    return places
+
+
+def _given(path: Path, fields: Sequence[str], has_header: bool, columns: Columns) -> dict[str, int]:
+    places: dict[str, int] = {}
     for what, column in columns.items():
         if isinstance(column, str) and (not has_header or column not in fields):
             has = ", ".join(fields) if has_header else f"no header, only {len(fields)} columns, numbered from 0"

@@ -70,8 +70,9 @@ class Ratings(PackedFile):
     Arguments:
         path: file, plain or packed.
         columns: {user: …, item: …, rating: …, time: …}, names in the header or numbers from 0 on; null: recognised by
-            name, or the first four; in validation data as the training data's. Times, only for `holdout`, are numbers
-            or dates.
+            name, or the first four; in validation data as the training data's. Without user or item, as in {time: ts},
+            the others are recognised likewise; with both and no rating, each rating is 1. Times, only for `holdout`,
+            are numbers or dates.
         delimiter: tab, comma, `;`, `|`, space or `::`; auto: detected from the first line.
         header: whether the first line has the names of the columns; auto: detected.
         duplicates: of one user and one item: fail, last (the later line), sum (the ratings are added up), keep; auto:
@@ -103,15 +104,15 @@ class Ratings(PackedFile):
         choice(who, "duplicates", duplicates, ("auto", "fail", "last", "sum", "keep"))
         choice(who, "encoding", encoding, ENCODINGS)
         given: Any = {} if columns is None else columns
-        is_map = isinstance(given, Mapping) and (columns is None or {"user", "item"} <= given.keys() <= {*ORDER})
+        is_map = isinstance(given, Mapping) and (columns is None or set() < given.keys() <= {*ORDER})
         if (
             not is_map
             or any(type(column) not in (str, int) for column in given.values())
             or len({*given.values()}) < len(given)
         ):
             raise bad_argument(
-                f"{who}: columns must be {{user: …, item: …, rating: …, time: …}}, different names or numbers from 0, "
-                f"got {columns!r}"
+                f"{who}: columns must be {{user: …, item: …, rating: …, time: …}}, or some of these, different names "
+                f"or numbers from 0, got {columns!r}"
             )
         self.encoding, self.holdout = encoding, holdout_of(who, holdout)
         self.path = find_file(who, path, root, ADVICE)

@@ -37,7 +37,7 @@ from hogwild.data.npz import Npz, NpzRows
 from hogwild.data.pair_tables import PairTable, is_table, rows_of
 from hogwild.data.text_file import TextFile, TextStream, not_text
 from hogwild.data.text_parsing import INPUT
-from hogwild.errors import DataError, HogwildError, UsageError
+from hogwild.errors import DataError, HogwildError, UsageError, did_you_mean, shown_name
 from hogwild.feeds.packed import Packed
 from hogwild.feeds.row_reader import Reader, RowSource, first_non_finite, is_nested, not_finite, ready_tensors
 from hogwild.feeds.stream_reader import BadBatch, Collator
@@ -422,8 +422,9 @@ class TrainedOn:
             if (rows < 0).any():
                 unknown = int((rows < 0).argmax())
                 raise UsageError(
-                    f"row {unknown} of the table: {ids[unknown]} is not among the {kind} of the training data, of whom "
-                    f"nothing was learnt; {int((rows < 0).sum()):,} rows are like this: leave them out",
+                    f"row {unknown} of the table: {shown_name(ids[unknown])} is not among the {kind} of the training "
+                    f"data, of whom nothing was learnt; {int((rows < 0).sum()):,} rows are like this: leave them out"
+                    f"{did_you_mean(ids[unknown], self.names[kind])}",
                     code="usage/unknown-name",
                 )
             found.append(torch.from_numpy(rows))

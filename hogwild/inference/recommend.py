@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hogwild.data.ids import IdRows
-from hogwild.errors import UsageError
+from hogwild.errors import UsageError, did_you_mean, shown_name
 
 log = logging.getLogger(__name__)
-UNKNOWN = "user {user} is not in the training data: these are the most popular items"
-UNKNOWNS = "%s users are not in the training data: they get the most popular items"
+UNKNOWN = "user {user} is not in the training data: these are the most popular items{near}"
+UNKNOWNS = "%s users are not in the training data, such as %s: they get the most popular items%s"
 WITH_RATED = "the training data is not available: items that the user has rated may be included"
 TOP = 10  # items, if there are so many
 SCORES_AT_ONCE = 1 << 22
@@ -107,15 +107,17 @@ class ItemRanker:
         """Return the `top` items with the highest score for `user`, by default 10; fewer if the user has most of them.
         Raises UsageError if `top` is more than there are."""
         row = self._user_rows.row(user)
-        notes = [UNKNOWN.format(user=user)] if row < 0 else [] if self.had is not None else [WITH_RATED]
+        unknown = UNKNOWN.format(user=shown_name(user), near=did_you_mean(user, self._user_rows))
+        notes = [unknown] if row < 0 else [] if self.had is not None else [WITH_RATED]
         return Recommendation(self._named(self._scores(np.array([row])), top), tuple(notes))
 
     def for_users(self, users: Sequence[Any] | None = None, top: int | None = None) -> Iterator[RecommendedRows]:
         """Yield the recommendations for `users`, by default all, block by block, as `for_user` gives them."""
         chosen = self.users if users is None else users
         size, items = max(1, SCORES_AT_ONCE // len(self.items)), np.asarray(self.items)
-        if unknown := int((self._user_rows.rows(chosen) < 0).sum()):
-            log.warning(UNKNOWNS, f"{unknown:,} of {len(chosen):,}")
+        if len(unknown := np.flatnonzero(self._user_rows.rows(chosen) < 0)):
+            first, counts = chosen[unknown[0]], f"{len(unknown):,} of {len(chosen):,}"
+            log.warning(UNKNOWNS, counts, shown_name(first), did_you_mean(first, self._user_rows))
         for start in range(0, len(chosen), size):
             names = chosen[start : start + size]
             rows = self._user_rows.rows(names)

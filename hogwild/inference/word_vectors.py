@@ -11,7 +11,7 @@ import torch
 
 from hogwild.data.text import lines_of, read_pairs, words_of
 from hogwild.data.vector_file import VectorFile, unwritable
-from hogwild.errors import DataError, UsageError, nearest
+from hogwild.errors import DataError, UsageError, did_you_mean, shown_name
 from hogwild.metrics.built_in import spearman
 
 QUESTIONS_AT_ONCE = 512  # products with every word, (512, V), in memory at one time
@@ -163,12 +163,9 @@ class WordVectors:
         return None if number is None or (restrict is not None and number >= restrict) else number
 
     def _unknown(self, word: str) -> UsageError:
-        alike = [known for known in self.words if abs(len(known) - len(word)) <= 2]
-        near = nearest(word, alike)
-        if word.lower() in self._number and word.lower() not in near:
-            near = [word.lower(), *near[:2]]
-        hint = f"; similar: {', '.join(near)}" if near else ""
-        return UsageError(f"{word!r} is not among the {len(self.words):,} {self.kind}{hint}", code="usage/unknown-name")
+        near = did_you_mean(word, self.words, most=3)
+        words = f"{shown_name(word)} is not among the {len(self.words):,} {self.kind}{near}"
+        return UsageError(words, code="usage/unknown-name")
 
     # ---- files
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hogwild.cli import doctor
 from hogwild.cli.doctor import variable_findings
 from hogwild.host import Core, Cores, Limit, Memory
 from hogwild.planning.cpu_plan import ProcessMemory
-from tests.helpers.jobs import RUN_PY
+from tests.helpers.jobs import HOME, RUN_PY
 from tests.helpers.processes import PATIENCE_S
 
 KEPT = {key: text for key, text in os.environ.items() if not key.startswith(("OMP_", "MKL_", "HOGWILD"))}
@@ -40,13 +41,44 @@ def test_this_machine_can_train_and_every_topic_is_looked_at(tmp_path: Path) -> 
     lines = done.stdout.splitlines()
     assert {line.split()[0] for line in lines[:-1]} <= {"ok", "note", "problem"}
     topics = "hogwild, python, numpy, threadpoolctl, torch, thread pool, gpu, cpu, cores, quota, plan, memory, "
-    topics += "shared memory, open files, processes, kernel, fork server, environment, data"
+    topics += "extra service, shared memory, open files, processes, kernel, fork server, environment, data"
     for topic in topics.split(", "):
         assert any(line[9:].startswith(f"{topic} ") for line in lines), topic
     assert any("OMP_WAIT_POLICY=ACTIVE: ACTIVE lets idle threads spin" in line for line in lines)
     assert any("found: mnist; missing: fashion_mnist" in line for line in lines)
     assert any("libgomp" in line for line in lines)
     assert lines[-1].startswith("hogwild can train here; ")
+
+
+@pytest.mark.parametrize(
+    ("extra", "installed", "status", "said"),
+    [
+        ("sparse", {"numba": "0.63.1", "pyarrow": "24.0.0"}, "ok", "numba 0.63.1, pyarrow 24.0.0"),
+        ("onnx", {}, "ok", "not installed; for export --format onnx: pip install 'hogwild[onnx]'"),
+        ("onnx", {"onnx": "1.19"}, "note", "onnx 1.19, onnxscript is not installed; for export --format onnx: pip "),
+        (
+            "csv",
+            {"pyarrow": "9.0.0"},
+            "note",
+            "pyarrow 9.0.0, older than 16; for tables and parquet files: pip install",
+        ),
+    ],
+)
+def test_an_extra_is_told_with_its_versions_or_how_to_get_it(
+    extra: str, installed: dict[str, str], status: str, said: str
+) -> None:
+    found = doctor.extra_finding(extra, installed.get)
+    assert (found.topic, found.status) == (f"extra {extra}", status) and found.text.startswith(said)
+
+
+def test_the_extras_are_those_of_the_package_that_are_no_tools_of_its_own() -> None:
+    declared = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wanted = {name: sorted(one) for name, one in declared.items() if name not in ("test", "bench", "docs", "dev")}
+    listed = {
+        name: sorted(f"{package}>={least}" for package, least in packages.items())
+        for name, (_, packages) in doctor.EXTRAS.items()
+    }
+    assert listed == wanted
 
 
 @pytest.mark.processes

@@ -116,16 +116,20 @@ def test_numbers_stand_right_and_names_are_cut_before_figures() -> None:
     assert "  a-very-long-name…  running" in lines[0]
 
 
-def test_a_note_without_room_stands_cut_below_its_job_and_a_success_needs_none() -> None:
-    failed = replace(RUNNING, id=order(2).id, state="failed", cores=(), reason="no module\n  'nowhere', " + "x" * 90)
+def test_a_note_without_room_stands_whole_below_its_job_and_a_success_needs_none() -> None:
+    error = "no module 'nowhere':\n  line 3: of train.py\n  line 4: " + "x" * 90 + "\n\nTraceback"
+    given = {"reason": "no module 'nowhere':", "error": error}
+    failed = replace(RUNNING, id=order(2).id, state="failed", cores=(), **given)
     rows = [
         row(replace(RUNNING, state="succeeded", cores=(), reason="epochs")),
         row(failed),
         row(JobRecord(order(3).id)),
     ]
-    _, first, second, note, third = table(rows, 46)
+    _, first, second, *note, third = table(rows, 46)
     assert first.endswith("-") and second.endswith("-") and third.endswith("-")
-    assert note.startswith("     no module 'nowhere', xxx") and note.endswith("…") and len(note) == 46
+    assert all(len(line) <= 46 and line.startswith("     ") for line in note)
+    assert "".join("".join(note).split()) == "".join(error.partition("\n\n")[0].split())
+    assert [*table(rows)][2].endswith(f"no module 'nowhere': line 3: of train.py line 4: {'x' * 90}")
 
 
 # ---- with one

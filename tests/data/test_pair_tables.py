@@ -208,7 +208,7 @@ def test_a_recommender_knows_an_id_however_it_is_written(caplog: pytest.LogCaptu
     found.recommend("nobody", 1)
     found.predict([("nobody", 3), (7, 3), ("nobody", 99)])
     assert [one.getMessage() for one in caplog.records] == [
-        "user nobody is not in the training data: these are the most popular items",
+        "user 'nobody' is not in the training data: these are the most popular items",
         "unknown in 3 pairs: the user of 2, the item of 1",
     ]
 
@@ -286,7 +286,7 @@ def test_a_run_predicts_pairs_in_any_form_by_their_names_in_their_order(tmp_path
     wanted = model(users, rows[1]).detach()
     for form in (asked, Stream(pyarrow.table(asked)), asked[["user", "item"]].to_numpy()):
         assert torch.allclose(run.predict(form).flatten(), wanted.flatten(), atol=1e-5)
-    with pytest.raises(UsageError, match="row 1 of the table: nobody is not among the users") as error:
+    with pytest.raises(UsageError, match="row 1 of the table: 'nobody' is not among the users") as error:
         run.predict(pd.DataFrame({"item": [1, 1], "user": ["u3", "nobody"]}))
     assert error.value.code == "usage/unknown-name"
 

@@ -280,7 +280,8 @@ def test_bad_lines_are_counted_where_they_are_skipped(file: Path, monkeypatch: p
 def test_arguments_that_are_none(file: Path) -> None:
     file.write_text(CSV)
     wrong: tuple[dict[str, Any], ...] = (
-        {"delimiter": "x"}, {"duplicates": "first"}, {"columns": {"user": 1}}, {"columns": {"user": 1, "item": 2.5}},
+        {"delimiter": "x"}, {"duplicates": "first"}, {"columns": {"users": 1}},
+        {"columns": {}}, {"columns": {"user": 1, "item": 2.5}},
         {"columns": {"user": 1, "item": 1}},
         {"holdout": {"fraction": 1.0, "part": "test"}}, {"holdout": {"fraction": 0.1}}, {"holdout": {"part": "val"}},
         {"holdout": {"last": 0, "part": "test"}}, {"holdout": {"last": 1, "fraction": 0.1, "part": "test"}},
@@ -434,6 +435,40 @@ def test_columns_that_are_set_are_the_cure(file: Path) -> None:
     assert rows(packed(file, text, columns=columns)) == [(1, 2, 1.0)]
     asked = Ratings(file).pack(InTurn(0), "input", packed(file, text, columns=columns))
     assert rows(asked) == [(1, 2, 1.0)], "a file to predict needs no ratings"
+
+
+FOUND_BESIDE: Mapping[str, tuple[str, Any, list[tuple[Any, ...]]]] = {  # text, columns that are set, rows
+    "a time of another name": ("userId,movieId,rating,ts\n1,2,5,9\n1,3,4,8\n", {"time": "ts"}, [(1, 3, 4.0)]),
+    "a rating among two": ("user,item,plays,rating,time\n1,2,7,5,9\n1,3,6,4,8\n", {"rating": "plays"}, [(1, 3, 6.0)]),
+    "an item with a known name beside": ("user,item,shop,time\n1,7,2,9\n1,7,3,8\n", {"item": "shop"}, [(1, 3, 1.0)]),
+    "a name that another column would have": (
+        "user,item,date,time\n1,2,9,1\n1,3,8,2\n",
+        {"time": "date"},
+        [(1, 3, 1.0)],
+    ),
+    "a time without a header": ("1,2,5,x,9\n1,3,4,x,8\n", {"time": 4}, [(1, 3, 4.0)]),
+    "a time in the place of ratings": ("1,2,900000000\n1,3,800000000\n", {"time": 2}, [(1, 3, 1.0)]),
+}
+
+
+@pytest.mark.parametrize("what", FOUND_BESIDE)
+def test_columns_that_are_not_set_are_found_beside_those_that_are(what: str, file: Path) -> None:
+    text, columns, expected = FOUND_BESIDE[what]
+    assert rows(packed(file, text, columns=columns, holdout={"last": 1, "part": "train"})) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "words"),
+    [
+        ("user,item,rating\n1,2,5\n", {"time": "ts"}, "no column 'ts' for the times; the file has user, item, rating"),
+        ("user,item,rating\n1,2,5\n", {"time": "item"}, "the header has no column for the items"),
+        ("1,2,5\n2,3,4\n", {"time": 1}, "without names the items would be in column 1, which is set"),
+        ("1,2,5\n2,3,4\n", {"time": 3}, "there is no column 3 for the times; the first line has 3"),
+    ],
+)
+def test_a_set_column_that_cannot_be_is_refused(text: str, columns: Any, words: str, file: Path) -> None:
+    with pytest.raises(DataError, match=words):
+        packed(file, text, columns=columns)
 
 
 def test_the_columns_that_are_read_are_said(file: Path) -> None:

@@ -77,7 +77,9 @@ def test_an_unknown_user_gets_the_most_popular_items(kind: type, options: dict[s
     ranker = ItemRanker(model, *NAMES, Had.of(USERS, random_pairs()))
     found = ranker.for_user("nobody", top=3)
     wanted = [f"film {k}" for k in model.item_appeal().argsort(descending=True)[:3]]
-    assert [name for name, _ in found.items] == wanted and found.notes == (UNKNOWN.format(user="nobody"),)
+    assert [name for name, _ in found.items] == wanted and found.notes == (UNKNOWN.format(user="'nobody'", near=""),)
+    (note,) = ranker.for_user("u33").notes
+    assert note.endswith("; did you mean 'u3'?")
     (block,) = ranker.for_users(["u3", "nobody", "u3"], top=3)
     assert block.item[block.user == "nobody"].tolist() == wanted
     assert [name for name, _ in ranker.for_user("u3", 3).items] * 2 == block.item[block.user == "u3"].tolist()
@@ -114,9 +116,11 @@ def test_an_id_is_the_same_however_it_is_written(user: Any, caplog: pytest.LogCa
 
 def test_unknown_users_of_many_are_counted_and_said(caplog: pytest.LogCaptureFixture) -> None:
     ranker = ItemRanker(model_of(BprFactorization), *NAMES, Had.of(USERS, random_pairs()))
-    assert [*ranker.for_users([42, "nobody", 43], top=1)]
+    assert [*ranker.for_users([42, "nobody", "u33"], top=1)]
+    assert [*ranker.for_users(["u33"], top=1)]
     assert [one.getMessage() for one in caplog.records] == [
-        "2 of 3 users are not in the training data: they get the most popular items"
+        "2 of 3 users are not in the training data, such as 'nobody': they get the most popular items",
+        "1 of 1 users are not in the training data, such as 'u33': they get the most popular items; did you mean 'u3'?",
     ]
 
 

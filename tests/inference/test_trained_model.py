@@ -114,7 +114,7 @@ def test_recommend_as_json_and_for_somebody_new(runs: Mapping[str, Ended], say: 
     scores = [score for _, score in answer["items"]]
     assert scores == sorted(scores, reverse=True)
     _, lines, _ = say("recommend", runs["ratings"].run_dir, "--user", "eve")
-    assert "eve is not in the training data" in lines[0]
+    assert "'eve' is not in the training data" in lines[0]
 
 
 def test_recommend_says_that_rated_items_may_be_among_them_where_the_data_is_gone(
@@ -193,7 +193,7 @@ def test_similar_names_the_nearest_words_and_items(runs: Mapping[str, Ended], sa
         ("recommend", "ratings", ["--rated", "film=1", "--rated", "film=5"], 2, "'film' is given twice"),
         ("recommend", "ratings", ["--rated", "film=1", "--rated", " film=5"], 2, "film and  film are one item"),
         ("similar", "ratings", ["film", "--kind", "words"], 2, "no vectors of words; it has items, users"),
-        ("similar", "ratings", ["fim"], 2, "'fim' is not among the 5 items; similar: film"),
+        ("similar", "ratings", ["fim"], 2, "'fim' is not among the 5 items; did you mean 'film'?"),
         ("similar", "words", ["king", "--which", "newest"], 2, "--which newest"),
     ],
 )

@@ -342,7 +342,7 @@ def test_the_list_shows_every_reason_and_best_value_whole_and_the_best_of_a_swee
         return {"metric": "a_metric_of_my_own_with_a_long_name", "value": value, "higher_is_better": True, **more}
 
     waits = "waits for job 112, which gets cores of job 103"
-    lost = {"error": "RuntimeError: no\n\nTraceback", "error_code": "train/lost", "reason": "train/lost"}
+    lost = {"error": "RuntimeError: no\n\nTraceback", "error_code": "train/lost", "reason": "RuntimeError: no"}
     values = {2: None, 3: 0.12345, 4: 0.0012345}
     rows = [
         job(1, state="cancelled", reason="cancelled by the user"),

@@ -3,7 +3,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/pre
 import { post } from "./api.js";
 import { useFetched, useKept, useKeys, useNow } from "./hooks.js";
 import { ENDED, Empty, LIVE, Progress, Spark, State, confirmed } from "./parts.js";
-import { age, ago, best, cores, count, duration, inWords, number, rank, reason, sweepValues } from "./words.js";
+import { age, ago, best, cores, count, duration, inWords, number, rank, sweepValues } from "./words.js";
 
 const SPARK_MS = 10_000;
 const SPARK_POINTS = 40;
@@ -160,7 +160,7 @@ function Row({ item: { row, isInside }, place, now, spark, isSelected, flip }) {
     if (!event.target.closest("a, input, button") && !String(getSelection())) location.hash = `#/${row.id}`;
   };
   const isLive = LIVE.includes(row.state);
-  const why = row.state === "succeeded" ? "" : reason(row);
+  const why = row.state === "succeeded" ? "" : row.reason;
   return html`
     <div class="row ${isSelected ? "is-selected" : ""} ${isInside ? "is-inside" : ""} ${why ? "has-why" : ""}" role="row" aria-rowindex=${place + 2} style=${top(place)} onClick=${open}>
       <span role="cell" class="col-select"><input type="checkbox" aria-label="select job ${row.number}" checked=${isSelected} onChange=${() => flip(row.id)} /></span>

@@ -66,9 +66,6 @@ export const best = (row) => (row.best ? `${inWords(row.best.metric)} ${number(r
 // For sorting: the smaller, the better is the job's best value; null without one.
 export const rank = ({ best: found }) => (isMissing(found?.value) ? null : found.higher_is_better ? -found.value : found.value);
 
-// Why a job is in its state. The reason of a run that failed is its error's code: then the error's first line, as in `ps`.
-export const reason = ({ error, error_code, reason: said }) => (error && said === error_code ? error.split("\n")[0] : (said ?? ""));
-
 // What tells a job of a sweep from the others: lr 0.1, momentum 0.5
 export const sweepValues = (row) => Object.entries(row.sweep_values ?? {}).map(([path, value]) => `${path.split(".").at(-1)} ${value}`).join(", ");
 
