@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from hogwild.config.load import Job, job_from_mapping
 from hogwild.config.rules import show
@@ -224,6 +224,7 @@ class Keywords(TypedDict, total=False):
     slots: Slots
     slot_bytes: Slots
     shuffle: Literal["auto", "full", "chunked", "none"]
+    sampler: Iterable[Any] | Fields | None
     lanes: int | None
     name: str
     seed: int
@@ -338,6 +339,47 @@ def objects_of(positional: tuple[Any, ...], settings: dict[str, Any]) -> list[An
             f"{LIBRARY} needs a model, a dataset, a loss and an optimizer: {', '.join(wrong)}", code="usage/objects"
         )
     return [settings.pop(name) if thing is UNSET else thing for name, thing in given.items()]
+
+
+def without_loaders(dataset: Any, val: Any, settings: dict[str, Any]) -> tuple[Any, Any, dict[str, Any], list[str]]:
+    """Take DataLoaders apart: return the data set, the validation data, the functions and the sampler that are the
+    caller's own, by the field names of `Functions`, and notes for the user. The rest becomes settings, with the sampler
+    as its class path. Raises UsageError for what is given twice, or cannot be taken apart."""
+    from hogwild.job.data_loader import LoaderParts
+
+    given, notes = dict[str, Any](), list[str]()
+    sections = [settings, settings["data"]] if isinstance(settings.get("data"), Mapping) else [settings]
+    if isinstance(dataset, DataLoader):
+        parts = LoaderParts.of(dataset, "dataset")
+        dataset, notes = parts.dataset, [parts.note]
+        found = parts.settings | parts.sampled
+        for name, value in [*found.items()]:
+            for by_keyword in (one[name] for one in sections if name in one):
+                if name not in LoaderParts.YIELDING and by_keyword != value:
+                    raise UsageError(
+                        f"{name} is given twice: {by_keyword!r:.60} by keyword, {value!r:.60} by the DataLoader; leave "
+                        "the keyword out, or change the DataLoader",
+                        code="usage/contradiction",
+                    )
+                found.pop(name, None)
+        settings |= found
+    if isinstance(val, DataLoader):
+        of_val = LoaderParts.of(val, "val")
+        seed = settings.get("seed", Job.model_fields["seed"].default)
+        val, given["val_collate"] = of_val.held_out(seed), of_val.settings.get("collate")
+        notes.append(of_val.note)
+    sections = [settings]
+    if isinstance(settings.get("data"), Mapping):
+        settings["data"] = dict(settings["data"])  # keep the caller's dict unchanged
+        sections.append(settings["data"])
+    for place in sections:
+        entry = _section(place.get("sampler"))
+        if (own := entry.get("class_path")) is None or isinstance(own, str):
+            continue
+        place["sampler"] = {**entry, "class_path": path_of(own)}
+        is_made = inspect.isroutine(own) or inspect.isclass(own) or isinstance(own, partial)
+        given["sampler"] = Given(path_of(own), own, entry.get("init_args", {})) if is_made else own
+    return dataset, val, given, [note for note in notes if note]
 
 
 def job_of(
@@ -461,20 +503,21 @@ def train(
     private memory, and the optimizer the shared state, or the state of the worker with the most updates.
 
     `dataset` and `val` are data sets of (input, …, target), map-style or iterable, or pairs of users and items: a
-    scipy.sparse matrix, a data frame or an array (`hogwild.data.pair_tables`). `val={"fraction": 0.2}` uses a random
-    part of `dataset`. `loss` is called as loss(output, target). `optimizer` is a torch.optim instance over
-    model.parameters(); its class, groups, hyper-parameters and state are used. These four may also be given as
-    keywords. Every other keyword is a field of the job file's `train` or `data` section (`procs=4`, `epochs=3`,
-    `batch_size=64`), `name`, `seed`, or a section as a dict (`checkpoint={"every_s": 5}`). Examples:
-    `model={"freeze": ["conv*"]}` freezes parameters until the call returns; `optimizer_state` is "auto" (the default),
-    "private" or "shared".
+    scipy.sparse matrix, a data frame or an array (`hogwild.data.pair_tables`). A DataLoader is taken apart: its data
+    set, batch size, sampler and the rest become the job's. `val={"fraction": 0.2}` uses a random part of `dataset`.
+    `loss` is called as loss(output, target). `optimizer` is a torch.optim instance over model.parameters(); its class,
+    groups, hyper-parameters and state are used. These four may also be given as keywords. Every other keyword is a
+    field of the job file's `train` or `data` section (`procs=4`, `epochs=3`, `batch_size=64`), `name`, `seed`, or a
+    section as a dict (`checkpoint={"every_s": 5}`). Examples: `model={"freeze": ["conv*"]}` freezes parameters until
+    the call returns; `optimizer_state` is "auto" (the default), "private" or "shared".
 
     Wherever a job file has a class path, a function or class is taken: `transform` (of a batch's inputs and target),
     `collate` (of a list of records), `lr_schedule` (of the number of updates; or one of torch's schedulers over
     `optimizer`, of which a copy is stepped, or its class), and metrics of all outputs and targets:
     `evaluate={"metrics": gini}`, `["accuracy", gini]`, or `{"gini": lambda outputs, targets: …}`, which gives names. A
     function as `dataset` or `val` is called, and returns the data set; one that yields is called in every epoch.
-    `resume` continues from the run directory of an earlier call with the same objects.
+    `sampler` is any torch.utils.data.Sampler, or what makes one of the data set. `resume` continues from the run
+    directory of an earlier call with the same objects.
 
     `callbacks` are objects with any of the methods `on_start`, `on_evaluation`, `on_checkpoint` and `on_end`. Each is
     called with a `hogwild.monitoring.callbacks.JobEvent`, in order, by one thread, while training goes on. An exception
@@ -509,8 +552,9 @@ def train(
     if optimizer_state is not None:
         settings["optimizer_state"] = optimizer_state
     dataset, val = made_by_function(dataset, "data.train"), made_by_function(val, "data.val")
+    dataset, val, taken, notes = without_loaders(dataset, val, settings)
     dataset, val, chosen = as_data(model, dataset, val)
-    given = own_functions(settings)
+    given = own_functions(settings) | taken
     job = job_of(model, dataset, loss, optimizer, val, settings)
     told = Callbacks(callbacks)
     from hogwild.feeds.packed import Packed
@@ -538,7 +582,7 @@ def train(
         parts = from_objects(plan, model, loss, optimizer, data, held_back, Functions.of(job, given), reader)
         if started:
             started += held_out_notes(job, parts.train.packed)
-        parts.notes[:0] = [*chosen, *started]
+        parts.notes[:0] = [*notes, *chosen, *started]
         return parts
 
     modes = [(module, module.training) for module in model.modules()]

@@ -33,8 +33,8 @@ def size(nbytes: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 worker`, `1,234 workers`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """`1 worker`, `1,234 workers`, `2 batches`."""
+    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -46,7 +46,8 @@ class Given:
     init_args: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _target(spec: ComponentSpec) -> Any:
+def target_of(spec: ComponentSpec) -> Any:
+    """Return the class or function itself. Raises ClassPathError."""
     return spec.target if isinstance(spec, Given) else resolve(spec.class_path)
 
 
@@ -74,7 +75,7 @@ def build(spec: ComponentSpec, *positional: Any, **extra: Any) -> Any:
 
     Raises ClassPathError for the path, ConfigError for arguments that do not fit the signature, BuildError for whatever
     the class itself raises; our own errors pass through unchanged."""
-    target = _target(spec)
+    target = target_of(spec)
     _check_arguments(spec, target, positional, extra)
     try:
         return target(*positional, **spec.init_args, **extra)
@@ -90,7 +91,7 @@ def build(spec: ComponentSpec, *positional: Any, **extra: Any) -> Any:
 def build_callable(spec: ComponentSpec) -> Any:
     """Return an object that is called with tensors later: a class is instantiated, a function gets its init_args by
     `partial`. For losses, both `torch.nn.CrossEntropyLoss` and `torch.nn.functional.cross_entropy` work."""
-    target = _target(spec)
+    target = target_of(spec)
     if inspect.isclass(target):
         return build(spec)
     if not spec.init_args:

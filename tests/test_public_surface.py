@@ -4,7 +4,7 @@ fields, by name, type and default."""
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -111,6 +111,8 @@ def test_a_keyword_has_the_type_of_its_field(name: str) -> None:
     kind = (FLAT | fields_of(Job, "name", "seed"))[name]
     if name == "padding":
         assert TYPES[name] == Mapping[str, Any] | None
+    elif name == "sampler":
+        assert TYPES[name] == Iterable[Any] | Mapping[str, Any] | None
     elif name in FUNCTIONS:
         assert TYPES[name] == Callable[..., Any] | Mapping[str, Any] | None
     else:

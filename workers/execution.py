@@ -23,6 +23,7 @@ import torch
 from hogwild import by_value, host, user_code
 from hogwild.cluster.shares import NodeQueue, Shares
 from hogwild.errors import CheckpointError, Diverged, HogwildError, UserCodeError
+from hogwild.feeds.drawn_order import allocate_places
 from hogwild.feeds.packed import Spec
 from hogwild.feeds.resident import FieldSpec, ResidentData
 from hogwild.feeds.ring import Ring
@@ -57,6 +58,7 @@ from hogwild.workers.messages import Setup
 from hogwild.workers.processes.gpu_owner import GpuOwner
 from hogwild.workers.processes.group import ProcessGroup
 from hogwild.workers.session.checkpointing import LAST_WRITE_S, Saving
+from hogwild.workers.session.epoch_draws import EpochDraws
 from hogwild.workers.session.evaluation import SLICE_BATCHES, Evaluating
 from hogwild.workers.session.journal import Journal, curves_for
 from hogwild.workers.session.node import Committed, Node
@@ -167,10 +169,12 @@ def _session(
     Raises what a resume raises."""
     job, rundir, launch = plan.job, startup.rundir, description.launch
     ids, pause_task, limits, streamed = count(1), Background("pause_task"), plan.limits(), None
+    draws = EpochDraws.of(parts.train.sampling, shared.regions, in_thread=plan.procs > 0)
+    bounds = None if draws is None else draws.bounds
     if parts.train.streamed is not None and plan.ring is not None:
         stream, region = parts.train.streamed.stream, shared.regions["data-train"]
-        streamed = RingState.of(plan.ring, stream, region, job.train, in_order=plan.rows < 2)
-    schedule = streamed.schedule if streamed is not None else schedule_for(shared.epoch, limits, plan.seed)
+        streamed = RingState.of(plan.ring, stream, region, job.train, in_order=plan.rows < 2, bounds=bounds)
+    schedule = streamed.schedule if streamed is not None else schedule_for(shared.epoch, limits, plan.seed, bounds)
     kind = WorkQueue if launch is None else NodeQueue
     queue = kind(shared.epoch, limits, ids=ids, schedule=schedule)
     node: Node | None = None  # it has not yet heard of the others
@@ -212,6 +216,7 @@ def _session(
         ids=ids,
         streamed=streamed,
         node=node,
+        draws=draws,
     )
     # A node of a cluster may be new here, beside nodes that have written checkpoints.
     goes_on = plan.is_resumed or (node is not None and bool(checkpoints_beside(rundir.path)))
@@ -311,6 +316,8 @@ class _Execution:
             session.journal.close()
             session.pause_task.close()
             session.saving.writer.close()
+            if session.draws is not None:
+                session.draws.thread.close()
         return Result(summary, session.shared, outcome.error)
 
     def _train(self, watch: host.SignalWatch) -> Outcome:
@@ -530,6 +537,8 @@ def _share_data(
             source.tensors, source.resident, source.packed = (), None, None  # the shared copy is the only one
     if (outputs := _outputs(parts)) is not None:
         regions["data-outputs"] = Region.allocate("data-outputs", outputs.nbytes)
+    if parts.train.sampling is not None:
+        regions |= allocate_places()
     if parts.panel.coverages and parts.val is not None:
         regions["data-covered"] = Region.allocate("data-covered", parts.covered[0] * parts.covered[1])
     return regions, splits

@@ -241,8 +241,9 @@ def _ledger(run: _Run) -> Answer:
     if (run.summary["state"], run.summary["reason"]) != ("succeeded", "epochs") or run.state is None:
         return True, f"{words} = {total}"
     epochs, batches = run.resolved["train"]["epochs"], run.state["ledger"]["plan"]["batches"]
-    if batches == OPEN:  # a stream, whose end the loaders find
-        return True, f"{words} = {total}, in {epochs} epochs of a stream"
+    of_sampler = "drawn" in run.state
+    if batches == OPEN or of_sampler:  # a stream, whose end the loaders find, or epochs of any length
+        return True, f"{words} = {total}, in {epochs} epochs of a {'sampler' if of_sampler else 'stream'}"
     if total != epochs * batches:
         return False, f"{words} = {total}, but {epochs} epochs of {batches} batches are {epochs * batches}"
     return True, f"{words} = {total}, all batches of {epochs} epochs"

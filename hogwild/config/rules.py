@@ -62,6 +62,8 @@ _CONFLICTS: tuple[tuple[str, tuple[Any, ...], str, Any, str], ...] = (
     ("data.slot_bytes", ("auto",), "data.feed", "resident", "no loader reads during training"),
     ("data.shuffle", ("auto", "none"), "data.lanes", _GIVEN, "lanes are read in order"),
     ("data.feed", ("auto", "resident"), "data.lanes", _GIVEN, "lanes read rows by index"),
+    ("data.sampler", (None,), "data.lanes", _GIVEN, "lanes are read in order"),
+    ("data.shuffle", ("auto",), "data.sampler", _GIVEN, "the sampler decides the order"),
     ("train.accumulate", (1,), "data.lanes", _GIVEN, "the state is passed on after each batch"),
     ("cluster.engine", ("none",), "train.procs", 0, "the parent exchanges with other nodes while workers train"),
     ("cluster.engine", ("none",), "train.placement", "cuda-shared", "nodes exchange parameters in host memory"),
@@ -263,6 +265,11 @@ def _needs(values: Mapping[str, Any]) -> Iterator[JobFinding]:
                 yield JobFinding(("data", name), message, True, "data/stream-only")
     elif _at(values, "data.val.fraction") is not None:
         message = "must be a separate data set with data.lanes: a random split leaves gaps in the sequence"
+        yield JobFinding(("data", "val"), message)
+    if _at(values, "data.sampler") is not None and _at(values, "data.val.fraction") is not None:
+        message = (
+            "must be a separate data set with data.sampler, whose entries are numbers of all samples of data.train"
+        )
         yield JobFinding(("data", "val"), message)
     names = ("target", "patience", "every_updates", "restore_best")
     for name in names if _at(values, "data.val") is None else ():

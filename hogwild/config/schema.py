@@ -414,6 +414,10 @@ class Data(Section):
         default="auto",
         description="full (auto, but for texts): a new random order per epoch; chunked: random chunks, faster to read.",
     )
+    sampler: Component | None = Field(
+        default=None,
+        description="Any torch.utils.data.Sampler: draws an epoch, as numbers of samples or as batches of them.",
+    )
     lanes: Whole | None = Field(
         default=None, ge=1, description="For recurrent models: number of sequences that keep their state."
     )

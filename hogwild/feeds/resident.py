@@ -104,8 +104,8 @@ class ResidentData:
         """Return the weights (N,) of weighted data: the field before the target."""
         return self.views()[-2]
 
-    def feed(self, plan: EpochPlan, *, seed: int, order: str) -> "ResidentFeed":
-        """Return a feed of its batches. `order`: the value of `data.shuffle`."""
+    def feed(self, plan: EpochPlan, *, seed: int, order: str | Order) -> "ResidentFeed":
+        """Return a feed of its batches. `order`: the value of `data.shuffle`, or what a sampler draws."""
         return ResidentFeed(self, plan, seed=seed, order=order)
 
 
@@ -115,15 +115,15 @@ class ResidentFeed:
     numpy copies the rows as bytes: 64 rows of 3,136 bytes take 24 us; `torch.index_select` takes 30 us (33 us with the
     image's four dimensions), and copying consecutive rows without an index 14 us."""
 
-    def __init__(self, data: ResidentData, plan: EpochPlan, *, seed: int, order: str) -> None:
-        """`order`: the value of `data.shuffle`, see `sample_order.py`."""
+    def __init__(self, data: ResidentData, plan: EpochPlan, *, seed: int, order: str | Order) -> None:
+        """`order`: the value of `data.shuffle`, see `sample_order.py`, or the order itself."""
         row_bytes = sum(spec.row_bytes for spec in data.fields)
         self._plan = plan
-        self._order: Order = (
-            LaneOrder(plan.lanes, plan.batch_size, plan.batches // plan.lanes)
-            if plan.lanes is not None
-            else make_order(order, data.samples, seed=seed, row_bytes=row_bytes)
-        )
+        if plan.lanes is not None:
+            order = LaneOrder(plan.lanes, plan.batch_size, plan.batches // plan.lanes)
+        elif isinstance(order, str):
+            order = make_order(order, data.samples, seed=seed, row_bytes=row_bytes)
+        self._order: Order = order
         self._specs = data.fields
         self._rows = [spec.rows(data.region) for spec in data.fields]
         self._buffers = [torch.empty(plan.largest * spec.row_bytes, dtype=torch.uint8) for spec in data.fields]
@@ -147,9 +147,9 @@ class ResidentFeed:
     def gather(self, epoch: int, batch: int) -> Batch:
         """Fill the buffers with batch number `batch` of `epoch`."""
         first, last = self._plan.positions(batch)
-        size = last - first
-        slots, shown = self._views.get(size) or self._cut(size)
         chosen = self._order.indices(epoch, first, last)
+        size = len(chosen)
+        slots, shown = self._views.get(size) or self._cut(size)
         for rows, slot in zip(self._rows, slots, strict=True):
             # numpy's default, "raise", would gather into a temporary array first; an order contains only valid samples.
             rows.take(chosen, axis=0, out=slot, mode="clip")
@@ -161,7 +161,10 @@ class ResidentFeed:
 
     def _cut(self, size: int) -> tuple[list[np.ndarray], tuple[Tensor, ...]]:
         """Make views of the first `size` rows of every buffer, as bytes and as typed tensors; once per size (an epoch
-        has at most two)."""
+        has at most two, unless a sampler makes its batches)."""
+        if any(size * spec.row_bytes > len(buffer) for spec, buffer in zip(self._specs, self._buffers, strict=True)):
+            self._buffers = [torch.empty(size * spec.row_bytes, dtype=torch.uint8) for spec in self._specs]
+            self._views = {}
         slots: list[np.ndarray] = []
         shown: list[Tensor] = []
         for spec, buffer in zip(self._specs, self._buffers, strict=True):

@@ -258,6 +258,7 @@ class RingFeed:
     transform or the model writes into its input, and a worker that dies must leave the batch unchanged."""
 
     def __init__(self, ring: Ring, batch_size: int, *, copies: bool = False) -> None:
+        """`batch_size`: positions of a batch, as its seeds count them."""
         self._ring, self._batch_size = ring, batch_size
         self._own = Ring.allocate("own-slot", replace(ring.spec, slots=1, loaders=0)) if copies else None
 

@@ -15,6 +15,7 @@ import random
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +30,7 @@ from hogwild import by_value
 from hogwild.errors import CheckpointError, DataError, HogwildError
 from hogwild.feeds.ring import MOST_DIMENSIONS, BatchForm, Leaf, Ring, Shapes, SlotWord, TooLarge
 from hogwild.feeds.row_reader import as_tensor, is_nested, number_of, place_of
-from hogwild.feeds.sample_order import make_order
+from hogwild.feeds.sample_order import Order, make_order
 from hogwild.metrics.loss_sums import Labels
 from hogwild.scheduling.batch_plan import EpochPlan, StreamPlan, mix
 from hogwild.user_code import ComponentSpec, build, raised_text, user_frame
@@ -381,6 +382,19 @@ def set_worker_info(info: Any) -> None:
     torch_worker._worker_info = info
 
 
+@contextmanager
+def own_random_state() -> Iterator[None]:
+    """Restore the process's random generators afterwards."""
+    python, numbers = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numbers)
+        set_worker_info(None)
+
+
 class Filler:
     """Fills slots. One per process; `beat(position)` is called before every record."""
 
@@ -391,15 +405,16 @@ class Filler:
         beat: Callable[[int], object] = lambda position: None,
         loader: int = 0,
         again: Callable[[], Stream] | None = None,
+        order: Order | None = None,
     ) -> None:
-        """`again` returns the stream as it was before anything was read from it."""
+        """`again` returns the stream as it was before anything was read from it. `order`: of a job with a sampler."""
         self._stream, self._ring, self._beat = stream, ring, beat
         self._again = (lambda: stream) if again is None else again
         self._dataset = stream.source.open()
         self._is_amid = self._was_ended = False  # of an iterable: begun and not finished; finished before
         self._loader = loader
-        self._order = None
-        if not stream.is_iterable:
+        self._order = order
+        if order is None and not stream.is_iterable:
             self._order = make_order(stream.order, stream.plan.samples, seed=stream.seed, row_bytes=stream.row_bytes)
         self._shards: dict[int, _Records] = {}
         self._epoch = -1

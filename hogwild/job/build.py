@@ -134,7 +134,7 @@ def from_objects(
     functions = functions or Functions.of(job)
     reader = reader or InTurn(job.seed)
     match_names(train, val)
-    source, held_back, notes = sources_of(plan, model, loss, train, val, functions.collate, reader, generator)
+    source, held_back, notes = sources_of(plan, model, loss, train, val, functions, reader, generator)
     check_length(job, source.plan)
     on_data = getattr(model, "on_data", None)
     if source.packed is not None and callable(on_data):

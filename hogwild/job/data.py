@@ -36,8 +36,9 @@ from hogwild.feeds.ring import BatchForm
 from hogwild.feeds.row_reader import Held, Part, Reader, RowSource, division, ready_tensors, require_both
 from hogwild.feeds.stream_reader import travels
 from hogwild.formatting import size
-from hogwild.job.parts import NORMS
+from hogwild.job.parts import NORMS, Functions
 from hogwild.job.row_names import NOTHING_KNOWN, KnownNames
+from hogwild.job.sampling import Sampling, build_sampler
 from hogwild.job.source import Source, has_nested, is_iterable, prepare, read_into_memory
 from hogwild.losses import BprLoss, WarpLoss
 from hogwild.parameters.shared_model import wants_channels_last
@@ -46,7 +47,7 @@ from hogwild.planning.job_plan import JobPlan
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.training.lr_schedule import NAMED
 from hogwild.training.model_steps import takes_state
-from hogwild.user_code import build, resolve
+from hogwild.user_code import Given, build, resolve
 
 EVALUATION_BATCH = 256  # no gradients: larger batches than in training cost nothing and save time
 RESIDENT_SHARE = 0.5  # of the free memory: a larger data set is streamed (feed: auto)
@@ -108,7 +109,7 @@ def sources_of(
     loss: Any,
     train: Any,
     val: Any,
-    collate: Any,
+    functions: Functions,
     reader: Reader,
     generator: Tensor | None,
 ) -> tuple[Source, Source | None, list[str]]:
@@ -117,8 +118,8 @@ def sources_of(
     for what, given in (("data.train", train), ("data.val", val)):
         if isinstance(given, DataLoader):
             raise DataError(
-                f"{what} is a DataLoader; pass the data set itself, and batch_size, shuffle, drop_last and collate as "
-                "fields of the job",
+                f"{what} names a DataLoader, which only hogwild.train takes apart; name the data set itself, and "
+                "batch_size, shuffle, drop_last, collate, loaders and sampler as fields of data",
                 code="data/loader",
             )
     if isinstance(train, Rollout) or isinstance(val, Rollout):
@@ -132,10 +133,15 @@ def sources_of(
         notes += [f"data.train: {said}" for said in train.notes]
     has_norm = any(isinstance(module, NORMS) for module in model.modules())
     channels_last = wants_channels_last(model, job.model.memory_format)
-    options: dict[str, Any] = {"collate": collate, "channels_last": channels_last, "has_norm": has_norm}
+    sampling = _sampling_of(job, functions, train, loss, is_packed=is_packed, has_norm=has_norm)
+    notes += [sampling.note] if sampling is not None else []
+    options: dict[str, Any] = {"collate": functions.val_collate, "channels_last": channels_last, "has_norm": has_norm}
     if not why:
         is_data = val is not None and not isinstance(val, Split)
-        is_read_through = job.data.feed == "auto" and not is_packed and is_data and is_iterable(val)
+        is_in_batches = is_data and (
+            functions.val_collate is not None or (job.data.feed == "auto" and is_iterable(val))
+        )
+        is_read_through = is_in_batches and not is_packed
         read_now = None if is_read_through else val
         if is_packed:
             trained, held = read_packed(job, train, read_now, reader, loss, notes)
@@ -148,11 +154,14 @@ def sources_of(
             if is_ranking(loss):
                 trained = _liked(trained, "data.train", notes)
                 held = held and _liked(held, "data.val", notes)
-        if job.data.lanes is None:
+        epoch: EpochPlan
+        if sampling is not None:
+            epoch = sampling.plan
+        elif job.data.lanes is None:
             epoch = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
         else:
             epoch = lane_plan(job, model, trained, notes)
-        source = Source(trained.tensors, epoch, trained.resident, trained.packed, dataset=train)
+        source = Source(trained.tensors, epoch, trained.resident, trained.packed, sampling=sampling, dataset=train)
         if is_read_through:
             return source, _held_of(job, val, per_batch, options), notes
         if held is None:
@@ -163,12 +172,13 @@ def sources_of(
     if isinstance(val, Split):
         train, val = split(train, val.fraction, job.seed)
     spec = job.data.train if generator is not None and not isinstance(job.data.val, Split) else None
-    streamed = prepare(job, train, spec, generator, why, loaders=plan.loaders, **options)
-    source = Source((), streamed.stream.plan, streamed=streamed, dataset=whole)
+    of_train = {**options, "collate": functions.collate, "sampling": sampling}
+    streamed = prepare(job, train, spec, generator, why, loaders=plan.loaders, **of_train)
+    source = Source((), streamed.stream.plan, streamed=streamed, sampling=sampling, dataset=whole)
     notes += streamed.notes
     if val is None:
         return source, None, notes
-    needs_slots = job.data.collate is not None or job.data.padding is not None or is_iterable(val)
+    needs_slots = functions.val_collate is not None or job.data.padding is not None or is_iterable(val)
     needs_slots = needs_slots or streamed.form.is_nested
     if not needs_slots:
         (alike,) = reader.read(val, "data.val", fraction=None, channels_last=channels_last)
@@ -190,7 +200,7 @@ def _rollouts(plan: JobPlan, model: nn.Module, train: Any, val: Any) -> tuple[So
             )
     wrong = [
         f"data.{name}"
-        for name in ("batch_size", "collate", "drop_last", "feed", "lanes", "padding", "shuffle")
+        for name in ("batch_size", "collate", "drop_last", "feed", "lanes", "padding", "sampler", "shuffle")
         if getattr(job.data, name) != Data.model_fields[name].default
     ]
     wrong += ["train.device"] if plan.devices and not is_open(job) else []
@@ -211,6 +221,26 @@ def _rollouts(plan: JobPlan, model: nn.Module, train: Any, val: Any) -> tuple[So
         if one is not None
     ]
     return played[0], played[1] if val is not None else None, []
+
+
+def _sampling_of(
+    job: Job, functions: Functions, train: Any, loss: Any, *, is_packed: bool, has_norm: bool
+) -> Sampling | None:
+    """Return the draws of the job's sampler, if it has one. Raises DataError where there is nothing to draw from."""
+    if functions.sampler is None and job.data.sampler is None:
+        return None
+    why = "can only be read from start to end" if is_iterable(train) else ""
+    why = why or ("is packed, and read in an order that suits the model's kernel" if is_packed else "")
+    why = why or (f"has rows that {type(loss).__name__} leaves out" if is_ranking(loss) else "")
+    if why:
+        raise DataError(
+            f"data.sampler: its entries are numbers of samples, but {type(train).__name__} {why}: leave the sampler "
+            "out, or give a data set with len() and [i]",
+            code="data/sampler",
+        )
+    sampler = job.data.sampler if functions.sampler is None else functions.sampler
+    sampler = build_sampler(sampler, train) if isinstance(sampler, Component | Given) else sampler
+    return Sampling.of(job, sampler, train, has_norm=has_norm)
 
 
 def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:

@@ -37,6 +37,7 @@ from hogwild.metrics.loss_sums import BY_CLASS, Labels, as_module, parted
 from hogwild.metrics.panel import Own, Panel
 from hogwild.parameters.buffers import MergeRule
 from hogwild.parameters.shared_model import OWN, converted, wants_channels_last
+from hogwild.scheduling.batch_plan import SampledPlan
 from hogwild.training.compiled_model import check_compiler, scripted
 from hogwild.training.evaluator import evaluating
 from hogwild.training.inference_mode import why_not as why_no_inference
@@ -475,6 +476,9 @@ class Parts:
     @property
     def typical(self) -> list[list[Any]]:
         """Example batches of streamed training data, for whatever compiles code for it."""
+        if self.train.streamed is None and isinstance(plan := self.train.plan, SampledPlan):
+            sizes = {max(plan.sizes), min(plan.sizes)}
+            return [laid(self.train.head(size), self.model, self.found.memory_format) for size in sizes]
         if self.train.streamed is None:
             return []
         return [self.train.streamed.head()] if self.choice.update is not None else self.train.streamed.typical()
@@ -510,17 +514,22 @@ class Functions:
     collate: Callable[..., Any] | None = None
     transform: Transform | None = None
     schedule: Any = None  # the caller's own: a scheduler of torch, its class, or a function of the number of updates
+    sampler: Any = None  # the caller's own
+    val_collate: Callable[..., Any] | None = None  # of validation data
 
     @classmethod
     def of(cls, job: Job, given: Mapping[str, Any] | None = None) -> "Functions":
         """Import and build the functions of the job, except those `given` by field name. Raises ConfigError,
         BuildError."""
         given = given or {}
+        collate = given["collate"] if "collate" in given else _built(job.data.collate)
         return cls(
             given["metrics"] if "metrics" in given else _metrics(job),
-            given["collate"] if "collate" in given else _built(job.data.collate),
+            collate,
             given["transform"] if "transform" in given else _built(job.data.transform),
             given.get("schedule"),
+            given.get("sampler"),
+            given.get("val_collate", collate),
         )
 
 
@@ -589,7 +598,7 @@ def inspect(job: Job, parts: Parts, reader: Reader) -> None:
 
 def _trial_of(job: Job, parts: Parts) -> Trial:
     plan, val = parts.train.plan, parts.val
-    first, last = plan.positions(plan.batches - 1)
+    first, last = plan.positions(plan.batches - 1) if not isinstance(plan, SampledPlan) else (0, min(plan.sizes))
     scored = parts.train if val is None and job.evaluate.progressive else val
     is_single = plan.merge_single and last - first == 1 and not has_training_step(parts.model)
     return Trial(

@@ -6,10 +6,8 @@ batches (padded, collated, or from an iterable) is read once, into a ring that h
 (`read_into_memory`)."""
 
 import math
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any
@@ -42,13 +40,15 @@ from hogwild.feeds.stream_reader import (
     WatchedInfo,
     copies_of,
     iterator_state,
+    own_random_state,
     seed_all,
     set_worker_info,
     travels,
 )
 from hogwild.formatting import size
+from hogwild.job.sampling import Sampling
 from hogwild.metrics.loss_sums import Labels
-from hogwild.scheduling.batch_plan import OPEN, BatchPlan, EpochPlan, StreamPlan
+from hogwild.scheduling.batch_plan import OPEN, BatchPlan, EpochPlan, SampledPlan, StreamPlan
 from hogwild.user_code import ComponentSpec, raised_text
 
 LOOK_RECORDS = 256  # records whose sizes are measured if they vary
@@ -97,6 +97,8 @@ class Streamed:
         collator, plan, records = self.stream.collator, self.stream.plan, self.trial
         if isinstance(plan, StreamPlan):
             sizes = [plan.batch_size, *([] if plan.drop_last else [plan.batch_size // 2 + 1])]
+        elif isinstance(plan, SampledPlan):
+            sizes = [max(plan.sizes), min(plan.sizes)]
         else:
             sizes = [plan.samples_in(number, number + 1) for number in (0, plan.batches - 1)]
         batches = [as_batch(collator, [*islice(cycle(records), size)]) for size in dict.fromkeys(sizes)]
@@ -146,19 +148,6 @@ def has_nested(dataset: Any) -> bool:
     return any(map(is_nested, record)) and all(isinstance(leaf, LEAVES) for leaf in tree_leaves(record))
 
 
-@contextmanager
-def own_random_state() -> Iterator[None]:
-    """Restore the process's random generators afterwards."""
-    python, numbers = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numbers)
-        set_worker_info(None)
-
-
 def prepare(
     job: Job,
     dataset: Any,
@@ -171,23 +160,26 @@ def prepare(
     has_norm: bool,
     collate: Callable[..., Any] | None = None,
     padded: Sequence[int] = (),
+    sampling: Sampling | None = None,
     what: str = "data.train",
 ) -> Streamed:
     """Read the first records and prepare the stream. `loaders` processes will read it; `spec` and `generator`: the
-    class path it was made from, and torch's random state before. Raises DataError."""
+    class path it was made from, and torch's random state before. `sampling` draws its epochs. Raises DataError."""
     data = job.data
     collator = collator_of(data, collate, channels_last=channels_last, padded=padded)
+    varies = collate is not None or data.padding is not None
     plan: EpochPlan
     with own_random_state():
         if is_iterable(dataset):
-            records, divides, state = _first_of_iterable(_to_look_at(dataset), job, what)
+            records, divides, state = _first_of_iterable(_to_look_at(dataset), job, what, varies=varies)
             shards = loaders if divides else 1
             length = len(dataset) if hasattr(type(dataset), "__len__") else None
             plan = StreamPlan(data.batch_size, shards, length, data.drop_last, drop_single=has_norm)
             notes = [_said_of_shards(dataset, what, shards, loaders), _said_of_single(plan, what)]
         else:
-            records, state = _first_of_map(dataset, job, what), b""
+            records, state = _first_of_map(dataset, job, what, varies=varies), b""
             plan = BatchPlan(len(dataset), data.batch_size, data.drop_last, merge_single=has_norm)
+            plan = plan if sampling is None else sampling.plan
             notes = []
         source = _travelling(dataset, spec, generator, collator, plan, what)
         try:
@@ -260,7 +252,7 @@ def _said_of_single(plan: StreamPlan, what: str) -> str:
     )
 
 
-def _first_of_map(dataset: Any, job: Job, what: str) -> list[Any]:
+def _first_of_map(dataset: Any, job: Job, what: str, *, varies: bool) -> list[Any]:
     try:
         count = len(dataset)
     except (Exception, SystemExit) as error:
@@ -270,7 +262,7 @@ def _first_of_map(dataset: Any, job: Job, what: str) -> list[Any]:
         raise DataError(f"{what}: the data set is empty; there is nothing to train on", code="data/empty")
     records: list[Any] = []
     get_all = getattr(dataset, "__getitems__", None)
-    for index in _until_seen(range(count), job):
+    for index in _until_seen(range(count), job, varies=varies):
         seed_all(job.seed + index)
         try:
             records += get_all([index]) if callable(get_all) else [dataset[index]]
@@ -291,7 +283,7 @@ def _to_look_at(dataset: Any) -> Any:
         return dataset
 
 
-def _first_of_iterable(dataset: Any, job: Job, what: str) -> tuple[list[Any], bool, bytes]:
+def _first_of_iterable(dataset: Any, job: Job, what: str, *, varies: bool) -> tuple[list[Any], bool, bytes]:
     """Return (records, whether it divides them among its readers, its state before the first)."""
     info = WatchedInfo(dataset, 0, 1, job.seed)
     set_worker_info(info)
@@ -299,7 +291,8 @@ def _first_of_iterable(dataset: Any, job: Job, what: str) -> tuple[list[Any], bo
     try:
         iterator = iter(dataset)
         state = iterator_state(iterator, dataset)
-        records = [record for record, _ in zip(iterator, _until_seen(range(1 << 40), job), strict=False)]
+        numbers = _until_seen(range(1 << 40), job, varies=varies)
+        records = [record for record, _ in zip(iterator, numbers, strict=False)]
         state = max(state, iterator_state(iterator, dataset), key=len)
     except (Exception, SystemExit) as error:
         if isinstance(error, DataError) and error.code == "data/state-not-plain":
@@ -317,9 +310,8 @@ def _raised(doing: str, error: BaseException) -> DataError:
     return DataError(f"{doing} raised {raised_text(error)}", code="data/item-raised")
 
 
-def _until_seen(numbers: Iterable[int], job: Job) -> Iterator[int]:
+def _until_seen(numbers: Iterable[int], job: Job, *, varies: bool) -> Iterator[int]:
     """Yield as many numbers as records are needed to know the size of a batch."""
-    varies = job.data.collate is not None or job.data.padding is not None
     began_s, most = time.monotonic(), max(LOOK_RECORDS, job.data.batch_size) if varies else TRIAL_RECORDS
     for number in numbers:
         is_enough = number >= TRIAL_RECORDS and number >= min(job.data.batch_size, most)
@@ -458,6 +450,7 @@ class Source:
     streamed: Streamed | None = None
     held: HeldRing | None = None
     rollout: Rollout | None = None
+    sampling: Sampling | None = None  # draws its epochs
     dataset: Any = None  # what the user gave, before a part of it was held out
 
     @property
@@ -514,16 +507,20 @@ class Source:
             return self.streamed.head(samples)
         if self.held is not None:
             return self.held.batch(0)
-        many = self.plan.samples if self.rollout is None else len(self.tensors[-1])
-        return self.pick(torch.arange(min(samples, many)))
+        return self.pick(torch.arange(min(samples, self._rows)))
 
     def spread(self) -> list[Any]:
         """Return samples spread over all of it, as a batch."""
         if self.streamed is not None or self.held is not None or self.rollout is not None:
             return self.head(METRIC_SAMPLES)
-        samples = self.plan.samples
+        samples = self._rows
         chosen = torch.linspace(0, samples - 1, min(METRIC_SAMPLES, samples), dtype=torch.float64)
         return self.pick(chosen.long().unique())
+
+    @property
+    def _rows(self) -> int:
+        """Samples in memory: an epoch of lanes has fewer, one that a sampler draws may have more."""
+        return len(self.tensors[-1]) if self.tensors else self.plan.samples
 
     def size(self) -> dict[str, Any]:
         """Return the size of an epoch; for an iterable it is unknown before the end."""

@@ -17,7 +17,7 @@ from hogwild.config.schema import loaders_for, surely_streams
 from hogwild.errors import UsageError
 from hogwild.formatting import counted
 from hogwild.planning.cpu_plan import MachineFacts, Plan
-from hogwild.scheduling.batch_plan import EpochPlan, StreamPlan, updates_planned
+from hogwild.scheduling.batch_plan import EpochPlan, SampledPlan, StreamPlan, updates_planned
 from hogwild.scheduling.stream_schedule import fewest_slots, too_few_slots
 from hogwild.scheduling.work_queue import Limits
 
@@ -257,6 +257,12 @@ def _check_cluster(epoch: EpochPlan, nodes: int) -> None:
         raise UsageError(
             "data.train is an iterable, which nodes cannot divide: a cluster needs data with a length and an index",
             code="cluster/iterable",
+        )
+    if isinstance(epoch, SampledPlan):
+        raise UsageError(
+            "data.sampler: each node of a cluster would draw epochs of its own; leave the sampler out, or train on one "
+            "machine",
+            code="cluster/sampler",
         )
     if epoch.batches < nodes:
         raise UsageError(

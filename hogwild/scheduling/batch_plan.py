@@ -1,7 +1,7 @@
 """The positions and seeds of each batch (`sample_order.py` maps positions to samples). Pure functions of (seed, epoch,
 position): every process computes the same answer without asking another one. No torch, no state."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, Union
 
@@ -58,6 +58,7 @@ class BatchPlan:
         return self.positions(stop - 1)[1] - self.positions(start)[0] if stop > start else 0
 
 
+Bounds: TypeAlias = Sequence[int]  # of an epoch's batches: number b holds entries [bounds[b], bounds[b + 1])
 OPEN = 1 << 40  # batches of an epoch whose end is not known yet: more than any stream has
 
 
@@ -96,7 +97,32 @@ class StreamPlan:
         return (stop - start) * self.batch_size
 
 
-EpochPlan: TypeAlias = Union[BatchPlan, StreamPlan, "GridPlan"]
+@dataclass(frozen=True, slots=True)
+class SampledPlan:
+    """An epoch as a sampler draws it (`data.sampler`): each has batches and samples of its own, which are known once it
+    is drawn (`feeds/drawn_order.py`), and a position is a batch. `samples`, `batches` and `sizes`, the different sizes
+    of batches, are those of the first epoch; `largest`: room for a batch of any epoch, as far as is known."""
+
+    samples: int
+    batches: int
+    sizes: tuple[int, ...]
+    largest: int
+    batch_size: int
+    drop_last: bool = False
+    merge_single: bool = False  # but a sampler's own batches stay as they are
+    merges: ClassVar[bool] = False
+    grid: ClassVar[None] = None
+    lanes: ClassVar[None] = None
+
+    def positions(self, batch: int) -> tuple[int, int]:
+        return batch, batch + 1
+
+    def samples_in(self, start: int, stop: int) -> int:
+        """Return an upper bound; the epoch, once drawn, has the exact number."""
+        return (stop - start) * self.largest
+
+
+EpochPlan: TypeAlias = Union[BatchPlan, StreamPlan, SampledPlan, "GridPlan"]
 
 
 def how_cut(plan: EpochPlan) -> dict[str, Any]:

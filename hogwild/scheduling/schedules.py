@@ -1,10 +1,11 @@
-"""The schedules of training data that is in memory, apart from the default one: lanes of consecutive batches, and the
-row blocks of a grid. Pure bookkeeping."""
+"""The schedules of training data that is in memory, apart from the default one: epochs that a sampler draws, lanes of
+consecutive batches, and the row blocks of a grid. Pure bookkeeping."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import chain, pairwise
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain, pairwise, takewhile
 
-from hogwild.scheduling.batch_plan import EpochPlan, mix
+from hogwild.scheduling.batch_plan import Bounds, EpochPlan, mix
 from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.scheduling.work_queue import (
     EPOCHS_AHEAD,
@@ -12,18 +13,24 @@ from hogwild.scheduling.work_queue import (
     MAX_ITEM_BATCHES,
     Free,
     FreeRange,
+    FreeRanges,
     Lease,
     LeaseChoice,
     LeaseSchedule,
     Limits,
+    RangeSchedule,
 )
 
 
-def schedule_for(plan: EpochPlan, limits: Limits, seed: int) -> LeaseSchedule | None:
+def schedule_for(
+    plan: EpochPlan, limits: Limits, seed: int, bounds: Callable[[int], Bounds | None] | None = None
+) -> LeaseSchedule | None:
     """Return the schedule: over a grid no two workers hold parts of one row block; a lane belongs to one worker. None:
-    the queue's own, any ranges."""
+    the queue's own, any ranges. `bounds`: of the epochs that a sampler draws."""
     if isinstance(plan, GridPlan):
         return GridSchedule(plan, limits, seed=seed)
+    if bounds is not None:
+        return DrawnSchedule(plan, min(limits.accumulate, plan.batches), bounds)
     return LaneSchedule(plan, limits) if plan.lanes is not None else None
 
 
@@ -31,6 +38,42 @@ def steps_of(plan: EpochPlan) -> int:
     """Return the number of batches per lane."""
     assert plan.lanes is not None
     return plan.batches // plan.lanes
+
+
+class DrawnRanges(FreeRanges):
+    """Free ranges of an epoch that a sampler has drawn, or will have before any is leased."""
+
+    def __init__(self, pieces: Iterable[FreeRange], plan: EpochPlan, bounds: Callable[[], Bounds | None]) -> None:
+        super().__init__(pieces, plan)
+        self._bounds = bounds
+
+    def samples_in(self, start: int, stop: int) -> int:
+        bounds = self._bounds()
+        assert bounds is not None, "leased before it was drawn"
+        return int(bounds[stop] - bounds[start])
+
+
+class DrawnSchedule(RangeSchedule):
+    """Ranges of epochs that a sampler draws. `bounds(epoch)`: None until it is drawn; so long nothing of it, nor of a
+    later one, is leased."""
+
+    def __init__(self, plan: EpochPlan, update: int, bounds: Callable[[int], Bounds | None]) -> None:
+        super().__init__(plan, update)
+        self._bounds = bounds
+
+    def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> DrawnRanges:
+        if pieces is None:
+            bounds = self._bounds(epoch)
+            assert bounds is not None, "opened before it was drawn"
+            pieces = [FreeRange(0, len(bounds) - 1)]
+        return DrawnRanges(pieces, self._plan, partial(self._bounds, epoch))
+
+    def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
+        drawn = takewhile(lambda epoch: self._bounds(epoch) is not None, epochs)
+        return super().choose(worker, {epoch: epochs[epoch] for epoch in drawn}, leases)
+
+    def may_open(self, epoch: int, earliest: int, end: int, limits: Limits) -> bool:
+        return epoch <= earliest + EPOCHS_AHEAD and self._bounds(epoch) is not None
 
 
 class FreeLanes(Free):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from hogwild.scheduling.batch_plan import OPEN, EpochPlan, StreamPlan
+from hogwild.scheduling.batch_plan import OPEN, Bounds, EpochPlan, StreamPlan
 from hogwild.scheduling.work_queue import (
     EPOCHS_AHEAD,
     LEASES_IN_HAND,
@@ -243,7 +243,7 @@ class StreamSchedule(LeaseSchedule):
     only worker gets batches in order of their numbers, so that the result does not depend on loader speed.
 
     `note_newest(shard, slot)` is called before the slot with the newest batch of a shard is reused: the slot holds the
-    position of the shard's iterator."""
+    position of the shard's iterator. `bounds(epoch)`: of an epoch that a sampler draws; None until it is drawn."""
 
     plan: EpochPlan
     slots: int
@@ -252,6 +252,7 @@ class StreamSchedule(LeaseSchedule):
     epochs: int
     in_order: bool = False
     note_newest: Callable[[int, int], None] = lambda shard, slot: None
+    bounds: Callable[[int], Bounds | None] | None = None
     _free_slots: deque[int] = field(init=False)
     _epochs: dict[int, StreamEpoch] = field(default_factory=dict)
     _again: list[SlotRequest] = field(default_factory=list)  # requests of dead loaders, lowest first
@@ -282,11 +283,24 @@ class StreamSchedule(LeaseSchedule):
     def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> StreamEpoch:
         if pieces is None and epoch in self._epochs:
             return self._epochs[epoch]
-        whole = [FreeRange(0, self.plan.batches)] if pieces is None else pieces
-        made = StreamEpoch(epoch, self.shards, whole, None if self.is_sharded else self.plan.batches)
+        if pieces is None:
+            batches = self._batches_in(epoch)
+            assert batches is not None, "opened before it was drawn"
+            pieces = [FreeRange(0, batches)]
+        made = StreamEpoch(epoch, self.shards, pieces, None if self.is_sharded else self._batches_in(epoch))
         self._epochs[epoch] = made
         self._next_epoch = max(self._next_epoch, epoch + 1)
         return made
+
+    def may_open(self, epoch: int, earliest: int, end: int, limits: Limits) -> bool:
+        return LeaseSchedule.may_open(self, epoch, earliest, end, limits) and self._batches_in(epoch) is not None
+
+    def _batches_in(self, epoch: int) -> int | None:
+        """Return the number of batches of an epoch; None if its sampler has yet to draw it."""
+        if self.bounds is None:
+            return self.plan.batches
+        bounds = self.bounds(epoch)
+        return None if bounds is None else len(bounds) - 1
 
     def wait_for_grants(self) -> None:
         """Open no epoch. Batches are then granted in any order, so a worker cannot insist on theirs."""
@@ -365,12 +379,11 @@ class StreamSchedule(LeaseSchedule):
             midway += [number] if any(start == of_shard.last + 1 for start, _ in of_shard.todo) else []
         for number in (*midway, *sorted(self._epochs)):
             if self._epochs[number].shards[shard].todo:
-                return self._epochs[number], shard
-        if not self._opens:
-            return None
-        earliest = min(self._epochs, default=self._next_epoch)
-        if self._next_epoch < self.epochs and self._next_epoch <= earliest + EPOCHS_AHEAD:
-            return self.free_of(self._next_epoch), shard
+                return (self._epochs[number], shard) if self._batches_in(number) is not None else None
+        following = self._next_epoch
+        is_next = self._opens and following <= min(self._epochs, default=following) + EPOCHS_AHEAD
+        if is_next and following < self.epochs and self._batches_in(following) is not None:
+            return self.free_of(following), shard
         return None
 
     def drop_epoch(self, epoch: int) -> None:
@@ -449,7 +462,7 @@ class StreamSchedule(LeaseSchedule):
         batches, which the queue must book as quarantined."""
         epoch, step = self._epochs[request.epoch], self.update
         first = request.batch // step * step
-        whole = range(first, min(first + step, self.plan.batches))
+        whole = range(first, min(first + step, self._batches_in(request.epoch) or OPEN))
         gone = [number for number in whole if number in epoch.filled or epoch.is_coming(number)]
         for number in gone:
             self.refused.pop((request.epoch, number), None)

@@ -390,6 +390,11 @@ class WorkQueue:
             self.plan, epochs=limits.epochs, accumulate=limits.accumulate, max_updates=limits.max_updates
         )
 
+    def epochs_done(self, batches: Callable[[int], int]) -> float:
+        """Return the settled epochs, with the settled part of those that are open: each has `batches(epoch)`."""
+        parts = (work.settled / max(1, batches(epoch)) for epoch, work in self._epochs.items())
+        return self._next_epoch - len(self._epochs) + sum(parts)
+
     def is_epoch_settled(self, epoch: int) -> bool:
         return epoch < self.epoch
 

@@ -128,6 +128,20 @@ class Region:
         view: np.ndarray = whole.view(dtype).reshape(tuple(shape))
         return view
 
+    def grow(self, nbytes: int) -> None:
+        """Have at least `nbytes`; only `mapped` shows more than there were at first. Raises MemoryShortError."""
+        try:
+            os.posix_fallocate(self.descriptor, 0, nbytes)
+        except OSError as error:
+            raise MemoryShortError(
+                f"cannot allocate {size(nbytes)} of shared memory: {error.strerror}", code="run/shm-full"
+            ) from error
+
+    def mapped(self, nbytes: int, *, writable: bool = False) -> np.ndarray:
+        """Return the first `nbytes`, (nbytes,) uint8, in a mapping of their own: the region may have grown."""
+        access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        return np.frombuffer(mmap.mmap(self.descriptor, nbytes, prot=access), np.uint8)
+
     def read_bytes(self) -> bytes:
         """Return a copy of the content, with zeros at its end: a pickle knows where it ends."""
         return self.array("u1", (self.nbytes,)).tobytes()

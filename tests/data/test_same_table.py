@@ -23,6 +23,7 @@ from hogwild.data import Clicks, Csv
 from hogwild.errors import DataError
 from hogwild.feeds.row_reader import InTurn
 from hogwild.job.data import sources_of
+from hogwild.job.parts import Functions
 from hogwild.planning.device_placement import planned
 from tests.data.test_text import Here
 
@@ -277,7 +278,7 @@ def test_notes_on_columns_are_told_before_the_start(tmp_path: Path) -> None:
         torch.nn.MSELoss(),
         Csv(tmp_path / "t.csv", "y"),
         None,
-        None,
+        Functions(),
         InTurn(0),
         None,
     )

@@ -313,7 +313,7 @@ def test_a_ring_is_given_back_with_the_job(tmp_path: Path) -> None:
     ("data", "code"),
     [
         ((numbers(k) for k in range(20)), "data/read-once"),
-        (DataLoader(TensorDataset(torch.zeros(9, 6))), "data/loader"),
+        (DataLoader(TensorDataset(torch.zeros(9, 6)), batch_size=None), "data/loader"),
     ],
     ids=["generator", "loader"],
 )

@@ -39,13 +39,16 @@ from hogwild.data.rollout import Rollout, RolloutFeed
 from hogwild.devices.kinds import CPU
 from hogwild.errors import ModelError
 from hogwild.feeds.batch import Feed, transformed
+from hogwild.feeds.drawn_order import ORDER_REGIONS, DrawnOrder
 from hogwild.feeds.packed import PackedSpec, attach
+from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.ring import Ring, RingFeed, RingSpec
 from hogwild.host.thread_pools import limit_pools
 from hogwild.kernels import signatures
 from hogwild.kernels.fused import Chunk, Declared, Fusable, FusedUpdate, Streaming
 from hogwild.metrics.loss_sums import WeightedLoss
 from hogwild.parameters.worker_model import WorkerModel
+from hogwild.scheduling.batch_plan import SampledPlan
 from hogwild.scheduling.schedules import steps_of
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Control, Phase, Row, Scoreboard
@@ -295,8 +298,12 @@ def _feed(
         return RolloutFeed(split.data, model.model, seed, is_val=name == "val")
     region = regions[f"data-{name}"]
     if isinstance(split.data, RingSpec):
-        return RingFeed(Ring(region, split.data), split.plan.batch_size, copies=copies)
-    return attach(split.data, region).feed(split.plan, seed=seed, order=split.order)
+        return RingFeed(Ring(region, split.data), split.plan.positions(1)[0], copies=copies)
+    data = attach(split.data, region)
+    if isinstance(split.plan, SampledPlan):
+        assert isinstance(data, ResidentData), "packed data have no sampler"
+        return data.feed(split.plan, seed=seed, order=DrawnOrder([regions[place] for place in ORDER_REGIONS]))
+    return data.feed(split.plan, seed=seed, order=split.order)
 
 
 def _fused(
@@ -320,7 +327,7 @@ def _fused(
         bind = partial(_bind_batch, update, update.arrays_of, model)
         *inputs, target = typical[0]
         bind(inputs, target)  # to be compiled
-        feed = RingFeed(Ring(region, split.data), split.plan.batch_size)
+        feed = RingFeed(Ring(region, split.data), split.plan.positions(1)[0])
         fused = Fused(update, split.plan, None, (), model.state.count, feed, bind)
     else:
         assert isinstance(split.data, PackedSpec), "a fused update reads packed data, or a stream"

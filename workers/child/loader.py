@@ -26,6 +26,7 @@ from torch import Tensor
 
 from hogwild import host
 from hogwild.errors import HogwildError, RunError
+from hogwild.feeds.drawn_order import ORDER_REGIONS, DrawnOrder
 from hogwild.feeds.resident import FieldSpec, ResidentData
 from hogwild.feeds.ring import Ring, RingSpec
 from hogwild.feeds.row_reader import BadRow, RowSource
@@ -157,7 +158,9 @@ class StreamRecipe:
     ring: RingSpec
 
     def open(self, regions: Mapping[str, Region], beat: Beat, loader: int, again: Callable[[], Any]) -> Filling:
-        filler = Filler(self.stream, Ring(regions["ring"], self.ring), beat, loader, lambda: again().stream)
+        places = [regions[name] for name in ORDER_REGIONS if name in regions]
+        order = DrawnOrder(places) if places else None
+        filler = Filler(self.stream, Ring(regions["ring"], self.ring), beat, loader, lambda: again().stream, order)
         return Filling(lambda number: filler.fill(number - 1), lambda: filler.has_passed_over)
 
 

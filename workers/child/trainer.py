@@ -217,7 +217,7 @@ class Trainer:
     ) -> None:
         """`make` builds the numerics from shared memory: now, and again after a rollback."""
         self.worker_spec = worker_spec
-        self._rules, self._plan = worker_spec.rules, worker_spec.data.train.plan
+        self._rules = worker_spec.rules
         self._most_stale = math.inf if self._rules.max_staleness is None else self._rules.max_staleness
         self.profile = profile
         self.row = row
@@ -232,6 +232,7 @@ class Trainer:
         self._done = self._skipped = 0  # batches of the item: computed; of these, not applied
         self._open = Unflushed()
         self._opened_ns = 0  # when its first batch began
+        self._samples = 0  # of the update
         self._read_at = 0  # updates by all workers when the parameters were read
         self._staleness = 0  # of the next write: updates by others since then
 
@@ -435,10 +436,8 @@ class Trainer:
         self._made += 1
         fresh.updated += batches
         fresh.loss_sum += loss
-        stop = item.start + self._done
-        samples = self._plan.samples_in(stop - batches, stop)
-        fresh.samples += samples
-        fresh.sample_loss += loss / batches * samples
+        fresh.samples += self._samples
+        fresh.sample_loss += loss / batches * self._samples
 
     def _follow_rates(self, epoch: int, made: int) -> None:
         """Set the groups' rates: by the scheduler of torch, or as the supervisor has published them."""
@@ -453,10 +452,11 @@ class Trainer:
             self._rates_of = rates
 
     def _gradient(self, item: WorkItem, batches: Sequence[int]) -> float:
-        self._scores, losses = [], list[float]()
+        self._scores, self._samples, losses = [], 0, list[float]()
         for number in batches:
             self.profile.enter("gather")
             batch = self.train_feed.gather(item.epoch, number)
+            self._samples += batch.size
             if self._scorer is not None:
                 self._scores.append(self._scorer.words(batch.inputs, batch.target))
             self._place.seed(batch_seed(self._rules.seed, item.epoch, batch.first_position))

@@ -2,7 +2,7 @@
 checkpoint and at a rollback."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ from hogwild.config.schema import Train
 from hogwild.errors import DataError
 from hogwild.feeds.ring import Ring, RingSpec, SlotWord
 from hogwild.feeds.stream_reader import Stream, read_state
+from hogwild.scheduling.batch_plan import Bounds
 from hogwild.scheduling.stream_schedule import SlotRequest, StreamSchedule
 from hogwild.shared_memory.region import Region
 
@@ -36,9 +37,21 @@ class RingState:
         self.schedule.note_newest = keep
 
     @classmethod
-    def of(cls, spec: RingSpec, stream: Stream, region: Region, train: Train, *, in_order: bool) -> "RingState":
+    def of(
+        cls,
+        spec: RingSpec,
+        stream: Stream,
+        region: Region,
+        train: Train,
+        *,
+        in_order: bool,
+        bounds: Callable[[int], Bounds | None] | None = None,
+    ) -> "RingState":
+        """`bounds`: of the epochs that a sampler draws."""
         update = min(train.accumulate, stream.plan.batches)
-        schedule = StreamSchedule(stream.plan, spec.slots, spec.loaders, update, train.epochs, in_order=in_order)
+        schedule = StreamSchedule(
+            stream.plan, spec.slots, spec.loaders, update, train.epochs, in_order=in_order, bounds=bounds
+        )
         return cls(Ring(region, spec), schedule, stream)
 
     @property

@@ -39,6 +39,7 @@ from hogwild.training import loss_scaler
 from hogwild.training.torch_schedule import OF_SCHEDULERS, SteppedScheduler
 from hogwild.workers.processes.gpu_owner import GpuOwner
 from hogwild.workers.session.checkpointing import LAST_WRITE_S, Saving
+from hogwild.workers.session.epoch_draws import EpochDraws
 from hogwild.workers.session.evaluation import Evaluating
 from hogwild.workers.session.journal import Journal
 from hogwild.workers.session.node import Node
@@ -173,6 +174,7 @@ class Session:
     owner: GpuOwner | None = None  # of the parameters, if workers share them on a device
     node: Node | None = None  # of a cluster
     weights: str = "last"  # those that the model has: of the last update, or of the best evaluation
+    draws: EpochDraws | None = None  # of the job's sampler
     divergence: Divergence = field(init=False)
     rates: Rates = field(init=False)
     _merged_batches: list[int] = field(default_factory=list)
@@ -214,6 +216,8 @@ class Session:
         """Restore a checkpoint's `state`; the queue has restored its ledger already."""
         self.evaluating.restore(state)
         self.restore_stream(state)
+        if self.draws is not None:
+            self.draws.restore(state.get("drawn", ()))
         self.saving.note_saved()
         self.before.samples = self.queue.samples
         if "rates" in state:
@@ -421,6 +425,8 @@ class Session:
             rest["cluster"] = self.node.state()
         if self.streamed is not None:
             rest["stream"] = self.streamed.state()
+        if self.draws is not None:
+            rest["drawn"] = self.draws.state()
         return rest | self.evaluating.state()
 
     def state(self) -> dict[str, Any]:
@@ -440,6 +446,9 @@ class Session:
         self.saving.writer.finish()
         if (error := self.rates.look()) is not None:
             self.journal.callbacks.fail(error)
+        if self.draws is not None:
+            error = self.draws.advance(self.queue.epoch, self.queue.limits.epochs)
+            self.stop = self.stop if error is None else Outcome("failed", error.code, error=error)
         if self.stop is None and self.journal.callbacks.wants_stop:
             self.stop = Outcome("stopped", "callback")
 
@@ -502,6 +511,8 @@ class Session:
     def epochs_done(self) -> float:
         """Settled epochs, with the settled part of current ones; whole epochs only for a stream without a length."""
         queue = self.queue
+        if self.draws is not None:
+            return queue.epochs_done(self.draws.batches)
         if not isinstance(queue.plan, StreamPlan):
             return queue.total / queue.plan.batches
         return queue.samples / queue.plan.length if queue.plan.length else float(queue.epoch)

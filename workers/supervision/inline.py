@@ -11,8 +11,8 @@ import torch
 from hogwild import host
 from hogwild.devices.discovery import flushes_denormal
 from hogwild.errors import TrainingError
-from hogwild.feeds.stream_reader import Filler, Unreadable, copies_of
-from hogwild.job.source import own_random_state
+from hogwild.feeds.drawn_order import DrawnOrder
+from hogwild.feeds.stream_reader import Filler, Unreadable, copies_of, own_random_state
 from hogwild.monitoring.profile_report import PAUSE
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
@@ -103,7 +103,8 @@ class Inline:
         with own_random_state():
             if self._filler is None:
                 again = copies_of(state.stream) if state.stream.is_iterable else None
-                self._filler = Filler(state.stream, state.ring, again=again)
+                order = DrawnOrder([*self._session.draws.regions.values()]) if self._session.draws is not None else None
+                self._filler = Filler(state.stream, state.ring, again=again, order=order)
             try:
                 is_there = self._filler.fill(request.slot)
             except Unreadable as bad:

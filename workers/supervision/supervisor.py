@@ -534,6 +534,7 @@ class Supervisor:
                 while self._outcome is None:
                     backgrounds = [session.pause_task, session.saving.writer, self._memory]
                     backgrounds += [self._rounds.thread] if self._rounds is not None else []
+                    backgrounds += [session.draws.thread] if session.draws is not None else []
                     descriptors = self._watch.fileno(), *(each.fileno() for each in backgrounds)
                     if not (self._are_stocked and self._group.wait(QUIET_MS, *descriptors, is_quiet=True)):
                         self._group.wait(LOOP_WAIT_MS, *descriptors)
@@ -761,4 +762,5 @@ def _loaders_of(group: ProcessGroup, session: Session) -> Loaders | None:
     roster = Roster(Role.LOADER, limits, state.loaders, session.queue.samples > 0)
     recipe = by_value.dumps(StreamRecipe(state.stream, state.ring.spec))
     work = StreamWork(session, state, limits)
-    return Loaders(group, roster, work, recipe, {"ring": state.ring.region})
+    drawn = session.draws.regions if session.draws is not None else {}
+    return Loaders(group, roster, work, recipe, {"ring": state.ring.region, **drawn})

@@ -20,18 +20,24 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from hogwild.feeds.drawn_order import DrawnOrder, allocate_places
 from hogwild.feeds.ring import BatchForm, Ring, RingSpec, SlotWord
 from hogwild.feeds.stream_reader import read_state
+from hogwild.job.sampling import Sampling
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.scheduling.grid_plan import GridPlan
-from hogwild.scheduling.schedules import GridSchedule, LaneSchedule
+from hogwild.scheduling.schedules import GridSchedule, LaneSchedule, schedule_for
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, SlotRequest, StreamSchedule
 from hogwild.scheduling.work_queue import LeaseProgress, Limits, WorkItem, WorkQueue
+from hogwild.shared_memory.region import Region
+from hogwild.workers.session.epoch_draws import EpochDraws
 from hogwild.workers.session.ring_state import RingState
 from tests.faults.tally import Tally
 
 Batch = tuple[int, int]  # epoch, number
-KINDS = ("sharded", "sharded", "sharded", "map", "map", "ranges", "lanes", "grid")
+KINDS = ("sharded", "sharded", "sharded", "map", "map", "ranges", "lanes", "grid", "drawn", "drawn map", "drawn map")
+FEEDS = {"ranges": "map", "map": "ranges", "drawn": "drawn map", "drawn map": "drawn"}  # what a resume may change
+SAMPLES = 50  # of the data from which a sampler draws
 MOST_LOADERS = 4
 ROUNDS = 3000  # of `drain`, far more than any run needs
 
@@ -44,6 +50,21 @@ class Broken(AssertionError):
 def ring() -> Ring:
     """The form of all runs: slots without data, only with a row, a head and two states."""
     return Ring.allocate("fuzz", RingSpec(BatchForm((), ()), 256, MOST_LOADERS, 64, 64))
+
+
+class Dealt:
+    """A sampler of batches: how many, and how large each is, differs from epoch to epoch; samples come again."""
+
+    def __init__(self, seed: int, most: int) -> None:
+        self.seed, self.most, self.epoch = seed, most, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        dice = Random(f"{self.seed}/{self.epoch}")
+        for _ in range(dice.choice((1, self.most, self.most, 2 * self.most))):
+            yield [dice.randrange(SAMPLES) for _ in range(dice.choice((1, 2, 7)))]
 
 
 @dataclass(slots=True)
@@ -63,6 +84,12 @@ class Truth:
             if batch in self.account:
                 raise Broken(f"{batch} is {self.account[batch]}, and once more {account}")
             self.account[batch] = account
+
+
+@cache
+def places() -> dict[str, Region]:
+    """Of all runs: each begins with its own first epoch."""
+    return allocate_places()
 
 
 @dataclass(slots=True)
@@ -99,7 +126,7 @@ class World:
     """One job and its attempts."""
 
     def __init__(self, seed: int) -> None:
-        self.dice = dice = Random(seed)
+        self.seed, self.dice = seed, (dice := Random(seed))
         self.kind = dice.choice(KINDS)
         self.epochs = dice.choice((1, 1, 2, 2, 3))
         self.accumulate = dice.choice((1, 1, 1, 2, 3)) if self.kind not in ("lanes", "grid") else 1
@@ -113,7 +140,9 @@ class World:
         self.max_updates = dice.choice((None, None, None, dice.randrange(1, 12)))
         self.every = dice.choice((None, None, 1, 2))
         may_be_bad = dice.random() < 0.3
-        self.bad = {dice.randrange(self.batches) for _ in range(2)} if may_be_bad and self.kind == "map" else set()
+        has_bad = may_be_bad and self.kind in ("map", "drawn map")
+        self.bad = {dice.randrange(self.batches) for _ in range(2)} if has_bad else set()
+        self.sizes: dict[int, list[int]] = {}  # of the batches that a sampler draws, by epoch
         self.poison = {dice.randrange(self.batches) for _ in range(2)} if dice.random() < 0.2 else set()
         self.truth = Truth()
         self.saved: Saved | None = None
@@ -127,6 +156,7 @@ class World:
         self.procs = dice.choice((1, 1, 2, 3, 4))
         self.sync_every = dice.choice((1, 1, 4))
         self.loaders = self.shards if self.kind == "sharded" else dice.choice((1, 2, 3))
+        self.draws = self._draws() if self.kind.startswith("drawn") else None
         self.plan = self._plan()
         limits = Limits(
             self.procs,
@@ -141,13 +171,14 @@ class World:
         self.schedule: StreamSchedule | None = None
         self.state: RingState | None = None
         schedule: Any = None
+        bounds = self.draws.bounds if self.draws is not None else None
         if self.is_streamed:
             exchange = self.accumulate * dice.choice((1, self.sync_every))
             least = 2 * self.procs * exchange + REQUESTS_IN_HAND * self.loaders
             slots = min(ring().spec.slots, dice.choice((1, 1, 2)) * least)
             update = min(self.accumulate, self.plan.batches)
             schedule = self.schedule = StreamSchedule(
-                self.plan, slots, self.loaders, update, self.epochs, in_order=self.procs < 2
+                self.plan, slots, self.loaders, update, self.epochs, in_order=self.procs < 2, bounds=bounds
             )
             ring().table[:] = 0
             self.state = RingState(ring(), schedule, None)  # type: ignore[arg-type]
@@ -157,6 +188,8 @@ class World:
             assert isinstance(self.plan, GridPlan)
             limits.hands = dict.fromkeys(range(self.procs), dice.choice((0, 0, 3, 40)))
             schedule = GridSchedule(self.plan, limits, seed=7)
+        elif bounds is not None:
+            schedule = schedule_for(self.plan, limits, 7, bounds)
         self.queue = WorkQueue(self.plan, limits, ids=count(1), schedule=schedule)
         self.crew = [Worker() for _ in range(self.procs)]
         self.retired: set[int] = set()
@@ -168,9 +201,22 @@ class World:
 
     @property
     def is_streamed(self) -> bool:
-        return self.kind in ("map", "sharded")
+        return self.kind in ("map", "sharded", "drawn map")
+
+    def _draws(self) -> EpochDraws:
+        sampling = Sampling(Dealt(self.seed, self.batches), SAMPLES, self.seed, 4)
+        sampling.begin(None)
+        made = EpochDraws.of(sampling, places(), in_thread=False)
+        assert made is not None
+        return made
+
+    def draw(self) -> None:
+        if self.draws is not None and (error := self.draws.advance(self.queue.epoch, self.epochs)) is not None:
+            raise Broken(str(error))
 
     def _plan(self) -> EpochPlan:
+        if self.draws is not None:
+            return self.draws.sampling.plan
         if self.kind == "sharded":
             return StreamPlan(4, self.shards)
         if self.kind == "grid":
@@ -182,6 +228,8 @@ class World:
     def _restore(self, saved: Saved) -> None:
         state = json.loads(saved.state)
         self.queue.restore(state["ledger"])
+        if self.draws is not None:
+            self.draws.restore(state["drawn"])
         if self.state is not None:
             self.state.restore(state.get("stream", {}))
             self.queue.find_ends()
@@ -206,8 +254,8 @@ class World:
             self.epochs = max(1, self.epochs + self.dice.choice((1, 1, 2, -1)))
         if self.dice.random() < 0.3:
             self.max_updates = None if self.max_updates is None else self.max_updates + self.dice.randrange(12)
-        if self.kind in ("map", "ranges") and self.dice.random() < 0.3:
-            self.kind = "ranges" if self.kind == "map" else "map"
+        if self.kind in FEEDS and self.dice.random() < 0.3:
+            self.kind = FEEDS[self.kind]
         self.begin(self.saved)
 
     def roll_back(self) -> None:
@@ -221,8 +269,19 @@ class World:
 
     def exists(self, epoch: int, number: int) -> bool:
         if self.kind != "sharded":
-            return number < self.plan.batches
+            return number < self._batches_in(epoch)
         return number // self.shards < self.length(epoch, number % self.shards)
+
+    def _batches_in(self, epoch: int) -> int:
+        return len(self.sizes_of(epoch)) if self.draws is not None else self.plan.batches
+
+    def sizes_of(self, epoch: int) -> list[int]:
+        """The sizes of the batches that the sampler draws for an epoch."""
+        if epoch not in self.sizes:
+            dealt = Dealt(self.seed, self.batches)
+            dealt.set_epoch(epoch)
+            self.sizes[epoch] = [*map(len, dealt)]
+        return self.sizes[epoch]
 
     def length(self, epoch: int, shard: int) -> int:
         """Places of a shard. Not all shards of an epoch are empty."""
@@ -234,7 +293,7 @@ class World:
 
     def all_of(self, epoch: int) -> Iterator[Batch]:
         if self.kind != "sharded":
-            yield from ((epoch, number) for number in range(self.plan.batches))
+            yield from ((epoch, number) for number in range(self._batches_in(epoch)))
             return
         yield from sorted(
             (epoch, shard + self.shards * place)
@@ -242,7 +301,9 @@ class World:
             for place in range(self.length(epoch, shard))
         )
 
-    def rows(self, number: int) -> int:
+    def rows(self, epoch: int, number: int) -> int:
+        if self.draws is not None:
+            return self.sizes_of(epoch)[number]
         return 1 + number % 4 if self.is_streamed else self.plan.samples_in(number, number + 1)
 
     # ---- loaders
@@ -278,9 +339,20 @@ class World:
                 self.give_up(request)
         else:
             before, after = (pickle.dumps(f"{epoch}/{request.shard}/{request.place + k}") for k in (0, 1))
-            state.ring.seal(slot, self.rows(number), (), *((before, after) if self.is_stateful else (b"", b"")))
+            if self.draws is not None and not is_void:
+                self._read(epoch, number)
+            state.ring.seal(slot, self.rows(epoch, number), (), *((before, after) if self.is_stateful else (b"", b"")))
             state.filled(loader, slot)
         return True
+
+    def _read(self, epoch: int, number: int) -> None:
+        """What a loader or a worker does with a batch that a sampler has drawn."""
+        dealt = Dealt(self.seed, self.batches)
+        dealt.set_epoch(epoch)
+        assert self.draws is not None
+        found = DrawnOrder([*self.draws.regions.values()]).indices(epoch, number, number + 1).tolist()
+        if found != [*dealt][number]:
+            raise Broken(f"batch {number} of epoch {epoch} is {found}, not what was drawn")
 
     def _go_to(self, reader: Loader, request: SlotRequest) -> None:
         """The iterator of a shard, as `stream.Filler` moves it."""
@@ -304,7 +376,7 @@ class World:
         current = reader.hand[0].slot if reader.hand and self.dice.random() < 0.7 else None
         found = self.schedule.lost(loader, current)
         self.readers[loader] = Loader()
-        if found is not None and found[1] >= 3 and self.kind == "map":
+        if found is not None and found[1] >= 3 and self.kind in ("map", "drawn map"):
             self.give_up(found[0])
 
     # ---- workers
@@ -365,7 +437,9 @@ class World:
             return True
         is_skipped = self.dice.random() < 0.1
         self.truth.settle(exchange, "skipped" if is_skipped else "done")
-        self.truth.samples += sum(self.rows(number) for _, number in exchange)
+        self.truth.samples += sum(self.rows(epoch, number) for epoch, number in exchange)
+        if self.kind == "drawn":
+            self._read(*exchange[0])
         self.truth.updates += 0 if is_skipped else -(-len(exchange) // self.accumulate)
         state.row = (item.id, done + len(exchange), skipped + is_skipped * len(exchange))
         return True
@@ -410,6 +484,8 @@ class World:
     def checkpoint(self) -> None:
         self.park()
         state = {"ledger": self.queue.state()}
+        if self.draws is not None:
+            state["drawn"] = self.draws.state()
         if self.state is not None:
             state["stream"] = self.state.state()
         self.saved = Saved(json.dumps(state), self.truth.copy())
@@ -466,6 +542,8 @@ class World:
             if self.uneven < 1 and dice.random() < 0.6:  # one loader is the faster, or the slower
                 loader = 0 if dice.random() < self.uneven or self.uneven == 0 else self.loaders - 1
             if roll < 0.35:
+                if roll < 0.2:
+                    self.draw()
                 self.ask()
                 self.fill(loader)
             elif roll < 0.60:
@@ -499,6 +577,7 @@ class World:
             self.park()
             if self.queue.is_finished:
                 return
+            self.draw()
             self.ask()
             got_on = [self.fill(loader) for loader in range(self.loaders)]
             for worker in {*range(self.procs)} - self.retired:
