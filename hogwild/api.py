@@ -103,8 +103,9 @@ class TrainResult:
     """The result of a job: the fields of summary.json. Seconds are wall-clock time; `leases` counts batches; `state` is
     succeeded, stopped (resumable) or cancelled. `train_loss` is the mean per sample of the last complete epoch; `best`
     has metric, value, updates, epoch, checkpoint and its path of the best evaluation; `weights` says which the model
-    has: those of the "best" evaluation, whose `metrics` are given, or of the "last" update; `warnings` those of Python
-    and torch in all processes, each text once, with its place."""
+    has: those of the "best" evaluation, whose `metrics` are given, or of the "last" update; `popularity` has the
+    ranking metrics of a recommender of the most popular items; `warnings` those of Python and torch in all processes,
+    each text once, with its place."""
 
     state: str
     reason: str
@@ -143,6 +144,7 @@ class TrainResult:
     warnings: Sequence[str]
     advice: str | None
 
+    popularity: Mapping[str, float] = field(default_factory=dict)
     history: History = field(default_factory=History, compare=False)
 
     def __repr__(self) -> str:

@@ -22,10 +22,12 @@ from torch.optim import Adagrad, Adam, Optimizer
 from torch.utils.data import TensorDataset
 
 from hogwild.api import TrainResult, train
+from hogwild.data.ids import IdRows
 from hogwild.data.pair_tables import PairTable, is_matrix, rows_of
 from hogwild.errors import UsageError
 from hogwild.inference.recommend import Had, ItemRanker
 from hogwild.inference.trained_model import Trained
+from hogwild.inference.word_vectors import WordVectors
 from hogwild.losses import BprLoss
 from hogwild.models import BprFactorization, MatrixFactorization, Mlp
 from hogwild.optimizers import RowWiseAdagrad
@@ -64,11 +66,12 @@ class _Trained(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
         data: Any,
         loss: Any,
         optimizer: Callable[..., Optimizer],
+        start: Callable[[nn.Module, Optimizer], None] = lambda model, rule: None,
         *,
         keeps_batching: bool = False,
-    ) -> None:
-        """Train `make()` on the data; set `model_` and `result_`. `keeps_batching`: predictions need the job's way to
-        make batches. torch's own generator stays as it is."""
+    ) -> Optimizer:
+        """Train `make()` on the data, from what `start` puts into it; set `model_` and `result_`. Return the optimizer.
+        `keeps_batching`: predictions need the job's way to make batches. torch's own generator stays as it is."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         own = dict(self.settings or {})
         settings: dict[str, Any] = {"epochs": self.epochs, "batch_size": self.batch_size, "procs": self.procs}
@@ -83,11 +86,13 @@ class _Trained(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
                 torch.manual_seed(seed)
                 model = make()
             rule = optimizer(model.parameters(), lr=self.lr)
+            start(model, rule)
             self.result_: TrainResult = train(model, data, loss, rule, **{"seed": seed, **settings, **own})
             if keeps_batching:
                 given = own.get("collate", (own.get("data") or {}).get("collate"))
                 self._trained = Trained.live(self.result_.run_dir, model, given if callable(given) else None)
         self.model_: Any = model.eval()
+        return rule
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -239,20 +244,40 @@ class Recommender(_Trained):
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Fit to X (N, 2), or (N, 3) with ratings, or a sparse matrix. Raises UsageError for other columns."""
         pairs = PairTable.of(X, y)
-        notes = [pairs.note] if pairs.note else []
         self.users_, self.items_ = np.unique(pairs.users), np.unique(pairs.items)
+        self.has_ratings_, self._pairs = not pairs.is_plain, np.zeros((0, 2), np.int32)
+        return self._learn(pairs, {"l2": self.l2} if self.has_ratings_ or self.l2 is not None else {"l2": 0.05})
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
+        """Go on with more pairs, `epochs` passes over these alone. Users and items keep their vectors, and the
+        optimizer its state; new ones are added behind them. What users have adds up, for `recommend`. The first call is
+        a `fit`. Raises UsageError for pairs with ratings if the former had none, and the reverse."""
+        if not hasattr(self, "model_"):
+            return self.fit(X, y)
+        pairs = PairTable.of(X, y)
+        if pairs.is_plain == self.has_ratings_ and (pairs.shape is None or not self.has_ratings_):
+            had, has = ("have", "none") if self.has_ratings_ else ("have none", "some")
+            raise UsageError(f"the pairs before {had} ratings, and these have {has}", code="usage/ratings")
+        self.users_, self.items_ = _grown(self.users_, pairs.users), _grown(self.items_, pairs.items)
+        more = {"mean": float(self.model_.mean)} if self.has_ratings_ else {}
+        return self._learn(pairs, {"l2": self.model_.l2, **more}, self.model_, self._rule)
+
+    def _learn(
+        self, pairs: PairTable, options: Settings, before: nn.Module | None = None, rule: Optimizer | None = None
+    ) -> Self:
+        """Train a model of `users_` and `items_` on the pairs; its first rows are those of the model `before`."""
+        notes = [pairs.note] if pairs.note else []
         users, items = len(self.users_), len(self.items_)
         data = pairs.packed("ratings", self.users_, self.items_, notes)
         for note in notes:
             log.warning("%s", note)
-        self._had = Had.of(users, data.arrays())
-        self.has_ratings_ = not pairs.is_plain
-        if self.has_ratings_:
-            made = partial(MatrixFactorization, users, items, self.factors, l2=self.l2)
-            self._train(made, data, nn.MSELoss(), RowWiseAdagrad)
-        else:
-            l2 = 0.05 if self.l2 is None else self.l2
-            self._train(partial(BprFactorization, users, items, self.factors, l2), data, BprLoss(), Adagrad)
+        new = np.stack([data.arrays()[name] for name in ("user", "item")], 1)
+        self._pairs = np.unique(np.concatenate([self._pairs, new]), axis=0)
+        self._had = Had.of(users, {"user": self._pairs[:, 0], "item": self._pairs[:, 1]})
+        kind: Any = MatrixFactorization if self.has_ratings_ else BprFactorization
+        loss: nn.Module = nn.MSELoss() if self.has_ratings_ else BprLoss()
+        made, start = partial(kind, users, items, self.factors, **options), partial(_take_rows, before, rule)
+        self._rule = self._train(made, data, loss, RowWiseAdagrad if self.has_ratings_ else Adagrad, start)
         return self
 
     def predict(self, X: ArrayLike) -> Array:
@@ -309,6 +334,16 @@ class Recommender(_Trained):
             log.warning("%s", note)
         return found.items
 
+    def similar_items(self, item: Any, top: int = 10) -> list[tuple[Any, float]]:
+        """Return the `top` items with the nearest vectors, and their cosines, best first. Raises UsageError with
+        similar names for an unknown item."""
+        check_is_fitted(self, "model_")
+        items = self.items_.tolist()
+        known = items[IdRows(items).number(item, "items")]
+        return WordVectors(items, self.model_.vectors("items").detach().numpy(), "items").most_similar(
+            [known], topn=top
+        )
+
     def _rows_of(self, pairs: PairTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rows of users and items (N,), -1 for unknown ones, which are counted in a warning."""
         rows = rows_of(self.users_, pairs.users), rows_of(self.items_, pairs.items)
@@ -316,6 +351,27 @@ class Recommender(_Trained):
         if any(unknown):
             log.warning("unknown in %s pairs: the user of %s, the item of %s", len(rows[0]), *unknown)
         return rows
+
+
+def _grown(known: Array, ids: Array) -> Array:
+    """Return the known names and behind them the new ones among `ids`."""
+    different = np.unique(ids)
+    new = different[rows_of(known, different) < 0]
+    if known.dtype.kind == new.dtype.kind:
+        return np.concatenate([known, new])
+    return np.array([*known.tolist(), *new.tolist()], object)
+
+
+def _take_rows(before: nn.Module | None, old: Optimizer | None, model: nn.Module, rule: Optimizer) -> None:
+    """Copy the rows of the model `before` and of its optimizer's state, which are the first ones here."""
+    if before is None or old is None:
+        return
+    with torch.no_grad():
+        for there, here in zip(before.parameters(), model.parameters(), strict=True):
+            here[: len(there)] = there
+            for key, value in old.state[there].items():
+                if value.ndim:
+                    rule.state[here][key][: len(value)] = value
 
 
 def _rows(x: Any, y: Any = None) -> PairTable:

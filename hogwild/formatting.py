@@ -32,6 +32,12 @@ def size(nbytes: float) -> str:
     return f"{value:.1f} {word}" if value < 9.95 and unit > 1 else f"{value:.0f} {word}"
 
 
+def beside(values: Mapping[str, float], baseline: Mapping[str, float], digits: int = 4) -> list[str]:
+    """Return each value with its name, and with that of the baseline if there is one."""
+    words = {name: f" (popularity {value:.{digits}g})" for name, value in baseline.items()}
+    return [f"{name} {value:.{digits}g}{words.get(name, '')}" for name, value in values.items()]
+
+
 def counted(count: int, noun: str) -> str:
     """`1 worker`, `1,234 workers`, `2 batches`."""
     return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('ch') else 's'}"

@@ -31,6 +31,7 @@ from hogwild.feeds.row_reader import InTurn
 from hogwild.host.background_thread import Background
 from hogwild.job.build import schedule_of
 from hogwild.job.facts import complete
+from hogwild.job.initial_values import rows_known_to
 from hogwild.job.parts import Parts, directions
 from hogwild.job.update_choice import ConflictEstimate, estimate_conflicts
 from hogwild.monitoring.profile_report import Window, clear, report
@@ -48,7 +49,7 @@ from hogwild.scheduling.work_queue import Limits, WorkQueue
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Scoreboard
 from hogwild.storage.artifact_cache import new_scratch
-from hogwild.storage.run_directory import ENV, LIBRARY, NAMES, RunDir, checkpoints_beside
+from hogwild.storage.run_directory import ENV, KNOWN, LIBRARY, NAMES, RunDir, checkpoints_beside
 from hogwild.training.torch_settings import sparing_the_compiler
 from hogwild.user_code import raised_text
 from hogwild.version import __version__
@@ -260,6 +261,14 @@ def _write_descriptions(description: Description, plan: JobPlan, parts: Parts, r
         rundir.write_text(NAMES, f"{names}\n", sync=True)
     else:  # left by a job that was killed before there was a run
         (rundir.path / NAMES).unlink(missing_ok=True)
+    # A resume keeps the file: the run that was continued may be gone.
+    if not (plan.is_resumed and (rundir.path / KNOWN).exists()):
+        known = None if parts.known is None else parts.known.result()
+        if known is not None:
+            rundir.write_bytes(KNOWN, rows_known_to(plan.job, known, is_resumed=plan.is_resumed).content())
+        else:
+            (rundir.path / KNOWN).unlink(missing_ok=True)
+    parts.known = None
     rundir.write_text("resolved.yaml", resolved, sync=True)
     if not plan.is_resumed or not rundir.job_file.exists():
         rundir.write_text("job.yaml", description.job_text or resolved, sync=True)

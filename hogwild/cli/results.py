@@ -28,6 +28,7 @@ from hogwild.cli.arguments import DataDir, Json, Run, Which, check_choice, named
 from hogwild.cli.output import file_exists, print_answer, print_message, print_result, put_parts, reading
 from hogwild.config.of_run import CHOICES, checkpoint_of, data_folder, recorded, require_run, resumed
 from hogwild.errors import ConfigError, DataError, HogwildError, NotFoundError, RunError, UsageError
+from hogwild.formatting import counted
 from hogwild.host import raise_noted, raising_on_signals
 from hogwild.storage.files import TEMPORARY
 
@@ -282,13 +283,24 @@ def recommend(
     only: Annotated[
         Path | None, typer.Option("--filter", help="Recommend only items of this file, one per line.", metavar="FILE")
     ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Leave out this item; may be repeated.", metavar="ITEM", show_default=False)
+    ] = None,
+    had: Annotated[
+        Path | None,
+        typer.Option(help="File of more pairs, like the training data: nobody gets what he has there.", metavar="FILE"),
+    ] = None,
+    gone: Annotated[bool, typer.Option("--gone", help="Also items that the data no longer has.")] = False,
+    held_out: Annotated[
+        bool, typer.Option("--held-out", help="Also what a user has only in data.val, to compare with it.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="File for many users; default: print CSV.", metavar="FILE.csv|FILE.parquet")
     ] = None,
     which: Which = None,
     as_json: Json = False,
 ) -> None:
-    """Recommend items, best first, without those that the user already has."""
+    """Recommend items, best first, without those that the user has in the data of this run, or of one it continued."""
     with reading():
         if sum(one is not None for one in (user, users, rated or None)) != 1:
             words = "give --user NAME, --users FILE (or all), or --rated ITEM: one of the three"
@@ -299,29 +311,27 @@ def recommend(
             check_file("--out", out, (".csv", ".parquet"))
         chosen = None if users in (None, "all") else _lines("--users", users)
         allowed = None if only is None else _lines("--filter", str(only))
-    ranker = model_of(source, which, None).ranker()
+    ranker = model_of(source, which, None).ranker(had=had, gone=gone, held_out=held_out)
+    if ranker.gone:
+        print_message(f"{counted(len(ranker.gone), 'item')} that the data no longer has: left out (--gone: not)")
     if allowed is not None:
         ranker.allow(allowed)
+    less = exclude or []
     if users is not None:
+        from hogwild.inference.predict import encoder_for
+
         with raising_on_signals():
-            _for_users(ranker, chosen, top, out)
+            encode, blocks = encoder_for(out), enumerate(ranker.for_users(chosen, top, less))
+            parts = ((len(block.user), encode(block, number == 0)) for number, block in blocks)
+            put_parts(parts, out, "recommendations")
         return
-    found = ranker.for_user(user, top) if user is not None else ranker.for_items(_ratings(ranker, rated or []), top)
+    if user is not None:
+        found = ranker.for_user(user, top, less)
+    else:
+        found = ranker.for_items(_ratings(ranker, rated or []), top, less)
     record: dict[str, Any] = {"user": user} if user is not None else {"rated": rated}
     lines = [*found.notes, *(f"{score:.4f}  {name}" for name, score in found.items)]
     print_answer(record | {"items": found.items}, lines, as_json)
-
-
-def _for_users(ranker: "ItemRanker", chosen: Sequence[str] | None, top: int | None, out: Path | None) -> None:
-    """Write or print a row for each user and item."""
-    from hogwild.inference.predict import encoder_for
-    from hogwild.inference.recommend import WITH_RATED
-
-    if ranker.had is None:
-        print_message(WITH_RATED)
-    encode = encoder_for(out)
-    blocks = enumerate(ranker.for_users(chosen, top))
-    put_parts(((len(block.user), encode(block, number == 0)) for number, block in blocks), out, "recommendations")
 
 
 def _ratings(ranker: "ItemRanker", rated: Sequence[str]) -> dict[str, float | None]:

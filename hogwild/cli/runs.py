@@ -18,7 +18,7 @@ from hogwild import host
 from hogwild.cli.arguments import Json, StateDir, check_choice, is_job_id, run_names
 from hogwild.cli.output import aligned, print_answer, print_message, print_part
 from hogwild.errors import ConflictError, NotFoundError, RunEndedError, RunError, UsageError
-from hogwild.formatting import clock, counted, duration, moment, percent, short_number
+from hogwild.formatting import beside, clock, counted, duration, moment, percent, short_number
 from hogwild.host import other_jobs
 from hogwild.monitoring.run_status import (
     LOST,
@@ -286,7 +286,7 @@ def _figures(found: RunStatus, title: str) -> Iterator[str]:
         speed = f"{short_number(job.samples_per_s)} samples/s"
         yield f"  training    {now}{epoch}{speed}, ran {clock(job.wall_s)}"
     if job.metrics:
-        yield "  evaluation  " + ", ".join(f"{name} {value:.4g}" for name, value in job.metrics.items())
+        yield "  evaluation  " + ", ".join(beside(job.metrics, job.popularity))
     if job.best is not None:
         yield f"  best        {job.best}"
     if job.cluster is not None:
@@ -341,9 +341,9 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     did = f"{summary['samples']:,} samples in {counted(summary['updates'], 'update')} {who}"
     yield f"  {did}" + (f", {rate:,.0f} samples/s" if rate else "")
     if metrics := summary.get("metrics"):
-        yield "  " + ", ".join(
-            f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}" for name, value in metrics.items()
-        )
+        usual = {name: f" (popularity {value:.4f})" for name, value in job.popularity.items()}
+        words = {key: f"{one:.4f}" if isinstance(one, float) else f"{one}" for key, one in metrics.items()}
+        yield "  " + ", ".join(f"{name} {word}{usual.get(name, '')}" for name, word in words.items())
     if job.train_loss is not None:
         yield f"  training loss {job.train_loss:.4f} in the last epoch"
     if startup := summary.get("startup"):

@@ -260,15 +260,21 @@ AT_ONCE = 4096  # names: they are padded to the longest of them
 Column = tuple[Any, np.ndarray]  # names by number, and the number of each row (N,)
 
 
+def kinds_of(packed: Packed) -> tuple[str, ...]:
+    """Return the kinds of the names that tell the rows, one for each column; () for data whose rows have no names."""
+    arrays, names = {spec.name for spec in packed.spec.arrays}, packed.names
+    if {"user", "item"} <= arrays and {"users", "items"} <= names.keys():
+        return ("users", "items")
+    return ("entities", "relations", "entities") if "triple" in arrays and "entities" in names else ()
+
+
 def columns_of(packed: Packed) -> list[Column] | None:
     """Return the columns whose names tell the rows; None for data whose rows have no names."""
-    arrays, names = packed.arrays(), packed.names
-    if {"user", "item"} <= arrays.keys() and {"users", "items"} <= names.keys():
-        return [(names["users"], arrays["user"]), (names["items"], arrays["item"])]
-    if "triple" in arrays and {"entities", "relations"} <= names.keys():
-        kinds = ("entities", "relations", "entities")
-        return [(names[kind], arrays["triple"][:, place]) for place, kind in enumerate(kinds)]
-    return None
+    if not (kinds := kinds_of(packed)):
+        return None
+    arrays = packed.arrays()
+    rows = arrays["triple"].T if "triple" in arrays else (arrays["user"], arrays["item"])
+    return [(packed.names[kind], column) for kind, column in zip(kinds, rows, strict=True)]
 
 
 def held_out(columns: Sequence[Column], fraction: float, seed: int) -> np.ndarray:

@@ -40,11 +40,12 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Held:
     """A data set in memory: fields (N, …), inputs first, target last. `resident`: the tensors are views of this shared
-    memory."""
+    memory. `left_out`: numbers (n, k) of the names in those rows that a ranking loss leaves out."""
 
     tensors: tuple[Tensor, ...]  # () for packed data
     resident: ResidentData | None = None
     packed: "Packed | None" = None
+    left_out: "np.ndarray | None" = None
 
     @property
     def samples(self) -> int:

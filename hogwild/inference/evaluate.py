@@ -8,7 +8,7 @@ import contextlib
 import csv
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from hogwild.errors import UsageError
 from hogwild.feeds.batch import Feed
 from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.ring import RingFeed
+from hogwild.formatting import beside
 from hogwild.inference.predict import made_whole
 from hogwild.job.build import build
 from hogwild.job.identity import require_same
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Reevaluation:
     """Result of an evaluation. `recorded`: the metrics that training wrote into the checkpoint, if it evaluated exactly
-    these parameters; `outputs` (N, …) and `targets` (N, …) exist only on request."""
+    these parameters; `outputs` (N, …) and `targets` (N, …) exist only on request; `popularity`: the ranking metrics of
+    the most popular items."""
 
     checkpoint: Path
     updates: int
@@ -53,6 +55,7 @@ class Reevaluation:
     recorded: dict[str, float] | None
     outputs: Tensor | None = None
     targets: Tensor | None = None
+    popularity: dict[str, float] = field(default_factory=dict)
 
 
 @sparing_the_compiler()
@@ -80,7 +83,8 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
     is_same = state["evaluated_at"] == updates
     recorded = {str(name): float(value) for name, value in state["metrics"].items()} if is_same else None
     samples = parts.val.plan.samples if parts.val is not None else len(targets)
-    return Reevaluation(checkpoint, updates, samples, values, recorded, outputs, targets if keep_outputs else None)
+    targets_kept = targets if keep_outputs else None
+    return Reevaluation(checkpoint, updates, samples, values, recorded, outputs, targets_kept, parts.popularity)
 
 
 @contextlib.contextmanager
@@ -170,7 +174,7 @@ def _write_csv(file: Path, columns: dict[str, np.ndarray]) -> None:
 
 def lines_of(found: Reevaluation, what: str) -> list[str]:
     """Return the lines for the terminal."""
-    words = ", ".join(f"{name} {value:.6g}" for name, value in found.metrics.items())
+    words = ", ".join(beside(found.metrics, found.popularity, 6))
     lines = [f"{found.checkpoint}{what}: update {found.updates:,}, {found.samples:,} samples of data.val", f"  {words}"]
     if found.recorded is not None:
         recorded = ", ".join(f"{name} {value:.6g}" for name, value in found.recorded.items())
@@ -185,6 +189,7 @@ def as_json(found: Reevaluation, which: str) -> str:
         "updates": found.updates,
         "samples": found.samples,
         "metrics": found.metrics,
+        "popularity": found.popularity,
         "recorded": found.recorded,
     }
     return json.dumps(to_json(answer), allow_nan=False)

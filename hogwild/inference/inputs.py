@@ -35,8 +35,9 @@ from hogwild.data.input_rows import SAMPLE, InputRows
 from hogwild.data.libsvm import LibSvm
 from hogwild.data.npz import Npz, NpzRows
 from hogwild.data.pair_tables import PairTable, is_table, rows_of
+from hogwild.data.ratings import Ratings
 from hogwild.data.text_file import TextFile, TextStream, not_text
-from hogwild.data.text_parsing import INPUT
+from hogwild.data.text_parsing import INPUT, PackedFile
 from hogwild.errors import DataError, HogwildError, UsageError, did_you_mean, shown_name
 from hogwild.feeds.packed import Packed
 from hogwild.feeds.row_reader import Reader, RowSource, first_non_finite, is_nested, not_finite, ready_tensors
@@ -453,6 +454,15 @@ class TrainedOn:
         if issubclass(kind, LibSvm):
             return SparseLines(dataset, self.sizes, self.names, TextFile(dataset.path))
         return self.of_dataset(dataset)
+
+    def pairs_of_file(self, path: str) -> Packed:
+        """Return the users and items in a file like that of the training data, also those that it does not have; of
+        data from memory, in any table of `hogwild.data.Ratings`. Raises NotFoundError, DataError, UsageError."""
+        place = str(Path(path).absolute())
+        is_ours = issubclass(self._kind, PackedFile) and hasattr(self._kind, "for_inputs")
+        source = self._built(place) if is_ours else Ratings(place)
+        packed: Packed = source.pack(self.reader, INPUT, None, self.data.on_bad_line)
+        return packed
 
     def of_stream(self, stream: TextStream, ids: str | None) -> Inputs:
         """Return the inputs in text that is read once. Raises DataError, UsageError."""

@@ -3,9 +3,9 @@
     users (B,) ── model.scores ── minus what they have, minus what is not allowed ──> the best `top` of each
     a new user's items ── the vector that fits them (`fold_in`) ── scores ──'
 
-An unknown user gets the most popular items (`item_appeal`: the items' biases), with a note. Items that are not in the
-training data are never recommended. And missing links of a knowledge graph (`complete`): the best tails of (head,
-relation, ?) and heads of (?, relation, tail), from a model that scores every entity."""
+An unknown user gets the most popular items (`item_appeal`: the items' biases), with a note. Items that the training
+data never had, or no longer has, are not recommended. And missing links of a knowledge graph (`complete`): the best
+tails of (head, relation, ?) and heads of (?, relation, tail), from a model that scores every entity."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +19,12 @@ from torch import Tensor, nn
 
 from hogwild.data.ids import IdRows
 from hogwild.errors import UsageError, did_you_mean, shown_name
+from hogwild.job.known_rows import NamedRows
+from hogwild.storage.run_directory import KNOWN
 
 log = logging.getLogger(__name__)
 UNKNOWN = "user {user} is not in the training data: these are the most popular items{near}"
 UNKNOWNS = "%s users are not in the training data, such as %s: they get the most popular items%s"
-WITH_RATED = "the training data is not available: items that the user has rated may be included"
 TOP = 10  # items, if there are so many
 SCORES_AT_ONCE = 1 << 22
 DRAWN = 2048  # items that stand for all others in `fold_in`
@@ -56,17 +57,36 @@ class RecommendedRows:
 
 @dataclass(frozen=True, slots=True)
 class Had:
-    """The items of each user: those of user u are `items[starts[u]:starts[u + 1]]`."""
+    """The items of each user: those of user u are `items[starts[u]:starts[u + 1]]`. `others`: users that the model does
+    not know, numbered from `users` on."""
 
+    users: int
     starts: np.ndarray
     items: np.ndarray
+    others: IdRows
 
     @classmethod
-    def of(cls, users: int, arrays: Mapping[str, np.ndarray]) -> "Had":
-        """Return what `users` users have in a data set in packed form (arrays `user` and `item`)."""
+    def of(cls, users: int, arrays: Mapping[str, np.ndarray], others: Sequence[Any] = ()) -> "Had":
+        """Return what `users` users have in a data set in packed form (arrays `user` and `item`), and the `others`."""
         order = np.argsort(arrays["user"], kind="stable")
-        counts = np.bincount(arrays["user"], minlength=users)
-        return cls(np.concatenate([[0], np.cumsum(counts)]), np.asarray(arrays["item"])[order])
+        counts = np.bincount(arrays["user"], minlength=users + len(others))
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        return cls(users, starts, np.asarray(arrays["item"])[order], IdRows(others))
+
+    @classmethod
+    def of_rows(cls, known: NamedRows) -> "Had":
+        """Return what users have of the model's items."""
+        rows = known.rows[known.rows[:, 1] < known.sizes["items"]]
+        users = known.sizes["users"]
+        return cls.of(users, {"user": rows[:, 0], "item": rows[:, 1]}, known.names["users"][users:])
+
+    def rows(self, users: Sequence[Any], rows: np.ndarray) -> np.ndarray:
+        """Return the numbers (B,) here of users with the model's numbers `rows` (B,); -1 for one without items."""
+        found = rows.copy()
+        for place in np.flatnonzero(rows < 0).tolist() if len(self.others) else ():
+            number = self.others.row(users[place])
+            found[place] = number if number < 0 else self.users + number
+        return found
 
     def pairs(self, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (places in `users`, items) of all items of `users` (B,)."""
@@ -78,13 +98,15 @@ class Had:
 @dataclass(slots=True)
 class ItemRanker:
     """Recommends items of `items` to users of `users`, named as in the training data (`hogwild.data.ids`). `had`: what
-    users have already; None: unknown. Raises UsageError for a model without scores."""
+    users have already, None for nothing; `gone`: rows of items that the data no longer has. Neither is recommended.
+    Raises UsageError for a model without scores."""
 
     model: Any
     users: Sequence[Any]
     items: Sequence[Any]
     had: Had | None = None
-    _allowed: Tensor | None = None  # (items,) bool; None: everything
+    gone: Sequence[int] = ()
+    _allowed: Tensor = field(init=False)  # (items,) bool
     _user_rows: IdRows = field(init=False)
     _item_rows: IdRows = field(init=False)
 
@@ -96,22 +118,29 @@ class ItemRanker:
                 code="usage/no-users",
             )
         self._user_rows, self._item_rows = IdRows(self.users), IdRows(self.items)
+        self._allowed = self._without(torch.ones(len(self.items), dtype=torch.bool))
 
     def allow(self, names: Sequence[Any]) -> None:
         """Recommend only these items from now on. Raises UsageError for an unknown one."""
         allowed = torch.zeros(len(self.items), dtype=torch.bool)
         allowed[[self.row_of(name) for name in names]] = True
-        self._allowed = allowed
+        self._allowed = self._without(allowed)
 
-    def for_user(self, user: Any, top: int | None = None) -> Recommendation:
-        """Return the `top` items with the highest score for `user`, by default 10; fewer if the user has most of them.
-        Raises UsageError if `top` is more than there are."""
-        row = self._user_rows.row(user)
+    def _without(self, allowed: Tensor) -> Tensor:
+        allowed[[*self.gone]] = False
+        return allowed
+
+    def for_user(self, user: Any, top: int | None = None, exclude: Sequence[Any] = ()) -> Recommendation:
+        """Return the `top` items with the highest score for `user`, by default 10; fewer if the user has most of them;
+        none of `exclude`. Raises UsageError if `top` is more than there are, and for an unknown item."""
+        row = self._user_rows.rows([user])
         unknown = UNKNOWN.format(user=shown_name(user), near=did_you_mean(user, self._user_rows))
-        notes = [unknown] if row < 0 else [] if self.had is not None else [WITH_RATED]
-        return Recommendation(self._named(self._scores(np.array([row])), top), tuple(notes))
+        scores = self._scores([user], row)
+        return Recommendation(self._named(scores, top, exclude), (unknown,) if row[0] < 0 else ())
 
-    def for_users(self, users: Sequence[Any] | None = None, top: int | None = None) -> Iterator[RecommendedRows]:
+    def for_users(
+        self, users: Sequence[Any] | None = None, top: int | None = None, exclude: Sequence[Any] = ()
+    ) -> Iterator[RecommendedRows]:
         """Yield the recommendations for `users`, by default all, block by block, as `for_user` gives them."""
         chosen = self.users if users is None else users
         size, items = max(1, SCORES_AT_ONCE // len(self.items)), np.asarray(self.items)
@@ -121,11 +150,13 @@ class ItemRanker:
         for start in range(0, len(chosen), size):
             names = chosen[start : start + size]
             rows = self._user_rows.rows(names)
-            places, found = self._best(self._scores(rows), top)
+            places, found = self._best(self._scores(names, rows), top, exclude)
             which, place = np.nonzero(np.isfinite(found))
             yield RecommendedRows(np.asarray(names)[which], place + 1, items[places[which, place]], found[which, place])
 
-    def for_items(self, rated: Mapping[Any, float | None], top: int | None = None) -> Recommendation:
+    def for_items(
+        self, rated: Mapping[Any, float | None], top: int | None = None, exclude: Sequence[Any] = ()
+    ) -> Recommendation:
         """Return items for somebody new who has, or rated, the items of `rated` (name -> rating or None), without any
         training (`fold_in`). Raises UsageError for an unknown item, for a missing rating, and for one that the model
         does not know."""
@@ -136,7 +167,7 @@ class ItemRanker:
         had = torch.tensor(rows)
         scores = fold_in(self.model, had, [*rated.values()])
         scores[had] = -torch.inf
-        return Recommendation(self._named(scores[None], top))
+        return Recommendation(self._named(scores[None], top, exclude))
 
     def knows(self, item: Any) -> bool:
         """Return whether an item has this name."""
@@ -148,32 +179,34 @@ class ItemRanker:
 
     # ---- parts
 
-    def _scores(self, rows: np.ndarray) -> Tensor:
-        """Return scores (B, items) for users by number, -1 for an unknown one; -inf for what they have."""
+    def _scores(self, names: Sequence[Any], rows: np.ndarray) -> Tensor:
+        """Return scores (B, items) for users by name and number, -1 for an unknown one; -inf for what they have."""
         scores: Tensor = self.model.scores(torch.from_numpy(np.maximum(rows, 0))).detach().clone()
         if (rows < 0).any():
             scores[torch.from_numpy(rows < 0)] = self.model.item_appeal().detach()
         if self.had is not None:
-            known = np.flatnonzero(rows >= 0)
-            users, items = self.had.pairs(rows[known])
+            owners = self.had.rows(names, rows)
+            known = np.flatnonzero(owners >= 0)
+            users, items = self.had.pairs(owners[known])
             scores[torch.from_numpy(known[users]), torch.from_numpy(items).long()] = -torch.inf
         return scores
 
-    def _best(self, scores: Tensor, top: int | None) -> tuple[np.ndarray, np.ndarray]:
+    def _best(self, scores: Tensor, top: int | None, exclude: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Return places and scores (B, top), -inf for those that are not to be recommended."""
-        many = len(self.items) if self._allowed is None else int(self._allowed.sum())
+        allowed = self._allowed.clone()
+        allowed[[self.row_of(name) for name in exclude]] = False
+        many = int(allowed.sum())
         if top is not None and (not isinstance(top, int | np.integer) or top < 1):
             raise UsageError(f"top must be a whole number >= 1, got {top!r}", code="usage/bad-value")
         if top is not None and top > many:
-            what = "items" if self._allowed is None else "allowed items"
+            what = "items" if many == len(self.items) else "allowed items"
             raise UsageError(f"top {top:,} is more than the {many:,} {what}", code="usage/bad-value")
-        if self._allowed is not None:
-            scores = scores.masked_fill(~self._allowed, -torch.inf)
+        scores = scores.masked_fill(~allowed, -torch.inf)
         found, places = scores.topk(min(TOP, many) if top is None else top)
         return places.numpy(), found.numpy()
 
-    def _named(self, scores: Tensor, top: int | None) -> list[tuple[Any, float]]:
-        places, found = self._best(scores, top)
+    def _named(self, scores: Tensor, top: int | None, exclude: Sequence[Any]) -> list[tuple[Any, float]]:
+        places, found = self._best(scores, top, exclude)
         pairs = zip(places[0].tolist(), found[0].tolist(), strict=True)
         return [(self.items[place], score) for place, score in pairs if score > -np.inf]
 
@@ -230,7 +263,7 @@ def _ranked(vectors: Tensor, constant: Tensor, items: Tensor, l2: float) -> Tens
     return vectors @ own.detach() + constant
 
 
-WITH_KNOWN = "the training data is not available: known answers may be included"
+WITH_KNOWN = f"the run has no {KNOWN}: known answers may be included"
 
 
 def complete(

@@ -2,13 +2,13 @@
 
     hogwild.load("runs/ratings-20261121-101500").recommend("42", top=10)
 
-The model comes from the run's best checkpoint (or the newest, or any), and so do the names of words, users and items.
-The training data is not needed."""
+The model comes from the run's best checkpoint (or the newest, or any), and so do the names of words, users and items,
+and who has what. The training data is not needed."""
 
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,20 @@ from hogwild.config.of_run import looking_where, recorded
 from hogwild.data.cache import DatasetCache
 from hogwild.data.ids import IdRows
 from hogwild.data.packed_cache import load as load_kept
+from hogwild.data.pair_tables import PairTable
 from hogwild.data.text_file import TextStream
 from hogwild.errors import CheckpointError, HogwildError, ModelError, RunError, UsageError
 from hogwild.feeds.row_reader import InTurn
-from hogwild.inference.inputs import SYMBOLS, Example, TrainedOn, nothing_like
+from hogwild.inference.inputs import SYMBOLS, Example, TrainedOn
 from hogwild.inference.predict import Meaning, Predictor
-from hogwild.inference.recommend import Had, ItemRanker, Recommendation, complete
+from hogwild.inference.recommend import WITH_KNOWN, Had, ItemRanker, Recommendation, complete
 from hogwild.inference.word_vectors import WordVectors
 from hogwild.job.data import sizes_for
 from hogwild.job.identity import names_beside, read_names
+from hogwild.job.known_rows import NamedRows, rows_of_names
 from hogwild.parameters.state_dicts import load_model
 from hogwild.storage.checkpoint import load as load_checkpoint
+from hogwild.storage.run_directory import KNOWN
 from hogwild.training.model_steps import divided, takes_state
 from hogwild.user_code import build, resolve
 
@@ -51,6 +54,7 @@ class Trained:
     sizes: dict[str, int] = field(default_factory=dict)
     columns: list[str] | None = None  # of the file it was trained on
     padded: Sequence[int] = ()
+    unseen: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of the last names of a kind: not in the data
     collate: Callable[..., Any] | None = None
 
     @classmethod
@@ -85,14 +89,14 @@ class Trained:
             raise RunError(f"{checkpoint}: does not fit {what}: {error}", code="run/other-model") from None
         if model is None and is_of_objects:
             _warn_of_defaults(job, checkpoint, known["sizes"])
-        return cls(job, checkpoint, made.eval(), *_known(known), collate)
+        return cls(job, checkpoint, made.eval(), collate=collate, **_known(known))
 
     @classmethod
     def live(cls, run: Path, model: nn.Module, collate: Callable[..., Any] | None = None) -> "Trained":
         """Return `model` as the one of a run that runs, or has just ended, with the names in its run directory. Raises
         NotFoundError, RunError."""
         job, _, _ = recorded(run)
-        return cls(job, run / "checkpoints" / "live", model, *_known(read_names(run)), collate)
+        return cls(job, run / "checkpoints" / "live", model, collate=collate, **_known(read_names(run)))
 
     def predict(self, source: Any, *, raw: bool = False) -> Tensor:
         """Return the answers (N, …) for the samples of `source`: a path to a file like the training data's, a table
@@ -179,47 +183,61 @@ class Trained:
             raise UsageError(f"{self.checkpoint}: its model predicts no characters", code="usage/no-symbols")
         return sample(self.model, self.names[SYMBOLS], prompt, length, temperature, seed)
 
-    def recommend(self, user: Any, top: int | None = None) -> Recommendation:
+    def recommend(self, user: Any, top: int | None = None, exclude: Sequence[Any] = ()) -> Recommendation:
         """Return items for a user, as `ranker` does, which should be kept for more than one user."""
-        return self.ranker().for_user(user, top)
+        return self.ranker().for_user(user, top, exclude)
 
-    def ranker(self) -> ItemRanker:
-        """Return what recommends to a user, to many, or to somebody new, without those items that the user has in the
-        training data, as long as that data is available; otherwise a note says so. Raises UsageError for a model
-        without users and items."""
+    def ranker(self, *, had: Any = None, gone: bool = False, held_out: bool = False) -> ItemRanker:
+        """Return what recommends to a user, to many, or to somebody new, without those items that the user has: in the
+        data of this run and of all runs that it continued, and in `had`, a file or a table of more pairs. Items that
+        the data no longer has are only recommended with `gone`, held-out pairs only with `held_out`. Raises UsageError
+        for a model without users and items, RunError if the run has not recorded who has what, and `had` is not
+        given."""
         if not {"users", "items"} <= self.names.keys():
             raise UsageError(f"{self.checkpoint}: its model has no users and items", code="usage/no-users")
-        return ItemRanker(self.model, self.names["users"], self.names["items"], self._had())
+        known = NamedRows.read(self.checkpoint, {"names": self.names})
+        if had is None and (known is None or known.lacking):
+            who = f"{self.checkpoint}:" if known is None else f"{self.checkpoint}: it continued {known.lacking}, which"
+            raise RunError(
+                f"{who} has no {KNOWN}, so it is not known what its users have: the file is lost, or the run is of a "
+                "version before it; give the pairs of its data: --had FILE, or ranker(had=…)",
+                code="run/pairs-unknown",
+            )
+        if known is None:
+            known = NamedRows.of(("users", "items"), self.names, np.zeros((0, 2), np.int32))
+        known = known.trained() if held_out else known
+        known = known if had is None else known.joined(self._pairs_in(had))
+        many = len(self.names["items"])
+        lacking = () if gone else range(many - len(self.unseen.get("items", ())), many)
+        return ItemRanker(self.model, self.names["users"], self.names["items"], Had.of_rows(known), lacking)
 
     def complete(self, head: Any, relation: Any, tail: Any, top: int = 10) -> Recommendation:
         """Return the best tails for (head, relation, None), or heads for (None, relation, tail), with their scores,
-        without those of the training data, as long as that is available; otherwise a note says so. Raises UsageError
-        for a model without a graph, for an unknown name, and unless exactly one of head and tail is None."""
+        without those that this run, or a run that it continued, was trained on; if these are not recorded, a note says
+        so. Raises UsageError for a model without a graph, for an unknown name, and unless exactly one of head and tail
+        is None."""
         if not {"entities", "relations"} <= self.names.keys():
             raise UsageError(f"{self.checkpoint}: its model has no entities and relations", code="usage/no-graph")
-        data = self._training_data("entities", "relations")
-        return complete(self.model, self.names, head, relation, tail, top, None if data is None else data["triple"])
+        known = NamedRows.read(self.checkpoint, {"names": self.names})
+        triples = None if known is None else known.trained().rows
+        if triples is not None and known is not None:  # without entities that the model does not know
+            triples = triples[(triples < [known.sizes[kind] for kind in known.kinds]).all(1)]
+        found = complete(self.model, self.names, head, relation, tail, top, triples)
+        return replace(found, notes=(WITH_KNOWN,)) if known is not None and known.lacking else found
 
     # ---- parts
 
-    def _had(self) -> Had | None:
-        """Return the items of the training data's users; None without that data."""
-        data = self._training_data("users", "items")
-        return None if data is None else Had.of(len(self.names["users"]), data)
-
-    def _training_data(self, *kinds: str) -> Mapping[str, np.ndarray] | None:
-        """Return the arrays of the training data, with the model's numbers of these kinds of names; None without it."""
-        try:
-            source, on_bad_line = self._built(), self.job.data.on_bad_line
-            packed = source.pack(self._reader, "data.train", None, on_bad_line)
-            if any([*packed.names[kind]] != self.names[kind] for kind in kinds):
-                packed = source.pack(
-                    self._reader, "data.train", nothing_like(self.sizes, self.names), on_bad_line
-                )  # the data has changed
-        except HogwildError:  # moved or unreadable: the answers do not depend on it
-            return None
-        arrays: Mapping[str, np.ndarray] = packed.arrays()
-        return arrays
+    def _pairs_in(self, given: Any) -> NamedRows:
+        """Return the users and items in a table, or in a file like that of the training data. Raises DataError,
+        UsageError."""
+        kinds = ("users", "items")
+        if not isinstance(given, str | Path):
+            table = PairTable.of(given)
+            columns = [np.unique(ids, return_inverse=True) for ids in (table.users, table.items)]
+            names = {kind: one.tolist() for kind, (one, _) in zip(kinds, columns, strict=True)}
+            return NamedRows.of(kinds, names, np.stack([rows for _, rows in columns], 1))
+        packed = self._trained_on.pairs_of_file(str(given))
+        return NamedRows.of(kinds, {kind: [*packed.names[kind]] for kind in kinds}, rows_of_names(packed))
 
     def _built(self) -> Any:
         """Return the training data, found where the run found them."""
@@ -236,9 +254,9 @@ class Trained:
         return TrainedOn(self.job.data, *known, self._reader, self.job.seed, self.padded, self.collate)
 
 
-def _known(found: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[str, int], list[str] | None, Sequence[int]]:
-    """Return names, sizes, columns and padded fields of a names.json (`job.identity.read_names`)."""
-    return dict(found["names"]), dict(found["sizes"]), found["columns"], found["padded"]
+def _known(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a Trained that a names.json has (`job.identity.read_names`)."""
+    return {name: found[name] for name in ("names", "sizes", "columns", "padded", "unseen")}
 
 
 def _new_model(job: Job, checkpoint: Path, sizes: Mapping[str, Any], *, is_of_objects: bool) -> nn.Module:

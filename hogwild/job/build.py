@@ -4,7 +4,9 @@ and data, checked so that predictable failures occur before the start (`checks.p
 `build` makes them from class paths, `from_objects` takes the objects of a library caller.
 """
 
+import math
 from collections.abc import Mapping
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from hogwild.data.locate import set_data_dir
 from hogwild.data.vector_file import unwritable
 from hogwild.devices.discovery import require_cpu
 from hogwild.errors import HogwildError, ModelError, UsageError
+from hogwild.feeds.packed import kinds_of
 from hogwild.feeds.row_reader import InTurn, Reader
 from hogwild.formatting import counted
 from hogwild.job.data import (
@@ -35,14 +38,16 @@ from hogwild.job.data import (
 from hogwild.job.facts import complete
 from hogwild.job.gradient_check import SAMPLES as GRADIENT_SAMPLES
 from hogwild.job.gradient_check import check_gradients
-from hogwild.job.identity import identified, read_names
+from hogwild.job.identity import identified, in_thread, read_names
 from hogwild.job.initial_values import held_out_notes, known_names, load_initial
+from hogwild.job.known_rows import NamedRows
 from hogwild.job.parameter_groups import freeze_parameters, late_parameters, param_groups, require_trained
 from hogwild.job.parts import Functions, Parts, batch_of, check_ranked, inspect
 from hogwild.job.row_names import NOTHING_KNOWN, KnownNames
 from hogwild.job.update_choice import UpdateChoice, choose
 from hogwild.job.weights import balance, build_loss, is_balanced, weighted_loss
 from hogwild.metrics.panel import Panel
+from hogwild.metrics.popularity import popularity
 from hogwild.parameters.checks import check_rule, check_tensors
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.parameters.structure_file import check_apart
@@ -166,6 +171,8 @@ def from_objects(
     parts.identified = identified(
         parts.names, train=(source, train), val=(held_back, train if isinstance(val, Split) else val)
     )
+    if source.packed is not None and kinds_of(source.packed):
+        parts.known = in_thread(NamedRows.of_data, copy(source), copy(held_back), names)
     parts.late = late_parameters(model, job.model.freeze)
     never = require_trained(model, optimizer, parts.late, updates_of(job, source.plan))
     parts.notes += [never] if never else []
@@ -179,6 +186,9 @@ def from_objects(
     parts.stepped = _stepped(job, parts, functions.schedule)
     parts.curve = _own_curve(job, functions.schedule) if parts.stepped is None else None
     inspect(job, parts, reader)
+    if (ranked := parts.panel.ranked) and source.packed is not None and held_back and held_back.packed is not None:
+        pairs, items = (source.packed.arrays(), held_back.packed.arrays()), len(model.score_tables()[1])  # type: ignore[operator]
+        parts.popular = in_thread(popularity, ranked, items, *pairs, getattr(model, "least_relevant", -math.inf))
     check_tensors(model)  # now that the trial has given lazy ones their shapes
     rollouts = {"data.train": parts.train.rollout, "data.val": held_back.rollout if held_back is not None else None}
     sent = {"evaluate.metrics": parts.panel, "data.transform": parts.transform, "lr_schedule": parts.curve, **rollouts}

@@ -161,13 +161,15 @@ def sources_of(
             epoch = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
         else:
             epoch = lane_plan(job, model, trained, notes)
-        source = Source(trained.tensors, epoch, trained.resident, trained.packed, sampling=sampling, dataset=train)
+        of_train: dict[str, Any] = {"sampling": sampling, "dataset": train, "left_out": trained.left_out}
+        source = Source(trained.tensors, epoch, trained.resident, trained.packed, **of_train)
         if is_read_through:
             return source, _held_of(job, val, per_batch, options), notes
         if held is None:
             return source, None, notes
         epoch = BatchPlan(held.samples, per_batch)
-        return source, Source(held.tensors, epoch, held.resident, held.packed, dataset=val), notes
+        kept = Source(held.tensors, epoch, held.resident, held.packed, dataset=val, left_out=held.left_out)
+        return source, kept, notes
     whole = train
     if isinstance(val, Split):
         train, val = split(train, val.fraction, job.seed)
@@ -417,7 +419,7 @@ def read_packed(
     packed = train if isinstance(train, Packed) else train.pack(reader, "data.train", None, job.data.on_bad_line)
     if packed.samples == 0:
         raise DataError("data.train: the data set is empty; there is nothing to train on", code="data/empty")
-    packed = _liked_pairs(packed, "data.train", loss, notes)
+    packed, less = _liked_pairs(packed, "data.train", loss, notes)
     if isinstance(val, Split):
         if packed.spec.form == "tokens":
             raise DataError(
@@ -425,9 +427,9 @@ def read_packed(
                 code="data/split",
             )
         trained, held = (packed.copy_rows(f"data-{k}", p) for k, p in enumerate(_parts(packed, val.fraction, job.seed)))
-        return Held((), None, trained), Held((), None, held)
+        return Held((), None, trained, less), Held((), None, held)
     if val is None:
-        return Held((), None, packed), None
+        return Held((), None, packed, less), None
     if not packs(val) and not isinstance(val, Packed):
         raise DataError(
             f"data.val: a {type(val).__name__} cannot be packed, but data.train is; use a data set of the same kind",
@@ -436,14 +438,14 @@ def read_packed(
     held_back = val if isinstance(val, Packed) else val.pack(reader, "data.val", packed, job.data.on_bad_line)
     if held_back.samples == 0:
         raise DataError("data.val: the data set is empty; there is nothing to evaluate", code="data/empty")
-    held_back = _liked_pairs(held_back, "data.val", loss, notes)
+    held_back, less_held = _liked_pairs(held_back, "data.val", loss, notes)
     ours, theirs = columns_of(packed), columns_of(held_back)
     if ours is not None and theirs is not None and (many := rows_in(ours, theirs)):
         notes.append(
             f"data.val: {many:,} of its {held_back.samples:,} rows are in data.train, too: the figures are partly of "
             "what was trained on; divide the file by one `holdout`, with part: train there and part: test here"
         )
-    return Held((), None, packed), Held((), None, held_back)
+    return Held((), None, packed, less), Held((), None, held_back, less_held)
 
 
 def is_ranking(loss: Any) -> bool:
@@ -467,8 +469,8 @@ def liked_rows(values: np.ndarray, what: str, notes: list[str]) -> np.ndarray | 
     return rows if less else None
 
 
-def _liked_pairs(packed: Packed, what: str, loss: Any, notes: list[str]) -> Packed:
-    """Return the ratings that the loss may have."""
+def _liked_pairs(packed: Packed, what: str, loss: Any, notes: list[str]) -> tuple[Packed, np.ndarray | None]:
+    """Return the ratings that the loss may have, and the users and items (n, 2) of the others, if there are any."""
     rating = packed.arrays().get("rating") if is_ranking(loss) else None
     rows = None if rating is None else liked_rows(rating, what, notes)
     users, items = (packed.spec.sizes.get(kind, 0) for kind in ("users", "items"))
@@ -478,7 +480,11 @@ def _liked_pairs(packed: Packed, what: str, loss: Any, notes: list[str]) -> Pack
             "them; leave out what is no like, or give it the value 0",
             code="data/empty",
         )
-    return packed if rows is None else packed.copy_rows(what.replace(".", "-"), rows)
+    if rows is None:
+        return packed, None
+    arrays = packed.arrays()
+    less = np.stack([np.delete(arrays[name], rows) for name in ("user", "item")], 1)
+    return packed.copy_rows(what.replace(".", "-"), rows), less
 
 
 def _parts(packed: Packed, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,12 +8,12 @@ integers (ids, labels), because the rest may be random; for a stream the number 
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ LIMIT = 256 * BLOCK  # of a field; for a larger one, blocks spread over all of i
 WHOLE_NUMBERS = (torch.int16, torch.int32, torch.int64)
 
 Identity = dict[str, dict[str, str]]
+Answer = TypeVar("Answer")
 
 
 def identity_of(names: Mapping[str, Any] | None, **data: tuple[Source | None, Any]) -> Identity:
@@ -43,8 +44,13 @@ def identified(names: Mapping[str, Any] | None, **data: tuple[Source | None, Any
     """Return the identity as a future of a thread: it is wanted with the first checkpoint, and a gigabyte takes a
     second. The sources may lose their tensors meanwhile."""
     given = {what: (copy(source), dataset) for what, (source, dataset) in data.items()}
-    thread = ThreadPoolExecutor(1, "identity", initializer=host.leave_signals_to_main)
-    found = thread.submit(identity_of, names, **given)
+    return in_thread(identity_of, names, **given)
+
+
+def in_thread(work: Callable[..., Answer], /, *arguments: Any, **more: Any) -> Future[Answer]:
+    """Return what `work` returns as a future of a thread of its own."""
+    thread = ThreadPoolExecutor(1, work.__name__, initializer=host.leave_signals_to_main)
+    found = thread.submit(work, *arguments, **more)
     thread.shutdown(wait=False)
     return found
 

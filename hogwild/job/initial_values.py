@@ -19,7 +19,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from hogwild.data.vector_file import VectorFile, has_vectors
 from hogwild.errors import HogwildError, ModelError, NotFoundError
 from hogwild.feeds.packed import Packed, columns_of
 from hogwild.job.identity import NO_NAMES, identity_of, names_beside, read_names
+from hogwild.job.known_rows import NamedRows
 from hogwild.job.parameter_groups import no_match
 from hogwild.job.row_names import (
     CATEGORIES,
@@ -78,6 +79,26 @@ def known_names(spec: str | InitFrom | None) -> KnownNames:
     given = _as_map(spec)
     path = _found(given.path)
     return KnownNames.kept(read_names(path if path.is_dir() else path.parent), given.gone)
+
+
+def rows_known_to(job: Job, own: NamedRows, *, is_resumed: bool) -> NamedRows:
+    """Return a job's rows and those of the run that it continues, which may be gone for a resume. Raises NotFoundError,
+    RunError, ModelError."""
+    if job.model.init_from is None:
+        return own
+    given = _as_map(job.model.init_from).path
+    try:
+        path = _found(given)
+    except NotFoundError:
+        if not is_resumed:
+            raise
+        return replace(own, lacking=given)
+    folder = path if path.is_dir() else path.parent
+    names = read_names(folder)
+    if not {*own.kinds} <= names["names"].keys():  # it knew nobody
+        return own
+    earlier = NamedRows.read(folder, names)
+    return replace(own, lacking=str(path)) if earlier is None else own.joined(earlier)
 
 
 def held_out_notes(job: Job, packed: Packed | None) -> list[str]:

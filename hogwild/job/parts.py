@@ -27,6 +27,7 @@ from hogwild.feeds.row_reader import Reader, division, place_of
 from hogwild.host.thread_pools import threads_for
 from hogwild.job.changed_state import find_changed_state
 from hogwild.job.identity import Identity
+from hogwild.job.known_rows import NamedRows
 from hogwild.job.source import Source
 from hogwild.job.update_choice import UpdateChoice
 from hogwild.job.weights import require_all_classes
@@ -464,6 +465,8 @@ class Parts:
     found: Findings = field(default_factory=lambda: Findings("auto", ()))  # of the trial
     names: dict[str, Any] | None = None  # names that the data's numbers stand for, and sizes
     identified: Future[Identity] | None = None  # the identity of the data, once a thread has computed it
+    known: Future[NamedRows | None] | None = None  # likewise, the rows of names in the data
+    popular: Future[dict[str, float]] | None = None  # likewise, the ranking metrics of the most popular items
     component: Component | None = None  # what the model was built from; None: a library caller's object
     stepped: SteppedScheduler | None = None  # a scheduler of torch, instead of a function of the number of updates
     curve: Factor | None = None  # the user's own function of the number of updates
@@ -472,6 +475,11 @@ class Parts:
     def identity(self) -> Identity:
         """The identity of the data; {} if there is none. Waits for it, and raises what its computation raised."""
         return {} if self.identified is None else self.identified.result()
+
+    @property
+    def popularity(self) -> dict[str, float]:
+        """The ranking metrics of a recommender of the most popular items. Waits for them."""
+        return {} if self.popular is None else self.popular.result()
 
     @property
     def typical(self) -> list[list[Any]]:

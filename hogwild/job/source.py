@@ -452,6 +452,7 @@ class Source:
     rollout: Rollout | None = None
     sampling: Sampling | None = None  # draws its epochs
     dataset: Any = None  # what the user gave, before a part of it was held out
+    left_out: np.ndarray | None = None  # numbers (n, k) of the names in those rows that a ranking loss leaves out
 
     @property
     def nbytes(self) -> int:

@@ -27,17 +27,12 @@ import numpy as np
 
 from hogwild.kernels.pair_order import items_by_user
 from hogwild.kernels.ranking import keep_new, rank, scratch_of
-from hogwild.metrics.catalog import AUC, RANKED
+from hogwild.metrics.catalog import AUC
+from hogwild.metrics.popularity import FORMULAS, kind_of
 
 Tables = Callable[[], tuple[Any, Any, Any]]  # a model's `score_tables`
 NAME = "metrics of all items"  # of the compiled kernels
 AT_ONCE = 1 << 26  # scores between two beats: a tenth of a second
-
-
-def kind_of(name: str) -> tuple[str, int]:
-    """Return the metric and k of `ndcg@10`; (auc, 1) for auc, which looks at no best items."""
-    found = RANKED.match(name)
-    return (found.group(1), int(found.group(2))) if found is not None else (AUC, 1)
 
 
 @dataclass(slots=True)
@@ -133,25 +128,3 @@ def _plain(table: Any) -> np.ndarray:
     """Return a model's table, on whatever device and of whatever precision, as a kernel reads it."""
     array = np.asarray(table.detach().float().cpu() if hasattr(table, "detach") else table)
     return np.ascontiguousarray(array)
-
-
-# ---- of one user: hits (n, k) 0 or 1, held-out items (n,) ------------------------------------------------------------
-
-
-def _ndcg(hits: np.ndarray, held: np.ndarray) -> Any:
-    gains = 1.0 / np.log2(np.arange(2, hits.shape[1] + 2))
-    return hits @ gains / np.cumsum(gains)[np.minimum(held, len(gains)) - 1]
-
-
-def _map(hits: np.ndarray, held: np.ndarray) -> Any:
-    precision = np.cumsum(hits, 1) / np.arange(1, hits.shape[1] + 1)
-    return (precision * hits).sum(1) / np.minimum(held, hits.shape[1])
-
-
-FORMULAS: Mapping[str, Callable[[np.ndarray, np.ndarray], Any]] = {
-    "precision": lambda hits, held: hits.mean(1),
-    "recall": lambda hits, held: hits.sum(1) / held,
-    "ndcg": _ndcg,
-    "map": _map,
-    "mrr": lambda hits, held: hits.any(1) / (1.0 + hits.argmax(1)),
-}

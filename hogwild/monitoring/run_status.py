@@ -222,6 +222,7 @@ class JobSnapshot:
     lr: float | None = None
     losses: Mapping[str, float] = field(default_factory=dict)  # further losses of a training_step, likewise
     metrics: Mapping[str, float] = field(default_factory=dict)  # of the last evaluation
+    popularity: Mapping[str, float] = field(default_factory=dict)  # ranking metrics of the most popular items
     evaluated_at: int = -1  # updates before that evaluation
     best: Best | None = None
     stale_p50: int = 0

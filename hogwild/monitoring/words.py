@@ -12,6 +12,7 @@ WORDS: dict[str, str] = json.loads((Path(__file__).parent / "words.json").read_t
 PREFIXES = {
     "metrics.": "{}, last evaluation",
     "best.": "{}, best evaluation",
+    "popularity.": "{}, most popular items",
     "plan.environment.": "{}",
     "plan.": "planned {}",
     "leases.": "batches {}",

@@ -34,6 +34,7 @@ AXES = ("time", "samples", "updates")
 MOST_ROWS = 6000  # of training records, of all runs together; more are thinned
 MOST_NUMBERS = 60_000  # of workers, likewise
 MOST_METRICS = 12
+POPULARITY = "popularity"  # before the name of a metric: its value for the most popular items
 ROUNDS = (f"{CLUSTER}.seconds", f"{CLUSTER}.drift")
 TRAIN = (LOSS, "samples_per_s", "lr", "pss_bytes", *ROUNDS)
 WORKER = ("samples_per_s", "pss_bytes", "cpu")
@@ -63,6 +64,8 @@ def _tables(run: RunView, runs: int) -> Iterator[tuple[str, Table]]:
     if records.evaluations.rows:
         metrics = [name for name in run.metric_names if name in records.evaluations][:MOST_METRICS]
         values = {name: records.evaluations[name] for name in metrics}
+        usual = {name: value for name, value in run.snapshot.popularity.items() if name in metrics}
+        values |= {f"{POPULARITY}.{name}": np.full(records.evaluations.rows, value) for name, value in usual.items()}
         yield "evaluations", _table(run, records.evaluations, values, most, is_broken=False)
     if records.told.rows and runs == 1:
         each = {f"{name}.{w}": records.workers[name][w] for name in WORKER for w in records.workers[name].names}

@@ -19,7 +19,7 @@ import numpy as np
 
 from hogwild.config.load import CALL, DEFAULT, OVERRIDE, settings
 from hogwild.errors import UsageError
-from hogwild.formatting import duration, exact, flat, format_value, moment, number, size
+from hogwild.formatting import beside, duration, exact, flat, format_value, moment, number, size
 from hogwild.monitoring.run_status import LOST, Best, trained_by, two_digits
 from hogwild.monitoring.words import TROUBLE, event_in_words, in_words, is_routine, row_of
 from hogwild.report.charts import ABSENT, ALIVE, groups, page_data, page_timeline, phase_bars, to_json
@@ -159,7 +159,12 @@ def _tiles(run: RunView) -> Iterator[tuple[str, str, str]]:
 def _place_of_best(run: RunView, best: Best) -> str:
     """Return the epoch of the best evaluation, its other metrics and its checkpoint."""
     others = [name for name in run.metric_names if name != best.metric] if run.best_row is not None else []
-    values = [f"{in_words(name)} {run.records.evaluations[name][run.best_row]:.4g}" for name in others]
+    known = {name: float(run.records.evaluations[name][run.best_row]) for name in others}
+    values = beside({in_words(name): value for name, value in known.items()}, {
+        in_words(name): value for name, value in run.snapshot.popularity.items()
+    })  # fmt: skip
+    usual = run.snapshot.popularity.get(best.metric)
+    values[:0] = [] if usual is None else [f"most popular items {usual:.4g}"]
     epoch = [] if best.epoch is None else [f"epoch {best.epoch}"]
     where = " \N{RIGHTWARDS ARROW} checkpoints/best" if best.checkpoint else ""
     return ", ".join([*epoch, *values]) + where

@@ -42,7 +42,7 @@ from hogwild.service.states import JobOrder
 from hogwild.storage.checkpoint_format import FILES, MANIFEST, verify
 from hogwild.storage.files import replace as replace_file
 from hogwild.storage.files import sync_folder
-from hogwild.storage.run_directory import ENV, NAMES, RESOLVED
+from hogwild.storage.run_directory import ENV, KNOWN, NAMES, RESOLVED
 from hogwild.storage.run_files import (
     CHECKPOINTS,
     answer_to,
@@ -311,7 +311,7 @@ def copy_checkpoint(old: JobFolder, name: str, aside: FilePath, new: JobFolder) 
         target.mkdir(parents=True)
         for file in (*FILES, MANIFEST):
             _take(old.run, (CHECKPOINTS, name, file), target / file)
-        for one in (NAMES, METRICS):  # not every run has them; they may be large
+        for one in (NAMES, KNOWN, METRICS):  # not every run has them; they may be large
             with contextlib.suppress(FileNotFoundError):
                 _take(old.run, (one,), run / one, may_link=False)
         environment = _moved(read_json(old.run, ENV), str(old.files), str(new.files))

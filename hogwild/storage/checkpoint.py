@@ -26,7 +26,7 @@ from hogwild.storage.published_folder import (
     write_manifest,
     written_aside,
 )
-from hogwild.storage.run_directory import NAMES
+from hogwild.storage.run_directory import KNOWN, NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,17 @@ def write(
         folder.mkdir(exist_ok=True)
         with written_aside(folder / name) as aside:
             files = {STATE: _write_state(aside / STATE, state), MODEL: _write_model(aside / MODEL, model_tensors)}
-            # The names of the state's rows, without a copy where the file system allows that. The state has their
-            # digests, so the manifest does not list the file, which is written anew for every run and never changed.
-            names = folder.parent / NAMES
-            with contextlib.suppress(FileNotFoundError):  # not every model has such rows
-                try:
-                    (aside / NAMES).hardlink_to(names)
-                except OSError:
-                    if names.exists():
-                        shutil.copyfile(names, aside / NAMES)
+            # The names of the state's rows, and who has what, without a copy where the file system allows that. The
+            # state has the names' digests, and so has the other file, so the manifest lists neither. They are written
+            # anew for every run and never changed.
+            for name_of_file in (NAMES, KNOWN):
+                of_run = folder.parent / name_of_file
+                with contextlib.suppress(FileNotFoundError):  # not every model has such rows
+                    try:
+                        (aside / name_of_file).hardlink_to(of_run)
+                    except OSError:
+                        if of_run.exists():
+                            shutil.copyfile(of_run, aside / name_of_file)
             described = {"format": FORMAT, "name": name, "update": update_of(name), "torch": torch.__version__}
             created = datetime.now(UTC).isoformat(timespec="seconds")
             write_manifest(aside, {**described, "created": created, "files": files, "meta": to_json(dict(meta))})

@@ -26,6 +26,7 @@ STATUS = "status.json"
 ENV = "env.json"
 REQUESTS = "requests"  # of others, to the running job
 NAMES = "names.json"  # names of the model's ids: words, users, items
+KNOWN = "known.npz"  # who has what, of this run and all that it continued (job/known_rows.py)
 OF_NODE = r"node-\d+"  # the part of a further node of a cluster, which may come first
 LATEST, BEST = "latest", "best"  # links among the checkpoints
 RESOLVED = "resolved.yaml"  # its presence makes a directory a run: needed to resume
@@ -159,6 +160,11 @@ class RunDir:
             replace(file, text.encode("utf-8", "surrogateescape"), sync)  # a path with any bytes
         return file
 
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Replace the file `name` atomically and durably. Raises RunDirError."""
+        with explained(f"cannot write {self.path / name}"):
+            replace(self.path / name, content, sync=True)
+
     def write_json(self, name: str, value: object, *, sync: bool = False) -> Path:
         """As `write_text`, as standard JSON: NaN and infinity are written as null."""
         return self.write_text(name, json.dumps(to_json(value), indent=2, allow_nan=False) + "\n", sync=sync)
@@ -181,7 +187,7 @@ class RunDir:
         self.events.close()
         files = (self.job_file, self.resolved_file, self.status_file, self.metrics.path, self.events.path)
         folders = (self.logs, self.stacks, self.checkpoints, self.tensorboard, self.profile)
-        ours = {LOCK, ENV, NAMES, *(entry.name for entry in (*files, *folders))}
+        ours = {LOCK, ENV, NAMES, KNOWN, *(entry.name for entry in (*files, *folders))}
         for entry in self.path.iterdir() if self.path.is_dir() else ():
             if entry.name in ours or entry.name.startswith(TEMPORARY):
                 remove(entry)
@@ -312,10 +318,10 @@ def _sign(lock: int) -> bytes:
 
 def _refuse_content(folder: Path) -> None:
     """Raise RunDirError if the folder has content. Leftovers of a job killed before there was a run do not count: its
-    lock, and beside a lock status.json, env.json, names.json and temporary files."""
+    lock, and beside a lock status.json, env.json, names.json, known.npz and temporary files."""
     content = {entry.name for entry in folder.iterdir() if not re.fullmatch(OF_NODE, entry.name)}
     if LOCK in content:
-        content = {name for name in content - {LOCK, STATUS, ENV, NAMES} if not name.startswith(TEMPORARY)}
+        content = {name for name in content - {LOCK, STATUS, ENV, NAMES, KNOWN} if not name.startswith(TEMPORARY)}
     if not content:
         return
     if RESOLVED in content:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import hogwild
 from hogwild.errors import UsageError
-from hogwild.inference.recommend import UNKNOWN, WITH_KNOWN, WITH_RATED, Had, ItemRanker, complete, fold_in
+from hogwild.inference.recommend import UNKNOWN, WITH_KNOWN, Had, ItemRanker, complete, fold_in
 from hogwild.models import BprFactorization, ComplEx, DistMult, MatrixFactorization, RotatE, TransE
 from tests.helpers.predicting import Say
 
@@ -99,10 +99,32 @@ def test_blocks_of_users_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None
             np.testing.assert_array_equal(column, joined)
 
 
-def test_names_are_found_as_text_and_without_data_a_note_says_so() -> None:
-    ranker = ItemRanker(model_of(MatrixFactorization), *NAMES)
-    assert ranker.for_user("42", 3) == ranker.for_user(42, 3)
-    assert ranker.for_user(42, 3).notes == (WITH_RATED,)
+def test_what_is_gone_or_left_out_in_a_call_is_not_recommended() -> None:
+    ranker = ItemRanker(model_of(BprFactorization), *NAMES, gone=[7, 8])
+    left = [f"film {k}" for k in range(7)]
+    assert {name for name, _ in ranker.for_user("u1").items} == {*left}
+    (block,) = ranker.for_users(["u1", "nobody"], exclude=["film 3"])
+    assert {*block.item.tolist()} == {*left} - {"film 3"}
+    assert "film 3" in [name for name, _ in ranker.for_user("u1").items], "only in that call"
+    assert {name for name, _ in ranker.for_items({"film 8": None}, exclude=left[2:]).items} == {*left[:2]}
+    ranker.allow(["film 1", "film 2", "film 7"])
+    assert {name for name, _ in ranker.for_user(42, exclude=["film 2"]).items} == {"film 1"}
+    with pytest.raises(UsageError, match="top 2 is more than the 1 allowed items"):
+        ranker.for_user(42, 2, exclude=["film 2"])
+    with pytest.raises(UsageError, match="'film 77' is not among the 9 items"):
+        ranker.for_user(42, exclude=["film 77"])
+
+
+def test_a_user_without_a_row_in_the_model_may_have_items_too() -> None:
+    model = model_of(BprFactorization)
+    had = Had.of(USERS, {"user": np.array([USERS + 1, 0]), "item": np.array([4, 2])}, ["last year's", 99])
+    ranker = ItemRanker(model, *NAMES, had)
+    popular = [f"film {k}" for k in model.item_appeal().argsort(descending=True)]
+    for user in (99, "99", "99.0"):
+        assert [name for name, _ in ranker.for_user(user).items] == [name for name in popular if name != "film 4"]
+    assert [name for name, _ in ranker.for_user("nobody").items] == popular
+    (block,) = ranker.for_users(["nobody", 99, "u0"])
+    assert len(block.item) == 3 * ITEMS - 2
 
 
 @pytest.mark.parametrize("user", [42, 42.0, "42", " 42 ", "42.0", np.float32(42)])
@@ -293,5 +315,9 @@ def test_a_run_completes_triples_and_knows_neighbours(
     shutil.move("ring.txt", "elsewhere.txt")
     for folder in Path().glob("**/cache"):
         shutil.rmtree(folder)
+    answer = hogwild.load("run").complete(4, "plus 1", None, top=20)
+    assert 5 not in [name for name, _ in answer.items] and answer.notes == ()
+    for known in Path("run").glob("**/known.npz"):
+        known.unlink()
     answer = hogwild.load("run").complete(4, "plus 1", None, top=1)
     assert answer.items[0][0] == 5 and answer.notes == (WITH_KNOWN,)

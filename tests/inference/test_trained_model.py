@@ -1,6 +1,8 @@
 """A run's model put to use: similar, recommend, by command and from Python."""
 
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -96,17 +98,6 @@ def test_recommend_names_the_best_items_without_those_the_user_has_rated(runs: M
     )
 
 
-def test_what_the_run_has_parsed_is_not_parsed_again(
-    runs: Mapping[str, Ended], say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def parse(*_: object) -> None:
-        raise AssertionError("parsed again")
-
-    monkeypatch.setattr("hogwild.data.ratings._RatingsParsing.parse", parse)
-    status, lines, _ = say("recommend", runs["ratings"].run_dir, "--user", "bob")
-    assert status == 0 and [line.split()[1] for line in lines] == ["play"]
-
-
 def test_recommend_as_json_and_for_somebody_new(runs: Mapping[str, Ended], say: Say) -> None:
     status, lines, _ = say("recommend", runs["ratings"].run_dir, "--user", "eve", "--top", 2, "--json")
     answer = json.loads(lines[0])
@@ -117,16 +108,34 @@ def test_recommend_as_json_and_for_somebody_new(runs: Mapping[str, Ended], say: 
     assert "'eve' is not in the training data" in lines[0]
 
 
-def test_recommend_says_that_rated_items_may_be_among_them_where_the_data_is_gone(
+def test_who_has_what_travels_with_the_checkpoint_and_without_it_nothing_is_recommended(
     runs: Mapping[str, Ended], say: Say, tmp_path: Path
 ) -> None:
-    import shutil
-
     there = shutil.copytree(runs["ratings"].run_dir, tmp_path / "run", symlinks=True)
     resolved = there / "resolved.yaml"
     resolved.write_text(resolved.read_text().replace("ratings.csv", "gone.csv"))
-    status, lines, _ = say("recommend", there, "--user", "bob")
-    assert status == 0 and "may be included" in lines[0] and len(lines) == 1 + len(ITEMS)
+    (alone,) = (one for one in (there / "checkpoints").iterdir() if not one.is_symlink())
+    assert (there / "known.npz").stat().st_size < 2500
+    (there / "known.npz").unlink()
+    status, lines, _ = say("recommend", alone, "--user", "bob")
+    assert status == 0 and [line.split()[1] for line in lines] == ["play"]
+    (alone / "known.npz").unlink()
+    for more in (["--user", "bob"], ["--users", "all"], ["--rated", "film=3"]):
+        status, lines, words = say("recommend", there, *more)
+        assert status == 1 and not lines and "known.npz" in words and "--had FILE" in words
+    (tmp_path / "had.csv").write_text("item,user\nfilm,bob\nplay,bob\nfilm,eve\nnovelty,eve\n")
+    had = tmp_path / "had.csv"
+    for run, user, wanted in (
+        (there, "bob", {"song", "book", "game"}),
+        (there, "eve", {*ITEMS} - {"film"}),
+        (runs["ratings"].run_dir, "bob", set()),
+        (runs["ratings"].run_dir, "dan", {item for item in ITEMS if ("dan", item) not in RATED}),
+    ):
+        status, lines, words = say("recommend", run, "--user", user, "--had", had, "--json")
+        assert status == 0 and {item for item, _ in json.loads(lines[0])["items"]} == wanted, words
+    pairs = [("bob", "film"), ("eve", "novelty")]
+    (found,) = hogwild.load(there).ranker(had=pairs).for_users(["bob"])
+    assert {*found.item.tolist()} == {*ITEMS} - {"film"}
 
 
 def test_recommend_to_many(
@@ -186,6 +195,9 @@ def test_similar_names_the_nearest_words_and_items(runs: Mapping[str, Ended], sa
         ("recommend", "ratings", ["--user", "bob", "--out", "x.csv"], 2, "--out is for --users"),
         ("recommend", "ratings", ["--users", "missing.txt"], 1, "missing.txt: cannot be read: No such file"),
         ("recommend", "ratings", ["--users", "all", "--out", "x.npz"], 2, "must end in .csv or .parquet"),
+        ("recommend", "ratings", ["--user", "bob", "--had", "missing.csv"], 3, "missing.csv"),
+        ("recommend", "ratings", ["--user", "bob", "--had", os.devnull], 3, "/dev/null"),
+        ("recommend", "ratings", ["--user", "bob", "--exclude", "fim"], 2, "did you mean 'film'"),
         ("recommend", "ratings", ["--rated", "fim=3"], 2, "did you mean 'film'"),
         ("recommend", "ratings", ["--rated", "film=much"], 2, "'much' is not a number"),
         ("recommend", "ratings", ["--rated", "film"], 2, "needs the rating of each item"),
@@ -207,8 +219,6 @@ def test_a_mistake_is_told_in_one_line(
 def test_a_model_that_was_changed_since_does_not_take_the_checkpoint(
     runs: Mapping[str, Ended], say: Say, tmp_path: Path
 ) -> None:
-    import shutil
-
     there = shutil.copytree(runs["ratings"].run_dir, tmp_path / "run", symlinks=True)
     resolved = there / "resolved.yaml"
     resolved.write_text(resolved.read_text().replace("factors: 4", "factors: 5"))

@@ -3,6 +3,7 @@ state."""
 
 import json
 import random
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -221,8 +222,45 @@ def test_next_months_users_are_new_rows_and_last_months_are_kept(ratings: Path, 
         is_in_data = name in USERS[2:] or name in ITEMS[1:]
         assert torch.equal(after[name][1], sums) == (not is_in_data), name  # the sums of the others grew
     assert not torch.equal(after["novelty"][1], torch.zeros(3)) and (after["novelty"][1] < after["item 2"][1]).all()
-    items = [name for name, _ in hogwild.load("two").recommend(USERS[0]).items]
-    assert {*ITEMS, "novelty"} == {*items}  # this month's data does not know what a user of last month rated
+    assert recommended("two", USERS[0]) == {"item 3", "novelty"}, "the others he had last month"
+    assert recommended("two", USERS[0], gone=True) == {"item 0", "item 3", "novelty"}
+
+
+def recommended(run: str, user: str, **options: Any) -> set[str]:
+    return {name for name, _ in hogwild.load(run).ranker(**options).for_user(user).items}
+
+
+@pytest.mark.parametrize("gone", ["keep", "drop"])
+def test_nobody_is_recommended_what_he_had_in_any_run_before(gone: str, ratings: Path, say: Say) -> None:
+    """Files of the new rows alone; an item that comes back after it was dropped; the first run is deleted."""
+    keep = f"model.init_from.gone={gone}"
+    (ratings / "ratings.csv").write_text("user,item,rating\nuser 1,novelty,3\nuser 2,novelty,1\nuser 3,item 1,2\n")
+    train(say, "two", "--continue", "one", keep)
+    shutil.rmtree("one")
+    left = {"keep": {"novelty", *ITEMS}, "drop": {"novelty", "item 1"}}[gone]
+    assert recommended("two", "nobody") == {"novelty", "item 1"}
+    assert recommended("two", "nobody", gone=True) == left
+    assert recommended("two", "user 1", gone=True) == left & {"item 2"} and recommended("two", "user 1") == set()
+    assert recommended("two", "user 3") == {"novelty"}
+    lines = "\n".join(f"newcomer,{item},1" for item in ("novelty", *ITEMS))
+    (ratings / "ratings.csv").write_text(f"user,item,rating\n{lines}\n")
+    train(say, "three", "--continue", "two/checkpoints/latest", keep)
+    had = {"nobody": set(), "user 0": {"item 1", "item 2", "item 4"}, "user 1": {*ITEMS, "novelty"} - {"item 2"}}
+    for user, theirs in had.items():
+        assert recommended("three", user) == {"novelty", *ITEMS} - theirs, user
+    status, said = say("train", "--resume", "three", "train.epochs=3", "--no-progress")
+    assert status == 0 and recommended("three", "user 1") == {"item 2"}, f"a resume keeps the file: {said}"
+
+
+def test_a_run_before_it_that_has_not_recorded_who_has_what_is_named(ratings: Path, say: Say) -> None:
+    for file in (ratings / "one").glob("**/known.npz"):
+        file.unlink()
+    train(say, "two", "--continue", "one")
+    train(say, "three", "--continue", "two")
+    with pytest.raises(HogwildError, match=r"it continued .*one, which has no known\.npz") as refused:
+        hogwild.load("three").ranker()
+    assert refused.value.code == "run/pairs-unknown"
+    assert recommended("three", "user 1", had="ratings.csv") == {"item 2"}
 
 
 def test_a_row_is_dropped_after_as_many_runs_without_it_as_the_job_says(ratings: Path, say: Say) -> None:

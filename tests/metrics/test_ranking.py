@@ -12,6 +12,7 @@ from torch import nn
 
 from hogwild.errors import BuildError
 from hogwild.metrics.panel import Panel
+from hogwild.metrics.popularity import popularity
 from hogwild.metrics.result_row import EvalSums
 from hogwild.models import BprFactorization, MatrixFactorization
 
@@ -124,6 +125,21 @@ def test_every_metric_is_that_of_plain_loops_with_ties_and_with_k_above_the_item
         several = found(model, train, val, cuts=np.random.default_rng(seed).integers(0, len(val["user"]), 7).tolist())
         assert several == pytest.approx(wanted, rel=1e-12), "cut into slices"
         assert found(model, train, val, least=4.0) == pytest.approx(plain(model, train, val, least=4.0), rel=1e-12)
+
+
+@pytest.mark.parametrize(("users", "items", "share"), [(150, 300, 0.05), (70, 20, 0.3), (65, 129, 0.6), (9, 5, 0.9)])
+def test_popularity_is_what_a_model_gets_that_scores_by_the_number_of_users(
+    users: int, items: int, share: float
+) -> None:
+    for seed in range(2):
+        train, val = drawn(users, items, share, seed)
+        pairs = {*zip(train["user"].tolist(), train["item"].tolist(), strict=True)}
+        counts = np.bincount([item for _, item in pairs], minlength=items).astype(np.float32)
+        model = Tables(users, items, 1, 0)
+        model.tables = (torch.zeros(users, 1), torch.zeros(items, 1), torch.from_numpy(counts))
+        for least in (-1.0, 4.0, 9.0):
+            wanted = found(model, train, val, least=least)
+            assert popularity(NAMES, items, train, val, least) == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize("k", [1, 16, 17, 100, 1000])

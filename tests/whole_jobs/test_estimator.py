@@ -170,6 +170,46 @@ def test_without_ratings_the_score_is_the_auc_over_what_a_user_has_nowhere(rated
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("has_ratings", [True, False])
+def test_more_pairs_leave_the_rows_of_others_as_they_are_and_add_up_what_users_have(
+    has_ratings: bool, rated: tuple[Pairs, np.ndarray]
+) -> None:
+    pairs, ratings = rated
+    new: Pairs = [("u0", 999), ("newcomer", 105), ("newcomer", 999)]
+    found = made(epochs=3).partial_fit(pairs, ratings if has_ratings else None)
+    before, sums = found.model_, found._rule.state
+    had = {item for user, item in pairs if user == "u3"}
+    found.partial_fit(new, [4.0, 2.0, 3.0] if has_ratings else None)
+    assert found.users_.tolist() == [*sorted({user for user, _ in pairs}), "newcomer"] and found.items_[-1] == 999
+    for (name, old), now in zip(before.named_parameters(), found.model_.parameters(), strict=True):
+        touched = {"user": ["u0"], "item": [105, 999]}[name.split("_")[0].split(".")[0]]
+        names = (found.users_ if name.startswith("user") else found.items_).tolist()
+        same = [row for row, one in enumerate(names[: len(old)]) if one not in touched]
+        assert torch.equal(old[same], now[same]), name
+        assert torch.equal(sums[old]["sum"][same], found._rule.state[now]["sum"][same]), name
+        assert not torch.equal(old[names.index(touched[0])], now[names.index(touched[0])]), name
+    assert {item for item, _ in found.recommend("u3", top=ITEMS + 1)} == {*range(100, 100 + ITEMS), 999} - had
+    assert 999 not in [item for item, _ in found.recommend("u0", ITEMS + 1)]
+    assert pickle.loads(pickle.dumps(found)).partial_fit(new, [1.0] * 3 if has_ratings else None).users_[-1]
+    with pytest.raises(UsageError, match="these have"):
+        found.partial_fit(new, None if has_ratings else [1.0] * 3)
+
+
+@pytest.mark.processes
+def test_similar_items_are_those_with_the_nearest_vectors(rated: tuple[Pairs, np.ndarray]) -> None:
+    found = made(epochs=3).fit(*rated)
+    vectors = found.model_.item.weight.detach()
+    cosines = torch.cosine_similarity(vectors, vectors[found.items_.tolist().index(107)][None])
+    wanted = [int(found.items_[row]) for row in cosines.argsort(descending=True)][1:4]
+    for item in (107, "107"):
+        near = found.similar_items(item, top=3)
+        assert [name for name, _ in near] == wanted
+        assert [cosine for _, cosine in near] == pytest.approx(cosines.sort(descending=True)[0][1:4].tolist(), abs=1e-6)
+    with pytest.raises(UsageError, match="'1' is not among the 40 items"):
+        found.similar_items(1)
+
+
+@pytest.mark.processes
 def test_a_search_over_a_recommender(rated: tuple[Pairs, np.ndarray]) -> None:
     pairs, ratings = rated
     table = pd.DataFrame(pairs).assign(rating=ratings)

@@ -77,6 +77,7 @@ class Evaluating:
     covered: np.ndarray  # (metrics, items) bytes: the items that metrics of coverage count; marked by workers
     monitor: Monitor = field(init=False)
     values: dict[str, float] = field(default_factory=dict)
+    popularity: dict[str, float] = field(default_factory=dict)  # its ranking metrics if the most popular items are best
     first_loss: float | None = None  # of the run's first evaluation, to compare later losses with
     current: WorkQueue | None = None
     is_scoring: bool = False  # all slices are done

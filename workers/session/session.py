@@ -26,6 +26,7 @@ import torch
 from hogwild import host
 from hogwild.config.load import Job
 from hogwild.errors import Diverged, HogwildError, TooManyQuarantined, TrainingError, UserCodeError
+from hogwild.formatting import beside
 from hogwild.host.background_thread import Background
 from hogwild.job.parts import Parts
 from hogwild.monitoring.run_status import Best
@@ -401,7 +402,8 @@ class Session:
         train_loss = {} if self.train_loss is None else {"train_loss": self.train_loss}
         self.journal.metrics("evaluation", **position, seconds=seconds, best=is_best, **train_loss, **values)
         self.journal.event("evaluation", epoch=queue.epoch, updates=queue.updates, best=is_best, **values)
-        words = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+        evaluating.popularity = self.parts.popularity
+        words = "  ".join(beside(values, evaluating.popularity))
         if values.keys() == {"loss"}:  # without a metric, a number alone says nothing
             loss = self.parts.loss
             words += f"  ({getattr(loss, '__name__', type(loss).__name__)}; first {evaluating.first_loss:.4g})"

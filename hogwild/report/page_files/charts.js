@@ -163,7 +163,10 @@ const charts = (() => {
       }
       for (const column of columns(evaluations)) {
         const line = { run, table: "evaluations", column, label: "validation", place: 1, count: 2 };
-        if (column === "loss" && alone) add("loss", TRAINING.loss, line);
+        const popular = column.startsWith("popularity.") ? column.slice(11) : "";
+        if (popular && alone) add(`validation ${popular}`, {}, { ...line, label: "most popular items", place: 0 });
+        else if (popular) continue;
+        else if (column === "loss" && alone) add("loss", TRAINING.loss, line);
         else add(`validation ${column}`, { group: "learning", title: `validation ${inWords(column)}` }, line);
       }
       const ofWorkers = alone ? columns(workers) : [];
