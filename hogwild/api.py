@@ -187,7 +187,7 @@ class TrainInterrupted(KeyboardInterrupt):
 
 
 SECTIONS = ("model", "loss", "data", "optimizer", "train")  # partly filled from the arguments
-WHOLE = ("lr_schedule", "evaluate", "checkpoint", "supervise", "log", "name", "seed")
+WHOLE = ("lr_schedule", "evaluate", "checkpoint", "supervise", "log", "name", "tags", "seed")
 OF_OBJECTS = {"model", "loss", "optimizer"}  # names of objects and also of sections
 UNSET: Any = ...  # default of an object: given by keyword, or missing
 
@@ -229,6 +229,7 @@ class Keywords(TypedDict, total=False):
     sampler: Iterable[Any] | Fields | None
     lanes: int | None
     name: str
+    tags: list[str]
     seed: int
     lr_schedule: Fields | LRScheduler | Callable[..., Any]
     evaluate: Fields

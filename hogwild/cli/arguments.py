@@ -184,6 +184,10 @@ StateDir = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
 
+Tag = Annotated[
+    list[str] | None, typer.Option(help="Only those with this tag; several: with all of them.", metavar="TAG")
+]
+
 # ---- chaos ----------------------------------------------------------------------------------------------------------
 
 Kills = Annotated[int, typer.Option(min=1, help="Number of faults.", metavar="N")]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hogwild import host
-from hogwild.cli.arguments import Arguments, DataDir, Json, StateDir, Sweep, is_job_id, split_arguments
+from hogwild.cli.arguments import Arguments, DataDir, Json, StateDir, Sweep, Tag, is_job_id, split_arguments
 from hogwild.cli.output import aligned, cut, print_answer, print_message, print_result, reading
 from hogwild.cli.runs import watch
 from hogwild.config.of_run import load
@@ -34,6 +34,7 @@ WATCH_S = 1.0
 RECENT_S = 3600.0  # ended jobs that `ps` shows without -a
 MOST_NAME, LEAST_NAME, MOST_CELL = 32, 8, 20  # letters in a table
 LEAST_NOTE = 30  # letters of a line of a note below its job
+HEAD = ("state", "done", "left", "cores", "best")
 INDENT = 14  # of the text in `show`
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}  # paths can be copied
 HOME, TO_LINE_END, TO_END = "\x1b[H", "\x1b[K", "\x1b[J"  # overwriting does not flicker as clearing does
@@ -73,6 +74,7 @@ def ps(
         str | None, typer.Argument(metavar="[ID]", help="Only this job, or the jobs of this sweep.")
     ] = None,
     show_all: Annotated[bool, typer.Option("-a", "--all", help="Also jobs that ended over an hour ago.")] = False,
+    tag: Tag = None,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Show it again each second, until Ctrl-C.")] = False,
     state_dir: StateDir = None,
     as_json: Json = False,
@@ -83,7 +85,8 @@ def ps(
     def look() -> Row:
         if name is not None:
             return client.job(name)
-        return {"jobs": [row for row in client.jobs() if show_all or _is_recent(row)]}
+        rows = [row for row in client.jobs() if show_all or _is_recent(row)]
+        return {"jobs": [row for row in rows if {*(tag or ())} <= {*row["tags"]}]}
 
     _watch(look, lambda row: not watch, in_place=watch and sys.stdout.isatty(), as_json=as_json)
 
@@ -103,9 +106,19 @@ def resume(name: JobId, state_dir: StateDir = None, as_json: Json = False) -> No
     _told(Client(state_dir).resume(name), as_json)
 
 
-def retry(name: JobId, state_dir: StateDir = None, as_json: Json = False) -> None:
-    """Queue a failed or cancelled job again; it goes on from its newest checkpoint."""
-    _told(Client(state_dir).retry(name), as_json)
+def retry(
+    name: JobId,
+    new_code: Annotated[
+        bool, typer.Option("--new-code", help="Copy the modules and small files of the job's folder again.")
+    ] = False,
+    state_dir: StateDir = None,
+    as_json: Json = False,
+) -> None:
+    """Queue a failed or cancelled job again; it goes on from its newest checkpoint, with the code of its submission."""
+    row = Client(state_dir).retry(name, new_code=new_code)
+    _told(row, as_json)
+    if not as_json:
+        print_result(*(f"job {one['number']}  code {_code(one)}" for one in jobs_of(row)))
 
 
 def delete(name: JobId, state_dir: StateDir = None, as_json: Json = False) -> None:
@@ -134,11 +147,13 @@ def table(rows: Sequence[Row], width: int | None = None) -> Iterator[str]:
     it, and a note (what a job waits for, why it failed) stands below its job, whole, if it has no room beside it."""
     sweeps = {row["sweep"] for row in rows}
     paths = short_paths(rows[0]["sweep_values"]) if len(sweeps) == 1 and sweeps != {None} else {}
-    head = ("job", *(paths.values() or ("name",)), "state", "done", "left", "cores", "best")
+    has_tags = any(row["tags"] for row in rows)
+    head = ("job", *(paths.values() or ("name",)), *(["tags"] if has_tags else []), *HEAD)
     cells = [
         (
             str(row["number"]),
             *([cut(row["sweep_values"].get(path, "-"), MOST_CELL) for path in paths] or [cut(_name(row), MOST_NAME)]),
+            *([cut(", ".join(row["tags"]), MOST_CELL) or "-"] if has_tags else []),
             row["state"],
             "-" if row["progress"] is None else percent(row["progress"]),
             "-" if row["left_s"] is None else clock(row["left_s"]),
@@ -218,6 +233,15 @@ def _is_recent(row: Row) -> bool:
 
 def _told(row: Row, as_json: bool) -> None:
     print_answer(row, _lines(row) if "jobs" in row else [f"job {row['number']}  {row['id']}  {_state(row)}"], as_json)
+
+
+def _code(row: Row) -> str:
+    """Return which code a job runs, and how it gets the present one."""
+    if row["code_at"]:
+        return f"of {row['folder']}, copied again {duration(seconds_since(row['code_at']))} ago"
+    words = f"as it was submitted, {duration(seconds_since(row['submitted']))} ago"
+    has_newer = row["folder"] and row["state"] in ("queued", "failed", "cancelled", "paused")
+    return f"{words}; the present one: hogwild retry --new-code {row['number']}" if has_newer else words
 
 
 def _lines(row: Row) -> Iterator[str]:
@@ -335,13 +359,16 @@ def _figures(row: Row) -> Iterator[str]:
     told = row["error"].splitlines() if row["error"] else []
     yield from (f"  {line}" for line in told[told[:1] == [row["reason"]] :])
     if row["error_code"]:
-        yield f"  code        {row['error_code']}: hogwild explain {row['error_code']}"
+        yield f"  error code  {row['error_code']}: hogwild explain {row['error_code']}"
     yield f"  id          {row['id']}, attempt {row['attempt']}, priority {row['priority']}" + (
         f", sweep {row['sweep']}" if row["sweep"] else ""
     )
     yield f"  job file    {shlex.join([row['job_file'], *row['overrides']])}"
     if row["folder"]:
         yield f"  folder      {row['folder']}"
+    if row["tags"]:
+        yield f"  tags        {', '.join(row['tags'])}"
+    yield f"  code        {_code(row)}"
     yield f"  run         {row['run_dir']}"
     if row["pid"]:
         yield f"  process     {row['pid']}"

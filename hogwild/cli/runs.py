@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hogwild import host
-from hogwild.cli.arguments import Json, StateDir, check_choice, is_job_id, run_names
+from hogwild.cli.arguments import Json, StateDir, Tag, check_choice, is_job_id, run_names
 from hogwild.cli.output import aligned, print_answer, print_message, print_part
 from hogwild.errors import ConflictError, NotFoundError, RunEndedError, RunError, UsageError
 from hogwild.formatting import beside, clock, counted, duration, moment, percent, short_number
@@ -58,18 +58,25 @@ RunOrJob = Annotated[
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder of run directories.")] = RUNS,
+    folders: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FOLDER]...", help="Folders of run directories; default: runs.")
+    ] = None,
+    tag: Tag = None,
     as_json: Json = False,
 ) -> None:
-    """List the runs of a folder, the newest first."""
-    found = runs_in(folder)
-    rows = [("run", "state", "progress", "best", "began")]
+    """List the runs of one or several folders, the newest first."""
+    given = list(dict.fromkeys(folders or [RUNS]))
+    listed = sorted((run for folder in given for run in runs_in(folder)), key=lambda run: run.began, reverse=True)
+    found = [run for run in listed if {*(tag or ())} <= {*run.tags}]
+    has_tags = any(run.tags for run in found)
+    rows = [("run", "state", "progress", "best", *(["tags"] if has_tags else []), "began")]
     rows += [
         (
-            run.path.name,
+            run.path.name if len(given) == 1 else str(run.path),
             run.state,
             "-" if run.snapshot.progress is None else percent(run.snapshot.progress),
             "-" if run.snapshot.best is None else run.snapshot.best.figure,
+            *([", ".join(run.tags) or "-"] if has_tags else []),
             f"{duration(run.ago_s)} ago",
         )
         for run in found
@@ -274,6 +281,8 @@ def _figures(found: RunStatus, title: str) -> Iterator[str]:
     left = f", left {clock(job.left_s)}" if found.is_alive and job.left_s is not None else ""
     yield f"{title}  {found.state if found.is_alive else found.ending}{doing}{left}"
     yield f"  job         {job.name}, in {job.run_dir}"
+    if found.tags:
+        yield f"  tags        {', '.join(found.tags)}"
     who = f"{record.get('pid', '-')} on {record.get('host', '-')}, attempt {record.get('attempt', 1)}"
     yield f"  process     {who}, began {moment(found.began)}"
     planned = f" of {job.planned_updates:,}" if job.planned_updates else ""

@@ -60,6 +60,16 @@ def _file_name(text: str) -> str:
     return text
 
 
+def _tags(found: list[str]) -> list[str]:
+    for one in found:
+        if one != one.strip() or not 0 < len(one) <= 50 or not one.isprintable() or "," in one:
+            words = "must be tags of 1 to 50 printable characters, without a comma or a space at an end"
+            raise rule(f"{words}, got {one[:50]!r}", code="config/bad-name")
+    if len(found) > 20 or len({*found}) < len(found):
+        raise rule("must be at most 20 tags, each once", code="config/bad-name")
+    return found
+
+
 def _plain(value: Any) -> Any:
     """Check that a YAML file can hold the value: a job is written to resolved.yaml and read back."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -162,6 +172,7 @@ Progress = Annotated[Literal["auto"] | bool, BeforeValidator(_auto_or_bool)]
 Rounds = Annotated[Literal["auto"] | float, BeforeValidator(_auto_or_seconds)]
 Version = Annotated[Literal[1], BeforeValidator(_version)]
 FileName = Annotated[str, AfterValidator(_file_name)]
+Tags = Annotated[list[str], AfterValidator(_tags)]
 ClassPath = Annotated[str, AfterValidator(_class_path)]
 MetricName = Annotated[str, AfterValidator(_metric_name)]
 Metric = Annotated[str, AfterValidator(_metric)]
@@ -652,6 +663,7 @@ class Job(Section):
 
     version: Version = Field(default=1, description="Version of the file format.")
     name: FileName = Field(default="job", description="Start of the run directory's name; default: the file's stem.")
+    tags: Tags = Field(default=[], description="Words of yours, by which `runs`, `ps` and the page find the job.")
     seed: Whole = Field(default=1, ge=0, description="Random seed of initial values, sample order and dropout.")
     model: Model
     loss: Loss = Field(default_factory=Loss)

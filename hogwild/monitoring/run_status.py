@@ -312,9 +312,10 @@ class RunAttempt:
     caller: str  # the command line, or hogwild.train
     every_s: float  # seconds between two replacements of the file
     began: float  # seconds since 1970
+    tags: tuple[str, ...] = ()  # of the job
 
     @classmethod
-    def here(cls, caller: str, every_s: float) -> "RunAttempt":
+    def here(cls, caller: str, every_s: float, tags: Sequence[str] = ()) -> "RunAttempt":
         """Return the attempt of this process, the run's first one."""
         pid = os.getpid()
         return cls(
@@ -327,6 +328,7 @@ class RunAttempt:
             caller=caller,
             every_s=every_s,
             began=time.time(),
+            tags=tuple(tags),
         )
 
     def after(self, before: Mapping[str, Any]) -> "RunAttempt":
@@ -430,6 +432,12 @@ class RunStatus:
     @property
     def is_alive(self) -> bool:
         return self.state in ALIVE
+
+    @property
+    def tags(self) -> list[str]:
+        """The job's tags; none in runs of earlier versions."""
+        found = self.record.get("tags")
+        return list(map(str, found)) if isinstance(found, list) else []
 
     @property
     def snapshot(self) -> JobSnapshot:

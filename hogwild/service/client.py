@@ -108,7 +108,7 @@ class Client:
             "others": {name: base64.b64encode(content).decode() for name, content in beside.others.items()},
             "overrides": list(overrides),
             "folder": os.getcwd(),
-            "job_folder": str(folder),
+            "job_folder": None if job_file is None else str(folder),
             "data_dir": None if data_dir is None else os.path.abspath(data_dir),
             "environment": allowed(os.environ),
         }
@@ -170,9 +170,10 @@ class Client:
         """Queue a paused job again."""
         return self._ask("POST", f"{_place(name)}/resume")
 
-    def retry(self, name: str | int) -> Row:
-        """Queue a failed or cancelled job again; it goes on from its newest checkpoint."""
-        return self._ask("POST", f"{_place(name)}/retry")
+    def retry(self, name: str | int, *, new_code: bool = False) -> Row:
+        """Queue a failed or cancelled job again; it goes on from its newest checkpoint, with the code of its submission
+        or, with `new_code`, the present modules and small files of its folder. Its settings stay."""
+        return self._ask("POST", f"{_place(name)}/retry?new_code={str(new_code).lower()}")
 
     def delete(self, name: str | int) -> None:
         """Remove an ended or paused job with its run directory."""

@@ -182,10 +182,17 @@ class ServiceLoop:
         (sweep,) = found
         return {"id": sweep, "jobs": [self._row(one.id) for one in orders if one.sweep == sweep]}
 
-    def ask(self, name: str, ask: Ask, now: bool) -> Row:
-        """Cancel, pause, resume or retry. Raises NotFoundError, ConflictError."""
+    def ask(self, name: str, ask: Ask, now: bool, code: Mapping[str, bytes] | None = None) -> Row:
+        """Cancel, pause, resume or retry. `code`: a retry's new files. Raises NotFoundError, ConflictError; of new code
+        StorageFullError."""
         job = self._job(name)
         event = asked(job, ask, now=now, at=time.time())
+        if code is not None:
+            if event is None and job.state != "queued":
+                words = f"job {job.id} is {job.state}: cancel or pause it, then retry it with new code"
+                raise ConflictError(words, code="service/wrong-state")
+            self._store.replace_code(job.id, code)
+            event = {"event": "queued", "code_at": time.time()}
         if event is not None:
             self._store.book(job.id, event)  # a full disk must not keep a job from being cancelled
         return self._row(job.id)

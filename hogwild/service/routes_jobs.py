@@ -126,9 +126,13 @@ def jobs_router(loop: ServiceLoop) -> APIRouter:
         return await asyncio.wrap_future(loop.call(lambda: loop.row(name)))
 
     @routes.post("/jobs/{name}/{ask}")
-    async def ask(name: Name, ask: Literal["cancel", "pause", "resume", "retry"], now: bool = False) -> Row:
-        """Cancel, pause, resume or retry a job; does not wait until that is done. `now`: without a checkpoint."""
-        return await asyncio.wrap_future(loop.call(lambda: loop.ask(name, ask, now)))
+    async def ask(
+        name: Name, ask: Literal["cancel", "pause", "resume", "retry"], now: bool = False, new_code: bool = False
+    ) -> Row:
+        """Cancel, pause, resume or retry a job; does not wait until that is done. `now`: without a checkpoint.
+        `new_code`: a retry with the present code of the job's folder, not with that of its submission."""
+        code = await present_code(loop, name, ask) if new_code else None
+        return await asyncio.wrap_future(loop.call(lambda: loop.ask(name, ask, now, code)))
 
     @routes.delete("/jobs/{name}", status_code=204)
     async def delete(name: Name) -> None:
@@ -194,6 +198,23 @@ def check_data(job: Job, copied: Container[str], where: Sequence[str | None], da
             )
 
 
+async def present_code(loop: ServiceLoop, name: str, ask: str) -> dict[str, bytes]:
+    """Return what lies beside a job's own job file now: relative path -> content, for `retry` with new code. Raises
+    UsageError, NotFoundError, ConflictError."""
+    if ask != "retry":
+        raise UsageError(f"new_code belongs to retry, not to {ask}", code="usage/contradiction")
+    order = await asyncio.wrap_future(loop.call(lambda: loop.order(name)))
+    if order.job_folder == str(loop.state.job(order.id).files):
+        words = f"job {order.number} was submitted without a folder, so there is no newer code: submit a changed copy"
+        raise ConflictError(words, code="service/wrong-state")
+    if not os.path.isdir(order.job_folder):
+        raise NotFoundError(f"the folder of job {order.number} is gone: {order.job_folder}", code="service/no-folder")
+    beside = await asyncio.to_thread(Beside.of, Path(order.job_folder), 0)
+    files = {**beside.others, **{one: text.encode() for one, text in beside.modules.items()}}
+    check_files(files)
+    return {one: content for one, content in files.items() if one != order.copied}
+
+
 def check_submission(given: Submission) -> None:
     """Check all but the job. Raises UsageError, NotFoundError."""
     check_files(given.copies)
@@ -255,14 +276,19 @@ def sweeps_router(loop: ServiceLoop) -> APIRouter:
         return await asyncio.wrap_future(loop.call(lambda: loop.sweep(name)))
 
     @routes.post("/{name}/{ask}")
-    async def ask(name: Name, ask: Literal["cancel", "pause", "resume", "retry"], now: bool = False) -> Row:
+    async def ask(
+        name: Name, ask: Literal["cancel", "pause", "resume", "retry"], now: bool = False, new_code: bool = False
+    ) -> Row:
         """Ask all jobs of a sweep; those whose state does not allow it stay as they are."""
         found = await sweep(name)
         refusals = []
         # Those that wait come first: one that ends would let the next one start. A call each: others come between.
         for row in sorted(found["jobs"], key=lambda row: row["state"] in LIVE):
             try:
-                await asyncio.wrap_future(loop.call(lambda one=row["id"]: loop.ask(one, ask, now)))  # type: ignore[misc]
+                code = await present_code(loop, row["id"], ask) if new_code else None
+                await asyncio.wrap_future(
+                    loop.call(lambda one=row["id"], code=code: loop.ask(one, ask, now, code))  # type: ignore[misc]
+                )
             except ConflictError as error:
                 refusals.append(error)
         if len(refusals) == len(found["jobs"]):
@@ -298,6 +324,7 @@ def wishes_of(job: Job, machine: Machine) -> dict[str, Any]:
     """Return the fields of an order that the job file decides. Raises UsageError as `cores_for` does."""
     return {
         "name": job.name,
+        "tags": tuple(job.tags),
         "cpus": cores_for(job, machine),
         "memory": reserved_bytes(job),
         "gpus": job.resources.gpus,

@@ -16,7 +16,10 @@ from hogwild.storage.run_directory import STATUS
 from hogwild.storage.run_files import read_json
 
 Row = dict[str, Any]
-OF_JOB = ("id", "state", "error", "error_code", "exit_status", "attempt", "pid", "started", "ended", "moves", "fixed")
+OF_JOB = (
+    *("id", "state", "error", "error_code", "exit_status", "attempt", "pid", "started", "ended", "moves", "fixed"),
+    "code_at",
+)
 OF_ORDER = ("number", "name", "job_file", "sweep", "submitted", "priority", "cpus", "memory")
 SNAPSHOT = (
     "progress",
@@ -48,6 +51,7 @@ def row_of(job: JobRecord, order: JobOrder, folder: JobFolder, record: Mapping[s
         "folder": None if order.job_folder == str(folder.files) else order.job_folder,
         "overrides": [*order.overrides, *order.changes],
         "sweep_values": dict(order.sweep_values),
+        "tags": list(order.tags),
         "gpus": list(job.gpus),
         "cores": list(job.cores),
         "elastic": {"min": order.elastic.least, "max": order.elastic.most} if order.elastic else None,

@@ -68,6 +68,7 @@ class JobOrder:
     elastic: Elastic | None = None  # None: it keeps the cores that it begins with
     sweep: str | None = None  # id of the sweep that it belongs to, and its values there
     sweep_values: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()  # overrides of a run that it goes on from
 
 
@@ -113,6 +114,7 @@ class JobRecord:
     passed: int = 0  # jobs that were started before this one although it waited longer
     started: float | None = None  # last attempt
     ended: float | None = None
+    code_at: float | None = None  # when its code was copied again, by `retry --new-code`
     booked: int = 0  # events until now: of two copies the one with more is newer
 
     @property
@@ -180,7 +182,9 @@ def apply(job: JobRecord, event: JobEvent) -> JobRecord:
             counts = {"ran_s": job.ran_s + ran_s, "retried": event.get("retried", job.retried)}
             return replace(job, **{**_NO_END, **given, **moved, **counts, **_NO_PROCESS})
         case "queued":
-            return replace(job, **{**_NO_END, "state": "queued", "lost": 0, "passed": 0, "retried": 0, "ran_s": 0.0})
+            code = {"code_at": event.get("code_at", job.code_at)}
+            counts = {"lost": 0, "passed": 0, "retried": 0, "ran_s": 0.0}
+            return replace(job, **{**_NO_END, "state": "queued", **counts, **code})
     raise ValueError(f"unknown event {event['event']!r} of job {job.id}")
 
 

@@ -79,9 +79,14 @@ class Store:
                 found.append(_newest(folder, rows.get(folder.path.name)))
             except (OSError, ValueError) as error:
                 self.unreadable[folder.path.name] = f"{folder.order}: {error}"
-        for order, job, copy in sorted(found, key=lambda one: one[0].number):
+        self._numbered = max([self._numbered, *(order.number for order, _, _ in found)])
+        taken = set[int]()
+        for order, job, copy in sorted(found, key=lambda one: (one[0].number, one[0].submitted, one[0].id)):
+            if order.number in taken:  # one of them was brought here from another state folder
+                number, order = order.number, replace(order, number=self.next_number())
+                self._warn(f"two jobs had the number {number}: {order.id} is job {order.number} from now on")
+            taken.add(order.number)
             self.orders[order.id], self.jobs[order.id] = order, job
-            self._numbered = max(self._numbered, order.number)
             content = _content(order, job)
             if rows.get(order.id) != content:
                 self._late[order.id] = []
@@ -173,6 +178,20 @@ class Store:
             raise StorageFullError(
                 f"the job was not accepted: {self.state.jobs} cannot be written: {error.strerror}"
             ) from error
+
+    def replace_code(self, name: str, files: Mapping[str, bytes]) -> None:
+        """Give a job that does not run other files beside its job file. One by one: a job that is broken off here does
+        not run, and is asked again. Raises StorageFullError."""
+        folder, copied = self.state.job(name).files, self.orders[name].copied
+        try:
+            for old in folder.rglob("*.py"):
+                if (one := str(old.relative_to(folder))) not in files and one != copied:
+                    old.unlink()
+            for one, content in files.items():
+                (folder / one).parent.mkdir(parents=True, exist_ok=True)
+                replace_file(folder / one, content, sync=False)  # not in place: jobs of a sweep share it by a link
+        except OSError as error:
+            raise StorageFullError(f"{folder} cannot be written: {error.strerror}") from error
 
     def book(self, name: str, event: JobEvent, *, must: bool = False) -> JobRecord:
         """Write an event and return the job after it. On a full disk it is written later, `write_late`; with `must`

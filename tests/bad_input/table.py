@@ -157,7 +157,7 @@ _LINES = Path(guilty.__file__ or "").read_text().splitlines()
 def at(text: str) -> str:
     """Return `guilty.py:LINE)` of the only line that holds `text`: the end of a message."""
     (line,) = [number for number, each in enumerate(_LINES, 1) if text in each]
-    return f"/guilty.py:{line})"
+    return f"(guilty.py:{line})"
 
 
 def data(name: str, *changes: str) -> tuple[str, ...]:
@@ -176,13 +176,13 @@ OBJECTS: dict[str, Row] = {
     "not a class": Row(model("NOT_A_CLASS"), 2, "config/not-callable",
         ("must name a class or a function, but it is a int",)),
     "raises when imported": Row(job("model.class_path=divides_by_zero.Net"), 2, "config/import-failed",
-        ("importing divides_by_zero raised ZeroDivisionError", "/divides_by_zero.py:1)")),
+        ("importing divides_by_zero raised ZeroDivisionError", "(divides_by_zero.py:1)")),
     "exits when imported": Row(job("model.class_path=exits_when_imported.Net"), 2, "config/import-failed",
         ("raised SystemExit: 5",)),
     "needs a library": Row(job("model.class_path=needs_a_library.Net"), 2, "config/import-failed",
-        ("raised ModuleNotFoundError: No module named 'a_library_nobody_has' (", "/needs_a_library.py:1)")),
+        ("raised ModuleNotFoundError: No module named 'a_library_nobody_has' (", "(needs_a_library.py:1)")),
     "not Python": Row(job("model.class_path=not_python.Net"), 2, "config/import-failed",
-        ("importing not_python raised SyntaxError: invalid syntax (", "/not_python.py:1)")),
+        ("importing not_python raised SyntaxError: invalid syntax (", "(not_python.py:1)")),
     "an unknown argument": Row(job("model.init_args.nrom=true"), 2, "config/unknown-argument",
         ("init_args.nrom", "did you mean 'norm'?")),
     # the model

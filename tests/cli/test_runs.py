@@ -63,6 +63,23 @@ def test_runs_of_a_folder_with_two_hundred(tmp_path: Path, capsys: pytest.Captur
     assert (listed[1]["is_alive"], listed[1]["is_resumable"]) == (False, True)
 
 
+def test_runs_of_several_folders_and_with_a_tag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number, (name, tags) in enumerate((("a/one", ["x", "y"]), ("b b/two", ["x"]), ("b b/three", None))):
+        write(tmp_path / name, record("succeeded") | {"began": 1e9 + number} | ({} if tags is None else {"tags": tags}))
+    folders = [str(tmp_path / "a"), str(tmp_path / "b b"), str(tmp_path / "a")]
+
+    def listed(*options: str) -> list[str]:
+        assert main.run(["runs", *folders, *options]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    title, *rows = listed()
+    assert title.split() == ["run", "state", "progress", "best", "tags", "began"]
+    assert [row.split("  ")[0] for row in rows] == [str(tmp_path / name) for name in ("b b/three", "b b/two", "a/one")]
+    assert "x, y" in rows[2] and len(listed("--tag", "x")) == 3 and len(listed("--tag", "x", "--tag", "y")) == 2
+    assert main.run(["runs", *folders, str(tmp_path / "gone")]) == 3
+    assert f"no runs in {tmp_path}/gone" in capsys.readouterr().err
+
+
 def test_status_is_one_screen_and_its_json_is_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write(tmp_path / "digits-1", record() | {"began": 1e9})
     with locked(run):

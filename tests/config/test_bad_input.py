@@ -328,7 +328,7 @@ def test_what_shows_only_at_work_fails_the_job_with_its_words(crime: str, comman
     assert job.status() == 1
     assert words in job.err
     assert f"\ncode {code}: " in job.err
-    assert f"failed: {code}\n" in job.out
+    assert f"failed: {job.err.partition('error: ')[2].splitlines()[0]}\n" in job.out
     assert job.summary()["state"] == "failed"
     assert words in str(job.summary()["error"])
     assert job.summary()["error_code"] == code

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hogwild.cli import main
 from hogwild.config.locate import default_config
 from hogwild.errors import NotFoundError
 from tests.helpers.jobs import RUN_PY
@@ -237,6 +238,41 @@ def test_the_data_of_a_job_are_found_from_any_folder(
         text=True,
     )
     assert done.returncode == 0 and "16 samples of data.val" in done.stdout, done.stderr
+
+
+def test_a_retry_has_the_code_of_the_submission_or_with_new_code_the_present_one(
+    service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = project(tmp_path / "project")
+    (job := tmp_path / "project" / "job.yaml").write_text(text)
+    (module := tmp_path / "project" / "mine.py").write_text("def net(): raise RuntimeError('a mistake')\n")
+    first = service.client.submit(job, ["tags=[mended, 'week 7']"])
+
+    def ended() -> dict[str, Any]:
+        return service.wait_for_state(first["id"], "succeeded", "failed")
+
+    def command(*arguments: str) -> str:
+        assert main.run([*arguments, "--state-dir", str(service.state.path)]) == 0
+        return capsys.readouterr().out
+
+    assert ended()["reason"] == "mine.net() raised RuntimeError: a mistake (mine.py:1)"
+    module.write_text(NET)
+    said = command("retry", first["id"])
+    assert "code as it was submitted" in said and f"hogwild retry --new-code {first['number']}" in said
+    assert (ended()["state"], ended()["code_at"]) == ("failed", None)
+    assert f"code of {tmp_path}/project, copied again" in command("retry", "--new-code", first["id"])
+    assert (ended()["state"], ended()["code_at"] is None) == ("succeeded", False)
+    shown = command("show", first["id"])
+    assert f"  code        of {tmp_path}/project, copied again" in shown and "  tags        mended, week 7" in shown
+    assert "mended, week 7" in command("ps", "--tag", "mended", "--tag", "week 7")
+    assert str(first["number"]) not in command("ps", "--tag", "others")
+    for name, query, status, code in (
+        (first["id"], "retry?new_code=true", 409, "service/wrong-state"),  # it has succeeded
+        (first["id"], "cancel?new_code=true", 422, "usage/contradiction"),
+        (service.submit(*SMALL)["id"], "retry?new_code=true", 409, "service/wrong-state"),  # it has no folder
+    ):
+        found, told = ask(service, "POST", f"{API}/jobs/{name}/{query}")
+        assert (found, told["error_code"]) == (status, code), told
 
 
 def test_prometheus_reads_the_service(service: Service, done: dict[str, Any]) -> None:

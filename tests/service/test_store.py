@@ -177,6 +177,36 @@ def test_the_number_of_a_removed_newest_job_is_not_given_again_without_the_datab
         assert not again.is_behind
 
 
+def test_of_two_jobs_with_one_number_the_later_one_gets_a_new_one_for_good(store: Store, state: StateFolder) -> None:
+    """A folder jobs/ID that was brought from the state folder of another machine."""
+    filled(store, 3)
+    store.remove(THREE)
+    with opened_store(state.path / "other") as elsewhere:
+        brought = replace_fields(order(7), number=2, submitted=9.0)
+        elsewhere.add([brought], elsewhere.write_aside({"job.yaml": b"name: y\n"}, [brought]))
+        shutil.copytree(elsewhere.state.job(brought.id).path, state.job(brought.id).path)
+    store.close()
+    for _ in range(2):
+        again = read_again(state)
+        assert {name: one.number for name, one in again.orders.items()} == {ONE: 1, TWO: 2, brought.id: 4}
+        with closing(sqlite3.connect(state.database)) as database:
+            assert database.execute("SELECT number FROM jobs ORDER BY number").fetchall() == [(1,), (2,), (4,)]
+        assert not again.is_behind and again.next_number() == 5
+        without_database(state)
+
+
+def test_new_code_replaces_modules_and_leaves_the_job_file_and_other_jobs_alone(
+    store: Store, state: StateFolder
+) -> None:
+    pair = [order(1), order(2)]  # of a sweep: they share their files by links
+    store.add(pair, store.write_aside({"job.yaml": b"name: x\n", "old.py": b"A = 1\n", "net.py": b"A = 1\n"}, pair))
+    store.replace_code(ONE, {"net.py": b"A = 2\n", "parts/more.py": b""})
+    found = [{str(one.relative_to(files)): one.read_bytes() for one in files.rglob("*") if one.is_file()}
+             for files in (state.job(ONE).files, state.job(TWO).files)]  # fmt: skip
+    assert found[0] == {"job.yaml": b"name: x\n", "net.py": b"A = 2\n", "parts/more.py": b""}
+    assert found[1] == {"job.yaml": b"name: x\n", "net.py": b"A = 1\n", "old.py": b"A = 1\n"}
+
+
 def test_refused_jobs_leave_no_gap_in_the_numbers(store: Store, state: StateFolder) -> None:
     refused = [order(number) for number in (1, 2)]
     assert store.next_number(2) == 1

@@ -156,7 +156,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str, str]] = {
     "a lock in the data set": (Locked(), {"procs": 1}, "data/not-picklable", "cannot pickle '_thread.lock' object"),
     "every item raises": (Items(raising), {}, "data/item-raised",
         "reading item 0 raised ValueError: no such picture ("),
-    "an iterator raises": (Stream(raising), {}, "data/item-raised", f"ValueError: no such picture ({__file__}:"),
+    "an iterator raises": (Stream(raising), {}, "data/item-raised", "ValueError: no such picture ("),
     "ragged from the first": (Items(ragged), {}, "data/unlike-items", "record 1 field 0 is (3,) float32, in the first"),
     "no record": (Stream(good, 0), {}, "data/empty", "Stream gave no record; there is nothing to train on"),
     "no item": (Items(good, 0), {}, "data/empty", "the data set is empty"),

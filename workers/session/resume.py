@@ -35,6 +35,7 @@ from hogwild.workers.session.session import Session, first_rates
 
 # The settings that a resumed job may change; any other change would make it another job.
 MAY_CHANGE = (
+    "tags",
     "train.procs",
     "train.threads",
     "train.epochs",

@@ -80,7 +80,7 @@ class StartUp:
             # The command line always shows it, if without a terminal in plain lines; `hogwild.train` on a terminal and
             # in a notebook only, as other output belongs to the program's author.
             wants_progress = sys.stderr is not None and (caller != LIBRARY or sys.stderr.isatty() or is_notebook())
-        self.attempt = RunAttempt.here(caller, job.log.every_s)
+        self.attempt = RunAttempt.here(caller, job.log.every_s, job.tags)
         self.look = look_for(bool(wants_progress), procs)
         self.job, self._procs = job, procs
         self._began_s = self._phase_s = self._drawn_s = time.monotonic()

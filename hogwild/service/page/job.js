@@ -19,9 +19,11 @@ const ACTIONS = {
   stopping: ["cancel now"],
   paused: ["resume", "cancel", "delete"],
   succeeded: ["delete"],
-  failed: ["retry", "delete"],
-  cancelled: ["retry", "delete"],
+  failed: ["retry", "retry with new code", "delete"],
+  cancelled: ["retry", "retry with new code", "delete"],
 };
+const PATHS = { "cancel now": "cancel?now=true", "retry with new code": "retry?new_code=true" };
+const TITLES = { retry: "with the code that it has", "retry with new code": "with the modules and small files that are in its folder now" };
 const QUESTIONS = {
   cancel: { text: "It writes a checkpoint and stops. You can retry it later: it goes on from there.", yes: "Cancel the job", no: "Let it run" },
   "cancel now": { text: "It stops at once, without a checkpoint. What it learned since the newest one is lost.", yes: "Cancel now", no: "Let it finish" },
@@ -36,7 +38,7 @@ export function Job({ job, tab = TABS[0], run = {}, machine }) {
     if (isAsked && !(await confirmed({ title: `${action[0].toUpperCase()}${action.slice(1)} job ${job.number}, ${job.name}?`, ...QUESTIONS[action] }))) return;
     try {
       if (action === "delete") await remove(`jobs/${job.id}`).then(() => (location.hash = "#/"));
-      else await post(`jobs/${job.id}/${action.replace(" now", "?now=true")}`);
+      else await post(`jobs/${job.id}/${PATHS[action] ?? action}`);
       setError("");
     } catch (problem) {
       setError(problem.message);
@@ -54,9 +56,10 @@ export function Job({ job, tab = TABS[0], run = {}, machine }) {
     <article id="job" aria-label="job ${job.number}">
       <div class="title">
         <h1 tabindex="-1"><a href="#/" aria-label="all jobs">‹</a> ${job.number} ${job.name}</h1>
+        ${job.tags.map((tag) => html`<span class="tag">${tag}</span>`)}
         <${State} ...${job} />
         <span class="actions">
-          ${ACTIONS[job.state].map((action) => html`<button key=${action} class=${QUESTIONS[action] ? "danger" : action === "pause" ? "" : "primary"} onClick=${() => act(action)}>${action}</button>`)}
+          ${ACTIONS[job.state].filter((action) => job.folder || action !== "retry with new code").map((action) => html`<button key=${action} title=${TITLES[action]} class=${QUESTIONS[action] ? "danger" : action === "pause" ? "" : "primary"} onClick=${() => act(action)}>${action}</button>`)}
           <a class="button" href="#/submit/${job.id}">submit a changed copy</a>
         </span>
       </div>
@@ -132,6 +135,6 @@ function Figures({ job, status }) {
     <dl class="figures">
       ${figures.map(([name, value, more]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd><dd class="more">${more}</dd></div>`)}
     </dl>
-    <p class="quiet facts" title=${clock(job.submitted)}>${[job.job_file, ...job.overrides].join(" ")} · <span class="path">${job.run_dir}</span> · ${job.attempt ? `attempt ${job.attempt}` : "not started"}${job.pid ? `, process ${job.pid}` : ""}${job.restarts ? `, ${count(job.restarts, "restart")} of workers` : ""}${job.elastic ? `, elastic: ${job.elastic.min} to ${job.elastic.max} cores, ${count(job.moves ?? 0, "move")}` : ""}</p>
+    <p class="quiet facts" title=${clock(job.submitted)}>${[job.job_file, ...job.overrides].join(" ")} · <span class="path">${job.run_dir}</span> · code ${job.code_at ? `copied again ${clock(job.code_at)}` : "as submitted"} · ${job.attempt ? `attempt ${job.attempt}` : "not started"}${job.pid ? `, process ${job.pid}` : ""}${job.restarts ? `, ${count(job.restarts, "restart")} of workers` : ""}${job.elastic ? `, elastic: ${job.elastic.min} to ${job.elastic.max} cores, ${count(job.moves ?? 0, "move")}` : ""}</p>
   `;
 }

@@ -77,7 +77,7 @@ export function Jobs({ jobs, selected, select }) {
   `;
 }
 
-const textOf = (row) => [row.number, row.name, row.id, row.state, row.reason, row.job_file, row.sweep, ...row.overrides].join(" ").toLowerCase();
+const textOf = (row) => [row.number, row.name, row.id, row.state, row.reason, row.job_file, row.sweep, ...row.tags, ...row.overrides].join(" ").toLowerCase();
 
 function sorted(rows, column, isDown) {
   const value = COLUMNS[column][1];
@@ -165,7 +165,7 @@ function Row({ item: { row, isInside }, place, now, spark, isSelected, flip }) {
     <div class="row ${isSelected ? "is-selected" : ""} ${isInside ? "is-inside" : ""} ${why ? "has-why" : ""}" role="row" aria-rowindex=${place + 2} style=${top(place)} onClick=${open}>
       <span role="cell" class="col-select"><input type="checkbox" aria-label="select job ${row.number}" checked=${isSelected} onChange=${() => flip(row.id)} /></span>
       <span role="cell" class="col-number"><a href="#/${row.id}" aria-label="job ${row.number}, ${row.name}">${row.number}</a></span>
-      <span role="cell" class="col-name" title=${[row.name, sweepValues(row), row.job_file, ...row.overrides].join(" ")}><a href="#/${row.id}" tabindex="-1">${(isInside && sweepValues(row)) || row.name}</a></span>
+      <span role="cell" class="col-name" title=${[row.name, sweepValues(row), row.job_file, ...row.overrides].join(" ")}><a href="#/${row.id}" tabindex="-1">${(isInside && sweepValues(row)) || row.name}</a>${row.tags.map((tag) => html`<span class="tag">${tag}</span>`)}</span>
       <span role="cell" class="col-state"><${State} ...${row} />${why && html`<span class="unseen">: ${why}</span>`}</span>
       <span role="cell" class="col-progress"><${Progress} part=${row.progress} /></span>
       <span role="cell" class="col-left">${isLive ? duration(row.left_s) : ""}</span>
