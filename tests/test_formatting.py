@@ -36,7 +36,7 @@ def test_a_name_that_is_nearly_right_is_suggested_and_nothing_else() -> None:
     assert did_you_mean("trian", ["train", "check"]) == "; did you mean 'train'?"
     assert did_you_mean("zebra", ["train", "check"]) == ""
     assert nearest("conv", ["conv1", "conv2", "linear"], most=2) == ["conv2", "conv1"]
-    many = [f"user-{number}" for number in range(1_000_000)]
+    many = [f"user-{number}" for number in range(100_000, 200_000)]
     for wrong in ("usr-123456", "user-1234567", "User-123456", "user123456", "suer-123456", "user-12345X"):
         assert nearest(wrong, many)[0].startswith("user-12345"), wrong
     assert did_you_mean("x" * 10_000, many) == "" and len(shown_name("\n" * 10_000)) < 300

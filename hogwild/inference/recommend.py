@@ -134,9 +134,10 @@ class ItemRanker:
         """Return the `top` items with the highest score for `user`, by default 10; fewer if the user has most of them;
         none of `exclude`. Raises UsageError if `top` is more than there are, and for an unknown item."""
         row = self._user_rows.rows([user])
-        unknown = UNKNOWN.format(user=shown_name(user), near=did_you_mean(user, self._user_rows))
-        scores = self._scores([user], row)
-        return Recommendation(self._named(scores, top, exclude), (unknown,) if row[0] < 0 else ())
+        scores, notes = self._scores([user], row), tuple[str, ...]()
+        if row[0] < 0:
+            notes = (UNKNOWN.format(user=shown_name(user), near=did_you_mean(user, self._user_rows)),)
+        return Recommendation(self._named(scores, top, exclude), notes)
 
     def for_users(
         self, users: Sequence[Any] | None = None, top: int | None = None, exclude: Sequence[Any] = ()
