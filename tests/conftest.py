@@ -1,6 +1,7 @@
 """Fixtures for tests that run whole jobs. `start_job` starts one; nothing of it survives
 the test."""
 
+import atexit
 import gc
 import multiprocessing.util
 import os
@@ -40,6 +41,9 @@ def _folder_for_kernels() -> Path:
 
 
 os.environ["XDG_CACHE_HOME"] = str(_folder_for_kernels())
+# Leases on cores: jobs of other tests, and of the user, would change the threads of ours.
+os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="hogwild-leases-", dir=os.environ["XDG_CACHE_HOME"])
+atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 
 # A machine that does something else for a while makes no example wrong. In CI the examples are the same every time:
 # what it says should be about the change, not about luck.

@@ -31,7 +31,7 @@ from hogwild.job.foreseen_kernels import foreseen
 from hogwild.kernels.kernel_cache import compiling
 from hogwild.models import has_kernels
 from hogwild.monitoring.profile_report import Window
-from hogwild.planning.cpu_plan import MachineFacts, may_fork
+from hogwild.planning.cpu_plan import SLEEPING, MachineFacts, may_fork
 from hogwild.planning.job_plan import JobPlan, plan_job
 from hogwild.workers.child.entry import without_collecting
 from hogwild.workers.processes.fork_server import ONE_BLAS_THREAD, SERVER, usual_threads
@@ -122,6 +122,8 @@ def _begun(
     nodes = 0 if description.launch is None else description.launch.world
     plan = plan_job(job, MachineFacts.here(), nodes=nodes, is_resumed=resume is not None)
     is_forked = may_have_server and plan.procs > 0
+    if is_command:  # OpenMP reads it when it is loaded, here or in the server
+        os.environ.update({name: value for name, value in plan.environment.items() if name in SLEEPING})
     compilers = compiling(foreseen_kernels if is_real and plan.procs else ())
     kernels = json.dumps([one.plain() for one in foreseen_kernels]) if is_with_numba else ""
     group = ProcessGroup(job.supervise)
@@ -129,6 +131,7 @@ def _begun(
     try:
         with group, startup, host.naming_limits(), compilers:
             if is_real:
+                host.lease_cores(max(1, plan.procs), plan.leased_threads)
                 startup.open_run(description.run_dir, resume)
             if is_command:
                 startup.announce()
@@ -144,6 +147,7 @@ def _begun(
                     plan = replace(plan, reason=f"{plan.reason}; {restored}")
                 yield plan, group, startup
     finally:
+        host.end_core_lease()
         if is_command:
             SERVER.close()
 

@@ -477,7 +477,10 @@ class Train(Section):
     procs_max: Whole | None = Field(
         default=None, ge=1, le=1024, description="Most workers that a running job may be resized to; null: train.procs."
     )
-    threads: Threads = Field(default="auto", description="Threads per worker; auto: OMP_NUM_THREADS, or cores / procs.")
+    threads: Threads = Field(
+        default="auto",
+        description="Threads per worker; auto: OMP_NUM_THREADS, or the cores that other jobs leave / procs.",
+    )
     epochs: Whole = Field(default=1, ge=1, description="Passes over the data; the workers share each pass.")
     max_updates: Whole | None = Field(default=None, ge=1, description="Stop after exactly this many updates.")
     max_time_s: Seconds | None = Field(default=None, description="Seconds of training until the job stops, resumable.")

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hogwild.host.core_leases import *  # noqa: F403
     from hogwild.host.limits import *  # noqa: F403
     from hogwild.host.processes import *  # noqa: F403
     from hogwild.host.signals import *  # noqa: F403
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 from hogwild.errors import UsageError
 
-_MODULES = ("signals", "topology", "processes", "surroundings", "limits")  # the light ones first
+_MODULES = ("signals", "topology", "processes", "surroundings", "limits", "core_leases")  # the light ones first
 
 
 def require_linux(system: str = sys.platform) -> None:

@@ -2,7 +2,12 @@
 Torch-free: a child needs the environment before it imports torch.
 
 The main rule: procs x threads must not exceed the cores. Two processes with two threads each on two cores took 182 s
-for a task that takes 24 s with one thread each."""
+for a task that takes 24 s with one thread each.
+
+Other jobs of this user count, too: `threads: auto` is what they leave, by their leases (`host/core_leases.py`), now and
+again every second while the job runs (`Session.share_cores`). LeNet, samples/s on two cores: one job of two threads
+12,700; two such jobs together 6,000; of one thread each 21,300. The number of workers does not follow: it changes what
+is learnt, threads change the last bits."""
 
 import math
 import os
@@ -15,7 +20,7 @@ from typing import Any, Literal
 from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.formatting import counted, size
-from hogwild.host import Core, Cores
+from hogwild.host import Core, CoreLease, Cores
 
 # Open files of the supervisor: its own regions (two each), records, pipes and temporary files; those of each worker;
 # and files being passed to a worker during set-up, which for all but root count against the same limit.
@@ -42,6 +47,9 @@ VARIABLES = (
 # to the same first core. OMP_PROC_BIND=false overrides OMP_PLACES and GOMP_CPU_AFFINITY (libgomp, "Environment
 # Variables"); Intel's runtime reads its own variable first.
 UNBOUND = {"OMP_PROC_BIND": "false", "KMP_AFFINITY": "disabled"}
+# Environment where threads that were asked for need more cores than other jobs leave: by default a waiting thread spins
+# for milliseconds, on the core that the thread it waits for needs. Alone it would cost a third of the speed.
+SLEEPING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
 
 # A parallel region ends when its last thread does, and a thread that is off its core waits a time slice for each thread
 # before it: so the loss grows with threads per core beyond one. 182 s / 24 s at two of them gives the slope.
@@ -62,6 +70,7 @@ class Plan:
     cores: tuple[tuple[int, ...], ...] = ()
     procs_max: int = 0  # most workers that the running job may be resized to, if more than `procs`
     usable_cores: float = 1.0  # of the machine
+    follows: bool = False  # threads are what other jobs leave, also while the job runs
 
     @property
     def rows(self) -> int:
@@ -72,20 +81,21 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
     """The part of this machine that plans depend on. A command asks for it once. `restored`: says that cores which an
-    OpenMP runtime took from this process were given back to it."""
+    OpenMP runtime took from this process were given back to it; `others`: what this user's other jobs use."""
 
     cores: Cores
     environ: Mapping[str, str]
     restored: str = ""
+    others: tuple[CoreLease, ...] = ()
 
     @classmethod
     def here(cls) -> "MachineFacts":
         restored = host.restore_affinity(os.environ)  # first: it changes the usable cores
-        return cls(host.usable_cores(), dict(os.environ), restored)
+        return cls(host.usable_cores(), dict(os.environ), restored, host.other_core_leases())
 
     def plan(self, procs: int | Literal["auto"], threads: int | Literal["auto"], *, pin: bool = False) -> Plan:
         """Make the plan for this machine. Raises UsageError as `make_plan` does."""
-        plan = make_plan(procs, threads, cores=self.cores, environ=self.environ, pin=pin)
+        plan = make_plan(procs, threads, cores=self.cores, environ=self.environ, pin=pin, others=self.others)
         return replace(plan, reason=f"{plan.reason}; {self.restored}") if self.restored else plan
 
 
@@ -101,12 +111,13 @@ def make_plan(
     cores: Cores,
     environ: Mapping[str, str],
     pin: bool = False,
+    others: Sequence[CoreLease] = (),
 ) -> Plan:
     """Make a plan. Explicit values win; `auto` procs are the usable cores; `auto` threads are the user's
-    OMP_NUM_THREADS, or else floor(usable cores / procs), at least 1. `pin`: separate cores for every worker, if there
-    are enough. Raises UsageError for an OMP_NUM_THREADS that is no number, if it is used."""
+    OMP_NUM_THREADS, or else floor(usable cores / procs), at least 1, less what `others` use. `pin`: separate cores for
+    every worker, if there are enough. Raises UsageError for an OMP_NUM_THREADS that is no number, if it is used."""
     chosen_procs, procs_reason = _procs(procs, cores)
-    chosen_threads, threads_reason = _threads(threads, chosen_procs, cores, environ)
+    chosen_threads, threads_reason = _threads(threads, chosen_procs, cores, environ, others)
     pinned, pin_reason, pin_warning = _pinned(chosen_procs, chosen_threads, cores.physical) if pin else ((), "", "")
     return Plan(
         chosen_procs,
@@ -114,9 +125,10 @@ def make_plan(
         f"procs {chosen_procs} ({procs_reason}); threads {chosen_threads} ({threads_reason}); "
         f"usable cores: {cores.reason}{pin_reason}",
         "; ".join(filter(None, (_warning(chosen_procs, chosen_threads, cores), pin_warning))),
-        environment_for(chosen_threads, environ),
+        environment_for(chosen_threads, environ) | _sleeping(chosen_procs, chosen_threads, cores, environ, others),
         pinned,
         usable_cores=cores.usable,
+        follows=threads == "auto" and omp_threads(environ) is None and not pinned,
     )
 
 
@@ -134,6 +146,34 @@ def omp_threads(environ: Mapping[str, str]) -> int | None:
     return None if wanted == 1 and TORCHRUN in environ else wanted
 
 
+def used_by(others: Sequence[CoreLease], cores: Cores) -> float:
+    """Return how many of these cores the other jobs use at least."""
+    own = {cpu for core in cores.physical for cpu in core.cpus}
+    return sum(
+        lease.procs * max(lease.threads, 1) * len(own.intersection(lease.cpus)) / len(lease.cpus) for lease in others
+    )
+
+
+def threads_beside(procs: int, cores: Cores, others: Sequence[CoreLease]) -> int:
+    """Return the threads of each worker, at least 1: what no other job needs is shared with those whose threads follow,
+    too. All jobs come to the same division, whichever began first."""
+    own = {cpu for core in cores.physical for cpu in core.cpus}
+    sharers = 1 + sum(lease.threads == 0 and not own.isdisjoint(lease.cpus) for lease in others)
+    workers = max(procs, 1)
+    spare = max(0.0, cores.usable - workers - used_by(others, cores))
+    return max(1, math.floor((min(workers, cores.usable) + spare / sharers) / workers))
+
+
+def _sleeping(
+    procs: int, threads: int, cores: Cores, environ: Mapping[str, str], others: Sequence[CoreLease]
+) -> dict[str, str]:
+    """Return the variables by which waiting threads sleep, if there are more threads than cores for them."""
+    used = used_by(others, cores)
+    if threads == 1 or not used or max(procs, 1) * threads + used <= cores.usable:
+        return {}
+    return {name: environ.get(name, value) for name, value in SLEEPING.items()}
+
+
 def _procs(procs: int | Literal["auto"], cores: Cores) -> tuple[int, str]:
     if procs != "auto":
         return procs, "as given"
@@ -144,7 +184,9 @@ def _procs(procs: int | Literal["auto"], cores: Cores) -> tuple[int, str]:
     return math.floor(cores.usable), "one per usable core"
 
 
-def _threads(threads: int | Literal["auto"], procs: int, cores: Cores, environ: Mapping[str, str]) -> tuple[int, str]:
+def _threads(
+    threads: int | Literal["auto"], procs: int, cores: Cores, environ: Mapping[str, str], others: Sequence[CoreLease]
+) -> tuple[int, str]:
     if threads != "auto":
         return threads, "as given"
     wanted = omp_threads(environ)
@@ -153,7 +195,9 @@ def _threads(threads: int | Literal["auto"], procs: int, cores: Cores, environ: 
     rule = f"{cores.usable:g} usable cores / {max(procs, 1)}"
     if environ.get(OMP, "").strip():
         rule += f"; {OMP}=1 was set by torchrun"
-    return max(1, math.floor(cores.usable / max(procs, 1))), rule
+    if used := used_by(others, cores):
+        rule += f"; other jobs use {used:.3g} of them"
+    return threads_beside(procs, cores, others), rule
 
 
 def _first_number(value: str) -> int:

@@ -60,6 +60,11 @@ class JobPlan(Plan):
         return self.update == "fused"
 
     @property
+    def leased_threads(self) -> int:
+        """Threads of each worker in the job's lease on cores; 0: what others leave."""
+        return 0 if self.follows else 1 if self.is_fused else self.threads
+
+    @property
     def seed(self) -> int:
         return self.job.seed
 
@@ -176,6 +181,8 @@ def completed(plan: JobPlan, facts: JobFacts) -> JobPlan:
         epoch=facts.epoch,
         update="fused" if facts.is_fused else "autograd",
         why=facts.why,
+        # A kernel has one thread; a compiled model is made for a number of threads.
+        follows=plan.follows and not facts.is_fused and plan.job.model.compile != "inductor",
         exchange=exchange_of(plan.job, plan.rows, fused=facts.is_fused, placement=plan.placement),
         state=optimizer_state_of(plan, facts),
         ring=None if facts.slot is None else replace(facts.slot, slots=slots_of(plan), loaders=plan.loaders),

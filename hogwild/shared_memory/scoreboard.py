@@ -28,6 +28,7 @@ on a branch comes after the reads that decided it).
     NOT_FINITE before UPDATES                             supervisor        at worst a pause for nothing
     LOSSES, buffers and their headers                     supervisor,       in a pause; a header tells the predictor of
                                                           predictor         a merge in between
+    THREADS                                               worker            not needed: a late look costs some speed
     private optimizer state, count odd during an update   late worker       not needed: one update apart at most
     present words of state, NO_INFERENCE, SCALE, GOOD     replacement       after a death, or in a pause
     BEAT_NS, PHASE, SLOWEST_NS, rows of loaders           supervisor        clocks, in seconds; leases after a death
@@ -118,6 +119,7 @@ class Control(IntEnum):
     ELSEWHERE = auto()  # updates of the other nodes of a cluster: for the schedule, not for the staleness
     STILL = auto()  # number of the pause in which nobody writes parameters now; 0: somebody may
     RATES = auto()  # number of groups whose rates were published; 0: none, those of the start hold
+    THREADS = auto()  # of each worker from now on; 0: those of its set-up
     FIRST_RATE = 64  # first of the groups' rates, float64
 
 
@@ -303,6 +305,10 @@ class Scoreboard:
     def set_exchange(self, sync_every: int) -> None:
         """Set `sync_every` (0: direct). Supervisor only, before workers start or while all are parked."""
         self.control[Control.SYNC_EVERY] = sync_every
+
+    def set_threads(self, threads: int) -> None:
+        """Set the threads of each worker from its next item on. Supervisor only."""
+        self.control[Control.THREADS] = threads
 
     def publish_rates(self, rates: Sequence[float]) -> None:
         """Set the rate of each group, at most MOST_RATES. Supervisor only."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as some
 
 from hogwild import host
 from hogwild.errors import UsageError
-from hogwild.host import Core, Cores
+from hogwild.host import Core, CoreLease, Cores
 from hogwild.host.thread_pools import WORTH_THREADS, threads_for
 from hogwild.planning.cpu_plan import MIB, VARIABLES, ProcessMemory, make_plan
 from tests.helpers.jobs import RUN_PY, Job
@@ -162,6 +162,51 @@ def test_without_enough_cores_nobody_is_pinned_and_the_warning_says_so(procs: in
 def test_training_in_the_parent_pins_nobody() -> None:
     plan = make_plan(0, 1, cores=FOUR, environ={}, pin=True)
     assert plan.cores == () and plan.warning == "" and "not pinned, as there is no worker" in plan.reason
+
+
+# ---- other jobs on this machine --------------------------------------------------------------------------------------
+
+FOUR = Cores(4, None, 4.0, "of a test", tuple(Core((cpu,), 0) for cpu in range(4)))
+TWO = Cores(2, None, 2.0, "of a test", tuple(Core((cpu,), 0) for cpu in range(2)))
+
+
+@pytest.mark.parametrize(
+    ("procs", "cores", "others", "threads"),
+    [
+        pytest.param(1, TWO, [CoreLease(1, 0, (0, 1))], 1, id="two jobs, two cores"),
+        pytest.param(1, FOUR, [CoreLease(1, 0, (0, 1, 2, 3))], 2, id="they share what is left"),
+        pytest.param(1, FOUR, [CoreLease(3, 0, (0, 1, 2, 3))], 1, id="the other has three workers"),
+        pytest.param(3, FOUR, [CoreLease(1, 0, (0, 1, 2, 3))], 1, id="we have three workers"),
+        pytest.param(1, FOUR, [CoreLease(1, 2, (0, 1, 2, 3))], 2, id="threads that were asked for stay"),
+        pytest.param(1, FOUR, [CoreLease(4, 2, (0, 1, 2, 3))], 1, id="more than there are"),
+        pytest.param(1, TWO, [CoreLease(2, 0, (2, 3))], 2, id="on cores that the service gave it"),
+        pytest.param(1, FOUR, [CoreLease(2, 1, (0, 1, 4, 5))], 3, id="half of its cores are ours"),
+    ],
+)
+def test_threads_are_what_other_jobs_leave(procs: int, cores: Cores, others: list[CoreLease], threads: int) -> None:
+    plan = make_plan(procs, "auto", cores=cores, environ={}, others=others)
+    assert (plan.procs, plan.threads, plan.follows) == (procs, threads, True)
+    assert ("; other jobs use" in plan.reason) == (others[0].cpus != (2, 3))
+
+
+OTHER = [CoreLease(1, 0, (0, 1))]
+
+
+@pytest.mark.parametrize(
+    ("threads", "environ", "others", "policy"),
+    [
+        pytest.param(2, {}, OTHER, "PASSIVE", id="as given, beside another job"),
+        pytest.param("auto", {"OMP_NUM_THREADS": "2"}, OTHER, "PASSIVE", id="OMP_NUM_THREADS"),
+        pytest.param(2, {}, [], None, id="alone"),
+        pytest.param(1, {}, OTHER, None, id="nobody waits"),
+        pytest.param("auto", {}, OTHER, None, id="counted"),
+        pytest.param(2, {"OMP_WAIT_POLICY": "ACTIVE"}, OTHER, "ACTIVE", id="the user's own choice"),
+    ],
+)
+def test_waiting_threads_sleep_where_a_core_may_be_another_jobs(threads, environ, others, policy) -> None:  # type: ignore[no-untyped-def]
+    plan = make_plan(1, threads, cores=TWO, environ=environ, others=others)
+    assert plan.environment.get("OMP_WAIT_POLICY") == policy
+    assert plan.follows == (threads == "auto" and not environ)
 
 
 several_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores to tell them apart")

@@ -2,6 +2,9 @@
 memory which it freed stays its own."""
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -10,6 +13,7 @@ import pytest
 
 from hogwild import host
 from tests.helpers.jobs import JOBS, Job
+from tests.helpers.processes import wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -41,4 +45,50 @@ def test_a_worker_has_the_threads_of_the_plan(
     assert threads <= max(note["threads"] for note in seen) <= 1 + POOLS * (threads - 1)
     # A block anew is 2,048 faults: until the heap has settled, after a few batches; without it in most of all.
     assert median(note["faults"] for note in seen) < 100
+    assert not ended.left_behind
+
+
+SEES_THREADS = """
+import sys, time, torch, hogwild
+from torch import nn
+from torch.utils.data import TensorDataset
+
+FILE, procs = sys.argv[1], int(sys.argv[2])
+
+class Sees(nn.Linear):
+    def forward(self, inputs):
+        time.sleep(0.005)
+        with open(FILE, "a") as seen:
+            seen.write(f"{torch.get_num_threads()} ")
+        return super().forward(inputs)
+
+model = Sees(4, 1)
+data = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+hogwild.train(model, data, nn.MSELoss(), optimizer, procs=procs, batch_size=4, epochs=10**6, run_dir="run")
+"""
+ANOTHER_JOB = "import sys; from hogwild import host; host.lease_cores(%d, 1); print(flush=True); sys.stdin.read()"
+
+
+@pytest.mark.skipif(host.usable_cores().usable < 2, reason="needs two cores to give one up")
+@pytest.mark.parametrize("procs", [1, 0])
+def test_threads_follow_another_job_that_comes_and_goes(
+    procs: int, tmp_path: Path, start_job: Callable[..., Job]
+) -> None:
+    script, seen, most = tmp_path / "script.py", tmp_path / "seen", int(host.usable_cores().usable)
+    script.write_text(SEES_THREADS)
+    seen.touch()
+    job = start_job(tmp_path / "job", str(seen), str(procs), python=(str(script),), run_dir=tmp_path / "job/run")
+
+    def has(threads: int) -> bool:
+        return seen.read_text().split()[-1:] == [str(threads)]
+
+    wait_for("all threads", lambda: has(most))
+    code = [sys.executable, "-c", ANOTHER_JOB % (most - 1)]
+    with subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as another:
+        wait_for("what it leaves", lambda: has(1))
+        another.kill()
+    wait_for("all threads again", lambda: has(most))
+    job.process.send_signal(signal.SIGTERM)
+    ended = job.wait()
     assert not ended.left_behind

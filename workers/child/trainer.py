@@ -38,6 +38,7 @@ from hogwild.workers.messages import LOOK, Leases, Leaving, ParentGone, Report, 
 _COMMAND = int(Control.COMMAND)  # plain integers: read before every update
 _FIRST_ITEM = int(Control.FIRST_ITEM)
 _ELSEWHERE, _RATES = int(Control.ELSEWHERE), int(Control.RATES)
+_THREADS = int(Control.THREADS)
 _RUN = int(Command.RUN)
 WAIT_MS = 200  # between two beats of an idle worker
 CHECK_BOUND_EVERY = 256  # updates between two checks that parameters are still shared
@@ -235,6 +236,7 @@ class Trainer:
         self._samples = 0  # of the update
         self._read_at = 0  # updates by all workers when the parameters were read
         self._staleness = 0  # of the next write: updates by others since then
+        self._threads = 0  # that the control row has told
 
     def _use(self, numerics: Numerics) -> None:
         self.model = numerics.model
@@ -302,6 +304,7 @@ class Trainer:
 
     def follow(self) -> None:
         """Adopt the exchange of the control row and read the parameters again. Nothing may be unflushed."""
+        self._follow_threads()
         if self.model.start():
             print("the optimizer goes on from the state of another worker, which has made more updates", flush=True)
             if self._fused is None:
@@ -317,6 +320,14 @@ class Trainer:
         if self._fused is not None:
             self._fused.refresh()
         self._mark_buffers()
+
+    def _follow_threads(self) -> None:
+        """Compute with the threads that the control row tells: what other jobs on this machine leave."""
+        if (threads := self._board.control_words[_THREADS]) != self._threads:
+            import torch
+
+            torch.set_num_threads(threads)
+            self._threads = threads
 
     def flush(self) -> None:
         """Commit the work since the last commit; in delta, add it to the flats first."""
@@ -485,6 +496,7 @@ class Trainer:
         assert self._evaluator is not None
         self.row.enter(Phase.EVALUATING)
         self.model.refresh()  # others may have flushed since we parked
+        self._follow_threads()
         is_slice = item.kind is Kind.EVALUATE
         batches = range(item.start, item.stop)
         infers = self.worker_spec.compute.inference and not self._board.forbids_inference()

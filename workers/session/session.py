@@ -31,6 +31,7 @@ from hogwild.host.background_thread import Background
 from hogwild.job.parts import Parts
 from hogwild.monitoring.run_status import Best
 from hogwild.parameters.shared_model import SharedModel
+from hogwild.planning.cpu_plan import threads_beside, used_by
 from hogwild.planning.job_plan import JobPlan
 from hogwild.scheduling.batch_plan import StreamPlan
 from hogwild.scheduling.work_queue import Release, WorkQueue
@@ -148,6 +149,7 @@ def _assign(group: dict[str, Any], rate: float) -> None:
         group["lr"] = rate
 
 
+SHARE_S = 1.0  # between two looks at what other jobs use
 QUARANTINE_SHARE = 0.01  # the job fails if more of its batches are quarantined
 
 
@@ -179,6 +181,9 @@ class Session:
     divergence: Divergence = field(init=False)
     rates: Rates = field(init=False)
     _merged_batches: list[int] = field(default_factory=list)
+    _threads: int = 0  # of each worker now
+    _beside: tuple[Any, ...] = ()  # workers, cores and leases of other jobs that these were chosen for
+    _next_share_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.rates = Rates(self.parts.optimizer, self.board, self.parts.stepped, is_fused=self.plan.is_fused)
@@ -197,6 +202,9 @@ class Session:
     # ---- beginning ---------------------------------------------------------------------------------------------
     def start(self, now: float) -> None:
         """Prepare the session; workers may start now. If rollbacks are on, first write a checkpoint to go back to."""
+        self._threads = self.plan.threads
+        if self.plan.threads == max(1, int(self.plan.usable_cores / max(1, self.plan.procs))):
+            self._beside = max(1, self.plan.procs), host.affinity(), ()  # as if it were alone
         self.pause_task.start()
         self.saving.writer.start()
         self.journal.start()
@@ -444,6 +452,7 @@ class Session:
 
     def finish_threads(self) -> None:
         """Process what threads have merged, copied or written, and stop if a callback asks for it or has raised."""
+        self.share_cores(time.monotonic())
         self.pause_task.finish()
         self.saving.writer.finish()
         if (error := self.rates.look()) is not None:
@@ -453,6 +462,23 @@ class Session:
             self.stop = self.stop if error is None else Outcome("failed", error.code, error=error)
         if self.stop is None and self.journal.callbacks.wants_stop:
             self.stop = Outcome("stopped", "callback")
+
+    def share_cores(self, now: float) -> None:
+        """Renew the job's lease on cores, and follow those of other jobs, once a second."""
+        if now < self._next_share_s:
+            return
+        self._next_share_s = now + SHARE_S
+        procs = max(1, self.queue.limits.procs)
+        host.lease_cores(procs, self.plan.leased_threads)
+        now_beside = procs, host.affinity(), host.other_core_leases()
+        if not self.plan.follows or now_beside == self._beside:
+            return
+        self._beside, others, cores = now_beside, now_beside[2], host.usable_cores()
+        if (threads := threads_beside(procs, cores, others)) != self._threads:
+            self.board.set_threads(threads)
+            used = f"other jobs use {used_by(others, cores):.3g} of {cores.usable:g} usable cores"
+            self.journal.show_message(f"threads per worker: {threads}, until now {self._threads} ({used})")
+            self._threads = threads
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the pause_task is done and nothing is being written, up to `timeout_s`; for callers with nothing
