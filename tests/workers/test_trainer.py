@@ -13,6 +13,7 @@ from torch import Tensor, optim
 from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Command, Control, Phase, Word
+from hogwild.user_code import short_place
 from hogwild.workers.child import trainer as trainer_module
 from hogwild.workers.child.trainer import LONGEST_EXCHANGE_NS, NonFiniteGradient, WorkerLoop, serve
 from hogwild.workers.messages import LOOK, RECORD, Leaving, ParentGone, Report, Start, write_record
@@ -408,6 +409,6 @@ def test_an_end_of_file_in_the_user_s_code_is_reported_as_any_exception(capsys: 
         assert serve(Start(os.getpid(), -1, -1, -1, -1, -1, ()), channel, Leaving(), load_nothing) == 1
         supervisor.setblocking(False)
         (report,) = Report.receive_all(supervisor)
-    assert (report.kind, report.detail) == ("error", f"EOFError: Ran out of input ({report.place})")
+    assert (report.kind, report.detail) == ("error", f"EOFError: Ran out of input ({short_place(report.place)})")
     assert report.place.startswith(f"{__file__}:")
     assert "Ran out of input" in capsys.readouterr().err
