@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from hogwild.config.schema import Data
 from hogwild.data.characters import LabelledLines, texts_in
@@ -43,6 +43,7 @@ from hogwild.feeds.packed import Packed
 from hogwild.feeds.row_reader import Reader, RowSource, first_non_finite, is_nested, not_finite, ready_tensors
 from hogwild.feeds.stream_reader import BadBatch, Collator
 from hogwild.job.data import evaluation_batch, packs, require_same_names
+from hogwild.job.data_loader import LoaderParts
 from hogwild.job.row_names import CLASSES
 from hogwild.job.source import as_batch, collator_of, has_nested, is_iterable
 from hogwild.job.weights import is_weighted
@@ -342,7 +343,10 @@ class TrainedOn:
         return Batching(collator_of(data, collate, padded=self.padded), at_once)
 
     def of_dataset(self, dataset: Any) -> Inputs:
-        """Return the inputs in a data set, or in a table in memory; its targets are not used. Raises DataError."""
+        """Return the inputs in a data set, or in a table in memory; its targets are not used. Raises DataError,
+        UsageError."""
+        if isinstance(dataset, DataLoader):
+            dataset = LoaderParts.of(dataset, INPUT).in_order(INPUT)
         if issubclass(self._kind, LabelledLines) and SYMBOLS in self.names:
             dataset = self._texts(dataset)
         if hasattr(dataset, "__arrow_c_stream__") and issubclass(self._kind, Csv):

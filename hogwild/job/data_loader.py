@@ -88,6 +88,12 @@ class LoaderParts:
         sampling.begin(self.dataset)
         return Subset(self.dataset, sampling.first.rows.tolist())
 
+    def in_order(self, what: str) -> Any:
+        """Return the data set, for answers in its order. Raises UsageError for a loader with another order."""
+        if self.sampled or not ("shuffle" in self.settings or isinstance(self.dataset, IterableDataset)):
+            raise _refused(what, "reads the samples in an order of its own, and answers are in that of the data set")
+        return self.dataset
+
 
 def _usual_order(sampler: Any, samples: int) -> str | None:
     """Return `data.shuffle` for torch's samplers of all samples, each once; None for any other."""

@@ -206,6 +206,23 @@ def test_the_order_is_the_same_whether_data_are_streamed_or_resident(shuffle: st
     assert same_bits(resident, trained(OfWide, Wide(), tmp_path / "streamed", shuffle=shuffle, feed="stream"))
 
 
+class Growing:
+    """A sampler of batches, larger in the second epoch than in the first."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.size = 5 + 9 * epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(torch.randint(SAMPLES, (6, self.size)).tolist())
+
+
+def test_batches_of_a_sampler_are_the_same_in_memory_streamed_and_on_a_device(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"sampler": Growing(), "batch_size": 64}
+    one = trained(Net, Flat(), tmp_path / "resident", **given)
+    for name, other in {"streamed": {"feed": "stream", "slot_bytes": 4096}, "device": {"device": "simulated"}}.items():
+        assert same_bits(one, trained(Net, Flat(), tmp_path / name, **given, **other)), name
+
+
 def test_nested_batches_are_those_of_the_same_numbers_in_one_tensor(tmp_path: Path) -> None:
     one = trained(Net, Flat(), tmp_path / "one", feed="stream")
     assert same_bits(one, trained(OfNested, Nested(), tmp_path / "nested"))

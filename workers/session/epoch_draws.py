@@ -32,7 +32,7 @@ class EpochDraws:
     _bounds: dict[int, Bounds] = field(default_factory=dict)  # by epoch
     _digests: dict[int, str] = field(default_factory=dict)
     _saved: dict[int, str] = field(default_factory=dict)  # digests of the checkpoint that the job went on from
-    _error: HogwildError | None = None
+    _error: tuple[int, HogwildError] | None = None  # the epoch that could not be drawn
 
     @classmethod
     def of(cls, sampling: Sampling | None, regions: Mapping[str, Region], *, in_thread: bool) -> "EpochDraws | None":
@@ -52,8 +52,8 @@ class EpochDraws:
         return len(self._bounds[epoch]) - 1 if epoch in self._bounds else self.sampling.plan.batches
 
     def advance(self, first: int, end: int) -> HogwildError | None:
-        """Draw what may be leased of the epochs `[first, end)`, of which `first` is not settled; return what a draw has
-        raised."""
+        """Draw what may be leased of the epochs `[first, end)`, of which `first` is not settled; return the error of a
+        draw, once nothing before that epoch is left to do."""
         self.thread.finish()
         wanted = range(first, min(first + PLACES, end))
         for gone in [epoch for epoch in self._bounds if epoch not in wanted]:
@@ -66,13 +66,20 @@ class EpochDraws:
                 self.thread.submit(work, partial(self._note, epoch))
             else:
                 self._note(epoch, work())
-        return self._error
+        return self._error[1] if self._error is not None and self._error[0] <= first else None
 
-    def draw_all(self, first: int, end: int) -> HogwildError | None:
-        """Do the same, and wait for it."""
-        while (error := self.advance(first, end)) is None and self.thread.is_busy:
-            self.thread.wait()
-        return error
+    def draw_all(self, first: int, end: int) -> None:
+        """Draw the same, and wait for it. Raises DataError, MemoryShortError."""
+        self.advance(first, end)
+        while self.thread.wait():
+            self.advance(first, end)
+        if self._error is not None:
+            raise self._error[1]
+
+    @property
+    def waits(self) -> str:
+        """The epoch that idle workers may wait for, in words; "" if none is being drawn."""
+        return f"{self.sampling.what}: {self.sampling.name} is drawing an epoch" if self.thread.is_busy else ""
 
     def state(self) -> list[list[Any]]:
         """Return the epochs and their digests, for a checkpoint."""
@@ -87,17 +94,20 @@ class EpochDraws:
 
     def _note(self, epoch: int, found: Written | HogwildError) -> None:
         if isinstance(found, HogwildError):
-            self._error = found
+            self._error = epoch, found
             return
         bounds, digest = found
         if self._saved.get(epoch, digest) == digest:
             self._bounds[epoch], self._digests[epoch] = bounds, digest
             return
-        self._error = DataError(
-            f"{self.sampling.what}: {self.sampling.name} draws other entries for epoch {epoch} than before the "
-            "checkpoint, whose ledger counts those. It must draw the same for the same seeds of torch, Python and "
-            "numpy: give it the same arguments, and no random numbers from elsewhere",
-            code="data/sampler-changed",
+        self._error = (
+            epoch,
+            DataError(
+                f"{self.sampling.what}: {self.sampling.name} draws other entries for epoch {epoch} than before the "
+                "checkpoint, whose ledger counts those. It must draw the same for the same seeds of torch, Python and "
+                "numpy: give it the same arguments, and no random numbers from elsewhere",
+                code="data/sampler-changed",
+            ),
         )
 
 

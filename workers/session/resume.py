@@ -122,10 +122,8 @@ def restore_state(session: Session, state: dict[str, Any]) -> str | None:
         else:
             session.node.restore(state["ledger"])  # that of all nodes
         session.restore(state)
-        if session.draws is not None and (
-            error := session.draws.draw_all(session.queue.epoch, session.job.train.epochs)
-        ):
-            raise error
+        if session.draws is not None:
+            session.draws.draw_all(session.queue.epoch, session.job.train.epochs)
         loss_scaler.restore(session.board, state.get("scales", []))
         if session.node is not None:
             session.node.anchor.restore_momentum(state.get("cluster", {}).get("momentum", {}))

@@ -457,7 +457,7 @@ class Session:
         self.saving.writer.finish()
         if (error := self.rates.look()) is not None:
             self.journal.callbacks.fail(error)
-        if self.draws is not None:
+        if self.draws is not None and not self.queue.is_finished:
             error = self.draws.advance(self.queue.epoch, self.queue.limits.epochs)
             self.stop = self.stop if error is None else Outcome("failed", error.code, error=error)
         if self.stop is None and self.journal.callbacks.wants_stop:
@@ -527,7 +527,9 @@ class Session:
     @property
     def planned_updates(self) -> int | None:
         """Planned updates; None if unknown: for a stream without a length, until its end."""
-        return self.queue.planned_updates or (self.queue.updates if self.queue.is_finished else None)
+        is_known = self.draws is None or not self.queue.is_finished  # of epochs that a sampler draws, at their end
+        planned = self.queue.planned_updates if is_known else 0
+        return planned or (self.queue.updates if self.queue.is_finished else None)
 
     @property
     def progress(self) -> float | None:

@@ -148,7 +148,8 @@ class Workers(Team):
         queue = self._session.queue
         idle = [handle.title for handle in self if not queue.leases_of(handle.number)]
         ledger = f"the ledger is at epoch {queue.epoch} of {queue.limits.epochs}, {queue.total} batches are finished"
-        return [ledger, *(f"{title}: waits for a lease" for title in idle)]
+        drawing = [self._session.draws.waits] if self._session.draws is not None else []
+        return [ledger, *filter(None, drawing), *(f"{title}: waits for a lease" for title in idle)]
 
     # ---- deaths
 
