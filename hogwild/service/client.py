@@ -37,8 +37,7 @@ from hogwild.service.folders import (
     state_folder,
 )
 from hogwild.storage.files import file_bytes
-from hogwild.storage.published_folder import MANIFEST
-from hogwild.storage.run_directory import RESOLVED, STATUS
+from hogwild.storage.run_directory import RESOLVED
 
 if TYPE_CHECKING:
     from hogwild.service.sweeps import Grid
@@ -328,7 +327,7 @@ class Beside:
 
 # Folders that programs write: `runs`, and folders with one of these files. A state folder would be copied into itself.
 NEVER_COPIED = frozenset((CACHE, "runs", "node_modules", "site-packages"))
-OF_PROGRAMS = (DATABASE, RESOLVED, STATUS, MANIFEST, "pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")
+OF_PROGRAMS = (DATABASE, RESOLVED, "pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")
 
 
 def _may_be_wanted(entry: Path) -> bool:
