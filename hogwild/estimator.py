@@ -145,7 +145,11 @@ class _Network(_Trained):
         """Return the model's outputs (N, outputs)."""
         check_is_fitted(self)
         rows = torch.tensor(validate_data(self, x, dtype=np.float32, reset=False))
-        return self._trained.predict(TensorDataset(rows, self._no_targets(len(rows))), raw=True)
+        found = self._trained.predict(TensorDataset(rows, self._no_targets(len(rows))), raw=True)
+        if not isinstance(found, Tensor):
+            words = f"the model returns a {type(found).__name__}; a {type(self).__name__} needs one tensor (B, outputs)"
+            raise UsageError(f"{words}: call model_ itself", code="usage/no-predictions")
+        return found
 
     def _no_targets(self, count: int) -> Tensor:
         """Return targets (N, …) that nothing reads; a function for `collate` gets them."""

@@ -25,7 +25,7 @@ from hogwild.cluster.shares import NodeQueue, Shares
 from hogwild.errors import CheckpointError, Diverged, HogwildError, UserCodeError
 from hogwild.feeds.drawn_order import allocate_places
 from hogwild.feeds.packed import Spec
-from hogwild.feeds.resident import FieldSpec, ResidentData
+from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.ring import Ring
 from hogwild.feeds.row_reader import InTurn
 from hogwild.host.background_thread import Background
@@ -544,20 +544,13 @@ def _share_data(
             regions[f"data-{name}"] = region
             splits[name] = DataSpec(spec, divided, "none" if name == "val" or in_order else plan.job.data.shuffle)
             source.tensors, source.resident, source.packed = (), None, None  # the shared copy is the only one
-    if (outputs := _outputs(parts)) is not None:
+    if (outputs := parts.outputs) is not None:
         regions["data-outputs"] = Region.allocate("data-outputs", outputs.nbytes)
     if parts.train.sampling is not None:
         regions |= allocate_places()
     if parts.panel.coverages and parts.val is not None:
         regions["data-covered"] = Region.allocate("data-covered", parts.covered[0] * parts.covered[1])
     return regions, splits
-
-
-def _outputs(parts: Parts) -> FieldSpec | None:
-    """Return the layout of all outputs, if a metric needs them at once."""
-    if parts.found.output is None or not parts.outputs_shape:
-        return None
-    return FieldSpec(parts.found.output.dtype, parts.outputs_shape, 0)
 
 
 def _worker_spec(
@@ -586,7 +579,7 @@ def _worker_spec(
         val=splits.get("val"),
         transform=parts.transform,
         copies_slots=parts.found.writes_inputs or parts.transform is not None,
-        outputs=_outputs(parts),
+        outputs=parts.outputs,
         covered=parts.covered,
         typical=parts.typical if plan.compile_key or plan.is_fused else (),
     )

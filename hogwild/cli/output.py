@@ -75,15 +75,16 @@ def print_part(text: str) -> None:
 def put_parts(parts: Iterable[tuple[int, bytes]], out: Path | None, what: str) -> None:
     """Print encoded rows, (their number, text); or write them to a file, and print how many `what` it has. Raises
     as `print_part` and `writing`."""
+    from hogwild.inference.predict import of_one_width, writing
+
     if out is None:
-        for _, content in parts:
+        for _, content in of_one_width(parts):
             print_part(content.decode().removesuffix("\n"))
         return
-    from hogwild.inference.predict import writing
 
     count = 0
     with writing(out) as writer:
-        for rows, content in parts:
+        for rows, content in of_one_width(parts) if out.suffix == ".csv" else parts:
             writer.append(content)
             count += rows
     print_result(f"{count:,} {what}: {out}")

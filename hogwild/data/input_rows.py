@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from hogwild.errors import DataError
 
@@ -17,10 +17,14 @@ SAMPLE = "sample"  # the column of row numbers, where rows have no other names
 @dataclass(frozen=True, slots=True)
 class InputRows:
     """Some rows: their names by column (numbers in the file from 0 on, under `SAMPLE`; or what a column of ids has),
-    and the model's inputs, (n, …) each."""
+    and the model's inputs, (n, …) each, perhaps nested."""
 
     names: Mapping[str, Any]  # a sequence or an array (n,) each
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[Any, ...]
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.names.values()))) if self.names else len(tree_leaves(self.inputs)[0])
 
 
 def named(source: Any) -> str:

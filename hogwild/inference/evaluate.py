@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from hogwild.config.load import Job
@@ -36,6 +35,7 @@ from hogwild.storage.checkpoint import load
 from hogwild.storage.checkpoint_format import update_of
 from hogwild.storage.files import to_json
 from hogwild.training.evaluator import Evaluator
+from hogwild.training.outputs import AllOutputs, leaves_of
 from hogwild.training.torch_settings import sparing_the_compiler
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Reevaluation:
     samples: int
     metrics: dict[str, float]
     recorded: dict[str, float] | None
-    outputs: Tensor | None = None
+    outputs: Any = None
     targets: Tensor | None = None
     popularity: dict[str, float] = field(default_factory=dict)
 
@@ -77,7 +77,8 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
     if keep_outputs and parts.val is not None and parts.val.rollout is not None:
         raise UsageError("--predictions: data.val is a Rollout, which has no rows", code="usage/no-predictions")
     if keep_outputs and parts.found.output is None:
-        raise UsageError("--predictions: the model does not return one tensor per batch", code="usage/no-predictions")
+        words = "--predictions: the model returns no tensor with a row for each sample"
+        raise UsageError(words, code="usage/no-predictions")
     with _loaded(job, parts, state) as feed:
         values, outputs, targets = _evaluated(job, parts, feed, keep_outputs)
     is_same = state["evaluated_at"] == updates
@@ -109,14 +110,12 @@ def _loaded(job: Job, parts: Parts, state: dict[str, Any]) -> Iterator[Feed]:
         shared.release()
 
 
-def _evaluated(
-    job: Job, parts: Parts, feed: Feed, keep_outputs: bool
-) -> tuple[dict[str, float], Tensor | None, Tensor]:
+def _evaluated(job: Job, parts: Parts, feed: Feed, keep_outputs: bool) -> tuple[dict[str, float], Any, Tensor]:
     assert parts.val is not None
     plan, targets = parts.val.plan, parts.val.target
     outputs = None
     if parts.found.output is not None and (keep_outputs or parts.panel.whole):
-        outputs = torch.empty((len(targets), *parts.found.output.shape[1:]), dtype=parts.found.output.dtype)
+        outputs = AllOutputs.of(parts.found.output, len(targets)).empty()
     precision = job.train.precision
     marks = np.zeros(parts.covered, np.uint8)
     weights = parts.val.weights if isinstance(parts.loss, WeightedLoss) else None
@@ -146,11 +145,15 @@ def _ranking(parts: Parts, marks: np.ndarray) -> "Ranking":
 
 def write_predictions(found: Reevaluation, file: Path) -> None:
     """Write the file completely or not at all: .npz with arrays `outputs` (N, …), `targets` (N, …) and, for classes,
-    `predicted` (N,); .csv with a line per sample: sample, target…, predicted, output…. Raises RunError."""
-    assert found.outputs is not None and found.targets is not None
-    outputs, targets = found.outputs.numpy(), found.targets.numpy()
-    columns = {"targets": targets, "outputs": outputs}
-    if targets.dtype.kind in "iu" and outputs.ndim == targets.ndim + 1:
+    `predicted` (N,); .csv with a line per sample: sample, target…, predicted, output…. Several tensors of a model have
+    their own names in the place of `outputs`. Raises RunError."""
+    assert found.targets is not None
+    targets = found.targets.numpy()
+    columns = {"targets": targets}
+    for name, tensor in leaves_of(found.outputs).items():
+        columns[f"{name}_" if name in ("targets", "sample", "file") else name or "outputs"] = tensor.numpy()
+    outputs = columns.get("outputs", targets)
+    if isinstance(found.outputs, Tensor) and targets.dtype.kind in "iu" and outputs.ndim == targets.ndim + 1:
         columns["predicted"] = outputs.argmax(1)
     with made_whole(file) as aside:
         if file.suffix == ".npz":
@@ -161,7 +164,8 @@ def write_predictions(found: Reevaluation, file: Path) -> None:
 
 
 def _write_csv(file: Path, columns: dict[str, np.ndarray]) -> None:
-    order = {"targets": "target", "predicted": "predicted", "outputs": "output"}
+    order = {"targets": "target", "predicted": "predicted", "outputs": "output", **{name: name for name in columns}}
+    order |= {"targets": "target", "outputs": "output"}
     with open(file, "w", newline="", encoding="utf-8") as stream:
         table = csv.writer(stream)
         flat = {one: columns[key].reshape(len(columns[key]), -1) for key, one in order.items() if key in columns}

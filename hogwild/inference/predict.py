@@ -6,6 +6,7 @@ BCEWithLogitsLoss, LogisticLoss            sigmoid; 1 above one half
 BCELoss                                    probabilities already; 1 above one half
 HingeLoss                                  the margin; 1 above zero
 any other                                  the output
+an output of several tensors               each of them, by its name
 
     any process: encode(scores) ──► bytes ──► the one writer: append(bytes), in the order of the rows ──► finish()
 
@@ -14,9 +15,11 @@ A file is written beside its place, and gets its name at the end: it is complete
 import contextlib
 import csv
 import io
+import logging
+import math
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +40,10 @@ from hogwild.metrics.loss_sums import BY_CLASS, BY_SIGN, as_module
 from hogwild.storage.files import temporary
 from hogwild.training.evaluator import evaluating
 from hogwild.training.model_steps import forward_of
+from hogwild.training.outputs import joined, leaves_of, mapped, of_rows
 from hogwild.user_code import raised_text, resolve
 
+log = logging.getLogger(__name__)
 RANKING = {
     BprLoss: "it ranks items: use recommend",
     WarpLoss: "it ranks items: use recommend",
@@ -58,6 +63,10 @@ class Scores:
     values: np.ndarray
     kind: str  # probability, output
     labels: Sequence[str]
+
+    @property
+    def rows(self) -> int:
+        return len(self.values)
 
     def columns(self) -> Columns:
         """Return flat columns, for tables, each of another name."""
@@ -79,6 +88,30 @@ class Scores:
         if is_first and self.kind == "probability" and len(self.labels) > 1:
             found.append(("classes", np.asarray(self.labels)))
         return _distinct(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Rows of an answer with several tensors: their `names` by column, `values` (n, …) by name."""
+
+    names: Mapping[str, Any]
+    values: Mapping[str, np.ndarray]
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.values.values())))
+
+    def columns(self) -> Columns:
+        found: Columns = [(name, np.asarray(values)) for name, values in self.names.items()]
+        for name, values in self.values.items():
+            flat = values.reshape(len(values), math.prod(values.shape[1:]))
+            is_one = flat.shape[1] == 1
+            found += [(name if is_one else f"{name}_{place}", flat[:, place]) for place in range(flat.shape[1])]
+        return _distinct(found)
+
+    def arrays(self, is_first: bool) -> Columns:
+        """Return arrays, for .npz."""
+        return _distinct([(name, np.asarray(one)) for name, one in self.names.items()] + [*self.values.items()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +137,22 @@ class Meaning:
                 )
         return cls(None if raw or not issubclass(kind, (*BY_CLASS, *BY_SIGN)) else kind, names.get("classes"))
 
-    def probabilities(self, output: Tensor) -> Tensor:
-        """Return probabilities (n, …) for outputs (n, …), which are the answer where there are none."""
+    def probabilities(self, output: Any) -> Any:
+        """Return probabilities (n, …) for outputs (n, …), which are the answer where there are none, and where there
+        are several tensors."""
+        if not isinstance(output, Tensor):
+            return output
         if self._is_by_class(output):
             return output.softmax(1)
         if self.loss is None or issubclass(self.loss, (*BY_CLASS, nn.BCELoss, HingeLoss)):
             return output
         return output.sigmoid()
 
-    def scores(self, block: InputRows, output: Tensor) -> Scores:
-        """Return the answer for a block of rows."""
-        values = self.probabilities(output)
+    def scores(self, block: InputRows, output: Any) -> Scores | Several:
+        """Return the answer for a block of rows, with the names of the rows."""
+        if not isinstance(output, Tensor):
+            return Several(block.names, {name: _array(one) for name, one in leaves_of(output).items()})
+        values: Tensor = self.probabilities(output)
         width = values[0].numel()
         labels = [""] if width == 1 else [str(place) for place in range(width)]
         predicted: np.ndarray | None = None
@@ -182,7 +220,7 @@ def encode_csv(rows: InColumns, is_first: bool) -> bytes:
     return text.getvalue().encode()
 
 
-def encode_arrays(scores: Scores, is_first: bool) -> bytes:
+def encode_arrays(scores: Scores | Several, is_first: bool) -> bytes:
     """Return the arrays as an .npz file."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:  # not np.savez, which has parameters that a column's name may be
@@ -231,6 +269,8 @@ class _Npz:
 
     def append(self, content: bytes) -> None:
         for name, array in np.load(io.BytesIO(content)).items():
+            if name in self._kept and self._shapes[name][1:] != array.shape[1:]:
+                raise _other_width(f"array {name}", str(self._shapes[name][1:]), str(array.shape[1:]))
             if name not in self._kept:
                 self._kept[name] = self._opened.enter_context(tempfile.TemporaryFile(dir=self._aside.parent))  # noqa: SIM115
                 self._shapes[name], self._dtypes[name] = (0, *array.shape[1:]), array.dtype
@@ -256,12 +296,17 @@ class _Parquet:
     def __init__(self, aside: Path, opened: ExitStack) -> None:
         self._aside, self._opened = aside, opened
         self._writer: Any = None
+        self._names: list[str] = []
         self._waiting: list[Any] = []
 
     def append(self, content: bytes) -> None:
         from pyarrow import ipc
 
-        self._waiting.append(ipc.open_stream(content).read_all())
+        table = ipc.open_stream(content).read_all()
+        self._names = self._names or table.column_names
+        if table.column_names != self._names:
+            raise _other_width("a row", f"{len(self._names)} columns", f"{len(table.column_names)}")
+        self._waiting.append(table)
         if sum(len(table) for table in self._waiting) >= GROUP_ROWS:
             self._write()
 
@@ -308,7 +353,27 @@ def writing(file: Path) -> Iterator[_Csv | _Npz | _Parquet]:
         writer.finish()
 
 
+def _other_width(what: str, first: str, now: str) -> ModelError:
+    return ModelError(
+        f"the model's answer has rows of other shapes from batch to batch: {what} has {first} at first, then {now}; "
+        "one table needs one width. Answers for each step of a sequence are as many as the batch is padded to: call "
+        "predict of hogwild.load(RUN) with a batch at a time",
+        code="model/output-shape",
+    )
+
+
 Part = tuple[int, bytes]  # number of rows, and their encoded answer
+
+
+def of_one_width(parts: Iterable[Part]) -> Iterator[Part]:
+    """Yield parts of CSV. Raises ModelError for one whose rows have more columns than the first, or fewer."""
+    width = 0
+    for part in parts:
+        now = len(next(csv.reader(io.TextIOWrapper(io.BytesIO(part[1]), newline="")), ()))
+        width = width or now
+        if now != width:
+            raise _other_width("a row", f"{width} columns", str(now))
+        yield part
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,25 +389,43 @@ class Predictor:
         for number, block in enumerate(self.inputs.blocks()):
             yield self.part(encode, block, number == 0)
 
-    def scores(self) -> Iterator[Scores]:
+    def scores(self) -> Iterator[Scores | Several]:
         """Yield the answers of all blocks as scores."""
-        for block in self.inputs.blocks():
-            yield self.meaning.scores(block, outputs_of(self.model, block.inputs))
+        for number, block in enumerate(self.inputs.blocks()):
+            yield self.meaning.scores(block, row_outputs(self.model, block, is_first=number == 0))
 
     def part(self, encode: Encode, block: InputRows, is_first: bool) -> Part:
         """Return the answer for one block."""
-        scores = self.meaning.scores(block, outputs_of(self.model, block.inputs))
-        return len(scores.values), encode(scores, is_first)
+        scores = self.meaning.scores(block, row_outputs(self.model, block, is_first=is_first))
+        return scores.rows, encode(scores, is_first)
 
-    def tensors(self) -> Iterator[Tensor]:
-        """Yield the answers of all blocks as tensors (n, …)."""
-        for block in self.inputs.blocks():
-            yield self.meaning.probabilities(outputs_of(self.model, block.inputs))
+    def answers(self) -> Any:
+        """Return the answers of all blocks: a tensor (N, …), or what the model returns with such tensors in it."""
+        blocks = enumerate(self.inputs.blocks())
+        outputs = (row_outputs(self.model, block, is_first=number == 0) for number, block in blocks)
+        return joined([*map(self.meaning.probabilities, outputs)])
 
 
-def outputs_of(model: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
-    """Return the model's outputs (n, …) for a block. Raises ModelError for a model that cannot take the inputs, and
-    UsageError for one that does not return a tensor with a row for each."""
+def row_outputs(model: nn.Module, block: InputRows, *, is_first: bool = True) -> Any:
+    """Return the model's outputs for a block, with None for each tensor of several that has no row for each, which the
+    log tells for the first block. Raises as `outputs_of`, and UsageError if no tensor is left."""
+    output = outputs_of(model, block.inputs)
+    kept = of_rows(output, block.rows)
+    there = leaves_of(kept)
+    less = [f"{name} {tuple(one.shape)}".strip() for name, one in leaves_of(output).items() if name not in there]
+    if not there:
+        raise UsageError(
+            f"{type(model).__name__} returns no tensor with a row for each of {block.rows} rows: {', '.join(less)}",
+            code="usage/no-predictions",
+        )
+    if less and is_first:
+        log.warning("%s: left out of the answers, without a row for each: %s", type(model).__name__, ", ".join(less))
+    return kept
+
+
+def outputs_of(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
+    """Return the model's outputs for a block: a tensor, or several in dicts, tuples or dataclasses. Raises ModelError
+    for a model that cannot take the inputs, and UsageError for one that returns no tensor."""
     try:
         with evaluating(model):
             output: Any = forward_of(model)(*inputs)
@@ -354,7 +437,7 @@ def outputs_of(model: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
             f"{type(model).__name__} cannot take the inputs ({shapes}): {raised_text(error)}",
             code="model/forward-failed",
         ) from error
-    if not isinstance(output, Tensor) or not output.dim():
-        got = "one number" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-        raise UsageError(f"{type(model).__name__} returns {got}, not one tensor per batch", code="usage/no-predictions")
-    return output.clone()  # a model may reuse its buffer
+    if (isinstance(output, Tensor) and not output.dim()) or not leaves_of(output):
+        got = "one number" if isinstance(output, Tensor) else f"a {type(output).__name__} without a tensor"
+        raise UsageError(f"{type(model).__name__} returns {got}, no answer for a row", code="usage/no-predictions")
+    return mapped(output, lambda _, one: one.clone())  # a model may reuse its buffer

@@ -18,8 +18,10 @@ from hogwild.errors import ModelError, RunError
 from hogwild.inference.inputs import Example
 from hogwild.training.evaluator import evaluating
 from hogwild.training.model_steps import forward_of, takes_state
+from hogwild.training.outputs import leaves_of
 
 Write = Callable[[BinaryIO], object]
+PLAIN = (Tensor, bool, int, float, str, type(None))  # in the output of a program, and dicts, lists and tuples
 log = logging.getLogger(__name__)
 
 
@@ -34,11 +36,29 @@ class _OutputAlone(nn.Module):
         return forward_of(self.model)(*inputs)
 
 
+class _Named(nn.Module):
+    """A model whose output is a dataclass, or another class that no program has: its tensors by name."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: Any) -> dict[str, Tensor]:
+        return leaves_of(self.model(*inputs))
+
+
 def torch_export(model: nn.Module, example: Example) -> Write:
     """Return a function that writes a program for `torch.export.load`. Raises ModelError for a model that cannot be
     traced, or only for this number of rows."""
     program = _traced(model, example)
-    return lambda target: torch.export.save(program, target)
+
+    def write(target: BinaryIO) -> None:
+        try:
+            torch.export.save(program, target)
+        except NotImplementedError as error:  # a class of the user's around its inputs
+            raise _refused(model, "no file has its inputs or outputs", error) from error
+
+    return write
 
 
 def onnx(model: nn.Module, example: Example) -> Write:
@@ -52,7 +72,7 @@ def onnx(model: nn.Module, example: Example) -> Write:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter about torch's own code
         try:
-            made: Any = torch.onnx.export(program, verbose=False)
+            made: Any = torch.onnx.export(program, verbose=False, output_names=_output_names(program))
         except Exception as error:
             raise _refused(model, "ONNX has no form of it", error) from error
 
@@ -67,10 +87,27 @@ def onnx(model: nn.Module, example: Example) -> Write:
     return write
 
 
+def _is_plain(output: Any) -> bool:
+    if type(output) in (dict, list, tuple):
+        return all(map(_is_plain, output.values() if isinstance(output, dict) else output))
+    return isinstance(output, PLAIN)
+
+
+def _output_names(program: Any) -> list[str] | None:
+    """Return the names of several outputs; None for one, or if some are no tensors."""
+    spec = program.call_spec.out_spec
+    names = [*leaves_of(tree_unflatten([torch.empty(0)] * spec.num_leaves, spec))]
+    return names if "" not in names and len(names) == len(program.graph_signature.user_outputs) else None
+
+
 def _traced(model: nn.Module, example: Example) -> Any:
     """Return the program for any number of rows, and for sequences of any length or, if that fails, of one length."""
     whole = _OutputAlone(model) if takes_state(model) else model
     try:
+        with evaluating(whole):
+            output = whole(*example.inputs)
+        if not _is_plain(output):
+            whole = _Named(whole)
         return _program(whole, example)
     except Exception as error:
         if not example.padded:

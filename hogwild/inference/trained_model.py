@@ -98,14 +98,16 @@ class Trained:
         job, _, _ = recorded(run)
         return cls(job, run / "checkpoints" / "live", model, collate=collate, **_known(read_names(run)))
 
-    def predict(self, source: Any, *, raw: bool = False) -> Tensor:
+    def predict(self, source: Any, *, raw: bool = False) -> Any:
         """Return the answers (N, …) for the samples of `source`: a path to a file like the training data's, a table
-        of pandas, polars or arrow with its columns, or a data set. They are probabilities, if the job's loss says that
-        the model classifies; else, or with `raw`, the model's outputs. Targets are not used and may be missing: in a
-        file, or in a `TensorDataset` of one tensor. Raises DataError, UsageError, ModelError."""
+        of pandas, polars or arrow with its columns, a data set, or a list of samples. They are probabilities, if the
+        job's loss says that the model classifies; else, or with `raw`, the model's outputs. Where the model returns
+        several tensors, in a dict, tuple or dataclass, it is the same with the answers (N, …) in their places. Targets
+        are not used and may be missing: in a file, in a `TensorDataset` of one tensor, in samples that are padded or
+        nested. Raises DataError, UsageError, ModelError."""
         if isinstance(source, str | Path):
-            return torch.cat([*self.predictor(str(source), raw=raw).tensors()])
-        return torch.cat([*Predictor(self.model, self._trained_on.of_dataset(source), self.meaning(raw=raw)).tensors()])
+            return self.predictor(str(source), raw=raw).answers()
+        return Predictor(self.model, self._trained_on.of_dataset(source), self.meaning(raw=raw)).answers()
 
     def predictor(self, path: str, *, ids: str | None = None, raw: bool = False) -> Predictor:
         """Return the predictor for a file, or for standard input ("-"). `ids`: its column of ids. Raises as

@@ -57,6 +57,7 @@ from hogwild.planning.job_plan import JobPlan, updates_of
 from hogwild.scheduling.batch_plan import EpochPlan, StreamPlan
 from hogwild.training import lr_schedule
 from hogwild.training.autograd_update import AutogradUpdate
+from hogwild.training.outputs import described
 from hogwild.training.torch_schedule import SteppedScheduler
 from hogwild.training.torch_settings import sparing_the_compiler
 from hogwild.user_code import build as build_component
@@ -249,7 +250,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
         "model": f"{type(parts.model).__name__}, {parameters:,} parameters, {trained:,} trained",
         "train": {**parts.train.size(), **parts.train.fields()},
         "val": {"samples": parts.val.plan.samples} if parts.val else None,
-        "output": f"(B, {', '.join(map(str, output[1:]))})" if output else "not one tensor",
+        "output": f"(B, {', '.join(map(str, output[1:]))})" if output else described(parts.found.output) or "no tensor",
         "groups": [_described_group(group) for group in parts.optimizer.param_groups],
         "metrics": list(parts.panel.reported) if parts.val else [],
         **decisions,

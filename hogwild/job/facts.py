@@ -30,11 +30,11 @@ def complete(plan: JobPlan, parts: Parts, before: Shape | None = None, *, must_f
     if must_fit:  # first, because further checks, and the trial step that measures the rest, need memory themselves
         _require(trial_bytes(parts.optimizer), 0)
     plan = completed(plan, _facts(plan, parts, before))
-    outputs, shape = parts.found.output, parts.outputs_shape
+    outputs = parts.outputs
     sizes = {
         "data-train": parts.train.nbytes if plan.ring is None else plan.ring.nbytes,
         "data-val": parts.val.nbytes if parts.val is not None else 0,
-        "data-outputs": prod(shape) * outputs.element_size() if outputs is not None and shape else 0,
+        "data-outputs": outputs.nbytes if outputs is not None else 0,
         "data-covered": prod(parts.covered),
     }
     data = {name: nbytes for name, nbytes in sizes.items() if nbytes}

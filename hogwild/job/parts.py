@@ -54,6 +54,7 @@ from hogwild.training.model_steps import (
     predictor,
     try_training_step,
 )
+from hogwild.training.outputs import AllOutputs, leaves_of, mapped, of_rows
 from hogwild.training.torch_schedule import SteppedScheduler
 from hogwild.training.torch_settings import sparing_the_compiler
 from hogwild.user_code import build, build_callable, raised_text, resolve
@@ -77,7 +78,7 @@ class Findings:
     memory_format: str
     metrics: tuple[str, ...]
     notes: list[str] = field(default_factory=list)
-    output: Tensor | None = None  # (0, …): the model's output in an evaluation, if it is one tensor
+    output: Any = None  # the model's output for no sample, (0, …), in an evaluation; None: it has no rows
     output_shape: tuple[int, ...] = ()  # of SAMPLES samples; () if it is not one tensor
     loss_names: tuple[str, ...] = ()  # further losses that a training_step returns
     writes_inputs: bool = False  # the model changes its inputs in place
@@ -285,10 +286,19 @@ class _Pass:
         ):
             output, judged = predictor(self.model, self.loss)(tuple(copied(inputs)), target)
             output = widened(output)
-        panel = self.trial.panel.select_metrics(output, judged, self.loss)
+        whole, notes = of_rows(output, len(target)), self.found.notes
+        has_rows, is_tensor = bool(leaves_of(whole)), isinstance(output, Tensor)
+        panel = self.trial.panel
+        if not has_rows and not is_tensor and panel.whole:
+            words = f"{_name(output)} has no tensor with a row for each sample"
+            notes += [f"evaluate.metrics: {one} is left out: the output, a {words}" for one in panel.whole]
+            panel = replace(panel, names=tuple(one for one in panel.names if one not in panel.whole))
+        panel = panel.select_metrics(output, judged, self.loss, whole if has_rows else output, notes)
+        if panel.whole and (less := [name for name in leaves_of(output) if name not in leaves_of(whole)]) and has_rows:
+            notes.append(f"evaluate.metrics: {', '.join(panel.whole)}: None stands for {', '.join(less)} of the output")
         self.found.metrics = panel.names
-        self.found.output = output[:0].clone() if isinstance(output, Tensor) and output.dim() else None
-        if panel.whole and (self.found.output is None or len(output) != len(target)):
+        self.found.output = mapped(whole, lambda _, one: one[:0].clone()) if has_rows else None
+        if panel.whole and self.found.output is None:
             raise BuildError(
                 f"evaluate.metrics: {', '.join(panel.whole)}: need one tensor with an output per sample, but "
                 f"{len(target)} samples gave {_described(output) if isinstance(output, Tensor) else _name(output)}",
@@ -499,11 +509,11 @@ class Parts:
         return "workers play a Rollout on the CPU" if self.train.rollout is not None else ""
 
     @property
-    def outputs_shape(self) -> tuple[int, ...]:
-        """Shape (N, …) of the outputs of an evaluation, if a metric needs all of them; else ()."""
+    def outputs(self) -> AllOutputs | None:
+        """The layout of the outputs of an evaluation, if a metric needs all of them."""
         if self.val is None or self.found.output is None or not self.panel.whole:
-            return ()
-        return (self.val.plan.samples, *self.found.output.shape[1:])
+            return None
+        return AllOutputs.of(self.found.output, self.val.plan.samples)
 
     @property
     def covered(self) -> tuple[int, int]:

@@ -20,7 +20,8 @@ from hogwild.metrics.loss_sums import BY_CLASS, BY_SIGN, Loss, as_module, loss_s
 from hogwild.metrics.result_row import EvalSums
 from hogwild.user_code import raised_text
 
-Own = Callable[[Any, Tensor], Any]  # a user's function: (outputs (N, …), targets (N, …)) -> one number
+# A user's function: (outputs (N, …), or what the model returns with such tensors in it, targets (N, …)) -> one number.
+Own = Callable[[Any, Tensor], Any]
 _SUITING: tuple[tuple[tuple[type, ...], str], ...] = (
     (BY_CLASS + BY_SIGN, "accuracy"),
     ((nn.MSELoss, nn.SmoothL1Loss, nn.HuberLoss), "rmse"),
@@ -166,10 +167,14 @@ class Panel:
         found = self.values(EvalSums.of([word for pair in zip(totals, counts, strict=True) for word in pair]))
         return {f"progressive_{name}": value for name, value in found.items()}
 
-    def select_metrics(self, output: Any, target: Tensor, loss: Loss) -> "Panel":
-        """Try the metrics on some outputs and targets, and leave out default ones that do not suit. Raises BuildError
-        for chosen ones that do not suit."""
+    def select_metrics(
+        self, output: Any, target: Tensor, loss: Loss, whole: Any = None, notes: list[str] | None = None
+    ) -> "Panel":
+        """Try the metrics on some outputs and targets, and leave out default ones that do not suit; of an output that
+        is no single tensor any that do not, with a sentence in `notes`. `whole`: the output as metrics of all samples
+        will get it. Raises BuildError for chosen ones that do not suit."""
         unsuitable = {}
+        whole, is_tensor = output if whole is None else whole, isinstance(output, Tensor)
         ranked = self.ranked
         for name in self.names:
             if name in ranked:  # not of outputs; `Panel.of` and the data's checks have looked at it
@@ -177,12 +182,14 @@ class Panel:
             try:
                 one = Panel((name,), {name: self.own[name]} if name in self.own else {})
                 one.add(output, target, loss)
-                one.score(output, target, loss)
+                one.score(whole, target, loss)
             except UnsuitableError as error:
                 unsuitable[name] = str(error)
             except Exception as error:  # from a user's function
                 unsuitable[name] = raised_text(error)
-        if unsuitable and not self.is_auto:
+        if notes is not None and not is_tensor:
+            notes += [f"evaluate.metrics: {name} is left out: {why}" for name, why in unsuitable.items()]
+        elif unsuitable and not self.is_auto:
             lines = "\n  ".join(f"{name}: {why}" for name, why in unsuitable.items())
             raise BuildError(
                 f"evaluate.metrics: not possible with this model, loss and data:\n  {lines}", code="model/metric"

@@ -5,7 +5,8 @@
              "nesting": …, if inputs are nested, as torch writes a TreeSpec
              {"do": "predict", "form": "json", "consistent": false}     {"inputs": […], "dtypes": […]} or {"text": …}
              {"do": "describe"}                                         -> {"inputs": names of the model's inputs}
-    answer   {"updates": …, "output": [dtype, shape]} and its bytes, or JSON; {"error", "kind", "code"} if refused
+    answer   {"updates": …, "output": [dtype, shape]} and its bytes, or of several tensors "outputs": [[name, dtype,
+             shape], …] and theirs, or JSON; {"error", "kind", "code"} if refused
 
 Whoever calls first asks the supervisor for a predictor; it stays until the job ends. A call changes nothing, so it is
 repeated when the predictor dies under it."""

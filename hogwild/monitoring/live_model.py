@@ -2,6 +2,7 @@
 and tensors as both sides of a call write and read them."""
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, treespec_dumps
 
+from hogwild.errors import UsageError
 from hogwild.inference.trained_model import Trained
 from hogwild.monitoring.live_calls import LiveCalls
 
@@ -24,17 +26,28 @@ class LiveModel(nn.Module):
         names, _ = calls.call({"do": "describe"})
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
-        def forward(*inputs: Any) -> Tensor:
+        def forward(*inputs: Any) -> Tensor | dict[str, Tensor]:
             leaves, nesting = tree_flatten(inputs)
             whole = [one.contiguous() for one in leaves]
             header = {"do": "predict", "form": "tensors", "inputs": [described(one) for one in whole]}
             if len(leaves) != len(inputs) or not all(isinstance(one, Tensor) for one in inputs):
-                header["nesting"] = treespec_dumps(nesting)
+                try:
+                    header["nesting"] = treespec_dumps(nesting)
+                except NotImplementedError as error:
+                    words = "a live call takes inputs nested in dicts, tuples and lists only"
+                    raise UsageError(f"{words}: {error}", code="predict/bad-message") from error
             limit = {"limit_s": None} if consistent else {}
             content = b"".join(map(bytes_of, whole))
             answer, payload = calls.call(header | {"consistent": consistent}, content, **limit)
-            dtype, shape = answer["output"]
-            return tensor_of(getattr(torch, dtype), shape, payload)
+            if "outputs" not in answer:
+                dtype, shape = answer["output"]
+                return tensor_of(getattr(torch, dtype), shape, payload)
+            found, rest = {}, memoryview(payload)
+            for name, dtype, shape in answer["outputs"]:
+                kind = getattr(torch, dtype)
+                size = math.prod(shape) * kind.itemsize
+                found[name], rest = tensor_of(kind, shape, rest[:size]), rest[size:]
+            return found
 
         # That of the job's model: its arguments are names of arrays in a file.
         parameters = [inspect.Parameter(name, kind) for name in names["inputs"]]

@@ -3,7 +3,7 @@ metrics that are no sums, also the scores of all outputs, after the last slice."
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.batch_plan import batch_seed
 from hogwild.training.loss_scaler import autocast, device_type_of, widened
 from hogwild.training.model_steps import predictor
+from hogwild.training.outputs import leaves_of
 
 if TYPE_CHECKING:
     from hogwild.metrics.ranking import Ranking  # which imports numba
@@ -59,9 +60,10 @@ class Scorer:
 
 
 class Evaluator:
-    """Owns the buffers of `feed`; the model is the process's own, and gets its former mode back. `outputs` (N, …) and
-    `targets` (N, …) are shared, if a metric needs them, and so are the `weights` (N,) of samples that have any: rows
-    are written by the owner of their slice. `ranking`: the metrics of recommenders, set later if there are any."""
+    """Owns the buffers of `feed`; the model is the process's own, and gets its former mode back. `outputs`, one tensor
+    (N, …) or several, and `targets` (N, …) are shared, if a metric needs them, and so are the `weights` (N,) of samples
+    that have any: rows are written by the owner of their slice. `ranking`: the metrics of recommenders, set later if
+    there are any."""
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class Evaluator:
         feed: Feed,
         seed: int,
         panel: Panel,
-        outputs: Tensor | None = None,
+        outputs: Any = None,
         targets: Tensor | None = None,
         precision: str = "fp32",
         seed_generator: Callable[[int], object] = torch.default_generator.manual_seed,
@@ -80,6 +82,7 @@ class Evaluator:
         self._predict = predictor(model, loss)
         self._feed, self._seed, self._panel = feed, seed, panel
         self._outputs, self._targets, self._weights = outputs, targets, weights
+        self._kept = leaves_of(outputs)
         self._cast = autocast(precision, device_type_of([*model.parameters()]))
         self._seed_generator = seed_generator  # of the generator that layers use
         self.ranking: Ranking | None = None
@@ -110,13 +113,16 @@ class Evaluator:
         assert self._outputs is not None and self._targets is not None
         return EvalSums.of(self._panel.score(self._outputs, self._targets, self._loss, self._weights))
 
-    def _keep(self, output: Tensor, first: int, size: int) -> None:
-        assert self._outputs is not None
-        rows = self._outputs[first : first + size]
-        if output.shape != rows.shape:  # copying would broadcast
-            raise BuildError(
-                f"the model's output has shape {tuple(output.shape)} for samples {first} to {first + size - 1} of "
-                f"data.val, but had {(size, *rows.shape[1:])} at first; metrics over all outputs need equal shapes",
-                code="model/output-shape",
-            )
-        rows.copy_(output)
+    def _keep(self, output: Any, first: int, size: int) -> None:
+        given = leaves_of(output)
+        for name, kept in self._kept.items():
+            rows, found = kept[first : first + size], given.get(name)
+            if found is None or found.shape != rows.shape:  # copying would broadcast
+                got = "is missing" if found is None else f"has shape {tuple(found.shape)}"
+                raise BuildError(
+                    f"the model's output{f' {name}' if name else ''} {got} for samples {first} to {first + size - 1} "
+                    f"of data.val, but had {(size, *rows.shape[1:])} at first; metrics over all outputs need equal "
+                    "shapes",
+                    code="model/output-shape",
+                )
+            rows.copy_(found)

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from hogwild.errors import ModelError
 from hogwild.shared_memory.scoreboard import Row, Scoreboard, Word
+from hogwild.training.outputs import mapped
 
 NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 SCALED = "fp16"  # its gradients need a scaled loss: half of them would be zero
@@ -45,8 +46,7 @@ def device_type_of(params: Sequence[Tensor]) -> str:
 
 def widened(output: Any) -> Any:
     """Return outputs of a narrow type as float32, for metrics; everything else unchanged."""
-    narrow = isinstance(output, Tensor) and output.dtype in NARROW.values()
-    return output.float() if narrow else output
+    return mapped(output, lambda _, one: one.float() if one.dtype in NARROW.values() else one)
 
 
 def check_precision(precision: str, model: nn.Module) -> None:

@@ -312,3 +312,71 @@ def test_samples_that_the_job_pads_are_padded_for_every_way_to_ask(
     assert answers[0]["probability_one"] == answers[1]["probability_one"] == answers[2]["probability_one"]
     with LiveCalls(run) as server, pytest.raises(UsageError, match="inputs: "):
         server.call({"do": "predict", "form": "json"}, json.dumps({"inputs": [[[0, 1], "x"]]}).encode())
+
+
+HEADS = """
+from dataclasses import dataclass
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+@dataclass
+class Answer:
+    logits: torch.Tensor
+    score: torch.Tensor
+
+class Rows(Dataset):
+    def __len__(self):
+        return 600
+    def __getitem__(self, row):
+        return {"x": torch.full((2,), row / 600), "kind": row % 3}, row % 2
+
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(3, 2), nn.Linear(2, 2)
+    def forward(self, given):
+        logits = self.out(given["x"] + self.table(given["kind"]))
+        return Answer(logits, logits[:, 0] * 2)
+
+class Loss(nn.CrossEntropyLoss):
+    def forward(self, output, target):
+        return super().forward(output.logits, target)
+
+def share(outputs, targets):
+    assert type(outputs).__name__ == "Answer" and len(outputs.score) == len(targets)
+    return float((outputs.logits.argmax(1) == targets).double().mean())
+"""
+
+
+def test_several_outputs_of_nested_inputs_reach_metrics_in_workers_and_live_answers(
+    start_job: StartJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "heads.py").write_text(HEADS)
+    rows = {"class_path": "heads.Rows"}
+    described = {
+        "model": {"class_path": "heads.Heads"},
+        "loss": {"class_path": "heads.Loss"},
+        "data": {"train": rows, "val": rows, "batch_size": 50},
+        "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 1e-30}},  # all answers are the same
+        "train": {"procs": 2, "epochs": 1000000},
+        "evaluate": {"metrics": ["heads.share", "accuracy"]},
+        "log": {"tensorboard": False},
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(described))
+    job = start_job(tmp_path / "job", "train", str(tmp_path / "job.yaml"))
+    job.wait_for_event("evaluation")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with LiveCalls(job.run_dir) as server:
+        live = live_model(job.run_dir, server, consistent=False)
+        found = live.predict([({"x": torch.full((2,), k / 600), "kind": k % 3}, 0) for k in range(600)])
+        given = {"x": [[0.0, 0.0], [1 / 600, 1 / 600]], "kind": [0, 1]}
+        told = server.call({"do": "predict", "form": "json"}, json.dumps({"inputs": [given]}).encode())[1]
+    assert sorted(found) == ["logits", "score"] and torch.equal(found["score"], found["logits"][:, 0] * 2)
+    columns = json.loads(told)
+    assert [*columns] == ["logits_0", "logits_1", "score"]
+    assert columns["score"] == pytest.approx(found["score"][:2].tolist(), rel=1e-6)
+    right = float((found["logits"].argmax(1) == torch.arange(600) % 2).double().mean())
+    records = map(json.loads, (job.run_dir / "metrics.jsonl").read_text().splitlines())
+    evaluation = next(one for one in records if one["kind"] == "evaluation")
+    assert evaluation["share"] == pytest.approx(right) and "accuracy" not in evaluation

@@ -35,7 +35,7 @@ from hogwild import host
 from hogwild.data.input_rows import InputRows
 from hogwild.data.text_file import TextStream
 from hogwild.errors import HogwildError, ModelError, RunError, UsageError
-from hogwild.inference.predict import Scores, outputs_of
+from hogwild.inference.predict import Scores, Several, outputs_of, row_outputs
 from hogwild.inference.trained_model import Trained
 from hogwild.monitoring.live_calls import HEAD, SOCKET, error_record, frame, header_of, lengths
 from hogwild.monitoring.live_model import bytes_of, described, tensor_of
@@ -44,6 +44,7 @@ from hogwild.parameters.structure_file import load_structure
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Control, Scoreboard
 from hogwild.storage.files import object_of
+from hogwild.training.outputs import leaves_of
 from hogwild.user_code import raised_text
 from hogwild.workers.child.trainer import Loop
 from hogwild.workers.messages import Leaving, ParentGone, PredictTask, Start
@@ -290,8 +291,12 @@ class PredictorLoop(Loop):
                 return {"inputs": input_names(self._model)}, b""
             case "predict", "tensors":
                 inputs = nested(tensors_of(header.get("inputs"), content), header.get("nesting"))
-                output = outputs_of(self._model, inputs).contiguous()
-                return {"output": described(output)}, bytes_of(output)
+                output = outputs_of(self._model, inputs)
+                leaves = {name: one.contiguous() for name, one in leaves_of(output).items()}
+                if isinstance(output, Tensor):
+                    return {"output": described(leaves[""])}, bytes_of(leaves[""])
+                listing = [[name, *described(one)] for name, one in leaves.items()]
+                return {"outputs": listing}, b"".join(map(bytes_of, leaves.values()))
             case "predict", "json":
                 if (found := object_of(content)) is None:
                     raise UsageError("the call's content is no JSON object", code="predict/bad-message")
@@ -311,7 +316,8 @@ class PredictorLoop(Loop):
         else:
             inputs = self._listed(given.get("inputs"), given.get("dtypes"))
             meaning = self._trained.meaning(raw=raw)
-            columns = meaning.scores(InputRows({}, inputs), outputs_of(self._model, inputs)).columns()
+            block = InputRows({}, inputs)
+            columns = meaning.scores(block, row_outputs(self._model, block)).columns()
             found = {name: values.tolist() for name, values in columns}
         return {
             name: [None if isinstance(value, float) and not math.isfinite(value) else value for value in values]
@@ -327,7 +333,7 @@ class PredictorLoop(Loop):
             return listed(inputs, dtypes)
         return self._trained.inputs_of([*zip(*listed(inputs, dtypes, by_row=True), strict=True)])
 
-    def _of_text(self, text: str, raw: bool) -> Iterator[Scores]:
+    def _of_text(self, text: str, raw: bool) -> Iterator[Scores | Several]:
         descriptor = os.memfd_create("hogwild-rows", os.MFD_CLOEXEC)
         try:
             with open(descriptor, "wb", closefd=False) as file:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from hogwild.data.rollout import Rollout
     from hogwild.feeds.batch import Feed
     from hogwild.feeds.packed import Spec
-    from hogwild.feeds.resident import FieldSpec
     from hogwild.feeds.ring import RingSpec
     from hogwild.feeds.sample_order import Order
     from hogwild.kernels.hot_rows import HotRows
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from hogwild.training.autograd_update import AutogradUpdate
     from hogwild.training.evaluator import Evaluator, Scorer
     from hogwild.training.model_steps import LaneState
+    from hogwild.training.outputs import AllOutputs
     from hogwild.training.place import CpuPlace
     from hogwild.training.torch_schedule import SteppedScheduler
 
@@ -66,7 +66,7 @@ class DataSide:
     val: DataSpec | None
     transform: Callable[..., object] | None = None  # of training batches
     copies_slots: bool = False  # copy each batch out of its slot, because it will be modified
-    outputs: "FieldSpec | None" = None  # layout of `data-outputs`, if a metric needs all outputs
+    outputs: "AllOutputs | None" = None  # layout of `data-outputs`, if a metric needs all outputs
     covered: tuple[int, int] = (0, 0)  # shape of `data-covered`, bytes that mark items; if a metric is their coverage
     typical: Sequence[list[Any]] = ()  # example batches to compile for (inductor, kernels), if data is streamed
 

@@ -1,7 +1,6 @@
 """The trial of a job's code, in a process that then ends (`hogwild/job/parts.py`)."""
 
 import os
-import pickle
 import socket
 import traceback
 from typing import NoReturn
@@ -9,7 +8,7 @@ from typing import NoReturn
 import torch
 from torch import nn
 
-from hogwild import host
+from hogwild import by_value, host
 from hogwild.host.thread_pools import limited_pools
 from hogwild.job.parts import Findings, Trial
 from hogwild.shared_memory.region import Region
@@ -22,7 +21,7 @@ def try_out(channel: socket.socket, task: TrialTask, regions: dict[str, Region])
     among the findings."""
     Report("trying").send(channel)
     answer = regions["answer"].descriptor
-    os.pwrite(answer, pickle.dumps(_findings(regions["trial"], task)), 1)
+    os.pwrite(answer, by_value.dumps(_findings(regions["trial"], task)), 1)
     os.pwrite(answer, b"\1", 0)  # last: it is whole
     os._exit(0)
 
