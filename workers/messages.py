@@ -130,6 +130,7 @@ class CommunicateTask(Task):
     committed: int = 0
     buffered: int = 0
     lives: tuple[str, ...] = ()  # address:port of each node's supervisor, which answers as long as it lives
+    store_within_s: float = 0.0  # the store may come so late
 
 
 @dataclass(frozen=True, slots=True)

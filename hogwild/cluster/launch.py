@@ -2,7 +2,7 @@
 
 torchrun sets RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TORCHELASTIC_RUN_ID for every process it starts; one
 supervisor per node, so the rank is the node's number. TORCHELASTIC_RESTART_COUNT may differ between nodes and is not
-read."""
+read. TORCHELASTIC_USE_AGENT_STORE is False where torchrun leaves the store to the first node."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,8 +26,9 @@ class Launch:
     rank: int
     world: int
     run_id: str
-    address: str  # of the agents' store
+    address: str  # of the store
     port: int
+    store_of_agent: bool = True  # else the first node's process has it
 
     @classmethod
     def of(cls, engine: str, environment: Mapping[str, str]) -> "Launch | None":
@@ -64,6 +65,7 @@ class Launch:
             run_id=environment[RUN_ID],
             address=environment["MASTER_ADDR"],
             port=int(environment["MASTER_PORT"]),
+            store_of_agent=environment.get("TORCHELASTIC_USE_AGENT_STORE") != "False",
         )
 
     def run_of(self, run_dir: Path | None, resume: Path | None) -> tuple[Path | None, Path | None]:

@@ -261,6 +261,7 @@ class TorchRun:
     hosts: Hosts | None = None
     extra: Mapping[str, str] = field(default_factory=dict)  # more of the environment
     options: Sequence[str] = ()  # more of torchrun's
+    most: int = 0  # nodes, if more may join
     agents: dict[int, Program] = field(default_factory=dict)
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     endpoint: str = ""  # of the rendezvous; chosen at the start
@@ -330,10 +331,11 @@ class TorchRun:
 
     def _command(self, host: int) -> list[str]:
         # On one machine every agent could be the host of the endpoint: the first one is.
-        on_loopback = ("--local-addr", "127.0.0.1", "--rdzv-conf", f"is_host={int(host == 0)}")
+        on_loopback = ("--local-addr", "127.0.0.1", "--rdzv-conf", f"is_host={int(host == 0)},last_call_timeout=2")
+        nodes = f"{self.count}:{self.most}" if self.most else str(self.count)
         return [
             *(sys.executable, "-m", "torch.distributed.run"),
-            *("--nnodes", str(self.count), "--nproc-per-node", "1", "--max-restarts", "0"),
+            *("--nnodes", nodes, "--nproc-per-node", "1", "--max-restarts", "0"),
             *("--rdzv-backend", "c10d", "--rdzv-endpoint", self.endpoint, "--rdzv-id", self.mark),
             *(() if self.hosts else on_loopback),
             *self.options,

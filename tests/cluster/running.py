@@ -148,13 +148,14 @@ def nodes(
     count: int = 2,
     options: Sequence[str] = (),
     hosts: Hosts | None = None,
+    most: int = 0,
     own_disks: bool = False,
     cores: Sequence[int] = (),
 ) -> Nodes:
     """A job of `count` nodes, as a user starts it."""
     argv = ["-m", "hogwild", "train", job, "--no-progress", *fields, "cluster.engine=torchrun"]
-    extra = {"PYTHONPATH": f"{HOME}{os.pathsep}{JOBS}"}
-    return Nodes(count, argv, folder, hosts, extra, options, own_disks=own_disks, cores=cores)
+    extra = {"PYTHONPATH": f"{HOME}{os.pathsep}{JOBS}"} | ({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if most else {})
+    return Nodes(count, argv, folder, hosts, extra, options, most, own_disks=own_disks, cores=cores)
 
 
 def counted(folder: Path, pace_s: float = 0.02) -> tuple[str, ...]:

@@ -159,6 +159,21 @@ def test_nodes_of_one_command_say_which_has_the_newest_checkpoint_and_how_to_go_
     assert effects_of(job.run_dir).eq(1).all()
 
 
+def test_a_node_joins_a_running_job_and_all_go_on_from_its_last_round(tmp_path: Path) -> None:
+    """Twice: the last one has a number, and a store, that no other process has had."""
+    with counting(tmp_path, pace_s=0.2, count=1, most=3) as job:
+        job.wait_for_round(3)
+        for node in (1, 2):
+            job.start(node)
+            job.wait_for_round(1, node=node)  # and until all have trained
+        job.hurry()
+        assert job.wait() == [0, 0, 0], job.text()
+        assert_each_once(job)
+        assert [event["nodes"] for event in job.events(0, "cluster-joined")] == [[0], [0, 1], [0, 1, 2]]
+        done = [event["updates"] for event in job.events(0, "resume") if event["checkpoint"]]
+        assert len(done) == 2 and 0 < done[0] < done[1] < SAMPLES / 4
+
+
 thorough = pytest.mark.skipif(not IS_THOROUGH, reason="make stress")
 
 VALIDATED = "data.val={class_path: counting.Numbers, init_args: {samples: 8}}"

@@ -116,19 +116,7 @@ class Communicator(Loop):
     def run(self) -> None:
         """Serve until told to leave. Raises ParentGone."""
         try:
-            place = self._place
-            self._store = self._of_store(
-                lambda: c10d.PrefixStore(
-                    f"hogwild/{place.run_id}",
-                    dist.TCPStore(  # type: ignore[attr-defined]
-                        place.address,
-                        place.port,
-                        is_master=False,
-                        wait_for_workers=False,
-                        timeout=timedelta(seconds=STORE_S),
-                    ),
-                )
-            )
+            self._connect()
             if self.generation:
                 self._agree("its communicator was replaced")
             else:
@@ -199,6 +187,19 @@ class Communicator(Loop):
                 self._listen(1.0)
 
     # ---- the store
+
+    def _connect(self) -> None:
+        """Connect to the store. Raises _StoreLost if it does not come in time."""
+        place, until_s = self._place, time.monotonic() + self._place.store_within_s
+        while True:
+            try:
+                store = self._of_store(lambda: store_at(place.address, place.port, is_host=False))
+                self._store = c10d.PrefixStore(f"hogwild/{place.run_id}", store)
+                return
+            except _StoreLost:
+                if time.monotonic() > until_s:
+                    raise
+            self._listen(TICK_S)
 
     def _of_store(self, call: Callable[[], Answer]) -> Answer:
         """Return what a call of the store answers. Raises _StoreLost, also if its host is stopped."""
@@ -506,6 +507,14 @@ class Communicator(Loop):
         options.rootRank = self.members.index(self._source)
         self._group.broadcast([values], options).wait()
         self._words[RoundWord.BEAT] += 1
+
+
+def store_at(address: str, port: int, *, is_host: bool) -> Any:
+    """Return the store of all nodes. `is_host`: this process serves it, as long as the store lives."""
+    limit = timedelta(seconds=STORE_S)
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        address, port, is_master=is_host, wait_for_workers=False, timeout=limit
+    )
 
 
 def _pieces(chosen: Iterable[tuple[Tensor, Tensor]]) -> Iterator[list[tuple[Tensor, Tensor]]]:

@@ -116,6 +116,7 @@ class Node:
     before: dict[str, Any] = field(default_factory=dict)  # this node's note in the last committed round
     held: tuple[int, Momentum] = (0, {})  # the round that is held, and its momentum
     is_alone: bool = False  # it cannot go on with the others
+    store: object = None  # of all nodes, if this process serves it
     _life: socket.socket | None = None
 
     @property

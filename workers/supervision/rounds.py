@@ -84,6 +84,7 @@ class Communicators(Team):
             lives=self.lives,
             committed=self.committed,
             buffered=int(self._words[RoundWord.BUFFERED]),
+            store_within_s=0.0 if launch.store_of_agent or self.generation else JOIN_S,
         )
         return task, self._regions
 
@@ -460,6 +461,10 @@ GROUP_FILE = "cluster.json"  # of the first node: tells the others whether they 
 def join(session: Session, node: Node, group: ProcessGroup, watch: host.SignalWatch) -> Rounds | Outcome:
     """Join; return the driver of the rounds, or the outcome if a signal comes first. Raises UsageError if this node's
     job or data differ from the others', RunError if they do not come."""
+    if node.number == 0 and not node.launch.store_of_agent:
+        from hogwild.workers.child.communicator import store_at  # torch.distributed
+
+        node.store = store_at(node.launch.address, node.launch.port, is_host=True)
     team = Communicators(group, node.launch, node.anchor.regions)
     group.teams.append(team)
     joining = _Joining(session, node, group, watch, team)
