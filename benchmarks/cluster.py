@@ -25,6 +25,7 @@ from benchmarks.baselines.networks import NETWORKS
 from benchmarks.baselines.race import RunnerDied
 from benchmarks.bench import NO_EVALUATION, in_turn, median, say
 from benchmarks.bystander import bystander
+from benchmarks.cluster_cost import MEASURED, cost
 from benchmarks.cluster_deaths import COMMITS, FIRST_ROUND, STORE_HOST, kills, store_host, survivors
 from benchmarks.cluster_jobs import (
     MOST_S,
@@ -388,8 +389,9 @@ PARTS: dict[str, tuple[Measure, tuple[Figure, ...]]] = {
     "memory": (memory, tuple(MEMORY.values())),
     "turn": (longest_turn, (LONGEST_TURN,)),
     "factorisation": (factorisation, ()),
+    "cost": (cost, ()),
 }
-REPORTED = {"accuracy": (TUNED_NESTEROV, *KEPT.values()), "factorisation": (FACTORISATION,)}
+REPORTED = {"accuracy": (TUNED_NESTEROV, *KEPT.values()), "factorisation": (FACTORISATION,), "cost": tuple(MEASURED)}
 
 
 def parts_of(wanted: str | None) -> list[str]:

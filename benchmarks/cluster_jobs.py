@@ -111,10 +111,10 @@ class Watched(Pinned, Nodes):
                 before.append(Seen(status["time"], made, cluster["nodes"], cluster["round"]))
 
 
-def torchrun_job(folder: Path, *fields: str, hosts: Hosts | None = None) -> Watched:
-    """A job of MNIST's file on two nodes under torchrun, nothing evaluated."""
+def torchrun_job(folder: Path, *fields: str, hosts: Hosts | None = None, count: int = 2) -> Watched:
+    """A job of MNIST's file on `count` nodes under torchrun, nothing evaluated."""
     argv = ["-m", "hogwild", "train", MNIST, "--no-progress", *NO_EVALUATION, *ONE_EACH, *fields]
-    return Watched(2, [*argv, "cluster.engine=torchrun"], folder, hosts, {"PYTHONPATH": str(ROOT)})
+    return Watched(count, [*argv, "cluster.engine=torchrun"], folder, hosts, {"PYTHONPATH": str(ROOT)})
 
 
 @contextmanager

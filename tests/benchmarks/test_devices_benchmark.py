@@ -16,6 +16,7 @@ from torch import Tensor
 from benchmarks import (
     allocations,
     cluster,
+    cluster_cost,
     cluster_deaths,
     commands,
     delta_cost,
@@ -29,7 +30,7 @@ from benchmarks.baselines import one_gpu, tensor_queue
 from benchmarks.baselines.transformed import Transformed, shift
 from benchmarks.baselines.well_known import Digits
 from benchmarks.cluster_deaths import Tally
-from benchmarks.commands import CommandFailed
+from benchmarks.commands import ROOT, CommandFailed
 from benchmarks.row import Row
 from benchmarks.sections import measure
 from hogwild.data import Mnist
@@ -76,6 +77,10 @@ def test_the_suite_of_clusters_has_every_figure_that_was_asked_for_with_its_targ
 )
 def test_a_part_is_chosen_by_its_name_or_by_that_of_a_figure(text: str | None, parts: list[str]) -> None:
     assert cluster.parts_of(text) == parts
+
+
+def test_the_page_has_the_seconds_of_rounds_to_1000_nodes_as_the_formula_prints_them() -> None:
+    assert cluster_cost.table() in (ROOT / "docs" / "cluster.md").read_text()
 
 
 class Ended:
