@@ -50,7 +50,7 @@ class Proxied:
         return f"Bearer {self.token}"
 
 
-@pytest.fixture(scope="module", params=LOCATIONS)
+@pytest.fixture(scope="module", params=[pytest.param("documented", marks=pytest.mark.whole), "path left out"])
 def proxied(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Proxied]:
     folder = tmp_path_factory.mktemp("proxied")
     with serving(folder) as service:
@@ -86,7 +86,6 @@ def test_other_sites_and_requests_without_the_token_are_refused_behind_it_too(pr
 
 
 @pytest.mark.skipif(chromium() is None, reason=WITHOUT_BROWSER)
-@pytest.mark.whole
 def test_a_job_is_submitted_and_followed_through_the_proxy(proxied: Proxied, tmp_path: Path) -> None:
     with browsing() as browser, browser.new_context() as context:
         context.set_default_timeout(1000 * PATIENCE_S)
