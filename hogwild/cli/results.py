@@ -18,7 +18,6 @@ import struct
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -373,8 +372,12 @@ ENDINGS = {
     "state_dict": ".pt",
     "torch-export": ".pt2",
     "onnx": ".onnx",
+    "parquet": ".parquet",
+    "npz": ".npz",
     "word2vec": ".txt",
+    "fasttext": ".bin",
 }
+TABLES = ("parquet", "npz", "word2vec", "fasttext")
 PROGRAMS = ("torch-export", "onnx")
 PREFIX = "hogwild."  # prefix of our keys in the header, which also has the names of tied parameters
 ALIGNMENT = 8  # bytes: alignment of the tensors, as in the format's own writer
@@ -387,7 +390,8 @@ def export(
         typer.Option(
             "--format",
             help="safetensors; state_dict, for torch.load(FILE, weights_only=True); torch-export or onnx: a program; "
-            "word2vec: the vectors of a model of words, as text, or binary in FILE.bin.",
+            "parquet, npz: names, vectors and biases; word2vec: vectors as text, or binary in FILE.bin; fasttext: "
+            "fastText's .bin, with subwords.",
             metavar="|".join(ENDINGS),
         ),
     ] = "safetensors",
@@ -402,6 +406,10 @@ def export(
             metavar="FILE",
         ),
     ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(help="Vectors of words, items, entities, users, relations, features, …; default: the first."),
+    ] = None,
     which: Which = None,
     data_dir: DataDir = None,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
@@ -410,6 +418,8 @@ def export(
     check_choice("--format", format_, ENDINGS)
     if example is not None and format_ not in PROGRAMS:
         raise UsageError(f"--example is for --format {' or '.join(PROGRAMS)}", code="usage/contradiction")
+    if kind is not None and format_ not in TABLES:
+        raise UsageError(f"--kind is for --format {', '.join(TABLES)}", code="usage/contradiction")
     check_choice("--which", which, CHOICES)
     with reading():
         path = checkpoint_of(source, which)
@@ -426,8 +436,14 @@ def export(
             trained = model_of(path, None, data_dir)
             trace = programs.onnx if format_ == "onnx" else programs.torch_export
             write: Callable[[BinaryIO], object] = trace(trained.model, trained.example(example))
-        elif format_ == "word2vec":
-            write = partial(model_of(path, None, data_dir).vectors.write_word2vec, binary=file.suffix == ".bin")
+        elif format_ in TABLES:
+            table = model_of(path, None, data_dir).table(kind)
+            write, note = table.writer(format_, binary=file.suffix == ".bin")
+            rows, width = table.matrix.shape
+            has = "" if table.bias is None or note else " and a bias"
+            print_message(f"{rows:,} {table.kind}, each with {counted(width, 'number')}{has}")
+            if note:
+                print_message(f"note: {note}")
         else:
             write = _safetensors(path, name) if format_ == "safetensors" else _state_dict(path)
         _write(file, write, force)

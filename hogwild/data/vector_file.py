@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from hogwild.data.text_file import PACKED, explained, opened
-from hogwild.errors import DataError
+from hogwild.errors import DataError, UsageError
 
 STREAMS = tuple(sign for sign, name in PACKED.items() if name != "zip")  # a checkpoint of torch is a zip archive
 PEEKED = 1 << 16  # bytes in which the first lines are looked for
@@ -78,9 +78,24 @@ class VectorFile:
 
 
 def unwritable(words: Iterable[object]) -> list[str]:
-    """Return the words that word2vec's formats cannot represent: those with white space, and those that occur twice."""
-    counts = Counter(map(str, words))
-    return [word for word, count in counts.items() if not word or count > 1 or NOT_IN_A_WORD.search(word)]
+    """Return the words that word2vec's formats cannot represent: an empty one, and those that occur twice."""
+    return [word for word, count in Counter(map(str, words)).items() if not word or count > 1]
+
+
+def encoded(names: Iterable[object], forbidden: re.Pattern[str] = NOT_IN_A_WORD) -> tuple[list[str], list[str]]:
+    """Return names as a file's format can have them, and those that it cannot: if there are any, each `forbidden`
+    character and each % is written as %XX, the bytes of its UTF-8, in all names, as URLs have them. Raises UsageError
+    for an empty name."""
+    texts = [*map(str, names)]
+    if "" in texts:
+        raise UsageError("'' cannot be written in this format: it is empty", code="usage/bad-value")
+    changed = [text for text in texts if forbidden.search(text)]
+    rule = re.compile(f"%|{forbidden.pattern}")
+    return [rule.sub(_as_url, text) for text in texts] if changed else texts, changed
+
+
+def _as_url(found: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
 
 
 def has_vectors(path: Path) -> bool:

@@ -26,6 +26,7 @@ from hogwild.data.text_file import TextStream
 from hogwild.errors import CheckpointError, HogwildError, ModelError, RunError, UsageError
 from hogwild.feeds.row_reader import InTurn
 from hogwild.inference.inputs import SYMBOLS, Example, TrainedOn
+from hogwild.inference.named_tables import KINDS, NamedTable
 from hogwild.inference.predict import Meaning, Predictor
 from hogwild.inference.recommend import WITH_KNOWN, Had, ItemRanker, Recommendation, complete
 from hogwild.inference.word_vectors import WordVectors
@@ -39,7 +40,6 @@ from hogwild.training.model_steps import divided, takes_state
 from hogwild.user_code import build, resolve
 
 log = logging.getLogger(__name__)
-KINDS = ("words", "items", "entities", "users", "relations")  # of vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +151,9 @@ class Trained:
         unknown name."""
         wanted = [names] if isinstance(names, str) or not isinstance(names, Sequence) else names
         vectors = self.vectors_of(kind)
-        known = IdRows(vectors.words) if vectors.kind != "words" else None
+        known = IdRows(vectors.names) if vectors.kind != "words" else None
         plus, less = (
-            [str(one) if known is None or (row := known.row(one)) < 0 else vectors.words[row] for one in group]
+            [str(one) if known is None or (row := known.row(one)) < 0 else vectors.names[row] for one in group]
             for group in (wanted, minus)
         )
         return vectors.most_similar(plus, less, top)
@@ -177,6 +177,15 @@ class Trained:
         spelled = getattr(self.model, "spelled", None) if chosen == "words" else None
         made = spelled and (lambda word: spelled([word])[0])
         return WordVectors([*map(str, self.names[chosen])], vectors.detach().numpy(), chosen, made)
+
+    def table(self, kind: str | None = None) -> NamedTable:
+        """Return the vectors, and perhaps biases, of anything that has names: words, items, entities, users, relations,
+        features, …; by default of the first of these that the model has. Raises UsageError for a model without
+        them."""
+        try:
+            return NamedTable.of(self.model, self.job.model, self.names, self.sizes, kind)
+        except UsageError as error:
+            raise UsageError(f"{self.checkpoint}: {error}", code=error.code) from None
 
     def sample(self, prompt: str = "", length: int = 400, temperature: float = 1.0, seed: int = 1) -> str:
         """Return `length` characters that follow `prompt` (`hogwild.inference.trained_model`). Raises UsageError for a

@@ -9,8 +9,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from hogwild.data.ids import spelled as spelling
 from hogwild.data.text import lines_of, read_pairs, words_of
-from hogwild.data.vector_file import VectorFile, unwritable
+from hogwild.data.vector_file import VectorFile, encoded
 from hogwild.errors import DataError, UsageError, did_you_mean, shown_name
 from hogwild.metrics.built_in import spearman
 
@@ -43,40 +44,41 @@ class AnalogySection:
 
 
 class WordVectors:
-    """Unique `words`, by falling frequency if known, and their vectors `matrix` (V, D), copied as float32. Similarity
-    is the cosine. `kind`: what messages call them; they may be items, users or entities. `spelled`: returns the vector
-    (D,) of a word that is not among them, from its spelling, or zeros. Raises ValueError if the sizes do not match, and
-    UsageError for a word that occurs twice."""
+    """Unique `names` and their vectors `matrix` (V, D), copied as float32; those of words by falling frequency, if
+    known. `vectors[name]` is one of them, `len(vectors)` their number, `name in vectors` whether there is one.
+    Similarity is the cosine. `kind`: what messages call them: words, items, users, entities. `spelled`: returns the
+    vector (D,) of a word that is not among them, from its spelling, or zeros. Raises ValueError if the sizes do not
+    match, and UsageError for a name that occurs twice."""
 
     def __init__(
         self,
-        words: Sequence[str],
+        names: Sequence[str],
         matrix: np.ndarray,
         kind: str = "words",
         spelled: Callable[[str], Any] | None = None,
     ) -> None:
-        self.words, self.kind = list(words), kind
+        self.names, self.kind = list(names), kind
         self.matrix = np.array(matrix, np.float32)
         self._spelled = spelled
-        self._number = {word: number for number, word in enumerate(self.words)}
-        if len(self._number) != len(self.words):
-            twice = next(word for number, word in enumerate(self.words) if self._number[word] != number)
-            raise UsageError(f"{twice!r} occurs twice among the {len(self.words):,} {kind}", code="usage/bad-value")
-        if self.matrix.ndim != 2 or len(self.matrix) != len(self.words):
-            raise ValueError(f"{len(self.words)} words, and vectors of shape {self.matrix.shape}")
+        self._number = {word: number for number, word in enumerate(self.names)}
+        if len(self._number) != len(self.names):
+            twice = next(word for number, word in enumerate(self.names) if self._number[word] != number)
+            raise UsageError(f"{twice!r} occurs twice among the {len(self.names):,} {kind}", code="usage/bad-value")
+        if self.matrix.ndim != 2 or len(self.matrix) != len(self.names):
+            raise ValueError(f"{len(self.names)} words, and vectors of shape {self.matrix.shape}")
         # In doubles: the square of a large float32 overflows.
         lengths = np.sqrt(np.einsum("vd,vd->v", self.matrix, self.matrix, dtype=np.float64))[:, None]
         self._unit = (self.matrix / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
     def __len__(self) -> int:
-        return len(self.words)
+        return len(self.names)
 
     def __contains__(self, word: object) -> bool:
-        return word in self._number
+        return word in self._number or (not isinstance(word, str) and spelling(word) in self._number)
 
-    def __getitem__(self, word: str) -> np.ndarray:
-        """Return the vector (D,) float32, a view; of a word that is not among `words`, as `spelled` makes it. Raises
-        UsageError for an unknown word."""
+    def __getitem__(self, word: Any) -> np.ndarray:
+        """Return the vector (D,) float32, a view; of a word that is not among `names`, as `spelled` makes it. 7 and "7"
+        are one id. Raises UsageError for an unknown word."""
         if word not in self._number and self._spelled is not None:
             made = np.asarray(self._spelled(word), np.float32)
             if made.any():
@@ -84,11 +86,13 @@ class WordVectors:
         vector: np.ndarray = self.matrix[self.number(word)]
         return vector
 
-    def number(self, word: str) -> int:
+    def number(self, word: Any) -> int:
         """Return the word's row. Raises UsageError with similar words if it is unknown."""
         found = self._number.get(word)
+        if found is None and not isinstance(word, str):
+            found = self._number.get(spelling(word))
         if found is None:
-            raise self._unknown(word)
+            raise self._unknown(str(word))
         return found
 
     def similarity(self, first: str, second: str) -> float:
@@ -108,10 +112,10 @@ class WordVectors:
         given = [self._number[word] for word in [*plus, *minus] if word in self._number]
         cosines = self._unit @ (query / max(float(np.linalg.norm(query)), 1e-30))
         cosines[given] = -np.inf
-        count = min(max(topn, 0), len(self.words) - len(set(given)))
+        count = min(max(topn, 0), len(self.names) - len(set(given)))
         best = np.argpartition(-cosines, count - 1)[:count] if count else np.empty(0, np.int64)
         best = best[np.argsort(-cosines[best], kind="stable")]
-        return [(self.words[number], float(cosines[number])) for number in best]
+        return [(self.names[number], float(cosines[number])) for number in best]
 
     def _unit_of(self, word: str) -> np.ndarray:
         if word not in self._number:
@@ -163,34 +167,28 @@ class WordVectors:
         return None if number is None or (restrict is not None and number >= restrict) else number
 
     def _unknown(self, word: str) -> UsageError:
-        near = did_you_mean(word, self.words, most=3)
-        words = f"{shown_name(word)} is not among the {len(self.words):,} {self.kind}{near}"
+        near = did_you_mean(word, self.names, most=3)
+        words = f"{shown_name(word)} is not among the {len(self.names):,} {self.kind}{near}"
         return UsageError(words, code="usage/unknown-name")
 
     # ---- files
 
     def save_word2vec(self, path: str | os.PathLike[str], binary: bool = False) -> None:
         """Write the format of word2vec.c, text or binary, which gensim and others load. Text keeps every digit of a
-        float32. Raises UsageError for a word with white space, which the format cannot represent."""
-        self._check_words()
+        float32. The format has no white space in a name: if one has some, it is percent-encoded, and so is % in all
+        names. Raises UsageError for an empty name."""
+        encoded(self.names)  # raises before the file is there
         with open(path, "wb") as file:
             self.write_word2vec(file, binary)
 
     def write_word2vec(self, file: BinaryIO, binary: bool = False) -> None:
         """Write as `save_word2vec` does, into an open file."""
-        self._check_words()
-        file.write(f"{len(self.words)} {self.matrix.shape[1]}\n".encode())
+        names, _ = encoded(self.names)
+        file.write(f"{len(names)} {self.matrix.shape[1]}\n".encode())
         numbers = " ".join(["%.9g"] * self.matrix.shape[1])
-        for word, row in zip(self.words, self.matrix, strict=True):
+        for name, row in zip(names, self.matrix, strict=True):
             tail = row.astype("<f4").tobytes() if binary else (numbers % tuple(row.tolist())).encode()
-            file.write(word.encode() + b" " + tail + b"\n")
-
-    def _check_words(self) -> None:
-        if bad := unwritable(self.words):
-            raise UsageError(
-                f"{bad[0]!r} cannot be written in word2vec's formats: it is empty or has white space",
-                code="usage/bad-value",
-            )
+            file.write(name.encode() + b" " + tail + b"\n")
 
     @classmethod
     def load_word2vec(cls, path: str | os.PathLike[str], binary: bool = False) -> "WordVectors":

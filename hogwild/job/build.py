@@ -181,7 +181,7 @@ def from_objects(
     if bad := unwritable(words):
         parts.notes.append(
             f"{counted(len(bad), 'word')} such as {bad[0]!r} cannot be written in word2vec's formats: `hogwild export "
-            "--format word2vec` will refuse this model's vectors; give each once, without white space, to export them"
+            "--format word2vec` will refuse this model's vectors; give each a name of its own to export them"
         )
     parts.transform = functions.transform
     parts.stepped = _stepped(job, parts, functions.schedule)

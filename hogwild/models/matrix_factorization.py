@@ -106,6 +106,11 @@ class Factors(nn.Module):
         """Return the vectors (n, factors) of `users` or `items`."""
         return self.whole(kind.removesuffix("s"))
 
+    def biases(self, kind: str) -> Tensor | None:
+        """Return the constants (n,) of `users` or `items`; None without them."""
+        name = f"{kind.removesuffix('s')}_bias"
+        return self.whole(name).squeeze(-1) if getattr(self, name, None) is not None else None
+
     def add_features(self, user_features: int, item_features: int, sparse: bool) -> None:
         """Make tables of the features, which `on_names` then gives to users and items."""
         self.features = {side: n for side, n in (("user", user_features), ("item", item_features)) if n}
