@@ -117,9 +117,9 @@ def user_path(job_file: Path | None) -> list[str]:
 
 
 def data_folders() -> list[Path]:
-    """Return the folders beside the job file and beside the process, where data files may lie."""
+    """Return the folders in which data files may lie: those that were set, the job file's, and the current one."""
     own = [_job_folder] if _job_folder is not None else []
-    return list(dict.fromkeys([*(_data_folders or own), Path.cwd()]))
+    return list(dict.fromkeys([*_data_folders, *own, Path.cwd()]))
 
 
 def look_for_data_in(*folders: str) -> tuple[Path, ...]:

@@ -184,7 +184,9 @@ def check_data(job: Job, copied: Container[str], where: Sequence[str | None], da
     for name in ("train", "val"):
         part = getattr(job.data, name)
         path = part.init_args.get("path") if isinstance(part, Component) else None
-        if not isinstance(path, str) or path in copied or not part.class_path.startswith("hogwild.data."):
+        if not isinstance(path, str) or not part.class_path.startswith("hogwild.data."):
+            continue
+        if os.path.normpath(path) in copied:
             continue
         roots = [folder / os.path.expanduser(str(part.init_args.get("root") or "")) for folder in folders]
         below = [] if data_dir is None else [Path(data_dir), *Path(data_dir).glob("*/")]  # a data set's own folder

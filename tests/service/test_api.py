@@ -227,17 +227,21 @@ def test_the_data_of_a_job_are_found_from_any_folder(
     (job := tmp_path / "project" / "job.yaml").write_text(text)
     row = service.client.submit(job)
     assert service.wait_for_state(row["id"], "succeeded", "failed")["error"] is None
-    (service.state.job(row["id"]).files / "rows.npz").unlink()  # a copy, as it is small; large files have none
+    copy = service.state.job(row["id"]).files / "rows.npz"  # of a small file
+    copy.rename(copy.with_name("aside"))
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
     np.savez("rows.npz", x=np.ones((7, 2), np.float32), y=np.zeros(7, np.int64))  # of the same name, and another's
-    done = subprocess.run(
-        [sys.executable, RUN_PY, "eval", row["id"]],
-        env={**os.environ, "HOGWILD_STATE": str(service.state.path)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0 and "16 samples of data.val" in done.stdout, done.stderr
+
+    def evaluated() -> str:
+        environment = {**os.environ, "HOGWILD_STATE": str(service.state.path)}
+        command = [sys.executable, RUN_PY, "eval", row["id"]]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert "16 samples of data.val" in evaluated()
+    (tmp_path / "project").rename(tmp_path / "moved")
+    copy.with_name("aside").rename(copy)
+    assert "16 samples of data.val" in evaluated()
 
 
 def test_a_retry_has_the_code_of_the_submission_or_with_new_code_the_present_one(
