@@ -39,6 +39,8 @@ def row_of(job: JobRecord, order: JobOrder, folder: JobFolder, record: Mapping[s
     """Return the row of a job. `record`: its run's status.json; `waits`: why a queued job waits."""
     snapshot = snapshot_of({"name": order.name, "run_dir": "", **record}) if record else None
     figures = {name: getattr(snapshot, name) for name in SNAPSHOT} if snapshot else dict.fromkeys(SNAPSHOT)
+    if snapshot and snapshot.loss is None:  # nothing was trained since the last record
+        figures["loss"] = snapshot.train_loss
     is_training = job.state in ("running", "stopping")
     if not is_training:
         figures.update(left_s=None, samples_per_s=None if snapshot is None else snapshot.samples_per_s)

@@ -106,6 +106,12 @@ def test_a_job_tells_which_cores_it_has_and_how_they_moved(
     assert f"  cores       {cores}\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("loss", "shown"), [(0.25, 0.25), (None, 0.5)])
+def test_a_job_that_ended_just_after_a_record_has_the_loss_of_its_last_epoch(loss: float | None, shown: float) -> None:
+    one, record = order(1), {"state": "succeeded", "loss": loss, "train_loss": 0.5}
+    assert row_of(RUNNING, one, StateFolder(Path("/state")).job(one.id), record, None)["loss"] == shown
+
+
 def test_numbers_stand_right_and_names_are_cut_before_figures() -> None:
     best = {"metric": "loss", "value": 0.03858, "updates": 1, "epoch": 1, "checkpoint": None, "higher_is_better": False}
     long = {"name": "a-very-long-name-of-a-job", "left_s": 40000.0, "progress": 0.5, "best": best}
