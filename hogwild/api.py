@@ -358,13 +358,16 @@ def without_loaders(dataset: Any, val: Any, settings: dict[str, Any]) -> tuple[A
         found = parts.settings | parts.sampled
         for name, value in [*found.items()]:
             for by_keyword in (one[name] for one in sections if name in one):
-                if name not in LoaderParts.YIELDING and by_keyword != value:
+                is_same = by_keyword is value or (isinstance(value, int | str) and by_keyword == value)
+                if name not in LoaderParts.YIELDING and not is_same:
                     raise UsageError(
                         f"{name} is given twice: {by_keyword!r:.60} by keyword, {value!r:.60} by the DataLoader; leave "
                         "the keyword out, or change the DataLoader",
                         code="usage/contradiction",
                     )
                 found.pop(name, None)
+        if any(one.get("feed") == "resident" for one in sections):
+            found.pop("loaders", None)  # nobody reads while the job trains
         settings |= found
     if isinstance(val, DataLoader):
         of_val = LoaderParts.of(val, "val")
@@ -381,7 +384,8 @@ def without_loaders(dataset: Any, val: Any, settings: dict[str, Any]) -> tuple[A
             continue
         place["sampler"] = {**entry, "class_path": path_of(own)}
         is_made = inspect.isroutine(own) or inspect.isclass(own) or isinstance(own, partial)
-        given["sampler"] = Given(path_of(own), own, entry.get("init_args", {})) if is_made else own
+        args = entry.get("init_args")
+        given["sampler"] = Given(path_of(own), own, args if isinstance(args, Mapping) else {}) if is_made else own
     return dataset, val, given, [note for note in notes if note]
 
 

@@ -1,9 +1,11 @@
 """A `torch.utils.data.DataLoader`, taken apart: its data set, and what it does with it as settings of a job.
 
-batch_size, drop_last, collate_fn, num_workers   fields of `data`
-no sampler, shuffle=True                         data.shuffle: none, auto
-any other sampler or batch_sampler               data.sampler
-generator, its own or its sampler's              seed"""
+    batch_size, drop_last, collate_fn, num_workers   fields of `data`
+    no sampler, shuffle=True                         data.shuffle: none, auto
+    any other sampler or batch_sampler               data.sampler
+    generator, its own or its sampler's              seed
+
+The loader itself is never run."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

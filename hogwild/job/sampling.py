@@ -56,11 +56,11 @@ def generators_of(sampler: Any) -> list[torch.Generator]:
 
 
 def _parts(sampler: Any) -> list[Any]:
-    """Return the sampler and the samplers in its attributes, outermost first."""
+    """Return the sampler and those in its attributes, of any class, outermost first."""
     found = [sampler] if hasattr(sampler, "__dict__") else []
     for part in found:
-        inner = (one for one in vars(part).values() if isinstance(one, Sampler))
-        found += [one for one in inner if all(one is not other for other in found)]
+        inner = [one for name, one in vars(part).items() if isinstance(one, Sampler) or name.endswith("sampler")]
+        found += [one for one in inner if hasattr(one, "__dict__") and all(one is not other for other in found)]
     return found
 
 
@@ -199,7 +199,10 @@ class Sampling:
             except TypeError:
                 words = f"drew {entry!r:.60}, a {type(entry).__name__}, as entry {before + number}"
                 raise self._wrong(epoch, f"{words}; entries are numbers of samples") from None
-        found = np.array([min(max(number, -1), self.samples) for number in chunk])
+        try:
+            found = np.array(chunk, np.int64)
+        except OverflowError:
+            found = np.array([min(max(number, -1), self.samples) for number in chunk])
         outside = np.flatnonzero((found < 0) | (found >= self.samples))
         if len(outside):
             first = int(outside[0])

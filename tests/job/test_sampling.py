@@ -31,6 +31,7 @@ from hogwild.errors import ConfigError, HogwildError
 from hogwild.feeds.drawn_order import DrawnEpoch, DrawnOrder, allocate_places, write_epoch
 from hogwild.job import sampling as module
 from hogwild.job.sampling import Sampling, build_sampler
+from hogwild.planning.job_plan import _check_cluster
 
 SAMPLES = 40
 DATA = TensorDataset(torch.arange(SAMPLES), torch.arange(SAMPLES))
@@ -51,6 +52,16 @@ class Counted(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         self.epoch += 1
         return iter([*self.dice.integers(0, SAMPLES, 10 + self.epoch).tolist()])
+
+
+class CountedAnyhow:
+    """The same, but no Sampler: any iterable will do."""
+
+    def __init__(self) -> None:
+        self.counted = Counted()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.counted)
 
 
 class Told(Sampler[int]):
@@ -80,6 +91,7 @@ SAMPLERS: dict[str, Callable[[], Any]] = {
     "with a generator": lambda: RandomSampler(DATA, replacement=True, generator=torch.Generator().manual_seed(9)),
     "one that counts": Counted,
     "told its epoch": Told,
+    "torch's around one that counts": lambda: BatchSampler(CountedAnyhow(), 4, False),
     "batches": Wrapped,
     "a list": lambda: [3, 3, 1, 39],
     "a list of batches": lambda: [[3, 3], (1, 39, 2), range(4)],
@@ -286,6 +298,9 @@ def test_a_loader_that_cannot_be_taken_apart_is_refused(loader: Any, settings: d
 
 
 def test_a_keyword_that_says_the_same_or_only_how_is_no_contradiction() -> None:
+    settings: dict[str, Any] = {"feed": "resident"}
+    without_loaders(DataLoader(DATA, 4, num_workers=2), None, settings)
+    assert settings == {"feed": "resident", "batch_size": 4, "shuffle": "none"}
     settings = {"batch_size": 4, "data": {"loaders": 1}, "seed": 8}
     loader = DataLoader(DATA, 4, shuffle=True, num_workers=2, generator=torch.Generator().manual_seed(3))
     without_loaders(loader, None, settings)
@@ -322,6 +337,12 @@ def test_a_job_that_cannot_have_a_sampler_is_refused_and_leaves_nothing(
     with pytest.raises(HogwildError, match=words):
         hogwild.train(model, data, nn.MSELoss(), rule, procs=0, run_dir=tmp_path / "run", **settings)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_nodes_of_a_cluster_have_no_sampler() -> None:
+    with pytest.raises(HogwildError, match="each node of a cluster would draw epochs of its own") as refused:
+        _check_cluster(drawing([1, 2, 3]).plan, 2)
+    assert refused.value.code == "cluster/sampler"
 
 
 def test_a_job_files_sampler_is_told_the_data_if_it_asks() -> None:

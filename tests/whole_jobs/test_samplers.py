@@ -18,7 +18,7 @@ import hogwild
 from hogwild.config.load import load_job
 from hogwild.errors import DataError, HogwildError
 from hogwild.job.sampling import Sampling
-from tests.helpers.jobs import JOBS, Ended, Job, in_turn
+from tests.helpers.jobs import JOBS, Job
 from tests.jobs.samplers import Uneven
 
 COUNTING = str(JOBS / "counting.yaml")
@@ -41,42 +41,33 @@ def drawn(seed: int) -> list[list[list[int]]]:
     return [[part.tolist() for part in np.split(one.rows, one.bounds[1:-1])] for one in found]
 
 
-@pytest.fixture(scope="module")
-def resumed(jobs_folder: Path, start_shared_job: Callable[..., Job]) -> dict[str, Ended]:
-    """A worker is killed, the job is stopped in the middle of an epoch, and goes on in other processes; once from
-    memory and once from loaders."""
-    victim = drawn(load_job(Path(COUNTING)).seed)[0][5][0]
-    found = {}
-    for feed in ("resident", "stream"):
-        diary = jobs_folder / f"diary-{feed}"
-        diary.mkdir()
-        killed = [f"model.init_args.diary={diary}", f"model.init_args.crimes.is killed={victim}"]
-        given = [*OPTIONS, *killed, f"data.feed={feed}", "model.init_args.pace_s=0.05"]
-        job = start_shared_job(jobs_folder / feed, COUNTING, *given)
-        job.wait_for_updates(len(drawn(1)[0]) + 10)  # in the second epoch
-        job.send(signal.SIGINT)
-        stopped = job.wait()
-        assert (stopped.status, stopped.summary["restarts"]) == (75, 1), stopped.stderr
-        (diary / "hurry").touch()
-        found[feed] = stopped
-    runs = {feed: ["--resume", str(one.run_dir)] for feed, one in found.items()}
-    return in_turn(jobs_folder / "resumed", runs)
-
-
 @pytest.mark.processes
-@pytest.mark.whole
-@pytest.mark.parametrize("feed", ["resident", "stream"])
-def test_each_entry_takes_effect_once_over_a_killed_worker_and_a_resume(resumed: dict[str, Ended], feed: str) -> None:
-    job = resumed[feed]
-    assert (job.status, job.reason) == (0, ("succeeded", "epochs")), job.stderr
-    batches = [batch for epoch in drawn(load_job(job.run_dir / "job.yaml").seed) for batch in epoch]
+@pytest.mark.parametrize("feed", [pytest.param("resident", marks=pytest.mark.whole), "stream"])
+def test_each_entry_takes_effect_once_over_a_killed_worker_and_a_resume(
+    feed: str, tmp_path: Path, start_job: Callable[..., Job]
+) -> None:
+    """The job is stopped in the middle of its second epoch, and goes on in another process."""
+    epochs = drawn(load_job(Path(COUNTING)).seed)
+    diary = tmp_path / "diary"
+    diary.mkdir()
+    killed = [f"model.init_args.diary={diary}", f"model.init_args.crimes.is killed={epochs[0][5][0]}"]
+    job = start_job(tmp_path, COUNTING, *OPTIONS, *killed, f"data.feed={feed}", "model.init_args.pace_s=0.02")
+    job.wait_for_updates(len(epochs[0]) + 10)
+    job.send(signal.SIGINT)
+    stopped = job.wait()
+    assert (stopped.status, stopped.summary["restarts"]) == (75, 1), stopped.stderr
+    assert len(epochs[0]) < stopped.summary["updates"] < len(epochs[0]) + len(epochs[1])
+    (diary / "hurry").touch()
+    ended = start_job(tmp_path / "again", "--resume", str(job.run_dir), run_dir=job.run_dir).wait()
+    assert (ended.status, ended.reason) == (0, ("succeeded", "epochs")), ended.stderr
+    batches = [batch for epoch in epochs for batch in epoch]
     wanted = torch.zeros(SAMPLES)
     for batch in batches:
         wanted.index_add_(0, torch.tensor(batch), torch.ones(len(batch)))
     assert len({*map(len, batches)}) > 8 and wanted.max() > 2 and (wanted == 0).any(), "else it shows little"
-    assert torch.equal(job.effects(), wanted)
-    assert job.summary["samples"] == sum(map(len, batches))
-    assert job.leases["done"] == job.leases["total"] == len(batches)
+    assert torch.equal(ended.effects(), wanted)
+    assert ended.summary["samples"] == sum(map(len, batches))
+    assert ended.leases["done"] == ended.leases["total"] == len(batches)
 
 
 # ---- against a plain loop
