@@ -4,6 +4,7 @@ function works.
 Errors say which part of a class path failed: the module does not exist, it raised during import, or it lacks the name.
 This module does not import torch."""
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -224,15 +225,20 @@ def is_users(file: str) -> bool:
 
 def cell_of(file: str) -> str:
     """Return `Cell In[3]` for the file name that IPython gives to a cell's code; "" for any other."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return " ".join((shell and shell.compile.format_code_name(file)) or ()) if shell else ""
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    compiler = getattr(get_shell() if get_shell is not None else None, "compile", None)
+    name_of = getattr(compiler, "format_code_name", None)  # other shells, and older ones, have none
+    return " ".join((name_of(file) if name_of is not None else None) or ())
 
 
 def short_place(place: str) -> str:
     """Return `FILE:LINE` with the file as an import finds it: relative to its entry of sys.path."""
     file, _, line = place.rpartition(":")
-    folders = (f"{os.path.abspath(folder)}{os.sep}" for folder in sys.path if isinstance(folder, str))
-    found = max((folder for folder in folders if file.startswith(folder)), key=len, default="")
+    found = ""
+    for folder in sys.path:
+        with contextlib.suppress(OSError, TypeError):  # the current folder is gone; no text
+            whole = os.path.join(os.path.abspath(folder), "")
+            found = max(found, whole if file.startswith(whole) else "", key=len)
     return f"{cell_of(file) or file.removeprefix(found)}:{line}"
 
 

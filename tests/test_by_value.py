@@ -63,6 +63,8 @@ def test_a_class_of_a_notebook_is_at_its_cell_and_has_its_source_in_a_worker(mon
     kind = class_of(file)
     assert trace_of(kind)[0] == f"RuntimeError: my own mistake (Cell In[3]:{LINE})", "in this process, without workers"
     written = by_value.dumps(kind)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace()))
+    assert trace_of(kind)[0].endswith(f"({file}:{LINE})"), "a shell that names no cells"
     monkeypatch.delitem(sys.modules, "IPython")
     monkeypatch.delitem(linecache.cache, file)
     words, trace = trace_of(loaded := pickle.loads(written))

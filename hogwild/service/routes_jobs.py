@@ -166,7 +166,7 @@ def _completed(loop: ServiceLoop, given: AnySubmission, original: JobOrder | Non
         taken |= {"folder": original.folder, "data_dir": original.data_dir}
     if given.from_folder is not None:
         folder = Path(given.from_folder)
-        if not (folder.is_absolute() and folder.is_dir()):
+        if not (os.path.isabs(folder) and os.path.isdir(folder)):
             words = f"folder {given.from_folder}: must be an absolute path of a folder on the service's machine"
             raise NotFoundError(words, code="service/no-folder")
         beside = Beside.of(folder, len(given.text))
@@ -191,7 +191,8 @@ def check_data(job: Job, copied: Container[str], where: Sequence[str | None], da
         roots = [folder / os.path.expanduser(str(part.init_args.get("root") or "")) for folder in folders]
         below = [] if data_dir is None else [Path(data_dir), *Path(data_dir).glob("*/")]  # a data set's own folder
         looked = list(dict.fromkeys([*roots, *folders, *([Path(data_dir)] if data_dir else [])]))
-        if not any((folder / os.path.expanduser(path)).exists() for folder in (*roots, *folders, *below)):
+        # Not `Path.exists`, which raises for a name that is too long.
+        if not any(os.path.exists(folder / os.path.expanduser(path)) for folder in (*roots, *folders, *below)):
             places = "" if os.path.isabs(path) else f" in {', '.join(map(str, looked))}"
             raise NotFoundError(
                 f"data.{name}: {part.class_path}: there is no {path}{places}; correct the path, or give the folder of "

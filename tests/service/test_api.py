@@ -213,9 +213,13 @@ def test_data_that_are_missing_are_told_at_submit_and_in_the_check(service: Serv
     (tmp_path / "elsewhere").mkdir()
     np.savez(tmp_path / "elsewhere" / "rows.npz", x=np.ones((64, 3), np.float32), y=np.zeros(64, np.int64))
     assert service.client.submit(job, data_dir=tmp_path / "elsewhere")["state"] in ("queued", "starting")
-    for folder, code in (("nowhere", "service/no-folder"), (str(tmp_path / "gone"), "service/no-folder")):
+    for folder in ("nowhere", "", str(tmp_path / "gone"), str(job), f"{tmp_path}/a\0b", f"{tmp_path}/{'x' * 300}"):
         status, told = ask(service, "POST", f"{API}/check", {"text": text, "from_folder": folder})
-        assert (status, told["error_code"]) == (404, code), told
+        assert (status, told["error_code"]) == (404, "service/no-folder"), told
+    for name in ("x" * 300, "a b'\\nc", "../rows.npz", f"{tmp_path}/gone.npz", "~nobody/rows.npz"):
+        other = {"text": text, "overrides": [f"data.train.init_args.path={json.dumps(name)}"]}
+        status, told = ask(service, "POST", f"{API}/check", {**other, "from_folder": str(tmp_path / "project")})
+        assert (status, told["error_code"]) == (404, "data/not-found"), told
     status, told = ask(service, "POST", f"{API}/check", {"text": text, "copy_of": "fedcba987654"})
     assert (status, told["error_code"]) == (404, "service/no-job"), told
 
