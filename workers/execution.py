@@ -327,6 +327,8 @@ class _Execution:
             session.saving.writer.close()
             if session.draws is not None:
                 session.draws.thread.close()
+            if session.node is not None:
+                session.node.keep_store()
         return Result(summary, session.shared, outcome.error)
 
     def _train(self, watch: host.SignalWatch) -> Outcome:

@@ -22,7 +22,7 @@ from hogwild.scheduling.stream_schedule import StreamSchedule
 from hogwild.scheduling.work_queue import LeaseSchedule, Limits, WorkItem, WorkQueue
 from hogwild.workers.session.node import Committed, Node
 from tests.cluster.simulated_cluster import Case, Cluster, finish, must_lease, note_of, queue_of
-from tests.helpers.processes import IS_THOROUGH
+from tests.helpers.processes import IS_THOROUGH, PATIENCE_S
 
 # ---- grants and returns ----------------------------------------------------------------------------------------------
 
@@ -210,6 +210,21 @@ def test_of_nodes_on_one_disk_another_writes_the_last_checkpoint_only_if_the_fir
             life.close()
         node.look_for_first()  # of a process that is being killed the kernel answers, and nobody takes the call
     assert node.writes == writes
+
+
+def test_the_first_node_serves_the_store_until_the_others_have_ended() -> None:
+    plan, limits = BatchPlan(64, 4), Limits(procs=1)
+    shares = Shares(plan, limits)
+    launch = Launch(rank=0, world=2, run_id="job", address="localhost", port=1, store_of_agent=False)
+    node = Node(launch, None, shares, NodeQueue(plan, limits), Committed(shares), (0, 1))  # type: ignore[arg-type]
+    with socket.create_server(("127.0.0.1", 0)) as life, ThreadPoolExecutor(1) as others:
+        node.lives, node.store = ("127.0.0.1:1", f"127.0.0.1:{life.getsockname()[1]}"), "served"
+        ended = others.submit(node.keep_store)
+        life.accept()[0].close()  # it has looked once, and serves on
+        assert node.store == "served" and not ended.done()
+        life.close()
+        ended.result(PATIENCE_S)
+    assert node.store is None
 
 
 KINDS = ("ranges", "lanes", "stream", *(("grid",) if find_spec("numba") else ()))

@@ -7,6 +7,7 @@ rounds (`supervision/rounds.py`) changes it; the session asks it.
 
 import contextlib
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -21,7 +22,9 @@ from hogwild.scheduling.work_queue import Limits, WorkQueue
 from hogwild.workers.session.outcome import Outcome
 
 Momentum = dict[str, Tensor]  # of the outer rule, by dtype
-PROBE_S = 0.5  # for an answer of the first node
+PROBE_S = 0.5  # for an answer of another node
+OTHERS_S = 5.0  # for the others to end, if this process serves their store
+LOOK_MS = 100
 LEFT_OUT = 75  # exit status of a node that cannot go on with the others, and may be started again
 
 
@@ -169,6 +172,15 @@ class Node:
         if self._life is not None:
             self._life.close()
             self._life = None
+
+    def keep_store(self) -> None:
+        """Serve the store until the other nodes have ended, too: without it they could not agree that this one left."""
+        others, until_s = [number for number in self.members if number != self.number], time.monotonic() + OTHERS_S
+        while self.store is not None and time.monotonic() < until_s:
+            if not any(host.answers(self.lives[number], PROBE_S) for number in others):
+                self.store = None
+            else:
+                host.wait_readable([], LOOK_MS)
 
     def restore(self, ledger: Mapping[str, Any]) -> None:
         """Restore a ledger of all nodes, or of one machine. Raises ValueError for another batch plan."""

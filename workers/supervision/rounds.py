@@ -464,7 +464,13 @@ def join(session: Session, node: Node, group: ProcessGroup, watch: host.SignalWa
     if node.number == 0 and not node.launch.store_of_agent:
         from hogwild.workers.child.communicator import store_at  # torch.distributed
 
-        node.store = store_at(node.launch.address, node.launch.port, is_host=True)
+        address, port = node.launch.address, node.launch.port
+        try:
+            node.store = store_at(address, port, is_host=True)
+        except (RuntimeError, OSError) as error:
+            why = str(error).partition("\n")[0]
+            text = f"node 0 cannot serve the store of all nodes at {address}:{port}: {why}; start torchrun again"
+            raise RunError(text, code="cluster/lost-early") from error
     team = Communicators(group, node.launch, node.anchor.regions)
     group.teams.append(team)
     joining = _Joining(session, node, group, watch, team)
