@@ -10,7 +10,7 @@ import select
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -486,8 +486,9 @@ def share(plan: JobPlan, parts: Parts, profile: tuple[Window, Path] | None = Non
     )
     try:
         found, epoch = _arranged(plan, parts)
+        typical = parts.typical if plan.compile_key or plan.is_fused else ()  # while their tensors are there
         regions, splits = _share_data(plan, parts, epoch, model.uses_channels_last, in_order=found.grid is not None)
-        worker_spec = _worker_spec(plan, parts, splits, found, profile)
+        worker_spec = _worker_spec(plan, parts, splits, found, profile, typical)
         board = Scoreboard.allocate(plan.rows)
     except BaseException:
         model.release()
@@ -561,6 +562,7 @@ def _worker_spec(
     splits: Mapping[str, DataSpec],
     found: ConflictEstimate,
     profile: tuple[Window, Path] | None,
+    typical: Sequence[list[Any]],
 ) -> WorkerSpec:
     job = plan.job
     compute = Compute(
@@ -583,7 +585,7 @@ def _worker_spec(
         copies_slots=parts.found.writes_inputs or parts.transform is not None,
         outputs=parts.outputs,
         covered=parts.covered,
-        typical=parts.typical if plan.compile_key or plan.is_fused else (),
+        typical=typical,
     )
     rules = Rules(
         seed=plan.seed,

@@ -2,6 +2,7 @@
 is killed and wherever the job stops and goes on. The model counts (jobs/counting.py)."""
 
 import json
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -194,3 +195,10 @@ def test_a_finished_run_goes_on_with_an_epoch_that_was_never_drawn(tmp_path: Pat
     assert again.samples == 5 * 3 * (1 + 2 + 3 + 4)
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert (status["progress"], status["planned_updates"]) == (1.0, 20)
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: inductor cannot compile")
+def test_a_compiled_model_takes_the_batches_of_a_sampler_from_memory(tmp_path: Path) -> None:
+    result = sampled(Longer(range(60), 1), tmp_path / "run", model={"compile": "inductor"}, batch_size=64)
+    assert (result.state, result.samples) == ("succeeded", 5 * 3 * (1 + 2 + 3))
