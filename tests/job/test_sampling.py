@@ -29,8 +29,12 @@ from hogwild.config.load import job_from_mapping
 from hogwild.config.schema import Component
 from hogwild.errors import ConfigError, HogwildError
 from hogwild.feeds.drawn_order import DrawnEpoch, DrawnOrder, allocate_places, write_epoch
+from hogwild.feeds.row_reader import InTurn
 from hogwild.job import sampling as module
+from hogwild.job.data import sources_of
+from hogwild.job.parts import Functions
 from hogwild.job.sampling import Sampling, build_sampler
+from hogwild.planning.device_placement import planned
 from hogwild.planning.job_plan import _check_cluster
 
 SAMPLES = 40
@@ -343,6 +347,15 @@ def test_the_nodes_of_a_cluster_have_no_sampler() -> None:
     with pytest.raises(HogwildError, match="each node of a cluster would draw epochs of its own") as refused:
         _check_cluster(drawing([1, 2, 3]).plan, 2)
     assert refused.value.code == "cluster/sampler"
+
+
+def test_a_class_path_that_returns_a_loader_is_refused() -> None:
+    path = {"class_path": "x.Y"}
+    job = job_from_mapping({"version": 1, "model": path, "data": {"train": path}}, "test")
+    given: Any = (planned(job), nn.Linear(3, 1), nn.MSELoss(), LINEAR, DataLoader(LINEAR))
+    with pytest.raises(HogwildError, match=r"data\.val names a DataLoader, which only hogwild\.train takes") as refused:
+        sources_of(*given, Functions(), InTurn(0), None)
+    assert refused.value.code == "data/loader"
 
 
 def test_a_job_files_sampler_is_told_the_data_if_it_asks() -> None:
