@@ -312,7 +312,8 @@ def recommend(
         allowed = None if only is None else _lines("--filter", str(only))
     ranker = model_of(source, which, None).ranker(had=had, gone=gone, held_out=held_out)
     if ranker.gone:
-        print_message(f"{counted(len(ranker.gone), 'item')} that the data no longer has: left out (--gone: not)")
+        many = counted(len(ranker.gone), "item")
+        print_message(f"left out: {many} that the data no longer has (--gone recommends them, too)")
     if allowed is not None:
         ranker.allow(allowed)
     less = exclude or []

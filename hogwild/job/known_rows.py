@@ -11,6 +11,7 @@ all runs that it continued, so that nobody is recommended what he has, with or w
 
 import io
 import json
+import math
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +29,8 @@ from hogwild.kernels.pair_order import places_in_order
 from hogwild.storage.run_directory import KNOWN
 
 SMALL = 1 << 16  # names that uint16 can number
+LARGEST = 1 << 62  # a row's key, and one more bit
+MOST = 1 << 27  # rows of a run: their order takes some 40 bytes each, for a moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,12 @@ class NamedRows:
     ) -> "NamedRows":
         """Return the rows (N, k), in any order and perhaps repeated; a repeated one is held out if it is everywhere."""
         own = {kind: names[kind] for kind in dict.fromkeys(kinds)}
-        keys = np.ravel_multi_index(tuple(rows.T), [max(1, len(own[kind])) for kind in kinds]) * 2
-        keys += 0 if held_out is None else held_out
+        widths = [max(1, len(own[kind])) for kind in kinds]
+        if math.prod(widths) < LARGEST:
+            keys = np.ravel_multi_index(tuple(rows.T), widths)
+        else:
+            keys = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+        keys = keys * 2 + (0 if held_out is None else held_out)
         order = places_in_order(keys)
         is_first = np.diff(keys[order] >> 1, prepend=-1) != 0
         chosen = order[is_first]
@@ -66,9 +73,10 @@ class NamedRows:
 
     @classmethod
     def of_data(cls, train: Source, val: Source | None, names: Mapping[str, Any] | None) -> "NamedRows | None":
-        """Return the rows of a job's data; None if they have no names. `names`: as in names.json."""
+        """Return the rows of a job's data; None if they have no names, or are more than MOST. `names`: as in
+        names.json."""
         parts = [*_parts(train), *(_parts(val) if val is not None else ())]
-        if train.packed is None or not parts or names is None:
+        if train.packed is None or not parts or names is None or sum(len(rows) for _, rows in parts) > MOST:
             return None
         is_held = np.repeat([part is not train for part, _ in parts], [len(rows) for _, rows in parts])
         return cls.of(kinds_of(train.packed), names["names"], np.concatenate([rows for _, rows in parts]), is_held)

@@ -139,7 +139,7 @@ COMMANDS: dict[str, Row] = {
     "an export of what is no run": Row(("export", "damaged"), 3, "export/no-checkpoint",
         ("neither a run (no folder checkpoints/) nor a checkpoint",)),
     "an unknown format": Row(("export", "damaged", "--format", "hdf5"), 2, "usage/bad-value",
-        ("--format hdf5: must be safetensors or state_dict or torch-export or onnx or word2vec",)),
+        ("--format hdf5: must be safetensors or state_dict or torch-export or onnx or parquet or npz or word2vec or",)),
     "a task nobody wrote": Row(("init", "minst"), 2, "usage/unknown-task",
         ("unknown task 'minst'", "did you mean 'mnist'?")),
     "a job file that is there": Row(("init", "digits"), 2, "usage/file-exists",

@@ -295,7 +295,7 @@ def test_without_its_packages_onnx_names_the_extra(
 def test_what_cannot_be_traced_is_said(
     count: int, model: type[nn.Module], code: str, export: Callable[..., Any], tmp_path: Path
 ) -> None:
-    made, x = model(), torch.randn(8, 6)
+    made, x = model(), torch.rand(8, 6)  # a sum above 0, on which a branch depends
     rule = torch.optim.SGD(made.parameters(), lr=0.1)
     run = tmp_path / "other"
     hogwild.train(made, TensorDataset(x, x), nn.MSELoss(), rule, procs=0, batch_size=8, run_dir=run)

@@ -248,6 +248,7 @@ def test_nobody_is_recommended_what_he_had_in_any_run_before(gone: str, ratings:
     had = {"nobody": set(), "user 0": {"item 1", "item 2", "item 4"}, "user 1": {*ITEMS, "novelty"} - {"item 2"}}
     for user, theirs in had.items():
         assert recommended("three", user) == {"novelty", *ITEMS} - theirs, user
+    shutil.rmtree("two")
     status, said = say("train", "--resume", "three", "train.epochs=3", "--no-progress")
     assert status == 0 and recommended("three", "user 1") == {"item 2"}, f"a resume keeps the file: {said}"
 

@@ -109,6 +109,37 @@ def test_how_many_rows_of_the_held_out_part_are_trained_on_is_said_unless_it_is_
     assert both and any(f"data.val: {len(both)} of its 20 rows are in" in note for note in other.notes)
 
 
+def test_the_log_and_the_summary_have_ranking_metrics_beside_those_of_the_most_popular_items(
+    tmp_path: Path, say: Say
+) -> None:
+    lines = [f"u{u},i{i},{1 + (u * i) % 5}" for u in range(20) for i in range(12) if (u * 7 + i * i) % (2 + i % 4) < 2]
+    (tmp_path / "pairs.csv").write_text("\n".join(["user,item,rating", *lines]) + "\n")
+    data = {"class_path": "hogwild.data.Ratings", "init_args": {"path": str(tmp_path / "pairs.csv")}}
+    job = {
+        "model": {"class_path": "hogwild.models.BprFactorization", "init_args": {"factors": 2}},
+        "loss": {"class_path": "hogwild.losses.BprLoss"},
+        "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.0}},
+        "data": {"train": data, "val": {"fraction": 0.3}, "batch_size": 16},
+        "train": {"procs": 0, "epochs": 2},
+        "evaluate": {"metrics": ["ndcg@3", "coverage@3", "auc"]},
+        "log": {"tensorboard": False},
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    run = tmp_path / "run"
+    status, said = say("train", str(tmp_path / "job.yaml"), "--run-dir", str(run))
+    summary = json.loads((run / "summary.json").read_text())
+    assert status == 0 and [*summary["popularity"]] == ["ndcg@3", "coverage@3", "auc"], said
+    words = [
+        f"{name} {summary['metrics'][name]:.4g} (popularity {value:.4g})"
+        for name, value in summary["popularity"].items()
+    ]
+    assert said.count("  ".join(words)) == 2, "once for each evaluation"
+    assert f"auc {summary['metrics']['auc']:.4f} (popularity {summary['popularity']['auc']:.4f})" in said
+    status, said = say("eval", str(run), "--json")
+    assert status == 0 and json.loads(said.splitlines()[-1])["popularity"] == summary["popularity"]
+    assert json.loads((run / "status.json").read_text())["popularity"] == summary["popularity"]
+
+
 def test_validation_data_that_are_the_training_data_are_said(tmp_path: Path, say: Say) -> None:
     text = tmp_path / "text.txt"
     text.write_text("to be or not to be, that is the question. " * 20)

@@ -181,6 +181,20 @@ def test_the_tile_of_the_best_value_says_its_epoch_and_where_it_lies(tmp_path: P
     assert more == f"epoch 1, accuracy {record['accuracy']:.4g} \N{RIGHTWARDS ARROW} checkpoints/best"
 
 
+def test_a_ranking_metric_stands_beside_that_of_the_most_popular_items(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Story(records=20, evaluations=0, resume=False))
+    add_lines(run / "metrics.jsonl", {"time": BEGAN, "kind": "evaluation", "updates": 10, "ndcg@10": 0.5, "auc": 0.75})
+    summary = json.loads((run / "summary.json").read_text())
+    summary |= {"best": {"updates": 10, "metric": "ndcg@10", "value": 0.5, "epoch": 2, "checkpoint": ""}}
+    (run / "summary.json").write_text(json.dumps(summary | {"popularity": {"ndcg@10": 0.25, "auc": 0.625}}))
+    found = read_run(run)
+    more = pages.headline(found).tiles[0][2]
+    assert more.startswith("epoch 2, most popular items 0.25") and more.endswith("AUC 0.75 (popularity 0.625)")
+    data = data_of(found)
+    assert data["runs"][0]["tables"]["evaluations"]["columns"]["popularity.ndcg@10"] == [0.25]
+    assert ("ndcg@10, most popular items", "0.25") in pages.summary(found).rows
+
+
 # ---- numbers of curves ----------------------------------------------------------------------------------------------
 
 
