@@ -29,7 +29,7 @@ from hogwild.config.schema import Data, Device, Loaders, Procs, Slots, Split, Th
 from hogwild.data.made_by_function import made_by_function
 from hogwild.data.pair_tables import as_data
 from hogwild.errors import BuildError, ConfigError, ModelError, Problem, UsageError, nearest
-from hogwild.formatting import counted, short_number
+from hogwild.formatting import counted, one_line, short_number
 from hogwild.job.foreseen_kernels import foreseen
 from hogwild.metrics.catalog import name_of
 from hogwild.models import has_kernels
@@ -95,7 +95,7 @@ class History(Mapping[str, NDArray[Any]]):
         return pandas.DataFrame(self._columns)
 
     def __repr__(self) -> str:
-        return f"History({counted(self.rows, 'row')}: {', '.join(self)})"
+        return one_line(f"History({counted(self.rows, 'row')}: {', '.join(self)})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,8 @@ class TrainResult:
     history: History = field(default_factory=History, compare=False)
 
     def __repr__(self) -> str:
-        return f"TrainResult({'; '.join(self._words().values())})"
+        words = self._words() | {"warnings": counted(len(self.warnings), "warning") * bool(self.warnings), "advice": ""}
+        return one_line(f"TrainResult({'; '.join(filter(None, words.values()))})")
 
     def _repr_html_(self) -> str:
         """Return a table for a notebook."""
@@ -167,8 +168,7 @@ class TrainResult:
             "state": f"{self.state} ({self.reason})",
             "work": f"{counted(self.updates, 'update')}{who}, {self.wall_s:.3g} s{speed}",
             "metrics": ", ".join(metrics),
-            "weights": f"weights of the {'best evaluation' if self.weights == 'best' else 'last update'}"
-            * bool(self.best),
+            "weights": f"{self.weights} weights" if self.best else "",
             "run_dir": str(self.run_dir),
             "warnings": "\n".join(self.warnings),
             "advice": self.advice or "",

@@ -25,6 +25,7 @@ from hogwild.api import TrainResult, train
 from hogwild.data.ids import IdRows
 from hogwild.data.pair_tables import PairTable, is_matrix, rows_of
 from hogwild.errors import UsageError
+from hogwild.formatting import one_line
 from hogwild.inference.recommend import Had, ItemRanker
 from hogwild.inference.trained_model import Trained
 from hogwild.inference.word_vectors import WordVectors
@@ -93,6 +94,9 @@ class _Trained(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
                 self._trained = Trained.live(self.result_.run_dir, model, given if callable(given) else None)
         self.model_: Any = model.eval()
         return rule
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:  # scikit-learn's own
+        return one_line(super().__repr__(N_CHAR_MAX))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

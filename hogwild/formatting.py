@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
+from pathlib import PurePath
 from typing import Any
 
 BINARY_UNITS = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
@@ -110,3 +112,41 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+LINE = 200  # most characters of a repr
+
+
+def one_line(text: str) -> str:
+    """Return the text on one line, shortened in its middle."""
+    words = " ".join(text[: 100 * LINE].split())
+    return words if len(words) <= LINE else f"{words[: LINE * 2 // 3]} … {words[3 - LINE // 3 :]}"
+
+
+def brief(thing: Any) -> str:
+    """Return a repr on one line: the fields of a dataclass, or those of a section of a job file that were given.
+    Tables and long lists are told by their sizes, other objects by their classes."""
+    if is_dataclass(thing):
+        names = [one.name for one in fields(thing) if one.repr and not one.name.startswith("_")]
+    else:
+        names = [name for name in type(thing).model_fields if name in thing.model_fields_set]
+    shown = (f"{name}={_in_brief(getattr(thing, name, None))}" for name in names)
+    return one_line(f"{type(thing).__name__}({', '.join(shown)})")
+
+
+def _in_brief(value: Any) -> str:
+    if value is None or isinstance(value, bool | int | float):
+        return f"{value:.6g}" if isinstance(value, float) else repr(value)
+    if isinstance(value, str | PurePath):
+        return repr(text if len(text := str(value)) <= LINE // 2 else f"{text[: LINE // 2]}…")
+    if isinstance(value, Mapping | list | tuple):
+        few = [*value.values()] if isinstance(value, Mapping) else value
+        if len(few) > 3 or not all(isinstance(one, bool | int | float | str) for one in few):
+            return f"{type(value).__name__} of {len(value):,}"
+        found = [_in_brief(one) for one in few]
+        if isinstance(value, Mapping):
+            return f"{{{', '.join(f'{_in_brief(key)}: {one}' for key, one in zip(value, found, strict=True))}}}"
+        return f"[{', '.join(found)}]"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    return getattr(value, "__name__", type(value).__name__)

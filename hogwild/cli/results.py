@@ -63,10 +63,13 @@ def eval_(
     predictions: Annotated[
         Path | None, typer.Option(help="Also write all outputs and targets to this file.", metavar="FILE.npz|FILE.csv")
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Evaluate on this file, which is read like the validation data.", metavar="FILE")
+    ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Evaluate a run's best checkpoint, or another, on its validation data again."""
+    """Evaluate a run's best checkpoint, or another, on its validation data again, or on any file."""
     check_choice("--which", which, CHOICES)
     with reading():
         path = checkpoint_of(source, which)
@@ -82,10 +85,12 @@ def eval_(
 
     raise_noted()
     with raising_on_signals():
-        found = evaluate.reevaluate(job, path, folder, keep_outputs=predictions is not None)
+        found = evaluate.reevaluate(job, path, folder, keep_outputs=predictions is not None, file=data)
         if predictions is not None:
             evaluate.write_predictions(found, predictions)
     names = [name for name in CHOICES if (path.parent / name).resolve() == path]
+    for note in found.notes:
+        print_message(f"note: {note}")
     if as_json:
         print_result(evaluate.as_json(found, " and ".join(names)))
         return

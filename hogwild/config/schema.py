@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from hogwild.devices.kinds import accelerators
+from hogwild.formatting import brief, one_line
 from hogwild.metrics import catalog
 from hogwild.metrics.catalog import MOST
 from hogwild.scheduling.work_queue import MAX_ITEM_BATCHES
@@ -183,6 +184,7 @@ class Section(BaseModel):
     """One map of the job file: strict types, no unknown keys, frozen."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    __repr__ = __str__ = brief
 
 
 class Component(Section):
@@ -681,6 +683,11 @@ class Job(Section):
     cluster: Cluster = Field(default_factory=Cluster)
     resources: Resources = Field(default_factory=Resources)
     queue: Queue = Field(default_factory=Queue)
+
+    def __repr__(self) -> str:
+        return one_line(f"Job({self.name!r}: {self.model.class_path} on {self.data.train.class_path})")
+
+    __str__ = __repr__
 
     def to_yaml(self) -> str:
         """Return the resolved job file with every field. `load_job` reads it back as an equal job."""

@@ -27,6 +27,7 @@ ADVICE = (
     "data/tinyshakespeare/input.txt); to use your own UTF-8 text, set path."
 )
 HELD_BACK = 10  # every tenth speech is validation data
+SPLITS = ("train", "val", "all")
 NAMES_ADVICE = (
     "It is a folder with one .txt file per class and one name per line, as in the archive of the tutorial on "
     "classifying names with a character-level RNN (download.pytorch.org/tutorial/data.zip: data/names)."
@@ -44,7 +45,7 @@ class Characters(TensorDataset):
 
     Arguments:
         steps: characters of a window.
-        split: train or val.
+        split: train, val or all.
         fraction: part of the text, its end, that is split val.
         path: file, a text in UTF-8."""
 
@@ -59,7 +60,7 @@ class Characters(TensorDataset):
         root: str | os.PathLike[str] | None = None,
     ) -> None:
         who = f"Characters(path={str(path)!r})"
-        choice("Characters", "split", split, ("train", "val"))
+        choice("Characters", "split", split, SPLITS)
         if type(steps) is not int or steps < 1:
             raise bad_argument(f"{who}: steps must be a whole number >= 1, got {steps!r}")
         _check_fraction(who, fraction)
@@ -70,7 +71,7 @@ class Characters(TensorDataset):
         symbols, numbers = np.unique(codes, return_inverse=True)
         self.vocabularies = {"symbols": [chr(code) for code in symbols.tolist()]}
         begin = len(text) - round(len(text) * fraction)
-        part = numbers[:begin] if split == "train" else numbers[begin:]
+        part = {"train": numbers[:begin], "val": numbers[begin:], "all": numbers}[split]
         windows = (len(part) - 1) // steps
         if windows < 1:
             raise DataError(
@@ -156,7 +157,7 @@ class Speakers(LabelledLines):
     no such file, DataError if it has no speeches.
 
     Arguments:
-        split: train or val.
+        split: train, val or all.
         classes: speakers, the most frequent ones by lines.
         longest: characters; longer lines are left out.
         path: file, a text in UTF-8.
@@ -175,7 +176,7 @@ class Speakers(LabelledLines):
         who = f"Speakers(split={split!r})"
         if lines < 1:
             raise DataError(f"{who}: lines must be >= 1, got {lines}", code="data/wrong-format")
-        choice("Speakers", "split", split, ("train", "val"))
+        choice("Speakers", "split", split, SPLITS)
         self.path = _find(who, path, root)
         speeches = _speeches(text_of(self.path, "text"))
         counts = Counter[str]()
@@ -188,7 +189,8 @@ class Speakers(LabelledLines):
         texts: list[str] = []
         labels: list[int] = []
         for place, (speaker, said) in enumerate(speeches):
-            if speaker in number and (place % HELD_BACK == HELD_BACK - 1) == (split == "val"):
+            is_held = place % HELD_BACK == HELD_BACK - 1
+            if speaker in number and (split == "all" or is_held == (split == "val")):
                 short = [line for line in said if len(line) <= longest]
                 starts = range(max(1, len(short) - lines + 1)) if short else ()  # a shorter speech is one run
                 kept = ["\n".join(short[start : start + lines])[:longest] for start in starts]
@@ -219,7 +221,7 @@ class Names(LabelledLines):
 
     Arguments:
         path: folder of .txt files.
-        split: train or val.
+        split: train, val or all.
         fraction: part of each class's names, spread evenly, that is split val."""
 
     def __init__(
@@ -230,7 +232,7 @@ class Names(LabelledLines):
         root: str | os.PathLike[str] | None = None,
     ) -> None:
         who = f"Names(path={str(path)!r})"
-        choice("Names", "split", split, ("train", "val"))
+        choice("Names", "split", split, SPLITS)
         _check_fraction(who, fraction)
         self.path = find_folder(who, path, root, NAMES_ADVICE)
         self.alike = {f"the fraction of {self.path}": fraction}
@@ -246,7 +248,8 @@ class Names(LabelledLines):
             symbols.update(*names)
             # For every n, `fraction` of the first n are held back.
             is_val = [int((place + 1) * fraction) > int(place * fraction) for place in range(len(names))]
-            chosen = [name for name, is_held in zip(names, is_val, strict=True) if is_held == (split == "val")]
+            pairs = zip(names, is_val, strict=True)
+            chosen = [name for name, is_held in pairs if split == "all" or is_held == (split == "val")]
             texts += chosen
             labels += [label] * len(chosen)
         if not texts:

@@ -16,6 +16,7 @@ from hogwild.data.locate import require
 from hogwild.data.rating_form import recognised
 from hogwild.errors import UsageError
 from hogwild.feeds.packed import Packed
+from hogwild.formatting import brief
 
 MOST_UNUSED = 1 << 20  # rows of a model of unknown size that its ids may leave unused
 RULE = "rows of a user, an item and perhaps a rating"
@@ -25,6 +26,8 @@ RULE = "rows of a user, an item and perhaps a rating"
 class PairTable:
     """Ids of `users` and `items` (N,); `rating` (N,) float32 or None. `note`: what was chosen for the user. `shape`: of
     a matrix, whose rows and columns are the ids. `is_plain`: no ratings, or a matrix whose values are all alike."""
+
+    __repr__ = brief
 
     users: np.ndarray
     items: np.ndarray

@@ -20,6 +20,7 @@ from torch import Tensor
 from hogwild.feeds.batch import Batch, Feed
 from hogwild.feeds.resident import FieldSpec, ResidentData
 from hogwild.feeds.sample_order import GOLDEN, Order, make_order, mixed
+from hogwild.formatting import brief
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
 from hogwild.shared_memory.region import Region, aligned
 
@@ -79,6 +80,8 @@ class PackedSpec:
 @dataclass(frozen=True, slots=True)
 class Packed:
     """A packed data set in memory, read-only during training. `names` stay in the parent."""
+
+    __repr__ = brief
 
     region: Region
     spec: PackedSpec

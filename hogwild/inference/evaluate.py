@@ -6,6 +6,7 @@ samples, in their order."""
 
 import contextlib
 import csv
+import inspect
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,12 +18,15 @@ from torch import Tensor
 
 from hogwild.config.load import Job
 from hogwild.config.of_run import looking_where
+from hogwild.config.schema import Component
 from hogwild.data.rollout import RolloutFeed
-from hogwild.errors import UsageError
+from hogwild.errors import NotFoundError, UsageError
 from hogwild.feeds.batch import Feed
 from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.ring import RingFeed
-from hogwild.formatting import beside
+from hogwild.feeds.row_reader import InTurn
+from hogwild.formatting import beside, brief
+from hogwild.inference.inputs import PARTS, path_argument
 from hogwild.inference.predict import made_whole
 from hogwild.job.build import build
 from hogwild.job.identity import require_same
@@ -37,6 +41,8 @@ from hogwild.storage.files import to_json
 from hogwild.training.evaluator import Evaluator
 from hogwild.training.outputs import AllOutputs, leaves_of
 from hogwild.training.torch_settings import sparing_the_compiler
+from hogwild.user_code import build as build_component
+from hogwild.user_code import resolve
 
 if TYPE_CHECKING:
     from hogwild.metrics.ranking import Ranking  # which imports numba
@@ -48,6 +54,8 @@ class Reevaluation:
     these parameters; `outputs` (N, …) and `targets` (N, …) exist only on request; `popularity`: the ranking metrics of
     the most popular items."""
 
+    __repr__ = brief
+
     checkpoint: Path
     updates: int
     samples: int
@@ -56,15 +64,22 @@ class Reevaluation:
     outputs: Any = None
     targets: Tensor | None = None
     popularity: dict[str, float] = field(default_factory=dict)
+    what: str = "data.val"  # the data
+    notes: tuple[str, ...] = ()  # on the data of a file
 
 
 @sparing_the_compiler()
-def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_outputs: bool = False) -> Reevaluation:
-    """Evaluate a checkpoint. Raises CheckpointError if it is damaged or of another model, UsageError if the job has no
-    validation data, and all errors of building the job."""
-    if job.data.val is None:
+def reevaluate(
+    job: Job, checkpoint: Path, data_dir: Path | None, *, keep_outputs: bool = False, file: Path | None = None
+) -> Reevaluation:
+    """Evaluate a checkpoint, on `file` instead of the validation data if it is given. Raises CheckpointError if it is
+    damaged or of another model, UsageError if the job has no validation data, and all errors of building the job."""
+    own = job.data.val
+    if file is not None:
+        job = on_file(job, file)
+    elif own is None:
         raise UsageError(
-            f"{checkpoint}: its job has no data.val, so there is nothing to evaluate",
+            f"{checkpoint}: its job has no data.val, so there is nothing to evaluate; --data FILE evaluates on a file",
             code="config/needs-validation",
         )
     state = load(checkpoint)
@@ -73,6 +88,9 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
     plan = planned(job.model_copy(update={"train": job.train.model_copy(update=here)}))
     with looking_where(checkpoint.parent.parent):
         parts = build(plan, data_dir, run=checkpoint.parent.parent)
+        if file is not None and isinstance(own, Component) and callable(add := getattr(parts.model, "add_known", None)):
+            theirs = build_component(own).pack(InTurn(job.seed), "data.val", parts.train.packed, job.data.on_bad_line)
+            add(theirs.arrays()["triple"])  # true, too: no rank counts them as wrong answers
     require_same(state, checkpoint.parent.parent, parts.names, {"names": parts.identity["names"]})
     if keep_outputs and parts.val is not None and parts.val.rollout is not None:
         raise UsageError("--predictions: data.val is a Rollout, which has no rows", code="usage/no-predictions")
@@ -81,11 +99,44 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
         raise UsageError(words, code="usage/no-predictions")
     with _loaded(job, parts, state) as feed:
         values, outputs, targets = _evaluated(job, parts, feed, keep_outputs)
-    is_same = state["evaluated_at"] == updates
+    is_same = state["evaluated_at"] == updates and file is None
     recorded = {str(name): float(value) for name, value in state["metrics"].items()} if is_same else None
     samples = parts.val.plan.samples if parts.val is not None else len(targets)
-    targets_kept = targets if keep_outputs else None
-    return Reevaluation(checkpoint, updates, samples, values, recorded, outputs, targets_kept, parts.popularity)
+    what, notes = "data.val", tuple[str, ...]()
+    if file is not None:
+        what, about = str(file), "data.val: "
+        notes = tuple(f"{file}: {note.removeprefix(about)}" for note in parts.notes if note.startswith(about))
+    kept = targets if keep_outputs else None
+    return Reevaluation(checkpoint, updates, samples, values, recorded, outputs, kept, parts.popularity, what, notes)
+
+
+def on_file(job: Job, file: Path) -> Job:
+    """Return the job with a file as its validation data, read by the class of that data, or else of the training data,
+    with the same arguments. Raises UsageError for a class that reads no file of any name."""
+    if not _exists(file):
+        raise NotFoundError(
+            f"--data {file}: there is no such file (looked for {file.absolute()})", code="data/not-found"
+        )
+    base = job.data.val if isinstance(job.data.val, Component) else job.data.train
+    argument = path_argument(base.class_path)
+    if argument is None:
+        raise UsageError(
+            f"--data {file}: {base.class_path} has no argument path, so it reads no other file", code="usage/no-input"
+        )
+    arguments = dict(base.init_args)
+    if base.class_path.startswith("hogwild.data."):  # all of the file; a user's class knows what its arguments mean
+        splits = inspect.signature(resolve(base.class_path)).parameters.get("split")
+        arguments = {name: value for name, value in arguments.items() if name not in PARTS}
+        arguments |= {"split": "all"} if splits is not None and splits.default is not None else {}
+    val = base.model_copy(update={"init_args": arguments | {argument: str(file.absolute())}})
+    return job.model_copy(update={"data": job.data.model_copy(update={"val": val})})
+
+
+def _exists(file: Path) -> bool:
+    try:
+        return file.exists()
+    except OSError:  # a name that no file can have
+        return False
 
 
 @contextlib.contextmanager
@@ -179,7 +230,8 @@ def _write_csv(file: Path, columns: dict[str, np.ndarray]) -> None:
 def lines_of(found: Reevaluation, what: str) -> list[str]:
     """Return the lines for the terminal."""
     words = ", ".join(beside(found.metrics, found.popularity, 6))
-    lines = [f"{found.checkpoint}{what}: update {found.updates:,}, {found.samples:,} samples of data.val", f"  {words}"]
+    head = f"{found.checkpoint}{what}: update {found.updates:,}, {found.samples:,} samples of {found.what}"
+    lines = [head, f"  {words}"]
     if found.recorded is not None:
         recorded = ", ".join(f"{name} {value:.6g}" for name, value in found.recorded.items())
         lines.append(f"  recorded while training: {recorded}")
@@ -191,6 +243,7 @@ def as_json(found: Reevaluation, which: str) -> str:
         "checkpoint": str(found.checkpoint),
         "which": which,
         "updates": found.updates,
+        "data": found.what,
         "samples": found.samples,
         "metrics": found.metrics,
         "popularity": found.popularity,

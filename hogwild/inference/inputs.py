@@ -63,6 +63,7 @@ ENDINGS: Mapping[str, tuple[str, str]] = {
     ".svm": ("LibSvm", "libsvm rows"),
     ".libsvm": ("LibSvm", "libsvm rows"),
 }
+PARTS = ("split", "holdout")  # arguments of a data class that choose a part of the file
 Cut = tuple[int, ...]  # the place of a block, for `read` in any process
 
 
@@ -511,14 +512,13 @@ class TrainedOn:
     def _built(self, path: Any) -> Any:
         train = self.data.train
         kind = resolve(train.class_path)
-        known = inspect.signature(kind).parameters
-        name = next((one for one in ("path", "file", "folder") if one in known), None)
+        name = path_argument(train.class_path)
         if name is None:
             raise UsageError(
                 f"{train.class_path} has no argument path; call it from Python with a data set instead of a file",
                 code="usage/no-input",
             )
-        arguments = {key: value for key, value in train.init_args.items() if key not in ("split", "holdout")}
+        arguments = {key: value for key, value in train.init_args.items() if key not in PARTS}
         if (for_inputs := getattr(kind, "for_inputs", None)) is not None:
             arguments = for_inputs(arguments, self.columns)
         if arguments.get("missing") == "mean" and self._means is not None:
@@ -536,6 +536,12 @@ class TrainedOn:
                 f"{endings} and files with other endings; rename the file if its name is wrong",
                 code="usage/other-kind-of-file",
             )
+
+
+def path_argument(class_path: str) -> str | None:
+    """Return the name of the argument that names the file of a data class; None if it has none."""
+    known = inspect.signature(resolve(class_path)).parameters
+    return next((one for one in ("path", "file", "folder") if one in known), None)
 
 
 def _flowing(dataset: Any, batching: Batching) -> Iterator[InputRows]:

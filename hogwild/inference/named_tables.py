@@ -28,7 +28,7 @@ from hogwild.config.schema import Component
 from hogwild.data.locate import require
 from hogwild.data.vector_file import encoded
 from hogwild.errors import UsageError, shown_name
-from hogwild.formatting import size
+from hogwild.formatting import brief, size
 from hogwild.inference.word_vectors import WordVectors
 from hogwild.job.row_names import names_by_kind, rows_of
 
@@ -46,6 +46,8 @@ ZERO_BYTE = re.compile("[\0\ud800-\udfff]")  # ends a word; and characters that 
 class NamedTable:
     """The rows of a kind: `names`, as in the data, `matrix` (n, D) float32 and perhaps `bias` (n,) float32. `model`:
     where they come from."""
+
+    __repr__ = brief
 
     kind: str
     names: Sequence[Any]

@@ -34,6 +34,7 @@ from hogwild.config.load import Job
 from hogwild.data.input_rows import InputRows
 from hogwild.data.locate import require
 from hogwild.errors import HogwildError, ModelError, RunError, UsageError
+from hogwild.formatting import brief
 from hogwild.inference.inputs import Inputs
 from hogwild.losses import BprLoss, CandidateLoss, HingeLoss, NegativeSampling, WarpLoss
 from hogwild.metrics.loss_sums import BY_CLASS, BY_SIGN, as_module
@@ -57,6 +58,8 @@ Columns = list[tuple[str, np.ndarray]]  # name, (n,) values
 class Scores:
     """Rows of the answer: their `names` by column; `predicted` (n, …), if anything is; `values` (n, …), probabilities
     or outputs as `kind` says, with a label for each of a row, "" for the only one."""
+
+    __repr__ = brief
 
     names: Mapping[str, Any]
     predicted: np.ndarray | None
@@ -379,6 +382,8 @@ def of_one_width(parts: Iterable[Part]) -> Iterator[Part]:
 @dataclass(frozen=True, slots=True)
 class Predictor:
     """A model, its inputs and the meaning of its outputs."""
+
+    __repr__ = brief
 
     model: nn.Module
     inputs: Inputs

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from hogwild.data.ids import IdRows
 from hogwild.errors import UsageError, did_you_mean, shown_name
+from hogwild.formatting import brief
 from hogwild.job.known_rows import NamedRows
 from hogwild.storage.run_directory import KNOWN
 
@@ -37,6 +38,8 @@ LEAST = 1e-6
 class Recommendation:
     """Items and scores, best first. `notes`: messages for the user."""
 
+    __repr__ = brief
+
     items: list[tuple[Any, float]]
     notes: tuple[str, ...] = ()
 
@@ -44,6 +47,8 @@ class Recommendation:
 @dataclass(frozen=True, slots=True)
 class RecommendedRows:
     """Recommendations for several users: a row per item, the users in their order, rank 1 is the best."""
+
+    __repr__ = brief
 
     user: np.ndarray
     rank: np.ndarray
@@ -59,6 +64,8 @@ class RecommendedRows:
 class Had:
     """The items of each user: those of user u are `items[starts[u]:starts[u + 1]]`. `others`: users that the model does
     not know, numbered from `users` on."""
+
+    __repr__ = brief
 
     users: int
     starts: np.ndarray
@@ -100,6 +107,8 @@ class ItemRanker:
     """Recommends items of `items` to users of `users`, named as in the training data (`hogwild.data.ids`). `had`: what
     users have already, None for nothing; `gone`: rows of items that the data no longer has. Neither is recommended.
     Raises UsageError for a model without scores."""
+
+    __repr__ = brief
 
     model: Any
     users: Sequence[Any]

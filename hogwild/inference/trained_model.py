@@ -25,6 +25,7 @@ from hogwild.data.pair_tables import PairTable
 from hogwild.data.text_file import TextStream
 from hogwild.errors import CheckpointError, HogwildError, ModelError, RunError, UsageError
 from hogwild.feeds.row_reader import InTurn
+from hogwild.formatting import one_line
 from hogwild.inference.inputs import SYMBOLS, Example, TrainedOn
 from hogwild.inference.named_tables import KINDS, NamedTable
 from hogwild.inference.predict import Meaning, Predictor
@@ -56,6 +57,10 @@ class Trained:
     padded: Sequence[int] = ()
     unseen: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of the last names of a kind: not in the data
     collate: Callable[..., Any] | None = None
+
+    def __repr__(self) -> str:
+        known = (f"{len(names):,} {kind}" for kind, names in self.names.items())
+        return one_line(f"Trained({', '.join([type(self.model).__name__, *known])}; {self.checkpoint})")
 
     @classmethod
     def of(

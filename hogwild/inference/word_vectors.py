@@ -70,6 +70,9 @@ class WordVectors:
         lengths = np.sqrt(np.einsum("vd,vd->v", self.matrix, self.matrix, dtype=np.float64))[:, None]
         self._unit = (self.matrix / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self):,} {self.kind}, {self.matrix.shape[1]} numbers each)"
+
     def __len__(self) -> int:
         return len(self.names)
 

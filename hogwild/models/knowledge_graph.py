@@ -110,7 +110,10 @@ class KnowledgeGraph(nn.Module):
         `val` are data sets in packed form. Raises ModelError for other data, or for ids without a row."""
         if "triple" not in train:
             raise ModelError("data.train has no triples (hogwild.data.Triples)", code="model/unlike-data")
-        triples = np.concatenate([part["triple"] for part in (train, val) if part is not None])
+        self.add_known(np.concatenate([part["triple"] for part in (train, val) if part is not None]))
+
+    def add_known(self, triples: np.ndarray) -> None:
+        """Add triples (N, 3) int to the known true ones. Raises ModelError for ids without a row."""
         self.check_ids(triples)
         found = known_answers(triples, self.entities.num_embeddings, self._relations)
         self.known = torch.from_numpy(np.union1d(self.known.numpy(), found))

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from hogwild.errors import HogwildError, UsageError, UserCodeError
+from hogwild.formatting import brief
 from hogwild.host.signals import leave_signals_to_main
 from hogwild.user_code import raised_text
 
@@ -26,6 +27,8 @@ class JobEvent:
     """One event of a job. `kind` is start, evaluation, checkpoint or end; an evaluation has `epoch` (complete ones),
     `updates`, `metrics` and `is_best`, a checkpoint its folder `checkpoint`, the end `state` and `reason`. `stop()`
     lets the job stop with a checkpoint, as Ctrl-C does; `hogwild.train` then returns."""
+
+    __repr__ = brief
 
     kind: str
     run_dir: Path

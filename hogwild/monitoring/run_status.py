@@ -33,7 +33,7 @@ from typing import Any, get_args, get_origin
 
 from hogwild import host
 from hogwild.errors import NotFoundError, RunError, did_you_mean
-from hogwild.formatting import clock, counted, number, percent, short_number, size
+from hogwild.formatting import brief, clock, counted, number, percent, short_number, size
 from hogwild.storage.run_directory import LIBRARY, LOCK, RESOLVED, STATUS, run_of_all
 from hogwild.storage.run_files import read_json
 from hogwild.version import __version__
@@ -203,6 +203,8 @@ class JobSnapshot:
     """The whole job. Counts cover the run with its earlier attempts, rates the time since the previous snapshot. Only
     the first three fields are known while it is being built. In a cluster updates, samples and batches are all nodes',
     rates and restarts this node's."""
+
+    __repr__ = brief
 
     name: str
     run_dir: str
@@ -423,6 +425,8 @@ def _list(value: Any) -> list[Any]:
 class RunStatus:
     """A run as its directory tells it. `state` is one of status.json's, or lost; `record`: the content of status.json,
     {} if it is missing or unreadable."""
+
+    __repr__ = brief
 
     path: Path
     state: str

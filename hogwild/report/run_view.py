@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from hogwild.config.load import flat_values
 from hogwild.config.of_run import require_run
 from hogwild.errors import NotFoundError
+from hogwild.formatting import brief
 from hogwild.metrics.catalog import LOSS, RECORDED
 from hogwild.monitoring.run_status import JobSnapshot, RunStatus, read_status, snapshot_of
 from hogwild.storage.files import object_of
@@ -78,6 +79,8 @@ class MetricRecords:
     into `phase_names`. Their rows are those of `told`, the records of `train` with details of each worker, one per 30
     s. `staleness`: the last histogram, a count per age in updates by others."""
 
+    __repr__ = brief
+
     train: ColumnTable = field(default_factory=ColumnTable)
     evaluations: ColumnTable = field(default_factory=ColumnTable)
     told: ColumnTable = field(default_factory=ColumnTable)
@@ -114,6 +117,8 @@ class MetricRecords:
 @dataclass(frozen=True)
 class RunView:
     """All records of a run. Times are seconds since the epoch, as recorded."""
+
+    __repr__ = brief
 
     path: Path
     status: RunStatus
