@@ -19,7 +19,7 @@ from benchmarks.row import Row
 from hogwild.workers.child.communicator import PIECE
 from tests.cluster.hosts import Hosts
 
-START_S = 0.02  # until all are ready, where they are near each other
+START_S = 0.05  # until all are ready, where they are near each other
 STEP = 1.5  # times the delay: a connection that was quiet starts slowly
 CPU_S = 22e-9  # a byte that travels: arithmetic and copies, on a core that a worker uses, too
 TABLE_S = 4e-9  # a byte of tables: arithmetic only

@@ -31,6 +31,7 @@ from benchmarks.baselines.transformed import Transformed, shift
 from benchmarks.baselines.well_known import Digits
 from benchmarks.cluster_deaths import Tally
 from benchmarks.commands import ROOT, CommandFailed
+from benchmarks.results import read_rows
 from benchmarks.row import Row
 from benchmarks.sections import measure
 from hogwild.data import Mnist
@@ -81,6 +82,12 @@ def test_a_part_is_chosen_by_its_name_or_by_that_of_a_figure(text: str | None, p
 
 def test_the_page_has_the_seconds_of_rounds_to_1000_nodes_as_the_formula_prints_them() -> None:
     assert cluster_cost.table() in (ROOT / "docs" / "cluster.md").read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in cluster_cost.MEASURED if name.endswith("bit/s")])
+def test_the_formula_is_near_what_was_measured_over_a_slow_network(name: str) -> None:
+    """On loopback a round is the machine's arithmetic, beside whatever else it does."""
+    assert cluster_cost.MEASURED[name].by_formula == pytest.approx(read_rows("cluster")[name].value, rel=0.25)
 
 
 class Ended:
