@@ -267,3 +267,59 @@ def test_answers_of_other_widths_make_no_table(
     assert not (tmp_path / f"out{ending}").exists() or not ending
     with pytest.raises(HogwildError, match="of shape"):
         hogwild.load(run).predict(Steps())
+
+
+@pytest.mark.parametrize("form", ["dict", "tuple", "dataclass"])
+def test_an_onnx_model_names_its_outputs(form: str) -> None:
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'hogwild[onnx]'")
+    pytest.importorskip("onnxscript", reason="needs onnxscript: pip install 'hogwild[onnx]'")
+    from onnx.reference import ReferenceEvaluator
+
+    model, x, written = Heads(form).eval(), torch.randn(4, 3), io.BytesIO()
+    programs.onnx(model, inputs.Example((x,), (frozenset({0}),)))(written)
+    made = onnx.load_from_string(written.getvalue())
+    wanted = leaves_of(model(x[:2]))
+    assert [one.name for one in made.graph.output] == [*wanted]
+    found = ReferenceEvaluator(made).run(None, {made.graph.input[0].name: x[:2].numpy()})
+    for one, name in zip(found, wanted, strict=True):
+        torch.testing.assert_close(torch.from_numpy(np.asarray(one)), wanted[name].detach())
+
+
+class OddNames(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> dict[Any, Tensor]:
+        y = self.layer(x)
+        return {'a "b"\n, c': y, "x" * 10_000: y[:, 0], "": y.bfloat16(), 7: y, "sample": y[:, 1]}
+
+
+def test_any_name_is_a_column(say: Say, trained: Callable[..., Any], tmp_path: Path) -> None:
+    x = torch.randn(ROWS, 3)
+    np.savez(tmp_path / "t.npz", x=x.numpy(), y=(x.sum(1) > 0).long().numpy())
+    described = job("dict", loss=f"{HERE}.Part")
+    described["model"] = {"class_path": f"{HERE}.OddNames"}
+    described["data"] = {"train": {"class_path": "hogwild.data.Npz", "init_args": {"path": str(tmp_path / "t.npz")}}}
+    run, _ = trained(described)
+    pairs = [f'a "b"\n, c_{k}' for k in (0, 1)]
+    names = ["sample", *pairs, "x" * 10_000, "output._0", "output._1", "output.7_0", "output.7_1", "sample_"]
+    for ending in ("csv", "parquet", "npz"):
+        status, _, said = say("predict", run, tmp_path / "t.npz", "--out", tmp_path / f"out.{ending}")
+        assert status == 0, said
+    with open(tmp_path / "out.csv", newline="") as file:
+        assert next(csv.reader(file)) == names
+    assert parquet.read_table(tmp_path / "out.parquet").column_names == names
+    assert sorted(np.load(tmp_path / "out.npz").files) == sorted(
+        ["sample", 'a "b"\n, c', "x" * 10_000, "output.", "output.7", "sample_"]
+    )
+
+
+def test_an_estimator_needs_one_tensor() -> None:
+    pytest.importorskip("sklearn", reason="needs scikit-learn: pip install 'hogwild[sklearn]'")
+    from hogwild.estimator import Classifier
+
+    made = Classifier(lambda features, outputs: Heads("dict"), loss=loss, epochs=1)
+    x = np.random.default_rng(0).normal(size=(30, 3))
+    with pytest.raises(HogwildError, match="returns a dict; a Classifier needs one tensor"):
+        made.fit(x, x.sum(1) > 0).predict(x)
