@@ -273,7 +273,11 @@ CELLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("arguments", CELLS, ids=lambda one: " ".join(map(str, one.values())))
+@pytest.mark.parametrize(
+    "arguments",
+    [CELLS[0], *(pytest.param(one, marks=pytest.mark.slow) for one in CELLS[1:])],
+    ids=lambda one: " ".join(map(str, one.values())),
+)
 def test_a_recurrent_program_takes_sequences_of_the_longest_length(
     arguments: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:

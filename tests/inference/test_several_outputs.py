@@ -136,7 +136,12 @@ FORMS: dict[str, tuple[type, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+def first(*names: str, fast: int = 1) -> list[Any]:
+    """The first ones for `make test`, the others for `make test-all`."""
+    return [pytest.param(name, marks=[pytest.mark.slow] * (place >= fast)) for place, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("form", first("dataclass", "nested", "dict", "tuple", "namedtuple", fast=2))
 def test_metrics_predictions_and_programs_have_what_the_model_returns(
     form: str, say: Say, trained: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +257,7 @@ class Steps(Dataset[Any]):
         return sequence, sequence
 
 
-@pytest.mark.parametrize("ending", ["", ".csv", ".npz", ".parquet"])
+@pytest.mark.parametrize("ending", first("", ".npz", ".csv", ".parquet", fast=2))
 def test_answers_of_other_widths_make_no_table(
     ending: str, say: Say, trained: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -269,7 +274,7 @@ def test_answers_of_other_widths_make_no_table(
         hogwild.load(run).predict(Steps())
 
 
-@pytest.mark.parametrize("form", ["dict", "tuple", "dataclass"])
+@pytest.mark.parametrize("form", first("dict", "tuple", "dataclass"))
 def test_an_onnx_model_names_its_outputs(form: str) -> None:
     onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'hogwild[onnx]'")
     pytest.importorskip("onnxscript", reason="needs onnxscript: pip install 'hogwild[onnx]'")
