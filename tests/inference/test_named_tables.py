@@ -59,6 +59,7 @@ def test_tables_have_names_vectors_and_biases_as_they_are(format_: str, kind: st
     assert biases == model.get_submodule(f"{side}_bias").weight[:, 0].tolist()
 
 
+@pytest.mark.processes  # gensim's import asks for the processor
 @pytest.mark.parametrize("binary", [False, True])
 def test_word2vecs_formats_have_every_name_percent_encoded_where_it_must_be(binary: bool, tmp_path: Path) -> None:
     models = pytest.importorskip("gensim.models", reason="needs gensim")
@@ -76,6 +77,7 @@ def test_word2vecs_formats_have_every_name_percent_encoded_where_it_must_be(bina
     assert WordVectors.load_word2vec(tmp_path / "v").names == ["100", "a%20b"], "as they are, if all are possible"
 
 
+@pytest.mark.processes  # gensim's import asks for the processor
 def test_fasttexts_file_is_loaded_by_gensim_with_any_name(tmp_path: Path) -> None:
     fasttext = pytest.importorskip("gensim.models.fasttext", reason="needs gensim")
     of, _ = table("items", "hogwild.models.BprFactorization", ITEMS, factors=3)
@@ -85,6 +87,7 @@ def test_fasttexts_file_is_loaded_by_gensim_with_any_name(tmp_path: Path) -> Non
     np.testing.assert_array_equal(found.vectors, of.matrix)
 
 
+@pytest.mark.processes  # gensim's import asks for the processor
 @pytest.mark.parametrize("cbow", [False, True])
 def test_subwords_are_in_fasttexts_file_so_unknown_words_have_the_same_neighbours(cbow: bool, tmp_path: Path) -> None:
     fasttext = pytest.importorskip("gensim.models.fasttext", reason="needs gensim")
