@@ -27,7 +27,7 @@ its features' rows, each times a weight (Kula, "Metadata embeddings for user and
 
 import numpy as np
 
-from hogwild.kernels.compiling import inlined, is_finite, kernel, only_in_kernels, shared_body
+from hogwild.kernels.compiling import is_finite, kernel, only_in_kernels, shared_body
 from hogwild.kernels.rng import STEP, below, mixed
 from hogwild.kernels.steps import descend
 
@@ -38,7 +38,7 @@ _0, _1 = np.float32(0.0), np.float32(1.0)
 _one = np.uint64(1)
 
 
-@inlined
+@only_in_kernels
 def has(had, first, last, j):  # type: ignore[no-untyped-def]
     """Return whether j is in had[first:last]."""
     stop = last
@@ -51,7 +51,7 @@ def has(had, first, last, j):  # type: ignore[no-untyped-def]
     return first < stop and had[first] == j
 
 
-@inlined
+@only_in_kernels
 def not_had(bounds, had, drawable, u, state):  # type: ignore[no-untyped-def]
     """Return an item that user u does not have, or -1 if TRIES draws found none: int64."""
     first, last = np.uint64(bounds[u]), np.uint64(bounds[u + _one])
@@ -63,14 +63,14 @@ def not_had(bounds, had, drawable, u, state):  # type: ignore[no-untyped-def]
     return np.int64(-1)
 
 
-@inlined
+@only_in_kernels
 def loss_and_slope(x):  # type: ignore[no-untyped-def]
     """Return (log(1 + exp(-x)), its derivative), float32."""
     small = np.exp(-abs(x))  # never overflows
     return np.log(_1 + small) + max(-x, _0), -(small if x >= _0 else _1) / (_1 + small)
 
 
-@inlined
+@only_in_kernels
 def rank_weight(bounds, drawable, u, draws):  # type: ignore[no-untyped-def]
     """Return H(the rank estimated from so many draws), at most 2 % less."""
     rank = max(1, (len(drawable) - (bounds[u + _one] - bounds[u])) // draws)

@@ -105,7 +105,7 @@ def _write(typing_context, words, index, value):  # type: ignore[no-untyped-def]
     return types.void(words, types.intp, types.int64), generate
 
 
-@inlined
+@only_in_kernels
 def is_met(words, ignored, own, column):  # type: ignore[no-untyped-def]
     """Return whether another worker is in this column."""
     for other in range(len(words)):
@@ -144,13 +144,13 @@ def width_of(table: np.ndarray) -> np.ndarray | None:
     return of_width(table.shape[1]) if table.shape[1] <= WIDEST else None
 
 
-@inlined
+@only_in_kernels
 def place(rows, n):  # type: ignore[no-untyped-def]
     """Return the position of sample number n."""
     return np.uint64(rows[n]) if len(rows) else np.uint64(n)
 
 
-@inlined
+@only_in_kernels
 def ask_ahead(table, column, rows, n, stop, of):  # type: ignore[no-untyped-def]
     """Prefetch the row of the sample AHEAD places later."""
     if n + AHEAD < stop:
@@ -159,7 +159,14 @@ def ask_ahead(table, column, rows, n, stop, of):  # type: ignore[no-untyped-def]
 
 # ---- a pair of rows: as values, or number by number ------------------------------------------------------------------
 
-_OPTIONS: Any = {"nogil": True, "fastmath": FAST, "error_model": "numpy", "forceinline": True}
+_OPTIONS: Any = {
+    "nogil": True,
+    "fastmath": FAST,
+    "error_model": "numpy",
+    "forceinline": True,
+    "no_cpython_wrapper": True,  # as `only_in_kernels`
+    "no_cfunc_wrapper": True,
+}
 
 
 def products(users, u, items, i, of):  # type: ignore[no-untyped-def]
@@ -185,7 +192,7 @@ def _products(users, u, items, i, of):  # type: ignore[no-untyped-def]
     return by_number if isinstance(of, types.NoneType) else by_row
 
 
-@inlined
+@only_in_kernels
 def renew(table, row, keep, step, x, y, of):  # type: ignore[no-untyped-def]
     """Row `row` of a table becomes keep * x + step * y."""
     store_row(table, row, fused(splat_row(step, of), y, splat_row(keep, of) * x))
@@ -327,22 +334,22 @@ def _row_adagrad_by_fours(  # type: ignore[no-untyped-def]
     return by_row if not isinstance(of, types.NoneType) and 3 <= of.dtype.count <= MOST_BY_FOURS else by_number
 
 
-@inlined
+@only_in_kernels
 def all_four(number):  # type: ignore[no-untyped-def]
     return four(number, number, number, number)
 
 
-@inlined
+@only_in_kernels
 def four_of(table, a, b, c, d):  # type: ignore[no-untyped-def]
     return four(table[a], table[b], table[c], table[d])
 
 
-@inlined
+@only_in_kernels
 def put_four(table, a, b, c, d, values):  # type: ignore[no-untyped-def]
     table[a], table[b], table[c], table[d] = part(values, 0), part(values, 1), part(values, 2), part(values, 3)
 
 
-@inlined
+@only_in_kernels
 def mean_square(slope, other, decay, own, product, k):  # type: ignore[no-untyped-def]
     """Return the mean square of slope * x + decay * y over the k numbers of rows with |x|^2 = other, |y|^2 = own, x . y
     = product. Clamped to 0 against rounding."""
