@@ -10,10 +10,15 @@ from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from hogwild import by_value
 from hogwild.user_code import is_users, raised_text, short_place
+from hogwild.workers.child.loader import read_recipe
+from hogwild.workers.loading.loaders import recipe_of
 
 SOURCE = """
 def make():
@@ -116,3 +121,63 @@ def test_functions_keep_defaults_and_closures() -> None:
     here = FunctionType(code.__code__, {"__name__": "__main__"}, "f", code.__defaults__, code.__closure__)
     here.__module__ = "__main__"
     assert pickle.loads(by_value.dumps(here))(1) == 9
+
+
+# ---- tensors
+
+
+def in_memory(thing: Any) -> Any:
+    return pickle.loads(by_value.dumps(thing))
+
+
+def in_shared_memory(thing: Any) -> Any:
+    return read_recipe(recipe_of(*by_value.dumps_apart(thing)))
+
+
+WAYS = pytest.mark.parametrize("way", [in_memory, in_shared_memory])
+TENSORS = {
+    "float32": torch.arange(6.0).reshape(2, 3),
+    "bfloat16": torch.ones(3, dtype=torch.bfloat16),
+    "bool": torch.tensor([True, False]),
+    "complex": torch.ones(2, dtype=torch.complex64).conj(),
+    "transposed": torch.arange(6).reshape(2, 3).T,
+    "part": torch.arange(100)[10:20:3],
+    "single": torch.tensor(7),
+    "empty": torch.empty(0, 3),
+    "expanded": torch.ones(1).expand(4),
+    "learnt": torch.ones(2, requires_grad=True),
+    "parameter": nn.Parameter(torch.ones(2)),
+    "sparse": torch.eye(2).to_sparse(),
+    "meta": torch.empty(3, device="meta"),
+}
+
+
+@WAYS
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_tensor_travels_as_it_is(name: str, way: Any) -> None:
+    tensor = TENSORS[name]
+    (found,) = way([tensor])
+    assert type(found) is type(tensor) and found.dtype == tensor.dtype and found.requires_grad == tensor.requires_grad
+    assert found.device == tensor.device and found.shape == tensor.shape
+    assert tensor.is_sparse or found.stride() == tensor.stride()
+    assert tensor.is_meta or torch.equal(found.to_dense(), tensor.to_dense())
+
+
+@WAYS
+def test_views_of_one_tensor_travel_once_and_stay_views(way: Any) -> None:
+    whole = torch.zeros(1000, 100)
+    content, buffers = by_value.dumps_apart(list(whole))
+    assert len(buffers) == 1 and len(content) < 200_000 < len(by_value.dumps(list(whole))) < 700_000
+    rows = way([*whole, whole.numpy()])
+    rows[3][:] = 1.0
+    assert rows[3].untyped_storage().data_ptr() == rows[0].untyped_storage().data_ptr()
+    assert not whole.any()
+
+
+def test_a_loader_changes_only_its_own_copy() -> None:
+    region = recipe_of(*by_value.dumps_apart({"tensor": torch.zeros(5), "array": np.zeros(5)}))
+    first = read_recipe(region)
+    first["tensor"] += 1.0
+    first["array"] += 1.0
+    second = read_recipe(region)
+    assert not second["tensor"].any() and not second["array"].any()

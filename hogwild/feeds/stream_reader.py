@@ -682,7 +682,7 @@ def _has_state(thing: Any) -> bool:
 def travels(stream: Any) -> str:
     """Return why it cannot be sent to other processes; "" if it can."""
     try:
-        by_value.dumps(stream)
+        by_value.dumps_apart(stream)
     except (Exception, SystemExit) as error:
         return raised_text(error)
     return ""

@@ -14,20 +14,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import host
+from hogwild import by_value, host
 from hogwild.config.schema import Supervise
 from hogwild.feeds.row_reader import RowSource
 from hogwild.planning.cpu_plan import plan_here
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.workers.child.loader import RowsRecipe
-from hogwild.workers.loading.loaders import Loaders
+from hogwild.workers.loading.loaders import Loaders, recipe_of
 from hogwild.workers.loading.loading import RangeWork
 from hogwild.workers.processes import fork_server
 from hogwild.workers.processes.fork_server import CHILD_NAME, SERVER, Forked
@@ -55,7 +54,8 @@ def is_gone(pid: int) -> bool:
 
 def started(made: ProcessGroup) -> Handle:
     """A reader without a range to read."""
-    recipe = cloudpickle.dumps(RowsRecipe(RowSource.of([(torch.zeros(1), 0)], "data.train", 0), 0, 1, (), False))
+    nothing = RowsRecipe(RowSource.of([(torch.zeros(1), 0)], "data.train", 0), 0, 1, (), False)
+    recipe = recipe_of(*by_value.dumps_apart(nothing))
     limits = limits_of(Role.READER, made.supervise)
     work = RangeWork("data.train", RowRanges(0, 0, 1), limits)
     team = Loaders(made, Roster(Role.READER, limits, 1), work, recipe, {})
@@ -126,7 +126,7 @@ def test_a_fork_has_the_surroundings_of_a_fresh_interpreter_field_by_field(
     assert forked.pop("Threads") == "1"
     fresh.pop("Threads")  # numpy's own, which the server did not start
     held, more = forked.pop("descriptors"), fresh.pop("descriptors")
-    assert held == [*["/memfd"] * 3, *["pipe"] * 4, "socket"], "its output twice, its beats; a pipe to the tracker"
+    assert held == [*["/memfd"] * 4, *["pipe"] * 4, "socket"], "its output twice, its beats, its recipe; the tracker"
     assert {*(Counter(more) - Counter(held))} == {"pipe"}, "multiprocessing's tracker, and its sign of our death"
     assert forked == fresh
     assert forked["PPid"] == str(os.getpid())

@@ -1,6 +1,6 @@
 """A loader: fills what it is asked for, slots of a stream's ring or ranges of a data set that is read into memory. The
 workers' counterpart is `trainer.py`; what is filled, and how, is the task's recipe: the
-batches of a stream, the rows of a data set, or the answers for a file. It is made in the parent, sent with cloudpickle,
+batches of a stream, the rows of a data set, or the answers for a file. It is made in the parent, sent by shared memory,
 opened in the loader.
 
     parent                                       loader
@@ -11,6 +11,8 @@ opened in the loader.
 
 A row of the region `beats` (loader, BEATS) int64 has one writer, its loader."""
 
+import mmap
+import pickle
 import socket
 import time
 from collections import deque
@@ -20,7 +22,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,7 +34,7 @@ from hogwild.feeds.ring import Ring, RingSpec
 from hogwild.feeds.row_reader import BadRow, RowSource
 from hogwild.feeds.stream_reader import Filler, Stream, Unreadable
 from hogwild.scheduling.row_ranges import RowRanges
-from hogwild.shared_memory.region import Region
+from hogwild.shared_memory.region import Region, aligned
 from hogwild.training import torch_settings
 from hogwild.user_code import raised_text
 from hogwild.workers.child.trainer import WAIT_MS, Loop
@@ -56,6 +58,18 @@ class LoaderBeat(IntEnum):
     RECORD = 4  # the position being read, to name it if it kills the loader
 
 
+def read_recipe(region: Region) -> Any:
+    """Return what `recipe_of` wrote. Tensors and arrays are views of a private map: what this process changes, only it
+    sees, and only those pages are copied."""
+    whole = mmap.mmap(region.descriptor, region.nbytes, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    count, view = int(np.frombuffer(whole, np.int64, 1)[0]), memoryview(whole)
+    parts, at = [], aligned(8 * (1 + count))
+    for length in np.frombuffer(whole, np.int64, count, 8).tolist():
+        parts.append(view[at : at + length])
+        at += aligned(length)
+    return pickle.loads(parts[0], buffers=parts[1:])
+
+
 class LoaderLoop(Loop):
     """Fills until told to leave. Every wait beats and watches the lifeline."""
 
@@ -66,13 +80,13 @@ class LoaderLoop(Loop):
         self._start, self._channel, self._leaving = start, channel, leaving
         beats = regions["beats"]
         self._words = beats.array("i8", (beats.nbytes // (8 * BEATS), BEATS))[task.loader]
-        content = regions["recipe"].read_bytes()
-        recipe: Recipe = cloudpickle.loads(content)
+        written = regions["recipe"]
+        recipe: Recipe = read_recipe(written)
         torch_settings.apply(task.torch_settings)  # again: importing the data set's module may have changed them
         self._hand: deque[int] = deque()
         self._leases = Leases(start)
         self._beat(0)
-        self._filling = recipe.open(regions, self._beat, task.loader, lambda: cloudpickle.loads(content))
+        self._filling = recipe.open(regions, self._beat, task.loader, lambda: read_recipe(written))
 
     def run(self) -> None:
         """Fill until told to leave, by a record or by SIGTERM."""

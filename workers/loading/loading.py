@@ -56,7 +56,7 @@ from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from hogwild.user_code import is_users, raised_text
 from hogwild.workers.child.loader import Destination, RowsRecipe
-from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work, region_of
+from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work, recipe_of, region_of
 from hogwild.workers.messages import Report, TrialTask
 from hogwild.workers.processes.group import ProcessGroup, Team
 from hogwild.workers.processes.handle import POLL_MS, REAP_S, Handle
@@ -347,25 +347,25 @@ class Loading:
             by = "the parent process" if is_alone else f"{by} and the parent process"
         return self._noted(rows, time.monotonic() - began_s, by, readers=readers, deaths=deaths)
 
-    def _content(self, recipe: RowsRecipe, readers: int) -> bytes | None:
-        """Pickle the recipe from which every reader makes its data set; None if that is impossible or too large."""
+    def _content(self, recipe: RowsRecipe, readers: int) -> Region | None:
+        """Write the recipe from which every reader makes its data set; None if that is impossible or too large."""
         rows = recipe.rows
         try:
-            written: bytes = by_value.dumps(recipe)
+            content, buffers = by_value.dumps_apart(recipe)
         except (Exception, SystemExit) as error:
             self._show(
                 f"{rows.what}: one process reads all {rows.count:,} rows, as {type(rows.dataset).__name__} cannot be "
                 f"sent to workers: {raised_text(error)}"
             )
             return None
-        needed = (1 + 2 * readers) * len(written)
+        needed = (2 + 2 * readers) * len(content) + sum(one.raw().nbytes for one in buffers)
         if needed > host.available_memory().bytes:
             self._show(
                 f"{rows.what}: one process reads all {rows.count:,} rows, as {readers} copies of "
                 f"{type(rows.dataset).__name__} would take {size(needed)}"
             )
             return None
-        return written
+        return recipe_of(content, buffers)
 
     # ---- the cache
 

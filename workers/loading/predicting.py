@@ -29,7 +29,7 @@ from hogwild.inference.predict import Encode, Part, Predictor
 from hogwild.planning.cpu_plan import may_fork, plan_here
 from hogwild.shared_memory.region import Region
 from hogwild.workers.child.loader import CUT_WORDS, PartsRecipe
-from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work, region_of
+from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work, recipe_of, region_of
 from hogwild.workers.messages import Report
 from hogwild.workers.processes.fork_server import SERVER
 from hogwild.workers.processes.group import ProcessGroup
@@ -165,7 +165,7 @@ def predicted_parts(
         rows = table.array("i8", (WAITING * procs, CUT_WORDS))
         limits = limits_of(Role.READER, supervise)
         work = BlockWork(predictor.inputs.cuts(), rows, limits.max_item_attempts)
-        recipe = by_value.dumps(PartsRecipe(encode, str(folder), len(rows)))
+        recipe = recipe_of(*by_value.dumps_apart(PartsRecipe(encode, str(folder), len(rows))))
         try:
             regions = {"blocks": table, "predictor": region_of("predictor", predictor)}
         except Exception as error:

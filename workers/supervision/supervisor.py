@@ -45,7 +45,7 @@ from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Command, Control, Phase, Word
 from hogwild.storage.run_directory import RunDir
 from hogwild.workers.child.loader import ENDED, StreamRecipe
-from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work
+from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work, recipe_of
 from hogwild.workers.messages import PredictTask, Report, Setup
 from hogwild.workers.processes.fork_server import SERVER
 from hogwild.workers.processes.group import ProcessGroup, Team, shortened
@@ -761,7 +761,7 @@ def _loaders_of(group: ProcessGroup, session: Session) -> Loaders | None:
     needed = state.loaders if state.schedule.is_sharded else 1  # an iterable: each loader reads its own shard
     limits = limits_of(Role.LOADER, session.job.supervise, needed=needed)
     roster = Roster(Role.LOADER, limits, state.loaders, session.queue.samples > 0)
-    recipe = by_value.dumps(StreamRecipe(state.stream, state.ring.spec))
+    recipe = recipe_of(*by_value.dumps_apart(StreamRecipe(state.stream, state.ring.spec)))
     work = StreamWork(session, state, limits)
     drawn = session.draws.regions if session.draws is not None else {}
     return Loaders(group, roster, work, recipe, {"ring": state.ring.region, **drawn})
