@@ -166,6 +166,7 @@ class NumberedBatch:
     inputs: tuple[int]
     target: None
     first_position: int
+    size: int = 1
 
 
 class CountingFeed:
