@@ -7,20 +7,20 @@ A `table` is a parameter with its sums and its z, arrays of one shape where the 
 
 import numpy as np
 
-from hogwild.kernels.compiling import only_in_kernels
+from hogwild.kernels.compiling import inlined
 
 SGD, ADAGRAD, FTRL = 1, 2, 3  # as in optimizer_rules.py, which needs no numba
 LEAST = np.float32(1e-10)  # as in hogwild/optimizers.py
 _0 = np.float32(0.0)
 
 
-@only_in_kernels
+@inlined
 def adagrad_step(total, gradient, rate, eps):  # type: ignore[no-untyped-def]
     """Return the amount to subtract from a parameter. `total` is a local that includes this gradient's square."""
     return rate * gradient / (np.sqrt(total) + eps)
 
 
-@only_in_kernels
+@inlined
 def ftrl_step(old, gradient, total, far, rate, more, l1):  # type: ignore[no-untyped-def]
     """Return (weight, z). `total` is a local that includes this gradient's square, `more` is beta + rate l2, `far` the
     z of a weight that is 0. A NaN is preserved."""
@@ -38,7 +38,7 @@ def ftrl_step(old, gradient, total, far, rate, more, l1):  # type: ignore[no-unt
     return (_0 if abs(pull) <= l1 else pull), -pull
 
 
-@only_in_kernels
+@inlined
 def step(rule, old, gradient, total, far, numbers):  # type: ignore[no-untyped-def]
     """Return (number, its sum, its z) after a number that was `old`."""
     rate, second, third = numbers
@@ -53,7 +53,7 @@ def step(rule, old, gradient, total, far, numbers):  # type: ignore[no-untyped-d
     return old - rate * gradient, total, far
 
 
-@only_in_kernels
+@inlined
 def descend(rule, table, at, gradient, rate, eps):  # type: ignore[no-untyped-def]
     """Update a number by SGD or Adagrad; `gradient` includes the decay, and the number is read again."""
     values, sums, _ = table
@@ -65,7 +65,7 @@ def descend(rule, table, at, gradient, rate, eps):  # type: ignore[no-untyped-de
         values[at] -= rate * gradient
 
 
-@only_in_kernels
+@inlined
 def move(rule, table, at, gradient, old, numbers):  # type: ignore[no-untyped-def]
     """Update the number `at` of a table, a place or a tuple of places, which was `old`. A sum is read once (the race in
     `sparse_models.py`); what a rule does not have is neither read nor written."""

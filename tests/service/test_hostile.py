@@ -119,7 +119,7 @@ def test_the_table_has_every_route(served: Served) -> None:
 def not_for(method: str, path: str) -> list[Any]:
     """Return the checks that do not fit: no schema says which text is a job file, or which fields go together; unknown
     parameters of a query are ignored."""
-    is_free = path.endswith(("/jobs", "/sweeps", "/check", "/requests", "/resume", "/predict"))
+    is_free = path.endswith(("/jobs", "/sweeps", "/check", "/requests", "/resume", "/predict", "/{ask}"))
     names = [*(["positive_data_acceptance"] if is_free else []), *(["negative_data_rejection"] * (method == "GET"))]
     return CHECKS.get_by_names(names)
 
