@@ -28,7 +28,6 @@ from functools import partial
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import cloudpickle
 import torch
 from torch.multiprocessing import get_context
 
@@ -37,6 +36,7 @@ from benchmarks.baselines.tensor_queue import Row, produce
 from benchmarks.bench import in_turn, median, say
 from benchmarks.figures import Figure
 from benchmarks.row import Row as Measured
+from hogwild import by_value
 from hogwild.feeds.ring import Ring, RingFeed, RingSpec
 from hogwild.feeds.stream_reader import Collator, Origin, Stream
 from hogwild.scheduling.batch_plan import BatchPlan
@@ -44,7 +44,7 @@ from hogwild.scheduling.stream_schedule import StreamSchedule
 from hogwild.scheduling.work_queue import Limits, WorkQueue
 from hogwild.shared_memory.region import Region
 from hogwild.training.torch_settings import current
-from hogwild.workers.child.loader import BEATS, FILLED, LoaderLoop, StreamRecipe
+from hogwild.workers.child.loader import BEATS, FILLED, LoaderLoop, StreamRecipe, recipe_of
 from hogwild.workers.messages import LOOK, Leaving, LoadTask, Start, read_records, write_record
 from hogwild.workers.session.ring_state import RingState
 
@@ -196,10 +196,10 @@ def through_ring(count: int) -> Cost:
         words=-1,
         environment=(),
     )
-    recipe = cloudpickle.dumps(StreamRecipe(stream, ring.spec))
+    recipe = by_value.dumps_apart(StreamRecipe(stream, ring.spec))
     regions = {
         "beats": Region.allocate("beats", 8 * BEATS),
-        "recipe": Region.of_bytes("recipe", recipe),
+        "recipe": recipe_of(*recipe),
         "ring": ring.region,
     }
     sizes = tuple((name, region.nbytes) for name, region in regions.items())

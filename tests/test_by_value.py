@@ -17,8 +17,7 @@ from torch import nn
 
 from hogwild import by_value
 from hogwild.user_code import is_users, raised_text, short_place
-from hogwild.workers.child.loader import read_recipe
-from hogwild.workers.loading.loaders import recipe_of
+from hogwild.workers.child.loader import read_recipe, recipe_of
 
 SOURCE = """
 def make():

@@ -25,8 +25,8 @@ from hogwild.config.schema import Supervise
 from hogwild.feeds.row_reader import RowSource
 from hogwild.planning.cpu_plan import plan_here
 from hogwild.scheduling.row_ranges import RowRanges
-from hogwild.workers.child.loader import RowsRecipe
-from hogwild.workers.loading.loaders import Loaders, recipe_of
+from hogwild.workers.child.loader import RowsRecipe, recipe_of
+from hogwild.workers.loading.loaders import Loaders
 from hogwild.workers.loading.loading import RangeWork
 from hogwild.workers.processes import fork_server
 from hogwild.workers.processes.fork_server import CHILD_NAME, SERVER, Forked

@@ -6,17 +6,15 @@
     a loader dies             what it was asked for is free again; the number it was filling is charged"""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pickle import PickleBuffer
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from hogwild import by_value, host
 from hogwild.errors import DataError, HogwildError
-from hogwild.shared_memory.region import Region, aligned
+from hogwild.shared_memory.region import Region
 from hogwild.workers.child.loader import BEATS, LoaderBeat
 from hogwild.workers.messages import LOOK, LoadTask, Report
 from hogwild.workers.processes.group import ProcessGroup, Team, shortened
@@ -33,21 +31,6 @@ def region_of(name: str, thing: Any) -> Region:
         os.close(descriptor)
         raise
     return Region.attach(descriptor, os.fstat(descriptor).st_size)
-
-
-def recipe_of(content: bytes, buffers: Sequence[PickleBuffer]) -> Region:
-    """Return a recipe in shared memory, for `read_recipe`: its tensors and arrays are there once for all loaders. The
-    arguments: of `by_value.dumps_apart`. Raises MemoryShortError."""
-    parts = [np.frombuffer(one.raw(), np.uint8) for one in (PickleBuffer(content), *buffers)]
-    head = np.array([len(parts), *map(len, parts)], np.int64)
-    at = aligned(head.nbytes)
-    region = Region.allocate("recipe", at + sum(aligned(len(part)) for part in parts))
-    whole = region.array("u1", (region.nbytes,))
-    whole[: head.nbytes] = head.view(np.uint8)
-    for part in parts:
-        whole[at : at + len(part)] = part
-        at += aligned(len(part))
-    return region
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,8 @@ from hogwild.job.parts import Findings, Trial
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from hogwild.user_code import is_users, raised_text
-from hogwild.workers.child.loader import Destination, RowsRecipe
-from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work, recipe_of, region_of
+from hogwild.workers.child.loader import Destination, RowsRecipe, recipe_of
+from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work, region_of
 from hogwild.workers.messages import Report, TrialTask
 from hogwild.workers.processes.group import ProcessGroup, Team
 from hogwild.workers.processes.handle import POLL_MS, REAP_S, Handle

@@ -28,8 +28,8 @@ from hogwild.inference.inputs import Cut
 from hogwild.inference.predict import Encode, Part, Predictor
 from hogwild.planning.cpu_plan import may_fork, plan_here
 from hogwild.shared_memory.region import Region
-from hogwild.workers.child.loader import CUT_WORDS, PartsRecipe
-from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work, recipe_of, region_of
+from hogwild.workers.child.loader import CUT_WORDS, PartsRecipe, recipe_of
+from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work, region_of
 from hogwild.workers.messages import Report
 from hogwild.workers.processes.fork_server import SERVER
 from hogwild.workers.processes.group import ProcessGroup

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from hogwild import host
 from hogwild.planning.cpu_plan import environment_for, may_fork
 from hogwild.shared_memory.region import Region
-from hogwild.workers.child.loader import BEATS
+from hogwild.workers.child.loader import BEATS, recipe_of
 from hogwild.workers.messages import LoadTask
 from hogwild.workers.processes.fork_server import READY_S, SERVER, CannotServe, Forked
 from hogwild.workers.processes.handle import Handle
@@ -55,9 +55,8 @@ def _measured() -> dict[str, float]:
 
 def give_nothing_to_read(handle: Handle) -> None:
     """Send the task of a reader, so that the process says when it is ready."""
-    recipe = pickle.dumps(_Nothing())
     beats = Region.allocate("beats", BEATS * 8)
-    handle.send(LoadTask(0), {"beats": beats, "recipe": Region.of_bytes("recipe", recipe)})
+    handle.send(LoadTask(0), {"beats": beats, "recipe": recipe_of(pickle.dumps(_Nothing()), [])})
 
 
 @contextlib.contextmanager

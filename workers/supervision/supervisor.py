@@ -44,8 +44,8 @@ from hogwild.scheduling.work_queue import HAND_S, Release, WorkQueue
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Command, Control, Phase, Word
 from hogwild.storage.run_directory import RunDir
-from hogwild.workers.child.loader import ENDED, StreamRecipe
-from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work, recipe_of
+from hogwild.workers.child.loader import ENDED, StreamRecipe, recipe_of
+from hogwild.workers.loading.loaders import LoaderLoss, Loaders, Work
 from hogwild.workers.messages import PredictTask, Report, Setup
 from hogwild.workers.processes.fork_server import SERVER
 from hogwild.workers.processes.group import ProcessGroup, Team, shortened
