@@ -10,7 +10,9 @@ from hogwild.data.text_parsing import COMMENT, NUMBER, Format
 from hogwild.errors import DataError
 from hogwild.formatting import counted as number_of
 
-DELIMITERS = ("::", "\t", ",", ";", "|", " ")  # the first of equally good ones
+# By how seldom they are part of a name; of equally good ones in a group the first.
+_GROUPS = (("::", "\t"), (",", ";", "|"), (" ",))
+DELIMITERS = tuple(one for group in _GROUPS for one in group)
 # Column names, in lower case and letters only, from well-known data sets.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "user": ("userid", "user", "users", "uid", "reviewerid", "customerid", "profileid", "sessionid"),
@@ -73,9 +75,7 @@ def form_of(
         raise DataError(f"{path}: contains no samples: there is no row", code="data/empty")
     lines = lines[:LOOKED_AT]
     if delimiter == "auto":
-        # The one that gives all lines the same number of fields, and the most.
-        widths = {one: {len(fields_in(line, one)) for line in lines} for one in DELIMITERS if one in lines[0]}
-        delimiter = max(widths, key=lambda one: (len(widths[one]) == 1, min(widths[one])), default="\t")
+        delimiter = delimiter_of(lines)
     rows = [fields_in(line, delimiter) for line in lines]
     commented = fields_in(comments[-1].lstrip("#% "), delimiter) if comments else []
     if len(commented) == len(rows[0]) and looks_like_names(commented, rows) and header is not False:
@@ -115,6 +115,22 @@ def form_of(
     user, item, rating, time = (places[what] for what in ORDER)
     columns_read = user, item, rating, time if needs_time else -1
     return Form(delimiter, columns_read, before + taken, len(names), told, tuple(names) if has_header else ())
+
+
+def delimiter_of(lines: Sequence[str]) -> str:
+    """Return the delimiter that gives all lines the same number of fields: the one that is most seldom part of a name,
+    then the one with the most fields. A space only where no other does, or where commas are those of numbers."""
+    cut = {one: [fields_in(line, one) for line in lines] for one in DELIMITERS if one in lines[0]}
+    widths = {one: {*map(len, rows)} for one, rows in cut.items()}
+    even = {one: min(found) for one, found in widths.items() if len(found) == 1 and min(found) > 1}
+    if even.get(" ", 0) > 2 and all("," not in "".join(row[:2]) for row in cut[" "]):
+        behind = [field for row in cut[" "] for field in row[2:] if "," in field]
+        if behind and all(NUMBER.fullmatch(field.replace(",", ".")) for field in behind):
+            even.pop(",", None)
+    for group in _GROUPS:
+        if found := [one for one in group if one in even]:
+            return max(found, key=even.__getitem__)
+    return max(widths, key=lambda one: (one != " ", min(widths[one])), default="\t")
 
 
 def fields_in(line: str, delimiter: str) -> list[str]:

@@ -222,7 +222,12 @@ class Trained:
         if known is None:
             known = NamedRows.of(("users", "items"), self.names, np.zeros((0, 2), np.int32))
         known = known.trained() if held_out else known
-        known = known if had is None else known.joined(self._pairs_in(had))
+        if had is not None:
+            more = self._pairs_in(had)
+            items = {*more.names["items"]}
+            if unknown := len(items.difference(self.names["items"])):
+                log.warning("had: %d of its %d items have no name that the model knows", unknown, len(items))
+            known = known.joined(more)
         many = len(self.names["items"])
         lacking = () if gone else range(many - len(self.unseen.get("items", ())), many)
         return ItemRanker(self.model, self.names["users"], self.names["items"], Had.of_rows(known), lacking)

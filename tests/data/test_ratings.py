@@ -62,6 +62,23 @@ def test_every_format_is_the_same_table_by_user_then_item(file: Path, text: str)
     assert data.spec.sizes == {"users": 2, "items": 3} and data.arrays()["user"].dtype == np.int32
 
 
+@pytest.mark.parametrize(
+    ("text", "pair"),
+    [
+        ("Person 0,Song 3\n", ("Person 0", "Song 3")),
+        ("Person Nr 0\tSong, Title 3\nPerson Nr 1\tSong, Title 2\n", ("Person Nr 0", "Song, Title 3")),
+        ("0 Person,3 Song\n", ("0 Person", "3 Song")),
+        ('"Person, 0","Song, 3"\n', ("Person, 0", "Song, 3")),
+        ("Big, Bad::x y::3\nb, c::y z::4\n", ("Big, Bad", "x y")),
+        ("1 2\n3 4\n", (1, 2)),
+    ],
+)
+def test_a_delimiter_is_what_is_seldom_part_of_a_name(text: str, pair: tuple[Any, Any], file: Path) -> None:
+    assert rows(packed(file, text))[0][:2] == pair
+    with pytest.raises(DataError, match="3,5"):  # a comma of numbers cuts no field
+        packed(file, "1 2 3,5\n4 5 2\n")
+
+
 def test_words_are_ids_too_and_so_are_numbers_of_any_length(file: Path) -> None:
     data = packed(file, "bo\tB002\t1\nal\t007\t2\nal\t7\t3\nzé\t7\t4\n")
     assert rows(data) == [("al", "007", 2.0), ("al", "7", 3.0), ("bo", "B002", 1.0), ("zé", "7", 4.0)]

@@ -109,7 +109,7 @@ def test_recommend_as_json_and_for_somebody_new(runs: Mapping[str, Ended], say: 
 
 
 def test_who_has_what_travels_with_the_checkpoint_and_without_it_nothing_is_recommended(
-    runs: Mapping[str, Ended], say: Say, tmp_path: Path
+    runs: Mapping[str, Ended], say: Say, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     there = shutil.copytree(runs["ratings"].run_dir, tmp_path / "run", symlinks=True)
     resolved = there / "resolved.yaml"
@@ -133,6 +133,7 @@ def test_who_has_what_travels_with_the_checkpoint_and_without_it_nothing_is_reco
     ):
         status, lines, words = say("recommend", run, "--user", user, "--had", had, "--json")
         assert status == 0 and {item for item, _ in json.loads(lines[0])["items"]} == wanted, words
+    assert "had: 1 of its 3 items have no name that the model knows" in caplog.text
     pairs = [("bob", "film"), ("eve", "novelty")]
     (found,) = hogwild.load(there).ranker(had=pairs).for_users(["bob"])
     assert {*found.item.tolist()} == {*ITEMS} - {"film"}
