@@ -486,7 +486,7 @@ def test_the_lowest_bad_row_ends_the_reading_in_the_same_words(group: ProcessGro
 @pytest.mark.processes
 def test_what_cannot_be_given_to_others_or_be_read_there_is_read_here(group: ProcessGroup) -> None:
     for name, arguments, words in [
-        ("Unportable", {}, "Unportable cannot be sent to workers: TypeError: an open connection (/"),
+        ("Unportable", {}, "Unportable cannot be sent to workers: TypeError: an open connection (slow_data.py:"),
         ("Unmakeable", {}, "slow_data.py:76); the parent process reads it"),
         (
             "Slow",
