@@ -459,7 +459,7 @@ class Session:
             self.journal.callbacks.fail(error)
         if self.draws is not None and not self.queue.is_finished:
             error = self.draws.advance(self.queue.epoch, self.queue.limits.epochs)
-            self.stop = self.stop if error is None else Outcome("failed", error.code, error=error)
+            self.stop = self.stop if error is None else Outcome.failed(error)
         if self.stop is None and self.journal.callbacks.wants_stop:
             self.stop = Outcome("stopped", "callback")
 
