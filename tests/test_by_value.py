@@ -57,9 +57,11 @@ def test_a_class_of_a_script_keeps_its_file_and_line(tmp_path: Path, monkeypatch
     assert f'File "{file}", line {LINE}, in forward\n    raise RuntimeError' in trace
 
 
-def test_a_class_of_a_notebook_is_at_its_cell_and_has_its_source_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_of_a_notebook_is_at_its_cell_and_has_its_source_in_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker does not have the cells: no file, and no name of a cell."""
-    file = "/tmp/ipykernel_1/2345.py"
+    file = str(tmp_path / "ipykernel_1" / "2345.py")
     cells = SimpleNamespace(format_code_name=lambda name: ("Cell", "In[3]") if name == file else None)
     shell = SimpleNamespace(get_ipython=lambda: SimpleNamespace(compile=cells))
     monkeypatch.setitem(sys.modules, "IPython", shell)
