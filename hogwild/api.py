@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 from hogwild.config.load import Job, job_from_mapping
 from hogwild.config.rules import show
 from hogwild.config.schema import Data, Device, Loaders, Procs, Slots, Split, Threads, Train
-from hogwild.data.made_by_function import made_by_function
+from hogwild.data.made_by_function import is_maker, made_by_function
 from hogwild.data.pair_tables import as_data
 from hogwild.errors import BuildError, ConfigError, ModelError, Problem, UsageError, nearest
 from hogwild.formatting import counted, one_line, short_number
@@ -269,11 +269,7 @@ def signature_of(train: Callable[..., Any]) -> inspect.Signature:
 def own_functions(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the functions among the settings, by the field names of `Functions`; replace them by their paths."""
     found: dict[str, Any] = {}
-    if isinstance(settings.get("data"), Mapping):
-        settings["data"] = dict(settings["data"])  # keep the caller's dict unchanged
-    data = settings.get("data")
-    places: list[dict[str, Any]] = [settings, data] if isinstance(data, dict) else [settings]
-    for place in places:
+    for place in _places(settings):
         for name in ("collate", "transform"):
             entry = _section(place.get(name))
             if callable(target := entry.get("class_path")):
@@ -293,6 +289,14 @@ def own_functions(settings: dict[str, Any]) -> dict[str, Any]:
         found["metrics"] = {path.rpartition(".")[2]: metric for path, metric in metrics.items()}
         settings["evaluate"] = {**section, "metrics": [*metrics]}
     return found
+
+
+def _places(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the dicts that may have fields of `data`: the settings, and their section, which becomes a copy."""
+    if not isinstance(settings.get("data"), Mapping):
+        return [settings]
+    settings["data"] = dict(settings["data"])  # keep the caller's dict unchanged
+    return [settings, settings["data"]]
 
 
 def _section(given: Any) -> dict[str, Any]:
@@ -374,18 +378,13 @@ def without_loaders(dataset: Any, val: Any, settings: dict[str, Any]) -> tuple[A
         seed = settings.get("seed", Job.model_fields["seed"].default)
         val, given["val_collate"] = of_val.held_out(seed), of_val.settings.get("collate")
         notes.append(of_val.note)
-    sections = [settings]
-    if isinstance(settings.get("data"), Mapping):
-        settings["data"] = dict(settings["data"])  # keep the caller's dict unchanged
-        sections.append(settings["data"])
-    for place in sections:
+    for place in _places(settings):
         entry = _section(place.get("sampler"))
         if (own := entry.get("class_path")) is None or isinstance(own, str):
             continue
         place["sampler"] = {**entry, "class_path": path_of(own)}
-        is_made = inspect.isroutine(own) or inspect.isclass(own) or isinstance(own, partial)
         args = entry.get("init_args")
-        given["sampler"] = Given(path_of(own), own, args if isinstance(args, Mapping) else {}) if is_made else own
+        given["sampler"] = Given(path_of(own), own, args if isinstance(args, Mapping) else {}) if is_maker(own) else own
     return dataset, val, given, [note for note in notes if note]
 
 

@@ -21,10 +21,15 @@ class GeneratedData(IterableDataset[Any]):
         return self._function()
 
 
+def is_maker(given: Any) -> bool:
+    """Return whether it is called to make an object: a function or a class."""
+    return inspect.isroutine(given) or inspect.isclass(given) or isinstance(given, partial)
+
+
 def made_by_function(given: Any, what: str) -> Any:
     """Return the data set that a function, or a class, makes without arguments; anything else as it is. Raises
     DataError."""
-    if not (inspect.isroutine(given) or inspect.isclass(given) or isinstance(given, partial)):
+    if not is_maker(given):
         return given
     try:
         made = given()

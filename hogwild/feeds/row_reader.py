@@ -220,7 +220,7 @@ class FieldKind:
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """A data set that is read range by range; `kinds` are those of its first item. Crosses processes by cloudpickle."""
+    """A data set that is read range by range; `kinds` are those of its first item. Crosses processes by value."""
 
     dataset: Any
     what: str

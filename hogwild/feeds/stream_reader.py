@@ -333,7 +333,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Everything a loader needs. Crosses processes by cloudpickle. `row_bytes`: size of a record if all are alike; then
+    """Everything a loader needs. Crosses processes by value. `row_bytes`: size of a record if all are alike; then
     `chunked` uses the same chunks as for this data in memory, where a resumed job may put it (feed: auto)."""
 
     source: Origin

@@ -8,6 +8,7 @@ import contextlib
 import csv
 import inspect
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,7 +114,7 @@ def reevaluate(
 def on_file(job: Job, file: Path) -> Job:
     """Return the job with a file as its validation data, read by the class of that data, or else of the training data,
     with the same arguments. Raises UsageError for a class that reads no file of any name."""
-    if not _exists(file):
+    if not os.path.exists(file):  # not `Path.exists`, which raises for a name that is too long
         raise NotFoundError(
             f"--data {file}: there is no such file (looked for {file.absolute()})", code="data/not-found"
         )
@@ -130,13 +131,6 @@ def on_file(job: Job, file: Path) -> Job:
         arguments |= {"split": "all"} if splits is not None and splits.default is not None else {}
     val = base.model_copy(update={"init_args": arguments | {argument: str(file.absolute())}})
     return job.model_copy(update={"data": job.data.model_copy(update={"val": val})})
-
-
-def _exists(file: Path) -> bool:
-    try:
-        return file.exists()
-    except OSError:  # a name that no file can have
-        return False
 
 
 @contextlib.contextmanager
@@ -215,11 +209,11 @@ def write_predictions(found: Reevaluation, file: Path) -> None:
 
 
 def _write_csv(file: Path, columns: dict[str, np.ndarray]) -> None:
-    order = {"targets": "target", "predicted": "predicted", "outputs": "output", **{name: name for name in columns}}
-    order |= {"targets": "target", "outputs": "output"}
+    order = dict.fromkeys([*(key for key in ("targets", "predicted", "outputs") if key in columns), *columns])
+    shown = {"targets": "target", "outputs": "output"}
     with open(file, "w", newline="", encoding="utf-8") as stream:
         table = csv.writer(stream)
-        flat = {one: columns[key].reshape(len(columns[key]), -1) for key, one in order.items() if key in columns}
+        flat = {shown.get(key, key): columns[key].reshape(len(columns[key]), -1) for key in order}
         widths = {name: each.shape[1] for name, each in flat.items()}
         names = [name if width == 1 else f"{name}_{k}" for name, width in widths.items() for k in range(width)]
         table.writerow(["sample", *names])

@@ -52,12 +52,21 @@ def inlined(function: Callable[..., Any]) -> Any:
     return made(function)
 
 
+# Options of what only our own kernels call. The ways to call it from Python and from C take a third of a small kernel's
+# time; without them a call from Python would crash.
+IN_KERNELS: Any = {
+    "nogil": True,
+    "fastmath": FAST,
+    "error_model": "numpy",
+    "forceinline": True,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
+
+
 def only_in_kernels(function: Callable[..., Any]) -> Any:
-    """Compile as `inlined`, but no ways to call it from Python and from C, which take a third of a small kernel's time.
-    Only for our own kernels: a call from Python would crash."""
-    options: dict[str, Any] = {"inline": "never", "forceinline": True}
-    options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return numba.njit(nogil=True, fastmath=FAST, error_model="numpy", **options)(function)
+    """Compile as `inlined`, but no ways to call it from Python and from C (`IN_KERNELS`)."""
+    return numba.njit(inline="never", **IN_KERNELS)(function)
 
 
 def shared_body(function: Callable[..., Any]) -> Any:

@@ -36,7 +36,7 @@ import numpy as np
 from numba.core import cgutils, types
 from numba.extending import overload
 
-from hogwild.kernels.compiling import FAST, inlined, is_finite, kernel, only_in_kernels, shared_body
+from hogwild.kernels.compiling import IN_KERNELS, inlined, is_finite, kernel, only_in_kernels, shared_body
 from hogwild.kernels.fused import STAMP_BITS
 from hogwild.kernels.signatures import WIDEST
 from hogwild.kernels.simd import (
@@ -159,22 +159,13 @@ def ask_ahead(table, column, rows, n, stop, of):  # type: ignore[no-untyped-def]
 
 # ---- a pair of rows: as values, or number by number ------------------------------------------------------------------
 
-_OPTIONS: Any = {
-    "nogil": True,
-    "fastmath": FAST,
-    "error_model": "numpy",
-    "forceinline": True,
-    "no_cpython_wrapper": True,  # as `only_in_kernels`
-    "no_cfunc_wrapper": True,
-}
-
 
 def products(users, u, items, i, of):  # type: ignore[no-untyped-def]
     """Return (x . y, x . x, y . y) of row u of `users` (., k) and row i of `items` (., k); what is not used costs
     nothing."""
 
 
-@overload(products, jit_options=_OPTIONS)
+@overload(products, jit_options=IN_KERNELS)
 def _products(users, u, items, i, of):  # type: ignore[no-untyped-def]
     def by_row(users, u, items, i, of):  # type: ignore[no-untyped-def]
         p, q = load_row(users, u, of), load_row(items, i, of)
@@ -202,7 +193,7 @@ def blend(users, u, items, i, keep, step, other_keep, other_step, of):  # type: 
     """Row u of `users` becomes keep * x + step * y, and row i of `items` other_keep * y + other_step * x."""
 
 
-@overload(blend, jit_options=_OPTIONS)
+@overload(blend, jit_options=IN_KERNELS)
 def _blend(users, u, items, i, keep, step, other_keep, other_step, of):  # type: ignore[no-untyped-def]
     def by_row(users, u, items, i, keep, step, other_keep, other_step, of):  # type: ignore[no-untyped-def]
         p, q = load_row(users, u, of), load_row(items, i, of)
@@ -222,7 +213,7 @@ def adagrad_rows(tables, u, i, slope, numbers, of):  # type: ignore[no-untyped-d
     """Update both rows, each number with its own sum."""
 
 
-@overload(adagrad_rows, jit_options=_OPTIONS)
+@overload(adagrad_rows, jit_options=IN_KERNELS)
 def _adagrad_rows(tables, u, i, slope, numbers, of):  # type: ignore[no-untyped-def]
     def by_row(tables, u, i, slope, numbers, of):  # type: ignore[no-untyped-def]
         (users, user_sums, _), (items, item_sums, _) = tables[0], tables[1]
@@ -257,7 +248,7 @@ def row_adagrad_by_fours(  # type: ignore[no-untyped-def]
     tuples numba would count references in the loop, which is four times slower."""
 
 
-@overload(row_adagrad_by_fours, jit_options=_OPTIONS)
+@overload(row_adagrad_by_fours, jit_options=IN_KERNELS)
 def _row_adagrad_by_fours(  # type: ignore[no-untyped-def]
     rows, n, stop, user, item, rating, mean, users, items, user_bias, item_bias,
     user_sums, item_sums, user_bias_sums, item_bias_sums, numbers, of,

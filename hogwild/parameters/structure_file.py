@@ -2,7 +2,7 @@
 
     bytes  =  layout  |  (model, loss, optimizer)          two pickles, one after the other
 
-Written by the parent with cloudpickle, so that definitions in a script or a notebook travel by value; read by a worker,
+Written by the parent with `by_value`, so that definitions in a script or a notebook travel by value; read by a worker,
 which re-runs no constructor. References keep identity: a Parameter under two names, in an RNN's `_flat_weights` and in
 the optimizer is one object again. Only shared memory travels by reference: any other tensor a module holds is copied,
 so none may be a view of shared memory: the copy would never change.

@@ -315,6 +315,11 @@ class Beside:
         return found
 
     @property
+    def files(self) -> dict[str, bytes]:
+        """All that is copied: relative path -> content."""
+        return {**self.others, **{name: text.encode() for name, text in self.modules.items()}}
+
+    @property
     def words(self) -> str:
         more = len(self.left_out) - NAMED
         named = ", ".join([*self.left_out[:NAMED], *([f"{counted(more, 'other')}"] if more > 0 else [])])

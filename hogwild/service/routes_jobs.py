@@ -169,8 +169,7 @@ def _completed(loop: ServiceLoop, given: AnySubmission, original: JobOrder | Non
         if not (os.path.isabs(folder) and os.path.isdir(folder)):
             words = f"folder {given.from_folder}: must be an absolute path of a folder on the service's machine"
             raise NotFoundError(words, code="service/no-folder")
-        beside = Beside.of(folder, len(given.text))
-        others = {**beside.others, **{name: text.encode() for name, text in beside.modules.items()}}
+        others = Beside.of(folder, len(given.text)).files
         taken |= {"folder": str(folder), "job_folder": str(folder)}
     missing = {name: value for name, value in taken.items() if name not in given.model_fields_set}
     others = {name: content for name, content in {**others, **given.others}.items() if name not in own}
@@ -212,8 +211,7 @@ async def present_code(loop: ServiceLoop, name: str, ask: str) -> dict[str, byte
         raise ConflictError(words, code="service/wrong-state")
     if not os.path.isdir(order.job_folder):
         raise NotFoundError(f"the folder of job {order.number} is gone: {order.job_folder}", code="service/no-folder")
-    beside = await asyncio.to_thread(Beside.of, Path(order.job_folder), 0)
-    files = {**beside.others, **{one: text.encode() for one, text in beside.modules.items()}}
+    files = (await asyncio.to_thread(Beside.of, Path(order.job_folder), 0)).files
     check_files(files)
     return {one: content for one, content in files.items() if one != order.copied}
 

@@ -21,6 +21,7 @@ batch is leased, and changes nothing else:
 import contextlib
 import importlib
 import os
+import pickle
 import socket
 import sys
 import time
@@ -28,7 +29,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor
@@ -184,7 +184,7 @@ def build_trainer(start: Start, setup: Setup, regions: dict[str, Region]) -> Tra
     board = Scoreboard(regions.pop("scoreboard"), setup.rows)
     row = Row(board, setup.worker)
     row.beat()
-    worker_spec: WorkerSpec = cloudpickle.loads(regions.pop("worker_spec").read_bytes())
+    worker_spec: WorkerSpec = pickle.loads(regions.pop("worker_spec").read_bytes())
     structure = regions.pop("structure").array("u1", (setup.structure_nbytes,)).data
     trainer = make_trainer(worker_spec, structure, regions, row, start.lifeline)
     # After the structure, which imports the user's modules: they may change settings or create thread pools.

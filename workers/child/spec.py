@@ -87,7 +87,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """The facts a worker needs about the job, besides the model; pickled once (cloudpickle), read by all workers."""
+    """The facts a worker needs about the job, besides the model; pickled once (`by_value`), read by all workers."""
 
     compute: Compute
     data: DataSide
