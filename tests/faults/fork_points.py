@@ -63,8 +63,11 @@ class Fault:
 
     @property
     def is_possible(self) -> bool:
-        """A stopped supervisor is a matter of other tests; it is no parent of the process between."""
+        """A stopped supervisor is a matter of other tests; it is no parent of the process between, and before the
+        first launch it does not know its server."""
         at = self.point.partition(":")[0]
+        if (self.victim, at, self.launch) == (SERVED, SUPERVISOR, 0):
+            return False
         if self.victim == SUPERVISOR:
             return self.signal == "kill"
         return self.victim in (SERVED, at)
@@ -119,6 +122,8 @@ class Tracer:
         if code.co_filename == fork_server.__file__ and code.co_name in BEGINS:
             self._process = BEGINS[code.co_name]
             self._server = os.getpid() if self._process == SERVED else self._server
+        if code is fork_server._forked.__code__:  # until then it is with the launch before, however far others are
+            self._launch = self._shared[0]  # a process that it forks stays with that
         return self._line
 
     def _line(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any]:
@@ -128,8 +133,6 @@ class Tracer:
         return self._line
 
     def _reach(self, point: str) -> None:
-        if self._process == SERVED:
-            self._launch = self._shared[0]  # a process that it forks stays with that
         launch = self._launch
         fault = self._fault
         if fault is None and self._record is not None:
