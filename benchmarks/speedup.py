@@ -7,7 +7,10 @@
 Three ways take turns: one worker, two workers, and two jobs of one worker each at the same time, which share nothing:
 more than they gain over one, two workers can hardly gain. All with one thread a worker, for TRAINING_S, nothing
 evaluated; counted from the first record after the last worker was ready. Then the whole command as it is shipped
-(`procs: auto`: a short job has one worker), beside `procs: 1`."""
+(`procs: auto`: a short job has one worker), beside `procs: 1`.
+
+`--only together`: two commands of one worker each with the threads that they choose, started at once; they share the
+cores by leases. The machine is what one command with two workers makes."""
 
 import argparse
 import math
@@ -28,6 +31,7 @@ from benchmarks.synthetic_ratings import HUNDRED_THOUSAND, MILLION, Shape
 
 SUITE = "speedup"
 GAIN, OF_INDEPENDENT, IDLE = 1.85, 0.95, 0.05
+TOGETHER, OF_MACHINE = "together", 0.9
 RUNS, TRAINING_S = 3, 6.0
 # All but those whose data is not in HOGWILD_DATA (fashion_mnist, names, text8), or is another run (finetune).
 CONFIGS = (
@@ -62,17 +66,29 @@ class Case:
             epochs = max(2, math.ceil(training_s * summary["samples_per_s"] * epochs / summary["samples"]))
         return epochs
 
-    def trained(self, procs: int, epochs: int) -> tuple[float, dict[str, Any]]:
+    def trained(self, procs: int, epochs: int, threads: int | str = 1) -> tuple[float, dict[str, Any]]:
         """(samples a second once all workers are there, the summary)."""
         run_dir = self.new_run()
-        settings = (*NO_EVALUATION, *commands.OFTEN, "train.threads=1", f"train.epochs={epochs}")
+        settings = (*NO_EVALUATION, *commands.OFTEN, f"train.threads={threads}", f"train.epochs={epochs}")
         summary = self.job(procs, *settings, run_dir=run_dir)[1]
         return commands.settled(run_dir) or summary["samples_per_s"], summary
 
-    def independent(self, epochs: int, jobs: int = 2) -> float:
+    def independent(self, epochs: int, jobs: int = 2, threads: int | str = 1) -> float:
         """Samples a second of so many jobs of one worker at once."""
         with ThreadPoolExecutor(jobs) as pool:
-            return sum(pool.map(lambda _: self.trained(1, epochs)[0], range(jobs)))
+            return sum(pool.map(lambda _: self.trained(1, epochs, threads)[0], range(jobs)))
+
+    def together(self) -> Row:
+        epochs = self.epochs()
+        alone, machine, both = in_turn(
+            RUNS,
+            lambda: self.trained(1, epochs, "auto")[0],
+            lambda: self.trained(2, epochs, "auto")[0],
+            lambda: self.independent(epochs, threads="auto"),
+        )
+        note = f"baseline: one command with two workers, samples/s; one of one worker, alone: {median(alone):,.0f}"
+        ratios = [a / b for a, b in zip(both, machine, strict=True)]
+        return Row(f"{self.name}: two commands at once", "x", OF_MACHINE, ratios, median(machine), note)
 
     def rows(self) -> list[Row]:
         epochs = self.epochs()
@@ -116,7 +132,7 @@ def _made(folder: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", nargs="+", default=[], metavar="CASE", choices=[*CONFIGS, *SIZES])
+    parser.add_argument("--only", nargs="+", default=[], metavar="CASE", choices=[*CONFIGS, *SIZES, TOGETHER])
     only = parser.parse_args().only
     described = results.begin()
     sparse_data.data_folder()  # or the end
@@ -127,6 +143,10 @@ def main() -> None:
             except CommandFailed as error:
                 sys.exit(f"{case.name}: {error}")
             results.update(SUITE, rows, described, is_quiet=True)
+        if not only or TOGETHER in only:
+            results.update(
+                SUITE, [Case("mnist", "mnist", _made(Path(folder) / TOGETHER)).together()], described, is_quiet=True
+            )
 
 
 if __name__ == "__main__":
