@@ -36,6 +36,7 @@ class Effort:
         (DDP, MLP, 1500),
         (WELL_KNOWN, LENET, 400),
     )
+    digits_epochs: int = 300
     max_updates: int | None = None
     max_time_s: float = 6.0
     profile: tuple[tuple[str, str], ...] = ((LENET, "100:300"), (MLP, "300:900"))
@@ -50,6 +51,7 @@ QUICK = Effort(
     few=1,
     epochs=((LENET, 1), (MLP, 1)),
     updates=tuple((who, network, 40) for who, network, _ in FULL.updates),
+    digits_epochs=1,
     max_updates=80,
     max_time_s=0.5,
     profile=((LENET, "5:10"), (MLP, "5:10")),

@@ -13,6 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 MNIST = str(ROOT / "configs" / "mnist.yaml")
+DIGITS = str(ROOT / "configs" / "digits.yaml")
 FILES = ("events.jsonl", "metrics.jsonl")
 OFTEN = ("log.every_s=0.2",)  # so that `settled` has records to count between
 STOPPED = 75  # `train.max_time_s` was reached: a summary like any other

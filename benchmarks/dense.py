@@ -20,7 +20,7 @@ from benchmarks.baselines.networks import NETWORKS
 from benchmarks.baselines.race import RunnerDied
 from benchmarks.bench import FULL, NO_EVALUATION, QUICK, Bench, in_turn, median, say
 from benchmarks.curves import picture, speed_up
-from benchmarks.figures import BARE, DDP, LENET, LIMIT, MLP, WELL_KNOWN, Figure
+from benchmarks.figures import BARE, DDP, DIGITS, LENET, LIMIT, MLP, WELL_KNOWN, Figure
 from benchmarks.row import Row
 from hogwild import host
 from hogwild.host.topology import physical_cores
@@ -28,6 +28,7 @@ from hogwild.host.topology import physical_cores
 SUITE = "dense"
 SWEEP = tuple((procs, threads) for procs in (1, 2, 4) for threads in (1, 2))
 MANY_EPOCHS = 1000  # the time ends the job
+DIGITS_BATCHES = 90  # of an epoch
 MOST_EPOCHS = 20  # of the race to an accuracy; it ends at the accuracy
 
 
@@ -71,13 +72,27 @@ def bare(bench: Bench) -> list[Row]:
         )
         way = str(bench.way(network))
         rows.append(figures.over(figures.OVER_BARE_LOOP[network], ours, loop, baseline=BARE, network=network, note=way))
-    return rows
+    return [*rows, digits(bench)]
+
+
+def digits(bench: Bench) -> Row:
+    """Batches of 16 and 9,610 parameters: what an update costs besides its arithmetic is the most that it can be."""
+    settings = (*NO_EVALUATION, f"train.epochs={bench.effort.digits_epochs}", "train.threads=1", *bench.cut)
+    ours, loop = in_turn(
+        bench.effort.few,
+        lambda: commands.speed("train", commands.DIGITS, "--procs", "1", *settings),
+        lambda: unguarded.alone(commands.DIGITS, updates=bench.effort.digits_epochs * DIGITS_BATCHES),
+    )
+    ratios = [a / b for a, b in zip(ours, loop, strict=True)]
+    note = f"batch 16; ours {median(ours):,.0f} samples/s; baseline: our loop without guards, samples/s"
+    return figures.OVER_BARE_LOOP[DIGITS].row(ratios, median(loop), note)
 
 
 def guards(bench: Bench) -> list[Row]:
     rows: list[Row] = []
     for network in (LENET, MLP):
         ratios, without = unguarded.speeds(
+            commands.MNIST,
             NETWORKS[network].overrides,
             runs=bench.effort.runs,
             pairs=bench.effort.guard_pairs,

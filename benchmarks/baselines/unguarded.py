@@ -4,8 +4,8 @@ Both train the same job's model, over the same flats and through the same feed, 
 With guards it is `Trainer.train` as a worker runs it, asked between two exchanges whether it may go on. Without, an
 update is *gather, forward, backward, apply over the flats*, and nothing else: nobody looks whether the loss or a
 gradient is finite, seeds the generator, keeps buffers, writes intent and commit, beats, counts updates, losses and
-staleness, or looks where the parameters lie. What it shares with the guarded loop (the reused buffers, the one fused
-operation over the flat) is what makes both fast, not what makes one safe."""
+staleness, or looks where the parameters lie. What it shares with the guarded loop (reused buffers, how autograd is
+called, the one fused operation over the flat) is what makes both fast, not what makes one safe."""
 
 import statistics
 import time
@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from benchmarks.baselines.race import Line, race
-from benchmarks.commands import MNIST
 from hogwild.config.load import load_job
 from hogwild.config.schema import Job
 from hogwild.job.build import build
@@ -33,11 +32,24 @@ OVERRIDES = ("data.val=null", "train.procs=1", "train.threads=1")
 EPOCH = 0
 
 
-def speeds(overrides: tuple[str, ...], *, runs: int, pairs: int, updates: int) -> tuple[list[float], float]:
+def speeds(
+    config: str, overrides: tuple[str, ...], *, runs: int, pairs: int, updates: int
+) -> tuple[list[float], float]:
     """Per run the guarded loop's speed over the unguarded one's, and the latter's median in samples/s of processor
     time. A run is the median of `pairs` of blocks of `updates` each."""
-    ((ratios, unguarded),) = race(_measure, [(overrides, runs, pairs, updates)])
+    ((ratios, unguarded),) = race(_measure, [(_loaded(config, overrides), runs, pairs, updates)])
     return ratios, unguarded
+
+
+def alone(config: str, *, updates: int) -> float:
+    """The unguarded loop's samples a second of the wall's clock, after a warm-up: the bare loop written as well as we
+    can."""
+    ((samples_per_s),) = race(_alone, [(_loaded(config, ()), updates)])
+    return samples_per_s
+
+
+def _loaded(config: str, overrides: tuple[str, ...]) -> Job:
+    return load_job(Path(config), [*OVERRIDES, *overrides])
 
 
 class Both:
@@ -51,9 +63,13 @@ class Both:
         self._board.renew(0, 1)
         row = Row(self._board, 0)
         self._trainer: Trainer = make_trainer(shared.worker_spec, shared.model.structure, shared.regions, row, 0)
-        self.batches = parts.train.plan.batches
-        self.batch_size = job.data.batch_size
+        self._plan = parts.train.plan
+        self.batches = self._plan.batches
         self._ids = count(1)
+
+    def samples(self, updates: int) -> int:
+        """Return the samples in the first `updates` batches of the epoch."""
+        return self._plan.positions(updates - 1)[1]
 
     def parameters(self) -> list[Tensor]:
         """Return copies of the parameters as they are now."""
@@ -64,10 +80,10 @@ class Both:
 
     def unguarded(self, updates: int) -> None:
         model, loss = self._trainer.model.model, self._trainer.model.loss
-        feed, apply = self._trainer.train_feed, self._apply()
+        feed, apply, backward = self._trainer.train_feed, self._apply(), self._trainer.update._run_backward
         for number in range(updates):
             batch = feed.gather(EPOCH, number)
-            loss(model(*batch.inputs), batch.target).backward()
+            backward(loss(model(*batch.inputs), batch.target), 1.0)
             apply()
 
     def _may_go_on(self) -> bool:
@@ -89,12 +105,28 @@ class Both:
         return apply
 
 
-def _measure(line: Line, overrides: tuple[str, ...], runs: int, pairs: int, updates: int) -> None:
-    both = Both(load_job(Path(MNIST), [*OVERRIDES, *overrides]))
+def _warm(job: Job, updates: int) -> tuple[Both, int]:
+    """Return both ways, and how many updates a block of them has."""
+    both = Both(job)
     updates = min(updates, both.batches)
     torch.manual_seed(0)
     both.guarded(updates)
     both.unguarded(updates)
+    return both, updates
+
+
+def _alone(line: Line, job: Job, updates: int) -> None:
+    both, block = _warm(job, updates)
+    line.ready()
+    blocks = -(-updates // block)
+    began = time.perf_counter()
+    for _ in range(blocks):
+        both.unguarded(block)
+    line.answer(both.samples(block) * blocks / (time.perf_counter() - began))
+
+
+def _measure(line: Line, job: Job, runs: int, pairs: int, updates: int) -> None:
+    both, updates = _warm(job, updates)
     line.ready()
     ratios: list[float] = []
     without: list[float] = []
@@ -113,5 +145,5 @@ def _pair(both: Both, updates: int, *, guarded_first: bool) -> tuple[float, floa
     for way in ways if guarded_first else ways[::-1]:
         began = time.process_time()
         way(updates)
-        speed[way] = both.batch_size * updates / (time.process_time() - began)
+        speed[way] = both.samples(updates) / (time.process_time() - began)
     return speed[both.guarded], speed[both.unguarded]

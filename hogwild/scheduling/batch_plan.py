@@ -3,6 +3,7 @@ position): every process computes the same answer without asking another one. No
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, Union
 
 if TYPE_CHECKING:
@@ -164,13 +165,19 @@ _MASK = (1 << 64) - 1
 def mix(*values: int) -> int:
     """Return one well-spread 63-bit seed from several integers (splitmix64's finaliser, applied to each in turn;
     Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014)."""
-    state = 0
+    return _stirred(0, *values) >> 1
+
+
+def _stirred(state: int, *values: int) -> int:
     for value in values:
         state = (state + 0x9E3779B97F4A7C15 + (value & _MASK)) & _MASK
         state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
         state ^= state >> 31
-    return state >> 1
+    return state
+
+
+_stirred_of_epoch = lru_cache(4)(_stirred)  # asked for before every update, which has an epoch in common with most
 
 
 def permutation_seed(seed: int, epoch: int) -> int:
@@ -194,5 +201,6 @@ def rollout_seed(seed: int, epoch: int, position: int) -> int:
 
 
 def batch_seed(seed: int, epoch: int, first_position: int) -> int:
-    """Return the seed of the default generator for a batch: dropout does not depend on worker or incarnation."""
-    return mix(seed, epoch, first_position)
+    """Return the seed of the default generator for a batch, `mix` of these three: dropout does not depend on worker or
+    incarnation."""
+    return _stirred(_stirred_of_epoch(0, seed, epoch), first_position) >> 1

@@ -361,6 +361,7 @@ class Row:
         self.words = board.words[worker]
         self.floats = board.floats[worker]
         self._hot = memoryview(self.words)
+        self._hot_floats: memoryview[float] = memoryview(self.floats)
         self._is_warm = False  # the first update imports, compiles and allocates: its time says nothing about a stall
 
     def beat(self) -> None:
@@ -401,7 +402,7 @@ class Row:
         """Count updates applied to the flats, each with the given staleness. Call it after the commit."""
         words = self._hot
         words[_UPDATES] += updates
-        words[_STALENESS + min(staleness, STALENESS_BINS - 1)] += updates
+        words[_STALENESS + (staleness if staleness < STALENESS_BINS else STALENESS_BINS - 1)] += updates
         if staleness > words[_STALEST]:
             words[_STALEST] = staleness
 
@@ -411,14 +412,15 @@ class Row:
 
     def count_epoch(self, epoch: int, samples: int, loss_sum: float) -> None:
         """Add the applied samples of an epoch and the sum of their losses. Call it after the commit."""
-        first, tag = _EPOCHS + 3 * (epoch & 1), _epoch_tag(epoch, self.board.control_words[_ROLLBACKS])
-        if self._hot[first] > tag:  # a stalled worker left it, and a later epoch has its place
-            return
-        if self._hot[first] != tag:
-            self._hot[first + 1], self.floats[first + 2] = 0, 0.0
-            self._hot[first] = tag  # last: a kill may come in between
-        self._hot[first + 1] += samples
-        self.floats[first + 2] += loss_sum
+        words, first = self._hot, _EPOCHS + 3 * (epoch & 1)
+        tag = _epoch_tag(epoch, self.board.control_words[_ROLLBACKS])
+        if words[first] != tag:
+            if words[first] > tag:  # a stalled worker left it, and a later epoch has its place
+                return
+            words[first + 1], self._hot_floats[first + 2] = 0, 0.0
+            words[first] = tag  # last: a kill may come in between
+        words[first + 1] += samples
+        self._hot_floats[first + 2] += loss_sum
 
     def count_lane_restarts(self, batches: int) -> None:
         """Count batches that began from zero state. Call it after the commit."""
@@ -439,7 +441,7 @@ class Row:
         words, now = self._hot, time.monotonic_ns()
         words[_BATCHES] += batches
         words[_LOSSES] += losses
-        self.floats[_LOSS_SUM] += loss_sum
+        self._hot_floats[_LOSS_SUM] += loss_sum
         if not words[_FIRST]:
             words[_FIRST] = now
         words[_LAST] = now

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import ModelError
-from hogwild.metrics.loss_sums import parted
+from hogwild.metrics.loss_sums import WeightedLoss, parted
 
 STATE = "state"
 
@@ -161,6 +161,7 @@ class Losses:
     ) -> None:
         """`forward(*inputs)` returns the output for the loss; by default the model's."""
         self._model, self._loss, self.names = model, loss, names
+        self._is_weighted = isinstance(loss, WeightedLoss)
         self._forward = forward_of(model) if forward is None else forward  # a compiled model has a len() that raises
         self._step: Callable[..., Any] | None = model.training_step if has_training_step(model) else None  # type: ignore[assignment]
         self._found: list[tuple[float, ...]] = []
@@ -168,7 +169,9 @@ class Losses:
     def of(self, inputs: tuple[Tensor, ...], target: Tensor) -> Tensor:
         """Return the loss with its graph. Raises ModelError for an invalid result of training_step."""
         if self._step is None:
-            inputs, weight = parted(self._loss, inputs)
+            weight: tuple[Tensor, ...] = ()
+            if self._is_weighted:
+                inputs, weight = parted(self._loss, inputs)
             loss: Tensor = self._loss(self._forward(*inputs), target, *weight)
             return loss
         loss, further = read_answer(self._model, self._step((*inputs, target), self._loss))

@@ -102,6 +102,37 @@ def test_accumulation_equals_one_plain_step_over_the_scaled_sum():
     assert same_bits(ours, plain)
 
 
+class Tripled(torch.autograd.Function):
+    """A loss whose backward writes into the gradient that it gets, which torch forbids and does not notice."""
+
+    @staticmethod
+    def forward(ctx, loss):
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.mul_(3.0)
+
+
+class Triple(ConvNet):
+    def training_step(self, batch, loss):
+        x, y = batch
+        return Tripled.apply(loss(self(x), y))
+
+
+def test_a_backward_that_writes_into_the_gradient_of_the_loss_finds_a_new_one_each_time():
+    torch.manual_seed(0)
+    ours, batches = Triple(), images(4)
+    plain = copy.deepcopy(ours).to(memory_format=torch.channels_last)
+    rule = optim.SGD(plain.parameters(), 0.01)
+    train(updating(build(ours, optim.SGD(ours.parameters(), 0.01))), batches)
+    for batch in batches:
+        rule.zero_grad()
+        plain.training_step(batch, nn.CrossEntropyLoss()).backward()
+        rule.step()
+    assert same_bits(ours, plain)
+
+
 def test_parameters_outside_the_optimizer_gather_no_gradient():
     model = ConvNet()
     worker = attach(build(model, optim.SGD(model.out.parameters(), 0.1)))

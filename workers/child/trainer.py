@@ -218,7 +218,7 @@ class Trainer:
     ) -> None:
         """`make` builds the numerics from shared memory: now, and again after a rollback."""
         self.worker_spec = worker_spec
-        self._rules = worker_spec.rules
+        self._rules, self._loss_names = worker_spec.rules, worker_spec.compute.loss_names
         self._most_stale = math.inf if self._rules.max_staleness is None else self._rules.max_staleness
         self.profile = profile
         self.row = row
@@ -394,8 +394,8 @@ class Trainer:
         self.profile.enter("check")
         self._done += len(batches)
         self._open.batches += len(batches)
-        before = [0.0] * len(self.worker_spec.compute.loss_names)
         for words in self._scores:  # of batches, learnt or not; behind the further losses, which they resemble
+            before = [0.0] * len(self._loss_names)
             if all(map(math.isfinite, words)):
                 self._open.further.append(([*before, *words[::2]], [*before, *words[1::2]]))
         if not (math.isfinite(loss) and self.update.is_finite()):
@@ -436,7 +436,7 @@ class Trainer:
                 return
             self.row.intend(item.id, self._done)
         self.profile.enter("apply")
-        if self.worker_spec.compute.loss_names:
+        if self._loss_names:
             self._open.further.append(self.update.pop_losses())
         self._follow_rates(item.epoch, made)
         self.update.apply(
@@ -463,20 +463,21 @@ class Trainer:
             self._rates_of = rates
 
     def _gradient(self, item: WorkItem, batches: Sequence[int]) -> float:
-        self._scores, self._samples, losses = [], 0, list[float]()
+        self._scores, self._samples, loss = [], 0, 0.0
+        place, feed, epoch = self._place, self.train_feed, item.epoch
         for number in batches:
             self.profile.enter("gather")
-            batch = self.train_feed.gather(item.epoch, number)
+            batch = feed.gather(epoch, number)
             self._samples += batch.size
             if self._scorer is not None:
                 self._scores.append(self._scorer.words(batch.inputs, batch.target))
-            self._place.seed(batch_seed(self._rules.seed, item.epoch, batch.first_position))
-            if self._lanes is not None and self._lanes.start_batch(item.epoch, number):
+            place.seed(batch_seed(self._rules.seed, epoch, batch.first_position))
+            if self._lanes is not None and self._lanes.start_batch(epoch, number):
                 self._open.lane_restarts += 1
-            losses.append(self.update.backward(batch.inputs, batch.target, 1 / len(batches)))
+            loss += self.update.backward(batch.inputs, batch.target, 1 / len(batches))
             if number + 1 < item.stop:
-                self._place.announce(self.train_feed, item.epoch, number + 1)
-        return self._place.losses(self.update, sum(losses))
+                place.announce(feed, epoch, number + 1)
+        return place.losses(self.update, loss)
 
     def _skip(self, item: WorkItem, batches: Sequence[int]) -> None:
         self.update.discard()
