@@ -49,17 +49,12 @@ class Tally:
     not_finite: int = 0  # samples whose gradient was NaN or infinite: counted, not applied
 
 
-STAMP_BITS = 16  # below the stamp, in a word of `GridPlace.words`, is the number of a column
-
-
 @dataclass(frozen=True, slots=True)
 class GridPlace:
     """A worker's place in a grid, for `hogwild.kernels.matrix_factorization`."""
 
     words: np.ndarray  # (P,) int64: of all workers
-    ignored: np.ndarray  # (P,) int64
     own: int
-    stamp: int = 0
 
 
 class Swept(NamedTuple):
@@ -119,7 +114,7 @@ class Sweeping(Protocol):
     ) -> Swept:
         """Apply the samples [borders[b], borders[b + 1]) of each batch b, with its factor of the learning rates, as
         soon as nobody else is in its column. `borders` (n + 1,) int64, `rates` (n,) float32, `columns` (n,) int64;
-        `insist`: enter columns in any case, until one is free. Samples that are not finite are not applied."""
+        `insist`: enter columns in any case. Samples that are not finite are not applied."""
         ...
 
 

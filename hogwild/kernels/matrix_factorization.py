@@ -37,7 +37,6 @@ from numba.core import cgutils, types
 from numba.extending import overload
 
 from hogwild.kernels.compiling import IN_KERNELS, inlined, is_finite, kernel, only_in_kernels, shared_body
-from hogwild.kernels.fused import STAMP_BITS
 from hogwild.kernels.signatures import WIDEST
 from hogwild.kernels.simd import (
     ask_for_row,
@@ -63,18 +62,16 @@ from hogwild.kernels.steps import ADAGRAD, descend
 #
 #     my next column ──► is another there? ──no──► my word says that I am there ──► train the cell ──► next column
 #                              | yes
-#                              '── look again, SPINS times; then the caller waits (`workers/child/fused_trainer.py`)
+#                              '── look again, SPINS times; then the caller takes other columns first, and this one
+#                                  at last in any case (`insist`; `workers/child/fused_trainer.py`)
 #
-# Each word has one writer: a worker its own. Two that look at the same moment may enter together, and the caller of the
-# kernel may `insist` (until a column is free). Then both write the same rows without a lock, which is Hogwild as it was
-# published: slower, and a gradient may be lost, but nobody waits for ever, and no order of waiting can close into a
-# circle.
-#
-#     word    stamp | column + 1; 0: in none. The stamp is of the item: a word that has not changed in all that time is
-#             of a worker that was stopped or has died, and `ignored`.
+# Each word has one writer: a worker its own; column + 1, or 0: in none. Two that look at the same moment may enter
+# together, and whoever insists enters beside another. Then both write the same rows without a lock, which is Hogwild as
+# it was published: slower, and a gradient may be lost. But nobody ever waits for another worker: not for a slower one,
+# nor for one that lost its core in the middle of a column, was stopped, or has died.
 
-SPINS = 1 << 15  # some 80 microseconds
-_MASK, _next = np.int64((1 << STAMP_BITS) - 1), np.int64(1)
+SPINS = 1 << 10  # some 2 microseconds: to call the kernel for another column takes 20
+_next, _none = np.int64(1), np.int64(0)
 
 
 def _word(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
@@ -106,30 +103,26 @@ def _write(typing_context, words, index, value):  # type: ignore[no-untyped-def]
 
 
 @only_in_kernels
-def is_met(words, ignored, own, column):  # type: ignore[no-untyped-def]
+def is_met(words, own, column):  # type: ignore[no-untyped-def]
     """Return whether another worker is in this column."""
+    met = False
     for other in range(len(words)):
-        if other != own:
-            word = _read(words, other)
-            if (word & _MASK) == column + _next and word != ignored[other]:
-                return True
-    return False
+        met |= other != own and _read(words, other) == column + _next
+    return met
 
 
 @inlined
-def enter(words, ignored, own, stamp, column, insist):  # type: ignore[no-untyped-def]
-    """Enter a column; return (True, whether another worker is there), or (False, True) if one stays and we do not
-    `insist`. words (P,) int64: of all workers, `own` among them; ignored (P,) int64: words that count as absence."""
-    _write(words, own, np.int64(0))
-    met = is_met(words, ignored, own, column)
+def enter(words, own, column, insist):  # type: ignore[no-untyped-def]
+    """Enter a column; return False if another worker stays there and we do not `insist`. words (P,) int64: of all
+    workers, `own` among them."""
+    _write(words, own, _none)
     spins = 0
-    while met and not insist and spins < SPINS:
-        met = is_met(words, ignored, own, column)
+    while not insist and is_met(words, own, column):
+        if spins == SPINS:
+            return False
         spins += 1
-    if met and not insist:
-        return False, True
-    _write(words, own, stamp | (column + _next))
-    return True, met
+    _write(words, own, column + _next)
+    return True
 
 
 AHEAD = 8  # ratings: the row of an item is prefetched so many ratings ahead: 10 to 15 % faster
@@ -353,14 +346,13 @@ def mean_square(slope, other, decay, own, product, k):  # type: ignore[no-untype
 @shared_body
 def over_batches(train, batches, place_in_grid, of, data, tables, numbers):  # type: ignore[no-untyped-def]
     """Train on all batches by one rule."""
-    (rows, borders, factors, columns), (words, ignored, own, stamp, insist) = batches, place_in_grid
+    (rows, borders, factors, columns), (words, own, insist) = batches, place_in_grid
     now = numbers.copy()
     mean_losses, trained, losses, samples, column = 0.0, 0, 0.0, 0, -1
     for b in range(len(factors)):
         if columns[b] != column:
             column = columns[b]
-            has_entered, insist = enter(words, ignored, own, stamp, column, insist)
-            if not has_entered:
+            if not enter(words, own, column, insist):
                 return mean_losses, trained, losses, samples, b
         for t in range(4):
             now[t, 0] = numbers[t, 0] * factors[b]

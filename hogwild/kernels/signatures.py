@@ -81,7 +81,7 @@ def _table(dimensions: int, sums: int = 0) -> Types:
 
 def ratings(rule: str, factors: int) -> Kernels:
     batches = (_ROWS, "int64:1", "float32:1", "int64:1")
-    place = ("int64:1A", "int64:1", "int64", "int64", "bool")
+    place = ("int64:1A", "int64", "bool")
     name, sums = {"SGD": ("sgd", 2), "Adagrad": ("adagrad", 2), "RowWiseAdagrad": ("row_adagrad", 1)}[rule]
     tables = (_table(2, sums), _table(2, sums), _table(1), _table(1))
     data, width = (*_USERS_AND_ITEMS, "float32"), f"S{factors}:1" if factors <= WIDEST else "none"

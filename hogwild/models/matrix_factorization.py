@@ -29,7 +29,7 @@ from hogwild.optimizers import RowWiseAdagrad
 
 NOISE = 0.7  # of a rating's standard deviation, what no model explains; see `fitting_l2`
 LOOKED_AT = 1 << 20  # ratings whose standard deviation is taken
-_NONE, _NOWHERE, _NOBODY = np.empty(0, np.int64), np.zeros(1, np.int64), np.zeros(2, np.int64)
+_NONE, _NOWHERE = np.empty(0, np.int64), np.zeros(1, np.int64)
 _ALONE = np.zeros((2, 2), np.int64)[:, 0]  # not contiguous, as a scoreboard's words: kernels are compiled once
 
 
@@ -417,14 +417,14 @@ class RatingsUpdate(FactorizationUpdate):
     def run(self, chunk: Chunk) -> Tally:
         """Update the ratings; those with a NaN or infinite slope are counted and not applied."""
         batches = (chunk.rows, np.array([0, len(chunk.rows)]), np.array([chunk.rate], np.float32), _NOWHERE)
-        _, _, loss, applied, _ = self._kernel(batches, (_ALONE, _NOBODY, 0, 0, True), *self._bound)
+        _, _, loss, applied, _ = self._kernel(batches, (_ALONE, 0, True), *self._bound)
         return Tally(loss, applied, len(chunk.rows) - applied)
 
     def sweep(
         self, borders: np.ndarray, rates: np.ndarray, columns: np.ndarray, place: GridPlace, insist: bool
     ) -> Swept:
         """Update as `run` does, batch after batch."""
-        claims = (place.words, place.ignored, place.own, place.stamp, insist)
+        claims = (place.words, place.own, insist)
         return Swept(*self._kernel((_NONE, borders, rates, columns), claims, *self._bound))
 
 

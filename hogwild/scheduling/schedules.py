@@ -254,7 +254,7 @@ class GridSchedule(LeaseSchedule):
                     columns 0 … 7
       row block 0   . . A b . . . .      A and B hold these two row blocks: nobody else is leased any of their cells, of
       row block 1   . . . . . . B .      this epoch or another. Leases say nothing of columns: before a worker enters
-      row block 2   c                    one, it looks whether another is there, and waits for it, not the supervisor
+      row block 2   c                    one, it looks whether another is there, and takes others first
       row block 3                        (`hogwild/kernels/matrix_factorization.py`).
 
     So an item is long: a whole row block, or what is left of it. There is no barrier, not even between epochs: a worker

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from hogwild.scheduling.batch_plan import EpochPlan, check_cut, how_cut, updates_planned
 
-HAND_S = 0.03
+HAND_S = 0.1
 MAX_ITEM_BATCHES = 0xFFFF  # the commit word counts the batches of an item in 16 bits
 
 
@@ -310,7 +310,7 @@ __all__ = ["FreeRange", "Kind", "Lease", "LeaseProgress", "Ledger", "Limits", "R
 
 ITEM_ROWS = 2048  # ids that differ by a multiple of this share a row of the item table: never leased at once
 Choose: TypeAlias = Callable[[int, Mapping[int, Free], Collection[Lease]], LeaseChoice | None]
-MOST_IN_HAND, MOST_SHORT = 32, 128  # leases of a worker, where items are short; and of all: each lease looks at them
+MOST_IN_HAND, MOST_SHORT = 64, 256  # leases of a worker, where items are short; and of all: the schedule looks at them
 
 
 @dataclass(slots=True)
@@ -343,6 +343,8 @@ class WorkQueue:
         self._finished_batches = 0  # batches of settled epochs
         self._leases: dict[int, Lease] = {}
         self._hands: dict[int, list[Lease]] = {}  # by worker, in the order they were given out
+        self._held: dict[int, int] = {}  # by worker: leased batches that are not settled
+        self._taken: set[int] = set()  # rows of the item table that a lease still needs
         self._update = min(limits.accumulate, plan.batches)
         if not 0 < self._update <= MAX_ITEM_BATCHES:
             raise ValueError(f"an update must hold 1 to {MAX_ITEM_BATCHES} batches, not {self._update}")
@@ -406,12 +408,10 @@ class WorkQueue:
         """Return the worker's leases in the order they were given out, which is the order of work."""
         return [*self._hands.get(worker, ())]
 
-    def is_stocked(self, worker: int) -> bool:
-        """Return whether the worker has half of what it should have in hand, or more: it can wait for the next."""
-        return 0 < self.limits.hands.get(worker, 0) <= 2 * self._held(worker)
-
-    def _held(self, worker: int) -> int:
-        return sum([lease.item.stop - lease.item.start - lease.settled for lease in self._hands.get(worker, ())])
+    def hand_s(self, worker: int) -> float:
+        """Return the seconds of work that the worker has in hand, at its measured pace; 0 while that is unknown."""
+        hand = self.limits.hands.get(worker, 0)
+        return HAND_S * self._held.get(worker, 0) / hand if hand else 0.0
 
     # ---- leasing -----------------------------------------------------------------------------------------------
 
@@ -431,22 +431,23 @@ class WorkQueue:
         if piece.attempts:  # they count for its first update, even if `sync_every` has changed
             updates = 1 if self.limits.sync_every > 1 else updates
         stop = min(piece.stop, piece.start + updates * self.limits.accumulate)
-        # Skip ids whose row of the item table a lease still needs: a stopped worker may read its second item only after
-        # thousands of others.
-        taken = {lease % ITEM_ROWS for lease in self._leases}
-        number = next(number for number in self._ids if number % ITEM_ROWS not in taken)
+        # Skip ids whose row is taken: a stopped worker may read its second item only after thousands of others.
+        number = next(number for number in self._ids if number % ITEM_ROWS not in self._taken)
+        self._taken.add(number % ITEM_ROWS)
         item = WorkItem(number, self.kind, epoch, piece.start, stop)
         self._leases[item.id] = lease = Lease(item, worker, piece.attempts)
         self._hands.setdefault(worker, []).append(lease)
+        self._held[worker] = self._held.get(worker, 0) + lease.left
         self._epochs[epoch].leased += 1
         self._epochs[epoch].free.lease(piece, stop)
         return item
 
     def _is_short(self, worker: int, horizon: int) -> bool:
-        """Return whether it has less work in hand than it should have, and no more than its share of what is left. Who
-        is far behind another takes no more than two leases: somebody else may be faster with what is left."""
+        """Return whether it has less work in hand than it should have, and no more than half its share of what is left:
+        hands shrink towards the end, so that all workers finish together. A worker that is far behind another takes no
+        more than two leases: the other may be faster with what is left."""
         limits, hand = self.limits, self._hands.get(worker, [])
-        held = self._held(worker)
+        held = self._held.get(worker, 0)
         if held >= limits.hands.get(worker, 0) or not self._schedule.fills_hands:
             return False
         if len(hand) >= min(MOST_IN_HAND, MOST_SHORT // limits.procs):
@@ -454,8 +455,8 @@ class WorkQueue:
         far = 1 + sum(limits.hands.values()) // (2 * self.plan.batches)  # epochs: half of what all have in hand
         if any(other and other[0].item.epoch > hand[0].item.epoch + far for other in self._hands.values()):
             return False
-        left = horizon * limits.accumulate + sum(self._held(each) for each in self._hands)
-        return (held + hand[-1].left) * limits.procs <= left
+        left = horizon * limits.accumulate + sum(self._held.values())
+        return 2 * (held + hand[-1].left) * limits.procs <= left
 
     def _choose(self, worker: int) -> LeaseChoice | None:
         """Choose from the open epochs, then from the next one, then for a worker that would be idle."""
@@ -521,6 +522,7 @@ class WorkQueue:
         self.own.done += committed - lease.settled - newly_skipped
         self.own.skipped += newly_skipped
         work.settled += committed - lease.settled
+        self._held[lease.worker] -= committed - lease.settled
         work.free.mark_finished(first + lease.settled, first + committed)
         lease.settled, lease.skipped, lease.attempts = committed, skipped, 0
 
@@ -594,7 +596,9 @@ class WorkQueue:
 
     def _drop(self, lease: Lease) -> None:
         del self._leases[lease.item.id]
+        self._taken.remove(lease.item.id % ITEM_ROWS)
         self._hands[lease.worker].remove(lease)
+        self._held[lease.worker] -= lease.left
         self._epochs[lease.item.epoch].leased -= 1
         self._finish(lease.item.epoch)
 
@@ -678,4 +682,5 @@ class WorkQueue:
     def _forget(self) -> None:
         """Forget all leases and open epochs."""
         self._leases, self._hands, self._epochs = {}, {}, {}
+        self._held, self._taken = {}, set()
         self._schedule.restart(self._next_epoch)

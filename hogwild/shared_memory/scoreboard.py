@@ -376,11 +376,6 @@ class Row:
         words[_SINCE] = now
         words[_BEAT] = now
 
-    def waited(self, ns: int) -> None:
-        """Book `ns` of the current phase as waiting."""
-        self._hot[_PHASE_NS + int(Phase.WAITING)] += ns
-        self._hot[_SINCE] += ns
-
     def intend(self, item: int, batches: int) -> None:
         self._hot[_INTENT] = item << 32 | batches
 

@@ -127,7 +127,7 @@ def train_everything() -> None:
             assert tally.applied + tally.not_finite <= samples
             if isinstance(update, Sweeping):
                 words = np.zeros((2, 2), np.int64)[:, 0]
-                place, columns = GridPlace(words, np.zeros(2, np.int64), 0), np.arange(2)
+                place, columns = GridPlace(words, 0), np.arange(2)
                 cut = int(random.integers(samples + 1))
                 update.sweep(np.array([0, cut, samples]), np.ones(2, np.float32), columns, place, False)
             assert all(torch.isfinite(param).all() for param in model.parameters()), (seed, update.name)

@@ -252,7 +252,7 @@ def rmse(model: nn.Module, data: dict[str, np.ndarray]) -> float:
 
 def alone() -> GridPlace:
     """Return the place of the first of two workers; the words lie in a table, as those of a scoreboard."""
-    return GridPlace(np.zeros((2, 3), np.int64)[:, 1], np.zeros(2, np.int64), 0, stamp=5 << 16)
+    return GridPlace(np.zeros((2, 3), np.int64)[:, 1], 0)
 
 
 def sweep(
@@ -305,16 +305,15 @@ def test_a_sweep_stops_before_a_column_of_another_worker_and_goes_on_as_if_it_ha
     (data, borders), columns, place = mixed_ratings(), [4, 4, 7, 7, 2, 2], alone()
     model, twin = explicit(), explicit()
     update = bound(model, RULES[rule](model.parameters()), data)
-    place.words[1] = 9 << 16 | 7 + 1
+    place.words[1] = 7 + 1
     first = sweep(update, borders, columns=columns, place=place)
     assert (first.done, first.batches, place.words[0]) == (2, 2, 0)
     assert sweep(update, borders[2:], columns=columns[2:], place=place) == Swept(0.0, 0, 0.0, 0, 0)
-    place.words[1] = 9 << 16 | 2 + 1
-    second = sweep(update, borders[2:], columns=columns[2:], place=place, insist=True)  # on the first column alone
+    place.words[1] = 2 + 1
+    second = sweep(update, borders[2:], columns=columns[2:], place=place)
     assert (second.done, second.batches, place.words[0]) == (2, 1, 0)
-    place.words[1] = 0
-    third = sweep(update, borders[4:], columns=columns[4:], place=place)
-    assert place.words[0] == 5 << 16 | 2 + 1
+    third = sweep(update, borders[4:], columns=columns[4:], place=place, insist=True)
+    assert place.words[0] == 2 + 1
     whole = sweep(bound(twin, RULES[rule](twin.parameters()), data), borders, columns=columns)
     assert np.sum([first, second, third], axis=0) == pytest.approx(np.array(whole))
     same(model, twin, 0)
@@ -481,7 +480,7 @@ def longest_step(kernel: Any, is_rows: bool) -> float:
         sums = [np.zeros(table.shape[:1] if is_rows else table.shape, np.float32) for table in tables]
         numbers, batches = np.tile(np.array([0.1, 0.01, 1e-10], np.float32), (4, 1)), len(borders) - 1
         given = (np.empty(0, np.int64), borders, np.ones(batches, np.float32), np.zeros(batches, np.int64))
-        place = (np.zeros(2, np.int64), np.zeros(2, np.int64), 0, 0, False)
+        place = (np.zeros(2, np.int64), 0, False)
         data = (ids, ids, rng.normal(3, size=4).astype(np.float32), np.float32(3))
         views = [(table, each.view(Lossy), None) for table, each in zip(tables, sums, strict=True)]
         found = kernel(given, place, None, data, views, numbers)

@@ -214,14 +214,16 @@ class Job:
         self.queue = queue_of(plan, limits, seed=seed)
 
     def lease(self, worker: int) -> bool:
-        """Lease; whoever has two leases gets another only for want of batches, and if it has less than its share."""
+        """Lease; a worker with two leases gets another only for want of batches, with less than half its share."""
         queue, hand = self.queue, self.queue.leases_of(worker)
         left = self.limits.epochs * self.plan.batches - queue.total
         if (item := queue.lease(worker)) is None:
             return False
         if len(hand) >= 2:
             held = sum(lease.left for lease in hand)
-            assert held < self.limits.hands[worker] and held * self.limits.procs <= left and len(hand) < MOST_IN_HAND
+            assert (
+                held < self.limits.hands[worker] and 2 * held * self.limits.procs <= left and len(hand) < MOST_IN_HAND
+            )
         row, (_, _, starts) = row_of(queue, item), self.plan.grid
         starts = max(starts, self.limits.procs)
         assert not hand or row % starts % self.limits.procs == worker % self.limits.procs, "only the idle take others'"

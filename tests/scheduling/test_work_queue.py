@@ -10,6 +10,7 @@ import pytest
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.schedules import LaneSchedule
 from hogwild.scheduling.work_queue import (
+    HAND_S,
     ITEM_ROWS,
     MAX_ITEM_BATCHES,
     MOST_IN_HAND,
@@ -305,10 +306,10 @@ def test_a_worker_is_leased_items_until_it_has_in_hand_what_it_should(
     assert fill(queue_of(10**6, procs=procs, hands=all_hands(hand, procs), max_item_updates=size)) == [size] * leases
 
 
-def test_beyond_two_leases_nobody_gets_more_than_its_share_of_what_is_left() -> None:
+def test_beyond_two_leases_nobody_gets_more_than_half_its_share_of_what_is_left() -> None:
     queue = queue_of(100, procs=4, hands=all_hands(1000, 4), max_item_updates=4)
-    assert fill(queue, 0) == [4] * 6, "a seventh would make more than 25"
-    assert all(20 < sum(fill(queue, worker)) <= 25 for worker in (1, 2, 3))
+    assert fill(queue, 0) == [4] * 3, "a fourth would make more than half of 25"
+    assert all(8 < sum(fill(queue, worker)) <= 12 for worker in (1, 2, 3))
 
 
 @pytest.mark.parametrize(("epochs", "is_far"), [(1, False), (2, True)])
@@ -326,15 +327,20 @@ def test_a_worker_in_lanes_holds_two_leases_however_short_they_are() -> None:
     assert fill(WorkQueue(plan, limits, schedule=LaneSchedule(plan, limits))) == [1, 1]
 
 
-def test_a_worker_is_stocked_while_it_has_half_a_hand() -> None:
-    queue = queue_of(1000, hands=all_hands(10), max_item_updates=5)
-    assert not queue.is_stocked(0)
-    item = must_lease(queue)
-    assert queue.is_stocked(0) and not queue.is_stocked(1)
-    queue.observe(item.id, 1, 0)
-    assert not queue.is_stocked(0)
+def test_how_long_a_hand_lasts_follows_what_is_leased_done_and_taken_back() -> None:
+    queue = queue_of(1000, procs=2, hands=all_hands(10, 2), max_item_updates=5)
+    assert queue.hand_s(0) == 0.0
+    first, second = must_lease(queue), must_lease(queue)
+    assert queue.hand_s(0) == HAND_S and queue.hand_s(1) == 0.0
+    queue.observe(first.id, 1, 0)
+    assert queue.hand_s(0) == pytest.approx(0.9 * HAND_S)
+    queue.ack(0, first.id, 0)
+    assert queue.hand_s(0) == HAND_S / 2
+    queue.release(0, None)
+    assert queue.hand_s(0) == 0.0
+    assert must_lease(queue).start == second.start
     queue.limits.hands[0] = 0  # not measured yet
-    assert not queue.is_stocked(0)
+    assert queue.hand_s(0) == 0.0
 
 
 def test_items_shrink_to_single_exchanges_at_the_end_and_not_at_the_end_of_every_epoch() -> None:

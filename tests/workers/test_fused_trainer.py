@@ -8,20 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hogwild.feeds.sample_order import InMemory
-from hogwild.kernels.fused import STAMP_BITS, Chunk, GridPlace, Swept, Tally
+from hogwild.kernels.fused import Chunk, GridPlace, Swept, Tally
 from hogwild.scheduling.batch_plan import BatchPlan, batch_seed
 from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.scheduling.work_queue import Kind, WorkItem
-from hogwild.shared_memory.scoreboard import Phase, Row, Scoreboard, Word
+from hogwild.shared_memory.scoreboard import Row, Scoreboard, Word
 from hogwild.workers.child import fused_trainer
 from hogwild.workers.child.fused_trainer import Chunks
 from hogwild.workers.child.profiler import make_profile
 from hogwild.workers.child.spec import Fused
 
 SEED, BATCH = 5, 10
-LOOK_NS = round(1e9 * fused_trainer.LOOK_S)
 GRID = GridPlan(BATCH, (1, 5, 1), (0, 20, 40, 60, 80, 95))  # five columns of two batches each
 
 
@@ -49,21 +50,23 @@ class Sweeper(Recorder):
     """Sweeps as a kernel does; `calls`: batches made in each call, and whether it insisted."""
 
     calls: list[tuple[int, bool]] = field(default_factory=list)
+    leaves_at: int = -1  # the other worker leaves its column when this sample is trained
+    look: Callable[[], None] = lambda: None  # called before each look at the words
 
     def sweep(
         self, borders: np.ndarray, rates: np.ndarray, columns: np.ndarray, place: GridPlace, insist: bool
     ) -> Swept:
         tallies: list[Tally] = []
-        insisted = insist
         for batch, (column, rate) in enumerate(zip(columns, rates, strict=True)):
             place.words[place.own] = 0
-            is_met = (place.words & 0xFFFF == column + 1) & (place.words != place.ignored)
-            if is_met.any() and not insist:
+            self.look()
+            if (place.words == column + 1).any() and not insist:
                 break
-            insist = insist and bool(is_met.any())
-            place.words[place.own] = place.stamp | column + 1
+            place.words[place.own] = column + 1
+            if borders[batch] == self.leaves_at:
+                place.words[1] = 0
             tallies.append(self.run(Chunk(np.arange(borders[batch], borders[batch + 1]), 0, float(rate))))
-        self.calls.append((len(tallies), insisted))
+        self.calls.append((len(tallies), insist))
         means = [tally.loss / tally.applied for tally in tallies if tally.applied]
         loss, applied = (sum(getattr(tally, name) for tally in tallies) for name in ("loss", "applied"))
         return Swept(sum(means), len(means), loss, applied, len(tallies))
@@ -97,28 +100,16 @@ class Noting(Row):
 
 
 class Clock:
-    """Every batch takes so long; `on_sleep` is called with the number of sleeps so far."""
+    """Every batch takes so long."""
 
-    def __init__(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        update: Recorder,
-        batch_s: float,
-        on_sleep: Callable[[int], None] = lambda sleeps: None,
-    ) -> None:
-        self.ns, self.sleeps, run = 1, 0, update.run
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, update: Recorder, batch_s: float) -> None:
+        self.ns, run = 1, update.run
 
         def slow(chunk: Chunk) -> Tally:
             self.ns += int(1e9 * batch_s * len(chunk.rows) / BATCH)
             return run(chunk)
 
-        def sleep(seconds: float) -> None:
-            self.ns += round(1e9 * seconds)
-            self.sleeps += 1
-            on_sleep(self.sleeps)
-
         monkeypatch.setattr(update, "run", slow)
-        monkeypatch.setattr(fused_trainer.time, "sleep", sleep)
         monkeypatch.setattr(fused_trainer.time, "monotonic_ns", lambda: self.ns)
 
 
@@ -268,49 +259,28 @@ def test_over_a_grid_many_batches_in_one_call_are_what_they_are_one_by_one(monke
     assert row.words[Word.COLUMN] == 0, "between two chunks it is in no column"
 
 
-def hold(row: Row, column: int, item: int) -> None:
-    """Let the other worker be in a column."""
-    row.board.words[1, Word.COLUMN] = item << STAMP_BITS | column + 1 if column >= 0 else 0
-
-
-def test_a_worker_waits_until_another_has_left_the_column_and_books_it_as_waiting(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_column_of_another_worker_comes_last_and_is_entered_even_if_that_one_stays(
+    monkeypatch: pytest.MonkeyPatch, stays: bool
 ) -> None:
     worker, recorder, row = place(95, plan=GRID)
-    Clock(monkeypatch, recorder, 0.001, lambda sleeps: hold(row, 3 if sleeps < 3 else -1, 9))
-    row.enter(Phase.WORKING)
-    hold(row, 3, 9)
+    Clock(monkeypatch, recorder, 0.001)
+    row.board.words[1, Word.COLUMN] = 3 + 1
+    recorder.leaves_at = 99 if stays else 80
     assert train(worker, 10) == (0, 0)
-    assert recorder.calls == [(1, False), (5, False), (4, False)] and recorder.rows == list(range(95))
-    row.enter(Phase.PARKED)
-    waited_ns, worked_ns = (int(row.words[Word.PHASE_NS + phase]) for phase in (Phase.WAITING, Phase.WORKING))
-    assert (waited_ns, worked_ns) == (3 * LOOK_NS, 9_500_000)
+    last = [(0, False), (2, True)] if stays else [(2, False)]
+    assert recorder.calls == [(1, False), (5, False), (2, False), *last]
+    assert recorder.rows == [*range(60), *range(80, 95), *range(60, 80)]
+    assert row.words[Word.COLUMN] == 0 and row.notes[-1] == ("commit", 10, 0)
 
 
-def test_a_worker_goes_on_if_another_stays_and_does_not_wait_for_the_same_word_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@given(st.data())
+def test_wherever_others_are_every_batch_of_a_chunk_is_trained_once_at_its_own_rate(data: st.DataObject) -> None:
     worker, recorder, row = place(95, plan=GRID)
-    clock, looks = Clock(monkeypatch, recorder, 0.001), []
-    for item, calls in ((9, [(1, False), (5, False), (4, True)]), (9, [(10, False)]), (10, [(6, False), (4, True)])):
-        hold(row, 3, item)
-        assert train(worker, 10) == (0, 0)
-        assert recorder.calls == calls
-        recorder.calls.clear()
-        looks.append(clock.sleeps)
-    assert looks[0] * LOOK_NS == fused_trainer.MEET_CELLS * 2_000_000, "two batches of a millisecond are a cell"
-    assert looks[0] == looks[1] < looks[2]
-    assert row.words[Word.PHASE_NS + Phase.WAITING] == looks[2] * LOOK_NS
-    assert recorder.rows == 3 * list(range(95))
-
-
-def test_whoever_meets_a_slower_worker_in_two_columns_in_a_row_passes_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other one leaves column 0 after two looks, for column 1, and stays there."""
-    worker, recorder, row = place(95, plan=GRID)
-    clock = Clock(monkeypatch, recorder, 0.001, lambda sleeps: hold(row, sleeps // 2, 9 + sleeps // 2))
-    assert train(worker, 10) == (0, 0)  # the pace is known from now on
-    recorder.calls.clear()
-    hold(row, 0, 9)
-    assert train(worker, 10) == (0, 0)
-    assert recorder.calls == [(0, False), (2, False), (8, True)] and clock.sleeps == 2
-    assert recorder.rows == 2 * list(range(95))
+    words = row.board.words[1:2, Word.COLUMN]
+    recorder.look = lambda: words.fill(data.draw(st.integers(0, 6), "where the other is"))
+    rates = [float(batch) for batch in range(10)]
+    sums = fused_trainer.Sums()
+    worker._sweep(recorder, 0, rates, sums)
+    assert sorted(recorder.rows) == list(range(95)) and sums.samples == 95 and sums.losses == 10
+    assert all(chunk.rate == chunk.rows[0] // BATCH for chunk in recorder.given)

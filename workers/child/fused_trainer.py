@@ -1,7 +1,7 @@
 """Train an item with the model's compiled kernel: batch after batch, several of them in one exchange.
 
     intent -> the kernel, batch by batch, into the flats -> private copies of hot rows into the flats -> commit
-                '-- over a grid: many batches in one call, until another worker is in the next column
+                '-- over a grid: many batches in one call; a column that another worker is in comes later
 
 The unit of commit is a chunk: as many batches as fit into TARGET_S at the recent pace, and at most `sync_every` if rows
 are hot. The learning rate and the seed belong to a batch, so one worker computes the same result for any division into
@@ -9,13 +9,14 @@ chunks. A kill leaves one chunk in doubt."""
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from hogwild.kernels.fused import STAMP_BITS, Chunk, GridPlace, Sweeping
+from hogwild.kernels.fused import Chunk, GridPlace, Sweeping
 from hogwild.scheduling.batch_plan import batch_seed
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.scoreboard import Row, Word
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 TARGET_S = 0.02
 LONGEST_S = 0.05  # a longer batch is computed in pieces, with a beat in between
-MEET_CELLS = 2  # longest wait for a worker in the same column of a grid, in times of what our cell takes
-LOOK_S = 0.00002  # between two looks; the operating system makes about 75 us of it
 SMOOTHING = 0.2  # weight of the newest chunk in the pace
 
 
@@ -43,7 +42,6 @@ class Sums:
     sample_loss: float = 0.0  # sum of their losses
     not_finite: int = 0  # samples
     skipped: int = 0  # batches without any applied sample
-    waited_ns: int = 0  # for other workers, to leave a column
 
 
 class Chunks:
@@ -55,7 +53,7 @@ class Chunks:
         self._batch_s = 0.0  # pace; 0: not known yet
         self._made = 0
         words = row.board.words[:, Word.COLUMN]  # and that of the control row, which is 0
-        self._place = GridPlace(words, np.zeros(len(words), np.int64), row.worker)
+        self._place = GridPlace(words, row.worker)
         self._rows = np.empty(0, np.int64)  # of the batch of a stream
         is_swept = isinstance(fused.update, Sweeping) and fused.plan.grid is not None and fused.feed is None
         self._sweeps = cast(Sweeping, fused.update) if is_swept else None
@@ -90,7 +88,7 @@ class Chunks:
         made = row.board.job_updates()
         rates = [1.0 if schedule is None else schedule(made + number) for number in range(count)]
         if self._sweeps is not None and self._batch_s <= LONGEST_S:
-            self._sweep(self._sweeps, item.id, first, rates, sums)
+            self._sweep(self._sweeps, first, rates, sums)
         else:
             for number, rate in enumerate(rates, first):
                 self._batch(item.epoch, number, rate, sums)
@@ -111,7 +109,7 @@ class Chunks:
             row.count_not_finite(max(1, sums.skipped))
         self._made += applied
         row.note_update(began_ns)
-        pace_s = (time.monotonic_ns() - began_ns - sums.waited_ns) / 1e9 / count
+        pace_s = (time.monotonic_ns() - began_ns) / 1e9 / count
         self._batch_s = pace_s if not self._batch_s else self._batch_s + SMOOTHING * (pace_s - self._batch_s)
         return sums, count
 
@@ -126,47 +124,34 @@ class Chunks:
             self._rows = fused.bind(batch.inputs, batch.target)
         return fused.scorer.words(batch.inputs, batch.target) if fused.scorer is not None else []
 
-    def _sweep(self, update: Sweeping, item: int, start: int, rates: list[float], sums: Sums) -> None:
-        """Train all batches from `start` on, column by column. A worker that meets a slower one in two columns in a
-        row passes through those it is in: behind it all would go at its pace."""
-        plan, stop = cast("GridPlan", self._fused.plan), start + len(rates)
-        place = replace(self._place, stamp=item << STAMP_BITS)
-        factors, insist, met = np.array(rates, np.float32), False, -2
-        while start < stop:
-            borders, columns = plan.borders(start, stop), plan.columns[start:stop]
-            swept = update.sweep(borders, factors[start - stop :], columns, place, insist)
+    def _sweep(self, update: Sweeping, start: int, rates: list[float], sums: Sums) -> None:
+        """Train all batches from `start` on, column by column. All are committed together, so their order is free: if
+        another worker is in the next column, this one continues in the middle of its rest, far from the other, and
+        comes back later. A single column that is still occupied then is entered in any case: no worker waits."""
+        plan = cast("GridPlan", self._fused.plan)
+        factors = np.array(rates, np.float32)
+        pieces = deque([(start, start + len(rates), False)])  # and whether to insist
+        while pieces:
+            first, stop, insist = pieces.popleft()
+            borders, columns = plan.borders(first, stop), plan.columns[first:stop]
+            swept = update.sweep(borders, factors[first - start : stop - start], columns, self._place, insist)
             sums.loss += swept.mean_losses
             sums.losses += swept.batches
             sums.samples += swept.applied
             sums.sample_loss += swept.loss
             sums.not_finite += int(borders[swept.done] - borders[0]) - swept.applied
             sums.skipped += swept.done - swept.batches
-            start += swept.done
-            if start < stop:
-                column = int(columns[swept.done])
-                limit_s = MEET_CELLS * self._batch_s * np.count_nonzero(columns == column)
-                insist = column == (met + 1) % plan.grid[1] or not self._wait(column, limit_s, sums)
-                met = column
-        place.words[place.own] = 0
-
-    def _wait(self, column: int, limit_s: float, sums: Sums) -> bool:
-        """Wait until no other worker is in this column; return False if one stays."""
-        place, mark = self._place, column + 1
-        began = now = time.monotonic_ns()
-        while (there := self._in_column(mark)) and now - began < limit_s * 1e9:
-            time.sleep(LOOK_S)
-            now = time.monotonic_ns()
-        for worker, word in there.items():
-            place.ignored[worker] = word
-        sums.waited_ns += now - began
-        self._row.waited(now - began)
-        return not there
-
-    def _in_column(self, mark: int) -> dict[int, int]:
-        """Return the words that have this mark, by worker, without those that are ignored."""
-        place, mask = self._place, (1 << STAMP_BITS) - 1
-        words = enumerate(place.words.tolist())
-        return {k: word for k, word in words if word & mask == mark and word != place.ignored[k]}
+            columns = columns[swept.done :]
+            first += swept.done
+            if first == stop:
+                continue
+            changes = np.flatnonzero(columns[1:] != columns[:-1])  # a column ends after these batches
+            if len(changes):
+                middle = first + 1 + int(changes[len(changes) // 2])
+                pieces.extendleft(((first, middle, False), (middle, stop, False)))  # the second one comes first
+            else:
+                pieces.append((first, stop, True))
+        self._place.words[self._place.own] = 0
 
     def _batch(self, epoch: int, number: int, rate: float, sums: Sums) -> None:
         fused = self._fused

@@ -76,8 +76,10 @@ PSS_EVERY_S = 10.0  # the kernel walks all page tables for it
 PSS_SOON_S = 2.0
 MEMORY_WAIT_S = 1.0  # at the end, for a running measurement
 PACE_S = 0.05  # between two measurements of the workers' pace
-# While all workers have enough in hand, acknowledgements wait so long: a turn of this loop costs a worker 0.3 ms.
-QUIET_MS = 10
+# While a worker with half of what it has in hand will be busy for so long, acknowledgements wait: a turn of this loop
+# costs a core 0.3 to 1 ms, and on a machine without a spare core that is a worker's.
+QUIET_MS = 2
+SLOTS_MS = 10  # but loaders, which answer in the same way, do not wait longer
 BEATS = "beats"  # the region it writes: a beat, and the number of calls answered
 FLATS = "params-"
 EVALUATION_EPOCH = -2  # pseudo-epoch to which an exception in an evaluation is charged
@@ -537,8 +539,9 @@ class Supervisor:
                     backgrounds += [self._rounds.thread] if self._rounds is not None else []
                     backgrounds += [session.draws.thread] if session.draws is not None else []
                     descriptors = self._watch.fileno(), *(each.fileno() for each in backgrounds)
-                    if not (self._are_stocked and self._group.wait(QUIET_MS, *descriptors, is_quiet=True)):
-                        self._group.wait(LOOP_WAIT_MS, *descriptors)
+                    quiet_ms = self._quiet_ms()
+                    is_quiet = quiet_ms >= QUIET_MS
+                    self._group.wait(quiet_ms if is_quiet else LOOP_WAIT_MS, *descriptors, is_quiet=is_quiet)
                     self._turn()
             self._answers.close()
             self._record(time.monotonic(), is_last=True)
@@ -632,11 +635,12 @@ class Supervisor:
                 self._outcome = Outcome.failed(error)
         return ""
 
-    @property
-    def _are_stocked(self) -> bool:
-        """True if no worker needs anything soon."""
-        attached = self._workers.roster.attached()
-        return self._pauses.current is None and all(map(self._session.queue.is_stocked, attached)) and bool(attached)
+    def _quiet_ms(self) -> int:
+        """Return how long no worker will need anything: half of the time that the shortest hand lasts."""
+        if self._pauses.current is not None:
+            return 0
+        hands_s = map(self._session.queue.hand_s, self._workers.roster.attached())
+        return min(int(500 * min(hands_s, default=0.0)), LOOP_WAIT_MS if self._loaders is None else SLOTS_MS)
 
     def _measure_pace(self, now: float) -> None:
         """Measure how many batches each worker trains in HAND_S. A pace falls by half at most, because a pause is no
