@@ -26,8 +26,9 @@ def spelled(name: Any) -> str:
 def one_spelling(text: str) -> str:
     """Return the one spelling of a category, without white space around it: 7.0 is 7, and true and TRUE are True. A
     column of whole numbers or of bool has these in one program, and those in another, or once a value is missing."""
-    whole = WHOLE.fullmatch(text)
-    return whole[1] if whole else text.title() if text.lower() in ("true", "false") else text
+    if text.endswith("0") and (whole := WHOLE.fullmatch(text)):
+        return whole[1]
+    return text.title() if len(text) in (4, 5) and text.lower() in ("true", "false") else text
 
 
 class IdRows:

@@ -167,7 +167,9 @@ def explained(path: Path) -> Iterator[None]:
 
 def unmarked(content: bytes) -> bytes:
     """Return lines of UTF-8 without byte order marks at their beginning: they are where files were put together."""
-    return content.removeprefix(MARK).replace(b"\n" + MARK, b"\n") if MARK in content else content
+    if MARK[:1] not in content:  # a search for one byte is ten times as fast as one for three
+        return content
+    return content.removeprefix(MARK).replace(b"\n" + MARK, b"\n")
 
 
 def is_parquet(path: Path) -> bool:

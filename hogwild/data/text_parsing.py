@@ -9,6 +9,8 @@ kernels work without the GIL.
 Tables of every class become columns here (`Format`, `TableText`). pyarrow reads a piece as a whole, or refuses it if
 anything is unusual; then it is read record by record, to name the one that cannot be used."""
 
+import codecs
+import contextlib
 import csv
 import hashlib
 import io
@@ -16,7 +18,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +30,16 @@ import numpy as np
 from hogwild import host
 from hogwild.data.cache import DatasetCache
 from hogwild.data.ids import WHITE
-from hogwild.data.text_file import MARK, TextFile, Wanted, not_text, quotes_are_whole, unmarked, whole_records
+from hogwild.data.text_file import (
+    MARK,
+    TextFile,
+    TextStream,
+    Wanted,
+    not_text,
+    quotes_are_whole,
+    unmarked,
+    whole_records,
+)
 from hogwild.errors import DataError, MemoryShortError
 from hogwild.feeds.packed import Packed
 from hogwild.formatting import size
@@ -281,6 +292,8 @@ def begins_of(counts: np.ndarray) -> np.ndarray:
 # ---- tables ---------------------------------------------------------------------------------------------------------
 
 VALUE, FINITE, FIELDS, EMPTY, QUOTE, COMMENTED = range(1, 7)  # rules that a line can break
+HEADER_BYTES = 1 << 20  # bytes in which the header, or the first row, must end
+OTHER_DELIMITERS = (",", ";", "\t", "|", " ")
 UTF8 = "utf8"  # only with this name pyarrow knows that no recoding is needed
 ONE = "\x1f"  # in the place of a delimiter of two characters, which neither pyarrow nor Python's csv knows
 # Texts for "no number" in files from pandas, R, spreadsheets, databases and the UCI archive.
@@ -383,6 +396,82 @@ class Format:
     def _sign(self) -> str:
         """The delimiter in the text that pyarrow and Python's csv read."""
         return ONE if len(self.delimiter) > 1 else self.delimiter
+
+
+def read_header(
+    text: TextFile | TextStream,
+    has_header: bool,
+    delimiter: str,
+    encoding: str,
+    skip_lines: int,
+    *,
+    has_target: bool = True,
+) -> tuple[list[str], int, int]:
+    """Return (names, offset of the first row, its line number); names are "0", "1", … without a header. Raises
+    DataError if there is no first line, or if it cannot be right."""
+    head = text.read_at(0, HEADER_BYTES)
+    start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
+    line = 1
+    while start < len(head):  # until the first line that counts: behind `skip_lines` and the empty lines after them
+        end = head.find(b"\n", start)
+        content = head[start : end if end >= 0 else len(head)]
+        if skip_lines < line and content.strip(b"\r"):
+            break
+        start, line = (end + 1, line + 1) if end >= 0 else (len(head), line)
+    if start == len(head):
+        what = "is empty" if not head else f"has no line with text after the {skip_lines} skipped lines"
+        raise DataError(
+            f"{text.path}: {what if skip_lines or not head else 'holds only empty lines'}", code="data/empty"
+        )
+    where = f"{text.path}: line {line}"
+    _, shown, record = next(Format(delimiter, encoding=encoding).records(head[start:]))
+    content = shown.encode(encoding, "surrogateescape")
+    if b"\r" in content.rstrip(b"\r\n") or (isinstance(record, str) and content.endswith(b"\r")):
+        raise DataError(
+            f"{where}: lines end with a carriage return only; save the file with \\n line ends",
+            code="data/csv-line-ends",
+        )
+    if isinstance(record, str) or start + len(content) == HEADER_BYTES:
+        why = record if isinstance(record, str) else "perhaps the file is not text"
+        raise DataError(
+            f"{where}: does not end within {HEADER_BYTES:,} bytes, or cannot be split into columns: {why}; is a quote "
+            '(") not closed?',
+            code="data/csv-quotes",
+        )
+    try:
+        content.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise not_text(where, content[error.start : error.start + 1], encoding) from error
+    if len(record) == 1 and has_target:
+        better = max(OTHER_DELIMITERS, key=lambda sign: record[0].count(sign) if sign != delimiter else 0)
+        hint = f"; is it {better!r}?" if record[0].count(better) and better != delimiter else "."
+        raise DataError(
+            f"{where}: only one column is found with the delimiter {delimiter!r}{hint} An input and "
+            f"a target are needed: {record[0][:60]!r}",
+            code="data/csv-delimiter",
+        )
+    if not has_header:
+        return [str(place) for place in range(len(record))], start, line
+    names = [name.strip() for name in record]
+    names[0] = names[0].lstrip("# ") or names[0]  # a header that is marked as a comment
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        places = ", ".join(str(i) for i, name in enumerate(names) if name == twice[0])
+        what = f"{twice[0]!r} names the columns {places}" if twice[0] else f"the columns {places} have no name"
+        words = f"{where}: {what}; column names must be unique (or set header: false)"
+        raise DataError(words, code="data/csv-columns")
+    return names, start + len(content), line + max(1, shown.count("\n"))
+
+
+def delimiter_of(
+    text: TextFile | TextStream, given: str, encoding: str, skip_lines: int, wanted: Collection[str]
+) -> str:
+    """Return the delimiter of a file whose header has the names `wanted`: the one `given`, or the first that finds them
+    all."""
+    for delimiter in (given, *OTHER_DELIMITERS):
+        with contextlib.suppress(DataError):
+            if {*wanted} <= {*read_header(text, True, delimiter, encoding, skip_lines, has_target=False)[0]}:
+                return delimiter
+    return given
 
 
 @dataclass(frozen=True, slots=True)

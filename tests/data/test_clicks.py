@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="tables are parsed by pyarrow: pip install 'hogwild[csv]'")
 
-from hogwild.data import Clicks
+from hogwild.data import Clicks, text_file
 from hogwild.errors import DataError, UsageError
 from hogwild.feeds.packed import Packed
 from hogwild.job.row_names import KnownNames
@@ -127,6 +127,22 @@ def test_a_million_values_are_a_feature_each(write: Write) -> None:
     data = packed(write("clicked,id\n" + rows))
     assert data.spec.sizes["features"] == 1_000_001
     assert len(np.unique(data.arrays()["indices"])) == 1_000_000
+
+
+def test_values_of_many_pieces_are_features_as_those_of_one(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    sites = ["7", "7.0", " 7 ", "007.0", "true", "TRUE", "é", "\u2003é\xa0", "", "x", '"a, b"']
+    rows = [f"{row % 2},{sites[row * row % 11]},{row % 3},{sites[row % 11]}\n" for row in range(200)]
+    path = write("clicked,site,price,user\n" + "".join(rows))
+    one = packed(path, hash={"user": 5})
+    monkeypatch.setattr(text_file, "RECORDS", 64)
+    many = packed(path, hash={"user": 5})
+    assert many.names == one.names and named(many) == named(one)
+    spelled = ["7" if site in ("7", "7.0", " 7 ") else site.strip(' "\u2003\xa0') for site in sites]
+    spelled = ["True" if site in ("true", "TRUE") else site for site in spelled]
+    assert [row[0] for row in named(many)] == [
+        f"site={site}" if (site := spelled[row * row % 11]) else "site" for row in range(200)
+    ]
+    assert named(packed(path, many, hash={"user": 5})) == named(many)
 
 
 def test_a_weight_is_no_feature_and_the_last_input_of_a_batch(write: Write) -> None:

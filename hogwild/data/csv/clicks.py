@@ -9,33 +9,27 @@ names of the training data, and by nothing else. Another size or other edges mak
 
 import logging
 import os
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, pairwise, takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 import numpy as np
 
 from hogwild.data.csv.dataset import Csv
-from hogwild.data.csv.parse import MISSING_CODE, Codes, Column, ColumnNames, CsvLayout, ParsedRecords, layout
+from hogwild.data.csv.parse import MISSING_CODE, ByPiece, Codes, Column, ColumnNames, CsvLayout, ParsedRecords, layout
 from hogwild.data.ids import one_spelling
 from hogwild.data.input_rows import InputRows, given_arguments, named
 from hogwild.data.locate import bad_argument
-from hogwild.data.text_parsing import Parsed, Parsing, Tell
+from hogwild.data.text_parsing import Parsed, Parsing, Tell, numpy_of
 from hogwild.errors import UsageError
 from hogwild.feeds.packed import Packed
 
 SIGNS = "=#<"  # between the name of a column and the rest of a feature's name
+SIGN = re.compile("[=#<]")
 MOST_SHOWN = 12  # columns of a note
 log = logging.getLogger(__name__)
-
-
-class FirstSeen(Codes):
-    """Each value gets the next number. Its dictionary counts by itself: no other thread can come between."""
-
-    def code(self, text: str) -> int | None:
-        return self.places[text] if text else MISSING_CODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +197,9 @@ class Clicks(Csv):
         return packed
 
     def number_anew(self) -> None:
-        """Give values numbers as they come from here on."""
+        """Give values numbers of their own, piece by piece, from here on."""
         self.fields, self._encoder = self._own_fields, None
-        anew = {field.name: FirstSeen(0, defaultdict(count().__next__)) for field in self._categories}
-        self._read_as(self._own_layout, anew)
+        self._read_as(self._own_layout, {field.name: ByPiece(0) for field in self._categories})
 
     def number_by(self, names: Mapping[str, Sequence[str]]) -> None:
         """Encode rows by the training data's features from here on. `names`: `features`, `fields`, the file's `columns`
@@ -224,15 +217,26 @@ class Clicks(Csv):
         weight = targets[1] if len(targets) > 1 else None
         trained = CsvLayout(columns, inputs, (), (), tuple(targets[:1]), None, False, weight=weight)
         plan = self._own_layout.like(self._who, trained, self._has_header, *self._columns_named)
-        self._encoder = encoder = Encoder.of(self.fields, names["features"])
+        self._encoder = encoder = Encoder.of(self.fields, enumerate(names["features"]))
         known = {name: KnownRows(encoder.others[name], rows, unknown=set()) for name, rows in encoder.rows.items()}
         self._read_as(replace(plan, ids=self._layout.ids), known)
 
-    def blocks(self) -> Iterator[tuple[int, ParsedRecords]]:
-        """Yield (number of the first row, parsed rows) for all rows. Raises DataError, also for a missing target."""
-        for begin, records in self._all():
-            self._refuse_missing_target(records.target, begin)
-            yield begin, records
+    def blocks(self) -> Iterator[ParsedRecords]:
+        """Yield all rows, parsed; the codes are `ByPiece`. Raises DataError, also for a missing target."""
+        plan = self._layout
+        self._use(replace(plan, codes=(ByPiece(0),) * len(plan.codes)), self._table.format)
+        try:
+            for begin, records in self._all():
+                self._refuse_missing_target(records.target, begin)
+                yield records
+        finally:
+            self._use(plan, self._table.format)
+
+    @property
+    def encoder(self) -> "Encoder":
+        """The encoder of `number_by`."""
+        assert self._encoder is not None
+        return self._encoder
 
     def _to_predict(self, begin: int, records: ParsedRecords) -> InputRows:
         for field, codes in zip(self._categories, self._layout.codes, strict=True):
@@ -268,13 +272,13 @@ class Encoder:
     first: Mapping[str, int]
 
     @classmethod
-    def of(cls, fields: Sequence[Field], features: Sequence[str]) -> "Encoder":
-        """Return the encoder by the names of features."""
+    def of(cls, fields: Sequence[Field], features: Iterable[tuple[int, str]]) -> "Encoder":
+        """Return the encoder by features and their names."""
         rows: dict[str, dict[str, int]] = {field.name: {} for field in fields if not field.buckets and not field.hashed}
         others, first = dict[str, int](), dict[str, int]()
         bounds: dict[str, list[tuple[float, int]]] = {field.name: [] for field in fields if field.buckets}
         hashed = {field.name: field.hashed for field in fields}
-        for row, name in enumerate(features):
+        for row, name in features:
             column, sign, rest = _split(name)
             if sign == "=" and column in rows:
                 rows[column].setdefault(one_spelling(rest), row)
@@ -320,6 +324,11 @@ class _ClicksParsing(Parsing):
     source: Clicks
     kind, version = "Clicks", 5
     options = ("min_count", "known", "arguments")
+    values: Sequence[Any]  # of each column of categories: its different values, an arrow array
+
+    def __init__(self, *arguments: Any, **named_arguments: Any) -> None:
+        super().__init__(*arguments, **named_arguments)
+        self.many = dict[str, int]()  # features of values of each category
 
     def parse(self, tell: Tell) -> Parsed:
         """Parse the table. Raises DataError, MemoryShortError."""
@@ -336,18 +345,20 @@ class _ClicksParsing(Parsing):
         self.notes += self.source.notes if self.like is None else []
         numbers, codes, target, *weight = self._read(tell)
         if self.like is None:
-            features = self._features(numbers, codes)
-        encoder = Encoder.of(self.source.fields, features)
-        pairs = zip(self.source._categories, self.source._layout.codes, strict=True)
-        for code, (field, given) in enumerate(pairs if self.like is None else ()):
+            features, encoder = self._features(numbers, codes)
+        else:
+            encoder = self.source.encoder
+        for code, field in enumerate(self.source._categories):
+            # Values are numbered as they came: replace that by their features, or by their hashes, in place.
             if field.hashed:
+                hashed = Codes(field.hashed, is_hashed=True)
+                table = [*map(hashed.filled, self.values[code].to_pylist()), MISSING_CODE]
+            elif self.like is not None:
+                rows, other = encoder.rows[field.name], encoder.others[field.name]
+                table = [*(rows.get(value, other) for value in self.values[code].to_pylist()), other]
+            else:
                 continue
-            # Values are numbered as they came: replace that by their features, in place.
-            rows, other = encoder.rows[field.name], encoder.others[field.name]
-            table = np.full(max(given.places.values(), default=0) + 2, other, np.int32)  # the last for missing values
-            for value, place in given.places.items():
-                table[place] = rows.get(value, other)
-            codes[:, code] = table[codes[:, code]]
+            codes[:, code] = np.array(table, np.int32)[codes[:, code]]  # the last for missing values
         indices = encoder.indices(numbers, codes)
         self._note(encoder, indices, features)
         arrays = {
@@ -370,49 +381,72 @@ class _ClicksParsing(Parsing):
 
     def _read(self, tell: Tell) -> tuple[np.ndarray, ...]:
         """Return numbers (N, columns in buckets) float32, codes (N, other columns) int32, target (N,) float32 and, if
-        there is a column of them, weights (N,) float32."""
-        parts: list[tuple[np.ndarray, ...]] = []
+        there is a column of them, weights (N,) float32. A code is a place in the `values` of its column."""
+        parts, values = list[tuple[np.ndarray, ...]](), list[tuple[Any, ...]]()
         nbytes = 0
-        for _, records in self.source.blocks():
+        for records in self.source.blocks():
             weight = () if records.weight is None else (records.weight,)
             parts.append((records.numbers, records.codes.astype(np.int32), records.target[:, 0], *weight))
-            nbytes += sum(part.nbytes for part in parts[-1])
+            values.append(records.values)
+            nbytes += sum(part.nbytes for part in (*parts[-1], *records.values))
             self.check_memory(nbytes)
             tell(*self.text.progress)
-        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+        numbers, codes, *others = (np.concatenate(column) for column in zip(*parts, strict=True))
+        ends = np.cumsum([len(part[0]) for part in parts])
+        self.values = [_united(pieces, codes[:, code], ends) for code, pieces in enumerate(zip(*values, strict=True))]
+        return numbers, codes, *others
 
-    def _features(self, numbers: np.ndarray, codes: np.ndarray) -> list[str]:
-        """Return the names of the features: column by column, a category's most frequent value first."""
+    def _features(self, numbers: np.ndarray, codes: np.ndarray) -> tuple[list[str], Encoder]:
+        """Return the names of the features, column by column, a category's most frequent value first, and the encoder
+        of all else. The codes of categories become features, in place."""
         names: list[str] = []
+        rest: list[tuple[int, str]] = []  # features that are no values of categories
         number = code = 0
         for field in self.source.fields:
+            own, words = [field.name], list[str]()
             if field.buckets:
                 kept = map(_edge, self.source.known.get(f"{field.name}<", ()))
                 edges = field.edges(numbers[:, number], [*takewhile(np.isfinite, kept)])  # then earlier ones
                 bounds = [*map(float, edges), float("inf")]
-                names += [field.name, f"{field.name}<{bounds[0]!r}"]
-                names += [f"{field.name}<{high!r}>={low!r}" for low, high in pairwise(bounds)]
+                own += [f"{field.name}<{bounds[0]!r}"]
+                own += [f"{field.name}<{high!r}>={low!r}" for low, high in pairwise(bounds)]
                 number += 1
-                continue
-            if field.hashed:
-                names += [f"{field.name}#{each}/{field.hashed}" for each in range(field.hashed)]
+            elif field.hashed:
+                own = [f"{field.name}#{each}/{field.hashed}" for each in range(field.hashed)]
+                code += 1
             else:
-                known = {*self.source.known.get(f"{field.name}=", [])}
-                places, column = self.source._layout.codes[code].places, codes[:, code]
-                counts = np.bincount(column[column >= 0], minlength=max(places.values(), default=0) + 1)
-                values = sorted((-int(counts[place]), value) for value, place in places.items())
-                least = -self.source.min_count
-                often = [value for many, value in values if many <= least or (many and value in known)]
-                names += [field.name, *(f"{field.name}={value}" for value in often)]
-            code += 1
-        return names
+                values = self.values[code]
+                often = self._often(field, values, codes[:, code])
+                table = np.full(len(values) + 1, len(names), np.int32)  # the last for missing values
+                table[often] = np.arange(len(often), dtype=np.int32) + len(names) + 1
+                codes[:, code] = table[codes[:, code]]
+                words = [f"{field.name}={value}" for value in values.take(often).to_pylist()]
+                self.many[field.name] = len(often)
+                code += 1
+            rest += enumerate(own, len(names))
+            names += [*own, *words]
+        return names, Encoder.of(self.source.fields, rest)
+
+    def _often(self, field: Field, values: Any, codes: np.ndarray) -> np.ndarray:
+        """Return the places (n,) of the values that get a feature, the most frequent one first."""
+        import pyarrow
+        from pyarrow import compute
+
+        counts = np.bincount(codes[codes >= 0], minlength=len(values))
+        order = numpy_of(compute.sort_indices(values)).astype(np.int64)  # as Python sorts them: by their UTF-8
+        order = order[np.argsort(-counts[order], kind="stable")]
+        gets = counts >= self.source.min_count
+        if known := self.source.known.get(f"{field.name}="):
+            is_known = compute.is_in(values, value_set=pyarrow.array(known, values.type))
+            gets |= (counts > 0) & numpy_of(is_known.cast(pyarrow.uint8())).astype(bool)
+        return order[gets[order]]
 
     def _note(self, encoder: Encoder, indices: np.ndarray, features: Sequence[str]) -> None:
         if self.like is None:
             kinds = [
                 f"{field.name} {field.hashed:,} (hashed)" if field.hashed
                 else f"{field.name} {len(encoder.edges[field.name][1]):,} (buckets)" if field.buckets
-                else f"{field.name} {len(encoder.rows[field.name]):,}"
+                else f"{field.name} {self.many[field.name]:,}"
                 for field in self.source.fields
             ]  # fmt: skip
             more = ", …" if len(kinds) > MOST_SHOWN else ""
@@ -427,8 +461,24 @@ class _ClicksParsing(Parsing):
 
 def _split(name: str) -> tuple[str, str, str]:
     """Return (column, sign, rest) of a feature's name."""
-    at = next((place for place, letter in enumerate(name) if letter in SIGNS), len(name))
+    found = SIGN.search(name)
+    at = found.start() if found else len(name)
     return name[:at], name[at : at + 1], name[at + 1 :]
+
+
+def _united(pieces: Sequence[Any], codes: np.ndarray, ends: np.ndarray) -> Any:
+    """Return the different values of all pieces; `codes` (N,) of each piece, up to its end, become their places, in
+    place."""
+    import pyarrow
+
+    united = pyarrow.chunked_array(pieces, pyarrow.large_string()).dictionary_encode()  # one for all
+    chunks = [chunk for chunk in united.chunks if len(chunk)]
+    places, begin = iter(chunks), 0
+    for values, end in zip(pieces, ends.tolist(), strict=True):
+        own = numpy_of(next(places).indices) if len(values) else np.empty(0, np.int32)
+        codes[begin:end] = np.append(own, np.int32(MISSING_CODE))[codes[begin:end]]
+        begin = end
+    return chunks[0].dictionary if chunks else pyarrow.array([], pyarrow.large_string())
 
 
 def _edge(rest: str) -> float:

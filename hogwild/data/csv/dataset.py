@@ -28,16 +28,14 @@ from hogwild.data.csv.parse import (
     CsvLayout,
     CsvTable,
     ParsedRecords,
-    delimiter_of,
     is_number,
     layout,
-    read_header,
     shown_names,
 )
 from hogwild.data.input_rows import SAMPLE, InputRows, given_arguments, named
 from hogwild.data.locate import bad_argument, choice, find_file, reading, require
 from hogwild.data.text_file import RecordPieces, TextFile, TextStream, find_records, is_parquet
-from hogwild.data.text_parsing import ENCODINGS, Format, in_threads
+from hogwild.data.text_parsing import ENCODINGS, Format, delimiter_of, in_threads, read_header
 from hogwild.errors import DataError, UsageError, did_you_mean
 
 AT_ONCE = 8  # pieces of the index, 1 MB of text, parsed at a time: they and the results stay in the CPU caches
@@ -301,9 +299,9 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         self._text.close()
         is_class = self._layout.is_class or self._layout.target_codes is not None
         measured = [] if is_class else [words[place] for place in self._layout.targets]
-        is_whole_target = any(len({*texts}) > 2 and all(map(WHOLE.fullmatch, texts)) for texts in measured)
+        is_whole_target = any(len(texts) > 2 and all(map(WHOLE.fullmatch, texts)) for texts in measured)
         for place in sorted((*self._layout.numbers, *self._layout.coded)):
-            if len({*words[place]}) < max(count, FEWEST):
+            if len(words[place]) < max(count, FEWEST):
                 continue
             if place in self._layout.coded or (not is_whole_target and all(map(WHOLE.fullmatch, words[place]))):
                 name = self.columns[place]

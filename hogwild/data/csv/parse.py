@@ -11,12 +11,11 @@ Each reading is tried if the one before fails. The last one knows the place of e
 Missing numbers are NaN here and missing codes -1. Nothing else can be: a NaN in the file counts as missing and an
 infinity is an error."""
 
-import codecs
 import contextlib
 import hashlib
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from hogwild.data.ids import one_spelling
-from hogwild.data.text_file import TextFile, TextStream, not_text, unmarked
+from hogwild.data.text_file import unmarked
 from hogwild.data.text_parsing import MISSING, Format, numpy_of
 from hogwild.errors import DataError, UsageError, did_you_mean
 
@@ -64,6 +63,10 @@ class Codes:
         if self.is_hashed:
             return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") % self.size
         return self.size - 1 if self.other else None
+
+
+class ByPiece(Codes):
+    """Each piece of a file numbers its own values; `ParsedRecords.values` has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,88 +302,6 @@ def _wrong(message: str) -> UsageError:
     return UsageError(message, code="data/csv-columns")
 
 
-# ---- the first lines of a file --------------------------------------------------------------------------------------
-
-HEADER_BYTES = 1 << 20  # bytes in which the header, or the first row, must end
-OTHER_DELIMITERS = (",", ";", "\t", "|", " ")
-
-
-def read_header(
-    text: TextFile | TextStream,
-    has_header: bool,
-    delimiter: str,
-    encoding: str,
-    skip_lines: int,
-    *,
-    has_target: bool = True,
-) -> tuple[list[str], int, int]:
-    """Return (names, offset of the first row, its line number); names are "0", "1", … without a header. Raises
-    DataError if there is no first line, or if it cannot be right."""
-    head = text.read_at(0, HEADER_BYTES)
-    start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
-    line = 1
-    while start < len(head):  # until the first line that counts: behind `skip_lines` and the empty lines after them
-        end = head.find(b"\n", start)
-        content = head[start : end if end >= 0 else len(head)]
-        if skip_lines < line and content.strip(b"\r"):
-            break
-        start, line = (end + 1, line + 1) if end >= 0 else (len(head), line)
-    if start == len(head):
-        what = "is empty" if not head else f"has no line with text after the {skip_lines} skipped lines"
-        raise DataError(
-            f"{text.path}: {what if skip_lines or not head else 'holds only empty lines'}", code="data/empty"
-        )
-    where = f"{text.path}: line {line}"
-    _, shown, record = next(Format(delimiter, encoding=encoding).records(head[start:]))
-    content = shown.encode(encoding, "surrogateescape")
-    if b"\r" in content.rstrip(b"\r\n") or (isinstance(record, str) and content.endswith(b"\r")):
-        raise DataError(
-            f"{where}: lines end with a carriage return only; save the file with \\n line ends",
-            code="data/csv-line-ends",
-        )
-    if isinstance(record, str) or start + len(content) == HEADER_BYTES:
-        why = record if isinstance(record, str) else "perhaps the file is not text"
-        raise DataError(
-            f"{where}: does not end within {HEADER_BYTES:,} bytes, or cannot be split into columns: {why}; is a quote "
-            '(") not closed?',
-            code="data/csv-quotes",
-        )
-    try:
-        content.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise not_text(where, content[error.start : error.start + 1], encoding) from error
-    if len(record) == 1 and has_target:
-        better = max(OTHER_DELIMITERS, key=lambda sign: record[0].count(sign) if sign != delimiter else 0)
-        hint = f"; is it {better!r}?" if record[0].count(better) and better != delimiter else "."
-        raise DataError(
-            f"{where}: only one column is found with the delimiter {delimiter!r}{hint} An input and "
-            f"a target are needed: {record[0][:60]!r}",
-            code="data/csv-delimiter",
-        )
-    if not has_header:
-        return [str(place) for place in range(len(record))], start, line
-    names = [name.strip() for name in record]
-    names[0] = names[0].lstrip("# ") or names[0]  # a header that is marked as a comment
-    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
-        places = ", ".join(str(i) for i, name in enumerate(names) if name == twice[0])
-        what = f"{twice[0]!r} names the columns {places}" if twice[0] else f"the columns {places} have no name"
-        words = f"{where}: {what}; column names must be unique (or set header: false)"
-        raise DataError(words, code="data/csv-columns")
-    return names, start + len(content), line + max(1, shown.count("\n"))
-
-
-def delimiter_of(
-    text: TextFile | TextStream, given: str, encoding: str, skip_lines: int, wanted: Collection[str]
-) -> str:
-    """Return the delimiter of a file whose header has the names `wanted`: the one `given`, or the first that finds them
-    all."""
-    for delimiter in (given, *OTHER_DELIMITERS):
-        with contextlib.suppress(DataError):
-            if {*wanted} <= {*read_header(text, True, delimiter, encoding, skip_lines, has_target=False)[0]}:
-                return delimiter
-    return given
-
-
 # ---- values ---------------------------------------------------------------------------------------------------------
 
 MISSING_TEXTS = frozenset(MISSING)
@@ -389,18 +310,24 @@ LARGEST_CLASS = 2**53  # above it, not every whole number is a float64
 CONTROL = re.compile(r"[\x80-\x9f]")  # of latin-1; letters and signs of cp1252
 THOUSANDS = re.compile(r"[+-]?\d{1,3}([.,])\d{3}(\1\d{3})*")
 SHOWN = 60  # characters of a value in an error
+# A text that is perhaps not its one spelling, for RE2: white space, by Python's `str.strip`, is around it; it is empty;
+# or `one_spelling` may have another.
+_SPACE = "[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+ODD = rf"\A{_SPACE}|{_SPACE}\z|\A\z|\.0+\z|\A(?i:true|false)\z"
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedRecords:
     """Parsed records: `numbers` (n, F) float32, `codes` (n, C) int64; `target` (n, T) float32, or (n,) int64; `ids`,
-    if there is a column of them, n texts; `weight`, if there is a column of it, (n,) float32, none missing."""
+    if there is a column of them, n texts; `weight`, if there is a column of it, (n,) float32, none missing. `values`:
+    of each column of codes `ByPiece` an arrow array of its values, in one spelling, perhaps some twice."""
 
     numbers: np.ndarray
     codes: np.ndarray
     target: np.ndarray
     ids: list[str] | None = None
     weight: np.ndarray | None = None
+    values: tuple[Any, ...] = ()
 
     def missing(self) -> np.ndarray:
         """Return (n,) bool: True for records with a missing value."""
@@ -414,10 +341,16 @@ class ParsedRecords:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A column of words: the different ones, and the number of each row's, (n,)."""
+    """A column of words: the different ones, an arrow array of strings or a list, and the number of each row's, (n,);
+    that of a missing one is behind the last."""
 
-    values: list[str]
+    texts: Any
     rows: np.ndarray
+
+    @property
+    def values(self) -> list[str]:
+        """The words, and the empty one."""
+        return [*(self.texts if isinstance(self.texts, list) else self.texts.to_pylist()), ""]
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> "Words":
@@ -466,14 +399,18 @@ class CsvTable:
                 wrong, places = error, lines
         raise self._error(places[wrong.row], f"{self.layout.label(wrong.place)}: {wrong.why.words}", wrong.why.code)
 
-    def words(self, content: Any, count: int, line: int) -> dict[int, list[str]]:
-        """Return the texts of each column that is used. Raises DataError for text that cannot be taken apart."""
-        *_, (columns, _) = self._readings(content, count, line)
-        return {
-            place: [column.values[row].strip() for row in column.rows]
-            for place, column in columns.items()
-            if isinstance(column, Words)
-        }
+    def words(self, content: Any, count: int, line: int) -> dict[int, set[str]]:
+        """Return the different texts of each column that is used. Raises DataError for text that cannot be taken
+        apart."""
+        for columns, _ in self._readings(content, count, line):
+            words = {place: column for place, column in columns.items() if isinstance(column, Words)}
+            if len(words) == len(columns):
+                break
+        found = {}
+        for place, column in words.items():
+            values = column.values
+            found[place] = {values[row].strip() for row in np.unique(column.rows)}
+        return found
 
     # ---- readings
 
@@ -558,9 +495,15 @@ class CsvTable:
         numbers = np.empty((count, len(plan.numbers)), np.float32)
         for i, place in enumerate(plan.numbers):
             filled(numbers[:, i], place, self.number)
-        codes = np.empty((count, len(plan.coded)), np.int64)
+        codes, values = np.empty((count, len(plan.coded)), np.int64), list[Any]()
         for i, (place, each) in enumerate(zip(plan.coded, plan.codes, strict=True)):
-            filled(codes[:, i], place, partial(self.code, codes=each))
+            if not isinstance(each, ByPiece):
+                filled(codes[:, i], place, partial(self.code, codes=each))
+                continue
+            try:
+                values.append(self._number(codes[:, i], place, columns[place]))
+            except WrongValue as error:
+                wrong.append(error)
         if plan.target_codes is not None:
             rule = partial(self.code, codes=plan.target_codes)
             target = filled(np.empty(count, np.int64), plan.targets[0], rule)
@@ -578,7 +521,41 @@ class CsvTable:
             )
         if wrong:
             raise min(wrong, key=lambda error: error.row)
-        return ParsedRecords(numbers, codes, target, ids, weight)
+        return ParsedRecords(numbers, codes, target, ids, weight, tuple(values))
+
+    def _number(self, out: np.ndarray, place: int, column: Any) -> Any:
+        """Fill `out` (n,) with the number of each row's value, and return the values, as `ParsedRecords` has them. Only
+        those that may be spelled otherwise go through the rule. Raises WrongValue."""
+        import pyarrow
+        from pyarrow import compute
+
+        texts = column.texts
+        if isinstance(texts, list):
+            odd = np.arange(len(texts))
+        else:
+            is_odd = compute.match_substring_regex(texts, ODD)
+            if self.format.encoding != "utf-8":
+                is_odd = compute.or_(is_odd, compute.invert(compute.string_is_ascii(texts)))
+            odd = np.flatnonzero(numpy_of(is_odd.cast(pyarrow.uint8())))
+        found, broken = np.append(np.arange(len(texts)), MISSING_CODE), dict[int, BreaksRule]()
+        written: list[str] = []
+        for number in odd.tolist():
+            try:
+                written.append(one_spelling(self.text(str(texts[number]).strip())))
+            except BreaksRule as why:
+                broken[number] = why
+                written.append("")
+            if not written[-1]:
+                found[number] = MISSING_CODE
+        _raise_first(broken, place, column.rows)
+        out[:] = found[column.rows]
+        if isinstance(texts, list):
+            return pyarrow.array(written, pyarrow.large_string())
+        if len(odd):
+            mask = np.zeros(len(texts), np.bool_)
+            mask[odd] = True
+            texts = compute.replace_with_mask(texts, pyarrow.array(mask), pyarrow.array(written, texts.type))
+        return texts.cast(pyarrow.large_string())
 
     # ---- rules: from the text of a value to what stands for it. They raise BreaksRule.
 
@@ -690,9 +667,10 @@ def column_of(column: Any, as_number: bool) -> "np.ndarray | Words":
     whole = column if types.is_dictionary(kind) else column.dictionary_encode()
     # There is only one chunk, unless text grew when it was converted to UTF-8.
     whole = whole.chunk(0) if whole.num_chunks == 1 else whole.combine_chunks()
-    values = spelled(whole.dictionary)
+    is_text = types.is_string(whole.dictionary.type) and not whole.dictionary.null_count
+    values = whole.dictionary if is_text else spelled(whole.dictionary)
     rows = whole.indices.fill_null(len(values)) if whole.null_count else whole.indices
-    return Words([*values, ""], numpy_of(rows))
+    return Words(values, numpy_of(rows))
 
 
 def spelled(values: Any) -> list[str]:
@@ -725,10 +703,18 @@ def _fill(out: np.ndarray, place: int, column: "np.ndarray | Words", rule: Rule,
             found[number] = rule(text.strip())
         except BreaksRule as why:
             broken[number] = why
-    if broken and len(wrong := np.flatnonzero(np.isin(column.rows, [*broken]))):
-        row = int(wrong[0])
-        raise WrongValue(row if isinstance(rows, slice) else int(rows[row]), place, broken[int(column.rows[row])])
+    _raise_first(broken, place, column.rows, None if isinstance(rows, slice) else rows)
     out[rows] = found[column.rows]
+
+
+def _raise_first(
+    broken: Mapping[int, BreaksRule], place: int, numbers: np.ndarray, rows: np.ndarray | None = None
+) -> None:
+    """Raise WrongValue for the first row whose value, told by its number (n,), is broken. `rows`: theirs, if not
+    all."""
+    if broken and len(wrong := np.flatnonzero(np.isin(numbers, [*broken]))):
+        row = int(wrong[0])
+        raise WrongValue(row if rows is None else int(rows[row]), place, broken[int(numbers[row])])
 
 
 def _fits_float32(numbers: Any) -> Any:
