@@ -256,7 +256,7 @@ def _one_letter_away(name: str, letters: Iterable[str]) -> Iterator[str]:
 
 def did_you_mean(name: object, known: Iterable[object], *, most: int = 1) -> str:
     """Return `; did you mean 'x'?`, or "" if no known name is similar. `most`: names."""
-    close = [f"'{one}'" for one in nearest(str(name), map(str, known), most=most, cutoff=0.65)]
+    close = [shown_name(one) for one in nearest(str(name), map(str, known), most=most, cutoff=0.65)]
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 

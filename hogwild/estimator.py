@@ -335,8 +335,7 @@ class Recommender(_Trained):
 
     def recommend(self, user: Any, top: int | None = None) -> list[tuple[Any, float]]:
         """Return the `top` items with the highest score for a user, by default 10, and their scores, without those that
-        the user has; for an unknown user, the most popular items, with a warning. Raises UsageError if there are not so
-        many items."""
+        the user has; for an unknown user, the most popular items. Warnings say so, and if there are not so many."""
         found = self.ranker().for_user(user, top)
         for note in found.notes:
             log.warning("%s", note)

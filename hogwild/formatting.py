@@ -114,6 +114,13 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{name}", value
 
 
+def in_one_line(text: str) -> str:
+    """Return lines as one, with a semicolon where one ends without a mark."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    marked = [line if line[-1] in ".:;,!?" else f"{line};" for line in lines[:-1]]
+    return " ".join([*marked, *lines[-1:]])
+
+
 LINE = 200  # most characters of a repr
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hogwild.errors import did_you_mean, nearest, shown_name
-from hogwild.formatting import clock, counted, duration, short_number, size
+from hogwild.formatting import clock, counted, duration, in_one_line, short_number, size
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,11 @@ def test_a_name_that_is_nearly_right_is_suggested_and_nothing_else() -> None:
     for wrong in ("usr-123456", "user-1234567", "User-123456", "user123456", "suer-123456", "user-12345X"):
         assert nearest(wrong, many)[0].startswith("user-12345"), wrong
     assert did_you_mean("x" * 10_000, many) == "" and len(shown_name("\n" * 10_000)) < 300
+    assert len(did_you_mean("x" * 99, ["x" * 100 + "y" * 3])) < 130
+
+
+def test_lines_become_one_with_a_mark_between_two_sentences() -> None:
+    assert in_one_line("the data has changed:\n  names: other\n\n  rows: 3.\nRestore it\n") == (
+        "the data has changed: names: other; rows: 3. Restore it"
+    )
+    assert in_one_line("") == "" and in_one_line("12:00  one") == "12:00  one"

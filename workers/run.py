@@ -28,7 +28,7 @@ from hogwild.config.of_run import looking_where
 from hogwild.errors import UsageError
 from hogwild.host.background_thread import freeze
 from hogwild.job.foreseen_kernels import foreseen
-from hogwild.kernels.kernel_cache import compiling
+from hogwild.kernels.kernel_cache import compiling, uncached
 from hogwild.models import has_kernels
 from hogwild.monitoring.profile_report import Window
 from hogwild.planning.cpu_plan import SLEEPING, MachineFacts, may_fork
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from hogwild.feeds.row_reader import Reader
     from hogwild.job.parts import Parts
     from hogwild.workers.execution import Result
+
+
+COMPILING = "compiling kernels, once on this machine: up to half a minute; later runs load them"
 
 
 def run_job(
@@ -120,18 +123,23 @@ def _begun(
     is_with_numba = bool(foreseen_kernels) or (has_kernels(job.model.class_path) and job.train.update != "autograd")
     may_have_server, is_command = is_real and may_fork(job.train.device), description.caller == COMMAND_LINE
     nodes = 0 if description.launch is None else description.launch.world
-    plan = plan_job(job, MachineFacts.here(), nodes=nodes, is_resumed=resume is not None)
-    is_forked = may_have_server and plan.procs > 0
-    if is_command:  # OpenMP reads it when it is loaded, here or in the server
-        os.environ.update({name: value for name, value in plan.environment.items() if name in SLEEPING})
-    compilers = compiling(foreseen_kernels if is_real and plan.procs else ())
-    kernels = json.dumps([one.plain() for one in foreseen_kernels]) if is_with_numba else ""
-    group = ProcessGroup(job.supervise)
-    startup = StartUp(job, plan.procs, progress=progress, caller=description.caller)
+    make_plan = partial(plan_job, job, nodes=nodes, is_resumed=resume is not None)
+    plan = make_plan(facts := MachineFacts.here())
     try:
-        with group, startup, host.naming_limits(), compilers:
+        if is_real:
+            # The lease first, then the others': of two jobs that begin at once, one at least sees the other.
+            host.lease_cores(max(1, plan.procs), plan.leased_threads)
+            if (others := host.other_core_leases()) != facts.others:
+                plan = make_plan(replace(facts, others=others))
+        is_forked = may_have_server and plan.procs > 0
+        if is_command:  # OpenMP reads it when it is loaded, here or in the server
+            os.environ.update({name: value for name, value in plan.environment.items() if name in SLEEPING})
+        missing = uncached(foreseen_kernels) if is_real and plan.procs else ()
+        kernels = json.dumps([one.plain() for one in foreseen_kernels]) if is_with_numba else ""
+        group = ProcessGroup(job.supervise)
+        startup = StartUp(job, plan.procs, progress=progress, caller=description.caller)
+        with group, startup, host.naming_limits(), compiling(missing):
             if is_real:
-                host.lease_cores(max(1, plan.procs), plan.leased_threads)
                 startup.open_run(description.run_dir, resume)
             if is_command:
                 startup.announce()
@@ -142,7 +150,7 @@ def _begun(
                 if is_real:
                     group.stacks.rundir = startup.rundir
                     group.start(plan, plan.early_loaders, int(plan.nodes > 0), is_forked=is_forked)
-                startup.start()
+                startup.start(COMPILING if missing else "")
                 if restored := host.restore_affinity(os.environ):  # workers inherit what the import has changed
                     plan = replace(plan, reason=f"{plan.reason}; {restored}")
                 yield plan, group, startup

@@ -21,7 +21,7 @@ from hogwild.cli.output import aligned, cut, print_answer, print_message, print_
 from hogwild.cli.runs import watch
 from hogwild.config.of_run import load
 from hogwild.errors import UsageError
-from hogwild.formatting import clock, counted, duration, percent, ranges, short_number
+from hogwild.formatting import clock, counted, duration, in_one_line, percent, ranges, short_number
 from hogwild.monitoring.run_status import Best, JobSnapshot, read_status
 from hogwild.service.client import WAITED_FOR, Client, Row, jobs_of, seconds_since
 from hogwild.service.folders import StateFolder, state_folder
@@ -203,7 +203,8 @@ def _note(row: Row) -> str:
     has_moved = row["moves"] or row["moving_to"] is not None or row["fixed"]
     reason, error = row["reason"] or "", (row["error"] or "").partition("\n\n")[0]
     is_its_error = reason and error.startswith(f"{reason}\n")
-    return " ".join((error if is_its_error else reason).split()) or (_lending(row) if has_moved else "")
+    words = in_one_line(error if is_its_error else reason).split()
+    return " ".join(words) or (_lending(row) if has_moved else "")
 
 
 def _lending(row: Row) -> str:

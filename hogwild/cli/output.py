@@ -2,6 +2,7 @@
 or have lost their reader."""
 
 import contextlib
+import csv
 import errno
 import io
 import json
@@ -14,9 +15,11 @@ from typing import Any
 
 from hogwild.errors import RunError, UsageError
 from hogwild.host import raising_on_signals
+from hogwild.host.terminal import printable
 
 NUMBER = re.compile(r"-|\d[\d.,:e+-]*( %)?")
 LAST_STANDARD = 2  # 0, 1, 2: standard input, output, error
+MOST_LETTERS = 60  # of a name or a cell that a terminal shows
 
 
 @contextlib.contextmanager
@@ -61,6 +64,26 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def for_people(cell: object) -> str:
+    """Return a name or a cell as a terminal shows it: on one line, a long one cut. Elsewhere it stays as it is."""
+    text = str(cell)
+    return cut(printable(text).replace("\n", " "), MOST_LETTERS) if _is_terminal() else text
+
+
+def _table_for_people(content: str) -> str:
+    """Return lines of CSV as a terminal shows them."""
+    if not _is_terminal():
+        return content
+    lines = io.StringIO()
+    rows = csv.reader(io.StringIO(content, newline=""))
+    csv.writer(lines, lineterminator="\n").writerows([*map(for_people, row)] for row in rows)
+    return lines.getvalue()
+
+
+def _is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 def print_part(text: str) -> None:
     """Print a part of a result that does not end by itself. Raises BrokenPipeError if its reader has left, RunError as
     `print_result`."""
@@ -79,7 +102,7 @@ def put_parts(parts: Iterable[tuple[int, bytes]], out: Path | None, what: str) -
 
     if out is None:
         for _, content in of_one_width(parts):
-            print_part(content.decode().removesuffix("\n"))
+            print_part(_table_for_people(content.decode()).removesuffix("\n"))
         return
 
     count = 0

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from hogwild.cli.arguments import DataDir, Json, Run, Which, check_choice, named_run
-from hogwild.cli.output import file_exists, print_answer, print_message, print_result, put_parts, reading
+from hogwild.cli.output import file_exists, for_people, print_answer, print_message, print_result, put_parts, reading
 from hogwild.config.of_run import CHOICES, checkpoint_of, data_folder, recorded, require_run, resumed
 from hogwild.errors import ConfigError, DataError, HogwildError, NotFoundError, RunError, UsageError
 from hogwild.formatting import counted
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from hogwild.storage.checkpoint_format import Manifest
 
 
-Top = Annotated[int, typer.Option(min=1, help="Number of results.")]
+Top = Annotated[int | None, typer.Option(min=1, help="Number of results; default: 10, if there are so many.")]
+TOP = 10
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Runs; several are compared on one page.", callback=named_run)
 ]
@@ -129,14 +130,17 @@ def similar(
     kind: Annotated[
         str | None, typer.Option(help="words, items, entities, users or relations, if the model has several.")
     ] = None,
-    top: Top = 10,
+    top: Top = None,
     which: Which = None,
     as_json: Json = False,
 ) -> None:
     """Print the words, items or entities with the nearest vectors, and their cosines."""
-    found = model_of(source, which, None).similar(names, minus or (), kind=kind, top=top)
-    record = {"names": names, "minus": minus or [], "similar": found}
-    print_answer(record, (f"{cosine:.4f}  {name}" for name, cosine in found), as_json)
+    found = model_of(source, which, None).similar(names, minus or (), kind=kind, top=top or TOP)
+    from hogwild.inference.recommend import fewer
+
+    notes = fewer(len(found), "result", top, "there are no others")
+    record = {"names": names, "minus": minus or [], "similar": found, "notes": notes}
+    print_answer(record, [*notes, *_ranked(found)], as_json)
 
 
 def complete(
@@ -144,14 +148,22 @@ def complete(
     relation: Annotated[str, typer.Option(help="Relation, as named in the training data.")],
     head: Annotated[str | None, typer.Option(help="Head: the best tails are printed.")] = None,
     tail: Annotated[str | None, typer.Option(help="Tail: the best heads are printed.")] = None,
-    top: Top = 10,
+    top: Top = None,
     which: Which = None,
     as_json: Json = False,
 ) -> None:
     """Print the likeliest missing links of a knowledge graph, best first, without those of the training data."""
-    found = model_of(source, which, None).complete(head, relation, tail, top)
-    lines = [*found.notes, *(f"{score:.4f}  {name}" for name, score in found.items)]
-    print_answer({"head": head, "relation": relation, "tail": tail, "answers": found.items}, lines, as_json)
+    found = model_of(source, which, None).complete(head, relation, tail, top or TOP)
+    from hogwild.inference.recommend import fewer
+
+    notes = [*found.notes, *fewer(len(found.items), "answer", top, "the others are known")]
+    record = {"head": head, "relation": relation, "tail": tail, "answers": found.items, "notes": notes}
+    print_answer(record, [*notes, *_ranked(found.items)], as_json)
+
+
+def _ranked(found: Sequence[tuple[Any, float]]) -> Iterator[str]:
+    """Yield a line for each name and its score; on a terminal a long name is cut."""
+    return (f"{score:.4f}  {for_people(name)}" for name, score in found)
 
 
 def sample(
@@ -335,8 +347,8 @@ def recommend(
     else:
         found = ranker.for_items(_ratings(ranker, rated or []), top, less)
     record: dict[str, Any] = {"user": user} if user is not None else {"rated": rated}
-    lines = [*found.notes, *(f"{score:.4f}  {name}" for name, score in found.items)]
-    print_answer(record | {"items": found.items}, lines, as_json)
+    lines = [*found.notes, *_ranked(found.items)]
+    print_answer(record | {"items": found.items, "notes": found.notes}, lines, as_json)
 
 
 def _ratings(ranker: "ItemRanker", rated: Sequence[str]) -> dict[str, float | None]:

@@ -32,6 +32,7 @@ from hogwild.monitoring.run_status import (
     runs_in,
     snapshot_of,
     trained_by,
+    where_runs_are,
 )
 from hogwild.storage.run_directory import LIBRARY, LOCK
 from hogwild.storage.run_files import answer_to, read_json, size_of_events, withdraw, write_request
@@ -63,10 +64,24 @@ def runs(
     ] = None,
     tag: Tag = None,
     as_json: Json = False,
-) -> None:
+) -> int:
     """List the runs of one or several folders, the newest first."""
     given = list(dict.fromkeys(folders or [RUNS]))
-    listed = sorted((run for folder in given for run in runs_in(folder)), key=lambda run: run.began, reverse=True)
+    listed, missing = list[RunStatus](), list[NotFoundError]()
+    for folder in given:
+        try:
+            here = runs_in(folder)
+        except NotFoundError as error:
+            missing.append(error)
+            continue
+        listed += here
+        if not here and (hint := where_runs_are(folder)):
+            print_message(f"no runs in {folder}: {hint}")
+    if len(missing) == len(given):
+        raise missing[0]
+    for one in missing:  # the other folders' runs are listed all the same
+        print_message(f"{one}")
+    listed.sort(key=lambda run: run.began, reverse=True)
     found = [run for run in listed if {*(tag or ())} <= {*run.tags}]
     has_tags = any(run.tags for run in found)
     rows = [("run", "state", "progress", "best", *(["tags"] if has_tags else []), "began")]
@@ -81,7 +96,9 @@ def runs(
         )
         for run in found
     ]
-    print_answer({"runs": [_as_json(run) for run in found]}, map(str.rstrip, aligned(rows)), as_json)
+    record = {"runs": [_as_json(run) for run in found], "missing": [str(one) for one in missing]}
+    print_answer(record, map(str.rstrip, aligned(rows)), as_json)
+    return missing[0].exit_status if missing else 0
 
 
 def status(run: RunOrJob, state_dir: StateDir = None, as_json: Json = False) -> None:
@@ -360,7 +377,8 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"  first update after {summary['startup_s']:.1f} s ({parts})"
     leases, others = summary["leases"], ("skipped", "quarantined", "indeterminate", "redone")
     rest = "".join(f", {leases[name]:,} {name}" for name in others if leases.get(name))
-    yield f"  batches: {leases['done']:,} of {leases['total']:,} done{rest}; restarts: {job.restarts}"
+    whole = f" of {leases['total']:,}" if state == "succeeded" else ""  # of one that was cut short: what it came to
+    yield f"  batches: {leases['done']:,}{whole} done{rest}; restarts: {job.restarts}"
     if cluster is not None:
         yield f"  cluster: {', '.join(replace(cluster, samples_per_s=0.0).words)}"
     if summary.get("advice"):

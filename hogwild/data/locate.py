@@ -32,11 +32,17 @@ def data_dir() -> Path | None:
     return Path(os.path.expanduser(named)).absolute() if named else None
 
 
-def folders(root: str | os.PathLike[str] | None, own: str | None) -> list[Path]:
+def folders(
+    root: str | os.PathLike[str] | None,
+    own: str | None,
+    last: Sequence[Path] | None = None,
+    directory: Path | None = None,
+) -> list[Path]:
     """Return the folders to search, in order. `own` is the data set's own folder below DIR; a relative `root` lies
-    beside the job file, or in the current folder."""
-    found = [] if root is None else [folder / Path(os.path.expanduser(root)) for folder in beside()]
-    directory = data_dir()
+    beside the job file, or in the current folder. `last` and `directory`: `beside()` and DIR of another process."""
+    directory = data_dir() if last is None else directory
+    last = beside() if last is None else last
+    found = [] if root is None else [folder / Path(os.path.expanduser(root)) for folder in last]
     if directory is not None:
         found += [directory / own] if own else []
         found.append(directory)
@@ -94,8 +100,20 @@ def find(wanted: Sequence[Wanted], where: Sequence[Path], who: str, advice: str)
 def find_file(who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None, advice: str) -> Path:
     """Return the path of a user's own file. Raises NotFoundError with the searched folders."""
     given = Path(os.path.expanduser(path))
-    where = [given.parent] if given.is_absolute() else [*folders(root, None), *beside()]
-    return find([Wanted((given.name if given.is_absolute() else str(given),))], where, who, advice)[0]
+    name = given.name if given.is_absolute() else str(given)
+    return find([Wanted((name,))], places_of(path, root), who, advice)[0]
+
+
+def places_of(
+    path: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None,
+    last: Sequence[Path] | None = None,
+    directory: Path | None = None,
+) -> list[Path]:
+    """Return the folders to search for a user's own file, each once; `last` and `directory` as for `folders`."""
+    given = Path(os.path.expanduser(path))
+    found = [*folders(root, None, last, directory), *(beside() if last is None else last)]
+    return [given.parent] if given.is_absolute() else list(dict.fromkeys(found))
 
 
 def find_folder(
@@ -103,7 +121,7 @@ def find_folder(
 ) -> Path:
     """Return the path of a user's own folder, `what` it is. Raises NotFoundError with the searched places."""
     given = Path(os.path.expanduser(path))
-    places = list(dict.fromkeys(folder / given for folder in [*folders(root, None), *beside()]))
+    places = list(dict.fromkeys(folder / given for folder in places_of(path, root)))
     for place in places:
         if place.is_dir():
             return place

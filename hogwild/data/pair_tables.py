@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.data.ids import WHOLE, IdRows, spelled
+from hogwild.data.ids import WHITE, WHOLE, IdRows, spelled
 from hogwild.data.locate import require
 from hogwild.data.rating_form import recognised
-from hogwild.errors import UsageError
+from hogwild.errors import UsageError, shown_name
 from hogwild.feeds.packed import Packed
-from hogwild.formatting import brief
+from hogwild.formatting import brief, counted
 
 MOST_UNUSED = 1 << 20  # rows of a model of unknown size that its ids may leave unused
 RULE = "rows of a user, an item and perhaps a rating"
@@ -50,8 +50,9 @@ class PairTable:
         users, items = (_ids(columns[place], what) for place, what in zip(places, ("user", "item"), strict=False))
         given = columns[places[2]] if len(places) > 2 else y
         is_guess = bool(names) and min(recognised(names)[what] for what in ("user", "item")) < 0
-        note = f"columns by place, user, item, rating: {', '.join(names)}" if is_guess else ""
-        return cls(users, items, None if given is None else _ratings(given), note, is_plain=given is None)
+        notes = [f"columns by place, user, item, rating: {', '.join(names)}"] if is_guess else []
+        notes += [note for place in places[:2] if (note := _merged_note(columns[place]))]
+        return cls(users, items, None if given is None else _ratings(given), "; ".join(notes), is_plain=given is None)
 
     @classmethod
     def _of_matrix(cls, x: Any, y: Any) -> "PairTable":
@@ -205,6 +206,21 @@ def _ids(column: np.ndarray, what: str) -> np.ndarray:
     if all(text.isdecimal() or WHOLE.fullmatch(text) for text in texts):
         texts = [text.partition(".")[0] for text in texts]
     return np.array(texts)
+
+
+def _merged_note(column: np.ndarray) -> str:
+    """Return a note if ids become one, as they differ in white space around them only."""
+    different = {one for one in column.tolist() if isinstance(one, str)} if column.dtype.kind in "OUT" else set[str]()
+    known = dict[str, str]()
+    again = [(one, first) for one in sorted(different) if (first := known.setdefault(one.strip(WHITE), one)) != one]
+    if not again:
+        return ""
+    one, first = again[0]
+    padded = one if one != one.strip(WHITE) else first
+    return (
+        f"white space around an id does not count, so {counted(len(again), 'id')} less: {shown_name(padded)} counts as "
+        f"{shown_name(padded.strip(WHITE))}"
+    )
 
 
 def _ratings(given: Any) -> np.ndarray:

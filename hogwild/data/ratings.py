@@ -288,9 +288,13 @@ class RatedParsing(Parsing):
             is_held = held_out(columns, holdout.fraction, holdout.seed)
         rows = np.flatnonzero(is_held == holdout.is_test)
         if not len(rows):
-            how = f"last {holdout.last}" if holdout.last else f"fraction {holdout.fraction}"
+            field, share = ("last", holdout.last) if holdout.last else ("fraction", holdout.fraction)
+            what = "to evaluate" if holdout.is_test else "to train on"
             raise DataError(
-                f"{self.what}: holdout {how} of {len(rated.user):,} ratings leaves one part empty", code="data/split"
+                f"{self.what}: `holdout` with {field}: {share} leaves none of {number_of(len(rated.user), 'rating')} "
+                f"{what}; choose another {field}, the same in data.train and data.val, or train without an evaluation: "
+                "data.val=null, and no `holdout` in data.train",
+                code="data/split",
             )
         return rated.rows(rows)
 

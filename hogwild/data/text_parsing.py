@@ -40,15 +40,16 @@ from hogwild.data.text_file import (
     unmarked,
     whole_records,
 )
-from hogwild.errors import DataError, MemoryShortError
+from hogwild.errors import DataError, MemoryShortError, shown_name
 from hogwild.feeds.packed import Packed
-from hogwild.formatting import size
+from hogwild.formatting import counted, size
 
 LOOKED_AT = 1 << 16  # bytes in which the form of the lines is found
 SHOWN = 60  # characters of a line
 ENCODINGS = ("utf-8", "latin-1", "cp1252")  # of tables
 INPUT = "input"  # the name in errors of rows to predict, which stay in the order of the file
 AHEAD = 3  # pieces per thread that are read and parsed before their turn
+BEFORE_FIELD, BEHIND_FIELD = rb"(?:^|(?<=[,;|:\t\n\"]))", rb"(?=[,;|:\t\r\n\"]|$)"
 Tell = Callable[[int, int], object]  # bytes of the file that are read, its size
 _Piece = TypeVar("_Piece")
 _Result = TypeVar("_Result")
@@ -176,12 +177,13 @@ class Parsing(ABC):
     def encoding(self) -> str:
         return str(getattr(self.source, "encoding", "utf-8"))
 
-    def place_of(self, word: bytes) -> str:
-        """Return the file and the line where a word is first, by reading the file again."""
-        number = 1
+    def place_of(self, word: bytes, *, is_field: bool = False) -> str:
+        """Return the file and the line where a word is first, perhaps as a whole field, by reading the file again."""
+        number, around = 1, (BEFORE_FIELD, BEHIND_FIELD) if is_field else (b"", b"")
+        searched = re.compile(around[0] + re.escape(word) + around[1])
         for content in self.contents(self.begin()):
-            if (at := content.find(word)) >= 0:
-                return self.place(number + content.count(b"\n", 0, at))
+            if (found := searched.search(content)) is not None:
+                return self.place(number + content.count(b"\n", 0, found.start()))
             number += content.count(b"\n")
         return str(self.source.path)  # the word has quotes that are written twice
 
@@ -597,6 +599,18 @@ def numbered(parsing: Parsing, columns: Sequence[Sequence[Any]]) -> tuple[list[n
     return [np.concatenate([numbers[numpy_of(next(chunks).indices)] for _ in column]) for column in columns], names
 
 
+def _note_merged(parsing: Parsing, words: list[bytes], texts: list[str], many: int) -> None:
+    """Note that words become one name, as they differ in white space around them only."""
+    known = dict[str, bytes]()
+    pairs = zip(words, texts, strict=True)
+    word, text = next((word, text) for word, text in pairs if known.setdefault(text, word) != word)
+    padded = word if word != text.encode() else known[text]
+    parsing.notes.append(
+        f"white space around a name does not count, so {counted(many, 'name')} less: {shown_name(padded.decode())} "
+        f"({parsing.place_of(padded, is_field=True)}) counts as {shown_name(text)}"
+    )
+
+
 def _in_order(words: Any, parsing: Parsing) -> tuple[np.ndarray, Any]:
     """Return the number (n,) int32 of each of the words, and the ids by number."""
     import pyarrow
@@ -607,6 +621,8 @@ def _in_order(words: Any, parsing: Parsing) -> tuple[np.ndarray, Any]:
     except pyarrow.ArrowInvalid:
         wrong = next(word for word in words.to_pylist() if word.decode("utf-8", "ignore").encode() != word)
         raise not_text(parsing.place_of(wrong), wrong, parsing.encoding) from None
+    if (different := compute.count_distinct(texts).as_py()) < len(texts):
+        _note_merged(parsing, words.to_pylist(), texts.to_pylist(), len(texts) - different)
     if compute.all(compute.match_substring_regex(texts, WHOLE)).as_py():
         whole = numpy_of(compute.replace_substring_regex(texts, r"\..*", "").cast(pyarrow.int64()))
         names, numbers = np.unique(whole, return_inverse=True)

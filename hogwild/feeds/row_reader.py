@@ -133,8 +133,10 @@ def division(count: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
 def require_both(held: int, count: int, fraction: float) -> None:
     """Raise DataError unless the training and the held-out part have a sample each."""
     if not 0 < held < count:
+        what = "to train on" if held else "to evaluate"
         raise DataError(
-            f"data.val.fraction {fraction} of {count} samples leaves {held} to evaluate; both parts need at least one",
+            f"data.val.fraction {fraction} of {count} samples leaves none {what}; set data.val.fraction to a share "
+            "that gives both parts one, or train without an evaluation: data.val=null",
             code="data/split",
         )
 

@@ -1,7 +1,7 @@
 """Tables of a model whose rows have names, as files for other programs: a name, its vector and its bias in each row.
 
     parquet     columns name, vector, bias          any name; whole numbers stay numbers
-    npz         arrays names, vectors, biases       likewise
+    npz         arrays names, vectors, biases       likewise; names_utf8, names_offsets, where they take less
     word2vec    text, or binary                     names without white space, percent-encoded where they have some
     fasttext    fastText's .bin, with subwords      names without zero bytes, likewise
 
@@ -29,12 +29,13 @@ from hogwild.data.locate import require
 from hogwild.data.vector_file import encoded
 from hogwild.errors import UsageError, shown_name
 from hogwild.formatting import brief, size
-from hogwild.inference.word_vectors import WordVectors
+from hogwild.inference.word_vectors import require_unique, write_word2vec
 from hogwild.job.row_names import names_by_kind, rows_of
 
 KINDS = ("words", "items", "entities", "users", "relations")  # of a model's method `vectors`
 FORMATS = ("parquet", "npz", "word2vec", "fasttext")
-MOST = 1 << 30  # bytes of the names in an array, in which all are as wide as the longest
+SMALL = 1 << 24  # bytes of the names in an array, in which all are as wide as the longest
+WASTE = 16  # times the bytes of their texts that a larger array may take
 MAGIC, VERSION = 793712314, 12
 CBOW, SKIPGRAM, NEGATIVE_SAMPLING = 1, 2, 2
 EPOCHS, LEAST, WORD_NGRAMS, RATE_STEPS = 1, 1, 1, 100  # say nothing to who reads the file
@@ -93,7 +94,7 @@ class NamedTable:
         if format_ == "parquet":
             return self._parquet(), ""
         if format_ == "npz":
-            return self._npz(), ""
+            return self._npz()
         forbidden = {} if format_ == "word2vec" else {"forbidden": ZERO_BYTE}
         names, changed = encoded(self.names, **forbidden)
         notes = []
@@ -101,9 +102,9 @@ class NamedTable:
             which = f"{len(changed):,} of {len(names):,} names, such as {shown_name(changed[0])}"
             notes.append(f"{which}, are percent-encoded, as the format cannot have them (urllib.parse.unquote)")
         notes += [] if self.bias is None else ["the format has no biases; parquet and npz have them"]
-        vectors = WordVectors(names, self.matrix, self.kind)  # refuses a name that occurs twice
+        require_unique(names, self.kind)
         if format_ == "word2vec":
-            return lambda file: vectors.write_word2vec(file, binary), "; ".join(notes)
+            return lambda file: write_word2vec(file, names, self.matrix, binary), "; ".join(notes)
         return lambda file: self._write_fasttext(file, names), "; ".join(notes)
 
     @property
@@ -126,23 +127,27 @@ class NamedTable:
             columns["bias"] = pyarrow.array(self.bias, pyarrow.float32())
         return lambda file: parquet.write_table(pyarrow.table(columns), file)
 
-    def _npz(self) -> Callable[[BinaryIO], object]:
+    def _npz(self) -> tuple[Callable[[BinaryIO], object], str]:
+        names, note = self._name_arrays()
+        arrays = names | {"vectors": self.matrix} | ({} if self.bias is None else {"biases": self.bias})
+        return lambda file: np.savez(file, **arrays), note  # type: ignore[arg-type]
+
+    def _name_arrays(self) -> tuple[dict[str, np.ndarray], str]:
+        """Return the arrays of the names, and a note for the user or "". An array of texts gives all of them the width
+        of the longest, and takes zeros at the end off: then their bytes and where each begins."""
+        if self._are_numbers:
+            return {"names": np.array([*self.names], np.int64)}, ""
         texts = [*map(str, self.names)]
-        longest = max(map(len, texts), default=0)
-        if not self._are_numbers and 4 * longest * len(texts) > MOST:
-            raise UsageError(
-                f"--format npz: an array of these names takes {size(4 * longest * len(texts))}, as the longest has "
-                f"{longest:,} characters; use --format parquet",
-                code="usage/bad-value",
-            )
-        if ended := [text for text in texts if text.endswith("\0")]:
-            raise UsageError(
-                f"--format npz: {ended[0]!r} ends with a zero, which NumPy takes off; use --format parquet",
-                code="usage/bad-value",
-            )
-        names = np.array([*self.names], np.int64) if self._are_numbers else np.array(texts, np.str_)
-        arrays = {"names": names, "vectors": self.matrix} | ({} if self.bias is None else {"biases": self.bias})
-        return lambda file: np.savez(file, **arrays)  # type: ignore[arg-type]
+        contents = [text.encode("utf-8", "surrogatepass") for text in texts]
+        width, length = 4 * max(map(len, texts), default=0) * len(texts), sum(map(len, contents))
+        if width <= max(SMALL, WASTE * length) and not any(text.endswith("\0") for text in texts):
+            return {"names": np.array(texts, np.str_)}, ""
+        found: dict[str, np.ndarray] = {
+            "names_utf8": np.frombuffer(b"".join(contents), np.uint8),
+            "names_offsets": np.cumsum([0, *map(len, contents)], dtype=np.int64),
+        }
+        why = f"would take {size(width)} for {size(length)} of text" if width > SMALL else "loses a zero at its end"
+        return found, f"the names are in names_utf8 and names_offsets: an array of them {why}"
 
     def _write_fasttext(self, file: BinaryIO, names: Sequence[str]) -> None:
         """Write fastText's binary format, words by falling count, as gensim expects them. With subwords its vectors are

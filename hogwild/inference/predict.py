@@ -219,7 +219,9 @@ def encode_csv(rows: InColumns, is_first: bool) -> bytes:
     lines = csv.writer(text, lineterminator="\n")
     if is_first:
         lines.writerow([name for name, _ in columns])
-    lines.writerows(zip(*(values.astype(str).tolist() for _, values in columns), strict=True))
+    # Texts one by one: an array of texts would give each the width of the longest.
+    texts = ([*map(str, one)] if one.dtype.kind == "O" else one.astype(str).tolist() for _, one in columns)
+    lines.writerows(zip(*texts, strict=True))
     return text.getvalue().encode()
 
 
@@ -238,7 +240,9 @@ def encode_table(rows: InColumns, is_first: bool) -> bytes:
     import pyarrow
     from pyarrow import ipc
 
-    table = pyarrow.table(dict(rows.columns()))
+    table = pyarrow.table(
+        {name: pyarrow.array(one, pyarrow.string() if one.dtype.kind == "O" else None) for name, one in rows.columns()}
+    )
     content = io.BytesIO()
     with ipc.new_stream(content, table.schema) as stream:
         stream.write_table(table)

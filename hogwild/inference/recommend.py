@@ -9,7 +9,7 @@ tails of (head, relation, ?) and heads of (?, relation, tail), from a model that
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,15 @@ from torch import Tensor, nn
 
 from hogwild.data.ids import IdRows
 from hogwild.errors import UsageError, did_you_mean, shown_name
-from hogwild.formatting import brief
+from hogwild.formatting import brief, counted
 from hogwild.job.known_rows import NamedRows
 from hogwild.storage.run_directory import KNOWN
 
 log = logging.getLogger(__name__)
 UNKNOWN = "user {user} is not in the training data: these are the most popular items{near}"
 UNKNOWNS = "%s users are not in the training data, such as %s: they get the most popular items%s"
+FEWER = "{found}, not {top:,}: {why}"  # of all that were asked for
+ONLY = "no other may be recommended"
 TOP = 10  # items, if there are so many
 SCORES_AT_ONCE = 1 << 22
 DRAWN = 2048  # items that stand for all others in `fold_in`
@@ -140,20 +142,23 @@ class ItemRanker:
         return allowed
 
     def for_user(self, user: Any, top: int | None = None, exclude: Sequence[Any] = ()) -> Recommendation:
-        """Return the `top` items with the highest score for `user`, by default 10; fewer if the user has most of them;
-        none of `exclude`. Raises UsageError if `top` is more than there are, and for an unknown item."""
+        """Return the `top` items with the highest score for `user`, by default 10; fewer if the user has most of them,
+        and, with a note, if there are not so many; none of `exclude`. Raises UsageError for an unknown item."""
         row = self._user_rows.rows([user])
-        scores, notes = self._scores([user], row), tuple[str, ...]()
+        found = self._named(self._scores([user], row), top, exclude)
         if row[0] < 0:
-            notes = (UNKNOWN.format(user=shown_name(user), near=did_you_mean(user, self._user_rows)),)
-        return Recommendation(self._named(scores, top, exclude), notes)
+            unknown = UNKNOWN.format(user=shown_name(user), near=did_you_mean(user, self._user_rows))
+            return replace(found, notes=(unknown, *found.notes))
+        return found
 
     def for_users(
         self, users: Sequence[Any] | None = None, top: int | None = None, exclude: Sequence[Any] = ()
     ) -> Iterator[RecommendedRows]:
         """Yield the recommendations for `users`, by default all, block by block, as `for_user` gives them."""
         chosen = self.users if users is None else users
-        size, items = max(1, SCORES_AT_ONCE // len(self.items)), np.asarray(self.items)
+        size, items = max(1, SCORES_AT_ONCE // len(self.items)), _column(self.items)
+        for note in fewer(int(self._allowed_without(exclude).sum()), "item", top, ONLY):
+            log.warning("%s", note)
         if len(unknown := np.flatnonzero(self._user_rows.rows(chosen) < 0)):
             first, counts = chosen[unknown[0]], f"{len(unknown):,} of {len(chosen):,}"
             log.warning(UNKNOWNS, counts, shown_name(first), did_you_mean(first, self._user_rows))
@@ -162,7 +167,7 @@ class ItemRanker:
             rows = self._user_rows.rows(names)
             places, found = self._best(self._scores(names, rows), top, exclude)
             which, place = np.nonzero(np.isfinite(found))
-            yield RecommendedRows(np.asarray(names)[which], place + 1, items[places[which, place]], found[which, place])
+            yield RecommendedRows(_column(names)[which], place + 1, items[places[which, place]], found[which, place])
 
     def for_items(
         self, rated: Mapping[Any, float | None], top: int | None = None, exclude: Sequence[Any] = ()
@@ -172,12 +177,12 @@ class ItemRanker:
         does not know."""
         rows = [self.row_of(name) for name in rated]
         if len({*rows}) < len(rows):
-            names = [f"{name}" for name, row in zip(rated, rows, strict=True) if rows.count(row) > 1]
+            names = [shown_name(name) for name, row in zip(rated, rows, strict=True) if rows.count(row) > 1]
             raise UsageError(f"{' and '.join(names)} are one item: give it once", code="usage/bad-value")
         had = torch.tensor(rows)
         scores = fold_in(self.model, had, [*rated.values()])
         scores[had] = -torch.inf
-        return Recommendation(self._named(scores[None], top, exclude))
+        return self._named(scores[None], top, exclude)
 
     def knows(self, item: Any) -> bool:
         """Return whether an item has this name."""
@@ -202,23 +207,37 @@ class ItemRanker:
         return scores
 
     def _best(self, scores: Tensor, top: int | None, exclude: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Return places and scores (B, top), -inf for those that are not to be recommended."""
-        allowed = self._allowed.clone()
-        allowed[[self.row_of(name) for name in exclude]] = False
-        many = int(allowed.sum())
+        """Return places and scores (B, top or fewer), -inf for those that are not to be recommended."""
         if top is not None and (not isinstance(top, int | np.integer) or top < 1):
             raise UsageError(f"top must be a whole number >= 1, got {top!r}", code="usage/bad-value")
-        if top is not None and top > many:
-            what = "items" if many == len(self.items) else "allowed items"
-            raise UsageError(f"top {top:,} is more than the {many:,} {what}", code="usage/bad-value")
+        allowed = self._allowed_without(exclude)
         scores = scores.masked_fill(~allowed, -torch.inf)
-        found, places = scores.topk(min(TOP, many) if top is None else top)
+        found, places = scores.topk(min(TOP if top is None else int(top), int(allowed.sum())))
         return places.numpy(), found.numpy()
 
-    def _named(self, scores: Tensor, top: int | None, exclude: Sequence[Any]) -> list[tuple[Any, float]]:
-        places, found = self._best(scores, top, exclude)
-        pairs = zip(places[0].tolist(), found[0].tolist(), strict=True)
-        return [(self.items[place], score) for place, score in pairs if score > -np.inf]
+    def _allowed_without(self, exclude: Sequence[Any]) -> Tensor:
+        allowed = self._allowed.clone()
+        allowed[[self.row_of(name) for name in exclude]] = False
+        return allowed
+
+    def _named(self, scores: Tensor, top: int | None, exclude: Sequence[Any]) -> Recommendation:
+        places, best = self._best(scores, top, exclude)
+        pairs = zip(places[0].tolist(), best[0].tolist(), strict=True)
+        found = [(self.items[place], score) for place, score in pairs if score > -np.inf]
+        is_short = not found or len(places[0]) < (top or 0)  # not for each user who has some of the items
+        return Recommendation(found, fewer(len(found), "item", top, ONLY) if is_short else ())
+
+
+def fewer(found: int, what: str, top: int | None, why: str) -> tuple[str, ...]:
+    """Return a note if fewer are found than `top`, or none."""
+    return (FEWER.format(found=counted(found, what), top=top or TOP, why=why),) if found < (top or 1) else ()
+
+
+def _column(names: Sequence[Any]) -> np.ndarray:
+    """Return names as a column: of whole numbers, or of texts of any length each."""
+    if all(isinstance(name, int | np.integer) for name in names):
+        return np.asarray(names)
+    return np.array([*map(str, names)], object)
 
 
 def fold_in(model: Any, items: Tensor, ratings: Sequence[float | None]) -> Tensor:

@@ -1,6 +1,7 @@
 """Word vectors: nearest words, analogies, agreement with human scores, word2vec's file formats."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,10 +61,8 @@ class WordVectors:
         self.names, self.kind = list(names), kind
         self.matrix = np.array(matrix, np.float32)
         self._spelled = spelled
+        require_unique(self.names, kind)
         self._number = {word: number for number, word in enumerate(self.names)}
-        if len(self._number) != len(self.names):
-            twice = next(word for number, word in enumerate(self.names) if self._number[word] != number)
-            raise UsageError(f"{twice!r} occurs twice among the {len(self.names):,} {kind}", code="usage/bad-value")
         if self.matrix.ndim != 2 or len(self.matrix) != len(self.names):
             raise ValueError(f"{len(self.names)} words, and vectors of shape {self.matrix.shape}")
         # In doubles: the square of a large float32 overflows.
@@ -180,24 +179,31 @@ class WordVectors:
         """Write the format of word2vec.c, text or binary, which gensim and others load. Text keeps every digit of a
         float32. The format has no white space in a name: if one has some, it is percent-encoded, and so is % in all
         names. Raises UsageError for an empty name."""
-        encoded(self.names)  # raises before the file is there
+        names, _ = encoded(self.names)  # raises before the file is there
         with open(path, "wb") as file:
-            self.write_word2vec(file, binary)
-
-    def write_word2vec(self, file: BinaryIO, binary: bool = False) -> None:
-        """Write as `save_word2vec` does, into an open file."""
-        names, _ = encoded(self.names)
-        file.write(f"{len(names)} {self.matrix.shape[1]}\n".encode())
-        numbers = " ".join(["%.9g"] * self.matrix.shape[1])
-        for name, row in zip(names, self.matrix, strict=True):
-            tail = row.astype("<f4").tobytes() if binary else (numbers % tuple(row.tolist())).encode()
-            file.write(name.encode() + b" " + tail + b"\n")
+            write_word2vec(file, names, self.matrix, binary)
 
     @classmethod
     def load_word2vec(cls, path: str | os.PathLike[str], binary: bool = False) -> "WordVectors":
         """Read word2vec's text or binary format, from word2vec.c, gensim or `save_word2vec`. Raises DataError."""
         found = VectorFile.read(Path(path), binary=binary)
         return cls(found.words, found.matrix)
+
+
+def require_unique(names: Sequence[str], kind: str) -> None:
+    """Raise UsageError for a name that occurs twice."""
+    if len({*names}) != len(names):
+        twice = next(name for name, many in Counter(names).items() if many > 1)
+        raise UsageError(f"{shown_name(twice)} occurs twice among the {len(names):,} {kind}", code="usage/bad-value")
+
+
+def write_word2vec(file: BinaryIO, names: Sequence[str], matrix: np.ndarray, binary: bool) -> None:
+    """Write word2vec's format: `names` (V,) as it can have them (`vector_file.encoded`), matrix (V, D) float32."""
+    file.write(f"{len(names)} {matrix.shape[1]}\n".encode())
+    numbers = " ".join(["%.9g"] * matrix.shape[1])
+    for name, row in zip(names, matrix, strict=True):
+        tail = row.astype("<f4").tobytes() if binary else (numbers % tuple(row.tolist())).encode()
+        file.write(name.encode() + b" " + tail + b"\n")
 
 
 def _sections(path: Path) -> Iterator[tuple[str, list[list[str]]]]:

@@ -437,7 +437,11 @@ def read_packed(
         )
     held_back = val if isinstance(val, Packed) else val.pack(reader, "data.val", packed, job.data.on_bad_line)
     if held_back.samples == 0:
-        raise DataError("data.val: the data set is empty; there is nothing to evaluate", code="data/empty")
+        raise DataError(
+            "data.val: the data set is empty; there is nothing to evaluate: give it rows, or train without an "
+            "evaluation (data.val=null)",
+            code="data/empty",
+        )
     held_back, less_held = _liked_pairs(held_back, "data.val", loss, notes)
     ours, theirs = columns_of(packed), columns_of(held_back)
     if ours is not None and theirs is not None and (many := rows_in(ours, theirs)):

@@ -123,12 +123,16 @@ NAME = "hogwild-compiler"  # of the processes
 CODE = "import sys; sys.path[:0] = [{root!r}]; from hogwild.kernels.kernel_cache import main; main(*sys.argv[1:])"
 
 
+def uncached(kernels: Sequence[Kernels]) -> list[Kernels]:
+    """Return the kernels that have to be compiled."""
+    return [one for one in kernels if not KernelCache.of(one).is_whole()]
+
+
 @contextlib.contextmanager
 def compiling(kernels: Sequence[Kernels]) -> Iterator[None]:
-    """Compile those that are not cached, meanwhile. A machine that refuses a process gets no error here."""
-    missing = [one for one in kernels if not KernelCache.of(one).is_whole()]
+    """Compile them meanwhile. A machine that refuses a process gets no error here."""
     with contextlib.ExitStack() as compilers:
-        for one in missing:
+        for one in kernels:
             with contextlib.suppress(OSError):
                 compilers.callback(_end, _started(one))
         yield

@@ -17,10 +17,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from hogwild.formatting import clock, percent, short_number, size
+from hogwild.formatting import clock, in_one_line, percent, short_number, size
 from hogwild.host.terminal import printable
 from hogwild.monitoring.run_status import (
     NOT_YET,
+    ONCE,
     ClusterSnapshot,
     JobSnapshot,
     StreamSnapshot,
@@ -121,7 +122,7 @@ class Display:
         head = [self._header(job, width), *self._bars(job, width), *self._figures(job, width)]
         if is_last:
             return self._fitted(head, width, height)
-        news = [Text(printable(line).replace("\n", " "), "dim") for line in job.news[-NEWS:]]
+        news = [Text(in_one_line(printable(line)), "dim") for line in job.news[-NEWS:]]
         foot = [Text(self._footer(job), "dim")] if self._footer is not None else []
         room = height - len(head) - len(news) - len(foot)
         while news and room < FEWEST_WORKER_ROWS + 1:
@@ -224,10 +225,10 @@ class Display:
         return [title, *rows]
 
     def _worker(self, worker: WorkerSnapshot, columns: Sequence[Column]) -> Text:
-        if worker.silence:
+        if note := worker.silence or ONCE.get(worker.doing, ""):
             shown = [column for column in columns if column.title in ("worker", "state")]
             row = Text(_row((column.cell(worker) for column in shown), shown))
-            return row.append(f"{'':{GAP}}{worker.silence}", "yellow")
+            return row.append(f"{'':{GAP}}{note.strip()}", "yellow")
         row = Text(_row((column.cell(worker) for column in columns), columns))
         start = 0
         for column in columns:

@@ -24,6 +24,7 @@ Unknown fields must be ignored, and any but the first three may be missing. NaN 
 import math
 import os
 import platform
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
@@ -41,6 +42,7 @@ from hogwild.version import __version__
 LEAST_SILENT_S = 5.0  # a shorter silence of a worker is not worth showing
 SILENT_SHARE = 0.15  # of its limit: a worker's slowest batch takes at most a twentieth of it
 NOT_YET = "not yet"  # a worker that has not been started
+ONCE = {"compiling": " (once on this machine)"}  # what people should know of a worker's phase
 DOING = {"empty": "restarting", "dying": "ending", "retired": "given up"}  # states in other words
 
 
@@ -272,7 +274,7 @@ def progress_line(job: JobSnapshot) -> str:
     if job.state == "starting":
         phases = [worker.phase if worker.state == "starting" else worker.state for worker in job.workers]
         return f"starting workers, {job.wall_s:.0f} s: " + ", ".join(
-            f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)
+            f"{phases.count(phase)} {phase}{ONCE.get(phase, '')}" for phase in dict.fromkeys(phases)
         )
     parts = [
         "" if job.progress is None else f"{percent(job.progress):>5}",
@@ -573,6 +575,15 @@ def run_named(given: Path) -> Path | None:
         return RUNS / given
     found = runs_in(RUNS) if given == Path(LATEST) and RUNS.is_dir() else []
     return found[0].path if found else None
+
+
+def where_runs_are(folder: Path) -> str:
+    """Return what a folder without runs is instead: a run, or the parent of a folder of runs; "" for neither."""
+    if _is_run(folder):
+        return f"it is a run itself: hogwild status {shlex.quote(str(folder))}"
+    if os.path.isdir(inner := folder / RUNS) and (many := sum(1 for _ in _run_folders(inner))):
+        return f"its folder {RUNS} has {many:,}: hogwild runs {shlex.quote(str(inner))}"
+    return ""
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:

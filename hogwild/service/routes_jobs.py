@@ -16,6 +16,7 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 from hogwild import host
 from hogwild.config.load import Job, load_job
 from hogwild.config.schema import Component, ElasticCores, nbytes
+from hogwild.data.locate import places_of
 from hogwild.errors import ConflictError, NotFoundError, UsageError
 from hogwild.formatting import size
 from hogwild.service.client import Beside
@@ -29,6 +30,7 @@ from hogwild.service.sweeps import MOST_JOBS, SWEEP, combinations, job_id
 AnySubmission = TypeVar("AnySubmission", bound="Submission")
 Text = Annotated[str, Field(max_length=4096)]
 Name = Annotated[str, Field(max_length=100)]
+FILES = ("path", "user_features", "item_features")  # arguments of our data sets that name a file or a folder
 
 
 class Submission(BaseModel):
@@ -177,27 +179,25 @@ def _completed(loop: ServiceLoop, given: AnySubmission, original: JobOrder | Non
 
 
 def check_data(job: Job, copied: Container[str], where: Sequence[str | None], data_dir: str | None) -> None:
-    """Check that the data files that our data sets name exist: among the `copied`, or in the folders `where`. Raises
-    NotFoundError. A data set of the user's own looks for its files itself, when it is built."""
-    folders = [Path(folder) for folder in where if folder is not None]
+    """Check that the data files that our data sets name exist: among the `copied`, or where a data set looks for them
+    from the folders `where`. Raises NotFoundError. A data set of the user's own does it itself, when it is built."""
+    last, directory = [Path(folder) for folder in where if folder is not None], Path(data_dir) if data_dir else None
     for name in ("train", "val"):
         part = getattr(job.data, name)
-        path = part.init_args.get("path") if isinstance(part, Component) else None
-        if not isinstance(path, str) or not part.class_path.startswith("hogwild.data."):
-            continue
-        if os.path.normpath(path) in copied:
-            continue
-        roots = [folder / os.path.expanduser(str(part.init_args.get("root") or "")) for folder in folders]
-        below = [] if data_dir is None else [Path(data_dir), *Path(data_dir).glob("*/")]  # a data set's own folder
-        looked = list(dict.fromkeys([*roots, *folders, *([Path(data_dir)] if data_dir else [])]))
-        # Not `Path.exists`, which raises for a name that is too long.
-        if not any(os.path.exists(folder / os.path.expanduser(path)) for folder in (*roots, *folders, *below)):
-            places = "" if os.path.isabs(path) else f" in {', '.join(map(str, looked))}"
-            raise NotFoundError(
-                f"data.{name}: {part.class_path}: there is no {path}{places}; correct the path, or give the folder of "
-                "the data (--data-dir, or `folder` on the page)",
-                code="data/not-found",
-            )
+        is_ours = isinstance(part, Component) and part.class_path.startswith("hogwild.data.")
+        for path in [part.init_args.get(field) for field in FILES] if is_ours else ():
+            if not isinstance(path, str) or os.path.normpath(path) in copied:
+                continue
+            looked = places_of(path, part.init_args.get("root"), last, directory)
+            own = directory.glob("*/") if directory is not None else ()  # folders of our data sets
+            # Not `Path.exists`, which raises for a name that is too long.
+            if not any(os.path.exists(folder / os.path.expanduser(path)) for folder in (*looked, *own)):
+                places = "" if os.path.isabs(path) else f" in {', '.join(map(str, looked))}"
+                raise NotFoundError(
+                    f"data.{name}: {part.class_path}: there is no {path}{places}; correct the path, or give the folder "
+                    "of the data (--data-dir, or `folder` on the page)",
+                    code="data/not-found",
+                )
 
 
 async def present_code(loop: ServiceLoop, name: str, ask: str) -> dict[str, bytes]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hogwild import host
-from hogwild.cli import main
+from hogwild.cli import main, output, results
 from hogwild.cli.arguments import split_arguments, with_command
 from hogwild.cli.plan import deep_check
 from hogwild.cli.runs import summary_lines
@@ -180,11 +180,12 @@ SUMMARY: dict[str, Any] = {
 
 def test_the_summary_says_how_to_go_on_when_stopped() -> None:
     text = "\n".join(summary_lines(SUMMARY))
-    done = "2,698 of 2,700 done, 2 skipped, 1 indeterminate"
+    done = "batches: 2,698 done, 2 skipped, 1 indeterminate"  # of how many nobody knows: it was cut short
     for part in ("43,110 samples", "12,346 samples/s", "accuracy 0.9722", done):
         assert part in text
     assert text.endswith("resume with: hogwild train --resume runs/x")
-    assert "resume with" not in "\n".join(summary_lines(SUMMARY | {"state": "succeeded"}))
+    succeeded = "\n".join(summary_lines(SUMMARY | {"state": "succeeded"}))
+    assert "resume with" not in succeeded and "batches: 2,698 of 2,700 done" in succeeded
 
 
 @pytest.mark.processes
@@ -283,3 +284,18 @@ def test_a_users_own_packages_in_the_current_folder_do_not_replace_ours(deep_job
         (tmp_path / name / "__init__.py").write_text("raise RuntimeError('the wrong one')")
     done = program("check", str(deep_job), "--deep", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_long_names_are_cut_for_people_and_nowhere_else(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    name, content = "x" * 3000, f'user,score\n{"x" * 3000},0.5\n"two\nlines",1\n'
+    shown = f"{'x' * 59}…" if is_terminal else name
+    assert [*results._ranked([(name, 0.5)])] == [f"0.5000  {shown}"]
+    output.put_parts([(2, content.encode())], None, "predictions")
+    lines = "two lines" if is_terminal else '"two\nlines"'
+    assert capsys.readouterr().out == f"user,score\n{shown},0.5\n{lines},1\n"
+    output.put_parts([(2, content.encode())], tmp_path / "out.csv", "predictions")
+    assert (tmp_path / "out.csv").read_text() == content

@@ -76,8 +76,25 @@ def test_runs_of_several_folders_and_with_a_tag(tmp_path: Path, capsys: pytest.C
     assert title.split() == ["run", "state", "progress", "best", "tags", "began"]
     assert [row.split("  ")[0] for row in rows] == [str(tmp_path / name) for name in ("b b/three", "b b/two", "a/one")]
     assert "x, y" in rows[2] and len(listed("--tag", "x")) == 3 and len(listed("--tag", "x", "--tag", "y")) == 2
-    assert main.run(["runs", *folders, str(tmp_path / "gone")]) == 3
-    assert f"no runs in {tmp_path}/gone" in capsys.readouterr().err
+    gone = str(tmp_path / "gone")
+    assert main.run(["runs", gone, *folders]) == 3
+    found = capsys.readouterr()
+    assert f"no runs in {gone}" in found.err and len(found.out.splitlines()) == 4
+    assert main.run(["runs", *folders, gone, "--json"]) == 3
+    answer = json.loads(capsys.readouterr().out)
+    assert len(answer["runs"]) == 3 and gone in answer["missing"][0]
+    assert main.run(["runs", gone]) == 3
+
+
+def test_a_folder_without_runs_says_where_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "my runs" / "runs" / "one", record("succeeded"))
+    for given, hint in (
+        (tmp_path / "my runs", f"its folder runs has 1: hogwild runs '{tmp_path}/my runs/runs'"),
+        (tmp_path / "my runs/runs/one", f"it is a run itself: hogwild status '{tmp_path}/my runs/runs/one'"),
+        (tmp_path, ""),
+    ):
+        assert main.run(["runs", str(given)]) == 0
+        assert capsys.readouterr().err == (f"no runs in {given}: {hint}\n" if hint else "")
 
 
 def test_status_is_one_screen_and_its_json_is_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,7 @@ class Nodes(TorchRun):
     it shared no disk with the others."""
 
     own_disks: bool = False
+    own_data: bool = False  # node K reads its data in data-K
     cores: Sequence[int] = ()  # node K runs on cores[K] alone
 
     def start(self, host: int, **options: Any) -> Program:
@@ -46,7 +47,8 @@ class Nodes(TorchRun):
         return self.folder / f"disk-{node}" / "run" if self.own_disks else self.run
 
     def _command(self, host: int) -> list[str]:
-        return [*super()._command(host), "--run-dir", str(self._run_of(host))]
+        own = ["--data-dir", str(self.folder / f"data-{host}")] if self.own_data else []
+        return [*super()._command(host), "--run-dir", str(self._run_of(host)), *own]
 
     def summary(self, node: int = 0) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.dir_of(node) / "summary.json").read_text())
@@ -151,11 +153,12 @@ def nodes(
     most: int = 0,
     own_disks: bool = False,
     cores: Sequence[int] = (),
+    own_data: bool = False,
 ) -> Nodes:
     """A job of `count` nodes, as a user starts it."""
     argv = ["-m", "hogwild", "train", job, "--no-progress", *fields, "cluster.engine=torchrun"]
     extra = {"PYTHONPATH": f"{HOME}{os.pathsep}{JOBS}"} | ({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if most else {})
-    return Nodes(count, argv, folder, hosts, extra, options, most, own_disks=own_disks, cores=cores)
+    return Nodes(count, argv, folder, hosts, extra, options, most, own_disks=own_disks, own_data=own_data, cores=cores)
 
 
 def counted(folder: Path, pace_s: float = 0.02) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Whole jobs of several nodes: real torchrun, supervisors, workers and communicators on loopback."""
 
+import re
 import shutil
 import signal
 import time
@@ -11,8 +12,17 @@ import psutil
 import pytest
 
 from hogwild.monitoring.run_status import read_status
-from tests.cluster.running import SAMPLES, Nodes, all_have_trained, assert_each_once, counted, counting, effects_of
-from tests.helpers.jobs import start
+from tests.cluster.running import (
+    SAMPLES,
+    Nodes,
+    all_have_trained,
+    assert_each_once,
+    counted,
+    counting,
+    effects_of,
+    nodes,
+)
+from tests.helpers.jobs import start, write_ratings_job
 from tests.helpers.processes import IS_THOROUGH, PATIENCE_S, marked, wait_for
 
 pytestmark = pytest.mark.processes
@@ -59,6 +69,21 @@ def test_a_job_differs_on_one_node_and_both_name_the_field(tmp_path: Path) -> No
         for text in (job.text(0), job.text(1)):
             assert "data.batch_size" in text and "4" in text and "8" in text
             assert "cluster/other-job" in text
+
+
+def test_tables_of_unequal_size_are_refused_on_both_nodes_by_name(tmp_path: Path) -> None:
+    """One node's file has a user more, so its model has a row more."""
+    write_ratings_job(tmp_path, procs=1, epochs=1)
+    for node in (0, 1):
+        (tmp_path / f"data-{node}").mkdir()
+        rows = (tmp_path / "ratings.csv").read_text() + "20,0,3\n" * node
+        (tmp_path / f"data-{node}" / "ratings.csv").write_text(rows)
+    with nodes(tmp_path, str(tmp_path / "job.yaml"), own_data=True) as job:
+        assert 0 not in job.wait(), job.text()
+        for text in (job.text(0), job.text(1)):
+            assert "cluster/other-job" in text
+            for words in (r"parameters user\.weight is .* \[21, 4\], .* on node 0 it is .* \[20, 4\]", "data.names is"):
+                assert re.search(f"node 1: {words}", text), text
 
 
 def test_survivors_finish_the_work_of_a_node_that_is_killed(tmp_path: Path) -> None:

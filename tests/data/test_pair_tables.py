@@ -161,6 +161,12 @@ def test_columns_of_unknown_names_are_taken_by_place_and_that_is_said() -> None:
     assert found.note == "columns by place, user, item, rating: who, what, how"
 
 
+def test_ids_that_white_space_alone_tells_apart_are_one_and_that_is_said() -> None:
+    found = PairTable.of([("a", "x", 1.0), (" a", "y", 1.0), (" b", "z ", 1.0)])
+    assert found.users.tolist() == ["a", "a", "b"]
+    assert found.note == "white space around an id does not count, so 1 id less: ' a' counts as 'a'"
+
+
 @pytest.mark.parametrize("kind", [sparse.csr_matrix, sparse.coo_matrix, sparse.csc_array, sparse.lil_matrix])
 def test_a_sparse_matrix_has_the_pairs_whose_value_is_not_0(kind: Any) -> None:
     dense = np.array([[0, 2, 0], [0, 0, 0], [5, 0, 1]])

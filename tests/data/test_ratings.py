@@ -173,6 +173,30 @@ def test_a_holdout_divides_a_file_by_its_pairs(file: Path) -> None:
     } == test
 
 
+def test_a_holdout_of_few_rows_that_leaves_a_part_empty_names_the_way_out(file: Path) -> None:
+    text = f"{CSV}3,4,1,0\n1,1,1,0\n3,5,5,0\n1,2,2,0\n"
+    for share, part, what in ((0.01, "test", "to evaluate"), (0.99, "train", "to train on")):
+        words = (
+            rf"`holdout` with fraction: {share} leaves none of 4 ratings {what}; choose another fraction.*data.val=null"
+        )
+        with pytest.raises(DataError, match=words) as error:
+            packed(file, text, holdout={"fraction": share, "part": part})
+        assert error.value.code == "data/split"
+
+
+def test_names_that_white_space_alone_tells_apart_are_one_and_that_is_said_with_the_place(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = f'{CSV}7 b,4,1,0\nb,1,1,0\nb ,5,5,0\n\tb,6,5,0\n" 1",2,2,0\n'
+    assert [*packed(file, text).names["users"]] == ["1", "7 b", "b"]
+    (note,) = [one.getMessage() for one in caplog.records if "white space" in one.getMessage()]
+    place = f"({file}: line 4)"
+    assert note.endswith(f"white space around a name does not count, so 2 names less: 'b ' {place} counts as 'b'")
+    caplog.clear()
+    packed(file, f"{CSV} 1, 2,1,0\n 1, 3,1,0\n")  # all alike: none becomes another
+    assert not [one for one in caplog.records if "white space" in one.getMessage()]
+
+
 def parts_of(file: Path, text: str, holdout: dict[str, Any], **options: Any) -> tuple[list[Row], list[Row]]:
     train = packed(file, text, holdout={**holdout, "part": "train"}, **options)
     test = Ratings(file, holdout={**holdout, "part": "test"}, **options).pack(InTurn(0), "data.val", train)
@@ -189,7 +213,7 @@ def test_each_users_newest_ratings_are_held_out(file: Path) -> None:
         _, test = parts_of(file, text, {"last": 2})
         assert [row[:2] for row in test] == [(1, 20), (1, 30), (2, 10), (2, 30)]
     dataset = Ratings(file, holdout={"last": 2, "part": "test"})
-    with pytest.raises(DataError, match="holdout last 3 of 7 ratings leaves one part empty"):
+    with pytest.raises(DataError, match="`holdout` with last: 3 leaves none of 7 ratings to evaluate; choose another"):
         packed(file, text, holdout={"last": 3, "part": "test"})
     notes = dataset.parsing("data.val", None, "fail").parse(lambda *_: None).notes
     assert notes[1:] == (f"{file}: 1 user with no more than 2 ratings of all: they stay in the training part",)

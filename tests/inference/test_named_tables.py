@@ -1,5 +1,6 @@
 """Vectors with their names for other programs: any table of a model, any character in a name."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -57,6 +58,27 @@ def test_tables_have_names_vectors_and_biases_as_they_are(format_: str, kind: st
     side = kind.removesuffix("s")
     assert vectors == model.get_submodule(side).weight.tolist()
     assert biases == model.get_submodule(f"{side}_bias").weight[:, 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("items", "why"),
+    [
+        (["x" * 3000, "é", *map(str, range(2000))], "would take 23 MiB for 9.7 KiB of text"),
+        (["a\0", "b", "東京"], "loses a zero at its end"),
+    ],
+)
+def test_names_of_very_different_lengths_take_what_they_need_in_an_npz(
+    items: list[str], why: str, tmp_path: Path
+) -> None:
+    of, _ = table("items", "hogwild.models.BprFactorization", {"users": [1], "items": items}, factors=3)
+    note = written(of, "npz", tmp_path / "t.npz")
+    assert note == f"the names are in names_utf8 and names_offsets: an array of them {why}"
+    with np.load(tmp_path / "t.npz", allow_pickle=False) as arrays:
+        assert {*arrays} == {"names_utf8", "names_offsets", "vectors", "biases"}
+        text, at = arrays["names_utf8"].tobytes(), arrays["names_offsets"].tolist()
+    assert [text[start:stop].decode() for start, stop in pairwise(at)] == items
+    rest = of.matrix.nbytes + 4 * len(items) + at[-1] + 8 * len(at)
+    assert (tmp_path / "t.npz").stat().st_size < rest + 2000
 
 
 @pytest.mark.processes  # gensim's import asks for the processor
@@ -201,18 +223,13 @@ def test_a_table_that_is_not_there_or_not_alone_is_refused(
 @pytest.mark.parametrize(
     ("format_", "items", "words"),
     [
-        ("npz", ["a\0", "b"], "ends with a zero"),
-        ("npz", ["x" * 1000, "b"], "as the longest has 1,000 characters; use --format parquet"),
         ("word2vec", ["", "b"], "it is empty"),
         ("fasttext", ["", "b"], "it is empty"),
         ("word2vec", ["a", "a"], "'a' occurs twice among the 2 items"),
         ("fasttext", ["a", "a"], "'a' occurs twice among the 2 items"),
     ],
 )
-def test_a_name_that_a_format_cannot_have_is_refused(
-    format_: str, items: list[str], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hogwild.inference.named_tables.MOST", 4000)
+def test_a_name_that_a_format_cannot_have_is_refused(format_: str, items: list[str], words: str) -> None:
     of, _ = table("items", "hogwild.models.BprFactorization", {"users": [1], "items": items})
     with pytest.raises(UsageError, match=words):
         of.writer(format_, binary=False)

@@ -59,7 +59,8 @@ def test_users_get_the_best_items_that_they_do_not_have(kind: type, options: dic
         scores = model.scores(torch.tensor([number]))[0]
         wanted = [int(k) for k in scores.argsort(descending=True) if k not in had][:4]
         found = ranker.for_user(user, top=4)
-        assert [name for name, _ in found.items] == [f"film {k}" for k in wanted] and found.notes == ()
+        assert [name for name, _ in found.items] == [f"film {k}" for k in wanted]
+        assert bool(found.notes) == (not wanted), "who has some of them knows why there are fewer"
         assert [score for _, score in found.items] == pytest.approx(scores[wanted].tolist())
         for rank, (name, score) in enumerate(found.items, 1):
             assert rows.pop((str(user), rank)) == (name, pytest.approx(score, rel=1e-4))
@@ -109,8 +110,7 @@ def test_what_is_gone_or_left_out_in_a_call_is_not_recommended() -> None:
     assert {name for name, _ in ranker.for_items({"film 8": None}, exclude=left[2:]).items} == {*left[:2]}
     ranker.allow(["film 1", "film 2", "film 7"])
     assert {name for name, _ in ranker.for_user(42, exclude=["film 2"]).items} == {"film 1"}
-    with pytest.raises(UsageError, match="top 2 is more than the 1 allowed items"):
-        ranker.for_user(42, 2, exclude=["film 2"])
+    assert ranker.for_user(42, 2, exclude=["film 2"]).notes == ("1 item, not 2: no other may be recommended",)
     with pytest.raises(UsageError, match="'film 77' is not among the 9 items"):
         ranker.for_user(42, exclude=["film 77"])
 
@@ -146,20 +146,25 @@ def test_unknown_users_of_many_are_counted_and_said(caplog: pytest.LogCaptureFix
     ]
 
 
-def test_never_more_items_than_there_are() -> None:
+def test_never_more_items_than_there_are(caplog: pytest.LogCaptureFixture) -> None:
     ranker = ItemRanker(model_of(MatrixFactorization), *NAMES, Had.of(USERS, random_pairs()))
     assert len(ranker.for_user("nobody").items) == ITEMS, "the default is 10, or all"
-    assert ranker.for_user("u4", ITEMS).items == [], "who has everything gets nothing"
-    with pytest.raises(UsageError, match=f"top {ITEMS + 1} is more than the {ITEMS} items"):
-        ranker.for_user("u3", ITEMS + 1)
+    assert ranker.for_user("nobody").notes == (UNKNOWN.format(user="'nobody'", near=""),), "nobody asked for ten"
+    (few,) = ranker.for_user("u4").notes
+    assert ranker.for_user("u4", ITEMS).items == [] and few == "0 items, not 10: no other may be recommended"
+    found = ranker.for_user("u2", 1234)
+    assert len(found.items) == ITEMS and found.notes == (f"{ITEMS} items, not 1,234: no other may be recommended",)
+    (block,) = ranker.for_users(["u2", "u4"], ITEMS + 1)
+    assert len(block.item) == ITEMS and [one.getMessage() for one in caplog.records] == [
+        f"{ITEMS} items, not {ITEMS + 1}: no other may be recommended"
+    ]
     ranker.allow(["film 7", "film 1"])
     assert {name for name, _ in ranker.for_user("nobody").items} == {"film 7", "film 1"}
     assert {name for name, _ in ranker.for_items({"film 7": 4.0}).items} == {"film 1"}
     for wrong in (0, -1, 2.0):
         with pytest.raises(UsageError, match="top must be a whole number >= 1"):
             ranker.for_user(1, top=wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="top 3 is more than the 2 allowed items"):
-        ranker.for_user("nobody", 3)
+    assert len(ranker.for_user("nobody", 3).items) == 2
     with pytest.raises(UsageError, match="'film 77' is not among the 9 items; did you mean 'film 7'"):
         ranker.allow(["film 77"])
 

@@ -183,6 +183,19 @@ def test_similar_names_the_nearest_words_and_items(runs: Mapping[str, Ended], sa
     assert {line.split()[1] for line in lines} == {*USERS} - {"bob"}
 
 
+def test_more_than_there_are_is_all_of_them_with_a_note(runs: Mapping[str, Ended], say: Say) -> None:
+    for command, arguments, what in (
+        ("recommend", ("--rated", "film=3"), "no other may be recommended"),
+        ("similar", ("film",), "there are no others"),
+    ):
+        status, lines, _ = say(command, runs["ratings"].run_dir, *arguments, "--top", 600)
+        assert status == 0 and len(lines) == len(ITEMS) and lines[0].endswith(f", not 600: {what}")
+        _, lines, _ = say(command, runs["ratings"].run_dir, *arguments, "--top", 600, "--json")
+        assert json.loads(lines[0])["notes"][0].endswith(what)
+    status, lines, _ = say("similar", runs["ratings"].run_dir, "film")
+    assert len(lines) == len(ITEMS) - 1, "nobody asked for ten"
+
+
 @pytest.mark.parametrize(
     ("command", "run", "arguments", "status", "said"),
     [
@@ -190,7 +203,6 @@ def test_similar_names_the_nearest_words_and_items(runs: Mapping[str, Ended], sa
         ("similar", "rows", ["king"], 2, "its model has no vectors of words"),
         ("recommend", "rows", ["--user", "1"], 2, "no users and items"),
         ("recommend", "ratings", ["--user", "bob", "--top", "0"], 2, "top"),
-        ("recommend", "ratings", ["--user", "bob", "--top", "6"], 2, "top 6 is more than the 5 items"),
         ("recommend", "ratings", ["--user", "bob", "--users", "all"], 2, "one of the three"),
         ("recommend", "ratings", [], 2, "one of the three"),
         ("recommend", "ratings", ["--user", "bob", "--out", "x.csv"], 2, "--out is for --users"),
@@ -204,7 +216,7 @@ def test_similar_names_the_nearest_words_and_items(runs: Mapping[str, Ended], sa
         ("recommend", "ratings", ["--rated", "film"], 2, "needs the rating of each item"),
         ("recommend", "ratings", ["--rated", "film=nan"], 2, "the rating of item 1 is nan: it must be finite"),
         ("recommend", "ratings", ["--rated", "film=1", "--rated", "film=5"], 2, "'film' is given twice"),
-        ("recommend", "ratings", ["--rated", "film=1", "--rated", " film=5"], 2, "film and  film are one item"),
+        ("recommend", "ratings", ["--rated", "film=1", "--rated", " film=5"], 2, "'film' and ' film' are one item"),
         ("similar", "ratings", ["film", "--kind", "words"], 2, "no vectors of words; it has items, users"),
         ("similar", "ratings", ["fim"], 2, "'fim' is not among the 5 items; did you mean 'film'?"),
         ("similar", "words", ["king", "--which", "newest"], 2, "--which newest"),

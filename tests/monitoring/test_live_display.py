@@ -124,10 +124,12 @@ def test_the_columns_of_the_workers_stand_under_their_titles(width: int) -> None
 def test_a_silent_worker_says_when_it_is_replaced_and_the_last_line_what_ctrl_c_does() -> None:
     many = [worker(k) for k in range(64)]
     many[40] = worker(40, silent_s=42.0, limit_s=60.0, samples_per_s=0.0)
+    many[41] = worker(41, state="starting", phase="compiling")
     lines = plain(snapshot(workers=0, state="stopping"), 79, 23, Display(footer=lambda shown: f"Ctrl-C: {shown.state}"))
     assert lines[-1] == "Ctrl-C: stopping"
     lines = plain(replace(snapshot(), workers=tuple(many)), 79, 23, Display(footer=lambda _: "Ctrl-C"))
     assert "    40  training  silent 42 s, replaced at 60 s" in lines and lines[-1] == "Ctrl-C" and len(lines) == 23
+    assert "    41  compiling  (once on this machine)" in lines
 
 
 def test_more_columns_fit_where_there_is_more_room() -> None:

@@ -136,7 +136,7 @@ def test_a_line_of_progress_holds_all_that_matters() -> None:
         WorkerSnapshot(2, "starting", "compiling"),
     )
     assert progress_line(JobSnapshot("x", "y", "starting", wall_s=12.0, workers=starting)) == (
-        "starting workers, 12 s: 2 compiling, 1 ready"
+        "starting workers, 12 s: 2 compiling (once on this machine), 1 ready"
     )
 
 

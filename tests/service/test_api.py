@@ -220,6 +220,11 @@ def test_data_that_are_missing_are_told_at_submit_and_in_the_check(service: Serv
         other = {"text": text, "overrides": [f"data.train.init_args.path={json.dumps(name)}"]}
         status, told = ask(service, "POST", f"{API}/check", {**other, "from_folder": str(tmp_path / "project")})
         assert (status, told["error_code"]) == (404, "data/not-found"), told
+    (tmp_path / "project" / "r.csv").write_text("1,2\n")
+    ratings = "data.train={class_path: hogwild.data.Ratings, init_args: {path: r.csv, item_features: gone.csv}}"
+    other = {"text": text, "overrides": [ratings], "from_folder": str(tmp_path / "project")}
+    status, told = ask(service, "POST", f"{API}/check", other)
+    assert (status, told["error_code"]) == (404, "data/not-found") and "there is no gone.csv in" in f"{told}", told
     status, told = ask(service, "POST", f"{API}/check", {"text": text, "copy_of": "fedcba987654"})
     assert (status, told["error_code"]) == (404, "service/no-job"), told
 

@@ -70,6 +70,49 @@ hogwild.train(model, data, nn.MSELoss(), optimizer, procs=procs, batch_size=4, e
 ANOTHER_JOB = "import sys; from hogwild import host; host.lease_cores(%d, 1); print(flush=True); sys.stdin.read()"
 
 
+BEGINS_TOGETHER = """
+import os, subprocess, sys, torch, hogwild
+from hogwild import host
+from torch import nn
+from torch.utils.data import TensorDataset
+
+FILE, another, look = sys.argv[1], [], host.other_core_leases
+
+def other_core_leases():
+    found = look()
+    if not another:  # another job, which begins when this one has looked for others, and has not told of itself
+        code = [sys.executable, "-c", %r]
+        another.append(subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        another[0].stdout.readline()
+    return found
+
+class Sees(nn.Linear):
+    def forward(self, inputs):
+        with open(FILE, "a") as seen:
+            seen.write(f"{os.environ.get('OMP_WAIT_POLICY')} ")
+        return super().forward(inputs)
+
+host.other_core_leases = other_core_leases
+model = Sees(4, 1)
+data = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+rule = torch.optim.SGD(model.parameters(), lr=0.01)
+hogwild.train(model, data, nn.MSELoss(), rule, procs=1, threads=int(sys.argv[2]), batch_size=32, run_dir="run")
+another[0].kill()
+"""
+
+
+@pytest.mark.skipif(not 2 <= host.usable_cores().usable < 64, reason="needs more threads than cores")
+def test_a_job_with_its_own_number_of_threads_sees_another_that_begins_in_the_same_instant(
+    tmp_path: Path, start_job: Callable[..., Job]
+) -> None:
+    script, seen, threads = tmp_path / "script.py", tmp_path / "seen", int(host.usable_cores().usable)
+    script.write_text(BEGINS_TOGETHER % (ANOTHER_JOB % 1))
+    job = start_job(tmp_path / "job", str(seen), str(threads), python=(str(script),), run_dir=tmp_path / "job/run")
+    ended = job.wait()
+    assert ended.status == 0, ended.stderr
+    assert "PASSIVE" in seen.read_text().split(), "in the workers; the trial's process is the caller's"
+
+
 @pytest.mark.skipif(host.usable_cores().usable < 2, reason="needs two cores to give one up")
 @pytest.mark.parametrize("procs", [1, 0])
 def test_threads_follow_another_job_that_comes_and_goes(

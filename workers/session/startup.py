@@ -139,10 +139,11 @@ class StartUp:
                 os.write(sys.stderr.fileno(), f"{self._first_line}\n".encode(errors="replace"))
                 self._is_announced = True
 
-    def start(self) -> None:
-        """Show the first line, unless it was announced, and start the thread."""
-        if self.look is not Look.NOTHING and not self._is_announced:
-            self.screen.show_message(self._first_line)
+    def start(self, note: str = "") -> None:
+        """Show the first line, unless it was announced, and a note, and start the thread."""
+        for line in ("" if self._is_announced else self._first_line, note):
+            if line and self.look is not Look.NOTHING:
+                self.screen.show_message(line)
         self._thread.start()
 
     @property
