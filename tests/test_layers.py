@@ -141,7 +141,7 @@ FLOORS = (
     "hogwild.parameters",
     "hogwild.training",
     "hogwild.data",
-    "hogwild.models",
+    "hogwild.models hogwild.nn",
     "hogwild.job",
     "hogwild.inference",
     "hogwild.monitoring",

@@ -17,7 +17,7 @@ from hogwild.config.rules import findings
 from hogwild.config.schema import Data, Job, Section, Train
 
 HOME = Path(__file__).resolve().parents[1]
-PACKAGES = ("data", "estimator", "kernels", "losses", "metrics", "models", "optimizers")
+PACKAGES = ("data", "estimator", "kernels", "losses", "metrics", "models", "nn", "optimizers")
 INTERNAL = {"architecture.md", "failures.md", "findings.md", "testing.md"}  # about the code, for those who change it
 NAME = re.compile(r"(?<![\w./@-])hogwild\.([a-z_]+|[A-Z]\w+)((?:\.\w+)*)")
 IMPORT = re.compile(r"^\s*from hogwild((?:\.\w+)*) import ([\w, ]+)", re.MULTILINE)

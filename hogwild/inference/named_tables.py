@@ -31,6 +31,7 @@ from hogwild.errors import UsageError, shown_name
 from hogwild.formatting import brief, size
 from hogwild.inference.word_vectors import require_unique, write_word2vec
 from hogwild.job.row_names import names_by_kind, rows_of
+from hogwild.nn import NamedEmbedding
 
 KINDS = ("words", "items", "entities", "users", "relations")  # of a model's method `vectors`
 FORMATS = ("parquet", "npz", "word2vec", "fasttext")
@@ -60,12 +61,18 @@ class NamedTable:
     def of(
         cls, model: nn.Module, spec: Component, names: Mapping[str, Any], sizes: Mapping[str, Any], kind: str | None
     ) -> "NamedTable":
-        """Return a model's table: the one that its method `vectors` returns, or the only tensor with as many rows as
-        there are names of a kind; by default of the first kind that it has. Raises UsageError for a model without it,
-        or with several tensors."""
+        """Return a model's table: a `NamedEmbedding`, whose kind is its name in the model, the one that its method
+        `vectors` returns, or the only tensor with as many rows as there are names of a kind; by default the first that
+        it has. Raises UsageError for a model without it, or with several tensors."""
+        grown = {name or "rows": one for name, one in model.named_modules() if isinstance(one, NamedEmbedding)}
+        if (kind or next(iter(grown), None)) in grown:
+            kind = kind or next(iter(grown))
+            ids, rows = grown[kind].named()
+            return cls(kind, ids.tolist(), rows.float().numpy(), None, model)
         kinds = names_by_kind({"names": names, "sizes": sizes})
         tables = _tensors(model, spec, {"names": names, "sizes": sizes})
         known = [one for one in kinds if _vectors_of(model, one) is not None or one in tables]
+        known = [*known, *grown]
         known.sort(key=lambda one: KINDS.index(one) if one in KINDS else len(KINDS))
         if kind not in (None, *known) or not known:
             there = f"; it has {', '.join(known)}" if known else ""

@@ -64,6 +64,7 @@ def _facts(plan: JobPlan, parts: Parts, before: Shape | None) -> JobFacts:
         epoch=train.plan,
         why=parts.choice.why,
         is_fused=update is not None,
+        has_named_rows=parts.has_named_rows,
         keeps_to_cpu=parts.keeps_to_cpu,
         adds_sums=type(optimizer) is FTRL,
         suits_sharing=is_auto and suits_sharing(parts.model, optimizer, parts.late),

@@ -52,6 +52,7 @@ from hogwild.job.row_names import (
     renamed,
     rows_of,
 )
+from hogwild.nn import NamedEmbedding
 from hogwild.parameters import state_dicts
 from hogwild.parameters.optimizer_state import initial_state, parameters_of
 from hogwild.storage.checkpoint import load as load_checkpoint
@@ -235,6 +236,9 @@ def load_initial(
         moves, counts = matched(model, chosen, ours, theirs, rows, unseen or {})
     except ModelError as error:
         raise ModelError(f"model.init_from: {path}: {error}; or add it to skip", code=error.code) from None
+    for prefix, module in model.named_modules():
+        if isinstance(module, NamedEmbedding):
+            moves |= _placed(path, prefix, module, chosen)
     for name, moving in moves.items():
         chosen[name] = moved(own[name].detach().clone(), chosen[name].to(own[name].dtype), moving)
     for name, value in chosen.items():
@@ -262,6 +266,22 @@ def load_initial(
     return InitialValues(
         note, {name: part for name, part in by_param.items() if name in chosen}, rule["param_groups"], moves
     )
+
+
+def _placed(path: Path, prefix: str, table: NamedEmbedding, chosen: dict[str, Any]) -> dict[str, list[Move]]:
+    """Return the moves of a table whose saved capacity is another one, and put its keys into `chosen`."""
+    keys, weight, counts = (f"{prefix}.{name}" if prefix else name for name in ("keys", "weight", "counts"))
+    saved, rows = chosen.get(keys), chosen.get(weight)
+    if not (isinstance(saved, Tensor) and isinstance(rows, Tensor)) or saved.shape == table.keys.shape:
+        return {}
+    if rows.shape[1:] != table.weight.shape[1:]:
+        return {}
+    try:
+        chosen[keys], there, here = table.placed(saved)
+    except ModelError as error:
+        raise _mismatch(path, f"{prefix}: {error}") from None
+    chosen.pop(counts, None)
+    return {weight: [(0, there, here)]}
 
 
 def _rows_there(path: Path, names: Mapping[str, Any]) -> Rows:

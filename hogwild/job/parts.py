@@ -36,6 +36,7 @@ from hogwild.metrics import catalog
 from hogwild.metrics.catalog import JUDGED
 from hogwild.metrics.loss_sums import BY_CLASS, Labels, as_module, parted
 from hogwild.metrics.panel import Own, Panel
+from hogwild.nn import NamedEmbedding
 from hogwild.parameters.buffers import MergeRule
 from hogwild.parameters.shared_model import OWN, converted, wants_channels_last
 from hogwild.scheduling.batch_plan import SampledPlan
@@ -506,7 +507,14 @@ class Parts:
         """The reason for training on the CPU, GPU or not, if the job leaves its device open; "" for none."""
         if self.choice.update is not None:
             return f"{self.choice.update.name} is compiled for the CPU"
+        if self.has_named_rows:
+            return "a NamedEmbedding stays in the memory of the host"
         return "workers play a Rollout on the CPU" if self.train.rollout is not None else ""
+
+    @property
+    def has_named_rows(self) -> bool:
+        """Return whether the model has a table that is asked for by id."""
+        return any(isinstance(module, NamedEmbedding) for module in self.model.modules())
 
     @property
     def outputs(self) -> AllOutputs | None:

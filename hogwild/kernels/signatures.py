@@ -115,6 +115,12 @@ def hot_rows() -> Kernels:
     return Kernels("hot_rows", (("_read", copy), ("_flush", copy), ("_flush_whole", ("float32:1",) * 3)))
 
 
+def row_claims() -> Kernels:
+    """Return the kernel of `row_claims.py`."""
+    arguments = ("int64:1",) * 3 + ("float32:2", "int32:1", "int64", "int64")
+    return Kernels("row_claims", (("find", arguments),))
+
+
 def ranking() -> Kernels:
     scratch = (*("float32:2",) * 6, "int32:2", "float32:1", "int64:2")
     known = ("int64:1", "int32:1", "int64:1", "int32:1")

@@ -139,6 +139,7 @@ class JobFacts:
     epoch: EpochPlan
     why: str
     is_fused: bool = False
+    has_named_rows: bool = False  # a `NamedEmbedding`
     keeps_to_cpu: str = ""  # the reason for training on the CPU if the job leaves it open
     adds_sums: bool = False  # FTRL: its sums make the weights
     suits_sharing: bool = False  # several workers are better off with one optimizer state
@@ -165,6 +166,12 @@ def completed(plan: JobPlan, facts: JobFacts) -> JobPlan:
     """Decide what depends on the objects of the job. Raises UsageError."""
     if plan.nodes:
         _check_cluster(facts.epoch, plan.nodes)
+        if facts.has_named_rows:
+            raise UsageError(
+                "the model has a NamedEmbedding, whose ids get other rows on each node, and nodes exchange tensors row "
+                "by row; use nn.Embedding, or train on one machine",
+                code="cluster/named-rows",
+            )
     if facts.keeps_to_cpu and plan.devices:
         reason = f"{plan.reason}, but the GPU is not used: {facts.keeps_to_cpu}"
         plan = replace(plan, devices=(), placement=CPU, reason=reason)

@@ -92,6 +92,14 @@ def test_the_ring_has_room_for_the_most_workers_that_there_may_be(
     assert ring.slots >= fewest_slots(most if procs else 1, ring.loaders, accumulate)
 
 
+def test_tables_that_are_asked_for_by_id_stay_on_one_machine() -> None:
+    facts = JobFacts(feed="resident", epoch=BatchPlan(100, 10), why="", has_named_rows=True)
+    plan = plan_job(load_job(None, []), MachineFacts(Cores(4, None, 4.0, "of a test"), {}), nodes=2)
+    with pytest.raises(UsageError, match="NamedEmbedding") as raised:
+        completed(plan, facts)
+    assert raised.value.code == "cluster/named-rows"
+
+
 def test_a_job_with_more_workers_than_lanes_is_refused_before_anything_is_built() -> None:
     job = load_job(None, ["data.lanes=2"])
     with pytest.raises(UsageError, match=r"data\.lanes is 2, but there are 4 workers"):

@@ -1,0 +1,184 @@
+"""`hogwild.nn.NamedEmbedding`: against a dictionary; claimed by processes at once, killed at any moment."""
+
+import copy
+import os
+import pickle
+import signal
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
+
+from hogwild.errors import ModelError, UsageError
+from hogwild.nn import FREE, NamedEmbedding
+
+IDS = st.lists(st.one_of(st.integers(-5, 5), st.integers(-(2**63) + 1, 2**63 - 1)), max_size=30)
+PROCESSES, KILLS, POPULATION = 3, 60, 5000
+
+
+def table(*given: int, **more: Any) -> NamedEmbedding:
+    torch.manual_seed(1)
+    return NamedEmbedding(*given, **more)
+
+
+@pytest.mark.filterwarnings("ignore:NamedEmbedding. all")
+@given(st.lists(IDS.filter(bool), max_size=8), st.integers(1, 40))
+def test_training_equals_a_dictionary_of_rows(batches: list[list[int]], capacity: int) -> None:
+    ours = table(3, capacity)
+    rule = torch.optim.SGD([ours.weight], lr=0.5)
+    initial, default = ours.weight.detach().clone(), ours.weight[-1].detach().clone()
+    rows = dict[int, Tensor]()
+    for batch in map(torch.tensor, batches):
+        rule.zero_grad()
+        (ours(batch) ** 2).sum().backward()
+        rule.step()
+        for key in dict.fromkeys(batch.tolist()):
+            if key not in rows and len(rows) < capacity:
+                rows[key] = initial[int(ours.rows_of(torch.tensor([key])))]
+        steps = Counter(key if key in rows else None for key in batch.tolist())
+        for key, times in steps.items():
+            old = default if key is None else rows[key]
+            new = old - 0.5 * times * 2 * old
+            default, rows = (new, rows) if key is None else (default, {**rows, key: new})
+    ids, vectors = ours.named()
+    assert sorted(ids.tolist()) == sorted(rows)
+    wanted = torch.stack([*(rows[key] for key in ids.tolist()), default])
+    assert torch.allclose(torch.cat([vectors, ours.weight[-1:].detach()]), wanted, rtol=1e-4, equal_nan=True)
+
+
+@given(st.lists(st.integers(0, 30), max_size=60), st.integers(2, 4))
+def test_no_id_waits_for_its_row_longer_than_asked(ids: list[int], least: int) -> None:
+    """The sketch may count an id too often, never too rarely."""
+    ours, seen = table(1, 31, min_count=least), Counter[int]()
+    for key in ids:
+        seen[key] += 1
+        row = int(ours.rows_of(torch.tensor([key]), claim=True))
+        assert row < 31 or seen[key] < least
+        assert row == 31 or int(ours.keys[row]) == key
+
+
+def test_an_id_that_is_seen_too_rarely_has_no_row() -> None:
+    ours = table(2, 1000, min_count=3)
+    rows = [int(ours.rows_of(torch.tensor([42]), claim=True)) for _ in range(4)]
+    assert rows[:2] == [1000, 1000] and rows[2] == rows[3] < 1000
+
+
+def test_nothing_is_claimed_outside_of_training() -> None:
+    ours = table(2, 5)
+    ours(torch.tensor([7]))
+    ours.eval()
+    known, unknown = ours(torch.tensor([7, 8]))
+    assert ours.taken == 1 and torch.equal(unknown, ours.weight[-1]) and not torch.equal(known, unknown)
+
+
+def test_a_full_table_says_so_once_and_uses_the_default_row() -> None:
+    ours = table(2, 3)
+    with pytest.warns(RuntimeWarning, match="all 3 rows are taken") as told:
+        found = [ours.rows_of(torch.arange(10), claim=True).tolist() for _ in range(2)]
+    assert len(told) == 1 and found[0] == found[1] and sorted(found[0])[:4] == [0, 1, 2, 3] and ours.taken == 3
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        (torch.tensor([1.0]), "ids must be int64, got float32"),
+        (torch.tensor([1], dtype=torch.int32), "ids must be int64, got int32"),
+        (torch.tensor([1, FREE]), "is reserved"),
+        (torch.empty(1, dtype=torch.int64, device="meta"), "memory of the host, got meta"),
+    ],
+)
+def test_a_wrong_id_is_an_error(ids: Tensor, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        table(2, 3)(ids)
+
+
+@pytest.mark.parametrize("name", ["dim", "capacity", "min_count"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "5"])
+def test_a_wrong_argument_is_an_error(name: str, value: object) -> None:
+    given = {"dim": 2, "capacity": 3, name: value}
+    with pytest.raises(UsageError, match=f"{name} must be a whole number >= 1, got {value!r}"):
+        NamedEmbedding(**given)  # type: ignore[arg-type]
+
+
+def learnt() -> NamedEmbedding:
+    ours = table(4, 50)
+    ours(torch.arange(1, 31) * 10**12)
+    return ours
+
+
+@pytest.mark.parametrize("capacity", [30, 50, 1000])
+def test_a_saved_table_is_loaded_into_any_capacity(capacity: int) -> None:
+    old, new = learnt(), table(4, capacity)
+    new.load_state_dict(old.state_dict())
+    ids, _ = old.named()
+    assert torch.equal(new.eval()(ids), old.eval()(ids)) and new.taken == old.taken == 30
+    assert torch.equal(new.weight[-1], old.weight[-1])
+
+
+@pytest.mark.parametrize(
+    ("other", "words"), [((4, 29), "30 saved ids do not fit into a capacity of 29"), ((3, 60), "have 4 numbers, not 3")]
+)
+def test_a_table_that_does_not_fit_is_refused(other: tuple[int, int], words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        nn.Sequential(table(*other)).load_state_dict(nn.Sequential(learnt()).state_dict())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_has_a_table_of_its_own(copied) -> None:  # type: ignore[no-untyped-def]
+    ours = learnt()
+    other = copied(ours)
+    other(torch.tensor([5]))
+    assert (ours.taken, other.taken) == (30, 31)
+    assert len(pickle.dumps(ours)) == len(pickle.dumps(other)) == len(pickle.dumps(learnt())), "its arrays, too"
+
+
+def claiming(ours: NamedEmbedding, seed: int) -> None:
+    """Claim ids at random for ever, as fast as possible."""
+    draws = np.random.default_rng(seed)
+    while True:
+        ours.rows_of(torch.from_numpy(draws.integers(1, POPULATION, 256)), claim=True)
+
+
+@pytest.fixture
+def shared() -> NamedEmbedding:
+    ours = table(1, 2 * POPULATION).share_memory()
+    ours.rows_of(torch.tensor([0]), claim=True)  # compiles
+    return ours
+
+
+@pytest.mark.processes
+def test_processes_that_are_killed_while_they_claim_leave_each_id_with_one_row(shared: NamedEmbedding) -> None:
+    dice, alive = np.random.default_rng(1), dict[int, int]()
+    for kill in range(KILLS):
+        while len(alive) < PROCESSES:
+            if (pid := os.fork()) == 0:
+                try:
+                    claiming(shared, seed=1000 * kill + len(alive))
+                finally:
+                    os._exit(1)
+            alive[pid] = kill
+        before, until = shared.taken, time.monotonic() + 30
+        wanted = min(before + int(dice.integers(0, 30)), POPULATION)
+        while shared.taken < wanted:
+            assert time.monotonic() < until, "nobody claims"
+        victim = int(dice.choice([*alive]))
+        os.kill(victim, signal.SIGKILL)
+        os.waitpid(victim, 0)
+        del alive[victim]
+        taken = shared.keys[shared.keys != FREE].tolist()
+        assert len(taken) == len(set(taken)), "an id with two rows"
+        assert set(taken) <= set(range(POPULATION)), "a key that nobody gave"
+    for pid in alive:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    ids, _ = shared.named()
+    assert torch.equal(shared.keys[shared.rows_of(ids)], ids), "a row that a search does not reach"
+    assert shared.taken > 100
