@@ -132,8 +132,8 @@ LARGE = str(ROOT / "benchmarks" / "jobs" / "large.yaml")
 
 def longest_turns(effort: Effort) -> Row:
     """Measure the turns of the supervisor's loop, in a job that writes checkpoints of 1 GB of parameters again and
-    again. The baseline is what the same machine, in the same seconds, does to a process that has nothing to do with
-    it."""
+    again: their own time, without what they waited for a core. The baseline is what the same machine, in the same
+    seconds, does to a process that has nothing to do with it, such waits included."""
     found, counts, beside = [], [], []
     for _ in range(effort.runs):
         size = [f"{part}.init_args.parameters={effort.parameters}" for part in ("model", "data.train")]

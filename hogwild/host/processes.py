@@ -124,6 +124,12 @@ def cpu_s(pid: int) -> float | None:
     return None
 
 
+def core_wait_s() -> float:
+    """Return the seconds for which this thread was ready to run without a core. 0: the kernel does not tell."""
+    words = (read_if_known(PROC / "thread-self" / "schedstat") or "").split()
+    return int(words[1]) / 1e9 if len(words) > 1 else 0.0
+
+
 def pss_bytes(pid: int) -> int:
     """Memory of the process with each shared page divided by its users, so that the sum over workers counts the flats
     once. 0 when it is gone or not ours. Walks every page table: milliseconds per gigabyte, so not more often than each

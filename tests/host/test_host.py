@@ -59,6 +59,26 @@ def test_a_pidfd_is_readable_once_the_process_is_dead(sleeper: subprocess.Popen[
 
 
 @pytest.mark.processes
+def test_the_time_without_a_core_is_counted_for_the_thread_that_waits_for_it() -> None:
+    code = """if True:
+        import os, signal, time
+        from hogwild import host
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        began_s, waited_s, used_s = time.monotonic(), host.core_wait_s(), time.thread_time()
+        other = os.fork()
+        signal.alarm(60)
+        while other == 0 or host.core_wait_s() - waited_s < 0.05:
+            pass
+        waited_s, used_s = host.core_wait_s() - waited_s, time.thread_time() - used_s
+        os.kill(other, signal.SIGKILL)
+        assert waited_s + used_s <= time.monotonic() - began_s + 0.01, (waited_s, used_s)
+        print("waited")
+    """
+    with python(code) as process:
+        assert process.communicate(timeout=DEADLINE_S)[0] == "waited\n"
+
+
+@pytest.mark.processes
 def test_a_late_kill_hits_nobody(sleeper: subprocess.Popen[bytes]) -> None:
     pidfd = host.pidfd_open(sleeper.pid)
     host.kill_by_pidfd(pidfd, signal.SIGTERM)

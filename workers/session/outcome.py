@@ -66,7 +66,7 @@ class Clock:
     paused_s: float = 0.0  # between the first update and the last, like train_s: without the final pause
     paused_since_s: float | None = None
     paused_for: list[str] = field(default_factory=list)  # evaluation, checkpoint
-    longest_turn_s: float = 0.0  # longest time of the supervisor's loop between two polls
+    longest_turn_s: float = 0.0  # of the supervisor's loop between two polls, without waiting for a core
 
 
 @dataclass(slots=True)

@@ -74,6 +74,7 @@ from hogwild.workers.supervision.rounds import Rounds
 LOOP_WAIT_MS = 50
 PSS_EVERY_S = 10.0  # the kernel walks all page tables for it
 PSS_SOON_S = 2.0
+PSS_SHARE = 0.002  # of a core, at most: where it takes long it is done less often
 MEMORY_WAIT_S = 1.0  # at the end, for a running measurement
 PACE_S = 0.05  # between two measurements of the workers' pace
 # While a worker with half of what it has in hand will be busy for so long, acknowledgements wait: a turn of this loop
@@ -521,7 +522,7 @@ class Supervisor:
         self._ready = 0  # how many have become ready so far
         self._outcome: Outcome | None = None
         self._paced_s, self._paced_batches = time.monotonic(), session.board.batches()  # when last measured
-        self._next_pss_s = 0.0
+        self._next_pss_s, self._pss_every_s = 0.0, PSS_EVERY_S
         self._memory = Background("memory")
         self._pss_bytes: dict[int, int] = {}  # by pid, as last measured
 
@@ -533,7 +534,7 @@ class Supervisor:
             session.board.send(Command.RUN)
             self._memory.start()
             with responsive():
-                self._turn()  # workers start now
+                self._step(time.monotonic())  # workers start now; before that no turn can keep anybody waiting
                 while self._outcome is None:
                     backgrounds = [session.pause_task, session.saving.writer, self._memory]
                     backgrounds += [self._rounds.thread] if self._rounds is not None else []
@@ -566,9 +567,10 @@ class Supervisor:
     # ---- one turn ----------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        began_s, clock = time.monotonic(), self._session.clock
+        waited_s, began_s, clock = host.core_wait_s(), time.monotonic(), self._session.clock
         self._step(began_s)
-        clock.longest_turn_s = max(clock.longest_turn_s, time.monotonic() - began_s)
+        if (lasted_s := time.monotonic() - began_s) > clock.longest_turn_s:
+            clock.longest_turn_s = max(clock.longest_turn_s, lasted_s - (host.core_wait_s() - waited_s))
 
     def _step(self, now: float) -> None:
         session = self._session
@@ -607,11 +609,11 @@ class Supervisor:
         if self._ready != (ready := sum(handle.is_ready for handle in self._workers)):
             self._ready, self._next_pss_s = ready, min(self._next_pss_s, now + PSS_SOON_S)  # until now it was importing
         if now >= self._next_pss_s:
-            self._next_pss_s = now + PSS_EVERY_S
+            self._next_pss_s = now + self._pss_every_s
             self._group.oom_kills.discard()
             if not self._memory.is_busy:  # in a thread: it takes milliseconds per process and gigabyte
                 pids = self._pids()
-                self._memory.submit(lambda: pss_bytes_of(pids), lambda found: self._record_memory(pids, found))
+                self._memory.submit(lambda: _memory_of(pids), lambda found: self._record_memory(pids, *found))
 
     def _is_hurried(self) -> bool:
         return len(self._watch.received) >= 2
@@ -665,13 +667,20 @@ class Supervisor:
             is_last=is_last,
         )
 
-    def _record_memory(self, pids: list[int], pss_bytes: dict[int, int]) -> None:
+    def _record_memory(self, pids: list[int], pss_bytes: dict[int, int], took_s: float) -> None:
+        self._pss_every_s = max(PSS_EVERY_S, took_s / PSS_SHARE)
         if set(pids) <= set(self._pids()):  # else a PID may have been reused by then
             self._pss_bytes = pss_bytes
             self._session.peak_pss_bytes = max(self._session.peak_pss_bytes, sum(pss_bytes.values()))
 
     def _pids(self) -> list[int]:
         return [handle.pid for handle in self._group] + ([] if SERVER.pid is None else [SERVER.pid])
+
+
+def _memory_of(pids: list[int]) -> tuple[dict[int, int], float]:
+    """Return the memory of processes, and the processor seconds that it took."""
+    began_s = time.thread_time()
+    return pss_bytes_of(pids), time.thread_time() - began_s
 
 
 class StreamWork(Work):
