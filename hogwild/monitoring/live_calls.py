@@ -40,17 +40,22 @@ STARTS = ("building", "running")  # states in which a predictor starts; one that
 KINDS = ("UsageError", "DataError", "ModelError", "RunError", "NotFoundError")  # errors that travel
 
 
-def frame(header: Mapping[str, Any], content: bytes = b"") -> bytes:
+def frame(header: Mapping[str, Any], content: bytes | memoryview = b"") -> bytes:
     """Return a message. Raises UsageError for one that is too large."""
+    return b"".join((beginning(header, len(content)), content))
+
+
+def beginning(header: Mapping[str, Any], content: int) -> bytes:
+    """Return a message up to its content, of so many bytes. Raises UsageError for one that is too large."""
     described = json.dumps(header).encode()
-    if len(content) > MOST_CONTENT:
+    if content > MOST_CONTENT:
         raise UsageError(
-            f"the message has {size(len(content))}, more than {size(MOST_CONTENT)}; send fewer rows in one call",
+            f"the message has {size(content)}, more than {size(MOST_CONTENT)}; send fewer rows in one call",
             code="predict/too-large",
         )
     if len(described) > MOST_HEADER:
         raise UsageError(f"the message's header has {size(len(described))}", code="predict/bad-message")
-    return HEAD.pack(MAGIC, len(described), len(content)) + described + content
+    return HEAD.pack(MAGIC, len(described), content) + described
 
 
 def lengths(head: bytes | bytearray | memoryview) -> tuple[int, int]:
@@ -98,17 +103,17 @@ class LiveCalls:
             self._socket = None
 
     def call(
-        self, header: Mapping[str, Any], content: bytes = b"", *, limit_s: float | None = ANSWER_S
+        self, header: Mapping[str, Any], content: bytes | memoryview = b"", *, limit_s: float | None = ANSWER_S
     ) -> tuple[dict[str, Any], bytearray]:
         """Return the answer (header, content), within `limit_s` of the call (None: any time). Raises RunEndedError if
         the run does not run, or ends before the answer, RunError without a predictor, and the predictor's errors."""
-        message = frame(header, content)
+        message = beginning(header, len(content))
         for _ in range(ATTEMPTS):
             connected = self._socket or self._connected()
             self._socket = connected
             connected.settimeout(limit_s)
             try:
-                connected.sendall(message)
+                _send(connected, message, content)
                 sizes = lengths(_exactly(connected, HEAD.size))
                 answer = header_of(_exactly(connected, sizes[0])), _exactly(connected, sizes[1])
             except TimeoutError:
@@ -181,6 +186,13 @@ class LiveCalls:
                 "answers without --live",
                 code="run/ended",
             )
+
+
+def _send(connected: socket.socket, message: bytes, content: bytes | memoryview) -> None:
+    """Send both, without a copy that joins them."""
+    sent = connected.sendmsg([message, content])
+    connected.sendall(message[sent:])
+    connected.sendall(memoryview(content)[max(0, sent - len(message)) :])
 
 
 def _exactly(connected: socket.socket, count: int) -> bytearray:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, treespec_dumps
@@ -15,6 +14,8 @@ from torch.utils._pytree import tree_flatten, treespec_dumps
 from hogwild.errors import UsageError
 from hogwild.inference.trained_model import Trained
 from hogwild.monitoring.live_calls import LiveCalls
+
+ALIGNED = 64  # bytes, as torch aligns its own tensors
 
 
 class LiveModel(nn.Module):
@@ -37,7 +38,7 @@ class LiveModel(nn.Module):
                     words = "a live call takes inputs nested in dicts, tuples and lists only"
                     raise UsageError(f"{words}: {error}", code="predict/bad-message") from error
             limit = {"limit_s": None} if consistent else {}
-            content = b"".join(map(bytes_of, whole))
+            content = bytes_of(whole[0]) if len(whole) == 1 else b"".join(map(bytes_of, whole))
             answer, payload = calls.call(header | {"consistent": consistent}, content, **limit)
             if "outputs" not in answer:
                 dtype, shape = answer["output"]
@@ -60,17 +61,17 @@ def described(tensor: Tensor) -> list[Any]:
     return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
 
 
-def bytes_of(tensor: Tensor) -> bytes:
-    """Return the bytes of a contiguous tensor."""
-    return tensor.view(-1).view(torch.uint8).numpy().tobytes() if tensor.nbytes else b""
+def bytes_of(tensor: Tensor) -> memoryview:
+    """Return the bytes of a contiguous tensor, in its own memory."""
+    return tensor.detach().view(-1).view(torch.uint8).numpy().data if tensor.nbytes else memoryview(b"")
 
 
 def tensor_of(dtype: torch.dtype, shape: Sequence[int], content: bytearray | memoryview) -> Tensor:
-    """Return a tensor of its own memory, aligned, from its bytes."""
-    made = torch.empty(tuple(shape), dtype=dtype)
-    if made.nbytes:
-        made.view(-1).view(torch.uint8).copy_(torch.from_numpy(np.frombuffer(content, np.uint8)))
-    return made
+    """Return a tensor over its bytes, which belong to it from now on; a copy where they are not aligned."""
+    if not len(content):
+        return torch.empty(tuple(shape), dtype=dtype)
+    whole = torch.frombuffer(content, dtype=torch.uint8)
+    return (whole if whole.data_ptr() % ALIGNED == 0 else whole.clone()).view(dtype).view(tuple(shape))
 
 
 def live_model(run: Path, calls: LiveCalls, *, consistent: bool, collate: Callable[..., Any] | None = None) -> Trained:

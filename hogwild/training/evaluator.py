@@ -34,7 +34,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 @contextlib.contextmanager
 def _eval_mode(model: nn.Module) -> Iterator[None]:
     training = [module for module in model.modules() if module.training]
-    model.eval()
+    if training:
+        model.eval()
     try:
         yield
     finally:

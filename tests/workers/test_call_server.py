@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import torch
 
 from hogwild import host
 from hogwild.errors import RunError, UsageError
 from hogwild.monitoring import live_calls
 from hogwild.monitoring.live_calls import HEAD, MAGIC, SOCKET, LiveCalls, frame, header_of, lengths
+from hogwild.monitoring.live_model import ALIGNED, bytes_of, described
 from hogwild.workers.child import predictor
-from hogwild.workers.child.predictor import CallServer
+from hogwild.workers.child.predictor import CallServer, tensors_of
 from tests.helpers.processes import PATIENCE_S, wait_for
 
 
@@ -27,6 +29,7 @@ class Echo:
     run: Path
     server: CallServer = field(init=False)
     is_over: bool = False
+    addresses: list[int] = field(default_factory=list)  # of contents
 
     def __post_init__(self) -> None:
         self.server = CallServer(self.run)
@@ -36,6 +39,7 @@ class Echo:
             for call in self.server.calls(0.01):
                 assert not isinstance(call, int)
                 client, header, content = call
+                self.addresses.append(torch.frombuffer(content, dtype=torch.uint8).data_ptr() if content else 0)
                 self.server.reply(client, {"is": header.get("do")}, bytes(content))
         self.server.close()
 
@@ -82,6 +86,23 @@ def test_calls_of_one_connection_are_answered_in_turn(echo: Echo) -> None:
         for size in (0, 1, 5 << 20):  # the last one is more than a socket's buffer
             content = os.urandom(size)
             assert calls.call({"do": size}, content) == ({"is": size}, content)
+    assert not any(address % ALIGNED for address in echo.addresses), "a model would see other bits than in training"
+
+
+def test_tensors_are_read_where_they_were_received_if_they_are_aligned_there() -> None:
+    values = [
+        torch.arange(16, dtype=torch.float32),
+        torch.tensor([1.5, -2.0], dtype=torch.float64),
+        torch.tensor([True]),
+    ]
+    content = torch.frombuffer(bytearray(b"".join(map(bytes_of, values))), dtype=torch.uint8).clone().numpy().data
+    found = tensors_of([described(one) for one in values], content)
+    assert all(
+        torch.equal(one, other) and one.data_ptr() % ALIGNED == 0 for one, other in zip(found, values, strict=True)
+    )
+    content[0:4], content[64:72] = b"\0\0\x80\x3f", bytes(8)
+    assert found[0][0] == 1.0
+    assert found[1][0] == 0.0, "the second begins at byte 64"
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ from hogwild.parameters.structure_file import load_structure
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Control, Scoreboard
 from hogwild.storage.files import object_of
+from hogwild.training.model_steps import forward_of
 from hogwild.training.outputs import leaves_of
 from hogwild.user_code import raised_text
 from hogwild.workers.child.trainer import Loop
@@ -52,20 +53,40 @@ from hogwild.workers.messages import Leaving, ParentGone, PredictTask, Start
 MOST_CLIENTS = 64
 MOST_WAITING = 256 << 20  # bytes of unfinished messages of all clients
 PATIENCE_S = 30.0
-RECEIVED = 1 << 20  # bytes at once
+UNREAD = 1 << 20  # bytes after what is no message
 
 
 @dataclass(slots=True, eq=False)
 class Caller:
-    """One connection. `since_s`: when it last moved; `is_called`: its call is not answered yet."""
+    """One connection. `since_s`: when it last moved; `received`: bytes of the message that comes, which is received
+    where it stays: `parts` are its header, its content and one byte more, which must not come; `is_called`: its call is
+    not answered yet."""
 
     socket: socket.socket
     since_s: float
-    received: bytearray = field(default_factory=bytearray)
+    received: int = 0
+    head: bytearray = field(default_factory=lambda: bytearray(HEAD.size))
     sizes: tuple[int, int] | None = None
+    parts: tuple[memoryview, ...] = ()
     unsent: memoryview = field(default_factory=lambda: memoryview(b""))
     is_called: bool = False
     is_closing: bool = False
+    is_full: bool = False  # its socket takes no more of the answer now
+
+    def receive(self) -> int:
+        """Receive what is there; return the number of bytes, 0 at the end of the stream. Raises OSError."""
+        if self.is_called:
+            return len(self.socket.recv(1))
+        if self.sizes is None:
+            count = self.socket.recv_into(memoryview(self.head)[self.received :])
+        else:
+            left, begin = [], self.received - HEAD.size
+            for part in self.parts:
+                left.append(part[begin:])
+                begin = max(0, begin - len(part))
+            count = self.socket.recvmsg_into(left)[0]
+        self.received += count
+        return count
 
 
 class CallServer:
@@ -85,8 +106,9 @@ class CallServer:
         self._selector.close()
         self._listener.close()
 
-    def calls(self, wait_s: float) -> Iterator[tuple[Caller, dict[str, Any], bytearray] | int]:
-        """Wait; yield the calls that have arrived, (client, header, content), and readable `watched` descriptors."""
+    def calls(self, wait_s: float) -> Iterator[tuple[Caller, dict[str, Any], memoryview] | int]:
+        """Wait; yield the calls that have arrived, (client, header, content), and readable `watched` descriptors. The
+        content is aligned, and the caller's."""
         for key, _ in self._selector.select(wait_s):
             client = key.data
             if key.fileobj is self._listener:
@@ -103,7 +125,7 @@ class CallServer:
             if client.since_s < late_s and (client.received or client.unsent):
                 self._drop(client)
 
-    def reply(self, client: Caller, header: Mapping[str, Any], content: bytes = b"") -> None:
+    def reply(self, client: Caller, header: Mapping[str, Any], content: bytes | memoryview = b"") -> None:
         """Answer the call of a client, which may be gone."""
         if client not in self.clients:
             return
@@ -131,47 +153,51 @@ class CallServer:
         words = f"the predictor has {MOST_CLIENTS} clients; call again"
         self.reply(newest, error_record(RunError(words, code="predict/busy")))
 
-    def _moved(self, client: Caller) -> tuple[dict[str, Any], bytearray] | None:
+    def _moved(self, client: Caller) -> tuple[dict[str, Any], memoryview] | None:
         client.since_s = time.monotonic()
         if client.unsent:
             self._send(client)
             return None
         try:
-            chunk = client.socket.recv(RECEIVED)
+            for _ in range(2):  # the head, and what follows it; then it is another's turn
+                if not client.receive() or client.is_called:  # gone, or it does not wait for its answer
+                    self._drop(client)
+                    break
+                if (call := self._taken(client)) is not None:
+                    return call
         except (BlockingIOError, InterruptedError):
-            return None
+            pass
         except OSError:
-            chunk = b""
-        if not chunk or client.is_called:  # gone, or it does not wait for its answer
             self._drop(client)
-            return None
-        client.received += chunk
-        try:
-            return self._taken(client)
         except HogwildError as error:
             client.is_closing = True  # what follows has no beginning
+            with suppress(OSError):  # read, or the client would see a reset
+                client.socket.recv(UNREAD)
             self.reply(client, error_record(error))
-            return None
+        return None
 
-    def _taken(self, client: Caller) -> tuple[dict[str, Any], bytearray] | None:
+    def _taken(self, client: Caller) -> tuple[dict[str, Any], memoryview] | None:
         """Return the message of a client, once it is whole."""
         if client.sizes is None:
-            if len(client.received) < HEAD.size:
+            if client.received < HEAD.size:
                 return None
-            client.sizes = lengths(client.received[: HEAD.size])
+            client.sizes = lengths(client.head)
             promised = sum(sum(one.sizes) for one in self.clients if one.sizes is not None and not one.is_called)
             if promised > MOST_WAITING:
                 raise RunError("the predictor waits for too much of others; call again", code="predict/busy")
-        header, content = client.sizes
-        whole = HEAD.size + header + content
-        if len(client.received) < whole:
+            header, nbytes = client.sizes
+            aligned = torch.empty(nbytes, dtype=torch.uint8).numpy().data
+            client.parts = memoryview(bytearray(header)), aligned, memoryview(bytearray(1))
+        whole = HEAD.size + sum(client.sizes)
+        if client.received < whole:
             return None
-        if len(client.received) > whole:
+        if client.received > whole:
             raise UsageError("a second message came before the first was answered", code="predict/bad-message")
-        message, client.received, client.sizes = client.received, bytearray(), None
-        found = header_of(message[HEAD.size : HEAD.size + header])
+        text, content, _ = client.parts
+        client.received, client.sizes, client.parts = 0, None, ()
+        found = header_of(bytes(text))
         client.is_called = True
-        return found, message[HEAD.size + header :]
+        return found, content
 
     def _send(self, client: Caller) -> None:
         try:
@@ -179,14 +205,16 @@ class CallServer:
                 client.unsent = client.unsent[client.socket.send(client.unsent) :]
         except (BlockingIOError, InterruptedError):
             self._selector.modify(client.socket, selectors.EVENT_WRITE, client)
+            client.is_full = True
             return
         except OSError:
             self._drop(client)
             return
         if client.is_closing:
             self._drop(client)
-        else:
+        elif client.is_full:
             self._selector.modify(client.socket, selectors.EVENT_READ, client)
+            client.is_full = False
 
     def _drop(self, client: Caller) -> None:
         self.clients.remove(client)
@@ -238,8 +266,9 @@ class PredictorLoop(Loop):
         self._layout, (model, _, _), _ = load_structure(structure, regions, OWN)
         self._own = regions.get(buffers.REGION)
         self._model = model.eval()
+        self._forward = forward_of(self._model)
         self._trained = Trained.live(Path(task.run), self._model)
-        self._waiting: list[tuple[Caller, dict[str, Any], bytearray]] = []
+        self._waiting: list[tuple[Caller, dict[str, Any], memoryview]] = []
         self._ends = channel.fileno(), start.lifeline
         self._server = CallServer(Path(task.run), *self._ends)
 
@@ -265,7 +294,7 @@ class PredictorLoop(Loop):
         """Return the number of the present pause in which nobody writes; 0 outside one."""
         return int(self._board.control_words[Control.STILL])
 
-    def _answer(self, client: Caller, header: Mapping[str, Any], content: bytearray, pause: int = 0) -> bool:
+    def _answer(self, client: Caller, header: Mapping[str, Any], content: memoryview, pause: int = 0) -> bool:
         """Answer a call; return False if it must be computed again, because `pause` has ended."""
         updates = self._board.updates()
         try:
@@ -281,7 +310,7 @@ class PredictorLoop(Loop):
         self._server.reply(client, {"updates": updates, **answer}, payload)
         return True
 
-    def _computed(self, header: Mapping[str, Any], content: bytearray) -> tuple[dict[str, Any], bytes]:
+    def _computed(self, header: Mapping[str, Any], content: memoryview) -> tuple[dict[str, Any], bytes | memoryview]:
         if self._theirs is not None and self._own is not None:
             layout, ahead = self._layout.buffers, max(1, int(self._board.control_words[Control.SYNC_EVERY]))
             batches = [count + ahead for count in self._board.applied_batches()]
@@ -290,15 +319,17 @@ class PredictorLoop(Loop):
             case "describe", _:
                 return {"inputs": input_names(self._model)}, b""
             case "predict", "tensors":
-                inputs = nested(tensors_of(header.get("inputs"), content), header.get("nesting"))
-                output = outputs_of(self._model, inputs)
+                # A call that is computed again, in another pause, must not find what the model has made of its inputs.
+                own = memoryview(bytearray(content)) if header.get("consistent") else content
+                inputs = nested(tensors_of(header.get("inputs"), own), header.get("nesting"))
+                output = outputs_of(self._model, inputs, self._forward)
                 leaves = {name: one.contiguous() for name, one in leaves_of(output).items()}
                 if isinstance(output, Tensor):
                     return {"output": described(leaves[""])}, bytes_of(leaves[""])
                 listing = [[name, *described(one)] for name, one in leaves.items()]
                 return {"outputs": listing}, b"".join(map(bytes_of, leaves.values()))
             case "predict", "json":
-                if (found := object_of(content)) is None:
+                if (found := object_of(bytes(content))) is None:
                     raise UsageError("the call's content is no JSON object", code="predict/bad-message")
                 return {}, json.dumps(self._columns(found)).encode()
         raise UsageError(f"a call must do describe or predict, got {header!r:.200}", code="predict/bad-message")
@@ -352,7 +383,7 @@ def input_names(model: torch.nn.Module) -> list[str]:
     return []
 
 
-def tensors_of(given: Any, content: bytearray) -> tuple[Tensor, ...]:
+def tensors_of(given: Any, content: memoryview) -> tuple[Tensor, ...]:
     """Return the tensors in the bytes of a call. Raises UsageError if they are not as described."""
     made, at = [], 0
     try:
@@ -363,7 +394,7 @@ def tensors_of(given: Any, content: bytearray) -> tuple[Tensor, ...]:
             nbytes = math.prod(shape) * dtype.itemsize
             if at + nbytes > len(content):
                 raise ValueError(f"{name} {shape} is more than came")
-            made.append(tensor_of(dtype, shape, memoryview(content)[at : at + nbytes]))
+            made.append(tensor_of(dtype, shape, content[at : at + nbytes]))
             at += nbytes
         if not made or at != len(content):
             raise ValueError(f"{len(content)} bytes came, {at} are described")
