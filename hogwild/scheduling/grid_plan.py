@@ -110,7 +110,7 @@ def grid_shape(samples: int, procs: int, columns: int, width: int) -> Shape:
     rows = min(MOST_SIDE, max(1, rows // least) * least)
     wanted = max(LEAST_COLUMNS, COLUMNS_PER_WORKER * procs, -(-columns * width // COLUMN_BYTES))
     most = min(samples // rows // CELL, columns // LEAST_OF_COLUMN)
-    return rows, min(MOST_SIDE, max(2 * procs, min(wanted, most))), least
+    return rows, min(MOST_SIDE, max(min(2 * procs, procs + 2), min(wanted, most))), least
 
 
 @dataclass(frozen=True, slots=True)

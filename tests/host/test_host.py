@@ -5,6 +5,8 @@ import contextlib
 import fcntl
 import json
 import os
+import platform
+import re
 import select
 import signal
 import subprocess
@@ -197,6 +199,25 @@ def test_core_dumps_are_off_and_the_oom_score_is_raised() -> None:
         limit, score = process.communicate(timeout=DEADLINE_S)[0].split()
     assert int(limit) <= 1
     assert int(score) == min(before + 300, 1000)
+
+
+@pytest.mark.processes
+def test_a_process_computes_longer_at_a_time_at_the_same_priority_and_so_do_its_threads() -> None:
+    code = (
+        "import ctypes, os, platform, struct, threading\n"
+        "from hogwild import host; from hogwild.host import processes as p\n"
+        "def found():\n"
+        "    got = ctypes.create_string_buffer(struct.calcsize(p.SCHED_ATTR))\n"
+        "    ctypes.CDLL(None).syscall(p.SCHED_CALLS[platform.machine()][0], 0, got, len(got), 0)\n"
+        "    print(*(struct.unpack(p.SCHED_ATTR, got.raw)[k] for k in (1, 3, 5)))\n"
+        "os.nice(3); found(); host.compute_longer_at_a_time(50_000_000); found()\n"
+        "thread = threading.Thread(target=found); thread.start(); thread.join()"
+    )
+    with python(code) as process:
+        before, after, of_thread = process.communicate(timeout=DEADLINE_S)[0].splitlines()
+    release = tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
+    expected = "0 3 50000000" if release >= (6, 12) else before
+    assert before.startswith("0 3 ") and (after, of_thread) == (expected, expected)
 
 
 def test_descriptors_are_counted() -> None:

@@ -85,6 +85,7 @@ if TYPE_CHECKING:
 
 Parts = Sequence[tuple[CompiledCache, Callable[[], object]]]  # caches, each with what calls its content
 LOOK_MS = 20  # between two looks at the cache
+SLICE_NS = 30_000_000  # on a core that several workers share; a pause waits for a whole slice of each of them
 # The module of each role but the trainer's.
 MODULES = {
     LoadTask: "loader",
@@ -181,6 +182,7 @@ def build_trainer(start: Start, setup: Setup, regions: dict[str, Region]) -> Tra
     torch.set_flush_denormal(setup.flush_denormal)  # first: threads made later inherit it
     limit_threads(setup.threads)
     host.keep_freed_memory()
+    host.compute_longer_at_a_time(SLICE_NS)
     board = Scoreboard(regions.pop("scoreboard"), setup.rows)
     row = Row(board, setup.worker)
     row.beat()
