@@ -1,30 +1,24 @@
 """TensorBoard's event files in RUN/tensorboard, written by a thread of the supervisor from the records of
 metrics.jsonl; the step of every curve is the number of samples.
 
-    write(record) ──► queue ──► [thread: a file, a few events per record]
+    write(record) ──► queue ──► [thread: import the package, a file, a few events per record]
 
-With `auto` there is a file only once there is a curve to see. A full disk ends the thread and is reported once; the job
-continues. Points undone by a resume or a rollback are deleted by a START event, as in TensorBoard's own writers
-(`purge_step`).
+The package is imported in the thread, and with `auto` only once there is a curve to see: it costs 0.25 s. A full disk
+or a broken package ends the thread and is reported once; the job continues. Points undone by a resume or a rollback are
+deleted by a START event, as in TensorBoard's own writers (`purge_step`).
 
-Nothing is imported for it: the import of TensorBoard's writers takes 0.11 to 0.25 s of a core, more than all events of
-a job of an hour. The few messages are encoded here, by the numbers of their fields in tensorboard/compat/proto/*.proto.
-torch's SummaryWriter, besides, prints a traceback of its thread when the disk is full, opens the file again for every
-event, and names it by the wall clock: after a step back of the clock, or within one second, the points of a resume
-would be read before those that they replace (docs/findings.md)."""
+torch makes the summaries, but the file is our own. torch's SummaryWriter prints a traceback of its thread when the disk
+is full, opens the file again for every event, and names it by the wall clock: after a step back of the clock, or within
+one second, the points of a resume would be read before those that they replace (docs/findings.md)."""
 
 import importlib.util
-import math
 import os
 import socket
-import struct
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Literal
-
-import numpy as np
 
 from hogwild.errors import UsageError
 from hogwild.metrics.catalog import RECORDED
@@ -107,10 +101,13 @@ class Curves:
     def _run(self) -> None:
         try:
             self._serve()
-        except Exception as error:  # a full disk: the job continues without curves
+        except Exception as error:  # a full disk, a broken package: the job continues without curves
             self.failure = f"{type(error).__name__}: {error}"
 
     def _serve(self) -> None:
+        from torch.utils.tensorboard import summary
+
+        self._make = summary
         record = self._records.get()
         if record is None:
             return
@@ -120,7 +117,7 @@ class Curves:
                 self._write(record)
                 record = self._next()
             if self._evaluations:
-                self._file.add(self._now, _settings_of("session_end_info", (4, _message((1, SUCCESS)))))
+                self._file.add(self._now, summary=self._make.hparams(self._settings, {})[2])
 
     def _next(self) -> Mapping[str, Any] | None:
         """Return the next record; flush to disk whenever the queue is empty."""
@@ -147,18 +144,14 @@ class Curves:
     def _scalars(self, prefix: str, record: Mapping[str, Any], names: Iterable[str]) -> None:
         for name in names:
             if isinstance(record.get(name), (int, float)) and not isinstance(record[name], bool):
-                self._file.add(self._now, _value(f"{prefix}/{name}", _number(float(record[name]))), self._samples)
+                scalar = self._make.scalar(f"{prefix}/{name}", float(record[name]))
+                self._file.add(self._now, self._samples, summary=scalar)
 
     def _evaluation(self, record: Mapping[str, Any]) -> None:
         names = [name for name in record if name not in RECORDED]
         if not self._evaluations:  # only now are the names known
-            known = {key: one if isinstance(one, str) else float(one) for key, one in self._settings.items()}
-            kinds = [(4, _message((1, key), (4, STRING if isinstance(known[key], str) else NUMBER))) for key in known]
-            metrics = [(5, _message((1, _message((2, f"val/{name}"))))) for name in names]
-            self._file.add(self._now, _settings_of("experiment", (2, _message(*kinds, *metrics))))
-            values = [(3 if isinstance(one, str) else 2, one) for one in known.values()]
-            given = [(1, _message((1, key), (2, _message(one)))) for key, one in zip(known, values, strict=True)]
-            self._file.add(self._now, _settings_of("session_start_info", (3, _message(*given))))
+            for made in self._make.hparams(self._settings, {f"val/{name}": None for name in names})[:2]:
+                self._file.add(self._now, summary=made)
         self._scalars("val", record, names)
         if self._histograms_every is not None and self._evaluations % self._histograms_every == 0:
             self._histograms()
@@ -170,127 +163,55 @@ class Curves:
             values = values[:: max(1, len(values) // MOST_VALUES)].float()
             finite = values[values.isfinite()].numpy()
             if len(finite):
-                finite = finite.astype(np.float64)
-                counts, limits = np.histogram(finite, bins=BINS)
-                ends = float(finite.min()), float(finite.max()), float(len(finite))
-                sums = float(finite.sum()), float(finite @ finite)
-                # A bin has its upper limit only: an empty one tells where the first begins.
-                made = _histogram((*ends, *sums), limits.tolist(), [0.0, *counts.tolist()])
-                self._file.add(self._now, _value(f"parameters/{name}", (5, made)), self._samples)
+                made = self._make.histogram(f"parameters/{name}", finite, BINS)
+                self._file.add(self._now, self._samples, summary=made)
 
     def _staleness(self, counts: list[int]) -> None:
         """Write the staleness of all updates so far as a histogram: bin k counts updates that were k updates old."""
         if not counts:
             return
-        ages = [age * count for age, count in enumerate(counts)]
-        squares = sum(age * one for age, one in enumerate(ages))
-        figures = 0.0, len(counts) - 1.0, float(sum(counts)), float(sum(ages)), float(squares)
-        made = _histogram(figures, [age + 0.5 for age in range(len(counts))], counts)
-        self._file.add(self._now, _value("train/staleness", (5, made)), self._samples)
+        made = self._make.histogram_raw(
+            "train/staleness",
+            min=0.0,
+            max=float(len(counts) - 1),
+            num=float(sum(counts)),
+            sum=float(sum(age * count for age, count in enumerate(counts))),
+            sum_squares=float(sum(age * age * count for age, count in enumerate(counts))),
+            bucket_limits=[age + 0.5 for age in range(len(counts))],
+            bucket_counts=[float(count) for count in counts],
+        )
+        self._file.add(self._now, self._samples, summary=made)
 
 
 class _EventFile:
     """One event file. TensorBoard reads files in the order of their names, so this one comes after all earlier ones."""
 
     def __init__(self, folder: Path, time_s: float | None) -> None:
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event = event_pb2.Event
         folder.mkdir(exist_ok=True)
         numbers = [int(found.name.split(".")[3]) for found in folder.glob(f"events.out.tfevents.*{ENDING}")]
         number = max(int(time_s or 0), *(number + 1 for number in numbers), 0)
         path = folder / f"events.out.tfevents.{number:010}.{socket.gethostname()}.{os.getpid()}{ENDING}"
-        self._file = open(path, "ab")  # noqa: SIM115 - `__exit__` closes it
-        self.add(time_s or 0.0, (3, "brain.Event:2"))
+        self._records = RecordWriter(open(path, "ab"))  # noqa: SIM115 - `__exit__` closes it
+        self.add(time_s or 0.0, file_version="brain.Event:2")
 
     def __enter__(self) -> "_EventFile":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._records.close()
 
-    def add(self, time_s: float, what: "_Field", step: int = 0) -> None:
-        """Write an event: its length and its bytes, each followed by a checksum."""
-        event = _message((1, float(time_s)), (2, step), what)
-        length = struct.pack("<Q", len(event))
-        self._file.write(length + _checksum(length) + event + _checksum(event))
+    def add(self, time_s: float, step: int = 0, **what: Any) -> None:
+        self._records.write(self._event(wall_time=time_s, step=step, **what).SerializeToString())
 
     def strike_out(self, time_s: float, step: int) -> None:
         """Delete the points with this step or a later one."""
-        self.add(time_s, (7, _message((1, START))), step)
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+
+        self.add(time_s, step, session_log=SessionLog(status=SessionLog.START))
 
     def flush(self) -> None:
-        self._file.flush()
-
-
-# ---- protocol buffers ------------------------------------------------------------------------------------------------
-
-START, SUCCESS = 1, 1  # of SessionLog.SessionStatus, of hparams' Status
-STRING, NUMBER = 1, 3  # of hparams' DataType
-_Field = tuple[int, int | float | str | bytes | np.float32 | Sequence[float]]
-
-
-def _message(*fields: _Field) -> bytes:
-    """Return a message with these fields: (number, value). An int becomes a varint, a float a double, a sequence packed
-    doubles."""
-    found = bytearray()
-    for number, value in fields:
-        if isinstance(value, np.float32):
-            found += _varint(number << 3 | 5) + value.tobytes()
-        elif isinstance(value, float):
-            found += _varint(number << 3 | 1) + struct.pack("<d", value)
-        elif isinstance(value, int):
-            found += _varint(number << 3) + _varint(value)
-        else:
-            content = value.encode() if isinstance(value, str) else value
-            content = content if isinstance(content, bytes) else struct.pack(f"<{len(content)}d", *content)
-            found += _varint(number << 3 | 2) + _varint(len(content)) + content
-    return bytes(found)
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 127:
-        found.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*found, value])
-
-
-def _value(tag: str, *what: _Field) -> _Field:
-    """Return an event's summary with one value."""
-    return 5, _message((1, _message((1, tag), *what)))
-
-
-def _number(value: float) -> _Field:
-    """Return the value of a scalar, which has 32 bits."""
-    most = float(np.finfo(np.float32).max)
-    return 2, np.float32(value if not abs(value) > most else math.copysign(math.inf, value))
-
-
-def _histogram(figures: Sequence[float], limits: Sequence[float], counts: Sequence[float]) -> bytes:
-    """`figures`: the least and the greatest value, how many, their sum and that of their squares."""
-    return _message(*enumerate(figures, 1), (6, limits), (7, counts))
-
-
-def _settings_of(tag: str, what: _Field) -> _Field:
-    """Return a summary for the page of hyper-parameters."""
-    plugin = _message((1, "hparams"), (2, _message(what)))
-    return _value(f"_hparams_/{tag}", (9, _message((1, plugin))))
-
-
-def _table() -> list[int]:
-    found = []
-    for value in range(256):
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-        found.append(value)
-    return found
-
-
-_TABLE = _table()
-
-
-def _checksum(content: bytes) -> bytes:
-    """Return the masked CRC-32C of a record's part."""
-    crc = 0xFFFFFFFF
-    for byte in content:
-        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+        self._records.flush()
