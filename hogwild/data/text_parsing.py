@@ -102,13 +102,7 @@ class Parsing(ABC):
     def key(self, cache: DatasetCache | None = None) -> str:
         """Return a hash (hexadecimal) of all that the result depends on: content, options, and the training data's
         sizes and names. Takes 1 s per gigabyte, unless the `cache` has seen the file."""
-        digest, is_file = hashlib.sha256(), isinstance(self.text, TextFile)
-
-        def text_hash() -> str:
-            self.text.hash_into(found := hashlib.sha256())
-            return found.hexdigest()
-
-        content = text_hash() if cache is None or not is_file else cache.hash_of(self.text.path, text_hash)
+        digest, content = hashlib.sha256(), hash_of(self.text, cache)
         options = (*(getattr(self.source, name) for name in self.options), self.on_bad_line)
         for part in (self.kind, self.version, options, content, *([INPUT] if self.what == INPUT else [])):
             digest.update(repr(part).encode())
@@ -218,6 +212,16 @@ class Parsing(ABC):
     @property
     def region_name(self) -> str:
         return self.what.replace(".", "-")
+
+
+def hash_of(text: Any, cache: DatasetCache | None) -> str:
+    """Return the SHA-256 of a text; of a file, the one in the `cache` if it has not changed since."""
+
+    def computed() -> str:
+        text.hash_into(found := hashlib.sha256())
+        return found.hexdigest()
+
+    return computed() if cache is None or not isinstance(text, TextFile) else cache.hash_of(text.path, computed)
 
 
 def names_as_bytes(names: Mapping[str, Any]) -> list[tuple[str, bytes]]:

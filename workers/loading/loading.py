@@ -30,6 +30,7 @@ user's code ends that process, not the job's.
     forward made buffers or modules                     the same: the job is laid out with them"""
 
 import hashlib
+import inspect
 import json
 import os
 import pickle
@@ -377,15 +378,17 @@ class Loading:
             return "", None
         from hogwild.data.cache import DatasetCache
 
+        cache, ours = DatasetCache(self._runs, say=self._show), rows.dataset.fingerprint
         try:
-            fingerprint = str(rows.dataset.fingerprint())
+            knows = {"cache": cache} if "cache" in inspect.signature(ours).parameters else {}
+            fingerprint = str(ours(**knows))
         except (Exception, SystemExit) as error:
             self._show(f"{rows.what} is not cached: fingerprint() raised {raised_text(error)}")
             return "", None
         order = None if fraction is None else (fraction, self._seed)
         layout = [(str(f.dtype), f.lying) for part in sections.parts for f in part.fields]
         key = hashlib.blake2b(json.dumps([fingerprint, order, layout]).encode(), digest_size=20).hexdigest()
-        return key, DatasetCache(self._runs, say=self._show)
+        return key, cache
 
     def _is_from(self, cache: "DatasetCache", key: str, rows: RowSource, sections: Sections, began_s: float) -> bool:
         """Read the data set from the cache, and say so; return False if it is not there."""

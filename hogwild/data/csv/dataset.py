@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from hogwild.data.cache import DatasetCache
 from hogwild.data.csv.parse import (
     MISSING_CODE,
     Column,
@@ -35,7 +36,7 @@ from hogwild.data.csv.parse import (
 from hogwild.data.input_rows import SAMPLE, InputRows, given_arguments, named
 from hogwild.data.locate import bad_argument, choice, find_file, reading, require
 from hogwild.data.text_file import RecordPieces, TextFile, TextStream, find_records, is_parquet
-from hogwild.data.text_parsing import ENCODINGS, Format, delimiter_of, in_threads, read_header
+from hogwild.data.text_parsing import ENCODINGS, Format, delimiter_of, hash_of, in_threads, read_header
 from hogwild.errors import DataError, UsageError, did_you_mean
 
 AT_ONCE = 8  # pieces of the index, 1 MB of text, parsed at a time: they and the results stay in the CPU caches
@@ -384,13 +385,14 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         """Return the file and the line of a sample, for errors."""
         return self._place_of(self._record(sample))
 
-    def fingerprint(self) -> str:
-        """Return a hash of the file's content and of every argument that changes a sample. Takes 0.6 s per gigabyte."""
+    def fingerprint(self, cache: DatasetCache | None = None) -> str:
+        """Return a hash of the file's content and of every argument that changes a sample. Takes 0.6 s per gigabyte,
+        unless the `cache` has seen the file."""
         digest = hashlib.sha256()
         arguments = (VERSION, self._layout, self._table.format, int(self._pieces.begins[0]), int(self._pieces.lines[0]))
         weight = () if self._layout.weight is None else (self._layout.weight,)
         digest.update(repr((*arguments, self.missing, *weight)).encode())
-        self._text.hash_into(digest)
+        digest.update(hash_of(self._text, cache).encode())
         return digest.hexdigest()
 
     def _record(self, sample: int) -> int:
