@@ -25,12 +25,12 @@ for the rounding of small numbers); with one worker it never applies."""
 import numpy as np
 
 from hogwild.kernels.compiling import exact, exact_kernel, kernel
-from hogwild.kernels.simd import ask_for, fused_product
+from hogwild.kernels.simd import LINE, ask_for, fused_product
 from hogwild.kernels.steps import ftrl_step
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: Knuth, The Art of Computer Programming 3, 6.4
 _64 = np.uint64(64)
-AHEAD = 6  # rows; more lines of three tables cannot be in flight at once
+LINES_AHEAD = 96  # cache lines of all tables together that are asked for before they are used
 
 
 @exact_kernel
@@ -78,16 +78,24 @@ def summed(values, factor, links, u, total):  # type: ignore[no-untyped-def]
         i = links[2, i]
 
 
+@exact
+def rows_ahead(tables, width):  # type: ignore[no-untyped-def]
+    """Return how many rows of each of so many tables are prefetched. Too few, and each row is waited for; too many, and
+    the first ones have left the cache again."""
+    return max(1, LINES_AHEAD // (tables * ((width + LINE - 1) // LINE)))
+
+
 @exact_kernel
 def sgd(param, indices, values, factor, rate):  # type: ignore[no-untyped-def]
     """Apply SGD; return whether all indices are inside the parameter. If one is not, nothing was changed."""
     for i in range(len(indices)):
         if indices[i] < 0 or indices[i] >= param.shape[0]:
             return False
+    ahead = rows_ahead(1, param.shape[1])
     for i in range(len(indices)):
         row = indices[i]
-        if i + AHEAD < len(indices):
-            ask_for(param, indices[i + AHEAD])
+        if i + ahead < len(indices):
+            ask_for(param, indices[i + ahead])
         for k in range(param.shape[1]):
             param[row, k] = fused_product(-rate, values[i, k] * factor, param[row, k])
     return True
@@ -98,10 +106,11 @@ def sgd(param, indices, values, factor, rate):  # type: ignore[no-untyped-def]
 
 @exact_kernel
 def adagrad(param, sums, indices, values, factor, links, count, total, rate, eps):  # type: ignore[no-untyped-def]
+    ahead = rows_ahead(2, param.shape[1])
     for u in range(count):
         row = indices[links[0, u]]
-        if u + AHEAD < count:
-            later = indices[links[0, u + AHEAD]]
+        if u + ahead < count:
+            later = indices[links[0, u + ahead]]
             ask_for(param, later)
             ask_for(sums, later)
         summed(values, factor, links, u, total)
@@ -119,10 +128,11 @@ def lazy_adam(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Apply lazy Adam. `rate` includes this step's bias correction. `one_minus_1`, `one_minus_2`: 1 - beta1, 1 -
     beta2."""
+    ahead = rows_ahead(3, param.shape[1])
     for u in range(count):
         row = indices[links[0, u]]
-        if u + AHEAD < count:
-            later = indices[links[0, u + AHEAD]]
+        if u + ahead < count:
+            later = indices[links[0, u + ahead]]
             ask_for(param, later)
             ask_for(means, later)
             ask_for(squares, later)
@@ -145,10 +155,11 @@ def lazy_adam(  # type: ignore[no-untyped-def]
 def row_adagrad(param, sums, indices, values, factor, links, count, total, rate, eps, decay):  # type: ignore[no-untyped-def]
     """Apply row-wise Adagrad; `sums` (R,)."""
     dim = param.shape[1]
+    ahead = rows_ahead(1, param.shape[1])
     for u in range(count):
         row = indices[links[0, u]]
-        if u + AHEAD < count:
-            ask_for(param, indices[links[0, u + AHEAD]])
+        if u + ahead < count:
+            ask_for(param, indices[links[0, u + ahead]])
         summed(values, factor, links, u, total)
         if decay != 0:
             for k in range(dim):
@@ -166,10 +177,11 @@ def row_adagrad(param, sums, indices, values, factor, links, count, total, rate,
 @kernel
 def ftrl(param, sums, far, indices, values, factor, links, count, total, rate, more, l1):  # type: ignore[no-untyped-def]
     """Apply FTRL-proximal; `far` (R, D) is its z, `more` is beta + rate l2."""
+    ahead = rows_ahead(3, param.shape[1])
     for u in range(count):
         row = indices[links[0, u]]
-        if u + AHEAD < count:
-            later = indices[links[0, u + AHEAD]]
+        if u + ahead < count:
+            later = indices[links[0, u + ahead]]
             ask_for(param, later)
             ask_for(sums, later)
             ask_for(far, later)
@@ -179,6 +191,15 @@ def ftrl(param, sums, far, indices, values, factor, links, count, total, rate, m
             s = sums[row, k] + g * g  # read once
             sums[row, k] = s
             param[row, k], far[row, k] = ftrl_step(param[row, k], g, s, far[row, k], rate, more, l1)
+
+
+@kernel
+def square(values):  # type: ignore[no-untyped-def]
+    """Return the sum of squares of all values (n, D), float32: not finite if one of them is not."""
+    flat, total = values.reshape(-1), np.float32(0)
+    for n in range(len(flat)):  # not `for value in flat`, which LLVM does not vectorise: fifty times as slow
+        total += flat[n] * flat[n]
+    return total
 
 
 @kernel

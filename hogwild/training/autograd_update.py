@@ -180,7 +180,7 @@ class AutogradUpdate:
         """Return whether every loss and gradient since the last `apply` or `discard` is finite. One reduction, shared
         with clipping."""
         if self._grad_clip is None:
-            return self._losses_finite and self._gradients.is_finite()
+            return self._losses_finite and self._gradients.is_finite(self._rows.stored_squares)
         return self._losses_finite and math.isfinite(self._gradient_norm())
 
     def set_groups(self, settings: Sequence[Mapping[str, Any]]) -> None:
@@ -224,6 +224,7 @@ class AutogradUpdate:
 
     def _clear(self, *, were_touched: bool) -> None:
         self._gradients.clear(were_touched=were_touched)
+        self._rows.clear()
         self._losses.discard()
         self._norm, self._losses_finite = None, True
 
@@ -234,10 +235,10 @@ class AutogradUpdate:
 
     def _apply_rows(self, factor: float) -> None:
         """Apply sparse gradients to the rows they name; keep those that the kernels cannot apply."""
-        for param in self._gradients.outside:
-            if self._rows.apply(param, factor):
-                self._gradients.let_go(param)
-                torch.autograd.graph.increment_version([param])
+        applied = [param for param in self._gradients.outside if self._rows.apply(param, factor)]
+        if applied:
+            self._gradients.let_go(applied)
+            torch.autograd.graph.increment_version(applied)
 
     def _set_rates(self, factor: float) -> None:
         for group, base in zip(self._optimizer.param_groups, self._base_rates, strict=True):

@@ -15,7 +15,7 @@ before the step and written back after it.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import eq
 from typing import Any
 
@@ -281,10 +281,10 @@ class Gradients:
         self._clean = self._versions() if were_touched else self._seen
         self._collected = False
 
-    def is_finite(self) -> bool:
+    def is_finite(self, squares: Callable[[nn.Parameter], float | None] = lambda param: None) -> bool:
         """Return whether all gradients are finite. A sum is finite only if all its terms are; if it has overflowed,
         each is looked at. torch sums in half the time of a dot product. Sparse rows are not summed: if the sum of all
-        squares is finite, the sums of rows are, too."""
+        squares is finite, the sums of rows are, too. `squares` may know that sum for a parameter outside the flat."""
         self.collect()
         total = 0.0
         for flat, place in self._sums:
@@ -292,8 +292,11 @@ class Gradients:
         if not self._sums:
             total = self._dense_square()
         for param in self.outside:
-            grad = _grad(param)
-            total += _square(grad if grad.layout == torch.strided else grad._values())
+            known = squares(param)
+            if known is None:
+                grad = _grad(param)
+                known = _square(grad if grad.layout == torch.strided else grad._values())
+            total += known
         return math.isfinite(total) or math.isfinite(self._careful_norm())
 
     def norm(self, squares: Callable[[nn.Parameter], float | None] = lambda param: None) -> float:
@@ -349,10 +352,11 @@ class Gradients:
         for param in self.outside:
             param.grad = _grad(param) * factor
 
-    def let_go(self, param: nn.Parameter) -> None:
-        """Drop the gradient of `param`, which is outside the flat and was applied."""
-        param.grad = None
-        self.outside = [other for other in self.outside if other is not param]
+    def let_go(self, params: Sequence[nn.Parameter]) -> None:
+        """Drop the gradients of `params`, which are outside the flat and were applied."""
+        for param in params:
+            param.grad = None
+        self.outside = [param for param in self.outside if param.grad is not None]
 
 
 def _grad(param: nn.Parameter) -> Tensor:

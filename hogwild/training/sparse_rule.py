@@ -30,6 +30,7 @@ from hogwild.training.flat_rule import least_ratio, lost_squares
 
 EPSILON, TINY = float(np.finfo(np.float32).eps), float(np.finfo(np.float32).smallest_normal)
 _ONE = np.float32(1)
+_NO_INDICES, _NO_VALUES = np.zeros(0, np.int64), np.zeros((0, 1), np.float32)
 
 
 class NoRows:
@@ -41,9 +42,14 @@ class NoRows:
         """Return None: no parameter belongs here."""
         return None
 
+    stored_squares = squares
+
     def apply(self, param: nn.Parameter, factor: float) -> bool:
         """Return False."""
         return False
+
+    def clear(self) -> None:
+        """Do nothing."""
 
 
 @dataclass(slots=True)
@@ -55,8 +61,34 @@ class SparseTable:
     slots: Mapping[str, StateSlot]
     state: dict[str, np.ndarray] = field(default_factory=dict)
     least_ratio: float = math.inf  # of SparseAdam's v to m^2, for all betas that a scheduler has set
+    indices: np.ndarray = field(default_factory=lambda: _NO_INDICES)  # (n,) int64, as `read` found them
+    values: np.ndarray = field(default_factory=lambda: _NO_VALUES)  # (n, D)
+    _gradient: Tensor | None = None  # the one that was read
+    _version: int = 0
     _rows: np.ndarray | None = None
     _address: int = 0
+
+    def read(self) -> bool:
+        """Set `indices` and `values` to the gradient's, as autograd left them: a row may occur more than once.
+        Read-only: two parameters may have been given the same memory. Return False for a gradient that is not sparse
+        with one index per row, as embeddings make it; a hook may have changed that. A second call finds the
+        arrays of the first, unless the gradient was changed since: autograd adds a second backward's in place."""
+        gradient = self.param.grad
+        if gradient is None:
+            return False
+        if gradient is self._gradient and gradient._version == self._version:
+            return True
+        is_of_rows = gradient.layout is torch.sparse_coo and gradient.sparse_dim() == 1
+        if not is_of_rows or gradient.dtype is not self.param.dtype:
+            return False
+        self._gradient, self._version = gradient, gradient._version
+        self.indices = np.ascontiguousarray(gradient._indices().numpy()[0])
+        self.values = np.ascontiguousarray(gradient._values().numpy())
+        return True
+
+    def clear(self) -> None:
+        """Drop the gradient, so that the next one can have its memory, which is still in the cache."""
+        self._gradient, self.indices, self.values = None, _NO_INDICES, _NO_VALUES
 
     def rows(self) -> np.ndarray:
         """Return the parameter as it is bound at present; delta rebinds it."""
@@ -104,6 +136,7 @@ class CompiledRows:
         rule = type(self._optimizer)
         chains = self._chained(indices, 1)
         self.kernels.squared_norm(values, *chains, total)
+        self.kernels.square(values)
         if rule is SGD:
             self.kernels.sgd(table, indices, values, zero, zero)
         elif rule is Adagrad:
@@ -115,27 +148,38 @@ class CompiledRows:
         else:
             self.kernels.lazy_adam(table, table, table, indices, values, zero, *chains, total, *(zero,) * 6)
 
+    def stored_squares(self, param: nn.Parameter) -> float | None:
+        """Return the sum of squares of what its gradient stores; None if this class does not update it."""
+        table = self._tables.get(id(param))
+        return float(self.kernels.square(table.values)) if table is not None and table.read() else None
+
     def squares(self, param: nn.Parameter) -> float | None:
         """Return the squared norm of its gradient, duplicate rows summed; None if this class does not update it."""
-        table, gradient = self._tables.get(id(param)), param.grad
-        if table is None or gradient is None or not _is_of_rows(gradient, param):
+        table = self._tables.get(id(param))
+        if table is None or not table.read():
             return None
-        indices, values = _arrays(gradient)
-        chains = self._chained(indices, len(param))
-        return float(self.kernels.squared_norm(values, *chains, self._totals[values.shape[1]]))
+        chains = self._chained(table.indices, len(param))
+        return float(self.kernels.squared_norm(table.values, *chains, self._totals[table.values.shape[1]]))
 
     def apply(self, param: nn.Parameter, factor: float) -> bool:
         """Apply `factor` x its gradient to the rows it names. Returns False, and changes nothing, if this class cannot.
         Raises IndexError for a row outside the parameter."""
-        table, gradient = self._tables.get(id(param)), param.grad
-        if table is None or gradient is None or not _is_of_rows(gradient, param) or not self._has_state(table):
+        table = self._tables.get(id(param))
+        if table is None or not table.read() or not self._has_state(table):
             return False
         if table.group.get("maximize"):
             factor = -factor
-        self._apply(self, table, *_arrays(gradient), np.float32(factor))
+        self._apply(self, table, table.indices, table.values, np.float32(factor))
         return True
 
+    def clear(self) -> None:
+        """Drop the gradients."""
+        for table in self._tables.values():
+            table.clear()
+
     def _has_state(self, table: SparseTable) -> bool:
+        if not table.slots:
+            return True
         if not all(self._state.is_present(slot) for slot in table.slots.values()):
             return False
         if not table.state:
@@ -211,15 +255,3 @@ def _tables(worker_model: WorkerModel) -> list[SparseTable]:
 
 def _outside(size: int) -> IndexError:
     return IndexError(f"a sparse gradient of a parameter with {size} rows has an index outside")
-
-
-def _is_of_rows(gradient: Tensor, param: nn.Parameter) -> bool:
-    """Return whether it is sparse with one index per row, as embeddings make it; a hook may have changed that."""
-    return gradient.layout is torch.sparse_coo and gradient.sparse_dim() == 1 and gradient.dtype is param.dtype
-
-
-def _arrays(gradient: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Return indices (n,) int64 and values (n, D) as autograd left them: a row may occur more than once. Read-only: two
-    parameters may have been given the same memory."""
-    indices, values = gradient._indices().numpy()[0], gradient._values().numpy()
-    return np.ascontiguousarray(indices), np.ascontiguousarray(values)

@@ -243,6 +243,38 @@ def test_a_sparse_gradient_is_finite_when_the_sums_of_its_rows_are(values, finit
     assert update.is_finite() is finite
 
 
+@pytest.mark.parametrize("name", ["SGD", "Adagrad"])
+def test_a_gradient_that_grows_after_a_check_is_read_again(name: str) -> None:
+    """Autograd adds a second backward's gradient in place, to the same tensor; the check has read the first one."""
+    torch.manual_seed(0)
+    ours, data = TwoTables(), batches(2)
+    plain = copy.deepcopy(ours)
+    update = updating(build(ours, RULES[name](ours.parameters())))
+    rule = RULES[name](plain.parameters())
+    for x, y in data:
+        update.backward((x,), y, 0.5)
+        assert update.is_finite()
+        (nn.CrossEntropyLoss()(plain(x), y) / 2).backward()
+    update.apply(None)
+    rule.step()
+    assert largest_difference(ours, plain) < 2.4e-7
+
+
+@pytest.mark.parametrize("width", [1, 3, 64, 130])
+def test_a_number_that_is_not_finite_is_found_in_every_place_of_a_row(width: int) -> None:
+    model = TwoTables(width)
+    update = updating(build(model, optim.SGD(model.parameters(), 0.1)))
+    param = update._optimizer.param_groups[0]["params"][0]
+    for place in range(2 * width):
+        for wrong in (math.nan, math.inf, -math.inf):
+            values = torch.ones(2 * width)
+            values[place] = wrong
+            param.grad = sparse([4, 9], values.reshape(2, width), param)
+            assert not update.is_finite()
+            update.discard()
+    assert param.grad is None
+
+
 def sparse(rows: list[int], values: Tensor, param: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(torch.tensor([rows]), values, param.shape, check_invariants=False)
 
