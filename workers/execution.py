@@ -577,6 +577,7 @@ def _worker_spec(
         compile_key=plan.compile_key,
         compile_scratch=new_scratch() if plan.compile_key else None,
         devices=plan.devices,
+        graphs=job.train.graphs == "auto",
     )
     data = DataSide(
         train=splits["train"],

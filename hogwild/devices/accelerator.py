@@ -6,7 +6,7 @@ A copy between host and device is *started* by `upload` or `download`, on a sepa
 that was recorded after it has completed: `wait` orders streams, `synchronize` blocks this process. Host memory is
 registered (pinned) by the process that copies from or to it, and unregistered before that process ends."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -23,6 +23,7 @@ class Accelerator(Protocol):
 
     name: str  # cuda:0, simulated:1
     torch_device: torch.device
+    generator: torch.Generator  # the one that kernels draw from
 
     def stream(self) -> Any: ...
     def event(self) -> Any: ...
@@ -65,6 +66,11 @@ class Accelerator(Protocol):
 
     def seed(self, seed: int) -> None:
         """Seed the generator that layers on the device use."""
+
+    def capture(self, work: Callable[[], object]) -> Callable[[], object]:
+        """Record the kernels and copies that `work` starts on the compute stream; return what starts the same again.
+        Calls `work` several times, which changes whatever it writes. Raises whatever `work` raises, and RuntimeError
+        for what cannot be recorded: waiting for the device, new shapes, host memory that is not pinned."""
 
     def explain(self, error: BaseException) -> DeviceMemoryError | None:
         """Return an error message for users if memory is short; None for any other error."""

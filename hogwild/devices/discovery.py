@@ -2,7 +2,7 @@
 
 import pickle
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
@@ -14,6 +14,7 @@ from hogwild.devices.kinds import CPU, CUDA, registered
 from hogwild.errors import DeviceMemoryError, ModelError, UsageError
 
 SHORT = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")  # from libraries with their own allocators
+WARM_UP = 3  # calls before a capture, as torch's notes on CUDA graphs have it
 PORTABLE = 1  # cudaHostRegisterPortable: pinned for every context of this process
 
 
@@ -29,7 +30,9 @@ class Cuda:
         self._lent: list[Tensor] = []  # kept alive as long as this object
         torch.cuda.set_device(index)
         torch.cuda.init()
-        self._generator = torch.cuda.default_generators[index]
+        self.generator = torch.cuda.default_generators[index]
+        self._side: torch.cuda.Stream | None = None  # where graphs are captured
+        self._pool: Any = None  # memory of all graphs
         self._runtime: Any = torch.cuda.cudart()
 
     def stream(self) -> torch.cuda.Stream:
@@ -81,7 +84,36 @@ class Cuda:
         return int(free), int(total)
 
     def seed(self, seed: int) -> None:
-        self._generator.manual_seed(seed)
+        self.generator.manual_seed(seed)
+
+    def capture(self, work: Callable[[], object]) -> Callable[[], object]:
+        """Follow torch's notes on CUDA graphs ("CUDA semantics", constraints; torch/cuda/graphs.py):
+
+        a stream of its own     the default stream cannot be captured. Warm-up and capture use the same one, so that
+                                libraries make their workspaces for it before, in ordinary memory
+        warm-up                 an operation that waits for the device raises here, before anything is captured
+        autograd                no graph of an earlier batch is alive, so gradients are accumulated on this stream
+        one pool                graphs are replayed one after the other, on one stream, and keep no result in it
+        random numbers          torch registers the default generator: a replay draws from its present seed
+        errors                  `torch.cuda.graph` leaves its stream current if the capture fails; ours is restored"""
+        if self._side is None:
+            self._side, self._pool = self.stream(), torch.cuda.graph_pool_handle()
+        side, main = self._side, torch.cuda.current_stream(self.torch_device)
+        graph, waits = torch.cuda.CUDAGraph(), torch.cuda.get_sync_debug_mode()
+        side.wait_stream(main)
+        try:
+            with torch.cuda.stream(side):
+                torch.cuda.set_sync_debug_mode("error")
+                try:
+                    for _ in range(WARM_UP):
+                        work()
+                finally:
+                    torch.cuda.set_sync_debug_mode(waits)
+                with torch.cuda.graph(graph, pool=self._pool, stream=side):
+                    work()
+        finally:
+            main.wait_stream(side)
+        return graph.replay
 
     def explain(self, error: BaseException) -> DeviceMemoryError | None:
         is_short = isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in SHORT)

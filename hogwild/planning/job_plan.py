@@ -150,8 +150,13 @@ class JobFacts:
 
 def plan_job(job: Job, machine: MachineFacts, *, nodes: int = 0, is_resumed: bool = False) -> JobPlan:
     """Make the plan as far as job and machine tell. Raises UsageError."""
-    train = job.train
-    made = replace(machine.plan(train.procs, train.threads, pin=train.pin), procs_max=train.procs_max or 0)
+    train, procs, why = job.train, job.train.procs, ""
+    if procs == "auto" and train.graphs == "auto" and train.device.partition(":")[2] and not train.device_per_worker:
+        # One process that replays graphs was 2.2 to 3.7 times as fast as four workers (benchmarks/results/gpu.md).
+        procs, why = 1, "one for one GPU, where it replays its updates"
+    made = machine.plan(procs, train.threads, pin=train.pin)
+    reason = made.reason.replace("as given", why, 1) if why else made.reason
+    made = replace(made, procs_max=train.procs_max or 0, reason=reason)
     _check_lanes(job, made)
     return JobPlan(
         **{name: getattr(made, name) for name in Plan.__dataclass_fields__},

@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -28,6 +29,7 @@ from hogwild.training.flat_rule import describe as describe_shared
 from hogwild.training.loss_scaler import Scaler, Unscaled, autocast, device_type_of
 from hogwild.training.model_steps import Losses, forward_of
 from hogwild.training.sparse_rule import CompiledRows, NoRows
+from hogwild.training.update_graphs import Done, Graphs
 from hogwild.user_code import user_frame
 
 # What torch.autograd.backward calls in the end; after the gradients: retain_graph, create_graph, inputs.
@@ -213,10 +215,14 @@ class AutogradUpdate:
             self._clear(were_touched=True)
             return
         if self._rule is not None and self._dense:
-            self._rule.step()
+            self._step_flat()
             # The write went through the flat: autograd would not notice it in graphs that still exist.
             torch.autograd.graph.increment_version(self._dense)
         self.discard()
+
+    def _step_flat(self) -> None:
+        assert self._rule is not None
+        self._rule.step()
 
     def discard(self) -> None:
         """Clear the gradients, after a batch that is not applied."""
@@ -281,21 +287,106 @@ class DeviceUpdate(AutogradUpdate):
         launch forward, backward (and, with `accumulate`, again) -> the sums of losses and squares come back, once ->
         finite? -> launch the update
 
-    The only wait is in `is_finite`: until then this process gathers the next batch (`device_feed.py`)."""
+    The only wait is in `is_finite`: until then this process gathers the next batch (`device_feed.py`). Both launches
+    are replayed as graphs where that is the same (`update_graphs.py`); clipping, skipping and the counts are decided
+    here, between the two. Other workers write `cuda-shared` flats: there the second launch is not replayed."""
 
-    def __init__(self, worker_model: WorkerModel, **options: object) -> None:
-        super().__init__(worker_model, **options)  # type: ignore[arg-type]
+    def __init__(self, worker_model: WorkerModel, *, graphs: bool = True, **options: object) -> None:
+        """`graphs`: capture and replay what can be."""
         assert worker_model.replica is not None
         self._replica, self._is_delta = worker_model.replica, worker_model.exchange.is_delta
         self._accelerator = self._replica.accelerator
+        # Not a bound method: the reference cycle would keep shared memory alive until garbage collection.
+        say = partial(print, f"{self._accelerator.name}:", flush=True)
+        self._graphs = Graphs(self._accelerator, (worker_model.model, worker_model.loss), say)
+        super().__init__(worker_model, **options)  # type: ignore[arg-type]
         self._sums = self._accelerator.empty(2 * 8).view(torch.float64).zero_()  # (2,), on the device
         self._numbers = self._replica.pins.empty(2 * 8).view(torch.float64)  # (2,), pinned
         self._loss_sum, self._square = self._sums[LOSS], self._sums[SQUARE]
-        self._is_known = False
+        self._is_sent = self._is_known = False
+        if not graphs:
+            self._graphs.stop("")
+        elif reason := self._why_no_graphs(options):
+            self._graphs.stop(reason)
+
+    def _why_no_graphs(self, options: Mapping[str, object]) -> str:
+        if options.get("forward") is not None:
+            return "the model carries a state from batch to batch"
+        if options.get("loss_names"):
+            return "training_step returns further losses"
+        if self._worker_model.runs is not self._model:
+            return "the model is compiled"
+        return "gradients are sparse" if any(s.sparse for s in self._worker_model.layout.flats.spans) else ""
+
+    @property
+    def replays(self) -> int:
+        """The number of parts of updates that were replayed."""
+        return self._graphs.replays
+
+    def _arrange(self, updates: int) -> None:
+        super()._arrange(updates)
+        self._graphs.forget()  # they write the gradients of before
+
+    def backward(self, inputs: tuple[Tensor, ...], target: Tensor, scale: float = 1.0) -> float:
+        """As above; returns 0."""
+
+        def work() -> None:
+            super(DeviceUpdate, self).backward(inputs, target, scale)
+            if scale == 1.0:  # the only batch of its update
+                self._send()
+
+        self._gradients.reopen()
+        fields = (*inputs, target)
+        # Not before every parameter had a gradient, in the update before: then all of them are bound to the flat.
+        may_replay = self._graphs.stopped is None and self._gradients.complete
+        if not (may_replay and all(isinstance(field, Tensor) for field in fields)):
+            return super().backward(inputs, target, scale)
+        places = tuple((field.data_ptr(), field.shape, field.stride(), field.dtype) for field in fields)
+        self._enter("forward")
+        key = places, scale * self._scaler.scale, self._model.training
+        done = self._graphs.run(key, work, self._written)
+        if done is Done.REPLAYED:
+            self._gradients.replayed()
+            self._norm, self._is_known, self._is_sent = None, False, scale == 1.0
+        elif done is Done.TRIED:
+            self._is_sent = False  # the trial has put back the sums of its first run
+            if not self._gradients.tried(self._before):
+                self._graphs.refuse(key)  # some parameters are for other batches
+        return 0.0
+
+    def _run_backward(self, loss: Tensor, scale: float) -> None:
+        """As `backward()` does: a gradient of the loss that is kept would be replaced while graphs still read it."""
+        (loss if scale == 1.0 else loss * scale).backward()
+
+    def _written(self) -> list[Tensor]:
+        """Return what a trial of `backward` must put back; called before it."""
+        self._before = self._gradients.versions()
+        loss = self._worker_model.loss
+        kept = loss.buffers() if isinstance(loss, nn.Module) else ()
+        return [*self._gradients.flats.values(), self._sums, *self._model.buffers(), *kept]
+
+    def _step_flat(self) -> None:
+        rule = self._rule
+        assert rule is not None
+        settings = rule.settings() if self._is_delta and self._graphs.replays else None  # after forward and backward
+        if settings is None:
+            rule.step()
+            return
+
+        def work() -> None:
+            rule.apply()
+            for flat in self._gradients.flats.values():
+                flat.zero_()
+            self._sums.zero_()
+
+        rule.read()
+        self._graphs.run(("apply", settings), work, lambda: [*rule.tensors(), self._sums])
+        rule.write()
+        self._gradients.is_zero = True
 
     def _value_of(self, loss: Tensor) -> float:
         self._loss_sum.add_(loss.detach())
-        self._is_known = False
+        self._is_sent = self._is_known = False
         return 0.0
 
     @property
@@ -304,12 +395,18 @@ class DeviceUpdate(AutogradUpdate):
         self._fetch()
         return float(self._numbers[LOSS])
 
-    def _fetch(self) -> None:
-        if self._is_known:
-            return
+    def _send(self) -> None:
+        """Start the transfer of the two sums."""
         self._square.zero_()
         self._gradients.add_squares(self._square)
         self._accelerator.download(self._numbers, self._sums, None)
+        self._is_sent = True
+
+    def _fetch(self) -> None:
+        if self._is_known:
+            return
+        if not self._is_sent:
+            self._send()
         self._replica.synchronize()
         self._is_known = True
 
@@ -341,9 +438,10 @@ class DeviceUpdate(AutogradUpdate):
             self._replica.synchronize()
 
     def _clear(self, *, were_touched: bool) -> None:
+        if not self._gradients.is_zero:
+            self._loss_sum.zero_()
         super()._clear(were_touched=were_touched)
-        self._loss_sum.zero_()
-        self._is_known = False
+        self._is_sent = self._is_known = False
 
 
 # ---- explanations of torch's errors

@@ -15,7 +15,7 @@ before the step and written back after it.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import eq
 from typing import Any
 
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, RAdam, RMSprop
 
 from hogwild.optimizers import FTRL, RowWiseAdagrad
+from hogwild.parameters.checks import has_step_hooks
 from hogwild.parameters.flat_layout import FlatLayout, Span
 from hogwild.parameters.optimizer_state import bare_step, parameters_of
 from hogwild.parameters.worker_model import WorkerModel
@@ -218,7 +219,7 @@ class Gradients:
         self._params = [params[i] for i in dense]
         places = ((self.flats[slot.dtype], slot) for slot in (layout.params[i] for i in dense))
         self._views = [torch.as_strided(flat, slot.shape, slot.strides, slot.offset).data for flat, slot in places]
-        self._clean = self._versions()
+        self._clean = self.versions()
         self._seen = self._clean  # as of the last `collect`
         self._loose = [params[i] for span in layout.spans if span.sparse for i in span.params]
         # autograd fills these too, and nothing else would clear them
@@ -229,6 +230,23 @@ class Gradients:
         self._idle: list[int] = []  # bound, not used in this batch
         self.outside: list[nn.Parameter] = []  # parameters with gradients outside the flat, in this batch
         self.complete = False  # every parameter with a place in the flat got a dense gradient in this batch
+        self.is_zero = False  # the flats are zero already: whoever sets this has zeroed them
+        self._replayed = self._is_stale = False  # a graph wrote every view; `_seen` is older than the views
+
+    def reopen(self) -> None:
+        """Let another `backward` follow after `collect`."""
+        self._collected = self._replayed
+
+    def replayed(self) -> None:
+        """Note that a graph has accumulated into every view, without their versions."""
+        self._collected = self._replayed = self._is_stale = self.complete = True
+        self._idle, self.outside = [], []
+
+    def tried(self, before: list[int]) -> bool:
+        """Note that the last gradient was computed several times, by Python; `before`: `versions` before that. Return
+        whether it wrote every view."""
+        self._is_stale = True
+        return not any(map(eq, before, self.versions()))
 
     def collect(self) -> None:
         """Find out which parameters this batch used. Does nothing the second time before `clear`."""
@@ -237,14 +255,14 @@ class Gradients:
         self._collected = True
         self._idle, self.outside = [], [p for p in self._loose if p.grad is not None]
         self.complete = True
-        self._seen = self._versions()
+        self._seen = self.versions()
         if any(map(eq, self._seen, self._clean)):
             for i, version in enumerate(self._seen):
                 if version == self._clean[i]:
                     self._collect(i)
-            self._seen = self._versions()
+            self._seen = self.versions()
 
-    def _versions(self) -> list[int]:
+    def versions(self) -> list[int]:
         """Return the views' versions, which zeroing or scaling the whole flat does not change."""
         return [view._version for view in self._views]
 
@@ -270,7 +288,7 @@ class Gradients:
         """Reset for the next batch. `were_touched`: other code has had the gradients since `collect`, and may have
         written into them."""
         self.collect()
-        for flat in self.flats.values():
+        for flat in self.flats.values() if not self.is_zero else ():
             flat.zero_()
         if not self.complete:
             for param, view in zip(self._params, self._views, strict=True):
@@ -278,8 +296,8 @@ class Gradients:
                     param.grad = None
         for param in self._never_bound:
             param.grad = None
-        self._clean = self._versions() if were_touched else self._seen
-        self._collected = False
+        self._clean = self.versions() if were_touched or self._is_stale else self._seen
+        self._collected = self._replayed = self._is_stale = self.is_zero = False
 
     def is_finite(self, squares: Callable[[nn.Parameter], float | None] = lambda param: None) -> bool:
         """Return whether all gradients are finite. A sum is finite only if all its terms are; if it has overflowed,
@@ -386,6 +404,8 @@ def _square(part: Tensor) -> float:
 
 
 _FUSED = (Adam, AdamW, Adagrad)
+_NAMES = ("params", "param_names")
+_PLAIN = (bool, int, float, str, tuple, type(None))
 
 
 class FlatRule:
@@ -422,6 +442,9 @@ class FlatRule:
         lacks_kernel = flat.device.type != "cpu" and type(self._optimizer) is Adagrad  # torch's is for the CPU only
         fuses = self._may_fuse and _prefers_fused(self._optimizer, group) and not lacks_kernel
         different = {"params": [flat]} | ({"fused": True} if fuses else {})
+        if self._on_device and fuses and "capturable" in group:  # its counter is on the device, too
+            different["capturable"] = True
+            self._shadow._warned_capturable_if_run_uncaptured = True  # it is said for steps without a graph
         shadow_group = group | different
         self._shadow.param_groups.append(shadow_group)
         self._groups.append((shadow_group, group, different))
@@ -445,19 +468,47 @@ class FlatRule:
 
     def step(self) -> None:
         """Update all spans once, in place; no other worker writes the divisors of a hardened rule."""
+        self.read()
+        self.apply()
+        self.write()
+
+    def read(self) -> None:
+        """Read what the host keeps of the state, before `apply`."""
+        for own in self._own:
+            own.read()
+
+    def write(self) -> None:
+        """Write what the host keeps of the state, after `apply`."""
+        for own in self._own:
+            own.write()
+        for first, others in self._counters:
+            others.copy_(first)
+
+    def settings(self) -> Hashable | None:
+        """Return all that `apply` depends on beside `tensors`; None if it depends on more, or works on the host."""
+        kinds = (SGD,) if self._is_fused_sgd else (SGD, Adam, AdamW)
+        if type(self._optimizer) not in kinds or self._hardened or has_step_hooks(self._optimizer):
+            return None
+        if type(self._optimizer) is not SGD and not all(different.get("fused") for _, _, different in self._groups):
+            return None
+        values = [value for _, group, _ in self._groups for key, value in group.items() if key not in _NAMES]
+        return tuple(values) if all(isinstance(value, _PLAIN) for value in values) else None
+
+    def tensors(self) -> list[Tensor]:
+        """Return every tensor that `apply` reads and writes."""
+        flats = [flat for shadow, _, _ in self._groups for flat in shadow["params"]]
+        kept = [value for flat in flats for value in self._shadow.state[flat].values() if isinstance(value, Tensor)]
+        return [*flats, *(_grad(flat) for flat in flats), *kept]
+
+    def apply(self) -> None:
+        """Update, without what the host keeps: the part of `step` that works on the device alone."""
         if self._is_fused_sgd and self._step_sgd():
             return
         for shadow_group, group, different in self._groups:
             shadow_group.update(group)
             shadow_group.update(different)
         with torch.no_grad():
-            for own in self._own:
-                own.read()
             self._step(self._shadow)
-            for own in self._own:
-                own.write()
-            for first, others in self._counters:
-                others.copy_(first)
 
     def _step_sgd(self) -> bool:
         """Call the kernel as torch.optim.sgd does with `fused=True` once there are buffers; return False without."""

@@ -4,7 +4,7 @@ trainer is built; trainer, feed, update and evaluator ask it for everything that
                CpuPlace                               GpuPlace
     model      words of the shared regions            a replica, or mapped memory of the GPU's owner
     feed       the host feed, transformed             the same, copied into slots on the device
-    update     `AutogradUpdate`                       `DeviceUpdate`
+    update     `AutogradUpdate`                       `DeviceUpdate`, replayed as graphs where possible
     seed       torch's generator                      and the device's
     announce   nothing                                gather the next batch while the GPU computes
     losses     known after each backward              one download per update
@@ -17,6 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import cast
 
 import torch
@@ -35,13 +36,14 @@ from hogwild.shared_memory.scoreboard import Row, Word
 from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
 
 # A GPU driver frees the memory of a killed worker some time after the process is gone (FAILURES 77).
+MOST_DEATHS = 2  # of a worker, after which its replacements capture no graphs
 WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 class CpuPlace:
     """Results are ready at once, memory needs no pinning, and errors need no translation."""
 
-    update: type[AutogradUpdate] = AutogradUpdate
+    update: Callable[..., AutogradUpdate] = AutogradUpdate
     seed: Callable[[int], object]
     """Seeds the generators that layers draw from: torch's, in 1.1 us (torch.manual_seed, which also looks for GPUs,
     takes 80 to 90), and the device's."""
@@ -77,11 +79,12 @@ class CpuPlace:
 
 
 class GpuPlace(CpuPlace):
-    update = DeviceUpdate
-
-    def __init__(self, accelerator: Accelerator, device_handles: Mapping[str, str] | None = None) -> None:
-        """`device_handles`: IPC handles of flats that the GPU's owner holds, by region."""
+    def __init__(
+        self, accelerator: Accelerator, device_handles: Mapping[str, str] | None = None, *, graphs: bool = True
+    ) -> None:
+        """`device_handles`: IPC handles of flats that the GPU's owner holds, by region. `graphs`: replay updates."""
         super().__init__()
+        self._graphs = graphs
         self._accelerator, self._device_handles = accelerator, device_handles
         seed_host = self.seed
 
@@ -95,6 +98,9 @@ class GpuPlace(CpuPlace):
         self, structure: bytes | memoryview, regions: Mapping[str, Region], row: Row, updates: int
     ) -> WorkerModel:
         replica = Replica.on(self._accelerator, self._device_handles)
+        # If a driver dies of captured graphs, the worker dies with it: this happens at most twice.
+        graphs = self._graphs and row.words[Word.INCARNATION] <= MOST_DEATHS
+        self.update = partial(DeviceUpdate, graphs=graphs)
         for wait_s in (*WAITS_S, None) if row.words[Word.INCARNATION] > 1 else (None,):
             try:
                 model = WorkerModel.attach(structure, regions, row.worker, updates, replica)
@@ -148,10 +154,10 @@ class GpuPlace(CpuPlace):
         return self._accelerator.is_broken()
 
 
-def open_place(device: str, device_handles: Mapping[str, str] | None = None) -> CpuPlace:
+def open_place(device: str, device_handles: Mapping[str, str] | None = None, *, graphs: bool = True) -> CpuPlace:
     """Open the place of a worker, in the process that computes there: on a GPU it gets a context."""
     accelerator = open_accelerator(device)
-    return CpuPlace() if accelerator is None else GpuPlace(accelerator, device_handles)
+    return CpuPlace() if accelerator is None else GpuPlace(accelerator, device_handles, graphs=graphs)
 
 
 WARNING = "RNN module weights are not part of single contiguous chunk of memory"

@@ -29,6 +29,8 @@ from hogwild.training.autograd_update import DeviceUpdate
 from tests.helpers import simulated_gpu as simulated
 from tests.helpers.processes import in_worker
 from tests.shared_model import ConvNet, build, images, train_plainly
+from tests.training.test_update_graphs import RULES as REPLAYED
+from tests.training.test_update_graphs import Counting, Small, Trained, Waiting
 from tests.whole_jobs.test_device_jobs import train
 
 Found = dict[str, Any]
@@ -133,6 +135,27 @@ def allocations(device: str, folder: Path) -> Found:
     return {"taken": taken}
 
 
+def graphs(device: str, folder: Path, kind: type[nn.Module] = Small, rule: str = "momentum", **settings: Any) -> Found:
+    """The same updates with graphs and without: how many parts were replayed, why not, and where the results differ."""
+    settings |= {"kind": kind, "rule": REPLAYED[rule], "device": opened(device)}
+    ours, plain = Trained(**settings), Trained(graphs=False, **settings)
+    (mine, _), (theirs, _) = ours.snapshot, plain.snapshot
+    differ = [key for key in mine if not torch.allclose(mine[key], theirs[key], rtol=1e-2, atol=1e-3)]
+    return {"replays": ours.replays, "why": ours.why, "differ": differ, "plain": plain.replays}
+
+
+GRAPHS: dict[str, dict[str, Any]] = {
+    "graphs": {},
+    "graphs-Adam": {"rule": "Adam"},
+    "graphs-bf16": {"precision": "bf16"},
+    "graphs-clipped": {"accumulate": 3, "clip": 0.5, "rate": lambda number: 1 - number / 200},
+}
+NO_GRAPHS: dict[str, dict[str, Any]] = {
+    "no-graphs-waiting": {"kind": Waiting},
+    "no-graphs-counting": {"kind": Counting},
+}
+
+
 def refused(device: str, folder: Path) -> Found:
     """A model that lies there already."""
     model = nn.Linear(2, 2).to("meta" if device == "simulated" else device)
@@ -204,6 +227,7 @@ CASES: dict[str, Callable[[str, Path], Found]] = {
     **{f"plain-{rule}": partial(plain_loop, rule) for rule in RULES},
     "plain-sparse": partial(plain_loop, "Adagrad", kind=Rows, some=some_rows),
     "allocations": allocations,
+    **{case: partial(graphs, **settings) for case, settings in (GRAPHS | NO_GRAPHS).items()},
     "refused": refused,
     "job": job,
     "memory": memory,

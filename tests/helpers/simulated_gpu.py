@@ -5,6 +5,8 @@ except the driver itself. Registered for the whole test session, in parent and c
                         reads poison (NaN, -1) on the device, and old values on the host
     kernels             the CPU's own, done at once, in the order in which they are called
     calls               counted, by name
+    graphs              operations are recorded below autograd, and done again on the same tensors: no Python of the
+                        model runs. What waits for the device cannot be recorded
     memory              may be limited; then it runs out as a GPU's does
 
 It is slower than `cpu`. User code, such as a model's forward, may simulate failures of a GPU with `limit_memory`,
@@ -18,6 +20,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from hogwild.devices.accelerator import memory_error
 from hogwild.errors import DeviceMemoryError
@@ -73,12 +77,42 @@ def open_device(index: int) -> "Simulated":
     return Simulated(index)
 
 
+class Recording(TorchDispatchMode):
+    """Records every operation of this thread; raises for those that a capture does not allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[Callable[[], object]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & {*func.tags}:
+            raise SimulatedError(f"simulated device: {func} is not permitted when the stream is capturing")
+        made = func(*args, **kwargs)
+        self.steps.append(partial(self._again, func, args, kwargs, made))
+        return made
+
+    @staticmethod
+    def _again(func: Any, args: Any, kwargs: Any, made: Any) -> None:
+        again = func(*args, **kwargs)
+        for old, new in zip(tree_leaves(made), tree_leaves(again), strict=True):
+            if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+                old.copy_(new)
+
+    def replay(self) -> None:
+        with torch.no_grad():
+            for step in self.steps:
+                step()
+
+
 class Simulated:
     """See `accelerator.Accelerator`. `calls` counts the calls by name; `log`, if it is a list, has them in order."""
 
     def __init__(self, index: int) -> None:
         self.name = f"simulated:{index}"
         self.torch_device = torch.device("cpu")
+        self.generator = torch.default_generator
+        self._recording: Recording | None = None
         self.calls: Counter[str] = Counter()
         self.log: list[str] | None = None
         self.registered: dict[int, int] = {}  # address -> bytes
@@ -111,6 +145,8 @@ class Simulated:
             stream.begin(partial(event.stream.finish, event.place))
 
     def synchronize(self, event: Mark) -> None:
+        if self._recording is not None:
+            raise SimulatedError("simulated device: waiting is not permitted when the stream is capturing")
         self._note("synchronize")
         event.come()
 
@@ -138,6 +174,10 @@ class Simulated:
     def download(self, target: Tensor, source: Tensor, stream: SimulatedStream | None) -> None:
         self._note("download")
         self._look(target)
+        if self._recording is not None:
+            assert stream is None
+            self._recording.steps.append(partial(self.download, target, source, None))
+            return
         if stream is None:  # copy the value before the kernels that are called next
             source = source.clone()
         self._or_current(stream).begin(partial(target.copy_, source))
@@ -174,6 +214,21 @@ class Simulated:
 
     def seed(self, seed: int) -> None:
         self.calls["seed"] += 1  # kernels use the host's generator, which is seeded as well
+
+    def capture(self, work: Callable[[], object]) -> Callable[[], object]:
+        self._note("capture")
+        self._recording = recording = Recording()
+        try:
+            with recording:
+                work()
+        finally:
+            self._recording = None
+
+        def replay() -> None:
+            self._note("replay")
+            recording.replay()
+
+        return replay
 
     def explain(self, error: BaseException) -> DeviceMemoryError | None:
         return memory_error(self.name, error.asked, *self.memory()) if isinstance(error, SimulatedOutOfMemory) else None

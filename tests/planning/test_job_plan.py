@@ -211,3 +211,22 @@ def test_only_a_person_or_a_copy_on_a_device_chooses_delta(
     text = f"model: {{class_path: a.B}}\ndata: {{train: {{class_path: a.C}}}}\ntrain: {{exchange: {given}}}\n"
     job = load_job(Path("job.yaml"), source_text=text)
     assert exchange_of(job, procs, fused=is_fused, placement=placement) == exchange
+
+
+@pytest.mark.parametrize(
+    ("device", "settings", "procs"),
+    [
+        ("cuda:0", (), 1),
+        ("cuda:0", ("train.procs=4",), 4),
+        ("cuda:0", ("train.graphs=off",), 6),
+        ("cuda", (), 6),
+        ("cpu", (), 6),
+    ],
+)
+def test_one_gpu_gets_one_worker_where_that_replays_its_updates(
+    device: str, settings: tuple[str, ...], procs: int
+) -> None:
+    job = load_job(None, [f"train.device={device}", *settings])
+    plan = plan_job(job, MachineFacts(Cores(6, None, 6.0, "of a test"), {}))
+    assert plan.procs == procs
+    assert ("one for one GPU, where it replays its updates" in plan.reason) == (procs == 1)

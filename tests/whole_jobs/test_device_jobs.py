@@ -20,6 +20,7 @@ from tests.shared_model import (
 
 FAILING, COUNTING = str(JOBS / "failing_gpu.yaml"), str(JOBS / "counting.yaml")
 ONE, INLINE = "train.procs=1", "train.procs=0"
+RUNS = ("graphs", "plain")
 BATCHES = 2 * 72  # of the failing jobs: two epochs of what is not held back
 
 
@@ -131,6 +132,16 @@ def test_the_library_trains_on_a_device_in_the_process_itself(
     device = simulated.opened[1]
     assert not device.registered and device.calls["register"] == device.calls["unregister"] > 0
     assert device.pageable == 0 and device.calls["allocate"] < 20 < device.calls["upload"]
+
+
+@pytest.mark.processes
+def test_a_worker_that_replays_its_updates_does_what_it_does_without(tmp_path: Path) -> None:
+    """To the bit, and its log says it."""
+    ours, _ = train("simulated:0", 1, run_dir=tmp_path / "graphs")
+    plain, _ = train("simulated:0", 1, run_dir=tmp_path / "plain", graphs="off")
+    assert same_bits(ours, plain)
+    logs = {name: "\n".join(file.read_text() for file in (tmp_path / name).rglob("worker*.log")) for name in RUNS}
+    assert "simulated:0: updates are replayed as graphs" in logs["graphs"] and "graphs" not in logs["plain"]
 
 
 def test_a_device_without_room_is_a_clear_error_in_the_process_itself(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.helpers.jobs import HOME, IN_TURN_S
-from tests.helpers.on_gpu import CASES, RULES
+from tests.helpers.on_gpu import CASES, GRAPHS, NO_GRAPHS, RULES
 
 pytestmark = pytest.mark.processes
 
@@ -53,6 +53,27 @@ def test_checking_and_applying_an_update_allocates_nothing_on_the_device(tmp_pat
 
 
 @needs_gpu
+@pytest.mark.parametrize("case", GRAPHS)
+def test_updates_that_are_replayed_do_what_they_do_otherwise(case: str, tmp_path: Path) -> None:
+    check_replayed(found_on("cuda", tmp_path, case)[case])
+
+
+@needs_gpu
+@pytest.mark.parametrize("case", NO_GRAPHS)
+def test_a_model_that_cannot_be_captured_is_trained_as_it_is(case: str, tmp_path: Path) -> None:
+    """Also after a capture that has failed."""
+    check_not_replayed(found_on("cuda", tmp_path, case)[case])
+
+
+def check_replayed(found: dict[str, Any]) -> None:
+    assert found["replays"] > 100 and found["plain"] == 0 and (found["why"], found["differ"]) == (None, [])
+
+
+def check_not_replayed(found: dict[str, Any]) -> None:
+    assert found["replays"] == 0 and found["why"] and found["differ"] == []
+
+
+@needs_gpu
 def test_a_model_on_a_gpu_is_refused(tmp_path: Path) -> None:
     found = found_on("cuda", tmp_path, "refused")["refused"]
     assert found["code"] == "model/device" and "weight is on cuda:0; " in found["words"]
@@ -85,6 +106,10 @@ def test_every_case_runs_on_a_device_that_is_simulated(tmp_path: Path) -> None:
     assert all(found[f"plain-{rule}"] == {"differ": [], "finite": True} for rule in [*RULES, "sparse"])
     assert found["allocations"]["taken"][3:] == [0, 0, 0]
     assert found["refused"]["code"] == "model/device"
+    for case in GRAPHS:
+        check_replayed(found[case])
+    for case in NO_GRAPHS:
+        check_not_replayed(found[case])
     assert found["job"]["leases"]["done"] == found["job"]["leases"]["total"]
     assert found["job"]["device"] == "simulated:0, simulated:1"
     assert found["memory"]["code"] == "device/memory" and "GPU out of memory: simulated:0" in found["memory"]["words"]

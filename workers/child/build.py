@@ -223,7 +223,8 @@ def _numerics(
     model_regions = {name: region for name, region in regions.items() if not name.startswith("data-")}
     updates = row.board.job_updates()
     compute, data, seed = worker_spec.compute, worker_spec.data, worker_spec.rules.seed
-    place = open_place(compute.devices[row.worker] if compute.devices else CPU, compute.device_handles)
+    device = compute.devices[row.worker] if compute.devices else CPU
+    place = open_place(device, compute.device_handles, graphs=compute.graphs)
     fused = update = feed = lanes = scorer = None
     with contextlib.ExitStack() as broken_off:
         model = place.attach(structure, model_regions, row, updates)
