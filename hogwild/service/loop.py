@@ -186,10 +186,11 @@ class ServiceLoop:
         """Cancel, pause, resume or retry. `code`: a retry's new files. Raises NotFoundError, ConflictError; of new code
         StorageFullError."""
         job = self._job(name)
-        event = asked(job, ask, now=now, at=time.time())
+        number = self._store.orders[job.id].number
+        event = asked(job, ask, now=now, at=time.time(), number=number)
         if code is not None:
             if event is None and job.state != "queued":
-                words = f"job {job.id} is {job.state}: cancel or pause it, then retry it with new code"
+                words = f"job {number} is {job.state}: cancel or pause it, then retry it with new code"
                 raise ConflictError(words, code="service/wrong-state")
             self._store.replace_code(job.id, code)
             event = {"event": "queued", "code_at": time.time()}
@@ -200,15 +201,15 @@ class ServiceLoop:
     def delete(self, name: str) -> None:
         """Remove a job and its run. Raises NotFoundError, ConflictError, StorageFullError."""
         job = self._job(name)
-        name = job.id
+        name, number = job.id, self._store.orders[job.id].number
         if job.is_live or job.state == "queued":
-            raise ConflictError(f"job {name} is {job.state}: cancel it first", code="service/wrong-state")
+            raise ConflictError(f"job {number} is {job.state}: cancel it first", code="service/wrong-state")
         if host.is_locked(self.state.job(name).run / LOCK):
             raise ConflictError(
-                f"another process trains the run of job {name}: wait for its end", code="service/wrong-state"
+                f"another process trains the run of job {number}: wait for its end", code="service/wrong-state"
             )
         if not attempts.sweep(self._entry(name)):
-            raise ConflictError(f"processes of job {name} are still ending; try again", code="service/wrong-state")
+            raise ConflictError(f"processes of job {number} are still ending; try again", code="service/wrong-state")
         self._store.remove(name)
         self._sweeping.discard(name)
         self._rows.forget(name)

@@ -205,9 +205,9 @@ def overdue(job: JobRecord, order: JobOrder, age_s: float) -> JobEvent | None:
     return {"event": "asked", "ask": "cancel", "urgency": 0, "why": why}
 
 
-def asked(job: JobRecord, ask: Ask, *, now: bool, at: float) -> JobEvent | None:
-    """Return the event of a user's request; None if it holds already. Raises ConflictError if it cannot be done in this
-    state."""
+def asked(job: JobRecord, ask: Ask, *, now: bool, at: float, number: int = 0) -> JobEvent | None:
+    """Return the event of a user's request; None if it holds already. Raises ConflictError, which names the job by its
+    `number`, if it cannot be done in this state."""
     ended = {"event": "ended", "state": {"cancel": "cancelled", "pause": "paused"}.get(ask), "at": at}
     match ask, job.state:
         case ("cancel", "queued" | "paused") | ("pause", "queued"):
@@ -225,7 +225,7 @@ def asked(job: JobRecord, ask: Ask, *, now: bool, at: float) -> JobEvent | None:
         case ("resume" | "retry", "queued" | "starting" | "running"):
             return None
     raise ConflictError(
-        f"job {job.id} is {job.state}: {ask} needs a job that is {_NEEDS[ask]}", code="service/wrong-state"
+        f"job {number or job.id} is {job.state}: {ask} needs a job that is {_NEEDS[ask]}", code="service/wrong-state"
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from hogwild.cli import main
 from hogwild.config.locate import default_config
-from hogwild.errors import NotFoundError
+from hogwild.errors import ConflictError, NotFoundError
 from tests.helpers.jobs import RUN_PY
 from tests.helpers.processes import PATIENCE_S, wait_for
 from tests.helpers.service import LONG, SMALL, Service, serving
@@ -286,6 +286,8 @@ def test_a_retry_has_the_code_of_the_submission_or_with_new_code_the_present_one
     ):
         found, told = ask(service, "POST", f"{API}/jobs/{name}/{query}")
         assert (found, told["error_code"]) == (status, code), told
+    with pytest.raises(ConflictError, match=f"^job {first['number']} is succeeded: retry needs a job that is failed"):
+        service.client.retry(first["number"])
 
 
 def test_prometheus_reads_the_service(service: Service, done: dict[str, Any]) -> None:
