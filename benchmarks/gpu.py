@@ -58,7 +58,14 @@ def over_one(network: str, procs: int, placement: str, data: Shared) -> list[Row
     settings = Settings(updates=MEASURED, warm_up=WARM, batch_size=BATCH)
 
     def ours() -> float:
-        chosen = ["train.device=cuda:0", f"train.placement={placement}", "data.val=null", "train.threads=1", EPOCHS]
+        chosen = [
+            "train.device=cuda:0",
+            "train.graphs=auto",
+            f"train.placement={placement}",
+            "data.val=null",
+            "train.threads=1",
+            EPOCHS,
+        ]
         return commands.speed("train", commands.MNIST, "--procs", str(procs), *NETWORKS[network].overrides, *chosen)
 
     def alone(*, graph: bool) -> float:

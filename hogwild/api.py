@@ -206,7 +206,7 @@ class Keywords(TypedDict, total=False):
     device: Device
     device_per_worker: list[int] | None
     placement: Literal["auto", "cpu", "cuda-replica", "cuda-shared"]
-    graphs: Literal["auto", "off"]
+    graphs: Literal["off", "auto"]
     update: Literal["auto", "autograd", "fused"]
     precision: Literal["fp32", "bf16", "fp16"]
     exchange: Literal["auto", "direct", "delta"]

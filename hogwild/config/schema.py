@@ -495,9 +495,10 @@ class Train(Section):
         description="Place of the parameters. cuda-replica: one copy per worker on its GPU, exchanged in host memory; "
         "cuda-shared: one copy on one GPU, written by all workers; auto: by the device.",
     )
-    graphs: Literal["auto", "off"] = Field(
-        default="auto",
-        description="On a GPU, auto: replay updates as CUDA graphs where that does the same as the model's Python.",
+    graphs: Literal["off", "auto"] = Field(
+        default="off",
+        description="On a GPU, auto: replay updates as CUDA graphs where that does the same as the model's Python. Not "
+        "yet run on a GPU, so off unless asked for.",
     )
     update: Literal["auto", "autograd", "fused"] = Field(
         default="auto", description="fused: the model's compiled kernel; auto: the kernel if possible, else autograd."

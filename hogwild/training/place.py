@@ -80,7 +80,7 @@ class CpuPlace:
 
 class GpuPlace(CpuPlace):
     def __init__(
-        self, accelerator: Accelerator, device_handles: Mapping[str, str] | None = None, *, graphs: bool = True
+        self, accelerator: Accelerator, device_handles: Mapping[str, str] | None = None, *, graphs: bool = False
     ) -> None:
         """`device_handles`: IPC handles of flats that the GPU's owner holds, by region. `graphs`: replay updates."""
         super().__init__()
@@ -154,7 +154,7 @@ class GpuPlace(CpuPlace):
         return self._accelerator.is_broken()
 
 
-def open_place(device: str, device_handles: Mapping[str, str] | None = None, *, graphs: bool = True) -> CpuPlace:
+def open_place(device: str, device_handles: Mapping[str, str] | None = None, *, graphs: bool = False) -> CpuPlace:
     """Open the place of a worker, in the process that computes there: on a GPU it gets a context."""
     accelerator = open_accelerator(device)
     return CpuPlace() if accelerator is None else GpuPlace(accelerator, device_handles, graphs=graphs)

@@ -239,7 +239,7 @@ OBJECTS: dict[str, Row] = {
         "data/batch-norm", ("BatchNorm cannot train on a batch of one",)),
     "all dropped": Row(job("data.batch_size=100", "data.drop_last=true"), 1, "data/no-batch",
         ("fewer than data.batch_size 100",)),
-    "nothing held back": Row(job("data.val={fraction: 0.001}"), 1, "data/split", ("data.val.fraction", "leaves 0")),
+    "nothing held back": Row(job("data.val={fraction: 0.001}"), 1, "data/split", ("data.val.fraction", "leaves none to evaluate", "data.val=null")),
     "an item that raises": Row(items("raises"), 1, "data/item-raised",
         ("data.train: reading item 5 raised OSError: disk on fire", at("disk on fire"))),
     "an item that exits": Row(items("exits"), 1, "data/item-raised",

@@ -216,11 +216,11 @@ def test_only_a_person_or_a_copy_on_a_device_chooses_delta(
 @pytest.mark.parametrize(
     ("device", "settings", "procs"),
     [
-        ("cuda:0", (), 1),
-        ("cuda:0", ("train.procs=4",), 4),
-        ("cuda:0", ("train.graphs=off",), 6),
-        ("cuda", (), 6),
-        ("cpu", (), 6),
+        ("cuda:0", ("train.graphs=auto",), 1),
+        ("cuda:0", ("train.graphs=auto", "train.procs=4"), 4),
+        ("cuda:0", (), 6),
+        ("cuda", ("train.graphs=auto",), 6),
+        ("cpu", ("train.graphs=auto",), 6),
     ],
 )
 def test_one_gpu_gets_one_worker_where_that_replays_its_updates(

@@ -56,7 +56,7 @@ class Compute:
     compile_scratch: "Path | None" = None  # the job's folder for code being compiled or loaded
     devices: tuple[str, ...] = ()  # one per worker; empty: the CPU
     device_handles: Mapping[str, str] | None = None  # flats on a device: region -> its owner's handle
-    graphs: bool = True  # replay updates on a device as graphs
+    graphs: bool = False  # replay updates on a device as graphs
 
 
 @dataclass(frozen=True, slots=True)
