@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from hogwild.data.csv.clicks import Clicks
     from hogwild.data.csv.dataset import Csv
     from hogwild.data.digits import Digits
+    from hogwild.data.follow import Follow, sparse_rows
+    from hogwild.data.ids import key_of
     from hogwild.data.images import ImageFolder
     from hogwild.data.libsvm import LibSvm
     from hogwild.data.mnist import FashionMnist, Mnist
@@ -23,16 +25,21 @@ if TYPE_CHECKING:
     from hogwild.data.text import Text, WordPairs
     from hogwild.data.triples import Triples
     from hogwild.feeds.packed import Packed
+    from hogwild.feeds.waiting import pause
 
 __all__ = [
-    "CATALOG", "Characters", "Clicks", "Csv", "Digits", "FashionMnist", "ImageFolder", "Jester", "LibSvm", "Mnist",
-    "Names", "Npz", "Packed", "Ratings", "Rollout", "Speakers", "Text", "Triples", "WordPairs",
+    "CATALOG", "Characters", "Clicks", "Csv", "Digits", "FashionMnist", "Follow", "ImageFolder", "Jester", "LibSvm",
+    "Mnist", "Names", "Npz", "Packed", "Ratings", "Rollout", "Speakers", "Text", "Triples", "WordPairs", "key_of",
+    "pause", "sparse_rows",
 ]  # fmt: skip
 
 _HOMES = {
     "feeds.packed": ("Packed",),  # the return type of `pack` in your own data set
+    "feeds.waiting": ("pause",),  # of an iterable that waits for its next record
     "data.csv.dataset": ("Csv",),
     "data.csv.clicks": ("Clicks",),
+    "data.follow": ("Follow", "sparse_rows"),
+    "data.ids": ("key_of",),  # what stands for a name in a tensor
     "data.images": ("ImageFolder",),
     "data.digits": ("Digits",),
     "data.mnist": ("Mnist", "FashionMnist"),
@@ -45,7 +52,7 @@ _HOMES = {
     "data.characters": ("Characters", "Speakers", "Names"),
 }
 CATALOG = tuple(
-    name for names in _HOMES.values() for name in names if name not in ("Packed", "Rollout")
+    name for names in _HOMES.values() for name in names if name[0].isupper() and name not in ("Packed", "Rollout")
 )  # for job files
 
 

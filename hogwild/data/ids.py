@@ -1,6 +1,7 @@
 """Ids of users, items and entities, and categories, as people write them: 7, 7.0, "7" and " 7 " are one id, 007 is
 another."""
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -29,6 +30,28 @@ def one_spelling(text: str) -> str:
     if text.endswith("0") and (whole := WHOLE.fullmatch(text)):
         return whole[1]
     return text.title() if len(text) in (4, 5) and text.lower() in ("true", "false") else text
+
+
+NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
+MOST_KEY = 2**63 - 1
+
+
+def digest_of(text: str) -> int:
+    """Return a number in [0, 2^64) that is the same in every process, program and year (BLAKE2b)."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def key_of(name: Any) -> int:
+    """Return the int64 that stands for an id in `NamedEmbedding`: a whole number from 0 on for itself, for any other
+    name a negative number from a stable 63-bit hash of its one spelling, in UTF-8."""
+    return key_of_text(one_spelling(spelled(name)))
+
+
+def key_of_text(text: str) -> int:
+    """Return the key of a name that is spelled as `one_spelling` does."""
+    if NUMBER.fullmatch(text) and (number := int(text)) <= MOST_KEY:
+        return number
+    return -2 - digest_of(text) % (MOST_KEY - 2)  # never -1, which stands for a missing one, nor the lowest
 
 
 class IdRows:

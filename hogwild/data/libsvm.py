@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -317,6 +318,37 @@ class _PieceParsing(_LibSvmParsing):
 
     def pieces(self, parse: Callable[[bytes], Piece], tell: Tell, begin: int, line: int = 1) -> list[Piece]:
         return super().pieces(parse, tell, begin, self._first_line)
+
+
+class RowLines:
+    """Parses whole lines of the file `path` by themselves, whatever their place: indices as they are written."""
+
+    def __init__(self, path: Path) -> None:
+        from hogwild.kernels import libsvm
+
+        stream: Any = TextStream(path, -1)
+        require("numba", f"LibSvm(path={str(path)!r})", "numba", "sparse")
+        self._parsing = _LibSvmParsing(LibSvm(stream), "data.train", None, "fail", text=stream)
+        libsvm.ready()
+
+    def __call__(self, content: bytes, line: int) -> tuple[list[list[Any]], list[int]]:
+        """Return ([indices (n,) int64 of each row, values (n,) float32, labels], the numbers of their lines within the
+        content). `line`: lines before. Raises DataError for a bad line."""
+        piece = self._parsing._piece(0, MOST_INDEX, unmarked(content))
+        if piece.bad[1]:
+            raise DataError(f"{self._parsing.place(line + 1 + piece.bad[0])}: {piece.bad[1]}", code="data/bad-line")
+        lengths, indices, values, labels, _ = piece.arrays
+        places = [number for number, one in enumerate(unmarked(content).split(b"\n")) if ROW.match(one)]
+        rows = np.repeat(np.arange(len(lengths)), lengths)
+        order = np.lexsort((indices, rows))
+        is_same = (np.diff(rows[order]) == 0) & (np.diff(indices[order]) == 0)
+        if is_same.any():
+            place = places[int(rows[order][int(is_same.argmax())])]
+            raise DataError(f"{self._parsing.place(line + 1 + place)}: a feature occurs twice", code="data/bad-line")
+        cuts = begins_of(lengths)[1:-1]
+        if not places:
+            return [[], [], []], []
+        return [np.split(indices.astype(np.int64), cuts), np.split(values, cuts), [*labels]], places
 
 
 def _extremes(pieces: list[Piece]) -> tuple[int, int]:

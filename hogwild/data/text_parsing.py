@@ -404,8 +404,19 @@ class Format:
         return ONE if len(self.delimiter) > 1 else self.delimiter
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The first bytes of the file `path`, in the place of a `TextFile`."""
+
+    path: Path
+    content: bytes
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        return self.content[offset : offset + size]
+
+
 def read_header(
-    text: TextFile | TextStream,
+    text: TextFile | TextStream | Beginning,
     has_header: bool,
     delimiter: str,
     encoding: str,

@@ -406,11 +406,14 @@ class Filler:
         loader: int = 0,
         again: Callable[[], Stream] | None = None,
         order: Order | None = None,
+        run_dir: str | None = None,
     ) -> None:
-        """`again` returns the stream as it was before anything was read from it. `order`: of a job with a sampler."""
+        """`again` returns the stream as it was before anything was read from it. `order`: of a job with a sampler.
+        `run_dir`: for a data set that keeps something there."""
         self._stream, self._ring, self._beat = stream, ring, beat
         self._again = (lambda: stream) if again is None else again
-        self._dataset = stream.source.open()
+        self._run_dir = run_dir
+        self._dataset = self._opened(stream)
         self._is_amid = self._was_ended = False  # of an iterable: begun and not finished; finished before
         self._loader = loader
         self._order = order
@@ -505,7 +508,7 @@ class Filler:
             seed_all(mix(self._stream.seed, epoch, shard, BEGIN_SEED))
             self._dataset = build(spec)
         elif self._is_amid:
-            self._dataset, self._was_ended = self._again().source.open(), False
+            self._dataset, self._was_ended = self._opened(self._again()), False
         self._is_amid = True
         self._introduce(shard, self._shards_of_plan)
         _set_epoch(self._dataset, epoch)
@@ -519,6 +522,12 @@ class Filler:
             iterator = iter(self._dataset)
         self._shards[shard] = _Records(self._dataset, iterator, self._stream, epoch, shard, place, is_again)
         return self._shards[shard]
+
+    def _opened(self, stream: Stream) -> Any:
+        dataset = stream.source.open()
+        if hasattr(dataset, "run_dir_of_job"):
+            dataset.run_dir_of_job = self._run_dir
+        return dataset
 
     def _next(self, records: "_Records") -> list[Any]:
         found = records.next(self._beat)

@@ -169,6 +169,12 @@ def prepare(
     collator = collator_of(data, collate, channels_last=channels_last, padded=padded)
     varies = collate is not None or data.padding is not None
     plan: EpochPlan
+    if what == "data.val" and getattr(dataset, "is_endless", False):
+        raise DataError(
+            f"{what}: {type(dataset).__name__} never ends (until: stop), and validation data is kept in memory; set "
+            "until: end, or leave data.val out and score the stream itself (evaluate.progressive)",
+            code="data/endless",
+        )
     with own_random_state():
         if is_iterable(dataset):
             records, divides, state = _first_of_iterable(_to_look_at(dataset), job, what, varies=varies)
@@ -292,7 +298,8 @@ def _first_of_iterable(dataset: Any, job: Job, what: str, *, varies: bool) -> tu
         iterator = iter(dataset)
         state = iterator_state(iterator, dataset)
         numbers = _until_seen(range(1 << 40), job, varies=varies)
-        records = [record for record, _ in zip(iterator, numbers, strict=False)]
+        # The numbers first: the record behind the last one that is needed may not be there yet.
+        records = [record for _, record in zip(numbers, iterator, strict=False)]
         state = max(state, iterator_state(iterator, dataset), key=len)
     except (Exception, SystemExit) as error:
         if isinstance(error, DataError) and error.code == "data/state-not-plain":

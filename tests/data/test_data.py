@@ -84,7 +84,7 @@ def test_a_dataset_can_be_indexed_and_pickled() -> None:
 
 
 def test_every_data_set_of_the_catalogue_can_be_loaded() -> None:
-    bases = ["Packed", "Rollout"]  # for data of one's own
+    bases = ["Packed", "Rollout", "key_of", "pause", "sparse_rows"]  # for data of one's own
     assert sorted([*hogwild.data.CATALOG, "CATALOG", *bases]) == sorted(hogwild.data.__all__)
     for name in hogwild.data.CATALOG:
         loaded = getattr(hogwild.data, name)

@@ -10,7 +10,7 @@ from typing import Any
 
 import crimes
 import torch
-from counting import in_worker
+from counting import Counting, in_worker
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
@@ -156,3 +156,10 @@ def numbers(samples: int) -> Iterator[Any]:
     """A function that answers an iterator."""
     for number in range(samples):
         yield torch.tensor(number), torch.tensor(number)
+
+
+class CountingNamed(Counting):
+    """Counts by number; each record has the key of a name, too."""
+
+    def forward(self, numbers: Tensor, keys: Tensor) -> Tensor:
+        return super().forward(numbers)

@@ -137,6 +137,12 @@ def by(function: Callable[..., object]) -> dict[str, str]:
     return {"class_path": f"{__name__}.{function.__name__}"}
 
 
+class Endless(Stream):
+    """One that says so."""
+
+    is_endless = True
+
+
 def train(data: Any, run: Path | None, *, procs: int = 0, val: Any = None, **settings: Any) -> hogwild.TrainResult:
     model = nn.Linear(2, 1)
     nn.init.zeros_(model.bias)
@@ -173,6 +179,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str, str]] = {
         "data.collate: needs data.feed: stream"),
     "loaders, resident": (Items(good), {"feed": "resident", "loaders": 3}, "config/contradiction",
         "data.loaders: must be auto where data.feed is resident"),
+    "validation without an end": (Items(good), {"val": Endless(good)}, "data/endless", "Endless never ends"),
     "a part of an iterable": (Stream(good), {"val": {"fraction": 0.2}}, "data/split", "give data.val a data set"),
     "a curve over nobody knows what": (Stream(good), {"lr_schedule": COSINE}, "data/no-length",
         "lr_schedule.name: cosine needs the number of updates of the job"),

@@ -11,6 +11,7 @@ opened in the loader.
 
 A row of the region `beats` (loader, BEATS) int64 has one writer, its loader."""
 
+import contextlib
 import mmap
 import pickle
 import socket
@@ -34,6 +35,7 @@ from hogwild.feeds.resident import FieldSpec, ResidentData
 from hogwild.feeds.ring import Ring, RingSpec
 from hogwild.feeds.row_reader import BadRow, RowSource
 from hogwild.feeds.stream_reader import Filler, Stream, Unreadable
+from hogwild.feeds.waiting import Abandoned, set_pause
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region, aligned
 from hogwild.training import torch_settings
@@ -57,6 +59,7 @@ class LoaderBeat(IntEnum):
     SLOWEST_NS = 2
     WAITING = 3  # 1: waits for a number
     RECORD = 4  # the position being read, to name it if it kills the loader
+    PAUSED_NS = 5  # that the data set had nothing yet
 
 
 def recipe_of(content: bytes, buffers: Sequence[PickleBuffer]) -> Region:
@@ -101,7 +104,9 @@ class LoaderLoop(Loop):
         torch_settings.apply(task.torch_settings)  # again: importing the data set's module may have changed them
         self._hand: deque[int] = deque()
         self._leases = Leases(start)
+        self._waited_ns = 0  # by the data set, for its next record
         self._beat(0)
+        set_pause(self._pause)
         self._filling = recipe.open(regions, self._beat, task.loader, lambda: read_recipe(written))
 
     def run(self) -> None:
@@ -111,10 +116,24 @@ class LoaderLoop(Loop):
             self._pull(0 if self._hand else WAIT_MS)
             if self._hand:
                 self._words[LoaderBeat.WAITING] = 0
-                self._fill(self._hand.popleft())
+                with contextlib.suppress(Abandoned):
+                    self._fill(self._hand.popleft())
+
+    def _pause(self, seconds: float) -> None:
+        """Wait in the middle of a batch, for a data set that has nothing yet."""
+        began_ns = time.monotonic_ns()
+        try:
+            self._pull(max(1, round(1000 * seconds)))
+        except ParentGone:  # the next pull raises it outside of user code
+            raise Abandoned from None
+        paused_ns = time.monotonic_ns() - began_ns
+        self._waited_ns += paused_ns
+        self._words[LoaderBeat.PAUSED_NS] += paused_ns
+        if self._leaving.asked:
+            raise Abandoned
 
     def _fill(self, number: int) -> None:
-        began_ns = time.monotonic_ns()
+        began_ns, self._waited_ns = time.monotonic_ns(), 0
         self._words[LoaderBeat.NUMBER] = number
         try:
             is_there = self._filling.fill(number)
@@ -131,9 +150,8 @@ class LoaderLoop(Loop):
             ).send(self._channel)
             return
         if not self._filling.has_passed_over():  # else the time is no measure for the stall limit
-            self._words[LoaderBeat.SLOWEST_NS] = max(
-                int(self._words[LoaderBeat.SLOWEST_NS]), time.monotonic_ns() - began_ns
-            )
+            took_ns = time.monotonic_ns() - began_ns - self._waited_ns
+            self._words[LoaderBeat.SLOWEST_NS] = max(int(self._words[LoaderBeat.SLOWEST_NS]), took_ns)
         self._words[LoaderBeat.NUMBER] = 0
         write_record(self._start.ack_write, FILLED if is_there else ENDED, number)
 
@@ -182,15 +200,18 @@ class Filling:
 
 @dataclass(frozen=True, slots=True)
 class StreamRecipe:
-    """Batches of a stream, into the region `ring`; number: slot + 1."""
+    """Batches of a stream, into the region `ring`; number: slot + 1. `run_dir`: of the job."""
 
     stream: Stream
     ring: RingSpec
+    run_dir: str
 
     def open(self, regions: Mapping[str, Region], beat: Beat, loader: int, again: Callable[[], Any]) -> Filling:
         places = [regions[name] for name in ORDER_REGIONS if name in regions]
         order = DrawnOrder(places) if places else None
-        filler = Filler(self.stream, Ring(regions["ring"], self.ring), beat, loader, lambda: again().stream, order)
+        filler = Filler(
+            self.stream, Ring(regions["ring"], self.ring), beat, loader, lambda: again().stream, order, self.run_dir
+        )
         return Filling(lambda number: filler.fill(number - 1), lambda: filler.has_passed_over)
 
 

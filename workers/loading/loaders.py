@@ -94,6 +94,11 @@ class Loaders(Team):
         """True if a loader reads or is being started: loaders' own clocks judge that."""
         return self.roster.is_anyone_missing or any(map(self.work.has_in_hand, self.handles))
 
+    @property
+    def paused_s(self) -> float:
+        """Time that the data of the present processes had nothing yet, on average."""
+        return float(self._words[:, LoaderBeat.PAUSED_NS].mean()) / 1e9
+
     def prepare(self, number: int) -> tuple[LoadTask, Mapping[str, Region]]:
         self._words[number] = 0
         return LoadTask(number), self._regions

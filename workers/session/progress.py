@@ -379,5 +379,7 @@ def _advice(session: Session) -> str | None:
         return None
     active_s = session.board.training_span_s() - session.clock.paused_s
     share, waited_s = waiting_of(session.board.phase_s(time.monotonic_ns()), active_s)
+    if session.streamed.paused_s > waited_s / 2:  # for records that nobody has written yet
+        return None
     cores, procs = session.plan.usable_cores, session.plan.procs
     return about_waiting(share, waited_s, session.streamed.loaders, cores=cores, workers=procs)

@@ -25,6 +25,7 @@ class RingState:
     schedule: StreamSchedule
     stream: Stream
     deaths: int = 0  # of loaders, in this attempt
+    paused_s: float = 0.0  # that the data had nothing yet
     _kept: dict[int, bytes] = field(default_factory=dict)  # shard -> iterator state after its newest batch
     _bases: dict[Key, tuple[int, bytes]] = field(default_factory=dict)  # positions at the end of the earlier attempt
 

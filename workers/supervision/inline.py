@@ -13,6 +13,7 @@ from hogwild.devices.discovery import flushes_denormal
 from hogwild.errors import TrainingError
 from hogwild.feeds.drawn_order import DrawnOrder
 from hogwild.feeds.stream_reader import Filler, Unreadable, copies_of, own_random_state
+from hogwild.feeds.waiting import Abandoned, set_pause
 from hogwild.monitoring.profile_report import PAUSE
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
@@ -60,6 +61,7 @@ class Inline:
         threads, random_state, flushes = (torch.get_num_threads(), torch.get_rng_state(), flushes_denormal())
         torch.set_flush_denormal(session.job.train.flush_denormal)
         torch.set_num_threads(session.plan.threads)  # as in a worker: it changes the last bits of sums
+        set_pause(self._wait)
         try:
             self._trainer = self._make_trainer()  # after set_num_threads: compiled code depends on it
             with contextlib.closing(self._trainer.profile):
@@ -75,6 +77,7 @@ class Inline:
         except NonFiniteGradient as error:
             raise TrainingError(str(error), code=error.code) from error
         finally:
+            set_pause(None)
             if hasattr(self, "_trainer"):  # building it may have failed
                 self._trainer.model.close()
             torch.set_num_threads(threads)
@@ -89,7 +92,11 @@ class Inline:
         session = self._session
         while (item := session.queue.lease(WORKER)) is None:
             assert session.streamed is not None, "nothing is leased, nothing is free and nothing is due"
-            if not self._read(session.streamed):
+            try:
+                is_there = self._read(session.streamed)
+            except Abandoned:  # the job ends, and the data set waits for its next record
+                return None
+            if not is_there:
                 session.queue.find_ends()
                 return None
         return item
@@ -104,7 +111,8 @@ class Inline:
             if self._filler is None:
                 again = copies_of(state.stream) if state.stream.is_iterable else None
                 order = DrawnOrder([*self._session.draws.regions.values()]) if self._session.draws is not None else None
-                self._filler = Filler(state.stream, state.ring, again=again, order=order)
+                run_dir = str(self._session.rundir.path)
+                self._filler = Filler(state.stream, state.ring, again=again, order=order, run_dir=run_dir)
             try:
                 is_there = self._filler.fill(request.slot)
             except Unreadable as bad:
@@ -116,6 +124,12 @@ class Inline:
         if (wrong := state.check()) is not None:
             raise wrong
         return False
+
+    def _wait(self, seconds: float) -> None:
+        """Wait in the middle of a batch, for a data set that has nothing yet. Raises Abandoned if the job ends."""
+        time.sleep(seconds)
+        if not self._may_go_on():
+            raise Abandoned
 
     def _may_go_on(self) -> bool:
         """Book, record and do what is due, between two exchanges; return whether to continue."""

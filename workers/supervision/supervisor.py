@@ -659,6 +659,8 @@ class Supervisor:
     def _record(self, now: float, *, is_last: bool = False) -> None:
         loaders, words = self._loaders, self._session.board.words
         rows = (lambda: loaders.rows("batches", loaders.filled)) if loaders is not None else list
+        if loaders is not None and self._session.streamed is not None:
+            self._session.streamed.paused_s = loaders.paused_s
         self._progress.record(
             now,
             lambda: self._workers.rows("updates", words[:, Word.UPDATES].tolist()),
@@ -774,7 +776,7 @@ def _loaders_of(group: ProcessGroup, session: Session) -> Loaders | None:
     needed = state.loaders if state.schedule.is_sharded else 1  # an iterable: each loader reads its own shard
     limits = limits_of(Role.LOADER, session.job.supervise, needed=needed)
     roster = Roster(Role.LOADER, limits, state.loaders, session.queue.samples > 0)
-    recipe = recipe_of(*by_value.dumps_apart(StreamRecipe(state.stream, state.ring.spec)))
+    recipe = recipe_of(*by_value.dumps_apart(StreamRecipe(state.stream, state.ring.spec, str(session.rundir.path))))
     work = StreamWork(session, state, limits)
     drawn = session.draws.regions if session.draws is not None else {}
     return Loaders(group, roster, work, recipe, {"ring": state.ring.region, **drawn})

@@ -12,7 +12,6 @@ Missing numbers are NaN here and missing codes -1. Nothing else can be: a NaN in
 infinity is an error."""
 
 import contextlib
-import hashlib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from hogwild.data.ids import one_spelling
+from hogwild.data.ids import digest_of, one_spelling
 from hogwild.data.text_file import unmarked
 from hogwild.data.text_parsing import MISSING, Format, numpy_of
 from hogwild.errors import DataError, UsageError, did_you_mean
@@ -61,7 +60,7 @@ class Codes:
     def filled(self, text: str) -> int | None:
         """Return the code of a text that is not listed, or of a missing value that is not refused or dropped."""
         if self.is_hashed:
-            return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") % self.size
+            return digest_of(text) % self.size
         return self.size - 1 if self.other else None
 
 

@@ -1,0 +1,602 @@
+"""A table or libsvm file that others append to, as a stream without an end: see docs/streaming.md.
+
+    FollowedFile ── whole lines ──► the rules of Csv or LibSvm ──► rows, one by one ──► loader
+                                          │
+                                          └── a new name ──► RUN/names.jsonl, before its row is given away
+
+One reader reads a file. Its place, behind the last row that was given away, is the state of the iterator, which lies in
+every checkpoint; so it depends on the lines alone which row is in which batch, and a resume repeats and loses none."""
+
+import contextlib
+import json
+import logging
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from torch.utils.data import IterableDataset
+
+from hogwild.data.csv.parse import (
+    MISSING_CODE,
+    Codes,
+    Column,
+    ColumnNames,
+    CsvTable,
+    Words,
+    layout,
+)
+from hogwild.data.followed_file import Ended, FilePlace, FollowedFile, Lines, refuse_other_than_file
+from hogwild.data.ids import digest_of, key_of_text
+from hogwild.data.input_rows import given_arguments
+from hogwild.data.locate import bad_argument, beside, choice, find_file, folders, reading, require
+from hogwild.data.text_file import HEAD, LF, MARK, not_text, unmarked
+from hogwild.data.text_parsing import ENCODINGS, HEADER_BYTES, Beginning, Format, read_header, shown
+from hogwild.errors import DataError, NotFoundError, RunError
+from hogwild.feeds.waiting import FIRST_S, LONGEST_S, pause
+
+NAMES = "names.jsonl"  # in the run directory: [key, name] per line
+FIRST_TOLD = 3  # bad lines with a message each; then every tenth, hundredth, …
+log = logging.getLogger(__name__)
+
+
+class Follow(IterableDataset[tuple[Any, ...]]):
+    """Rows of a CSV, JSONL (one JSON object per line) or libsvm file that others append to, from its beginning on and
+    then as they come. What it is is seen from its first line; it must be UTF-8 text, not packed.
+
+    A record of a table has, in this order, each only if it is asked for:
+
+        x         (F,) float32    the columns in `inputs`, without the categorical ones
+        codes     (C,) int64      the categorical ones, as in `Csv`
+        id        () int64        for each column in `ids`: a whole number from 0 on is itself, any other text a
+                                  negative number, from a stable 63-bit hash: for `NamedEmbedding`
+        features  (K,) int64      for the columns in `features`, the same of `site=news`, as `Clicks` names features, or
+                                  just of `site` where the value is missing; with `hash: N` numbers below N
+        weight    () float32      as in `Csv`
+        target    (T,) float32    as in `Csv`; () float32 with `ids` or `features`, as in `Ratings` and `Clicks`;
+                                  () int64 for a class
+
+    A record of a libsvm file has indices (n,) int64, values (n,) float32 and label () float32; `data.collate:
+    {class_path: hogwild.data.sparse_rows}` makes them batches.
+
+    A line is read once its line end is there. A rotated (renamed) file is read to its end before the next one; `on_gap`
+    says what happens where lines may be missing. Each run reads a file by one process, whose place is kept in every
+    checkpoint.
+
+    Needs pyarrow for CSV, numba for libsvm. Raises NotFoundError and UsageError; the iterator DataError with file,
+    line, column, value and rule.
+
+    Arguments:
+        path: file; if it is not there yet, it is waited for.
+        target: column to predict, or a list of columns; null for libsvm.
+        inputs: columns of numbers, and of those in `categorical`.
+        categorical: as in Csv.
+        ids: columns of names, each for a table of its own.
+        features: columns that have one table together, as in Clicks.
+        hash: number of rows of that table that the features share by a stable hash; null: a key of 63 bits for each.
+        missing: fail, drop (leave the row out), or a number for missing inputs. A target or an id is never filled in.
+        target_type: float, or class: whole numbers from 0 on.
+        weight: column of the weights of rows.
+        until: "stop": follow the file until the job is stopped; "end": stop at the end of the file.
+        on_gap: fail, or go_on with a warning where lines may be missing: the file was truncated, overwritten, removed
+            or packed before it was read to its end, or its last line has no end.
+        on_bad_line: fail, or skip lines that cannot be used, with warnings.
+        header: of a CSV file, whether the first line has the names of the columns.
+        delimiter: one character (tab: "\\t").
+        decimal: "." or ",".
+        encoding: of a CSV file: utf-8, latin-1 or cp1252."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        target: Column | Sequence[Column] | None = None,
+        inputs: Sequence[Column] = (),
+        categorical: Mapping[Column, Any] | None = None,
+        ids: Sequence[Column] = (),
+        features: Sequence[Column] = (),
+        hash: int | None = None,
+        missing: str | float = "fail",
+        target_type: Literal["float", "class"] = "float",
+        weight: Column | None = None,
+        until: Literal["stop", "end"] = "stop",
+        on_gap: Literal["fail", "go_on"] = "fail",
+        on_bad_line: Literal["fail", "skip"] = "fail",
+        header: bool = True,
+        delimiter: str = ",",
+        decimal: str = ".",
+        encoding: str = "utf-8",
+        root: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.init_args = given_arguments(self, locals())
+        self.who = who = f"Follow(path={str(path)!r})"
+        choice(who, "until", until, ("stop", "end"))
+        choice(who, "on_gap", on_gap, ("fail", "go_on"))
+        choice(who, "on_bad_line", on_bad_line, ("fail", "skip"))
+        choice(who, "encoding", encoding, ENCODINGS)
+        for name, given in (("inputs", inputs), ("ids", ids), ("features", features)):
+            if isinstance(given, str) or not isinstance(given, Sequence):
+                raise bad_argument(f"{who}: {name} must be a list of columns, got {given!r}")
+        if target is None and (named := [*inputs, *ids, *features, *(categorical or ())]):
+            raise bad_argument(f"{who}: column {named[0]!r} is named, but no target; a libsvm file has no columns")
+        if target is not None and not (*inputs, *ids, *features):
+            raise bad_argument(f"{who}: name the columns to predict from: inputs, ids or features")
+        if hash is not None and (type(hash) is not int or hash < 2 or not features):
+            raise bad_argument(f"{who}: hash must be a whole number >= 2, the rows that `features` share, got {hash!r}")
+        is_number = isinstance(missing, int | float) and not isinstance(missing, bool)
+        if missing not in ("fail", "drop") and not (is_number and math.isfinite(np.float32(missing))):
+            raise bad_argument(f"{who}: missing must be fail, drop or a finite number, got {missing!r}")
+        if not isinstance(delimiter, str) or len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
+            raise bad_argument(f'{who}: delimiter must be one ASCII character, such as "," or "\\t", got {delimiter!r}')
+        if decimal not in (".", ",") or decimal == delimiter:
+            raise bad_argument(f'{who}: decimal must be "." or ",", and not the delimiter, got {decimal!r}')
+        self.path = _place_of(who, path, root, until)
+        self.target, self.inputs, self.categorical = target, [*inputs], dict(categorical or {})
+        self.ids, self.features, self.hash, self.weight = [*ids], [*features], hash, weight
+        self.missing, self.target_type, self.has_header = missing, target_type, header
+        self.until, self.on_gap, self.on_bad_line = until, on_gap, on_bad_line
+        self.form = Format(delimiter, decimal, encoding)
+        self.run_dir_of_job: str | None = None  # where a loader keeps the names, set by it
+
+    @property
+    def has_sample_weights(self) -> bool:
+        """True if the field before the target is the weight of each sample."""
+        return self.weight is not None
+
+    @property
+    def is_endless(self) -> bool:
+        return self.until == "stop"
+
+    @staticmethod
+    def for_inputs(arguments: Mapping[str, Any], _: Sequence[str] | None) -> dict[str, Any]:
+        """Return the arguments for a file to predict."""
+        return {**arguments, "until": "end"}
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The sizes that a model takes from the arguments."""
+        if self.hash is not None:
+            return {"features": self.hash, "fields": len(self.features)}
+        return {"features": len([name for name in self.inputs if name not in self.categorical])} if self.inputs else {}
+
+    def __iter__(self) -> "Follower":
+        return Follower(self)
+
+
+def sparse_rows(records: Sequence[tuple[Any, Any, Any]]) -> tuple[Any, ...]:
+    """Make a batch of (indices, values, label): indices (nnz,), offsets (B,), values (nnz,), target (B,), as models of
+    sparse rows take them. A `data.collate` for `Follow` on a libsvm file."""
+    indices, values, labels = zip(*records, strict=True)
+    offsets = np.cumsum([0, *map(len, indices[:-1])], dtype=np.int64)
+    return np.concatenate(indices), offsets, np.concatenate(values), np.array(labels, np.float32)
+
+
+def _place_of(who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None, until: str) -> Path:
+    """Return the absolute path of the file, also of one that is not there yet."""
+    given = Path(os.path.expanduser(path))
+    where = [Path("/")] if given.is_absolute() else [*folders(root, None), *beside()]
+    places = [(folder / given).absolute() for folder in where]
+    for place in places:
+        if place.exists():
+            refuse_other_than_file(place, os.stat(place).st_mode)
+            with reading(place), open(place, "rb"):
+                return place
+    if until == "end":
+        return find_file(who, path, root, "It is your own file: a table or libsvm rows.").absolute()
+    for place in places:
+        if place.parent.is_dir():
+            log.warning("%s: is not there yet; it is followed as soon as it is", place)
+            return place
+    raise NotFoundError(
+        f"{who}: there is neither the file nor its folder: {', '.join(map(str, places))}", code="data/not-found"
+    )
+
+
+# ---- the iterator ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LineRows:
+    """Rows of some lines: their fields, n each; and for each row the byte of the content where its line ends, and the
+    number of lines up to that."""
+
+    fields: Sequence[Any]
+    ends: Sequence[int]
+    counts: Sequence[int]
+
+
+class Follower(Iterator[tuple[Any, ...]]):
+    """The rows of the file, one by one. Waits for lines; a loader that is told to leave meanwhile ends it."""
+
+    def __init__(self, of: Follow) -> None:
+        self._of = of
+        self._file = FollowedFile(of.path, of.until, of.on_gap)
+        self._reader: Any = None
+        self._names: NameFile | None = None
+        self._lines: Lines | None = None
+        self._rows: LineRows
+        self._records: Iterator[tuple[Any, ...]] = iter(())
+        self._given = 0  # rows of `_rows`
+
+    def __next__(self) -> tuple[Any, ...]:
+        while True:
+            if (record := next(self._records, None)) is not None:
+                self._given += 1
+                return record
+            self._refill()
+
+    def _refill(self) -> None:
+        """Read the next lines, once they are there. Raises StopIteration, DataError."""
+        waits_s = FIRST_S
+        while True:
+            found = self._file.read()
+            if found is Ended:
+                raise StopIteration
+            if isinstance(found, Lines):
+                break
+            pause(waits_s)
+            waits_s = min(2 * waits_s, LONGEST_S)
+        assert isinstance(found, Lines)
+        if self._reader is None:
+            if not found.content.strip():
+                return  # perhaps a header comes
+            self._names = NameFile(Path(self._of.run_dir_of_job) / NAMES) if self._of.run_dir_of_job else None
+            self._reader = reader_of(self._of, self._file.beginning(HEAD), self._names)
+        self._rows = self._reader.rows(found, self._file)
+        if self._names is not None:
+            self._names.flush()
+        self._lines, self._given = found, 0
+        self._records = zip(*self._rows.fields, strict=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._lines is None:
+            return self._file.place.state()
+        if self._given == 0:
+            return self._lines.place(0, 0).state()
+        return self._lines.place(self._rows.ends[self._given - 1], self._rows.counts[self._given - 1]).state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._lines, self._records, self._given = None, iter(()), 0
+        self._file.go_to(FilePlace(**state))
+
+
+def reader_of(of: Follow, beginning: bytes, names: "NameFile | None") -> "TableReader | LibSvmReader":
+    """Return the reader for a file with this beginning. Raises UsageError."""
+    if of.target is None:
+        return LibSvmReader(of)
+    if beginning.removeprefix(MARK).lstrip().startswith(b"{"):
+        return JsonReader(of, names)
+    require("pyarrow.csv", "hogwild.data.Follow of a CSV file", "pyarrow", "csv")
+    return TableReader(of, names)
+
+
+# ---- readers: from lines to rows ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Keys(Codes):
+    """The key of each text; `column`: of a feature; `size` > 0: number of the keys. `texts`: where new ones are
+    kept."""
+
+    column: str = ""
+    is_feature: bool = False
+    texts: "NameFile | None" = None
+
+    def code(self, text: str) -> int | None:
+        if self.is_feature:
+            text = f"{self.column}={text}" if text else self.column
+        elif not text:
+            return MISSING_CODE
+        if self.size:
+            return digest_of(text) % self.size
+        key = key_of_text(text)
+        if self.texts is not None and key < 0:
+            self.texts.note(key, text)
+        return key
+
+
+class LinesReader:
+    """Reads rows from whole lines, and leaves out lines that cannot be used, if asked to."""
+
+    def __init__(self, of: Follow) -> None:
+        self.of = of
+        self.skipped = 0
+
+    def rows(self, lines: Lines, file: FollowedFile) -> LineRows:
+        """Return the rows of these lines. Raises DataError."""
+        begin, line = self.begin(lines, file)
+        content = lines.content[begin:]
+        try:
+            fields, ends, counts = self.parsed(content, lines.line + line)
+        except DataError as error:
+            if self.of.on_bad_line != "skip":
+                raise DataError(f"{error} (on_bad_line: skip leaves such lines out)", code=error.code) from error
+            fields, ends, counts = self._one_by_one(content, lines.line + line)
+        return LineRows(fields, [begin + end for end in ends], [line + count for count in counts])
+
+    def begin(self, lines: Lines, file: FollowedFile) -> tuple[int, int]:
+        """Return the byte where the first row begins, and the lines before it."""
+        return 0, 0
+
+    def parsed(self, content: bytes, line: int) -> tuple[Sequence[Any], list[int], list[int]]:
+        """Return (fields, ends, counts) of whole lines with `line` lines before them. Raises DataError."""
+        raise NotImplementedError
+
+    def _one_by_one(self, content: bytes, line: int) -> tuple[Sequence[Any], list[int], list[int]]:
+        """Return the same of the lines that can be used."""
+        parts: list[Sequence[Any]] = []
+        ends, counts = list[int](), list[int]()
+        end = 0
+        for number, one in enumerate(_lines_of(content)):
+            begin, end = end, end + len(one)
+            try:
+                fields, found, _ = self.parsed(one, line + number)
+            except DataError as error:
+                self.skipped += 1
+                many = self.skipped
+                if many <= FIRST_TOLD or set(str(many)[1:]) == {"0"}:
+                    log.warning("%s: left out (on_bad_line: skip), %s so far", error, f"{many:,}")
+                continue
+            if found:  # else it is empty
+                parts.append(fields)
+                ends.append(begin + found[0])
+                counts.append(number + 1)
+        joined = [[value for part in column for value in part] for column in zip(*parts, strict=True)] if ends else [[]]
+        return joined, ends, counts
+
+    def _refuse_zeros(self, content: bytes, line: int) -> None:
+        if (at := content.find(b"\0")) >= 0:
+            number = line + content.count(b"\n", 0, at) + 1
+            raise DataError(
+                f"{self.of.path}: line {number:,}: has a zero byte: such bytes fill what a crash of the machine, or a "
+                "program that truncated the file, has lost",
+                code="data/bad-line",
+            )
+
+
+def _lines_of(content: bytes) -> list[bytes]:
+    lines = content.split(b"\n")
+    rest = lines.pop()
+    return [line + b"\n" for line in lines] + ([rest] if rest else [])
+
+
+def _ends_of(content: bytes, places: Any) -> tuple[list[int], list[int]]:
+    """Return the byte behind each of the lines `places`, and their number with all before them."""
+    ends = np.flatnonzero(np.frombuffer(content, np.uint8) == LF) + 1
+    ends = ends if content.endswith(b"\n") else np.append(ends, len(content))
+    places = np.asarray(places, np.int64)
+    return ends[places].tolist(), (places + 1).tolist()
+
+
+class TableReader(LinesReader):
+    """Rows of a CSV file, by the rules of `Csv`."""
+
+    def __init__(self, of: Follow, names: "NameFile | None") -> None:
+        super().__init__(of)
+        self._names = names
+        self._table: CsvTable
+        self._begins: tuple[Any, int, int] = (None, 0, 0)  # file, and byte and line of its first row
+        self._header = b""
+
+    def begin(self, lines: Lines, file: FollowedFile) -> tuple[int, int]:
+        if self._begins[0] != lines.identity:
+            form, head = self.of.form, Beginning(self.of.path, file.beginning(HEADER_BYTES))
+            names, start, line = read_header(head, self.of.has_header, form.delimiter, form.encoding, 0)
+            self._begins, self._table = (lines.identity, start, line), self._table_of(names, CsvTable)
+            whole = head.content[:start].rstrip(b"\r\n")
+            self._header = whole[whole.rfind(b"\n") + 1 :].removeprefix(MARK) if self.of.has_header else b""
+        _, start, line = self._begins
+        return max(0, start - lines.begin), max(0, line - 1 - lines.line)
+
+    def _table_of(self, names: Sequence[str], kind: type[CsvTable]) -> CsvTable:
+        """Return the table of the columns that are asked for. Raises UsageError for one that is not there."""
+        of = self.of
+        look_up = ColumnNames(of.who, tuple(names), of.has_header)
+        inputs, ids, features = (
+            look_up.places(name, given) if given else []
+            for name, given in (("inputs", of.inputs), ("ids", of.ids), ("features", of.features))
+        )
+        assert of.target is not None
+        chosen = [*dict.fromkeys((*inputs, *ids, *features))]
+        plan = layout(of.who, names, of.has_header, of.target, chosen, (), of.categorical, of.target_type, of.weight)
+        if extra := [place for place in plan.coded if place not in inputs]:
+            raise bad_argument(f"{of.who}: {plan.label(extra[0])} is categorical, but not among inputs")
+        keys = [Keys(0, texts=self._names) for _ in ids]
+        keys += [Keys(of.hash or 0, column=names[one], is_feature=True, texts=self._names) for one in features]
+        plan = replace(
+            plan, numbers=tuple(place for place in plan.numbers if place in inputs),
+            coded=(*plan.coded, *ids, *features), codes=(*plan.codes, *keys),
+        )  # fmt: skip
+        return kind(of.path, plan, of.form, refuse_missing=of.missing == "fail")
+
+    def parsed(self, content: bytes, line: int) -> tuple[Sequence[Any], list[int], list[int]]:
+        self._refuse_zeros(content, line)
+        each = [one.strip(b"\r\n") for one in _lines_of(content)]
+        if self._header and self._header in each:
+            number = line + each.index(self._header) + 1
+            raise DataError(f"{self.of.path}: line {number:,}: is the header again", code="data/bad-line")
+        places = [number for number, one in enumerate(each) if one]
+        if not places:
+            return [[]], [], []
+        records = self._table.parse(unmarked(content), len(places), line + 1)
+        return self._finished(records, content, places, line)
+
+    def _finished(self, records: Any, content: bytes, places: list[int], line: int) -> tuple[Any, list[int], list[int]]:
+        """Return the fields, with missing values filled in or their rows left out."""
+        of, plan = self.of, self._table.layout
+        numbers, codes, target, weight = records.numbers, records.codes, records.target, records.weight
+        keep = np.ones(len(places), bool)
+        own = len(plan.codes) - len(of.ids) - len(of.features)
+        named = codes[:, own : own + len(of.ids)]
+        lacks = np.isnan(target).any(axis=1) if target.dtype == np.float32 else target == MISSING_CODE
+        lacks = lacks | (named == MISSING_CODE).any(axis=1)
+        if of.missing == "drop":
+            keep = ~(lacks | np.isnan(numbers).any(axis=1) | (codes[:, :own] == MISSING_CODE).any(axis=1))
+        elif lacks.any():
+            row = int(lacks.argmax())
+            raise DataError(
+                f"{of.path}: line {line + 1 + places[row]:,}: the target or an id is missing; it is never filled in "
+                "(missing: drop leaves such rows out)",
+                code="data/csv-missing",
+            )
+        elif not isinstance(of.missing, str):
+            numbers = np.where(np.isnan(numbers), np.float32(of.missing), numbers)
+            for place, each in enumerate(plan.codes[:own]):
+                if (empty := codes[:, place] == MISSING_CODE).any():
+                    if (filled := each.filled("")) is None:
+                        row = int(empty.argmax())
+                        raise DataError(
+                            f"{of.path}: line {line + 1 + places[row]:,}: {plan.label(plan.coded[place])}: the "
+                            "value is missing; say other: true for what is not listed",
+                            code="data/csv-missing",
+                        )
+                    codes[empty, place] = filled
+        fields: list[Any] = [numbers] if plan.numbers else []
+        fields += [codes[:, :own]] if own else []
+        fields += [*named.T]
+        fields += [codes[:, own + len(of.ids) :]] if of.features else []
+        fields += [] if weight is None else [weight]
+        is_flat = bool(of.ids or of.features) and target.ndim == 2 and target.shape[1] == 1
+        fields.append(target[:, 0] if is_flat else target)
+        kept = np.array(places)[keep]
+        return [np.ascontiguousarray(field[keep]) for field in fields], *_ends_of(content, kept)
+
+
+class JsonTable(CsvTable):
+    """Parses JSON objects, given with the number of the line of each, by the rules of a table."""
+
+    def _readings(self, content: Any, count: int, line: int) -> Iterator[tuple[Any, Sequence[int]]]:
+        objects, places = content
+        numbers, columns = {*self.numeric}, dict[int, Any]()
+        for place in sorted(self.used):
+            values = [one.get(self.layout.names[place]) for one in objects]
+            if place in numbers and {*map(type, values)} <= {int, float, bool, type(None)}:
+                try:
+                    columns[place] = np.array([math.nan if value is None else value for value in values], np.float64)
+                    continue
+                except OverflowError:  # the rule names the value
+                    pass
+            for value, number in zip(values, places, strict=True):
+                if isinstance(value, dict | list) or (isinstance(value, str) and not _is_text(value)):
+                    words = "is no text" if isinstance(value, str) else f"is a {type(value).__name__}"
+                    raise self._error(
+                        number, f"{self.layout.label(place)}: {words}: {str(value)[:60]!r}", "data/bad-line"
+                    )
+            columns[place] = Words.of(["" if value is None else str(value) for value in values])
+        yield columns, places
+
+
+class JsonReader(TableReader):
+    """Rows of a file with a JSON object per line. Keys that no argument names are left out."""
+
+    def begin(self, lines: Lines, file: FollowedFile) -> tuple[int, int]:
+        if self._begins[0] is None:
+            of = self.of
+            target = of.target if isinstance(of.target, list | tuple) else [of.target]
+            names = [*target, *of.inputs, *of.ids, *of.features, *([of.weight] if of.weight is not None else [])]
+            if odd := [name for name in names if not isinstance(name, str)]:
+                raise bad_argument(f"{of.who}: columns of JSON lines are named by their keys, got {odd[0]!r}")
+            self._begins, self._table = ((0, 0), 0, 1), self._table_of([*dict.fromkeys(names)], JsonTable)
+        return 0, 0
+
+    def parsed(self, content: bytes, line: int) -> tuple[Sequence[Any], list[int], list[int]]:
+        self._refuse_zeros(content, line)
+        objects, places = list[dict[str, Any]](), list[int]()
+        for number, one in enumerate(_lines_of(content)):
+            if not one.strip():
+                continue
+            where = f"{self.of.path}: line {line + number + 1:,}"
+            try:
+                found = json.loads(one)
+            except UnicodeDecodeError as error:
+                raise not_text(where, one[error.start : error.end], None) from None
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{where}: is not JSON: {error}: {shown(one)!r}", code="data/bad-line") from None
+            if type(found) is not dict:
+                raise DataError(f"{where}: is not a JSON object: {shown(one)!r}", code="data/bad-line")
+            objects.append(found)
+            places.append(number)
+        if not places:
+            return [[]], [], []
+        records = self._table.parse((objects, [line + 1 + place for place in places]), len(places), line + 1)
+        return self._finished(records, content, places, line)
+
+
+class LibSvmReader(LinesReader):
+    """Rows of a libsvm file: indices as they are written."""
+
+    def __init__(self, of: Follow) -> None:
+        super().__init__(of)
+        from hogwild.data.libsvm import RowLines
+
+        self._rows_of = RowLines(of.path)
+
+    def parsed(self, content: bytes, line: int) -> tuple[Sequence[Any], list[int], list[int]]:
+        self._refuse_zeros(content, line)
+        fields, places = self._rows_of(content, line)
+        ends, counts = _ends_of(content, places)
+        return fields, ends, counts
+
+
+# ---- the texts of keys ----------------------------------------------------------------------------------------------
+
+
+class NameFile:
+    """The names behind negative keys, in a file that only one process writes: `[key, "name"]` per line, once for each,
+    before a row with it is given away. A half line at its end is of a killed process: it is cut off."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what is there, and note it in memory: some 150 bytes per name."""
+        self._path = path
+        self._known: dict[int, int] = {}  # key -> another hash of its name
+        self._new: list[str] = []
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        with open(path, "rb") as lines:
+            whole = 0
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    os.ftruncate(self._file, whole)
+                    break
+                whole += len(line)
+                key, name = json.loads(line)
+                self._known[key] = hash(name)
+
+    def note(self, key: int, name: str) -> None:
+        """Keep a name, if it is new. Warns of a name that shares its key with another."""
+        check = hash(name)
+        if (known := self._known.get(key)) is None:
+            self._known[key] = check
+            self._new.append(json.dumps([key, name], ensure_ascii=False) + "\n")
+        elif known != check:
+            log.warning("%r shares its key %d, and so its row, with another name in %s", name, key, self._path.name)
+
+    def flush(self) -> None:
+        """Write the new names. Raises RunError."""
+        content, self._new = "".join(self._new).encode(), []
+        try:
+            while content:
+                content = content[os.write(self._file, content) :]
+        except OSError as error:
+            why = f"{self._path}: cannot be written: {error.strerror or error}"
+            raise RunError(why, code="run/output-not-written") from error
+
+    def __del__(self) -> None:
+        if "_file" in self.__dict__:
+            os.close(self._file)
+
+
+def names_of(run: Path) -> dict[int, str]:
+    """Return the names by their keys that a run has met, also while it is running. {} if it has none."""
+    with contextlib.suppress(FileNotFoundError), open(run / NAMES, "rb") as lines:
+        return {int(key): str(name) for key, name in (json.loads(one) for one in lines if one.endswith(b"\n"))}
+    return {}
+
+
+def _is_text(value: str) -> bool:
+    """Return whether it has no half of a surrogate pair, as the JSON escape \\ud800."""
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
