@@ -196,7 +196,7 @@ def through_ring(count: int) -> Cost:
         words=-1,
         environment=(),
     )
-    recipe = by_value.dumps_apart(StreamRecipe(stream, ring.spec))
+    recipe = by_value.dumps_apart(StreamRecipe(stream, ring.spec, run_dir=""))
     regions = {
         "beats": Region.allocate("beats", 8 * BEATS),
         "recipe": recipe_of(*recipe),

@@ -61,6 +61,7 @@ def written(folder: Path) -> dict[str, Callable[[], Any]]:
         "Ratings": {"path": "pairs.csv"},
         "Triples": {"path": "graph.tsv"},
         "LibSvm": {"path": "rows.svm"},
+        "Follow": {"path": "rows.svm"},
         "Text": {"path": "text.txt"},
         "WordPairs": {"path": "scores.txt"},
         "Characters": {"path": "text.txt", "steps": 4},
