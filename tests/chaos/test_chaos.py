@@ -270,7 +270,10 @@ def runs(jobs_folder: Path, start_shared_job: Callable[..., Job]) -> dict[str, E
         "hit": begin(start_shared_job, jobs_folder / "hit", *storm, f"train.epochs={EPOCHS}"),
         "streamed": begin(start_shared_job, jobs_folder / "streamed", *STREAMED),
         "interrupted": begin(
-            start_shared_job, jobs_folder / "interrupted", "--every", "0.1", PACE, "train.epochs=99", "--json"
+            start_shared_job,
+            jobs_folder / "interrupted",
+            *("--every", "0.1", "--faults", "kill"),  # a supervisor that was just killed would write no summary
+            *(PACE, "train.epochs=99", "--json"),
         ),
         "refused": begin(
             start_shared_job, jobs_folder / "refused", "loss.class_path=counting.Missing", "train.procs=1"
