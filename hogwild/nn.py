@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hogwild.errors import ModelError, UsageError
-from hogwild.kernels.signatures import has_numba, row_claims
+from hogwild.kernels.signatures import FREE, has_numba, row_claims
 
-FREE = -(2**63)  # in `keys`: a row that nobody has
 __all__ = ["NamedEmbedding"]
 NO_COUNTS = np.zeros(0, np.int32)
 

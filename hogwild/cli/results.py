@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 
 Top = Annotated[int | None, typer.Option(min=1, help="Number of results; default: 10, if there are so many.")]
-TOP = 10
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Runs; several are compared on one page.", callback=named_run)
 ]
@@ -135,9 +134,10 @@ def similar(
     as_json: Json = False,
 ) -> None:
     """Print the words, items or entities with the nearest vectors, and their cosines."""
-    found = model_of(source, which, None).similar(names, minus or (), kind=kind, top=top or TOP)
-    from hogwild.inference.recommend import fewer
+    model = model_of(source, which, None)
+    from hogwild.inference.recommend import TOP, fewer
 
+    found = model.similar(names, minus or (), kind=kind, top=top or TOP)
     notes = fewer(len(found), "result", top, "there are no others")
     record = {"names": names, "minus": minus or [], "similar": found, "notes": notes}
     print_answer(record, [*notes, *_ranked(found)], as_json)
@@ -153,9 +153,10 @@ def complete(
     as_json: Json = False,
 ) -> None:
     """Print the likeliest missing links of a knowledge graph, best first, without those of the training data."""
-    found = model_of(source, which, None).complete(head, relation, tail, top or TOP)
-    from hogwild.inference.recommend import fewer
+    model = model_of(source, which, None)
+    from hogwild.inference.recommend import TOP, fewer
 
+    found = model.complete(head, relation, tail, top or TOP)
     notes = [*found.notes, *fewer(len(found.items), "answer", top, "the others are known")]
     record = {"head": head, "relation": relation, "tail": tail, "answers": found.items, "notes": notes}
     print_answer(record, [*notes, *_ranked(found.items)], as_json)

@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from hogwild.data.csv.parse import (
 from hogwild.data.followed_file import Ended, FilePlace, FollowedFile, Lines, refuse_other_than_file
 from hogwild.data.ids import digest_of, key_of_text
 from hogwild.data.input_rows import given_arguments
-from hogwild.data.locate import bad_argument, beside, choice, find_file, folders, reading, require
+from hogwild.data.locate import bad_argument, choice, find_file, places_of, reading, require
 from hogwild.data.text_file import HEAD, LF, MARK, not_text, unmarked
 from hogwild.data.text_parsing import ENCODINGS, HEADER_BYTES, Beginning, Format, read_header, shown
 from hogwild.errors import DataError, NotFoundError, RunError
@@ -176,8 +177,7 @@ def sparse_rows(records: Sequence[tuple[Any, Any, Any]]) -> tuple[Any, ...]:
 def _place_of(who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None, until: str) -> Path:
     """Return the absolute path of the file, also of one that is not there yet."""
     given = Path(os.path.expanduser(path))
-    where = [Path("/")] if given.is_absolute() else [*folders(root, None), *beside()]
-    places = [(folder / given).absolute() for folder in where]
+    places = [(folder / given).absolute() for folder in places_of(path, root)]
     for place in places:
         if place.exists():
             refuse_other_than_file(place, os.stat(place).st_mode)
@@ -297,7 +297,7 @@ class Keys(Codes):
         return key
 
 
-class LinesReader:
+class LinesReader(ABC):
     """Reads rows from whole lines, and leaves out lines that cannot be used, if asked to."""
 
     def __init__(self, of: Follow) -> None:
@@ -320,9 +320,9 @@ class LinesReader:
         """Return the byte where the first row begins, and the lines before it."""
         return 0, 0
 
+    @abstractmethod
     def parsed(self, content: bytes, line: int) -> tuple[Sequence[Any], list[int], list[int]]:
         """Return (fields, ends, counts) of whole lines with `line` lines before them. Raises DataError."""
-        raise NotImplementedError
 
     def _one_by_one(self, content: bytes, line: int) -> tuple[Sequence[Any], list[int], list[int]]:
         """Return the same of the lines that can be used."""
@@ -536,8 +536,7 @@ class LibSvmReader(LinesReader):
     def parsed(self, content: bytes, line: int) -> tuple[Sequence[Any], list[int], list[int]]:
         self._refuse_zeros(content, line)
         fields, places = self._rows_of(content, line)
-        ends, counts = _ends_of(content, places)
-        return fields, ends, counts
+        return fields, *_ends_of(content, places)
 
 
 # ---- the texts of keys ----------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class FilePlace:
         return asdict(self)
 
 
-def hash_of(tail: bytes) -> bytes:
+def _hash_of_tail(tail: bytes) -> bytes:
     return hashlib.blake2b(tail[-TAIL:], digest_size=16).digest()
 
 
@@ -69,7 +69,7 @@ class Lines:
     def place(self, end: int, lines: int) -> FilePlace:
         """Return the place behind the first `lines` lines, which end at byte `end` of the content."""
         before = self.before + self.content[max(0, end - TAIL) : end]
-        return FilePlace(*self.identity, self.begin + end, self.line + lines, hash_of(before))
+        return FilePlace(*self.identity, self.begin + end, self.line + lines, _hash_of_tail(before))
 
 
 class Ended:
@@ -95,7 +95,7 @@ class FollowedFile:
 
     @property
     def place(self) -> FilePlace:
-        return FilePlace(*self._identity, self._at, self._line, hash_of(self._before))
+        return FilePlace(*self._identity, self._at, self._line, _hash_of_tail(self._before))
 
     def beginning(self, most: int) -> bytes:
         """Return the first bytes of the present file, at most so many."""
@@ -119,7 +119,7 @@ class FollowedFile:
             self._open(named, identity)
         now = os.fstat(self._file).st_size
         before = os.pread(self._file, min(TAIL, place.offset), max(0, place.offset - TAIL))
-        if now < place.offset or hash_of(before) != place.tail:
+        if now < place.offset or _hash_of_tail(before) != place.tail:
             self._changed(place.offset, place.line, now)
         elif before and before[-1:] != b"\n" and now > place.offset:
             self._gap("its last line was read without a line end (until: end), and then completed")
@@ -145,13 +145,10 @@ class FollowedFile:
 
     def close(self) -> None:
         """Close the file: the next read begins with that at the path."""
+        self._close_former()
         if self._file >= 0:
             os.close(self._file)
-        if self._former is not None:
-            os.close(self._former[0])
-        self._file, self._former, self._identity = -1, None, (0, 0)
-        self._at = self._line = self._half = self._written = 0
-        self._before = b""
+        self._begin(-1, (0, 0))
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
@@ -173,13 +170,21 @@ class FollowedFile:
             os.close(file)
             return False
         if self._file >= 0:
-            if self._former is not None:
-                os.close(self._former[0])
+            self._close_former()
             self._former = self._file, os.fstat(self._file).st_size
-        self._file, self._identity = file, found
+        self._begin(file, found)
+        return True
+
+    def _begin(self, file: int, identity: Identity) -> None:
+        """Stand at the beginning of an open file; -1: of none."""
+        self._file, self._identity = file, identity
         self._at = self._line = self._half = self._written = 0
         self._before = b""
-        return True
+
+    def _close_former(self) -> None:
+        if self._former is not None:
+            os.close(self._former[0])
+        self._former = None
 
     def _new_bytes(self) -> bytes | None:
         """Return the bytes behind the last line that was read, up to the end of the file or a block with a line end;

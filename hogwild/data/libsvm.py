@@ -334,11 +334,12 @@ class RowLines:
     def __call__(self, content: bytes, line: int) -> tuple[list[list[Any]], list[int]]:
         """Return ([indices (n,) int64 of each row, values (n,) float32, labels], the numbers of their lines within the
         content). `line`: lines before. Raises DataError for a bad line."""
-        piece = self._parsing._piece(0, MOST_INDEX, unmarked(content))
+        content = unmarked(content)
+        piece = self._parsing._piece(0, MOST_INDEX, content)
         if piece.bad[1]:
             raise DataError(f"{self._parsing.place(line + 1 + piece.bad[0])}: {piece.bad[1]}", code="data/bad-line")
         lengths, indices, values, labels, _ = piece.arrays
-        places = [number for number, one in enumerate(unmarked(content).split(b"\n")) if ROW.match(one)]
+        places = [number for number, one in enumerate(content.split(b"\n")) if ROW.match(one)]
         rows = np.repeat(np.arange(len(lengths)), lengths)
         order = np.lexsort((indices, rows))
         is_same = (np.diff(rows[order]) == 0) & (np.diff(indices[order]) == 0)

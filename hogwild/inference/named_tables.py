@@ -65,10 +65,9 @@ class NamedTable:
         `vectors` returns, or the only tensor with as many rows as there are names of a kind; by default the first that
         it has. Raises UsageError for a model without it, or with several tensors."""
         grown = {name or "rows": one for name, one in model.named_modules() if isinstance(one, NamedEmbedding)}
-        if (kind or next(iter(grown), None)) in grown:
-            kind = kind or next(iter(grown))
-            ids, rows = grown[kind].named()
-            return cls(kind, ids.tolist(), rows.float().numpy(), None, model)
+        if (first := kind or next(iter(grown), "")) in grown:
+            ids, rows = grown[first].named()
+            return cls(first, ids.tolist(), rows.float().numpy(), None, model)
         kinds = names_by_kind({"names": names, "sizes": sizes})
         tables = _tensors(model, spec, {"names": names, "sizes": sizes})
         known = [one for one in kinds if _vectors_of(model, one) is not None or one in tables]

@@ -16,9 +16,9 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from hogwild.kernels.compiling import exact, exact_kernel
+from hogwild.kernels.signatures import FREE
 from hogwild.kernels.simd import LINE, _ask_to_read, _ask_to_write, instruction
 
-FREE = -(2**63)  # no key: an id of this value is refused
 BLOCK = 64  # ids whose places, then rows, are on their way from memory at once
 MOST_PLACES = 4096  # a search ends here: the table is as good as full
 RESERVED = -1  # answer of `find`: one of the ids is FREE

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 RULES = {"SGD": (0,), "Adagrad": (0, 0), "FTRL": (0, 0, 0)}  # `rule` of kernels/steps.py, which needs numba
+FREE = -(2**63)  # in the keys of `row_claims.py`: a row that nobody has; an id of this value is refused
 WIDEST = 128  # numbers of a row that is compiled for its width: with 200 a loop is faster
 Types = tuple[Any, ...]  # texts as above, or tuples of them
 

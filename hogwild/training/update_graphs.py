@@ -16,6 +16,7 @@ clock) is found when a later trial differs.
 Nothing here knows CUDA: `Accelerator.capture` does, and the rules for it stand there. Memory: a part writes only
 tensors that live outside the graphs, so all graphs of a worker share one pool."""
 
+import math
 import random
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -205,7 +206,7 @@ def _agrees(
                 return False
             continue
         change, noise, error, size = map(_norm, (one - start, one - two, again - one, one))
-        if not all(map(_is_finite, (change, noise, size))):
+        if not all(map(math.isfinite, (change, noise, size))):
             return None
         allowed = AGREES * change + 4 * noise + 4 * torch.finfo(one.dtype).eps * size
         if not error <= allowed:
@@ -218,10 +219,6 @@ def _agrees(
 def _norm(tensor: Tensor) -> float:
     wide = torch.complex128 if tensor.is_complex() else torch.float64
     return float(torch.linalg.vector_norm(tensor.to(wide)))
-
-
-def _is_finite(number: float) -> bool:
-    return abs(number) < float("inf")
 
 
 # ---- Python's state

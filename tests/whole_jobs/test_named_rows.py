@@ -56,7 +56,7 @@ train: {procs: 2, epochs: 4}
 evaluate: {metrics: [accuracy]}
 """
 ITEM_IDS = {-item for item in range(ITEMS)}
-USER_IDS = {user * 7_919_000_000_001 - 10**15 for user in range(USERS)}
+USER_OF = {user * 7_919_000_000_001 - 10**15: user for user in range(USERS)}  # by id
 
 
 def rows_of(tensors: dict[str, Tensor], name: str) -> dict[int, Tensor]:
@@ -87,7 +87,7 @@ def trained(jobs_folder: Path) -> Ended:
 
 def test_each_id_has_one_row_whoever_was_killed(trained: Ended) -> None:
     tensors = trained.tensors()
-    for name, ids in (("users", USER_IDS), ("items", ITEM_IDS)):
+    for name, ids in (("users", {*USER_OF}), ("items", ITEM_IDS)):
         taken = tensors[f"{name}.keys"][tensors[f"{name}.keys"] != FREE].tolist()
         assert len(taken) == len(ids) and {*taken} == ids
 
@@ -95,11 +95,10 @@ def test_each_id_has_one_row_whoever_was_killed(trained: Ended) -> None:
 def test_the_model_answers_for_ids_and_for_unknown_ones(trained: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(trained.run_dir.parent))
     loaded = hogwild.load(trained.run_dir)
-    users, items = torch.tensor([*USER_IDS]), torch.tensor([*ITEM_IDS])
+    users, items = torch.tensor([*USER_OF]), torch.tensor([*ITEM_IDS])
     pairs = torch.cartesian_prod(users, items)
     odd = (torch.arange(USERS)[:, None] + torch.arange(ITEMS)) % 2  # the sets keep no order: looked up
-    place = {user * 7_919_000_000_001 - 10**15: user for user in range(USERS)}
-    wanted = torch.tensor([odd[place[int(user)], -int(item)] for user, item in pairs])
+    wanted = torch.tensor([odd[USER_OF[int(user)], -int(item)] for user, item in pairs])
     outputs = loaded.predict(TensorDataset(pairs), raw=True)
     assert ((outputs > 0) == wanted.bool()).float().mean() > 0.95
     unknown = loaded.predict(TensorDataset(torch.tensor([[1, -1], [2, -1]])), raw=True)
