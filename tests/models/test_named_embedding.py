@@ -6,6 +6,8 @@ import pickle
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,12 @@ from torch import Tensor, nn
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
 from hogwild.errors import ModelError, UsageError
-from hogwild.nn import FREE, NamedEmbedding
+from hogwild.kernels.signatures import FREE
+from hogwild.nn import NamedEmbedding
 
 IDS = st.lists(st.one_of(st.integers(-5, 5), st.integers(-(2**63) + 1, 2**63 - 1)), max_size=30)
 PROCESSES, KILLS, POPULATION = 3, 60, 5000
+AT_ONCE, TURNS = 6_000, 20
 
 
 def table(*given: int, **more: Any) -> NamedEmbedding:
@@ -137,7 +141,27 @@ def test_a_copy_has_a_table_of_its_own(copied) -> None:  # type: ignore[no-untyp
     other = copied(ours)
     other(torch.tensor([5]))
     assert (ours.taken, other.taken) == (30, 31)
-    assert len(pickle.dumps(ours)) == len(pickle.dumps(other)) == len(pickle.dumps(learnt())), "its arrays, too"
+    assert len(pickle.dumps(ours)) == len(pickle.dumps(table(4, 50))), "its arrays, too"
+
+
+def forked(work: Callable[[], object]) -> int:
+    """Do work in a child process; return its pid."""
+    if pid := os.fork():
+        return pid
+    status = 1
+    try:
+        work()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def claim_beside(ours: NamedEmbedding, ids: Tensor, found: Tensor, begun: Tensor, one: int, turn: int) -> None:
+    """Claim `ids` in the moment in which the other process does."""
+    begun[one] = turn
+    while int(begun.min()) < turn:
+        pass
+    found.copy_(ours.rows_of(ids, claim=True))
 
 
 def claiming(ours: NamedEmbedding, seed: int) -> None:
@@ -155,16 +179,32 @@ def shared() -> NamedEmbedding:
 
 
 @pytest.mark.processes
+def test_two_that_want_the_same_free_row_at_once_get_one_each() -> None:
+    """Both walk over one table in one order, each id of one beside an id of the other."""
+    places = table(1, 4 * AT_ONCE)
+    homes = dict[int, list[int]]()  # the row of an id in an empty table -> ids
+    for begin in range(1, 6 * AT_ONCE, 64):
+        ids = torch.arange(begin, begin + 64)
+        for key, row in zip(ids.tolist(), places.rows_of(ids, claim=True).tolist(), strict=True):
+            homes.setdefault(row, []).append(key)
+        places.keys.fill_(FREE)
+    pairs = [homes[row][:2] for row in sorted(homes) if len(homes[row]) > 1]
+    wanted = [torch.tensor(ids) for ids in zip(*pairs, strict=True)]
+    shared, begun = table(1, 4 * AT_ONCE).share_memory(), torch.zeros(2, dtype=torch.int64).share_memory_()
+    found = torch.zeros(2, len(pairs), dtype=torch.int64).share_memory_()
+    for turn in range(1, TURNS + 1):
+        shared.keys.fill_(FREE)
+        children = [forked(partial(claim_beside, shared, wanted[one], found[one], begun, one, turn)) for one in (0, 1)]
+        assert [os.waitpid(pid, 0)[1] for pid in children] == [0, 0]
+        assert all(torch.equal(shared.keys[found[one]], wanted[one]) for one in (0, 1)), "two ids, one row"
+
+
+@pytest.mark.processes
 def test_processes_that_are_killed_while_they_claim_leave_each_id_with_one_row(shared: NamedEmbedding) -> None:
     dice, alive = np.random.default_rng(1), dict[int, int]()
     for kill in range(KILLS):
         while len(alive) < PROCESSES:
-            if (pid := os.fork()) == 0:
-                try:
-                    claiming(shared, seed=1000 * kill + len(alive))
-                finally:
-                    os._exit(1)
-            alive[pid] = kill
+            alive[forked(partial(claiming, shared, 1000 * kill + len(alive)))] = kill
         before, until = shared.taken, time.monotonic() + 30
         wanted = min(before + int(dice.integers(0, 30)), POPULATION)
         while shared.taken < wanted:

@@ -6,6 +6,7 @@ import copy
 import os
 import random
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -437,6 +438,42 @@ def test_memory_that_runs_out_in_a_trial_costs_the_graphs_and_nothing_else() -> 
     assert (
         float(memory) == 30.0 and graphs.stopped == "capturing failed: CUDA out of memory. Tried to allocate 2.00 GiB"
     )
+
+
+def test_a_trial_ends_with_the_results_of_its_first_run() -> None:
+    """Where runs differ a little, in a way that nobody can see."""
+    device, memory, calls = Simulated(0), torch.zeros((), dtype=torch.float64), count()
+    graphs = Graphs(device, (), lambda sentence: None)
+    for _ in range(AFTER):
+        graphs.run("it", lambda: do(memory.add_, 1), lambda: [memory])
+    assert graphs.run("it", lambda: do(memory.add_, 1 + 1e-4 * next(calls)), lambda: [memory]) is Done.TRIED
+    assert next(calls) > 2 and float(memory) == AFTER + 1
+
+
+class Drifting(Small):
+    """Each call gives a little more than the one before, by a count that nobody can see."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        os.environ["CALLS"] = str(calls := int(os.environ["CALLS"]) + 1)
+        return super().forward(x) * (1 + 1e-5 * calls)
+
+
+def test_the_loss_of_a_trial_is_that_of_its_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, captures = Simulated(0), list[int]()
+    monkeypatch.setenv("CALLS", "0")
+    ours = Trained(Drifting, device=device, before=lambda *_: captures.append(device.calls["capture"]), updates=60)
+    monkeypatch.setenv("CALLS", "0")
+    plain = Trained(Drifting, graphs=False, updates=60)
+    first = captures.index(1)  # the update after the trial
+    assert ours.losses[:first] == plain.losses[:first]
+
+
+def test_a_part_that_was_refused_is_not_captured_again() -> None:
+    device, memory = Simulated(0), torch.zeros(())
+    graphs = Graphs(device, (), lambda sentence: None)
+    graphs.refuse("it")
+    done = {graphs.run("it", lambda: do(memory.add_, 1), lambda: [memory]) for _ in range(3 * AFTER)}
+    assert done == {Done.RAN} and device.calls["capture"] == 0 and float(memory) == 3 * AFTER
 
 
 def test_captures_are_few_however_many_shapes_there_are() -> None:

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 import hogwild
 from hogwild.cli import main
-from hogwild.nn import FREE
+from hogwild.kernels.signatures import FREE
 from tests.helpers.jobs import Ended, start
 
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
