@@ -20,12 +20,14 @@ from torch import Tensor, nn
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
 from hogwild.errors import ModelError, UsageError
+from hogwild.kernels.row_claims import find
 from hogwild.kernels.signatures import FREE
 from hogwild.nn import NamedEmbedding
 
 IDS = st.lists(st.one_of(st.integers(-5, 5), st.integers(-(2**63) + 1, 2**63 - 1)), max_size=30)
 PROCESSES, KILLS, POPULATION = 3, 60, 5000
-AT_ONCE, TURNS = 6_000, 20
+TURNS, PLACES = 20_000, 16
+IDS_OF = np.arange(1, 5), np.arange(101, 105)  # claimed by each of two processes
 
 
 def table(*given: int, **more: Any) -> NamedEmbedding:
@@ -156,12 +158,14 @@ def forked(work: Callable[[], object]) -> int:
         os._exit(status)
 
 
-def claim_beside(ours: NamedEmbedding, ids: Tensor, found: Tensor, begun: Tensor, one: int, turn: int) -> None:
-    """Claim `ids` in the moment in which the other process does."""
-    begun[one] = turn
-    while int(begun.min()) < turn:
-        pass
-    found.copy_(ours.rows_of(ids, claim=True))
+def claim_beside(keys: np.ndarray, found: np.ndarray, begun: np.ndarray, one: int) -> None:
+    """Claim ids in table after table, each in the moment in which the other process does."""
+    ids, table, counts = IDS_OF[one], np.zeros((PLACES + 1, 1), np.float32), np.zeros(0, np.int32)
+    for turn in range(TURNS):
+        begun[one] = turn + 1
+        while begun[1 - one] <= turn:
+            pass
+        find(keys[turn], ids, found[one, turn], table, counts, 1, 1)
 
 
 def claiming(ours: NamedEmbedding, seed: int) -> None:
@@ -180,23 +184,13 @@ def shared() -> NamedEmbedding:
 
 @pytest.mark.processes
 def test_two_that_want_the_same_free_row_at_once_get_one_each() -> None:
-    """Both walk over one table in one order, each id of one beside an id of the other."""
-    places = table(1, 4 * AT_ONCE)
-    homes = dict[int, list[int]]()  # the row of an id in an empty table -> ids
-    for begin in range(1, 6 * AT_ONCE, 64):
-        ids = torch.arange(begin, begin + 64)
-        for key, row in zip(ids.tolist(), places.rows_of(ids, claim=True).tolist(), strict=True):
-            homes.setdefault(row, []).append(key)
-        places.keys.fill_(FREE)
-    pairs = [homes[row][:2] for row in sorted(homes) if len(homes[row]) > 1]
-    wanted = [torch.tensor(ids) for ids in zip(*pairs, strict=True)]
-    shared, begun = table(1, 4 * AT_ONCE).share_memory(), torch.zeros(2, dtype=torch.int64).share_memory_()
-    found = torch.zeros(2, len(pairs), dtype=torch.int64).share_memory_()
-    for turn in range(1, TURNS + 1):
-        shared.keys.fill_(FREE)
-        children = [forked(partial(claim_beside, shared, wanted[one], found[one], begun, one, turn)) for one in (0, 1)]
-        assert [os.waitpid(pid, 0)[1] for pid in children] == [0, 0]
-        assert all(torch.equal(shared.keys[found[one]], wanted[one]) for one in (0, 1)), "two ids, one row"
+    shapes = (TURNS, PLACES), (2, TURNS, len(IDS_OF[0])), (2,)
+    keys, found, begun = (torch.full(shape, FREE).share_memory_().numpy() for shape in shapes)
+    find(keys[0].copy(), IDS_OF[0], found[0, 0], np.zeros((PLACES + 1, 1), np.float32), np.zeros(0, np.int32), 1, 0)
+    children = [forked(partial(claim_beside, keys, found, begun, one)) for one in (0, 1)]
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0, 0]
+    for one in (0, 1):
+        assert (np.take_along_axis(keys, found[one], axis=1) == IDS_OF[one]).all(), "two ids, one row"
 
 
 @pytest.mark.processes
