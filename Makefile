@@ -14,7 +14,7 @@ endef
 # With it every process of every job would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run shell serve test test-all lint format reference stress bench-spine bench-dense bench-sparse bench-speedup bench-start bench-scaling bench-devices bench-gpu bench-people bench-service bench-cluster bench-convergence bench-quality bench-faults bench-live bench-rollouts soak docs dist clean
+.PHONY: help run shell serve test test-all lint format reference stress bench-spine bench-dense bench-sparse bench-speedup bench-start bench-scaling bench-devices bench-gpu bench-people bench-service bench-cluster bench-convergence bench-quality bench-faults bench-live bench-rollouts bench-named bench-search soak docs dist clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -90,6 +90,12 @@ bench-dense: $(VENV)/.bench ## measure the dense path: against the limit, DDP an
 
 bench-sparse: $(VENV)/.bench ## measure the sparse models against scikit-learn, libmf, gensim and others (40 minutes)
 	$(BIN)/python -m benchmarks.sparse
+
+bench-named: $(VENV)/.bench ## measure tables whose rows are asked for by id (half an hour, most of it kills)
+	$(BIN)/python -m benchmarks.named
+
+bench-search: $(VENV)/.bench ## measure searches beside loops of Optuna's own (half an hour)
+	$(BIN)/python -m benchmarks.search
 
 bench-speedup: $(VENV)/.bench ## measure what the second worker gains, for every shipped config (an hour)
 	$(BIN)/python -m benchmarks.speedup

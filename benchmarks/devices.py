@@ -6,29 +6,21 @@ the MNIST and tinyshakespeare files (`HOGWILD_DATA`). Run nothing else meanwhile
 
 Each section is written as soon as it is measured. A GPU has a suite of its own: `benchmarks.gpu`."""
 
-import argparse
-import os
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
 from benchmarks import (
     allocations,
     delta_cost,
     loader_kills,
     recurrent,
-    results,
     ring_cost,
+    sections,
     stream_feed,
     wrong_tool,
 )
 from benchmarks.figures import Figure
 from benchmarks.row import Row
-from benchmarks.sections import Sheet, chosen, measure
 
 SUITE = "devices"
 
@@ -71,20 +63,7 @@ SECTIONS: dict[str, tuple[Measure, tuple[Figure, ...]]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Streamed data, devices, recurrent models; about 35 minutes.")
-    names = tuple(SECTIONS)
-    parser.add_argument("--only", type=partial(chosen, names), metavar="NAME,…", help=f"of {', '.join(names)}")
-    parser.add_argument("--quick", action="store_true", help="a little of each; proves that it runs, keeps nothing")
-    asked = parser.parse_args(argv)
-    if not os.environ.get("HOGWILD_DATA"):
-        sys.exit("set HOGWILD_DATA to the folder that holds mnist/ and tinyshakespeare/")
-    effort = QUICK if asked.quick else FULL
-    with tempfile.TemporaryDirectory() as scratch:
-        sheet = Sheet(SUITE, Path(scratch) if asked.quick else results.FOLDER)
-        for name in asked.only or names:
-            began = time.monotonic()
-            run, figures = SECTIONS[name]
-            sheet.put(name, measure(name, partial(run, effort), figures), time.monotonic() - began)
+    sections.main(SUITE, SECTIONS, (FULL, QUICK), argv, "mnist/ and tinyshakespeare/")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ from tests.helpers.terminal import Reader
 
 COST = Figure("display, JSONL and TensorBoard together: share of the machine's processor time, MLP", 0.01, "", True)
 REPORT = Figure("`report` of 100,000 metric records and 1,000 events", 10.0, "s", True)
-CSV = Figure("CSV of 1 M rows x 30 numbers into shared memory, 2 workers, over pandas.read_csv + copy", 1.0)
+CSV = Figure("CSV of 1 M rows x 30 numbers into shared memory, 2 workers, over pandas.read_csv + copy", 1.2)
 TRIED = Figure("bad inputs tried, each with code, place and rule", 120, "")
 CHECKED = Figure("scikit-learn's `check_estimator`, Classifier and Regressor: unexpected failures", 0, "", True)
 

@@ -4,10 +4,13 @@ as they were, with the day, commit and load of their own under `sections` in the
 import argparse
 import json
 import os
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks import results
 from benchmarks.baselines.race import RunnerDied
@@ -16,6 +19,33 @@ from benchmarks.commands import CommandFailed
 from benchmarks.dense import on_cores
 from benchmarks.figures import Figure
 from benchmarks.row import Row
+
+Effort = TypeVar("Effort")
+
+
+def main(
+    suite: str,
+    sections: Mapping[str, tuple[Callable[[Effort], list[Row]], Sequence[Figure]]],
+    efforts: tuple[Effort, Effort],
+    argv: Sequence[str] | None,
+    needs: str = "",
+) -> None:
+    """The command of a suite: measure some or all sections, with the first of two efforts, or, on trial, the second.
+    `needs`: what HOGWILD_DATA must hold."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{suite}")
+    words = f"of {', '.join(sections)}; the other rows stay as they were"
+    parser.add_argument("--only", type=partial(chosen, [*sections]), default=[*sections], metavar="NAME,…", help=words)
+    parser.add_argument("--quick", action="store_true", help="a little of each; proves that it runs, keeps nothing")
+    asked = parser.parse_args(argv)
+    if needs and not os.environ.get("HOGWILD_DATA"):
+        sys.exit(f"set HOGWILD_DATA to the folder that holds {needs}")
+    with tempfile.TemporaryDirectory() as scratch:
+        sheet = Sheet(suite, Path(scratch) if asked.quick else results.FOLDER)
+        for name in asked.only:
+            began = time.monotonic()
+            run, figures = sections[name]
+            rows = measure(name, partial(run, efforts[asked.quick]), figures)
+            sheet.put(name, rows, time.monotonic() - began)
 
 
 def measure(name: str, run: Callable[[], list[Row]], asked: Sequence[Figure]) -> list[Row]:

@@ -30,7 +30,7 @@ from benchmarks.sparse_factorisation import FACTORS, ratings_settings
 from benchmarks.synthetic_ratings import HUNDRED_THOUSAND, MILLION, Shape
 
 SUITE = "speedup"
-GAIN, OF_INDEPENDENT, IDLE = 1.85, 0.95, 0.05
+OF_INDEPENDENT, IDLE = 0.97, 0.05
 TOGETHER, OF_MACHINE = "together", 0.9
 RUNS, TRAINING_S = 3, 6.0
 # All but those whose data is not in HOGWILD_DATA (fashion_mnist, names, text8), or is another run (finetune).
@@ -102,7 +102,7 @@ class Case:
         one, both, apart = in_turn(RUNS, lambda: self.trained(1, epochs)[0], two, lambda: self.independent(epochs))
         alone, shipped = in_turn(RUNS, lambda: self.job(1)[0], lambda: self.job("auto")[0])
         limit = median([a / b for a, b in zip(apart, one, strict=True)])
-        target = min(GAIN, OF_INDEPENDENT * limit)
+        target = OF_INDEPENDENT * limit
         note = f"two jobs that share nothing gain {limit:.2f}; baseline: one worker, samples/s; {epochs} epochs"
         gains = [a / b for a, b in zip(both, one, strict=True)]
         rows = [

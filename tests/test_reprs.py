@@ -27,6 +27,7 @@ from hogwild.models import BprFactorization, Mlp
 from hogwild.monitoring.callbacks import JobEvent
 from hogwild.monitoring.run_status import read_status
 from hogwild.report.run_view import read_run
+from hogwild.searching.call import SearchTrial
 from tests.helpers.jobs import HOME
 
 ODD = ("a" * 10_000, "two\nlines", "it's", 'q"uote', " ")
@@ -62,6 +63,7 @@ def written(folder: Path) -> dict[str, Callable[[], Any]]:
         "Triples": {"path": "graph.tsv"},
         "LibSvm": {"path": "rows.svm"},
         "Follow": {"path": "rows.svm"},
+        "Kafka": {"servers": "none", "topic": "rows"},
         "Text": {"path": "text.txt"},
         "WordPairs": {"path": "scores.txt"},
         "Characters": {"path": "text.txt", "steps": 4},
@@ -103,6 +105,10 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         evaluate={"metrics": evaluate},
         run_dir=folder / ("run" * 60),
     )
+    values = {"x" * 300: 0.5}
+    trial = SearchTrial(0, "complete", {}, values, 1, "", folder)
+    searched = hogwild.SearchResult("succeeded", "", folder / "searched", [*values], [trial], [trial], {}, None, None)
+    found += [searched, hogwild.SearchInterrupted(searched)]
     trained = hogwild.load(result.run_dir, model=model)
     found += [result, result.history, hogwild.TrainInterrupted(result), trained, trained.job]
     found += [read_run(result.run_dir), read_run(result.run_dir).records, read_status(result.run_dir)]

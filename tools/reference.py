@@ -302,6 +302,7 @@ def _sections(schema: Schema, field: Schema) -> list[Schema]:
     if "$ref" in field:
         return [schema["$defs"][field["$ref"].rpartition("/")[2]]]
     inner = [*field.get("anyOf", ()), *field.get("oneOf", ()), *([field["items"]] if "items" in field else ())]
+    inner += [of] if isinstance(of := field.get("additionalProperties"), dict) else []
     return [section for one in inner for section in _sections(schema, one)]
 
 
@@ -318,9 +319,11 @@ def _type(field: Schema) -> str:
     if field["type"] == "array":
         items = field["items"].get("anyOf") or field["items"].get("oneOf") or [field["items"]]
         most = f", {field['maxItems']} at most" if "maxItems" in field else ""
-        return f"list of {' or '.join(PLURAL.get(one.get('type', ''), 'sections') for one in items)}{most}"
+        names = (PLURAL.get(one.get("type", ""), "sections" if one else "values") for one in items)
+        return f"list of {' or '.join(names)}{most}"
     if field["type"] == "object":
-        return "map of numbers" if isinstance(field["additionalProperties"], dict) else "map"
+        of = field["additionalProperties"]
+        return "map" if not isinstance(of, dict) else "map of sections" if "$ref" in of else "map of numbers"
     if "minimum" in field and "maximum" in field:
         return f"{TYPES[field['type']]} from {field['minimum']:,} to {field['maximum']:,}"
     bounds = [f"{sign} {field[word]:,.10g}" for word, sign in BOUNDS.items() if word in field]

@@ -31,12 +31,13 @@ from hogwild.feeds.row_reader import InTurn
 from hogwild.host.background_thread import Background
 from hogwild.job.build import schedule_of
 from hogwild.job.facts import complete
-from hogwild.job.initial_values import rows_known_to
+from hogwild.job.initial_values import rows_known_to, texts_known_to
 from hogwild.job.parts import Parts, directions
 from hogwild.job.update_choice import ConflictEstimate, estimate_conflicts
 from hogwild.monitoring.profile_report import Window, clear, report
 from hogwild.monitoring.run_status import EXIT_STATUS
 from hogwild.monitoring.tensorboard import check_wanted
+from hogwild.nn import cut_to_use
 from hogwild.optimizers import FTRL
 from hogwild.parameters.anchor import Anchor
 from hogwild.parameters.shared_model import SharedModel
@@ -49,7 +50,7 @@ from hogwild.scheduling.work_queue import Limits, WorkQueue
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Scoreboard
 from hogwild.storage.artifact_cache import new_scratch
-from hogwild.storage.run_directory import ENV, KNOWN, LIBRARY, NAMES, RunDir, checkpoints_beside
+from hogwild.storage.run_directory import ENV, KNOWN, LIBRARY, NAMES, TEXTS, RunDir, checkpoints_beside
 from hogwild.training.torch_settings import sparing_the_compiler
 from hogwild.user_code import raised_text
 from hogwild.version import __version__
@@ -241,6 +242,8 @@ def _write_descriptions(description: Description, plan: JobPlan, parts: Parts, r
     the folder a run, so everything else that a resume needs is written first: a job killed earlier leaves a folder that
     counts as new. All is durable before the first checkpoint, which would be useless without it."""
     resolved = (OF_OBJECTS if description.caller == LIBRARY else "") + plan.job.to_yaml()
+    with cut_to_use(parts.model):
+        parameters = sum(parameter.numel() for parameter in parts.model.parameters())
     environment = {
         "hogwild": __version__,
         "caller": description.caller,
@@ -253,7 +256,7 @@ def _write_descriptions(description: Description, plan: JobPlan, parts: Parts, r
         "job_file": str(description.job_file) if description.job_file else None,
         "argv": sys.argv,
         "pid": os.getpid(),
-        "parameters": sum(parameter.numel() for parameter in parts.model.parameters()),
+        "parameters": parameters,
     }
     rundir.write_json("env.json", environment, sync=True)
     if parts.names is not None:
@@ -261,6 +264,8 @@ def _write_descriptions(description: Description, plan: JobPlan, parts: Parts, r
         rundir.write_text(NAMES, f"{names}\n", sync=True)
     else:  # left by a job that was killed before there was a run
         (rundir.path / NAMES).unlink(missing_ok=True)
+    if not plan.is_resumed and parts.has_named_rows and (texts := texts_known_to(plan.job)):
+        rundir.write_bytes(TEXTS, texts)  # before a loader opens it
     # A resume keeps the file: the run that was continued may be gone.
     if not (plan.is_resumed and (rundir.path / KNOWN).exists()):
         known = None if parts.known is None else parts.known.result()
@@ -324,6 +329,7 @@ class _Execution:
             )
             session.journal.close()
             session.pause_task.close()
+            session.rows.close()
             session.saving.writer.close()
             if session.draws is not None:
                 session.draws.thread.close()

@@ -25,6 +25,8 @@ from hogwild import host, user_code
 from hogwild.cluster.launch import Launch
 from hogwild.config.load import Job
 from hogwild.config.of_run import looking_where
+from hogwild.config.rules import reads_standard_input
+from hogwild.data.standard_input import check_standard_input, keeping, refuse
 from hogwild.errors import UsageError
 from hogwild.host.background_thread import freeze
 from hogwild.job.foreseen_kernels import foreseen
@@ -123,6 +125,11 @@ def _begun(
     is_with_numba = bool(foreseen_kernels) or (has_kernels(job.model.class_path) and job.train.update != "autograd")
     may_have_server, is_command = is_real and may_fork(job.train.device), description.caller == COMMAND_LINE
     nodes = 0 if description.launch is None else description.launch.world
+    keeps_input = reads_standard_input(job.data.train)
+    if keeps_input:
+        if not is_real:
+            raise refuse("which a dry run would use up")
+        check_standard_input()
     make_plan = partial(plan_job, job, nodes=nodes, is_resumed=resume is not None)
     plan = make_plan(facts := MachineFacts.here())
     try:
@@ -153,7 +160,8 @@ def _begun(
                 startup.start(COMPILING if missing else "")
                 if restored := host.restore_affinity(os.environ):  # workers inherit what the import has changed
                     plan = replace(plan, reason=f"{plan.reason}; {restored}")
-                yield plan, group, startup
+                with keeping(startup.rundir.path) if keeps_input else nullcontext():
+                    yield plan, group, startup
     finally:
         host.end_core_lease()
         if is_command:

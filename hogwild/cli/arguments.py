@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from hogwild.monitoring.profile_report import Window
 
 COMMANDS = (
-    *("train", "check", "plan", "show", "schema", "doctor", "list", "chaos", "init"),
+    *("train", "check", "plan", "show", "schema", "doctor", "list", "chaos", "search", "init"),
     *("runs", "status", "logs", "attach", "stop", "ask"),
     *("serve", "submit", "ps", "cancel", "pause", "resume", "retry", "delete"),
     *("eval", "predict", "similar", "complete", "recommend", "sample", "report", "export", "explain"),
 )
 
-
-WITH_JOB = ("train", "check", "plan", "show", "chaos", "submit")  # commands that take a job file and overrides
+# Commands that take a job file and overrides.
+WITH_JOB = ("train", "check", "plan", "show", "chaos", "search", "submit")
 
 
 def with_command(argv: list[str]) -> list[str]:

@@ -102,8 +102,9 @@ def init(
         print_message(f"hogwild schema prints {SCHEMA}, for editors{also}")
         return
     _write(out, text.encode(), force)
+    command = "search" if "\nsearch:" in text else "train"
     print_result(f"wrote {out}", *_bring(chosen, out.parent))
-    print_result(f"next: hogwild train {out}", f"then, for your own data, change {chosen.change}")
+    print_result(f"next: hogwild {command} {out}", f"then, for your own data, change {chosen.change}")
 
 
 def list_tasks() -> dict[str, str]:

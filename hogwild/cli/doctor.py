@@ -69,8 +69,10 @@ PACKAGES = ("numpy", "psutil", "cloudpickle", "safetensors", "threadpoolctl")
 EXTRAS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "csv": ("tables and parquet files", {"pyarrow": "16"}),
     "images": ("folders of images", {"pillow": "10"}),
+    "kafka": ("topics of Kafka", {"confluent-kafka": "2.6"}),
     "onnx": ("export --format onnx", {"onnx": "1.19", "onnxscript": "0.5"}),
     "rl": ("environments of gymnasium", {"gymnasium": "1.0"}),
+    "search": ("hogwild search", {"optuna": "5"}),
     "sklearn": ("hogwild.estimator", {"scikit-learn": "1.6"}),
     "service": ("hogwild serve", {"fastapi": "0.135", "uvicorn": "0.30"}),
     "sparse": ("compiled updates; ratings, triples", {"numba": "0.61", "pyarrow": "16"}),

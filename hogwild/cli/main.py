@@ -307,6 +307,7 @@ _ELSEWHERE = {
     "list": "catalog.list_",
     "init": "catalog.init",
     "export": "results.export",
+    "search": "search.search",
     "runs": "runs.runs",
     "status": "runs.status",
     "logs": "runs.logs",

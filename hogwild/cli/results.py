@@ -110,7 +110,11 @@ def check_file(option: str, file: Path, endings: Sequence[str] = (".npz", ".csv"
 
 
 def report_answer(runs: list[Path], out: Path | None) -> tuple[dict[str, Any], list[str]]:
-    """Write the page; return its place for --json and as lines. Raises as `write_report`."""
+    """Write the page of runs, or of a search; return its place for --json and as lines. Raises as `write_report`."""
+    if len(runs) == 1 and (runs[0] / "search.json").is_file():
+        from hogwild.cli.search import report_answer as of_search
+
+        return of_search(runs[0], out)
     from hogwild.report.report import write_report  # numpy
 
     page, missing = write_report(runs, out)
@@ -127,7 +131,10 @@ def similar(
         list[str] | None, typer.Option(help="Subtract it; may be repeated.", metavar="NAME", show_default=False)
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(help="words, items, entities, users or relations, if the model has several.")
+        str | None,
+        typer.Option(
+            help="words, items, entities, users, relations, or the name of a NamedEmbedding, if the model has several."
+        ),
     ] = None,
     top: Top = None,
     which: Which = None,

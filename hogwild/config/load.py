@@ -5,7 +5,7 @@ only the result is checked. So an error names the file's line or the command lin
 """
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from hogwild.config.locate import default_config, list_configs, read_job_file
-from hogwild.config.rules import findings, schema_findings
-from hogwild.config.schema import Job
+from hogwild.config.rules import JobFinding, findings, schema_findings, search_findings, searched_metrics
+from hogwild.config.schema import Job, Search
 from hogwild.config.strict_yaml import Path as KeyPath
-from hogwild.config.strict_yaml import SourcePlace, YamlReading, read
+from hogwild.config.strict_yaml import SourcePlace, YamlReading, dotted, read
 from hogwild.config.strict_yaml import read as read_yaml
 from hogwild.errors import ConfigError, Problem
 from hogwild.formatting import flat
@@ -45,9 +45,16 @@ def load_job(
     return _JobDraft.of(read(text, source, is_text), changes, source, stem).check()
 
 
+def values_of(path: Path, overrides: Sequence[str], source_text: str) -> dict[str, Any]:
+    """Return the values that a job file and `overrides` give, without defaults, and without those that are null. For a
+    job that `load_job` accepts."""
+    draft = _JobDraft.of(read(source_text, str(path), is_text), map(_parse_override, overrides), str(path), path.stem)
+    return {section: value for section, value in draft.values.items() if value is not None}
+
+
 def job_from_mapping(values: Mapping[str, Any], source: str) -> Job:
     """Make a job from plain values, for the library call. `source` begins each error, e.g. `hogwild.train`."""
-    return _JobDraft(_as_plain(values), source=source).check()
+    return _JobDraft(as_plain(values), source=source).check()
 
 
 def is_text(path: KeyPath) -> bool:
@@ -57,6 +64,7 @@ def is_text(path: KeyPath) -> bool:
     return path[-1:] in (("name",), ("class_path",)) or (path[:2] == ("model", "freeze") and path[-1:] != ("until",))
 
 
+SPACE = ("search", "space")
 _Change = tuple[KeyPath, YamlReading]  # one `key.path=value` of the command line
 
 
@@ -67,6 +75,8 @@ def _parse_override(text: str) -> _Change:
         message = f"{text!r} is not an override; write key.path=value, such as train.epochs=3"
         problem = Problem(COMMAND_LINE, 0, 0, "", message, code="config/bad-override")
         return (), YamlReading(None, problems=[problem])
+    if path[:2] == SPACE and len(path) > len(SPACE):  # the rest is one key there, the path of a field
+        path = (*SPACE, ".".join(path[len(SPACE) :]))
     try:
         reading = read(value, COMMAND_LINE, is_text, path)
     except ConfigError as error:
@@ -123,12 +133,9 @@ class _JobDraft(YamlReading):
 
     def check(self) -> Job:
         """Return the job. Raises ConfigError with all problems, in the order of the file."""
-        job, wrong = None, list(findings(self.values)) if isinstance(self.values, dict) else []
-        try:
-            job = Job.model_validate(self.values) if isinstance(self.values, dict) else None
-        except ValidationError as error:
-            unfit = list(schema_findings(error))
-            wrong = unfit + [one for one in wrong if one.path not in {bad.path for bad in unfit}]
+        job, wrong = self._checked()
+        if job is not None and job.search is not None and not wrong:
+            wrong = list(self._in_space(job, job.search))
         for path, message, at_key, code in wrong:
             if path not in self.broken:
                 self.problems.append(self._place(path, at_key).problem(path, message, code))
@@ -136,6 +143,47 @@ class _JobDraft(YamlReading):
             raise ConfigError(sorted(problems, key=lambda one: (one.line == 0, one.line, one.column)))
         assert job is not None, "no job and no problem"
         return job
+
+    def _checked(self) -> tuple[Job | None, list[JobFinding]]:
+        """Return the job, if the schema accepts it, and all that is wrong."""
+        job, wrong = None, list(findings(self.values)) if isinstance(self.values, dict) else []
+        try:
+            job = Job.model_validate(self.values) if isinstance(self.values, dict) else None
+        except ValidationError as error:
+            unfit = list(schema_findings(error))
+            wrong = unfit + [one for one in wrong if one.path not in {bad.path for bad in unfit}]
+        return job, wrong
+
+    def _in_space(self, job: Job, search: Search) -> Iterator[JobFinding]:
+        """Check the job with each metric of its search, and with each end of a range and each choice, one at a time."""
+        of_metric = [
+            one._replace(path=path)
+            for path, metric in searched_metrics(job, search)
+            for one in self._with(("evaluate.monitor", metric))._checked()[1]
+        ]
+        yield from of_metric or search_findings(job, search)
+        for key, values in search.space.items():
+            told = set[str]()
+            for below, value in values.tested:
+                path, draft = tuple(key.split(".")), self._with((key, value))
+                _, wrong = draft._checked()
+                if not wrong and _at(draft.values, path) != value:
+                    wrong = [
+                        JobFinding(path, f"{key} is not a field: there is a value above it", code="config/unknown-key")
+                    ]
+                for one in wrong:
+                    words = one.message if one.path == path else f"{dotted(one.path)}: {one.message}"
+                    if words not in told:
+                        told.add(words)
+                        place = ("search", "space", key)
+                        yield JobFinding(place if one.at_key else (*place, *below), words, one.at_key, one.code)
+
+    def _with(self, *changes: tuple[str, Any]) -> "_JobDraft":
+        """Return a copy without a search and with these values in the fields."""
+        draft = _JobDraft(copy.deepcopy(self.values), source=self.source)
+        for key, value in (("search", None), *changes):
+            draft._apply(tuple(key.split(".")), value)
+        return draft
 
     def _place(self, path: KeyPath, at_key: bool) -> SourcePlace:
         """Return the place of the key or value; for a missing one that of the nearest section above it."""
@@ -146,13 +194,19 @@ class _JobDraft(YamlReading):
         return self.keys.get(path) or self.places.get((), SourcePlace(self.source))
 
 
-def _as_plain(value: Any) -> Any:
-    """Copy the value with tuples as lists and mappings as dicts, as in a file."""
+def _at(values: Any, path: KeyPath) -> Any:
+    for part in path:
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values
+
+
+def as_plain(value: Any) -> Any:
+    """Copy the value with tuples as lists, mappings as dicts and numpy's numbers as Python's, as in a file."""
     if isinstance(value, Mapping):
-        return {key: _as_plain(item) for key, item in value.items()}
+        return {key: as_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_as_plain(item) for item in value]
-    return value
+        return [as_plain(item) for item in value]
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 DEFAULT, JOB_FILE, OVERRIDE, CALL, UNKNOWN = "default", "job file", "override", "call", "not in the job file"

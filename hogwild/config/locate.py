@@ -28,10 +28,19 @@ def default_config(name: str) -> Path:
     return path
 
 
+_copies: dict[Path, Path] = {}
+
+
+def read_copy(job_file: str, copy: str) -> None:
+    """Let this process read a job file's text from a copy: for trials of a search, whose file may change meanwhile. It
+    keeps its name, and its folder, where user code and data lie."""
+    _copies[Path(job_file)] = Path(copy)
+
+
 def read_job_file(path: Path) -> str:
     """Return the text of a job file. Raises NotFoundError if there is none, ConfigError if it is no text."""
     try:
-        return decode(_content(path), str(path))
+        return decode(_content(_copies.get(path, path)), str(path))
     except IsADirectoryError:
         hint = "; to go on with a run: train --resume" if (path / "resolved.yaml").exists() else ""
         raise NotFoundError(f"{path} is a folder, not a job file{hint}", code="run/job-file-not-found") from None

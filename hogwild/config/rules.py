@@ -16,7 +16,7 @@ from pydantic import Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from hogwild.config import torch_arguments
-from hogwild.config.schema import SCHEDULES, SGD, TAG, Job, Section, Supervise
+from hogwild.config.schema import SCHEDULES, SGD, TAG, Job, Search, Section, Supervise
 from hogwild.config.strict_yaml import Path, dotted
 from hogwild.config.torch_arguments import Arguments, broken_rule
 from hogwild.devices.kinds import accelerators
@@ -149,6 +149,8 @@ def findings(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     yield from _orders(values)
     yield from _device_per_worker(values)
     yield from _needs(values)
+    yield from _standard_input(values)
+    yield from _kafka(values)
     yield from _metrics(values.get("evaluate"))
     schedule = _at(values, "lr_schedule.name")
     if str(schedule).rpartition(".")[0] == "torch.optim.lr_scheduler":
@@ -278,6 +280,34 @@ def _needs(values: Mapping[str, Any]) -> Iterator[JobFinding]:
             yield JobFinding(("evaluate", name), message, True, "config/needs-validation")
 
 
+def reads_standard_input(section: Any) -> bool:
+    """Return whether a data set, as a component or the map of one, is what arrives on standard input."""
+    names = ("class_path", "init_args")
+    given = [section.get(name) if isinstance(section, Mapping) else getattr(section, name, None) for name in names]
+    return given[0] in ("hogwild.data.Follow", "hogwild.data.follow.Follow") and _at(given[1], "path") == "-"
+
+
+def _standard_input(values: Mapping[str, Any]) -> Iterator[JobFinding]:
+    """Check that standard input is training data, of one machine."""
+    code = "data/standard-input"
+    if reads_standard_input(_at(values, "data.val")):
+        message = "must be a file: standard input can be read only once, for data.train, got '-'"
+        yield JobFinding(("data", "val", "init_args", "path"), message, code=code)
+    if reads_standard_input(_at(values, "data.train")) and _at(values, "cluster.engine") not in (None, "none"):
+        message = "must be a file with cluster.engine: each node would have a standard input of its own, got '-'"
+        yield JobFinding(("data", "train", "init_args", "path"), message, code=code)
+
+
+def _kafka(values: Mapping[str, Any]) -> Iterator[JobFinding]:
+    """Check that one machine reads a topic: which partition has the next message differs between machines."""
+    is_kafka = _at(values, "data.train.class_path") in ("hogwild.data.Kafka", "hogwild.data.kafka.Kafka")
+    if is_kafka and _at(values, "cluster.engine") not in (None, "none"):
+        message = (
+            "must not be hogwild.data.Kafka with cluster.engine: nodes would make different batches of its messages"
+        )
+        yield JobFinding(("data", "train", "class_path"), message)
+
+
 def _metrics(section: Any) -> Iterator[JobFinding]:
     """Check that names in monitor and target are among the listed metrics; with `auto`, which depends on the loss,
     among the known ones: others must be listed."""
@@ -305,6 +335,30 @@ def _metrics(section: Any) -> Iterator[JobFinding]:
         rule += " in evaluate.metrics"
         words = f"{rule}{close_word(name, known)} (known: {', '.join(known)}), got {show(name)}"
         yield JobFinding(("evaluate", *path), words, len(path) > 1, "config/unknown-metric")
+
+
+def searched_metrics(job: Job, search: Search) -> Iterator[tuple[Path, str]]:
+    """Yield the metrics of a search with their places."""
+    for number, metric in enumerate(search.metrics(job.evaluate.monitor)):
+        yield ("search", "metric", *([number] if isinstance(search.metric, list) else [])), metric
+
+
+def search_findings(job: Job, search: Search) -> Iterator[JobFinding]:
+    """Check what a search needs of its job, which is valid by itself."""
+    for path, metric in searched_metrics(job, search):
+        is_said = metric == job.evaluate.monitor and job.evaluate.mode != "auto"
+        if not is_said and catalog.known(metric) is None:
+            words = f"unknown whether a higher or lower {metric} is better"
+            words += "; make it evaluate.monitor, and set evaluate.mode"
+            yield JobFinding(path, words, True, "config/metric-direction")
+        if isinstance(search.metric, list) and job.evaluate.metrics == "auto" and metric != catalog.LOSS:
+            words = f"must be listed in evaluate.metrics, which is auto, got {show(metric)}"
+            yield JobFinding(path, words, code="config/unknown-metric")
+    if job.data.val is None:
+        words = "needs data.val, such as {fraction: 0.1}: trials are compared by their evaluations"
+        yield JobFinding(("search",), words, True, "config/needs-validation")
+    if job.cluster.engine != "none":
+        yield JobFinding(("search",), "its trials train on one machine; set cluster.engine: none", True)
 
 
 # ---- synonyms: names of other frameworks and first guesses. Job files have one name for each thing; an error names it
@@ -391,7 +445,6 @@ _TYPES = {
     "bool_type": "must be true or false",
     "string_type": "must be text",
     "list_type": "must be a list",
-    "too_short": "must have at least one entry",
     "dict_type": "must be a map of keys and values",
     "model_type": "must be a map of keys and values",
     "finite_number": "must be finite",
@@ -414,7 +467,8 @@ def schema_findings(error: ValidationError) -> Iterator[JobFinding]:
         path = _path(detail)
         if detail["type"] == "missing" and path in meant:
             continue  # the misspelt key was reported, with this one as the suggestion
-        yield JobFinding(path, _detail_text(detail), _is_unknown(detail), _code(detail))
+        is_key = _is_unknown(detail) or detail["loc"][-1] == "[key]"
+        yield JobFinding(path, _detail_text(detail), is_key, _code(detail))
 
 
 def _path(detail: ErrorDetails) -> Path:
@@ -425,7 +479,7 @@ def _path(detail: ErrorDetails) -> Path:
 
 
 def _is_unknown(detail: ErrorDetails) -> bool:
-    return detail["type"] == "extra_forbidden" or detail["loc"][-1] == "[key]"
+    return detail["type"] == "extra_forbidden"
 
 
 def _code(detail: ErrorDetails) -> str:
@@ -445,6 +499,9 @@ def _detail_text(detail: ErrorDetails) -> str:
         return "is required"
     if kind == "literal_error":
         return _one_of(_words_in(context["expected"]), value)
+    if kind == "too_short":
+        least = context["min_length"]
+        return f"must have at least {'one entry' if least == 1 else f'{least} entries'}, got {show(value)}"
     if kind in _BOUNDS:
         key, sign = _BOUNDS[kind]
         return f"must be {sign} {context[key]:g}, got {show(value)}"
@@ -556,13 +613,11 @@ def _fields_by_name() -> dict[str, list[Path]]:
 def _fields_of(section: type[Section], above: Path) -> Iterator[Path]:
     for name, field in section.model_fields.items():
         yield (*above, name)
-        for inner, _ in _members(field.annotation) if get_origin(field.annotation) is not list else ():
+        for inner, _ in _members(field.annotation) if get_origin(field.annotation) not in (list, dict) else ():
             yield from _fields_of(inner, (*above, name))
 
 
 def _allowed(detail: ErrorDetails) -> list[str]:
-    if detail["loc"][-1] == "[key]":
-        return _words_in(detail["ctx"]["expected"])
     return list(_section_at(detail["loc"][:-1]).model_fields)
 
 
@@ -570,13 +625,16 @@ def _section_at(location: tuple[int | str, ...]) -> type[Section]:
     """Return the section of the schema at pydantic's location, which includes tags."""
     here: type[Section] = Job
     options: list[tuple[type[Section], str]] = []
+    is_map = False
     for part in location:
-        if isinstance(part, int):  # index of a list: all entries have the same type
+        if isinstance(part, int) or is_map:  # index of a list, key of a map: all entries have the same type
+            is_map = False
             continue
         if str(part).startswith(TAG):
             here = next(section for section, tag in options if tag == part)
         else:
-            options = list(_members(here.model_fields[str(part)].annotation))
+            annotation = here.model_fields[str(part)].annotation
+            options, is_map = list(_members(annotation)), get_origin(annotation) is dict
             here = options[0][0]
     return here
 

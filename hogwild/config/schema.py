@@ -4,7 +4,6 @@ Torch-free. Rules that types cannot express (arguments of torch classes, fields 
 error messages in `rules.py` too, loading in `load.py`.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -21,8 +20,8 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
+from hogwild.config.values import above_zero, ascending, each_once, field_path, one_kind, plain, rule
 from hogwild.devices.kinds import accelerators
 from hogwild.formatting import brief, one_line
 from hogwild.metrics import catalog
@@ -32,11 +31,6 @@ from hogwild.scheduling.work_queue import MAX_ITEM_BATCHES
 MAX_SECONDS = 1e9  # 30 years; the operating system's timers overflow somewhere beyond
 MAX_WHOLE = 2**63 - 1  # the maximum of a word of shared memory
 TAG = "tag:"  # prefix of pydantic's union tags in an error's location; they are no keys of the file
-
-
-def rule(message: str, at: str = "", *, code: str) -> PydanticCustomError:
-    """Return an error with our own message; the value is appended. `at`: a key below the validated one."""
-    return PydanticCustomError("rule", "{message}", {"message": message, "at": at, "code": code})
 
 
 def _fits(number: int) -> int:
@@ -69,23 +63,6 @@ def _tags(found: list[str]) -> list[str]:
     if len(found) > 20 or len({*found}) < len(found):
         raise rule("must be at most 20 tags, each once", code="config/bad-name")
     return found
-
-
-def _plain(value: Any) -> Any:
-    """Check that a YAML file can hold the value: a job is written to resolved.yaml and read back."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise rule("must hold finite numbers only", code="config/not-finite")
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str | int) or isinstance(key, bool):
-                raise rule(f"must have text or whole numbers as keys, not {key!r}", code="config/wrong-type")
-            _plain(item)
-    elif isinstance(value, list):
-        for item in value:
-            _plain(item)
-    elif not (value is None or isinstance(value, bool | int | float | str)):
-        raise rule(f"must hold plain values only, not a {type(value).__name__}", code="config/wrong-type")
-    return value
 
 
 def _auto_or_whole(low: int, high: int) -> BeforeValidator:
@@ -177,7 +154,7 @@ Tags = Annotated[list[str], AfterValidator(_tags)]
 ClassPath = Annotated[str, AfterValidator(_class_path)]
 MetricName = Annotated[str, AfterValidator(_metric_name)]
 Metric = Annotated[str, AfterValidator(_metric)]
-InitArgs = Annotated[dict[str, Any], AfterValidator(_plain)]
+InitArgs = Annotated[dict[str, Any], AfterValidator(plain)]
 
 
 class Section(BaseModel):
@@ -318,6 +295,10 @@ class FrozenUntil(Section):
 
 def _map_or_text(value: Any) -> str:
     return TAG + ("map" if isinstance(value, Mapping | Section) else "text")
+
+
+def _list_or_text(value: Any) -> str:
+    return TAG + ("list" if isinstance(value, list | tuple) else "text")
 
 
 Frozen = Annotated[
@@ -668,6 +649,84 @@ class Queue(Section):
     )
 
 
+Ends = Annotated[list[float], Field(min_length=2, max_length=2), AfterValidator(ascending)]
+WholeEnds = Annotated[list[Whole], Field(min_length=2, max_length=2), AfterValidator(ascending)]
+
+
+class Range(Section):
+    """The values that a search may give a field: one of these four."""
+
+    log: Annotated[Ends, AfterValidator(above_zero)] | None = Field(
+        default=None, description="[low, high], evenly by the logarithm: for rates and penalties."
+    )
+    uniform: Ends | None = Field(default=None, description="[low, high], evenly.")
+    int: WholeEnds | None = Field(default=None, description="[low, high], whole numbers.")
+    choice: Annotated[list[Any], Field(min_length=2), AfterValidator(each_once)] | None = Field(
+        default=None, description="Any values, without an order."
+    )
+
+    _kind = model_validator(mode="before")(one_kind)
+
+    @property
+    def tested(self) -> list[tuple[tuple[Any, ...], Any]]:
+        """The values that stand for all of them, each with its place below the range: both ends, or every choice."""
+        found = ((kind, self.__dict__[kind]) for kind in type(self).model_fields)
+        return [((kind, place), value) for kind, values in found if values for place, value in enumerate(values)]
+
+
+class Search(Section):
+    """A search for the best values of some fields by many trials (`hogwild search`); training ignores it."""
+
+    space: dict[Annotated[str, AfterValidator(field_path)], Range] = Field(
+        min_length=1, description="Fields of this file by their paths, and the values of each."
+    )
+    metric: (
+        Annotated[
+            Annotated[MetricName, Tag(TAG + "text")]
+            | Annotated[list[MetricName], Field(min_length=2), AfterValidator(each_once), Tag(TAG + "list")],
+            Discriminator(_list_or_text),
+        ]
+        | None
+    ) = Field(default=None, description="Metric to optimise, or several: their Pareto front; null: evaluate.monitor.")
+    trials: Whole | None = Field(default=50, ge=1, description="Number of trials; null: until max_time_s.")
+    max_time_s: Seconds | None = Field(default=None, description="Seconds until the search stops, resumable.")
+    sampler: Annotated[
+        Annotated[Literal["tpe", "random", "grid"], Tag(TAG + "text")] | Annotated[Component, Tag(TAG + "map")],
+        Discriminator(_map_or_text),
+    ] = Field(default="tpe", description="How values are chosen: one of Optuna's samplers by name, or a class of it.")
+    pruner: Annotated[
+        Annotated[Literal["hyperband", "median", "none"], Tag(TAG + "text")] | Annotated[Component, Tag(TAG + "map")],
+        Discriminator(_map_or_text),
+    ] = Field(
+        default="hyperband",
+        description="What ends a trial early, at an evaluation; or a class of Optuna's; several metrics: none.",
+    )
+    parallel: Threads = Field(default="auto", description="Trials at a time; auto: as many as there are cores for.")
+
+    def metrics(self, monitor: str) -> list[str]:
+        """Return the metrics to optimise; the first one decides which evaluation of a trial counts. `monitor`: of the
+        job."""
+        found = self.metric or monitor
+        return [found] if isinstance(found, str) else found
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pruner_of_several(cls, given: Any) -> Any:
+        is_several = isinstance(given, Mapping) and isinstance(given.get("metric"), list | tuple)
+        return {"pruner": "none", **given} if is_several else given
+
+    @model_validator(mode="after")
+    def _ends(self) -> "Search":
+        if self.trials is None and self.max_time_s is None:
+            raise rule("needs trials or max_time_s: it would never end", code="config/contradiction")
+        if isinstance(self.metric, list) and self.pruner != "none":
+            words = "must be none, or left out: Optuna prunes no trials of several metrics"
+            raise rule(words, "pruner", code="config/contradiction")
+        if self.sampler == "grid" and any(one.log or one.uniform for one in self.space.values()):
+            raise rule("sampler: grid needs choice or int in every field of the space", code="config/contradiction")
+        return self
+
+
 class Job(Section):
     """One job of hogwild: lock-free training of one model by N processes."""
 
@@ -688,6 +747,7 @@ class Job(Section):
     cluster: Cluster = Field(default_factory=Cluster)
     resources: Resources = Field(default_factory=Resources)
     queue: Queue = Field(default_factory=Queue)
+    search: Search | None = Field(default=None, description="Values to try (`hogwild search`); null: none.")
 
     def __repr__(self) -> str:
         return one_line(f"Job({self.name!r}: {self.model.class_path} on {self.data.train.class_path})")

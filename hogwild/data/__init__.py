@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hogwild.data.follow import Follow, sparse_rows
     from hogwild.data.ids import key_of
     from hogwild.data.images import ImageFolder
+    from hogwild.data.kafka import Kafka
     from hogwild.data.libsvm import LibSvm
     from hogwild.data.mnist import FashionMnist, Mnist
     from hogwild.data.npz import Npz
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
     from hogwild.feeds.waiting import pause
 
 __all__ = [
-    "CATALOG", "Characters", "Clicks", "Csv", "Digits", "FashionMnist", "Follow", "ImageFolder", "Jester", "LibSvm",
-    "Mnist", "Names", "Npz", "Packed", "Ratings", "Rollout", "Speakers", "Text", "Triples", "WordPairs", "key_of",
-    "pause", "sparse_rows",
+    "CATALOG", "Characters", "Clicks", "Csv", "Digits", "FashionMnist", "Follow", "ImageFolder", "Jester", "Kafka",
+    "LibSvm", "Mnist", "Names", "Npz", "Packed", "Ratings", "Rollout", "Speakers", "Text", "Triples", "WordPairs",
+    "key_of", "pause", "sparse_rows",
 ]  # fmt: skip
 
 _HOMES = {
@@ -39,6 +40,7 @@ _HOMES = {
     "data.csv.dataset": ("Csv",),
     "data.csv.clicks": ("Clicks",),
     "data.follow": ("Follow", "sparse_rows"),
+    "data.kafka": ("Kafka",),
     "data.ids": ("key_of",),  # what stands for a name in a tensor
     "data.images": ("ImageFolder",),
     "data.digits": ("Digits",),

@@ -7,16 +7,15 @@
 One reader reads a file. Its place, behind the last row that was given away, is the state of the iterator, which lies in
 every checkpoint; so it depends on the lines alone which row is in which batch, and a resume repeats and loses none."""
 
-import contextlib
 import json
 import logging
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from torch.utils.data import IterableDataset
@@ -30,21 +29,97 @@ from hogwild.data.csv.parse import (
     Words,
     layout,
 )
-from hogwild.data.followed_file import Ended, FilePlace, FollowedFile, Lines, refuse_other_than_file
+from hogwild.data.followed_file import Ended, FollowedFile, KeptInput, Lines, refuse_other_than_file
 from hogwild.data.ids import digest_of, key_of_text
 from hogwild.data.input_rows import given_arguments
 from hogwild.data.locate import bad_argument, choice, find_file, places_of, reading, require
+from hogwild.data.standard_input import folder_of
 from hogwild.data.text_file import HEAD, LF, MARK, not_text, unmarked
 from hogwild.data.text_parsing import ENCODINGS, HEADER_BYTES, Beginning, Format, read_header, shown
 from hogwild.errors import DataError, NotFoundError, RunError
+from hogwild.feeds.stream_reader import Columns
 from hogwild.feeds.waiting import FIRST_S, LONGEST_S, pause
+from hogwild.storage.run_directory import ALL_TEXTS, TEXTS
 
-NAMES = "names.jsonl"  # in the run directory: [key, name] per line
+NAMES = TEXTS  # in the run directory: [key, name] per line
+UNREAD = "\0"  # the target of a file to predict; no column has this name: zero bytes are refused
 FIRST_TOLD = 3  # bad lines with a message each; then every tenth, hundredth, …
 log = logging.getLogger(__name__)
 
 
-class Follow(IterableDataset[tuple[Any, ...]]):
+class TextRecords(IterableDataset[tuple[Any, ...]]):
+    """Records in text that arrive one after the other, and the columns that a job names: the base of `Follow` and
+    `Kafka`. `path`: their place in errors."""
+
+    path: Path
+    has_header = True
+    run_dir_of_job: str | None = None  # where a loader keeps the names, set by it
+
+    def __init__(
+        self,
+        who: str,
+        target: Column | Sequence[Column] | None,
+        inputs: Sequence[Column],
+        categorical: Mapping[Column, Any] | None,
+        ids: Sequence[Column],
+        features: Sequence[Column],
+        hash: int | None,
+        missing: str | float,
+        target_type: Literal["float", "class"],
+        weight: Column | None,
+        until: Literal["stop", "end"],
+        on_gap: str,
+        on_bad_line: str,
+        form: Format,
+    ) -> None:
+        self.who = who
+        delimiter, decimal = form.delimiter, form.decimal
+        choice(who, "until", until, ("stop", "end"))
+        choice(who, "on_gap", on_gap, ("fail", "go_on"))
+        for name, given in (("inputs", inputs), ("ids", ids), ("features", features)):
+            if isinstance(given, str) or not isinstance(given, Sequence):
+                raise bad_argument(f"{who}: {name} must be a list of columns, got {given!r}")
+        if target is None and (named := [*inputs, *ids, *features, *(categorical or ())]):
+            raise bad_argument(f"{who}: column {named[0]!r} is named, but no target; a libsvm file has no columns")
+        if not isinstance(target, str | int | None) and not len(target) and not ids:
+            raise bad_argument(f"{who}: target names no column; [] is for events of ids")
+        if target is not None and not (*inputs, *ids, *features):
+            raise bad_argument(f"{who}: name the columns to predict from: inputs, ids or features")
+        if hash is not None and (type(hash) is not int or hash < 2 or not features):
+            raise bad_argument(f"{who}: hash must be a whole number >= 2, the rows that `features` share, got {hash!r}")
+        is_number = isinstance(missing, int | float) and not isinstance(missing, bool)
+        if missing not in ("fail", "drop") and not (is_number and math.isfinite(np.float32(missing))):
+            raise bad_argument(f"{who}: missing must be fail, drop or a finite number, got {missing!r}")
+        if not isinstance(delimiter, str) or len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
+            raise bad_argument(f'{who}: delimiter must be one ASCII character, such as "," or "\\t", got {delimiter!r}')
+        if decimal not in (".", ",") or decimal == delimiter:
+            raise bad_argument(f'{who}: decimal must be "." or ",", and not the delimiter, got {decimal!r}')
+        self.target = [] if target == UNREAD else target
+        self.constant = float(target != UNREAD)  # the target of all lines where no column has it
+        self.inputs, self.categorical = [*inputs], dict(categorical or {})
+        self.ids, self.features, self.hash, self.weight = [*ids], [*features], hash, weight
+        self.missing, self.target_type = missing, target_type
+        self.until, self.on_gap, self.on_bad_line = until, on_gap, on_bad_line
+        self.form = form
+
+    @property
+    def has_sample_weights(self) -> bool:
+        """True if the field before the target is the weight of each sample."""
+        return self.weight is not None
+
+    @property
+    def is_endless(self) -> bool:
+        return self.until == "stop"
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The sizes that a model takes from the arguments."""
+        if self.hash is not None:
+            return {"features": self.hash, "fields": len(self.features)}
+        return {"features": len([name for name in self.inputs if name not in self.categorical])} if self.inputs else {}
+
+
+class Follow(TextRecords):
     """Rows of a CSV, JSONL (one JSON object per line) or libsvm file that others append to, from its beginning on and
     then as they come. What it is is seen from its first line; it must be UTF-8 text, not packed.
 
@@ -71,8 +146,10 @@ class Follow(IterableDataset[tuple[Any, ...]]):
     line, column, value and rule.
 
     Arguments:
-        path: file; if it is not there yet, it is waited for.
-        target: column to predict, or a list of columns; null for libsvm.
+        path: file; if it is not there yet, it is waited for. "-": standard input of `hogwild train`, kept in RUN/stdin,
+            whose end is the end of the stream; its last line needs no line end.
+        target: column to predict, or a list of columns; [] with `ids` where each line is an event, such as a click: its
+            target is 1; null for libsvm.
         inputs: columns of numbers, and of those in `categorical`.
         categorical: as in Csv.
         ids: columns of names, each for a table of its own.
@@ -112,58 +189,33 @@ class Follow(IterableDataset[tuple[Any, ...]]):
         root: str | os.PathLike[str] | None = None,
     ) -> None:
         self.init_args = given_arguments(self, locals())
-        self.who = who = f"Follow(path={str(path)!r})"
-        choice(who, "until", until, ("stop", "end"))
-        choice(who, "on_gap", on_gap, ("fail", "go_on"))
+        who = f"Follow(path={str(path)!r})"
         choice(who, "on_bad_line", on_bad_line, ("fail", "skip"))
         choice(who, "encoding", encoding, ENCODINGS)
-        for name, given in (("inputs", inputs), ("ids", ids), ("features", features)):
-            if isinstance(given, str) or not isinstance(given, Sequence):
-                raise bad_argument(f"{who}: {name} must be a list of columns, got {given!r}")
-        if target is None and (named := [*inputs, *ids, *features, *(categorical or ())]):
-            raise bad_argument(f"{who}: column {named[0]!r} is named, but no target; a libsvm file has no columns")
-        if target is not None and not (*inputs, *ids, *features):
-            raise bad_argument(f"{who}: name the columns to predict from: inputs, ids or features")
-        if hash is not None and (type(hash) is not int or hash < 2 or not features):
-            raise bad_argument(f"{who}: hash must be a whole number >= 2, the rows that `features` share, got {hash!r}")
-        is_number = isinstance(missing, int | float) and not isinstance(missing, bool)
-        if missing not in ("fail", "drop") and not (is_number and math.isfinite(np.float32(missing))):
-            raise bad_argument(f"{who}: missing must be fail, drop or a finite number, got {missing!r}")
-        if not isinstance(delimiter, str) or len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
-            raise bad_argument(f'{who}: delimiter must be one ASCII character, such as "," or "\\t", got {delimiter!r}')
-        if decimal not in (".", ",") or decimal == delimiter:
-            raise bad_argument(f'{who}: decimal must be "." or ",", and not the delimiter, got {decimal!r}')
-        self.path = _place_of(who, path, root, until)
-        self.target, self.inputs, self.categorical = target, [*inputs], dict(categorical or {})
-        self.ids, self.features, self.hash, self.weight = [*ids], [*features], hash, weight
-        self.missing, self.target_type, self.has_header = missing, target_type, header
-        self.until, self.on_gap, self.on_bad_line = until, on_gap, on_bad_line
-        self.form = Format(delimiter, decimal, encoding)
-        self.run_dir_of_job: str | None = None  # where a loader keeps the names, set by it
-
-    @property
-    def has_sample_weights(self) -> bool:
-        """True if the field before the target is the weight of each sample."""
-        return self.weight is not None
-
-    @property
-    def is_endless(self) -> bool:
-        return self.until == "stop"
+        super().__init__(
+            who, target, inputs, categorical, ids, features, hash, missing, target_type, weight, until, on_gap,
+            on_bad_line, Format(delimiter, decimal, encoding),
+        )  # fmt: skip
+        self.has_header = header
+        self.is_standard_input = str(path) == "-"
+        self.path = Path("standard input") if self.is_standard_input else _place_of(who, path, root, until)
 
     @staticmethod
     def for_inputs(arguments: Mapping[str, Any], _: Sequence[str] | None) -> dict[str, Any]:
-        """Return the arguments for a file to predict."""
-        return {**arguments, "until": "end"}
-
-    @property
-    def sizes(self) -> dict[str, Any]:
-        """The sizes that a model takes from the arguments."""
-        if self.hash is not None:
-            return {"features": self.hash, "fields": len(self.features)}
-        return {"features": len([name for name in self.inputs if name not in self.categorical])} if self.inputs else {}
+        """Return the arguments for a file to predict: it ends, and needs neither target nor weights."""
+        if arguments.get("target") is None:  # libsvm
+            return {**arguments, "until": "end"}
+        inputs = arguments.get("inputs", ())
+        categorical = {name: one for name, one in (arguments.get("categorical") or {}).items() if name in inputs}
+        unread: dict[str, Any] = {"target": UNREAD, "target_type": "float", "weight": None}
+        return {**arguments, **unread, "categorical": categorical, "until": "end"}
 
     def __iter__(self) -> "Follower":
-        return Follower(self)
+        if self.is_standard_input:
+            file: FollowedFile = KeptInput(folder_of(self.run_dir_of_job))
+        else:
+            file = FollowedFile(self.path, self.until, self.on_gap)
+        return Follower(file, lambda names: reader_of(self, file.beginning(HEAD), names), self.run_dir_of_job, NAMES)
 
 
 def sparse_rows(records: Sequence[tuple[Any, Any, Any]]) -> tuple[Any, ...]:
@@ -207,15 +259,31 @@ class LineRows:
     counts: Sequence[int]
 
 
-class Follower(Iterator[tuple[Any, ...]]):
-    """The rows of the file, one by one. Waits for lines; a loader that is told to leave meanwhile ends it."""
+class FollowedText(Protocol):
+    """A source of a `Follower`: `FollowedFile`, or a followed topic."""
 
-    def __init__(self, of: Follow) -> None:
-        self._of = of
-        self._file = FollowedFile(of.path, of.until, of.on_gap)
+    @property
+    def place(self) -> Any: ...
+    def read(self) -> Any:
+        """Return what comes next, None if there is nothing yet, or `Ended`. Raises DataError."""
+
+    def go_to(self, place: Any) -> None: ...
+    def place_of(self, state: Mapping[str, Any]) -> Any: ...
+
+
+class Follower(Iterator[tuple[Any, ...]]):
+    """The rows of a source, one by one. Waits for lines; a loader that is told to leave meanwhile ends it. `reader`:
+    returns the reader of the first lines, once they are there; `run`, `names`: the run directory, and the file in it
+    for the names."""
+
+    def __init__(
+        self, source: FollowedText, reader: "Callable[[NameFile | None], Any]", run: str | None, names: str
+    ) -> None:
+        self._source, self._reader_of = source, reader
+        self._names_of_run = Path(run) / names if run else None
         self._reader: Any = None
         self._names: NameFile | None = None
-        self._lines: Lines | None = None
+        self._lines: Any = None
         self._rows: LineRows
         self._records: Iterator[tuple[Any, ...]] = iter(())
         self._given = 0  # rows of `_rows`
@@ -227,24 +295,32 @@ class Follower(Iterator[tuple[Any, ...]]):
                 return record
             self._refill()
 
+    def next_columns(self, most: int) -> Columns | None:
+        """Return the next rows, at most `most`, for a loader; None if they are not arrays. Waits, and ends, as
+        `__next__`."""
+        while self._lines is None or self._given == len(self._rows.ends):
+            self._refill()
+        fields, begin = self._rows.fields, self._given
+        if not all(isinstance(field, np.ndarray) for field in fields):
+            return None
+        self._given = min(begin + most, len(self._rows.ends))
+        self._records = zip(*(field[self._given :] for field in fields), strict=True)
+        return Columns(tuple(field[begin : self._given] for field in fields))
+
     def _refill(self) -> None:
         """Read the next lines, once they are there. Raises StopIteration, DataError."""
         waits_s = FIRST_S
-        while True:
-            found = self._file.read()
-            if found is Ended:
-                raise StopIteration
-            if isinstance(found, Lines):
-                break
+        while (found := self._source.read()) is None:
             pause(waits_s)
             waits_s = min(2 * waits_s, LONGEST_S)
-        assert isinstance(found, Lines)
+        if found is Ended:
+            raise StopIteration
         if self._reader is None:
             if not found.content.strip():
                 return  # perhaps a header comes
-            self._names = NameFile(Path(self._of.run_dir_of_job) / NAMES) if self._of.run_dir_of_job else None
-            self._reader = reader_of(self._of, self._file.beginning(HEAD), self._names)
-        self._rows = self._reader.rows(found, self._file)
+            self._names = NameFile(self._names_of_run) if self._names_of_run else None
+            self._reader = self._reader_of(self._names)
+        self._rows = self._reader.rows(found, self._source)
         if self._names is not None:
             self._names.flush()
         self._lines, self._given = found, 0
@@ -252,17 +328,17 @@ class Follower(Iterator[tuple[Any, ...]]):
 
     def state_dict(self) -> dict[str, Any]:
         if self._lines is None:
-            return self._file.place.state()
+            return dict(self._source.place.state())
         if self._given == 0:
-            return self._lines.place(0, 0).state()
-        return self._lines.place(self._rows.ends[self._given - 1], self._rows.counts[self._given - 1]).state()
+            return dict(self._lines.place(0, 0).state())
+        return dict(self._lines.place(self._rows.ends[self._given - 1], self._rows.counts[self._given - 1]).state())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._lines, self._records, self._given = None, iter(()), 0
-        self._file.go_to(FilePlace(**state))
+        self._source.go_to(self._source.place_of(state))
 
 
-def reader_of(of: Follow, beginning: bytes, names: "NameFile | None") -> "TableReader | LibSvmReader":
+def reader_of(of: TextRecords, beginning: bytes, names: "NameFile | None") -> "TableReader | LibSvmReader":
     """Return the reader for a file with this beginning. Raises UsageError."""
     if of.target is None:
         return LibSvmReader(of)
@@ -300,9 +376,9 @@ class Keys(Codes):
 class LinesReader(ABC):
     """Reads rows from whole lines, and leaves out lines that cannot be used, if asked to."""
 
-    def __init__(self, of: Follow) -> None:
+    def __init__(self, of: TextRecords) -> None:
         self.of = of
-        self.skipped = 0
+        self.bad = BadRecords("on_bad_line")
 
     def rows(self, lines: Lines, file: FollowedFile) -> LineRows:
         """Return the rows of these lines. Raises DataError."""
@@ -334,17 +410,13 @@ class LinesReader(ABC):
             try:
                 fields, found, _ = self.parsed(one, line + number)
             except DataError as error:
-                self.skipped += 1
-                many = self.skipped
-                if many <= FIRST_TOLD or set(str(many)[1:]) == {"0"}:
-                    log.warning("%s: left out (on_bad_line: skip), %s so far", error, f"{many:,}")
+                self.bad.leave_out(error)
                 continue
             if found:  # else it is empty
                 parts.append(fields)
                 ends.append(begin + found[0])
                 counts.append(number + 1)
-        joined = [[value for part in column for value in part] for column in zip(*parts, strict=True)] if ends else [[]]
-        return joined, ends, counts
+        return joined(parts), ends, counts
 
     def _refuse_zeros(self, content: bytes, line: int) -> None:
         if (at := content.find(b"\0")) >= 0:
@@ -354,6 +426,23 @@ class LinesReader(ABC):
                 "program that truncated the file, has lost",
                 code="data/bad-line",
             )
+
+
+class BadRecords:
+    """The number of records that were left out, as the argument `option` asked. Tells fewer and fewer of them."""
+
+    def __init__(self, option: str) -> None:
+        self._option, self._many = option, 0
+
+    def leave_out(self, error: DataError) -> None:
+        self._many = many = self._many + 1
+        if many <= FIRST_TOLD or set(str(many)[1:]) == {"0"}:
+            log.warning("%s: left out (%s: skip), %s so far", error, self._option, f"{many:,}")
+
+
+def joined(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    """Return the fields of all rows, from those of parts."""
+    return [[value for part in column for value in part] for column in zip(*parts, strict=True)] if parts else [[]]
 
 
 def _lines_of(content: bytes) -> list[bytes]:
@@ -373,7 +462,7 @@ def _ends_of(content: bytes, places: Any) -> tuple[list[int], list[int]]:
 class TableReader(LinesReader):
     """Rows of a CSV file, by the rules of `Csv`."""
 
-    def __init__(self, of: Follow, names: "NameFile | None") -> None:
+    def __init__(self, of: TextRecords, names: "NameFile | None") -> None:
         super().__init__(of)
         self._names = names
         self._table: CsvTable
@@ -384,11 +473,16 @@ class TableReader(LinesReader):
         if self._begins[0] != lines.identity:
             form, head = self.of.form, Beginning(self.of.path, file.beginning(HEADER_BYTES))
             names, start, line = read_header(head, self.of.has_header, form.delimiter, form.encoding, 0)
-            self._begins, self._table = (lines.identity, start, line), self._table_of(names, CsvTable)
+            self._begins = (lines.identity, start, line)
+            self.name_columns(names)
             whole = head.content[:start].rstrip(b"\r\n")
             self._header = whole[whole.rfind(b"\n") + 1 :].removeprefix(MARK) if self.of.has_header else b""
         _, start, line = self._begins
         return max(0, start - lines.begin), max(0, line - 1 - lines.line)
+
+    def name_columns(self, names: Sequence[str]) -> None:
+        """Find the columns that are asked for among these. Raises UsageError."""
+        self._table = self._table_of(names, CsvTable)
 
     def _table_of(self, names: Sequence[str], kind: type[CsvTable]) -> CsvTable:
         """Return the table of the columns that are asked for. Raises UsageError for one that is not there."""
@@ -399,12 +493,13 @@ class TableReader(LinesReader):
             for name, given in (("inputs", of.inputs), ("ids", of.ids), ("features", of.features))
         )
         assert of.target is not None
+        target = of.target or None if isinstance(of.target, list | tuple) else of.target
         chosen = [*dict.fromkeys((*inputs, *ids, *features))]
-        plan = layout(of.who, names, of.has_header, of.target, chosen, (), of.categorical, of.target_type, of.weight)
+        plan = layout(of.who, names, of.has_header, target, chosen, (), of.categorical, of.target_type, of.weight)
         if extra := [place for place in plan.coded if place not in inputs]:
             raise bad_argument(f"{of.who}: {plan.label(extra[0])} is categorical, but not among inputs")
-        keys = [Keys(0, texts=self._names) for _ in ids]
-        keys += [Keys(of.hash or 0, column=names[one], is_feature=True, texts=self._names) for one in features]
+        keys = [Keys(0, kept={}, texts=self._names) for _ in ids]
+        keys += [Keys(of.hash or 0, kept={}, column=names[one], is_feature=True, texts=self._names) for one in features]
         plan = replace(
             plan, numbers=tuple(place for place in plan.numbers if place in inputs),
             coded=(*plan.coded, *ids, *features), codes=(*plan.codes, *keys),
@@ -430,6 +525,8 @@ class TableReader(LinesReader):
         keep = np.ones(len(places), bool)
         own = len(plan.codes) - len(of.ids) - len(of.features)
         named = codes[:, own : own + len(of.ids)]
+        if not plan.targets:
+            target = np.full((len(places), 1), of.constant, np.float32)
         lacks = np.isnan(target).any(axis=1) if target.dtype == np.float32 else target == MISSING_CODE
         lacks = lacks | (named == MISSING_CODE).any(axis=1)
         if of.missing == "drop":
@@ -493,13 +590,19 @@ class JsonReader(TableReader):
 
     def begin(self, lines: Lines, file: FollowedFile) -> tuple[int, int]:
         if self._begins[0] is None:
-            of = self.of
-            target = of.target if isinstance(of.target, list | tuple) else [of.target]
-            names = [*target, *of.inputs, *of.ids, *of.features, *([of.weight] if of.weight is not None else [])]
-            if odd := [name for name in names if not isinstance(name, str)]:
-                raise bad_argument(f"{of.who}: columns of JSON lines are named by their keys, got {odd[0]!r}")
-            self._begins, self._table = ((0, 0), 0, 1), self._table_of([*dict.fromkeys(names)], JsonTable)
+            self._begins = ((0, 0), 0, 1)
+            self.name_columns()
         return 0, 0
+
+    def name_columns(self, names: Sequence[str] = ()) -> None:
+        """Take the columns from the arguments. Raises UsageError."""
+        of = self.of
+        target = of.target if isinstance(of.target, list | tuple) else [of.target]
+        weight = [] if of.weight is None else [of.weight]
+        columns: list[Any] = [*target, *of.inputs, *of.ids, *of.features, *weight]
+        if odd := [name for name in columns if not isinstance(name, str)]:
+            raise bad_argument(f"{of.who}: columns of JSON objects are named by their keys, got {odd[0]!r}")
+        self._table = self._table_of([*dict.fromkeys(columns)], JsonTable)
 
     def parsed(self, content: bytes, line: int) -> tuple[Sequence[Any], list[int], list[int]]:
         self._refuse_zeros(content, line)
@@ -527,7 +630,7 @@ class JsonReader(TableReader):
 class LibSvmReader(LinesReader):
     """Rows of a libsvm file: indices as they are written."""
 
-    def __init__(self, of: Follow) -> None:
+    def __init__(self, of: TextRecords) -> None:
         super().__init__(of)
         from hogwild.data.libsvm import RowLines
 
@@ -588,9 +691,22 @@ class NameFile:
 
 def names_of(run: Path) -> dict[int, str]:
     """Return the names by their keys that a run has met, also while it is running. {} if it has none."""
-    with contextlib.suppress(FileNotFoundError), open(run / NAMES, "rb") as lines:
-        return {int(key): str(name) for key, name in (json.loads(one) for one in lines if one.endswith(b"\n"))}
-    return {}
+    found = dict[int, str]()
+    for path in sorted(run.glob(ALL_TEXTS)):
+        with open(path, "rb") as lines:
+            found |= {int(key): str(name) for key, name in (json.loads(one) for one in lines if one.endswith(b"\n"))}
+    return found
+
+
+def names_left(run: Path, keys: Collection[int]) -> dict[str, str]:
+    """Return the files of names of a run that have others than those of `keys`, by their names, with those alone."""
+    found = {}
+    for path in sorted(run.glob(ALL_TEXTS)):
+        lines = [one for one in path.read_bytes().splitlines(keepends=True) if one.endswith(b"\n")]
+        left = [one for one in lines if json.loads(one)[0] in keys]
+        if len(left) < len(lines):
+            found[path.name] = b"".join(left).decode()
+    return found
 
 
 def _is_text(value: str) -> bool:

@@ -17,11 +17,13 @@ import logging
 import os
 import re
 import stat
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from hogwild.data.locate import reading
+from hogwild.data.standard_input import END, kept_file, kept_files
 from hogwild.data.text_file import HEAD, MARK, PACKED, refuse_other_kind, refuse_packed
 from hogwild.data.text_parsing import shown
 from hogwild.errors import DataError
@@ -101,6 +103,10 @@ class FollowedFile:
         """Return the first bytes of the present file, at most so many."""
         with reading(self.path):
             return os.pread(self._file, most, 0)
+
+    def place_of(self, state: Mapping[str, Any]) -> FilePlace:
+        """Return the place that has this state."""
+        return FilePlace(**state)
 
     def go_to(self, place: FilePlace) -> None:
         """Go on from a place, also in a file that has been renamed since."""
@@ -322,6 +328,41 @@ class FollowedFile:
         if words not in self._told:
             self._told.add(words)
             log.warning(words)
+
+
+class KeptInput(FollowedFile):
+    """Kept standard input (`standard_input.py`): the files of all attempts in order, and the end of the input as
+    the end. `folder`: of these files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        super().__init__(kept_file(folder, 1))
+
+    def read(self) -> "Lines | type[Ended] | None":
+        end = self._end()  # before the lines: all of them are there then
+        found = super().read()
+        if found is not None or end is None:
+            return found
+        if end:
+            raise DataError(f"standard input: {end}", code="data/unreadable")
+        return Ended
+
+    def close(self) -> None:
+        super().close()
+        self.path = kept_file(self._folder, 1)
+
+    def _open(self, path: Path, identity: Identity | None = None) -> bool:
+        self.path = path
+        return super()._open(path, identity)
+
+    def _following(self) -> tuple[Path, Identity] | None:
+        later = [path for path in kept_files(self._folder) if path.name > self.path.name]
+        return (later[0], _identity(os.stat(later[0]))) if later else None
+
+    def _end(self) -> str | None:
+        with contextlib.suppress(FileNotFoundError):
+            return (self._folder / END).read_text()
+        return None
 
 
 def refuse_other_than_file(path: Path, mode: int) -> None:

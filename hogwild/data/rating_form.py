@@ -81,7 +81,9 @@ def form_of(
     if len(commented) == len(rows[0]) and looks_like_names(commented, rows) and header is not False:
         names, has_header, taken = commented, True, 0
     else:
-        names, has_header = rows[0], looks_like_names(rows[0], rows[1:]) if header == "auto" else bool(header)
+        names, asked = rows[0], [column for column in (columns or {}).values() if isinstance(column, str)]
+        has_asked = bool(asked) and all(column in names for column in asked)
+        has_header = has_asked or looks_like_names(names, rows[1:]) if header == "auto" else bool(header)
         taken = int(has_header)
     rows = rows[taken:]
     if len(names) < 2:

@@ -88,6 +88,20 @@ class BatchLeaf:
 
 
 @dataclass(frozen=True, slots=True)
+class Columns:
+    """Records of equal form: an array (n, …) of each field, not of objects. An iterator whose method `next_columns`
+    returns them is not asked for each record."""
+
+    fields: tuple[np.ndarray, ...]
+
+    def __len__(self) -> int:
+        return len(self.fields[0])
+
+    def records(self) -> list[Any]:
+        return list(zip(*self.fields, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
 class Collator:
     """Makes batches of records: stacked, padded, or by the user's own `collate_fn`.
 
@@ -119,8 +133,15 @@ class Collator:
         ]
         return replace(self, padding=replace(self.padding, fields=tuple(numbers) or (0,)))
 
-    def columns(self, records: list[Any]) -> tuple[TreeSpec, list[BatchLeaf]]:
+    @property
+    def is_plain(self) -> bool:
+        return self.collate is None and self.padding is None
+
+    def columns(self, records: list[Any] | Columns) -> tuple[TreeSpec, list[BatchLeaf]]:
         """Return the nesting and the leaves of the batch. Raises BadBatch, and what the user's collate_fn raises."""
+        if isinstance(records, Columns):
+            whole = [torch.from_numpy(field) for field in records.fields]
+            return tree_flatten(records.fields)[1], [BatchLeaf(one, one.dtype, tuple(one.shape)) for one in whole]
         if self.collate is not None:
             return self._collated(self.collate(records))
         if self.padding is not None:
@@ -203,7 +224,7 @@ class Collator:
             leaves.append(Leaf(column.dtype, channels_last=is_image and self.channels_last))
         return BatchForm.of(tree, leaves), tuple(column.shape for column in columns)
 
-    def put(self, records: list[Any], ring: Ring, slot: int) -> tuple[int, Shapes]:
+    def put(self, records: list[Any] | Columns, ring: Ring, slot: int) -> tuple[int, Shapes]:
         """Write the batch into the slot and return (rows, shapes). Raises BadBatch."""
         tree, columns = self.columns(records)
         form = ring.spec.form
@@ -486,7 +507,7 @@ class Filler:
         self._put(slot, found, None, before, after)
         return True
 
-    def _read_next(self, slot: int, epoch: int, shard: int) -> tuple["_Records", bytes, list[Any]]:
+    def _read_next(self, slot: int, epoch: int, shard: int) -> tuple["_Records", bytes, list[Any] | Columns]:
         """Return (iterator of the shard, its state before the batch, records of the batch; [] at the end)."""
         place, begin = (int(self._ring.table[slot, word]) for word in (SlotWord.PLACE, SlotWord.FROM))
         records = self._shards.get(shard)
@@ -529,13 +550,13 @@ class Filler:
             dataset.run_dir_of_job = self._run_dir
         return dataset
 
-    def _next(self, records: "_Records") -> list[Any]:
+    def _next(self, records: "_Records") -> list[Any] | Columns:
         found = records.next(self._beat)
         self._is_amid = not records.has_ended
         self._was_ended = self._was_ended or records.has_ended
         return found
 
-    def _put(self, slot: int, records: list[Any], rows: list[int] | None, *states: bytes) -> None:
+    def _put(self, slot: int, records: list[Any] | Columns, rows: list[int] | None, *states: bytes) -> None:
         """Write the batch into its slot, with the iterator's states before and after it, if any."""
         epoch, batch = (int(self._ring.table[slot, word]) for word in (SlotWord.EPOCH, SlotWord.BATCH))
         try:
@@ -575,14 +596,22 @@ class _Records:
     position: int = 0  # records read
     has_ended: bool = False
 
-    def next(self, beat: Callable[[int], object]) -> list[Any]:
+    def next(self, beat: Callable[[int], object]) -> list[Any] | Columns:
         """Return the records of the next batch; [] at the end."""
         plan = self.stream.plan
         assert isinstance(plan, StreamPlan)
         number = self.shard + plan.shards * self.place
         seed_all(mix(self.stream.seed, self.epoch, number, READ_SEED))
+        several = getattr(self.iterator, "next_columns", None) if self.stream.collator.is_plain else None
+        found = self._several(several, plan.batch_size, beat) if several else self._one_by_one(plan.batch_size, beat)
+        self.place += 1
+        is_short = len(found) < plan.batch_size
+        is_left_out = (plan.drop_last and is_short) or (plan.drop_single and len(found) == 1 < plan.batch_size)
+        return [] if is_left_out else found
+
+    def _one_by_one(self, count: int, beat: Callable[[int], object]) -> list[Any]:
         found: list[Any] = []
-        while len(found) < plan.batch_size:
+        while len(found) < count:
             beat(self.position)
             try:
                 found.append(next(self.iterator))
@@ -590,10 +619,27 @@ class _Records:
                 self.has_ended = True
                 break
             self.position += 1
-        self.place += 1
-        is_short = len(found) < plan.batch_size
-        is_left_out = (plan.drop_last and is_short) or (plan.drop_single and len(found) == 1 < plan.batch_size)
-        return [] if is_left_out else found
+        return found
+
+    def _several(
+        self, next_columns: Callable[[int], Columns | None], count: int, beat: Callable[[int], object]
+    ) -> list[Any] | Columns:
+        """Return the same as columns, if all parts of the batch are."""
+        parts: list[Columns] = []
+        while count:
+            beat(self.position)
+            try:
+                part = next_columns(count)
+            except StopIteration:
+                self.has_ended = True
+                break
+            if part is None:
+                return [record for one in parts for record in one.records()] + self._one_by_one(count, beat)
+            parts.append(part)
+            self.position += len(part)
+            count -= len(part)
+        fields = zip(*(part.fields for part in parts), strict=True)
+        return Columns(tuple(map(np.concatenate, fields))) if parts else []
 
     def state(self) -> bytes:
         """Return the state, or b"" if there is none. After its end, the state of a data set (not of an iterator) is not

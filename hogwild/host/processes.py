@@ -171,11 +171,11 @@ def path_of(descriptor: int) -> str:
     return f"/proc/self/fd/{descriptor}"
 
 
-def die_with_parent(expected_ppid: int) -> None:
-    """Make the kernel kill this process when the thread that started it ends; therefore start children from the main
-    thread. Does not return if the parent is gone already."""
+def die_with_parent(expected_ppid: int, number: int = signal.SIGKILL) -> None:
+    """Make the kernel send this process a signal when the thread that started it ends; therefore start children from
+    the main thread. Does not return if the parent is gone already."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+    if libc.prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != expected_ppid:  # the parent died before prctl: no signal will come
         os._exit(1)

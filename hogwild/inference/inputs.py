@@ -462,10 +462,13 @@ class TrainedOn:
 
     def pairs_of_file(self, path: str) -> Packed:
         """Return the users and items in a file like that of the training data, also those that it does not have; of
-        data from memory, in any table of `hogwild.data.Ratings`. Raises NotFoundError, DataError, UsageError."""
+        data from memory, and of `Follow`, in any table of `hogwild.data.Ratings`. Raises NotFoundError, DataError,
+        UsageError."""
         place = str(Path(path).absolute())
         is_ours = issubclass(self._kind, PackedFile) and hasattr(self._kind, "for_inputs")
-        source = self._built(place) if is_ours else Ratings(place)
+        own = dict(zip(("user", "item"), self.data.train.init_args.get("ids", ()), strict=False))  # of `Follow`
+        more: dict[str, Any] = {"columns": own, "duplicates": "last"} if own else {}  # a stream may rate twice
+        source = self._built(place) if is_ours else Ratings(place, **more)
         packed: Packed = source.pack(self.reader, INPUT, None, self.data.on_bad_line)
         return packed
 
@@ -512,6 +515,8 @@ class TrainedOn:
     def _built(self, path: Any) -> Any:
         train = self.data.train
         kind = resolve(train.class_path)
+        if (of_file := getattr(kind, "kind_of_file", None)) is not None:
+            train = train.model_copy(update={"class_path": f"hogwild.data.{of_file.__name__}"})
         name = path_argument(train.class_path)
         if name is None:
             raise UsageError(

@@ -31,6 +31,7 @@ from hogwild.errors import UsageError, shown_name
 from hogwild.formatting import brief, size
 from hogwild.inference.word_vectors import require_unique, write_word2vec
 from hogwild.job.row_names import names_by_kind, rows_of
+from hogwild.models.named_rows import BiasedRows
 from hogwild.nn import NamedEmbedding
 
 KINDS = ("words", "items", "entities", "users", "relations")  # of a model's method `vectors`
@@ -42,6 +43,11 @@ CBOW, SKIPGRAM, NEGATIVE_SAMPLING = 1, 2, 2
 EPOCHS, LEAST, WORD_NGRAMS, RATE_STEPS = 1, 1, 1, 100  # say nothing to who reads the file
 NO_PRUNING = -1
 ZERO_BYTE = re.compile("[\0\ud800-\udfff]")  # ends a word; and characters that UTF-8 does not have
+
+
+def grown_tables(model: nn.Module) -> dict[str, NamedEmbedding]:
+    """Return the tables that grew while they trained, by their names in the model."""
+    return {name or "rows": one for name, one in model.named_modules() if isinstance(one, NamedEmbedding)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +65,25 @@ class NamedTable:
 
     @classmethod
     def of(
-        cls, model: nn.Module, spec: Component, names: Mapping[str, Any], sizes: Mapping[str, Any], kind: str | None
+        cls,
+        model: nn.Module,
+        spec: Component,
+        names: Mapping[str, Any],
+        sizes: Mapping[str, Any],
+        kind: str | None,
+        texts: Mapping[int, str],
     ) -> "NamedTable":
         """Return a model's table: a `NamedEmbedding`, whose kind is its name in the model, the one that its method
         `vectors` returns, or the only tensor with as many rows as there are names of a kind; by default the first that
-        it has. Raises UsageError for a model without it, or with several tensors."""
-        grown = {name or "rows": one for name, one in model.named_modules() if isinstance(one, NamedEmbedding)}
+        it has. `texts`: of the ids of a `NamedEmbedding`, where they were hashed. Raises UsageError for a model without
+        it, or with several tensors."""
+        grown = grown_tables(model)
         if (first := kind or next(iter(grown), "")) in grown:
             ids, rows = grown[first].named()
-            return cls(first, ids.tolist(), rows.float().numpy(), None, model)
+            own, constants = rows.float().numpy(), None
+            if isinstance(grown[first], BiasedRows):
+                own, constants = np.ascontiguousarray(own[:, 1:]), np.ascontiguousarray(own[:, 0])
+            return cls(first, [texts.get(one, one) for one in ids.tolist()], own, constants, model)
         kinds = names_by_kind({"names": names, "sizes": sizes})
         tables = _tensors(model, spec, {"names": names, "sizes": sizes})
         known = [one for one in kinds if _vectors_of(model, one) is not None or one in tables]

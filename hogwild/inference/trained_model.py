@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from hogwild.config.load import Job
 from hogwild.config.of_run import looking_where, recorded
 from hogwild.data.cache import DatasetCache
+from hogwild.data.follow import names_of
 from hogwild.data.ids import IdRows
 from hogwild.data.packed_cache import load as load_kept
 from hogwild.data.pair_tables import PairTable
@@ -27,7 +28,7 @@ from hogwild.errors import CheckpointError, HogwildError, ModelError, RunError, 
 from hogwild.feeds.row_reader import InTurn
 from hogwild.formatting import one_line
 from hogwild.inference.inputs import SYMBOLS, Example, TrainedOn
-from hogwild.inference.named_tables import KINDS, NamedTable
+from hogwild.inference.named_tables import KINDS, NamedTable, grown_tables
 from hogwild.inference.predict import Meaning, Predictor
 from hogwild.inference.recommend import WITH_KNOWN, Had, ItemRanker, Recommendation, complete
 from hogwild.inference.word_vectors import WordVectors
@@ -170,14 +171,19 @@ class Trained:
         return self.vectors_of("words")
 
     def vectors_of(self, kind: str | None = None) -> WordVectors:
-        """Return the vectors of words, items, entities, users or relations, by default the first of these that the
-        model has. Raises UsageError for a model without them."""
+        """Return the vectors of words, items, entities, users or relations, or of a `NamedEmbedding` by its name in the
+        model; by default the first of these that the model has. Raises UsageError for a model without them."""
+        grown = grown_tables(self.model)
         known = [one for one in KINDS if one in self.names] if hasattr(self.model, "vectors") else []
+        known += [*grown]
         if not known or kind not in (None, *known):
             there = f"; it has {', '.join(known)}" if known else ""
             words = f"{self.checkpoint}: its model has no vectors of {kind or ', '.join(KINDS)}{there}"
             raise UsageError(words, code="usage/no-vectors")
         chosen = kind or known[0]
+        if chosen in grown:
+            table = self.table(chosen)
+            return WordVectors([*map(str, table.names)], table.matrix, chosen)
         vectors: Tensor = self.model.vectors(chosen)  # type: ignore[operator]
         spelled = getattr(self.model, "spelled", None) if chosen == "words" else None
         made = spelled and (lambda word: spelled([word])[0])
@@ -188,7 +194,8 @@ class Trained:
         features, …; by default of the first of these that the model has. Raises UsageError for a model without
         them."""
         try:
-            return NamedTable.of(self.model, self.job.model, self.names, self.sizes, kind)
+            texts = names_of(self.checkpoint.parent.parent)
+            return NamedTable.of(self.model, self.job.model, self.names, self.sizes, kind, texts)
         except UsageError as error:
             raise UsageError(f"{self.checkpoint}: {error}", code=error.code) from None
 
@@ -209,6 +216,8 @@ class Trained:
         the data no longer has are only recommended with `gone`, held-out pairs only with `held_out`. Raises UsageError
         for a model without users and items, RunError if the run has not recorded who has what, and `had` is not
         given."""
+        if hasattr(self.model, "numbered"):
+            return self._ranker_by_id(had)
         if not {"users", "items"} <= self.names.keys():
             raise UsageError(f"{self.checkpoint}: its model has no users and items", code="usage/no-users")
         known = NamedRows.read(self.checkpoint, {"names": self.names})
@@ -247,6 +256,23 @@ class Trained:
         return replace(found, notes=(WITH_KNOWN,)) if known is not None and known.lacking else found
 
     # ---- parts
+
+    def _ranker_by_id(self, had: Any) -> ItemRanker:
+        """Return the ranker of a model that asks for users and items by id: of those that it has met."""
+        if had is None:
+            raise RunError(
+                f"{self.checkpoint}: a stream does not record what its users have; give the pairs: --had FILE (perhaps "
+                "the file that it follows), or ranker(had=…)",
+                code="run/pairs-unknown",
+            )
+        try:
+            model, *ids = self.model.numbered()  # type: ignore[operator]
+        except UsageError as error:
+            raise UsageError(f"{self.checkpoint}: {error}", code=error.code) from None
+        texts = names_of(self.checkpoint.parent.parent)
+        users, items = ([texts.get(one, one) for one in each] for each in ids)
+        known = NamedRows.of(("users", "items"), {"users": users, "items": items}, np.zeros((0, 2), np.int32))
+        return ItemRanker(model, users, items, Had.of_rows(known.joined(self._pairs_in(had))))
 
     def _pairs_in(self, given: Any) -> NamedRows:
         """Return the users and items in a table, or in a file like that of the training data. Raises DataError,

@@ -48,6 +48,7 @@ from hogwild.job.update_choice import UpdateChoice, choose
 from hogwild.job.weights import balance, build_loss, is_balanced, weighted_loss
 from hogwild.metrics.panel import Panel
 from hogwild.metrics.popularity import popularity
+from hogwild.nn import cut_to_use
 from hogwild.parameters.checks import check_rule, check_tensors
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.parameters.structure_file import check_apart
@@ -103,7 +104,8 @@ def build(plan: JobPlan, data_dir: Path | None, reader: Reader | None = None, *,
             code="model/no-parameters",
         )
     groups = job.optimizer.groups
-    optimizer = build_component(job.optimizer, param_groups(model, groups) if groups else trainable)
+    with cut_to_use(model):  # some write all of their state at once
+        optimizer = build_component(job.optimizer, param_groups(model, groups) if groups else trainable)
     generator = torch.get_rng_state() if data.made is None else None
     train: Any = data.train or (build_component(job.data.train) if data.made is None else data.made)
     val: Any = data.val or job.data.val
@@ -240,9 +242,11 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
     """Build everything without starting, and return the report of `check --deep`. `gradients`: also check them."""
     plan = planned(job)
     parts = build(plan, data_dir)
-    compared = check_gradients(parts.model, parts.loss, batch_of(parts, GRADIENT_SAMPLES)) if gradients else None
-    parameters = sum(parameter.numel() for parameter in parts.model.parameters())
-    trained = sum(parameter.numel() for parameter in parts.model.parameters() if parameter.requires_grad)
+    with cut_to_use(parts.model):
+        compared = check_gradients(parts.model, parts.loss, batch_of(parts, GRADIENT_SAMPLES)) if gradients else None
+        parameters = sum(parameter.numel() for parameter in parts.model.parameters())
+        trained = sum(parameter.numel() for parameter in parts.model.parameters() if parameter.requires_grad)
+        groups = [_described_group(group) for group in parts.optimizer.param_groups]
     plan = complete(plan, parts)
     decisions, output = plan.decisions(), parts.found.output_shape
     return {
@@ -251,7 +255,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
         "train": {**parts.train.size(), **parts.train.fields()},
         "val": {"samples": parts.val.plan.samples} if parts.val else None,
         "output": f"(B, {', '.join(map(str, output[1:]))})" if output else described(parts.found.output) or "no tensor",
-        "groups": [_described_group(group) for group in parts.optimizer.param_groups],
+        "groups": groups,
         "metrics": list(parts.panel.reported) if parts.val else [],
         **decisions,
         "update": plan.why + ("" if plan.is_fused else f"; {_update_path(plan, parts)}"),

@@ -8,10 +8,11 @@ from torch.utils._pytree import tree_flatten
 
 from hogwild import host
 from hogwild.config.load import Job
-from hogwild.errors import MemoryShortError
+from hogwild.errors import MemoryShortError, UsageError
 from hogwild.formatting import size
 from hogwild.job.parts import Parts, batch_of
 from hogwild.job.update_choice import sides_of
+from hogwild.nn import cut_to_use, tables_in
 from hogwild.optimizers import FTRL
 from hogwild.parameters.exchange import COPIES
 from hogwild.parameters.optimizer_state import trial_bytes
@@ -28,7 +29,7 @@ def complete(plan: JobPlan, parts: Parts, before: Shape | None = None, *, must_f
     """Return the complete plan of a job with these objects. `before`: the grid of the run that is resumed. `must_fit`:
     raise MemoryShortError if there is not enough memory. Raises UsageError."""
     if must_fit:  # first, because further checks, and the trial step that measures the rest, need memory themselves
-        _require(trial_bytes(parts.optimizer), 0)
+        _require(_trial_bytes(parts), 0)
     plan = completed(plan, _facts(plan, parts, before))
     outputs = parts.outputs
     sizes = {
@@ -42,8 +43,9 @@ def complete(plan: JobPlan, parts: Parts, before: Shape | None = None, *, must_f
     there = {name for name, source in sources.items() if source is not None and source.is_there_already}
     fresh = sum(nbytes for name, nbytes in data.items() if name not in there)
     if must_fit:
-        _require(fresh + trial_bytes(parts.optimizer), fresh)
+        _require(fresh + _trial_bytes(parts), fresh)
     model = SharedModel.bytes_needed(parts.model, parts.optimizer, procs=plan.rows, state=plan.state, late=parts.late)
+    _note_growth(plan, parts)
     job, is_on_device = plan.job, bool(plan.devices)
     key = compile_key(job, parts, is_on_device=is_on_device) if job.model.compile == "inductor" else ""
     plan = replace(plan, memory={**data, **model, "scoreboard": Scoreboard.nbytes(plan.rows)}, compile_key=key)
@@ -53,6 +55,28 @@ def complete(plan: JobPlan, parts: Parts, before: Shape | None = None, *, must_f
         workers = ProcessMemory().further(plan.procs, is_forked=may_fork(plan.job.train.device))
         _require(sum(plan.memory.values()) + copies + workers - (sum(data.values()) - fresh), fresh)
     return plan
+
+
+def _note_growth(plan: JobPlan, parts: Parts) -> None:
+    """Note the shared memory of tables that may grow, which the plan does not count before they do. Raises UsageError
+    for an exchange that copies whole tables."""
+    growing = {path: table for path, table in tables_in(parts.model).items() if table.max_capacity > table.capacity}
+    if not growing:
+        return
+    if plan.exchange == "delta" and plan.rows > 1:
+        raise UsageError(
+            f"train.exchange: delta: each worker would have a copy of {next(iter(growing)) or 'the table'}, and miss "
+            "the rows that it grows by (max_capacity); use direct",
+            code="usage/bad-value",
+        )
+    more = SharedModel.bytes_to_grow(parts.model, parts.optimizer, procs=plan.rows, state=plan.state)
+    tables = ", ".join(f"{path} from {one.capacity:,} to {one.max_capacity:,}" for path, one in growing.items())
+    parts.notes.append(f"rows by id may grow ({tables}): {size(more)} of shared memory, counted once they do")
+
+
+def _trial_bytes(parts: Parts) -> int:
+    with cut_to_use(parts.model, parts.optimizer):
+        return trial_bytes(parts.optimizer)
 
 
 def _facts(plan: JobPlan, parts: Parts, before: Shape | None) -> JobFacts:

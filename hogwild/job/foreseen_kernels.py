@@ -17,6 +17,10 @@ from hogwild.training.lr_schedule import is_of_torch
 
 MODELS = "hogwild.models"
 PAIRS = ("BprFactorization", "WarpFactorization")
+NAMED = {  # by id, and their kernels
+    "NamedLinear": "linear", "NamedFactorizationMachine": "factorization_machine", "NamedFactorization": "ratings",
+    "NamedBprFactorization": "pairs",
+}  # fmt: skip
 GRAPHS = ("ComplEx", "DistMult", "RotatE", "TransE")
 FTRL, ROW_WISE = "FTRL", "RowWiseAdagrad"
 KNOWN_RULES = {"torch.optim": ("SGD", "Adagrad"), "hogwild.optimizers": (FTRL, ROW_WISE)}
@@ -35,6 +39,7 @@ def foreseen(job: Job, update: Any = None) -> tuple[Kernels, ...]:
     if job.train.update != "autograd" and {name for name, _ in options_set(job)} <= MOST:
         own = getattr(update, "kernels", None) if update is not None else _of_model(job)
         found += [own] if isinstance(own, Kernels) else []
+        found += [signatures.row_claims()] if found and _name(job.model, MODELS) in NAMED else []
     is_of_items = _name(job.model, MODELS) in ("MatrixFactorization", *PAIRS)
     if is_of_items and any(RANKED.match(name) or name == AUC for name in job.evaluate.metrics):
         found.append(signatures.ranking())
@@ -72,9 +77,10 @@ def _of_model(job: Job) -> Kernels | None:
         return signatures.words()
     if name in GRAPHS:
         return signatures.graph()
-    if name == "MatrixFactorization":
-        factors = job.model.init_args.get("factors", FACTORS)
-        return signatures.ratings(rule, factors) if rule != FTRL and type(factors) is int else None
+    if name in ("MatrixFactorization", "NamedFactorization"):
+        factors, is_named = job.model.init_args.get("factors", FACTORS), name in NAMED
+        is_known = rule not in (FTRL, ROW_WISE) if is_named else rule != FTRL
+        return signatures.ratings(rule, factors, is_named=is_named) if is_known and type(factors) is int else None
     if rule == ROW_WISE:
         return None
     if name in PAIRS:
@@ -82,8 +88,12 @@ def _of_model(job: Job) -> Kernels | None:
             given.get(key) for given in (job.model.init_args, job.data.train.init_args) for key in FEATURES
         )
         return signatures.pairs(rule, has_features=has_features) if rule != FTRL else None
+    if name == "NamedBprFactorization":
+        return signatures.pairs(rule, is_named=True) if rule != FTRL else None
     if name == "SparseLinear":
         return signatures.sparse("softmax" if loss.endswith(".CrossEntropyLoss") else "linear", rule)
+    if name in NAMED:
+        return signatures.sparse(NAMED[name], rule)
     if name == "FactorizationMachine":
         return signatures.sparse("factorization_machine", rule)
     return signatures.sparse("field_factorization_machine", rule) if name == "FieldFactorizationMachine" else None

@@ -52,12 +52,13 @@ from hogwild.job.row_names import (
     renamed,
     rows_of,
 )
-from hogwild.nn import NamedEmbedding
+from hogwild.kernels.signatures import HEAD
+from hogwild.nn import NamedEmbedding, parts_in_use
 from hogwild.parameters import state_dicts
 from hogwild.parameters.optimizer_state import initial_state, parameters_of
 from hogwild.storage.checkpoint import load as load_checkpoint
 from hogwild.storage.checkpoint_format import MANIFEST, newest_good
-from hogwild.storage.run_directory import BEST, RESOLVED
+from hogwild.storage.run_directory import ALL_TEXTS, BEST, RESOLVED
 
 DIVIDED_BY_PLACE = tuple(f"hogwild.data.{name}" for name in ("Characters", "Names", "Speakers"))
 SHOWN = 12  # names in a list, before "and N more"
@@ -80,6 +81,21 @@ def known_names(spec: str | InitFrom | None) -> KnownNames:
     given = _as_map(spec)
     path = _found(given.path)
     return KnownNames.kept(read_names(path if path.is_dir() else path.parent), given.gone)
+
+
+def texts_known_to(job: Job) -> bytes:
+    """Return the texts of ids, in lines as `Follow` keeps them, of the run whose model is taken; b"" for none. Raises
+    NotFoundError."""
+    if job.model.init_from is None:
+        return b""
+    path = _found(_as_map(job.model.init_from).path)
+    folder = path if path.is_dir() else path.parent
+    for place in (folder, folder.parent.parent):
+        if files := sorted(place.glob(ALL_TEXTS)):
+            contents = (file.read_bytes() for file in files)
+            # That run may be writing its next line.
+            return b"".join(content[: content.rfind(b"\n") + 1] for content in contents)
+    return b""
 
 
 def rows_known_to(job: Job, own: NamedRows, *, is_resumed: bool) -> NamedRows:
@@ -239,6 +255,7 @@ def load_initial(
     for prefix, module in model.named_modules():
         if isinstance(module, NamedEmbedding):
             moves |= _placed(path, prefix, module, chosen)
+    own |= parts_in_use(model)  # they may have grown
     for name, moving in moves.items():
         chosen[name] = moved(own[name].detach().clone(), chosen[name].to(own[name].dtype), moving)
     for name, value in chosen.items():
@@ -269,18 +286,26 @@ def load_initial(
 
 
 def _placed(path: Path, prefix: str, table: NamedEmbedding, chosen: dict[str, Any]) -> dict[str, list[Move]]:
-    """Return the moves of a table whose saved capacity is another one, and put its keys into `chosen`."""
-    keys, weight, counts = (f"{prefix}.{name}" if prefix else name for name in ("keys", "weight", "counts"))
+    """Give a table the capacity of the saved one, if the ids lie where it would find them; else return the moves of its
+    rows, and put the keys into `chosen`."""
+    keys, weight, *rest = (f"{prefix}.{name}".lstrip(".") for name in ("keys", "weight", "counts", "seen", "life"))
     saved, rows = chosen.get(keys), chosen.get(weight)
-    if not (isinstance(saved, Tensor) and isinstance(rows, Tensor)) or saved.shape == table.keys.shape:
+    if not (isinstance(saved, Tensor) and isinstance(rows, Tensor)) or rows.shape[1:] != table.weight.shape[1:]:
         return {}
-    if rows.shape[1:] != table.weight.shape[1:]:
+    if len(rows) != len(saved) + HEAD:
+        words = f"{weight} has {len(rows):,} rows for {len(saved):,} ids, not {HEAD} more: of a version before"
+        raise _mismatch(path, words)
+    for name in rest:  # when its ids were seen is counted anew
+        chosen.pop(name, None)
+    if table.is_laid_out_as(saved):
+        if len(saved) > table.capacity:
+            table.prepare(len(saved))
+        table.resize(len(saved))
         return {}
     try:
         chosen[keys], there, here = table.placed(saved)
     except ModelError as error:
         raise _mismatch(path, f"{prefix}: {error}") from None
-    chosen.pop(counts, None)
     return {weight: [(0, there, here)]}
 
 

@@ -36,7 +36,7 @@ from hogwild.metrics import catalog
 from hogwild.metrics.catalog import JUDGED
 from hogwild.metrics.loss_sums import BY_CLASS, Labels, as_module, parted
 from hogwild.metrics.panel import Own, Panel
-from hogwild.nn import NamedEmbedding
+from hogwild.nn import tables_in
 from hogwild.parameters.buffers import MergeRule
 from hogwild.parameters.shared_model import OWN, converted, wants_channels_last
 from hogwild.scheduling.batch_plan import SampledPlan
@@ -514,7 +514,7 @@ class Parts:
     @property
     def has_named_rows(self) -> bool:
         """Return whether the model has a table that is asked for by id."""
-        return any(isinstance(module, NamedEmbedding) for module in self.model.modules())
+        return bool(tables_in(self.model))
 
     @property
     def outputs(self) -> AllOutputs | None:

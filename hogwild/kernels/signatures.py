@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 RULES = {"SGD": (0,), "Adagrad": (0, 0), "FTRL": (0, 0, 0)}  # `rule` of kernels/steps.py, which needs numba
-FREE = -(2**63)  # in the keys of `row_claims.py`: a row that nobody has; an id of this value is refused
+FREE, GONE = -(2**63), -(2**63) + 1  # in the keys of `row_claims.py`: a row that nobody has; ids of these are refused
+HEAD = 2  # rows before those of keys: the default row, and one that nobody ever asks for
+DEFAULT, BLANK = 0, 1
 WIDEST = 128  # numbers of a row that is compiled for its width: with 200 a loop is faster
 Types = tuple[Any, ...]  # texts as above, or tuples of them
 
@@ -80,19 +82,23 @@ def _table(dimensions: int, sums: int = 0) -> Types:
     return f"float32:{dimensions}", *(f"float32:{sums or dimensions}",) * 2
 
 
-def ratings(rule: str, factors: int) -> Kernels:
+def ratings(rule: str, factors: int, *, is_named: bool = False) -> Kernels:
+    """Return that kernel of `matrix_factorization.py`. `is_named`: vectors and biases are columns of one table."""
     batches = (_ROWS, "int64:1", "float32:1", "int64:1")
     place = ("int64:1A", "int64", "bool")
     name, sums = {"SGD": ("sgd", 2), "Adagrad": ("adagrad", 2), "RowWiseAdagrad": ("row_adagrad", 1)}[rule]
-    tables = (_table(2, sums), _table(2, sums), _table(1), _table(1))
+    vectors, bias = (("float32:2A",) * 3, ("float32:1A",) * 3) if is_named else (_table(2, sums), _table(1))
+    tables = (vectors, vectors, bias, bias)
     data, width = (*_USERS_AND_ITEMS, "float32"), f"S{factors}:1" if factors <= WIDEST else "none"
     return Kernels("matrix_factorization", ((name, (batches, place, width, data, tables, "float32:2")),))
 
 
-def pairs(rule: str, *, has_features: bool) -> Kernels:
+def pairs(rule: str, *, has_features: bool = False, is_named: bool = False) -> Kernels:
+    """Return that kernel of `bpr.py`. `is_named`: an item's vector and bias are columns of one table."""
     owned, choice = ("int64:1", "int32:1", "int32:1"), (_SEED, "int64", "float32")
     members = (("int64:1", "int64:1", "float32:1"),) * 2 if has_features else ()
-    tables = (_table(2), _table(2), _table(1)) * (2 if has_features else 1)
+    items = (("float32:2A",) * 3, ("float32:1A",) * 3) if is_named else (_table(2), _table(1))
+    tables = (_table(2), *items) * (2 if has_features else 1)
     arguments = (_ROWS, _USERS_AND_ITEMS, owned, choice, tables, members, _rule(rule), "float32:2")
     return Kernels("bpr", (("hybrid" if has_features else "plain", arguments),))
 
@@ -117,9 +123,17 @@ def hot_rows() -> Kernels:
 
 
 def row_claims() -> Kernels:
-    """Return the kernel of `row_claims.py`."""
-    arguments = ("int64:1",) * 3 + ("float32:2", "int32:1", "int64", "int64")
-    return Kernels("row_claims", (("find", arguments),))
+    """Return the kernels of `row_claims.py`."""
+    words, table, number = "int64:1", "float32:2", "int64"
+    lookup = (words, words, words, table, "int32:1", number, words, words, *(number,) * 4, words)
+    of_rows = (
+        ("draw", (table, words, number, "float64", number)),
+        ("open_part", (words, table, words, number, number, number, "float64", number)),
+        ("show", (words, number, number)),
+        ("unseen", (words, words, number, words)),
+        ("give_back", (words, words, number, number)),
+    )
+    return Kernels("row_claims", (("find", lookup), *of_rows))
 
 
 def ranking() -> Kernels:

@@ -98,6 +98,12 @@ def _is_table(array: Any) -> bool:
     return isinstance(array, types.Array) and array.dtype == types.float32 and (array.ndim, array.layout) == (2, "C")
 
 
+def _has_rows(array: Any) -> bool:
+    """Return whether it is a table, or columns of one: rows apart ("A"), the numbers of each side by side."""
+    of_table = isinstance(array, types.Array) and array.dtype == types.float32 and array.ndim == 2
+    return bool(of_table and array.layout in ("C", "A"))
+
+
 def _pointer(context: Any, builder: Any, signature: Any, args: Any, kind: Any = _VECTOR) -> Any:
     """Return the pointer to the vector at (array, row, column), the first three of `args`."""
     array = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0])
@@ -115,7 +121,10 @@ def _parts(context: Any, builder: Any, signature: Any, args: Any, count: int) ->
     """Yield (first element, elements, pointer) of the parts of row args[1] of the table args[0]: powers of two, the
     longest first. One load of, say, 50 elements would become fifty."""
     array = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0])
-    row = builder.gep(array.data, [builder.mul(args[1], ir.Constant(ir.IntType(64), count))])
+    width = ir.Constant(ir.IntType(64), count)
+    if signature.args[0].layout == "A":
+        width = builder.ashr(cgutils.unpack_tuple(builder, array.strides)[0], ir.Constant(ir.IntType(64), 2))
+    row = builder.gep(array.data, [builder.mul(args[1], width)])
     first = 0
     while first < count:
         size = 1 << (count - first).bit_length() - 1
@@ -147,7 +156,7 @@ def load_row(typing, array, row, of):  # type: ignore[no-untyped-def]
             whole = _shuffled(builder, whole, piece, [n + lanes * (first <= n < first + size) for n in number])
         return whole
 
-    return (kind(array, types.int64, of), code) if _is_table(array) else None
+    return (kind(array, types.int64, of), code) if _has_rows(array) else None
 
 
 @instruction
@@ -160,7 +169,7 @@ def store_row(typing, array, row, value):  # type: ignore[no-untyped-def]
             builder.store(piece, pointer, align=4)
         return context.get_dummy_value()
 
-    return (types.void(array, types.int64, value), code) if _is_table(array) else None
+    return (types.void(array, types.int64, value), code) if _has_rows(array) else None
 
 
 def _splatted(builder: Any, number: Any, lanes: int) -> Any:

@@ -193,7 +193,7 @@ def add_feature(work, factors, row, x):  # type: ignore[no-untyped-def]
 def machine_output(b, first, last, indices, values, tables, private):  # type: ignore[no-untyped-def]
     (weight, _, _), (factors, _, _) = tables
     (mine, _, _), slot, (local, _, _), work = private
-    hot, width = len(local), factors.shape[1]
+    hot, width = len(local), len(work)
     z, squares = b, _0
     for f in range(width):
         work[f] = _0
@@ -236,9 +236,9 @@ def machine_learn(slope, first, split, last, indices, values, tables, private, r
 
 @kernel
 def factorization_machine(rows, data, kind, tables, bias, private, rule, numbers):  # type: ignore[no-untyped-def]
-    """Train a factorisation machine; return (loss, rows applied). `tables`: of weights (F, 1) and of factors
-    (F, K); `private`: with H hot features a table (F, 1), NaN for features that are not hot, their places (F,) in the
-    next, and a table (H, K); `work` (K,) as scratch memory."""
+    """Train a factorisation machine; return (loss, rows applied). `tables`: of weights (F, 1 or more), in the first
+    column, and of factors (F, K or more), in the first K; `private`: with H hot features a table (F, 1), NaN for
+    features that are not hot, their places (F,) in the next, and a table (H, K); `work` (K,) as scratch memory."""
     return over_rows(machine_output, machine_learn, rows, data, kind, tables, bias, private, rule, numbers, False)
 
 

@@ -10,27 +10,44 @@ if TYPE_CHECKING:
     from hogwild.models.knowledge_graph import ComplEx, DistMult, RotatE, TransE
     from hogwild.models.matrix_factorization import BprFactorization, MatrixFactorization, WarpFactorization
     from hogwild.models.mlp import LogisticRegression, Mlp, Tabular
+    from hogwild.models.named_factorization import NamedBprFactorization, NamedFactorization
     from hogwild.models.skipgram import SkipGram
-    from hogwild.models.sparse_linear import DeepFm, FactorizationMachine, FieldFactorizationMachine, SparseLinear
+    from hogwild.models.sparse_linear import (
+        DeepFm,
+        FactorizationMachine,
+        FieldFactorizationMachine,
+        NamedFactorizationMachine,
+        NamedLinear,
+        SparseLinear,
+    )
 
 __all__ = [
     "CATALOG", "BprFactorization", "CharRnn", "ComplEx", "ConvNet", "CustomLstm", "DeepFm", "DistMult",
     "FactorizationMachine", "FieldFactorizationMachine", "LeNet", "LogisticRegression", "MatrixFactorization", "Mlp",
-    "RotatE", "SequenceClassifier", "SkipGram", "SparseLinear", "Tabular", "TransE", "WarpFactorization",
+    "NamedBprFactorization", "NamedFactorization", "NamedFactorizationMachine", "NamedLinear", "RotatE",
+    "SequenceClassifier", "SkipGram", "SparseLinear", "Tabular", "TransE", "WarpFactorization",
 ]  # fmt: skip
 
 _HOMES = {
     "char_rnn": ("CustomLstm", "CharRnn", "SequenceClassifier"),  # the first is a layer, for your own models
-    "sparse_linear": ("SparseLinear", "FactorizationMachine", "FieldFactorizationMachine", "DeepFm"),
+    "sparse_linear": (
+        "SparseLinear",
+        "FactorizationMachine",
+        "FieldFactorizationMachine",
+        "DeepFm",
+        "NamedLinear",
+        "NamedFactorizationMachine",
+    ),
     "skipgram": ("SkipGram",),
     "mlp": ("LogisticRegression", "Mlp", "Tabular"),
     "convnet": ("LeNet", "ConvNet"),
     "knowledge_graph": ("ComplEx", "DistMult", "RotatE", "TransE"),
     "matrix_factorization": ("MatrixFactorization", "BprFactorization", "WarpFactorization"),
+    "named_factorization": ("NamedFactorization", "NamedBprFactorization"),
 }
 # Those that a job file may name.
 CATALOG = tuple(name for names in _HOMES.values() for name in names if name != "CustomLstm")
-_WITH_KERNELS = ("sparse_linear", "skipgram", "knowledge_graph", "matrix_factorization")
+_WITH_KERNELS = ("sparse_linear", "skipgram", "knowledge_graph", "matrix_factorization", "named_factorization")
 
 
 def has_kernels(class_path: str) -> bool:

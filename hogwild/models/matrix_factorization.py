@@ -29,8 +29,8 @@ from hogwild.optimizers import RowWiseAdagrad
 
 NOISE = 0.7  # of a rating's standard deviation, what no model explains; see `fitting_l2`
 LOOKED_AT = 1 << 20  # ratings whose standard deviation is taken
-_NONE, _NOWHERE = np.empty(0, np.int64), np.zeros(1, np.int64)
-_ALONE = np.zeros((2, 2), np.int64)[:, 0]  # not contiguous, as a scoreboard's words: kernels are compiled once
+_NONE, NOWHERE = np.empty(0, np.int64), np.zeros(1, np.int64)
+ALONE = np.zeros((2, 2), np.int64)[:, 0]  # not contiguous, as a scoreboard's words: kernels are compiled once
 
 
 def embedding(rows: int, width: int, spread: float, sparse: bool) -> nn.Embedding:
@@ -53,7 +53,8 @@ def fitting_l2(rating: np.ndarray, users: int, items: int) -> float:
     return NOISE * spread * (math.sqrt(users / len(rating)) + math.sqrt(items / len(rating)))
 
 
-def _is_mean_square(loss: Any) -> bool:
+def is_mean_square(loss: Any) -> bool:
+    """Return whether a loss is the mean squared error of a batch."""
     return loss is F.mse_loss or (type(loss) is nn.MSELoss and loss.reduction == "mean")
 
 
@@ -71,6 +72,12 @@ class _Penalty(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (rows,) = ctx.saved_tensors
         return grads[0].add(rows, alpha=ctx.share), None, None
+
+
+def penalised(rows: Tensor, share: float, paid: Tensor | None = None) -> Tensor:
+    """Return looked-up rows (B, k) whose backward pass adds `share` of each."""
+    found: Tensor = _Penalty.apply(rows, share, paid) if share and rows.requires_grad else rows
+    return found
 
 
 class Factors(nn.Module):
@@ -194,8 +201,7 @@ class Factors(nn.Module):
         """Return rows (B, k); `paid` (B, 1), 0 or 1: the rows whose penalty is paid, as a mean over `batch` samples, by
         default B."""
         rows: Tensor = table(index)
-        share = self.l2 / max(1, batch or len(index))
-        return _Penalty.apply(rows, share, paid) if self.l2 and rows.requires_grad else rows
+        return penalised(rows, self.l2 / max(1, batch or len(index)), paid)
 
 
 class MatrixFactorization(Factors):
@@ -254,7 +260,7 @@ class MatrixFactorization(Factors):
         if not self._l2_of_data:
             return None
         self.l2 = 0.0
-        if not _is_mean_square(loss) or any(group.get("weight_decay") for group in optimizer.param_groups):
+        if not is_mean_square(loss) or any(group.get("weight_decay") for group in optimizer.param_groups):
             return None
         users, items = (int(np.count_nonzero(np.bincount(train[name]))) for name in ("user", "item"))
         self.l2 = fitting_l2(train["rating"], users, items)
@@ -286,7 +292,7 @@ class MatrixFactorization(Factors):
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
         """Return the compiled update (mean squared error; SGD, Adagrad, RowWiseAdagrad), or the reason for none."""
-        if not _is_mean_square(loss):
+        if not is_mean_square(loss):
             return f"its fused update is for torch.nn.MSELoss, not for {loss_name(loss)}"
         return why_not(self, optimizer, [*RULES]) or RatingsUpdate(type(optimizer), self.user.embedding_dim)
 
@@ -416,8 +422,8 @@ class RatingsUpdate(FactorizationUpdate):
 
     def run(self, chunk: Chunk) -> Tally:
         """Update the ratings; those with a NaN or infinite slope are counted and not applied."""
-        batches = (chunk.rows, np.array([0, len(chunk.rows)]), np.array([chunk.rate], np.float32), _NOWHERE)
-        _, _, loss, applied, _ = self._kernel(batches, (_ALONE, 0, True), *self._bound)
+        batches = (chunk.rows, np.array([0, len(chunk.rows)]), np.array([chunk.rate], np.float32), NOWHERE)
+        _, _, loss, applied, _ = self._kernel(batches, (ALONE, 0, True), *self._bound)
         return Tally(loss, applied, len(chunk.rows) - applied)
 
     def sweep(

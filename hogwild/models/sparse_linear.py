@@ -3,6 +3,7 @@ of some fields (`hogwild.data.Clicks`); and their compiled updates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from hogwild.kernels.signatures import Kernels
 from hogwild.losses import HingeLoss, LogisticLoss
 from hogwild.metrics.loss_sums import WeightedLoss
 from hogwild.models.mlp import Mlp
+from hogwild.models.named_rows import BiasedRows, any_ids, without_first
 from hogwild.models.row_checks import ids_of, require_ids
+from hogwild.nn import NamedEmbedding
 
 SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # as in kernels/sparse_models.py, which needs numba
 SOFTMAX = -1
@@ -101,16 +104,119 @@ class FactorizationMachine(SparseRows):
         """Return (B,) outputs of sparse rows as `bags` takes them."""
         indices, offsets, values = bags(indices, offsets, values)
         linear = scores(self.weight, self.bias, indices, offsets, values, self.sparse)
-        ends = torch.cat([offsets[1:], offsets.new_tensor([len(indices)])])
-        row = torch.repeat_interleave(torch.arange(len(offsets)), (ends - offsets).long())
-        parts = F.embedding(indices, self.factors, sparse=self.sparse) * values[:, None]  # (nnz, factors)
-        none = parts.new_zeros(len(offsets), parts.shape[1])
-        sums, squares = none.index_add(0, row, parts), none.index_add(0, row, parts.square())
-        return linear + 0.5 * (sums.square() - squares).sum(1)
+        return linear + interactions(F.embedding(indices, self.factors, sparse=self.sparse), offsets, values)
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
         """Return the compiled update (logistic, hinge, squared loss; SGD, Adagrad, FTRL), or the reason for none."""
         return fused_by(FactorizationMachineUpdate, self, loss, optimizer, (*MOST, FTRL))
+
+
+class NamedFeatures(nn.Module):
+    """Base class of models over sparse rows of a stream, whose features are asked for by any int64. `features`: a row
+    for each that training has met."""
+
+    features: NamedEmbedding
+
+    def on_data(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
+        """Raise ModelError: packed data has numbered its features."""
+        raise ModelError(
+            f"{type(self).__name__} takes ids of a stream, such as hogwild.data.Follow; this data has numbered its "
+            f"features: use {type(self).__name__.replace('Named', '').replace('Linear', 'SparseLinear')}, or set "
+            "data.feed: stream",
+            code="model/unlike-data",
+        )
+
+
+class NamedLinear(NamedFeatures):
+    """A `SparseLinear` with one output whose features are asked for by id: any int64, such as `Follow` makes of
+    `features`. An id gets its weight in the first training batch that has it; see `hogwild.nn.NamedEmbedding`.
+
+    Arguments:
+        capacity: features that have a weight of their own at first.
+        min_count: a feature gets its own weight when training sees it for the so-manieth time.
+        bias: whether the output has a constant.
+        sparse: gradients hold only the touched rows; false for optimizers that need dense ones.
+        max_capacity: features that have a weight of their own at most; null: `capacity`.
+        expire_after: a feature that is not in so many training batches loses its weight; null: never."""
+
+    def __init__(
+        self,
+        capacity: int,
+        min_count: int = 1,
+        bias: bool = True,
+        sparse: bool = True,
+        max_capacity: int | None = None,
+        expire_after: int | None = None,
+    ) -> None:
+        super().__init__()
+        life: Any = {"max_capacity": max_capacity, "expire_after": expire_after}
+        self.features = NamedEmbedding(1, capacity, min_count=min_count, sparse=sparse, std=0.0, **life)
+        self.bias = nn.Parameter(torch.zeros(1)) if bias else None
+
+    def forward(self, indices: Tensor, offsets: Tensor | None = None, values: Tensor | None = None) -> Tensor:
+        """Return (B,) for sparse rows as `bags` takes them, with any int64 as indices."""
+        indices, offsets, values = bags(indices, offsets, values)
+        rows = self.features.rows_of(indices.long(), claim=self.training)
+        return scores(self.features.weight, self.bias, rows, offsets.long(), values, self.features.sparse)
+
+    def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
+        """Return the compiled update (logistic, hinge, squared loss; SGD, Adagrad, FTRL), or the reason for none."""
+        return fused_by(NamedLinearUpdate, self, loss, optimizer, (*MOST, FTRL))
+
+
+class NamedFactorizationMachine(NamedFeatures):
+    """A `FactorizationMachine` whose features are asked for by id: any int64, such as `Follow` makes of `features`. An
+    id gets its row in the first training batch that has it; see `hogwild.nn.NamedEmbedding`. A row of `features` is the
+    weight, then the factors.
+
+    Arguments:
+        capacity: features that have a row of their own at first.
+        factors: numbers of a feature's vector.
+        min_count: a feature gets its own row when training sees it for the so-manieth time.
+        sparse: gradients hold only the touched rows; false for optimizers that need dense ones.
+        max_capacity: features that have a row of their own at most; null: `capacity`.
+        expire_after: a feature that is not in so many training batches loses its row; null: never."""
+
+    def __init__(
+        self,
+        capacity: int,
+        factors: int = 8,
+        min_count: int = 1,
+        sparse: bool = True,
+        max_capacity: int | None = None,
+        expire_after: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(1))
+        life: Any = {"max_capacity": max_capacity, "expire_after": expire_after}
+        self.features = BiasedRows(factors, capacity, min_count=min_count, sparse=sparse, std=SPREAD, **life)
+
+    def forward(self, indices: Tensor, offsets: Tensor | None = None, values: Tensor | None = None) -> Tensor:
+        """Return (B,) outputs of sparse rows as `bags` takes them, with any int64 as indices."""
+        indices, offsets, values = bags(indices, offsets, values)
+        found = self.features(indices.long())
+        owner = owners(offsets, len(indices))
+        linear = found.new_zeros(len(offsets)).index_add(0, owner, found[:, 0] * values)
+        output: Tensor = self.bias + linear + interactions(found[:, 1:], offsets, values)
+        return output
+
+    def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
+        """Return the compiled update (logistic, hinge, squared loss; SGD, Adagrad, FTRL), or the reason for none."""
+        return fused_by(NamedMachineUpdate, self, loss, optimizer, (*MOST, FTRL))
+
+
+def owners(offsets: Tensor, count: int) -> Tensor:
+    """Return the row (nnz,) int64 of each of `count` entries."""
+    ends = torch.cat([offsets[1:], offsets.new_tensor([count])])
+    return torch.repeat_interleave(torch.arange(len(offsets)), (ends - offsets).long())
+
+
+def interactions(vectors: Tensor, offsets: Tensor, values: Tensor) -> Tensor:
+    """Return (B,): the sum over pairs of each row's features of the products of their `vectors` (nnz, K)."""
+    row, parts = owners(offsets, len(vectors)), vectors * values[:, None]
+    none = parts.new_zeros(len(offsets), parts.shape[1])
+    sums, squares = none.index_add(0, row, parts), none.index_add(0, row, parts.square())
+    return 0.5 * (sums.square() - squares).sum(1)
 
 
 def bags(indices: Tensor, offsets: Tensor | None, values: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -153,14 +259,14 @@ def kind_of(loss: Any, classes: int) -> int | str:
 
 def fused_by(
     update: Callable[[int, str, "SampleCounts"], FusedUpdate],
-    model: SparseRows,
+    model: SparseRows | NamedFeatures,
     loss: Any,
     optimizer: torch.optim.Optimizer,
     known: Sequence[str] = MOST,
 ) -> FusedUpdate | str:
     """Return the model's compiled update for this loss and optimizer, or the reason for none."""
     loss = loss.loss if isinstance(loss, WeightedLoss) else loss
-    kind = kind_of(loss, model.weight.shape[1])
+    kind = kind_of(loss, model.weight.shape[1] if isinstance(model, SparseRows) else 1)
     if isinstance(kind, str):
         return kind
     classes = loss.weight.detach().numpy() if kind == SOFTMAX and loss.weight is not None else None
@@ -194,6 +300,8 @@ PLAIN = SampleCounts()
 def unsuitable(model: nn.Module) -> str:
     """Return why a kernel cannot read these parameters, or ""."""
     for name, param in model.named_parameters():
+        if isinstance(model, NamedFeatures) and not param.is_floating_point():  # the ids
+            continue
         if param.dtype != torch.float32 or param.device.type != "cpu" or not param.is_contiguous():
             return f"{name} is not contiguous float32 memory of the CPU"
         if not param.requires_grad:
@@ -230,7 +338,7 @@ class RowsUpdate:
         from hogwild.kernels import sparse_models
 
         self._kernel = getattr(sparse_models, self.family)
-        self._optimizer, self._params = optimizer, [getattr(model, name) for name in self.params]
+        self._optimizer, self._params = optimizer, [attrgetter(name)(model) for name in self.params]
         target = arrays["target"].astype(np.int64 if self._kind == SOFTMAX else np.float32, copy=False)
         # Unsigned: numba checks every signed index for counting from the end.
         indptr, indices = arrays["indptr"].view(np.uint64), arrays["indices"].view(np.uint32)
@@ -248,9 +356,8 @@ class RowsUpdate:
         loss, applied = self._kernel(chunk.rows, self._data, *self._kinds, *self._views, rule, tuple(numbers))
         return Tally(loss, applied, len(chunk.rows) - applied)
 
-    def arrays_of(self, model: nn.Module, inputs: Sequence[Tensor], target: Tensor) -> Arrays:
+    def arrays_of(self, model: Any, inputs: Sequence[Tensor], target: Tensor) -> Arrays:
         """Return the CSR arrays of a batch: inputs as `bags` takes them, target (B,)."""
-        assert isinstance(model, SparseRows)
         if len(inputs) > 3:
             raise ValueError(f"a batch must be (indices, offsets, values), target, and has {len(inputs)} inputs")
         indices, offsets, values = bags(*inputs, *[None] * (3 - len(inputs)))
@@ -258,7 +365,7 @@ class RowsUpdate:
             raise ValueError(f"values must be {tuple(indices.shape)} float32, not {tuple(values.shape)} {values.dtype}")
         if target.shape != offsets.shape or target.is_complex():
             raise ValueError(f"the target must be {tuple(offsets.shape)}, not {tuple(target.shape)} {target.dtype}")
-        features = ids_of("features", indices, len(model.weight))
+        features = self._features_of(model, indices)
         indptr = np.empty(len(offsets) + 1, np.int64)
         indptr[:-1], indptr[-1] = ids_of("offsets", offsets, len(features) + 1), len(features)
         lengths = np.diff(indptr)
@@ -271,6 +378,10 @@ class RowsUpdate:
         is_softmax = self._kind == SOFTMAX
         wanted = ids_of("labels", target, model.weight.shape[1]) if is_softmax else target.float().numpy()
         return {"indptr": indptr, "indices": features, "values": values.numpy(), "target": wanted}
+
+    def _features_of(self, model: Any, indices: Tensor) -> np.ndarray:
+        """Return the features (nnz,) of a batch, copied and checked."""
+        return ids_of("features", indices, len(model.weight))
 
 
 class LinearUpdate(RowsUpdate):
@@ -318,6 +429,46 @@ class FactorizationMachineUpdate(RowsUpdate):
         mine = hot_table(hot, "weight", self._rule, weights)
         local = hot_table(hot, "factors", self._rule, none_of(factors))
         return tables, bias, (mine, slots(hot, "factors"), local, np.zeros(factors[0].shape[1], np.float32))
+
+
+class NamedUpdate(RowsUpdate):
+    """Fused update of a `NamedFeatures`: ids become rows as their batch is learnt, so one that is only looked at, or
+    scored beforehand, has none yet."""
+
+    sides = (Side("indices", ("features.weight",)),)
+    params: tuple[str, ...] = ("features.weight", "bias")
+
+    def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
+        """Bind the model, the optimizer and a batch, as `arrays_of` returns it."""
+        self._unplaced: tuple[NamedEmbedding, Tensor] | None = model.features, torch.from_numpy(arrays["indices"])  # type: ignore[assignment]
+        super().bind(model, optimizer, {**arrays, "indices": np.zeros(len(arrays["indices"]), np.int32)}, hot)
+
+    def run(self, chunk: Chunk) -> Tally:
+        """Update sample by sample; each sees the updates of those before it."""
+        if self._unplaced is not None and len(chunk.rows):
+            table, ids = self._unplaced
+            self._data[1][:] = table.rows_of(ids, claim=True).numpy()
+            self._unplaced = None
+        return super().run(chunk)
+
+    def _features_of(self, model: Any, indices: Tensor) -> np.ndarray:
+        return any_ids("features", indices)
+
+
+class NamedLinearUpdate(NamedUpdate, LinearUpdate):
+    """Fused update of a NamedLinear."""
+
+
+class NamedMachineUpdate(NamedUpdate, FactorizationMachineUpdate):
+    """Fused update of a NamedFactorizationMachine."""
+
+    params = ("features.weight", "features.weight", "bias")  # of the weights, and of the factors
+
+    def _views_of(self, model: Any, tables: tuple[Table, ...], bias: Table, hot: Hot) -> tuple[Any, Any, Any]:
+        weights, both = tables
+        factors: Table = tuple(map(without_first, both))  # type: ignore[assignment]
+        work = np.zeros(model.features.embedding_dim - 1, np.float32)
+        return (weights, factors), bias, (weights, np.zeros(0, np.uint32), none_of(factors), work)
 
 
 def table_of(optimizer: torch.optim.Optimizer, param: nn.Parameter | None) -> Table:

@@ -16,6 +16,7 @@ are not shared: each worker counts its own, and a checkpoint holds the last one 
 
 import copy
 import inspect
+import math
 import time
 import warnings
 from collections import OrderedDict, defaultdict
@@ -30,8 +31,10 @@ from torch import Tensor, nn
 
 from hogwild import host
 from hogwild.errors import OptimizerError
+from hogwild.kernels.signatures import HEAD
+from hogwild.nn import ACTIVE, cut_to_use, tables_in
 from hogwild.optimizers import FTRL, RowWiseAdagrad
-from hogwild.parameters.flat_layout import FlatLayout, sparse_parameters
+from hogwild.parameters.flat_layout import FlatLayout, region_name, sparse_parameters
 from hogwild.shared_memory.region import Region, aligned, own_strides
 from hogwild.user_code import raised_text
 
@@ -226,7 +229,8 @@ class Copies:
 @dataclass(frozen=True, slots=True)
 class StateSlot:
     """One piece of state: of parameter `index` (numbered as in a stock state_dict), or of group `index` if `in_group`.
-    `offset` is in bytes from the start of a block, `word` is its present word. Numbers are one float64."""
+    `offset` is in bytes from the start of a block, `word` is its present word. Numbers are one float64. `in_use` is the
+    place, in the region of int64 parameters, of the number of rows in use, of a table that may grow; else -1."""
 
     index: int
     key: str
@@ -237,10 +241,17 @@ class StateSlot:
     offset: int
     word: int
     in_group: bool = False
+    in_use: int = -1
 
     @property
     def is_number(self) -> bool:
         return self.kind in ("int", "float", "bool")
+
+    def shape_of(self, value: Any) -> tuple[int, ...]:
+        """Return the shape that `value` must have: of a table that may grow it has any number of rows up to all."""
+        if self.in_use < 0 or not isinstance(value, Tensor) or not value.dim():
+            return self.shape
+        return (min(len(value), self.shape[0]), *self.shape[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,9 +283,11 @@ def plan_state(
     """Plan the layout of a block, and the initial state of every block: the user's own, and for `shared` all of it.
 
     Raises OptimizerError if the dry step fails."""
-    own = own_state(optimizer)
-    initial, group_numbers = initial_state(model, optimizer)
-    layout = _Planner(flats, _places(model, flats, optimizer)).plan(initial, group_numbers, shared)
+    with cut_to_use(model, optimizer):
+        own = own_state(optimizer)
+        initial, group_numbers = initial_state(model, optimizer)
+    planner = _Planner(flats, _places(model, flats, optimizer), _growing(model, flats, optimizer))
+    layout = planner.plan(initial, group_numbers, shared)
     if not shared:
         return layout, own
     return layout, {**initial, **{i: {**initial.get(i, {}), **state} for i, state in own.items()}}
@@ -288,7 +301,8 @@ def own_state(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
 def initial_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[State, list[tuple[int, str, Any]]]:
     """Return all state as it is before the first update, and (group, key, value) of the counters in groups. A constant
     tensor may be stored as one number (stride 0). Raises OptimizerError if the dry step fails."""
-    after, group_numbers = dry_step(optimizer, sparse_parameters(model))
+    with cut_to_use(model, optimizer):
+        after, group_numbers = dry_step(optimizer, sparse_parameters(model))
     return {i: {key: _initial(key, value) for key, value in state.items()} for i, state in after.items()}, group_numbers
 
 
@@ -310,13 +324,31 @@ def _places(model: nn.Module, flats: FlatLayout, optimizer: torch.optim.Optimize
     return places
 
 
+def _growing(
+    model: nn.Module, flats: FlatLayout, optimizer: torch.optim.Optimizer
+) -> dict[int, tuple[tuple[int, int], int]]:
+    """Return, of the tables that may grow, by the index of their weight in the optimizer: the rows in use now and all
+    rows; and the place of the number in use."""
+    index = {id(param): i for i, param in enumerate(parameters_of(optimizer))}
+    offsets = {slot.name: slot.offset for slot in flats.params}
+    return {
+        index[id(table.weight)]: (
+            (table.capacity + HEAD, len(table.weight)),
+            8 * (offsets[f"{path}.life".lstrip(".")] + ACTIVE),
+        )
+        for path, table in tables_in(model).items()
+        if table.max_capacity > table.first and id(table.weight) in index
+    }
+
+
 @dataclass
 class _Planner:
     """Assigns bytes to every piece of state. `places`: index in the optimizer -> span, position in it, elements before
-    it."""
+    it; `growing`: from `_growing`."""
 
     flats: FlatLayout
     places: dict[int, tuple[int, int, int]]
+    growing: dict[int, tuple[tuple[int, int], int]]
     end: int = 0
     slots: list[StateSlot] = field(default_factory=list)
     arrays: dict[tuple[int, str, Kind], SpanState] = field(default_factory=dict)
@@ -346,7 +378,10 @@ class _Planner:
     def _add_tensor(self, index: int, key: str, value: Tensor) -> None:
         span, position, beside = self.places.get(index, (-1, 0, 0))
         slot = self.flats.params[self.flats.spans[span].params[position]] if span >= 0 else None
-        shape, size = tuple(value.shape), value.element_size()
+        shape, size, in_use = tuple(value.shape), value.element_size(), -1
+        if index in self.growing and shape and shape[0] == self.growing[index][0][0]:
+            (_, rows), in_use = self.growing[index]
+            shape = (rows, *shape[1:])
         kind: Kind = "tensor"
         if slot is not None and shape == () and (slot.shape != () or key in INITIAL):
             kind = "scalar"
@@ -354,13 +389,15 @@ class _Planner:
             kind = "like"
         array = self._array(span, key, kind, value.dtype) if kind != "tensor" else None
         if array is None or slot is None:
-            kind, strides, offset = "tensor", own_strides(value), self.end
-            self.end += aligned(value.numel() * size)
+            kind, offset = "tensor", self.end
+            strides = own_strides(value if in_use < 0 else torch.empty(shape, device="meta"))
+            self.end += aligned(math.prod(shape) * size)
         elif kind == "scalar":
             strides, offset = (), array.offset + position * size
         else:
             strides, offset = slot.strides, array.offset + beside * size
-        self.slots.append(StateSlot(index, key, kind, value.dtype, shape, strides, offset, len(self.slots)))
+        place = (shape, strides, offset, len(self.slots))
+        self.slots.append(StateSlot(index, key, kind, value.dtype, *place, in_use=in_use))
 
     def _array(self, span: int, key: str, kind: Kind, dtype: torch.dtype) -> SpanState | None:
         """Return the array beside `span`; None if the name is used with another dtype."""
@@ -393,7 +430,7 @@ class StateBlock:
 
     def __init__(self, layout: StateLayout, regions: Mapping[str, Region], block: int) -> None:
         self.layout = layout
-        self._region = regions.get(REGION)
+        self._region, self._words_of_tables = regions.get(REGION), regions.get(region_name(torch.int64))
         self._base = block * layout.nbytes
         self._views: dict[int, Tensor] = {}
         # The whole block as 8-byte words, twice: present words are integers, numbers are floats.
@@ -420,6 +457,13 @@ class StateBlock:
     def array(self, state: SpanState) -> Tensor:
         """Return the array of a whole span, (numel,)."""
         return self.at(state.dtype, (state.numel,), state.offset)
+
+    def part(self, slot: StateSlot) -> Tensor:
+        """Return the words of one tensor; of a table that may grow, of the rows in use."""
+        if slot.in_use < 0:
+            return self.view(slot)
+        assert self._words_of_tables is not None
+        return self.view(slot)[: HEAD + int(self._words_of_tables.array(np.int64, (1,), slot.in_use)[0])]
 
     def is_present(self, slot: StateSlot) -> bool:
         return bool(self._present[slot.word])
@@ -481,7 +525,8 @@ class StateBlock:
             elif value is not self.view(slot):
                 if not _fits(value, slot):
                     continue
-                _fill(self.view(slot), value)
+                part = self.part(slot)
+                _fill(part, value if slot.in_use < 0 else value[: len(part)])
                 owner[slot.key] = self.view(slot)
             # Last: after a death before this line the piece does not exist, rather than half of it.
             self._present[slot.word] = 1
@@ -505,7 +550,7 @@ class StateBlock:
         state: dict[int, dict[str, Any]] = {}
         groups: dict[tuple[int, str], Any] = {}
         for slot in self._existing():
-            value = self._value(slot)
+            value = self._value(slot) if slot.is_number else self.part(slot)
             if slot.in_group:
                 groups[slot.index, slot.key] = value
             else:
@@ -529,12 +574,12 @@ class StateBlock:
                 where = f"state {slot.key} of parameter {slot.index}"
                 raise ValueError(f"{where}: {found} instead of {slot.dtype} {slot.shape}")
             else:
-                _fill(self.view(slot), source)
+                _fill(self.view(slot) if slot.in_use < 0 else self.view(slot)[: len(source)], source)
             self._present[slot.word] = 1
 
 
 def _fits(value: Any, slot: StateSlot) -> bool:
-    return isinstance(value, Tensor) and tuple(value.shape) == slot.shape and value.dtype == slot.dtype
+    return isinstance(value, Tensor) and tuple(value.shape) == slot.shape_of(value) and value.dtype == slot.dtype
 
 
 def _fill(place: Tensor, value: Tensor) -> None:

@@ -6,6 +6,7 @@ The user's own model and optimizer objects stay the same objects throughout: whi
 of shared memory, afterwards they hold the result in ordinary private memory.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import ModelError, OptimizerError
+from hogwild.errors import CheckpointError, ModelError, OptimizerError
+from hogwild.kernels.signatures import BLANK, HEAD
+from hogwild.nn import ACTIVE, NamedEmbedding, parts_in_use, tables_in
 from hogwild.optimizers import FTRL
 from hogwild.parameters import buffers, state_dicts
 from hogwild.parameters.buffers import MASTER, MergeRule, plan_buffers
@@ -61,12 +64,25 @@ class SharedModel:
         state: str = "private",
         late: Mapping[str, int] = NOTHING_LATE,
     ) -> dict[str, int]:
-        """Return the bytes of shared memory that `build` will allocate, by region. Raises what `build` raises; changes
-        nothing.
+        """Return the bytes of shared memory that `build` will allocate, by region, without rows that tables have not
+        grown to (`bytes_to_grow`). Raises what `build` raises; changes nothing.
 
         The trial step needs private memory for a moment: `optimizer_state.trial_bytes`."""
         _check(model, optimizer, state)
-        return _sizes(_plan(model, optimizer, procs, state, late)[0])
+        layout = _plan(model, optimizer, procs, state, late)[0]
+        holes = _holes(model, layout)
+        return {
+            name: nbytes - sum(end - start for start, end in holes.get(name, ()))
+            for name, nbytes in _sizes(layout).items()
+        }
+
+    @classmethod
+    def bytes_to_grow(
+        cls, model: nn.Module, optimizer: torch.optim.Optimizer, *, procs: int, state: str = "private"
+    ) -> int:
+        """Return the further bytes of shared memory that the model's tables may grow to."""
+        holes = _holes(model, _plan(model, optimizer, procs, state, NOTHING_LATE)[0])
+        return sum(end - start for ranges in holes.values() for start, end in ranges)
 
     @classmethod
     def build(
@@ -99,7 +115,9 @@ class SharedModel:
         optimizer.state = defaultdict(dict, {key: own for key, own in kept.items() if id(key) not in params})
         try:
             structure = dump_structure(layout, parts)
-            regions = {name: Region.allocate(name, nbytes) for name, nbytes in _sizes(layout).items()}
+            holes = _holes(model, layout)
+            sizes = _sizes(layout).items()
+            regions = {name: Region.allocate(name, nbytes, holes.get(name, ())) for name, nbytes in sizes}
             check_structure(layout, parts, regions)
         finally:
             optimizer.state = kept
@@ -117,8 +135,9 @@ class SharedModel:
         """Turn the model's tensors into views, with `.data =`: tied weights, an RNN's `_flat_weights` and the optimizer
         hold these very objects."""
         flats, buffer_layout = self.layout.flats, self.layout.buffers
+        in_use = parts_in_use(self.model)
         for slot, param in zip(flats.params, self.model.parameters(), strict=True):
-            _move(param, slot.view(self.regions))
+            _move(param, slot.view(self.regions), in_use.get(slot.name))
         for place, buffer in zip(buffer_layout.slots, self.model.buffers(), strict=True):
             _move(buffer, buffer_layout.view(self.regions[buffers.REGION], place, MASTER))
         self.restart_buffers()
@@ -166,7 +185,7 @@ class SharedModel:
     def finite(self) -> bool:
         """Return whether no parameter holds NaN or infinity. One pass in pieces, without extra memory and without the
         GIL."""
-        return all(state_dicts.is_finite(param) for param in self.model.parameters())
+        return state_dicts.is_all_finite(self.model)
 
     def snapshot(self, copies: Copies | None = None) -> dict[str, Any]:
         """Return a snapshot, after `merge_buffers`: private copies, or `copies.of` each tensor; if that is the shared
@@ -203,7 +222,8 @@ class SharedModel:
             sources, made = private, snapshot.get("optimizer_updates") or [int(own is not None) for own in private]
         names = state_dicts.names_of(self.model, self.optimizer)
         read = [state_dicts.checked_state(self.layout.state, names, self.optimizer, source) for source in sources]
-        state_dicts.load_model(self.model, snapshot)
+        with self._tables_as_in(snapshot):
+            state_dicts.load_model(self.model, snapshot)
         self.restart_buffers()
         for k, block in enumerate(self._blocks()):
             source = k % len(read)
@@ -217,18 +237,78 @@ class SharedModel:
             f"on from the state of worker k mod {len(private)}"
         )
 
+    # ---- tables that are asked for by id
+
+    @contextmanager
+    def _tables_as_in(self, snapshot: Mapping[str, Any]) -> Iterator[None]:
+        """Give each table the capacity of the snapshot's, if it may have that; give it back if the body raises. Raises
+        CheckpointError for a table whose ids lie elsewhere, MemoryShortError."""
+        saved, before = snapshot.get("tensors", snapshot["model"]), list[tuple[NamedEmbedding, int]]()
+        try:
+            for path, table in tables_in(self.model).items():
+                keys = saved.get(f"{path}.keys".lstrip("."))
+                if isinstance(keys, Tensor) and len(keys) in table.sizes:
+                    if not table.is_laid_out_as(keys):
+                        words = f"the ids of {path or 'the table'} lie elsewhere: its arguments are others"
+                        raise CheckpointError(words, code="checkpoint/other-model")
+                    before.append((table, table.capacity))
+                    self._allocate(path, table, table.first, len(keys))
+                    table.resize(len(keys))
+            yield
+        except BaseException:
+            for table, capacity in before:
+                table.resize(capacity)
+            raise
+
+    def _allocate(self, path: str, table: NamedEmbedding, begin: int, end: int) -> None:
+        for name, start, stop in _rows(self.model, self.layout, path, table, begin, end) if begin < end else ():
+            self.regions[name].fill(path or "a table", start, stop)
+
+    def _states(self, table: NamedEmbedding) -> list[Tensor]:
+        """Return the optimizer's state of a table's rows, of every worker."""
+        names = [id(param) for param in parameters_of(self.optimizer)]
+        index = names.index(id(table.weight)) if id(table.weight) in names else -1
+        return [
+            block.view(slot)
+            for block in self._blocks()
+            for slot in self.layout.state.slots
+            if slot.index == index and not slot.in_group and slot.shape[:1] == table.weight.shape[:1]
+            if not slot.is_number and block.is_present(slot)
+        ]
+
+    def prepare_growth(self, path: str) -> int:
+        """Prepare the next rows of the table `path`, while workers train; return its next capacity, to `show`. Raises
+        MemoryShortError."""
+        table = tables_in(self.model)[path]
+        now, then = table.capacity, table.next_capacity
+        assert then is not None
+        self._allocate(path, table, now, then)
+        for state in self._states(table):
+            if state[BLANK].any():
+                state[now + HEAD : then + HEAD] = state[BLANK]
+        table.prepare(then)
+        return then
+
+    def give_back(self) -> dict[str, int]:
+        """Give back rows whose ids have expired, a bounded number; return how many, by table."""
+        found = {path: table.give_back(self._states(table)) for path, table in tables_in(self.model).items()}
+        return {path: count for path, count in found.items() if count}
+
     def release(self) -> None:
         """Move the result into private memory, in the model's original memory format; the optimizer gets the state of
         the worker with the most updates, or the shared one. The objects stay the same. The regions' descriptors are
         closed."""
-        for param, strides in zip(self.model.parameters(), self._old_strides, strict=True):
-            _move(param, torch.empty_strided(param.shape, strides, dtype=param.dtype))
+        in_use = parts_in_use(self.model)
+        for (name, param), strides in zip(self.model.named_parameters(), self._old_strides, strict=True):
+            _move(param, torch.empty_strided(param.shape, strides, dtype=param.dtype), in_use.get(name))
         for buffer in self.model.buffers():
             _move(buffer, torch.empty_strided(buffer.shape, own_strides(buffer), dtype=buffer.dtype))
         state, groups = self._blocks()[self._exemplar()].read(Copies())
         params = parameters_of(self.optimizer)
+        rows = {id(self.model.get_parameter(name)): len(part) for name, part in in_use.items()}
         for i, own in state.items():
-            self.optimizer.state[params[i]] = own
+            param = params[i]
+            self.optimizer.state[param] = {key: _whole(value, param, rows.get(id(param))) for key, value in own.items()}
         for (g, key), value in groups.items():
             self.optimizer.param_groups[g][key] = value
         for region in self.regions.values():
@@ -303,7 +383,54 @@ def _sizes(layout: SharedLayout) -> dict[str, int]:
     return {name: nbytes for name, nbytes in sizes.items() if nbytes}
 
 
-def _move(tensor: Tensor, place: Tensor) -> None:
-    """Copy the tensor's values to `place` and bind the same tensor object to it."""
-    place.copy_(tensor.detach())
+def _move(tensor: Tensor, place: Tensor, in_use: Tensor | None = None) -> None:
+    """Copy the tensor's values, or only those in use, to `place` and bind the same tensor object to it."""
+    if in_use is None or len(in_use) == len(place):
+        place.copy_(tensor.detach())
+    else:
+        place[: len(in_use)].copy_(in_use)
     tensor.data = place
+
+
+def _whole(value: Any, param: nn.Parameter, rows: int | None) -> Any:
+    """Return a state of a table's `rows` in use with those that it may grow to. None: not a table."""
+    if rows is None or rows == len(param) or not isinstance(value, Tensor) or not value.dim() or len(value) != rows:
+        return value
+    whole = torch.zeros(len(param), *value.shape[1:], dtype=value.dtype)
+    whole[: len(value)] = value
+    if value[BLANK].any():
+        whole[len(value) :] = value[BLANK]
+    return whole
+
+
+def _rows(
+    model: nn.Module, layout: SharedLayout, path: str, table: NamedEmbedding, begin: int, end: int
+) -> list[tuple[str, int, int]]:
+    """Return where the rows [begin, end) of a table lie: region, first byte, end."""
+    slots = {slot.name: (number, slot) for number, slot in enumerate(layout.flats.params)}
+    found = []
+    for name in ("weight", "keys", "seen", "counts"):
+        if (known := slots.get(f"{path}.{name}".lstrip("."))) is None:
+            continue
+        slot, own = known[1], table.rows_in(name, begin, end)
+        row = math.prod(slot.shape[1:]) * slot.dtype.itemsize
+        start = slot.offset * slot.dtype.itemsize
+        found.append((region_name(slot.dtype), start + own[0] * row, start + own[1] * row))
+    in_use = 8 * (slots[f"{path}.life".lstrip(".")][1].offset + ACTIVE)
+    for state in layout.state.slots:
+        if state.in_use == in_use:
+            row = math.prod(state.shape[1:]) * state.dtype.itemsize
+            for block in range(layout.state_blocks):
+                start = block * layout.state.nbytes + state.offset
+                found.append((REGION, start + (begin + HEAD) * row, start + (end + HEAD) * row))
+    return found
+
+
+def _holes(model: nn.Module, layout: SharedLayout) -> dict[str, list[tuple[int, int]]]:
+    """Return the bytes of rows that tables have not grown to, by region, in order."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for path, table in tables_in(model).items():
+        if table.max_capacity > table.capacity:
+            for name, start, end in _rows(model, layout, path, table, table.capacity, table.max_capacity):
+                found.setdefault(name, []).append((start, end))
+    return {name: sorted(ranges) for name, ranges in found.items()}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from hogwild.errors import CheckpointError
+from hogwild.nn import parts_in_use
 from hogwild.parameters.optimizer_state import Copies, StateLayout, parameters_of
 
 PIECE = 1 << 22  # numbers per call
@@ -61,9 +62,17 @@ def model_state(model: nn.Module, copies: Copies) -> dict[str, dict[str, Any]]:
 
 
 def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and buffers, under all their names."""
-    params = dict(model.named_parameters(remove_duplicate=False))
+    """Return parameters and buffers, under all their names; of tables that grow, the rows in use."""
+    params: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    in_use = {id(model.get_parameter(name)): part for name, part in parts_in_use(model).items()}
+    params = {name: in_use.get(id(param), param) for name, param in params.items()}
     return {**params, **dict(model.named_buffers(remove_duplicate=False))}
+
+
+def is_all_finite(model: nn.Module) -> bool:
+    """Return whether no parameter holds NaN or infinity."""
+    in_use = parts_in_use(model)
+    return all(is_finite(in_use.get(name, param)) for name, param in model.named_parameters())
 
 
 def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
@@ -158,7 +167,7 @@ def checked_state(
                 )
             slot = slots[i, key]
             if not slot.is_number:
-                expected = torch.empty(slot.shape, dtype=slot.dtype, device="meta")
+                expected = torch.empty(slot.shape_of(value), dtype=slot.dtype, device="meta")
                 _check_tensor(f"optimizer state {key} of parameter {names[i]}", expected, value)
     numbers = [slot for slot in layout.slots if slot.in_group]
     groups = {(s.index, s.key): saved["param_groups"][s.index].get(s.key) for s in numbers}

@@ -118,28 +118,39 @@ def start(
         try:
             why = "jobs on a GPU are fresh interpreters" if job.gpus else ""
             standard = [stream.fileno() for stream in (null, out, err)]
-            forked = None
-            if server is not None and not why:
-                forked = server.fork(command[1:], environment, order.folder, standard)
-                why = server.why if forked is None else ""
-            if forked is None:
-                child = subprocess.Popen(
-                    command,
-                    stdin=null,
-                    stdout=out,
-                    stderr=err,
-                    cwd=order.folder,
-                    env=environment,
-                    start_new_session=True,
-                )
-                forked = child.pid, child.wait
+            process, is_forked = spawn(command, environment, order.folder, standard, None if why else server)
+            if server is not None and not why and not is_forked:
+                why = server.why
         finally:
             host.set_affinity(before)
     reach("spawned")
-    pid, reap = forked
+    return process, why
+
+
+def spawn(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    folder: str,
+    standard: Sequence[int],
+    server: JobForker | None,
+    kept: Sequence[int] = (),
+) -> tuple[JobProcess, bool]:
+    """Start `command`, of `python_child`, as the leader of a session; return its process, and whether it is a fork of
+    the server. `standard`: its descriptors 0, 1, 2; `kept`: further ones that it holds. Raises OSError; ValueError for
+    what the system does not take."""
+    made = server.fork(command[1:], environment, folder, [*standard, *kept]) if server is not None else None
+    is_forked = made is not None
+    if made is None:
+        null, out, err = standard
+        child = subprocess.Popen(
+            command, stdin=null, stdout=out, stderr=err, cwd=folder, env=environment, pass_fds=kept,
+            start_new_session=True,
+        )  # fmt: skip
+        made = child.pid, child.wait
+    pid, reap = made
     ticks = host.start_ticks(pid)
     assert ticks is not None  # not reaped: it has its entry even when dead
-    return JobProcess(pid, ticks, host.pidfd_open(pid), reap), why
+    return JobProcess(pid, ticks, host.pidfd_open(pid), reap), is_forked
 
 
 def _arguments(order: JobOrder, job: JobRecord, folder: JobFolder) -> Sequence[str]:

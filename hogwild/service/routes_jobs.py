@@ -15,8 +15,10 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from hogwild import host
 from hogwild.config.load import Job, load_job
+from hogwild.config.rules import reads_standard_input
 from hogwild.config.schema import Component, ElasticCores, nbytes
 from hogwild.data.locate import places_of
+from hogwild.data.standard_input import refuse
 from hogwild.errors import ConflictError, NotFoundError, UsageError
 from hogwild.formatting import size
 from hogwild.service.client import Beside
@@ -231,6 +233,8 @@ def check_submission(given: Submission) -> None:
 def order_with(loop: ServiceLoop, given: Submission, name: str, overrides: Sequence[str]) -> JobOrder:
     """Return the order of job `name` of a checked submission. Raises ConfigError, UsageError."""
     job = load_job(Path(given.job_file), overrides, source_text=given.text)
+    if reads_standard_input(job.data.train):
+        raise refuse("and a job of the service has none; follow a file: producer >> lines.jsonl")
     environment = allowed(os.environ if given.environment is None else given.environment)
     folder = os.getcwd() if given.folder is None else given.folder
     check_data(job, given.copies, (given.job_folder, folder), given.data_dir or environment.get("HOGWILD_DATA"))

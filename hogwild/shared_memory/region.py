@@ -58,20 +58,20 @@ class Region:
         )
 
     @classmethod
-    def allocate(cls, name: str, nbytes: int) -> "Region":
-        """Allocate a region of zeros with all its pages. `name` is visible only in /proc/PID/maps. Raises
+    def allocate(cls, name: str, nbytes: int, holes: Sequence[tuple[int, int]] = ()) -> "Region":
+        """Allocate a region of zeros with all its pages, but for those in `holes`, [start, end) bytes in order: `fill`
+        allocates them, before anybody reads or writes there. `name` is visible only in /proc/PID/maps. Raises
         MemoryShortError if the machine or a control group has not enough memory left, or if it cannot be mapped."""
         nbytes = max(aligned(nbytes), ALIGNMENT)
-        memory = host.available_memory()
-        if nbytes > memory.bytes:  # a memfd has no limit: the kernel would allocate page after page, then kill
-            raise MemoryShortError(
-                f"cannot allocate {size(nbytes)} of shared memory for {name}: only {size(memory.bytes)} are free "
-                f"({memory.limited_by})",
-                code="run/shm-full",
-            )
+        _require(name, nbytes - sum(end - start for start, end in holes))
         descriptor = os.memfd_create(f"hogwild-{name}", os.MFD_CLOEXEC)
         try:
-            os.posix_fallocate(descriptor, 0, nbytes)
+            os.ftruncate(descriptor, nbytes)
+            begin = 0
+            for start, end in (*holes, (nbytes, nbytes)):
+                if begin < start:
+                    os.posix_fallocate(descriptor, begin, start - begin)
+                begin = end
             # Try mmap first: if torch fails to map, it leaks its copy of the descriptor, and with it the pages.
             mmap.mmap(descriptor, nbytes).close()
         except OSError as error:
@@ -128,6 +128,20 @@ class Region:
         view: np.ndarray = whole.view(dtype).reshape(tuple(shape))
         return view
 
+    def fill(self, name: str, start: int, end: int) -> None:
+        """Allocate the bytes [start, end) of a hole. Raises MemoryShortError."""
+        _require(name, end - start)
+        try:
+            os.posix_fallocate(self.descriptor, start, end - start)
+        except OSError as error:
+            words = f"cannot allocate {size(end - start)} of shared memory for {name}: {error.strerror}"
+            raise MemoryShortError(words, code="run/shm-full") from error
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes that are allocated: all, but for holes."""
+        return os.fstat(self.descriptor).st_blocks * 512 if self.descriptor >= 0 else self.nbytes
+
     def grow(self, nbytes: int) -> None:
         """Have at least `nbytes`; only `mapped` shows more than there were at first. Raises MemoryShortError."""
         try:
@@ -155,6 +169,18 @@ class Region:
     def __del__(self) -> None:
         if getattr(self, "descriptor", -1) >= 0:
             os.close(self.descriptor)
+
+
+def _require(name: str, nbytes: int) -> None:
+    """Check that so much memory is free: a memfd has no limit, so the kernel would allocate page after page, then kill.
+    Raises MemoryShortError."""
+    memory = host.available_memory()
+    if nbytes > memory.bytes:
+        raise MemoryShortError(
+            f"cannot allocate {size(nbytes)} of shared memory for {name}: only {size(memory.bytes)} are free "
+            f"({memory.limited_by})",
+            code="run/shm-full",
+        )
 
 
 def is_dense_without_overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:

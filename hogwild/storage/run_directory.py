@@ -24,8 +24,11 @@ from hogwild.storage.published_folder import remove
 LOCK = ".lock"
 STATUS = "status.json"
 ENV = "env.json"
+STDIN = "stdin"  # what standard input has brought (data/standard_input.py)
 REQUESTS = "requests"  # of others, to the running job
 NAMES = "names.json"  # names of the model's ids: words, users, items
+TEXTS = "names.jsonl"  # the texts behind hashed ids, [id, text] per line (data/follow.py)
+ALL_TEXTS = "names*.jsonl"  # with those of further loaders: each file has one writer
 KNOWN = "known.npz"  # who has what, of this run and all that it continued (job/known_rows.py)
 OF_NODE = r"node-\d+"  # the part of a further node of a cluster, which may come first
 LATEST, BEST = "latest", "best"  # links among the checkpoints
@@ -112,18 +115,23 @@ class RunDir:
         return cls(folder, lock, _sign(lock), made)
 
     @classmethod
-    def open(cls, path: Path) -> "RunDir":
-        """Open an existing run to continue it; sweep the leftovers of a killed writer. Raises NotFoundError if there is
-        none, RunDirError if another job has it or it is not writable."""
+    def open(cls, path: Path, mark: str = RESOLVED) -> "RunDir":
+        """Open an existing run to continue it; sweep the leftovers of a killed writer. `mark`: the file that makes it
+        one. Raises NotFoundError if there is none, RunDirError if another job has it or it is not writable."""
         folder = Path(os.path.abspath(path))
         if not folder.is_dir():
             raise NotFoundError(f"no run at {folder}: there is no such directory", code="run/not-found")
-        if not (folder / RESOLVED).is_file():
-            raise NotFoundError(f"{folder} is not a run directory: it has no {RESOLVED}", code="run/not-a-run")
+        if not (folder / mark).is_file():
+            raise NotFoundError(f"{folder} is not a run directory: it has no {mark}", code="run/not-a-run")
         lock = _lock(folder)
         run = cls(folder, lock, _sign(lock))
         _sweep(folder)
         return run
+
+    @property
+    def lock(self) -> int:
+        """The descriptor of the lock. A child that inherits it holds the lock, too, until both have closed it."""
+        return self._lock
 
     def close(self) -> None:
         """Release the lock with its earlier content, so that a refused resume changes nothing."""
@@ -180,14 +188,21 @@ class RunDir:
         except (OSError, ValueError):
             return None
 
+    @property
+    def has_input(self) -> bool:
+        """True if standard input has brought something, which cannot be read again."""
+        return any(file.stat().st_size for file in (self.path / STDIN).glob("[0-9]*"))
+
     def discard(self) -> None:
-        """Remove the run and the folders made for it, but nothing that somebody else has put there: for a job in which
-        nothing was started. Call `close` afterwards."""
+        """Remove the run and the folders made for it, but nothing that somebody else has put there, and nothing that
+        standard input has brought: for a job in which nothing was started. Call `close` afterwards."""
         self.metrics.close()
         self.events.close()
         files = (self.job_file, self.resolved_file, self.status_file, self.metrics.path, self.events.path)
         folders = (self.logs, self.stacks, self.checkpoints, self.tensorboard, self.profile)
-        ours = {LOCK, ENV, NAMES, KNOWN, *(entry.name for entry in (*files, *folders))}
+        ours = {LOCK, ENV, NAMES, TEXTS, KNOWN, *(entry.name for entry in (*files, *folders))}
+        if not self.has_input:
+            ours.add(STDIN)
         for entry in self.path.iterdir() if self.path.is_dir() else ():
             if entry.name in ours or entry.name.startswith(TEMPORARY):
                 remove(entry)
@@ -318,10 +333,12 @@ def _sign(lock: int) -> bytes:
 
 def _refuse_content(folder: Path) -> None:
     """Raise RunDirError if the folder has content. Leftovers of a job killed before there was a run do not count: its
-    lock, and beside a lock status.json, env.json, names.json, known.npz and temporary files."""
+    lock, and beside a lock status.json, env.json, names.json, names.jsonl, known.npz and temporary files."""
     content = {entry.name for entry in folder.iterdir() if not re.fullmatch(OF_NODE, entry.name)}
     if LOCK in content:
-        content = {name for name in content - {LOCK, STATUS, ENV, NAMES, KNOWN} if not name.startswith(TEMPORARY)}
+        content = {
+            name for name in content - {LOCK, STATUS, ENV, NAMES, TEXTS, KNOWN} if not name.startswith(TEMPORARY)
+        }
     if not content:
         return
     if RESOLVED in content:

@@ -36,7 +36,7 @@ from tests.helpers.processes import PATIENCE_S
 ROOT = Path(__file__).resolve().parents[2]
 AREAS = (
     *("usage", "predict", "config", "data", "device", "model", "optimizer", "run", "checkpoint", "cluster", "train"),
-    *("report", "export", "service"),
+    *("report", "export", "search", "service"),
 )
 PARTS = ("Cause", "How to see", "How to fix")  # what the message does not say itself; always a fix
 CODES = {code: parts["In short"] for code, parts in chapters().items()}

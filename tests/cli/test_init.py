@@ -30,7 +30,10 @@ def test_a_job_file_passes_check_as_it_was_written_and_all_that_was_written_is_s
 ) -> None:
     assert main.run(["init", task]) == 0
     first, *files, following, change = capsys.readouterr().out.splitlines()
-    assert first == f"wrote {task}.yaml" and following == f"next: hogwild train {task}.yaml"
+    assert (
+        first == f"wrote {task}.yaml"
+        and following == f"next: hogwild {'search' if task == 'search' else 'train'} {task}.yaml"
+    )
     assert change == f"then, for your own data, change {tasks()[task].change}"
     said = {line.removeprefix("wrote ").partition(":")[0] for line in files}
     written = {file.relative_to(here) for file in here.rglob("*") if file.is_file()} - {Path(f"{task}.yaml")}

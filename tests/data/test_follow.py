@@ -5,6 +5,7 @@ import csv
 import io
 import itertools
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,31 @@ def reader_with(reader: Any, states: list[Any]) -> Iterator[Any]:
         yield record
 
 
+@pytest.mark.parametrize("text", [csv_of(ROWS * 5), jsonl_of(ROWS * 5), csv_of([*ROWS, *ROWS]) + "1,2\n"])
+@pytest.mark.parametrize("block", [70, 1 << 18])
+@given(counts=st.lists(st.integers(0, 7), max_size=8))
+def test_many_rows_at_once_are_those_that_come_one_by_one(text: str, block: int, counts: list[int]) -> None:
+    """In any mixture, from any place on."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(followed_file, "BLOCK", block)
+        path = file_of(Path(folder), text)
+        data = Follow(path, until="end", on_bad_line="skip", missing=0.0, **NAMED)
+        one_by_one, mixed = iter(data), iter(data)
+        for count in counts:
+            try:
+                found: Any = mixed.next_columns(count) if count else None
+                records = [next(mixed)] if found is None else found.records()
+            except StopIteration:
+                assert next(one_by_one, None) is None
+                break
+            assert 1 <= len(records) <= max(1, count)
+            assert plain(records) == plain(itertools.islice(one_by_one, len(records)))
+            assert mixed.state_dict() == one_by_one.state_dict()
+            again = iter(data)
+            again.load_state_dict(mixed.state_dict())
+            mixed = again
+
+
 def test_it_waits_for_lines_and_follows_a_rotation(tmp_path: Path, jobs_pause: Callable[..., None]) -> None:
     path, text = tmp_path / "clicks", csv_of()
     head, *lines = text.splitlines(keepends=True)
@@ -229,7 +255,30 @@ def test_a_header_that_lacks_a_column_is_refused_with_the_columns_that_are_there
         read(file_of(tmp_path, "user,item,price,site,click\nann,1,1,news,1\n"))
 
 
+@pytest.mark.parametrize("write", [csv_of, jsonl_of])
+def test_a_file_to_predict_needs_neither_target_nor_weights(
+    write: Callable[[list[dict[str, Any]]], str], tmp_path: Path
+) -> None:
+    given = {**NAMED, "missing": 0.0, "weight": "item", "target_type": "class"}
+    inputs = [{name: value for name, value in row.items() if name != "clicked"} for row in ROWS]
+    found = plain(Follow(file_of(tmp_path, write(inputs)), **Follow.for_inputs(given, None)))
+    whole = plain(read(file_of(tmp_path, csv_of())))
+    assert [record[:-1] for record in found] == [record[:-1] for record in whole]
+
+
+@pytest.mark.parametrize("write", [csv_of, jsonl_of])
+def test_a_line_that_is_an_event_has_the_target_one(
+    write: Callable[[list[dict[str, Any]]], str], tmp_path: Path
+) -> None:
+    events = {"target": [], "ids": ["user", "item"], "inputs": [], "features": []}
+    file = file_of(tmp_path, write([{"user": "ann", "item": 7}, {"user": "bob", "item": 8}]))
+    assert plain(read(file, **events)) == [(key_of("ann"), 7, 1.0), (key_of("bob"), 8, 1.0)]
+    assert plain(Follow(file, **Follow.for_inputs(events, None)))[0] == (key_of("ann"), 7, 0.0)
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "empty target": ({"target": [], "inputs": ["x"]}, "target names no column"),
+    "empty target of a file with an end": ({"target": (), "inputs": ["x"], "until": "end"}, "target names no column"),
     "no input": ({"target": "y"}, "name the columns to predict from"),
     "no target": ({"inputs": ["x"]}, "no target"),
     "text as list": ({"target": "y", "inputs": "x"}, "must be a list"),

@@ -143,6 +143,11 @@ def test_columns_are_named_by_hand_where_they_cannot_be_seen(file: Path) -> None
         packed(file, "12345\n")
 
 
+def test_a_line_that_has_all_columns_asked_for_is_the_header_of_words_alone(file: Path) -> None:
+    data = packed(file, "user,film\nann,alien\nbob,brazil\n", columns={"user": "user", "item": "film"})
+    assert {*data.names["users"]} == {"ann", "bob"} and {*data.names["items"]} == {"alien", "brazil"}
+
+
 def test_a_pair_that_is_there_twice(file: Path) -> None:
     text = f"{CSV}3,4,1,0\n1,1,1,0\n3,4,5,0\n1,1,2,0\n2,2,2,0\n"
     with pytest.raises(

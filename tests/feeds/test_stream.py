@@ -2,6 +2,7 @@
 what the parent finds out about a data set before anything starts."""
 
 import collections
+import itertools
 import random
 import threading
 from collections.abc import Iterator
@@ -23,7 +24,16 @@ from hogwild.config.load import Job, job_from_mapping
 from hogwild.errors import CheckpointError, DataError, MemoryShortError, UsageError
 from hogwild.feeds.ring import Ring, SlotWord
 from hogwild.feeds.row_reader import RowSource
-from hogwild.feeds.stream_reader import Collator, Filler, Origin, Unreadable, copies_of, iterator_state, read_state
+from hogwild.feeds.stream_reader import (
+    Collator,
+    Columns,
+    Filler,
+    Origin,
+    Unreadable,
+    copies_of,
+    iterator_state,
+    read_state,
+)
 from hogwild.host.limits import Memory
 from hogwild.job.data import why_streamed
 from hogwild.job.source import as_batch, has_nested, prepare, read_into_memory
@@ -242,6 +252,49 @@ def test_an_iterable_goes_on_in_order_and_says_where_it_ends() -> None:
     assert again.filler.has_passed_over and not reading.filler.has_passed_over
     assert again.fill(0, 1) == whole[1], "also backwards, after a rollback"
     assert again.fill(1, 0) != whole[0]
+
+
+class Pairs(IterableDataset):
+    def __iter__(self) -> Iterator[Any]:
+        return iter([(np.int64(number), np.float32(number / 2)) for number in range(10)])
+
+
+class InColumns(Pairs):
+    """Gives up to three records at once, until so many are given."""
+
+    def __init__(self, until: int) -> None:
+        self.until = until
+
+    def __iter__(self) -> "ColumnIterator":
+        return ColumnIterator(super().__iter__(), self.until)
+
+
+class ColumnIterator(Iterator[Any]):
+    def __init__(self, records: Iterator[Any], until: int) -> None:
+        self.records, self.until, self.at = records, until, 0
+
+    def __next__(self) -> Any:
+        assert self.at >= self.until, "it gives columns"
+        return next(self.records)
+
+    def next_columns(self, most: int) -> Columns | None:
+        if self.at >= self.until:
+            return None
+        if not (few := [*itertools.islice(self.records, min(most, 3))]):
+            raise StopIteration
+        self.at += len(few)
+        return Columns(tuple(np.array(column) for column in zip(*few, strict=True)))
+
+
+@pytest.mark.parametrize("until", [100, 6, 5, 4, 0])
+def test_records_that_come_as_columns_make_the_same_batches(until: int) -> None:
+    """The first records are read one by one, before the stream is read."""
+    plain, dataset = Reading(Pairs()), InColumns(0)
+    reading = Reading(dataset)
+    reading.filler._dataset.until = until
+    batches = [plain.fill(0, batch) for batch in range(4)]
+    assert [len(batch[0]) for batch in batches[:3]] == [4, 4, 2] and batches[3] is None  # type: ignore[index]
+    assert [reading.fill(0, batch) for batch in range(4)] == batches
 
 
 def test_an_iterable_that_divides_its_records_is_read_in_shards() -> None:

@@ -229,10 +229,12 @@ def start(
     run_dir: Path | None = None,
     python: Sequence[str] = (RUN_PY,),
     extra: Mapping[str, str] | None = None,
-    stdin: str | None = None,
+    stdin: str | int | None = None,
+    start_new_session: bool = False,
 ) -> Job:
     """Starts `python run.py ARGUMENTS` with `folder` as the current one. `run_dir`: a run to be resumed; a new one is
-    made in `folder`/run. As a fork where that is the same (`zygote.is_same`)."""
+    made in `folder`/run. `stdin`: a text, or a descriptor. `start_new_session`: in a process group of its own. As a
+    fork where that is the same (`zygote.is_same`)."""
     folder.mkdir(parents=True, exist_ok=True)
     mark = uuid.uuid4().hex
     is_train = list(python) == [RUN_PY]
@@ -243,13 +245,14 @@ def start(
         process = subprocess.Popen(
             [sys.executable, *argv],
             cwd=folder,
-            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            stdin=stdin if isinstance(stdin, int) else subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stdout=out,
             stderr=err,
             text=True,
             env=given,
+            start_new_session=start_new_session,
         )
-    if stdin is not None:
+    if isinstance(stdin, str):
         assert process.stdin is not None
         process.stdin.write(stdin)
         process.stdin.close()

@@ -4,7 +4,8 @@ process, each page in a folder of its own. `python -m tests.helpers.pages STEPS.
     ```console            lines with `$ ` are commands, the others what they print; `# exit status N` after a command
                           says that it ends so
     ```console needs HOGWILD_DATA     run only where MNIST's files are
-    ```console in its own terminal    `hogwild serve`: runs beside the commands that follow, until the page's end
+    ```console in its own terminal    `hogwild serve`: runs beside the commands that follow, until the page's end (a job
+                                      that follows a file: tests/whole_jobs/test_online_page.py)
     ```python, ```yaml    whose first line is a comment with a file's name: that file; other Python is a program
 """
 

@@ -30,7 +30,7 @@ def table(kind: str | None, class_path: str, names: dict[str, Any], **arguments:
             param.normal_()
     if hasattr(model, "on_names"):
         model.on_names(names)
-    return NamedTable.of(model, spec, names, sizes, kind), model
+    return NamedTable.of(model, spec, names, sizes, kind, {}), model
 
 
 def written(of: NamedTable, format_: str, file: Path, *, binary: bool = False) -> str:
@@ -186,7 +186,7 @@ def test_any_table_that_has_names_is_found(
         sizes, first = {"features": len(names.pop("features"))}, names
         spec = Component(class_path=class_path, init_args=arguments)
         model = build(spec, **sizes)
-        of = NamedTable.of(model, spec, first, sizes, kind)
+        of = NamedTable.of(model, spec, first, sizes, kind, {})
         assert [*of.names] == [1, 2, 3, 4, 5, 6]
     else:
         of, model = table(kind, class_path, names, **arguments)

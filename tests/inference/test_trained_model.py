@@ -17,11 +17,12 @@ from torch.utils.data import TensorDataset
 import hogwild
 from hogwild.cli import main
 from hogwild.config.load import load_job
-from hogwild.data import Clicks
+from hogwild.data import Clicks, key_of
 from hogwild.errors import UsageError
 from hogwild.inference.trained_model import Trained
 from hogwild.losses import LogisticLoss
 from hogwild.models import FieldFactorizationMachine
+from hogwild.nn import NamedEmbedding
 from hogwild.parameters import state_dicts
 from hogwild.parameters.optimizer_state import Copies
 from hogwild.storage import checkpoint
@@ -257,6 +258,30 @@ def test_a_model_whose_state_dict_is_its_own_is_loaded_with_the_tensors_that_wer
     (tmp_path / "job.yaml").write_text(described)
     found = Trained.of(load_job(tmp_path / "job.yaml"), path).model
     assert torch.equal(found.weight, trained.weight) and torch.equal(found.bias, trained.bias)
+
+
+class Grown(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.users = NamedEmbedding(3, 8)
+
+
+def test_a_table_that_grew_is_asked_for_by_the_names_that_its_run_has_met(tmp_path: Path) -> None:
+    trained, names = Grown(), ["ann", 7, "bob"]
+    with torch.no_grad():
+        rows = trained.users.rows_of(torch.tensor([*map(key_of, names)]), claim=True)
+        trained.users.weight[rows] = torch.tensor([[1.0, 0, 0], [0, 0, 1], [1, 1, 0]])
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    (tmp_path / "run" / "names.jsonl").write_text(json.dumps([key_of("ann"), "ann"]) + "\n")
+    path = checkpoint.write(folder, "update-000000001", state_dicts.model_state(trained, Copies()), {}, {})
+    described = job(model={"class_path": f"{__name__}.Grown"}, data={"train": {"class_path": "hogwild.data.Digits"}})
+    (tmp_path / "job.yaml").write_text(described)
+    found = Trained.of(load_job(tmp_path / "job.yaml"), path)
+    assert {*found.table("users").names} == {"ann", 7, key_of("bob")}
+    assert [name for name, _ in found.similar("ann")] == [str(key_of("bob")), "7"]
+    with pytest.raises(UsageError, match="no vectors of items; it has users"):
+        found.similar("ann", kind="items")
 
 
 def test_load_of_nothing_is_an_error_of_ours(tmp_path: Path) -> None:

@@ -47,6 +47,10 @@ MODELS: list[tuple[str, dict[str, int], dict[str, Any], tuple[type, ...], dict[s
     ("SparseLinear", {**FEATURES, "classes": 2}, {}, (nn.CrossEntropyLoss,), SPARSE),
     ("FactorizationMachine", FEATURES, {"factors": 4}, OF_ROWS, SPARSE),
     ("FieldFactorizationMachine", {**FEATURES, "fields": 2}, {}, OF_ROWS, SPARSE),
+    ("NamedLinear", {}, {"capacity": 3}, OF_ROWS, SPARSE),
+    ("NamedFactorizationMachine", {}, {"capacity": 3, "factors": 4}, OF_ROWS, SPARSE),
+    ("NamedFactorization", {}, {"user_capacity": 3, "item_capacity": 4, "factors": 12}, (nn.MSELoss,), PAIRS),
+    ("NamedBprFactorization", {}, {"user_capacity": 3, "item_capacity": 4}, (losses.BprLoss,), PAIRS),
     ("MatrixFactorization", TABLES, {}, (nn.MSELoss,), PAIRS),
     ("MatrixFactorization", TABLES, {"factors": 12, "bias": False}, (nn.MSELoss,), PAIRS),
     ("MatrixFactorization", TABLES, {"factors": 200}, (nn.MSELoss,), PAIRS),
@@ -119,7 +123,9 @@ def test_the_job_file_announces_the_kernel_that_the_update_calls(
         update = model.fused(loss(), optimizer)
         if isinstance(update, str):
             continue
-        assert foreseen(job(name, more, loss, rule)) == (update.kernels,) == foreseen(job("Mlp", {}), update)
+        claims = (signatures.row_claims(),) if name.startswith("Named") else ()
+        assert foreseen(job(name, more, loss, rule)) == (update.kernels, *claims)
+        assert foreseen(job("Mlp", {}), update) == (update.kernels,)
         given = data | {"target": np.zeros(0, np.int64)} if loss is nn.CrossEntropyLoss else data
 
         def run(*bound: Any) -> None:

@@ -11,11 +11,15 @@ pytest.importorskip("numba")
 
 from hogwild.feeds.packed import Packed
 from hogwild.kernels.fused import Chunk, Streaming
-from hogwild.losses import LogisticLoss, WarpLoss
+from hogwild.losses import BprLoss, LogisticLoss, WarpLoss
 from hogwild.models import (
     FactorizationMachine,
     FieldFactorizationMachine,
     MatrixFactorization,
+    NamedBprFactorization,
+    NamedFactorization,
+    NamedFactorizationMachine,
+    NamedLinear,
     SparseLinear,
     WarpFactorization,
 )
@@ -32,6 +36,10 @@ MODELS: dict[str, tuple[nn.Module, nn.Module, tuple[Tensor, ...], Tensor]] = {
     "softmax": (SparseLinear(FEATURES, classes=4), nn.CrossEntropyLoss(), SPARSE, LABELS),
     "machine": (FactorizationMachine(FEATURES, 4), LogisticLoss(), SPARSE, SIGNS),
     "field machine": (FieldFactorizationMachine(FEATURES, FIELDS, 4), LogisticLoss(), SPARSE, SIGNS),
+    "named linear": (NamedLinear(20), LogisticLoss(), SPARSE, SIGNS),
+    "named machine": (NamedFactorizationMachine(20, 4), LogisticLoss(), SPARSE, SIGNS),
+    "named ratings": (NamedFactorization(20, 20, 4), nn.MSELoss(), (LABELS, IDS[:ROWS]), SIGNS),
+    "named pairs": (NamedBprFactorization(20, 20, 4), BprLoss(), (LABELS, IDS[:ROWS]), SIGNS),
     "ratings": (MatrixFactorization(ROWS, FEATURES, 4), nn.MSELoss(), (LABELS, IDS[:ROWS]), SIGNS),
 }
 TYPES = {  # of packed data
@@ -43,7 +51,8 @@ TYPES = {  # of packed data
     "item": "int32",
     "rating": "float32",
 }
-INDICES = {"softmax": {"indptr", "indices", "target"}, "ratings": {"user", "item"}}
+PAIR = {"user", "item"}
+INDICES = {"softmax": {"indptr", "indices", "target"}, "ratings": PAIR, "named ratings": PAIR, "named pairs": PAIR}
 
 
 def update_of(name: str) -> tuple[Any, nn.Module, torch.optim.Optimizer]:
@@ -83,6 +92,9 @@ def test_a_batch_is_copied_and_a_later_change_of_its_slot_moves_no_index(name: s
         ("linear", (IDS, OFFSETS, VALUES), SIGNS[:4], ValueError, "the target must be"),
         ("linear", (IDS, VALUES), SIGNS, ValueError, "or indices .B, F. alone"),
         ("linear", (IDS, OFFSETS, VALUES, VALUES), SIGNS, ValueError, "has 4 inputs"),
+        ("named linear", (IDS.float(), OFFSETS, VALUES), SIGNS, ValueError, "features must be"),
+        ("named machine", (torch.full_like(IDS, -(2**63)), OFFSETS, VALUES), SIGNS, IndexError, "which is reserved"),
+        ("named machine", (IDS, OFFSETS + 1, VALUES), SIGNS, IndexError, "offsets that do not begin with 0"),
         ("field machine", (IDS.reshape(5, 3)[:, :2],), SIGNS, IndexError, "rows of 2 to 2 features"),
         ("softmax", SPARSE, LABELS + 1, IndexError, "labels 1 to 4, but the model has 4"),
         ("softmax", SPARSE, torch.where(LABELS == 3, -100, LABELS), IndexError, "labels -100 to 2"),
@@ -91,6 +103,9 @@ def test_a_batch_is_copied_and_a_later_change_of_its_slot_moves_no_index(name: s
         ("ratings", (LABELS + 2, IDS[:ROWS]), SIGNS, IndexError, "users 2 to 5, but the model has 5"),
         ("ratings", (LABELS, IDS[:ROWS] + 12), SIGNS, IndexError, "but the model has 12"),
         ("ratings", (LABELS, IDS), SIGNS, ValueError, "a batch must be"),
+        ("named ratings", (LABELS, IDS), SIGNS, ValueError, "a batch must be"),
+        ("named ratings", (LABELS.float(), LABELS), SIGNS, ValueError, "users must be"),
+        ("named ratings", (LABELS, torch.full_like(LABELS, -(2**63))), SIGNS, IndexError, "items with the id"),
     ],
 )
 def test_a_batch_that_would_lead_a_kernel_astray_is_an_error(
@@ -106,7 +121,8 @@ def test_one_compiled_kernel_is_for_all_batches_and_for_packed_data(name: str) -
     """Batches have no samples, 64 or 32 bits: another type would be compiled in the middle of a job."""
     update, model, optimizer = update_of(name)
     _, _, inputs, target = MODELS[name]
-    of_all = {key: array.astype(TYPES[key]) for key, array in update.arrays_of(model, inputs, target).items()}
+    types = TYPES | (dict.fromkeys(("indices", "user", "item"), "int64") if name.startswith("named") else {})
+    of_all = {key: array.astype(types[key]) for key, array in update.arrays_of(model, inputs, target).items()}
     packed = Packed.of("data", "csr" if "indptr" in of_all else "table", of_all, {})
     update.bind(model, optimizer, packed.arrays(), {})
     update.run(Chunk(np.arange(ROWS), 0))

@@ -343,3 +343,11 @@ def test_a_stream_goes_on_where_it_was_after_a_restart_of_the_service(service: S
         assert more["reset"] and more["train"]["updates"][0] <= until
     service.client.cancel(row["id"], now=True)
     wait_for("its end", lambda: not service.client.job(row["id"])["pid"])
+
+
+def test_a_job_that_reads_standard_input_is_refused(service: Service) -> None:
+    data = "data: {train: {class_path: hogwild.data.Follow, init_args: {path: '-', target: y, inputs: [x]}}}"
+    text = f"model: {{class_path: torch.nn.Linear}}\n{data}\n"
+    status, answer = ask(service, "POST", f"{API}/check", {"text": text})
+    assert (status, answer["error_code"]) == (422, "data/standard-input")
+    assert "a job of the service has none" in answer["detail"], answer

@@ -9,6 +9,7 @@ import shutil
 import struct
 import zipfile
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from tests.helpers.jobs import Ended, in_turn
 CONFIGS = list_configs()[0].parent
 ALL = [*list_configs(), *sorted((CONFIGS / "templates").glob("*.yaml"))]
 UPDATES = 3
-STREAMED = ("mnist_stream", "names", "speakers")  # by a loader, where there is a worker
+STREAMED = ("mnist_stream", "names", "online", "speakers")  # by a loader, where there is a worker
 # The others train in the parent: a worker imports torch, a second each.
 IN_A_WORKER = ("own_model", "csv_regression", *STREAMED)
 
@@ -77,7 +78,8 @@ def test_every_job_file_belongs_to_a_task_and_is_written_with_all_it_needs() -> 
     assert {shipped(f"configs/{task.job}").resolve() for task in tasks().values()} == {file.resolve() for file in ALL}
     for name, task in tasks().items():
         mentioned = {*re.findall(r"\b(\w+)\.\w+\b", job_text(name))} | {*re.findall(r"\b\w+\.csv\b", job_text(name))}
-        assert {Path(file).stem for file in task.beside} == {"mymodel", "shifted"} & mentioned | {"houses"} & mentioned
+        ours = {"mymodel", "shifted", "tastes", "ads.csv", "houses.csv"}
+        assert {file.removesuffix(".py") for file in task.beside} == ours & mentioned
 
 
 # ---- training -------------------------------------------------------------------------------------------------------
@@ -140,7 +142,8 @@ def make_data(folder: Path) -> None:
             idx(folder / own, f"{stem}-labels", draw.integers(0, 10, count, np.uint8))
     make_sparse_data(folder, draw)
     make_texts(folder, draw)
-    for file, content in (sample_files("arrays") | sample_files("pictures") | sample_files("clicks")).items():
+    samples = [sample_files(task).items() for task in ("arrays", "pictures", "clicks", "plays")]
+    for file, content in chain.from_iterable(samples):
         (folder / "samples" / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / "samples" / file).write_bytes(content)
 
@@ -181,9 +184,10 @@ def test_it_trains_from_the_command_line_wherever_it_lies(file: Path, trained: M
     assert ended.status == 0, ended.stderr
     summary = ended.summary
     assert summary["updates"] == UPDATES and summary["state"] == "succeeded"
-    wanted = yaml.safe_load(file.read_text()).get("evaluate", {}).get("metrics", [])
+    job = yaml.safe_load(file.read_text())
+    wanted = ["loss", *job.get("evaluate", {}).get("metrics", [])] if "val" in job["data"] else []
     assert len(ended.events("loader-spawn")) == (name(file) in STREAMED)
-    assert {"loss", *(metric.rpartition(".")[2] for metric in wanted)} <= summary["metrics"].keys()
+    assert {metric.rpartition(".")[2] for metric in wanted} <= (summary["metrics"] or {}).keys()
 
 
 # ---- true words -----------------------------------------------------------------------------------------------------
@@ -208,8 +212,28 @@ def houses() -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_the_houses_are_those_of_the_formula() -> None:
+ADS = {"outdoors": ("tents", "boots", "maps"), "books": ("novels", "poems", "pens")}
+USERS = [
+    *("ann", "ben", "cleo", "dan", "eva", "finn", "gina", "hugo", "iris", "jon", "kim", "leo"),
+    *("mia", "ned", "olga", "pia", "ravi", "sue", "tom", "uma", "vera", "will", "xena", "yan"),
+]
+
+
+def clicks() -> str:
+    """configs/ads.csv: a user likes one of two topics, and clicks nine of ten of its advertisements."""
+    draw = random.Random(7)
+    lines = ["user,ad,clicked"]
+    for _ in range(960):
+        user, topic = draw.randrange(len(USERS)), draw.choice([*ADS])
+        is_liked = [*ADS][user % 2] == topic
+        lines.append(f"{USERS[user]},{draw.choice(ADS[topic])},{int(draw.random() < (0.9 if is_liked else 0.1))}")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_invented_tables_are_those_of_their_formulas() -> None:
     assert (CONFIGS / "houses.csv").read_text() == houses()
+    assert (CONFIGS / "ads.csv").read_text() == clicks()
+    assert f"{len(clicks().splitlines()) - 1} invented rows" in (CONFIGS / "online.yaml").read_text()
 
 
 @pytest.mark.parametrize(("file", "samples"), [("csv_regression", 240), ("templates/csv_classification", 240)])

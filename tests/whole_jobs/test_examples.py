@@ -37,17 +37,6 @@ def test_two_towers_find_the_next_click(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_live_model_follows_what_changes_and_a_copy_of_it_does_not(tmp_path: Path) -> None:
-    text = said("online_clicks.py", tmp_path)
-    live, copy, first, last = numbers(r"(\d\.\d{3})", text)
-    assert live < 0.5 and copy > 2 * live and last < first, text
-    (run,) = (tmp_path / "runs").iterdir()
-    summary = json.loads((run / "summary.json").read_text())
-    assert summary["update"] == "fused" and (summary["state"], summary["reason"]) == ("stopped", "callback")
-    assert json.loads((run / "status.json").read_text())["progress"] is None
-
-
-@pytest.mark.processes
 def test_a_forecast_is_better_than_the_day_before(tmp_path: Path) -> None:
     error, *simple = numbers(r"(0\.\d+)", said("series_lstm.py", tmp_path))
     assert len(simple) == 2 and error < min(simple)

@@ -53,6 +53,7 @@ from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.row_reader import Held, RowSource, divided, division, ready_tensors
 from hogwild.formatting import size
 from hogwild.job.parts import Findings, Trial
+from hogwild.nn import cut_to_use
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from hogwild.user_code import is_users, raised_text
@@ -491,6 +492,11 @@ class _Trying(Team):
 def _written(trial: Trial) -> Region | None:
     """Return the trial in shared memory; None if it cannot be pickled, or memory is short: the layout of the job will
     say so. None also for lazy parameters: the trial gives them their shapes."""
+    with cut_to_use(trial.model):
+        return _written_whole(trial)
+
+
+def _written_whole(trial: Trial) -> Region | None:
     tensors = [*trial.model.parameters(), *trial.model.buffers()]
     if any(is_lazy(tensor) for tensor in tensors):
         return None

@@ -37,10 +37,11 @@ class CommandServer(ForkServer):
 
 class JobServer:
     """The service's side, in one thread, whose end is the server's. `why`: the reason why a job is started as a fresh
-    interpreter."""
+    interpreter. `kernels`: those that all its jobs have, as JSON (`entry.load_kernels`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, kernels: str = "") -> None:
         self.why = ""
+        self._kernels = kernels
         self._server = CommandServer()
         self._until, self._is_awaited = 0.0, False
         self._code = _stamps(_our_code())
@@ -70,7 +71,7 @@ class JobServer:
             self._server.close()
             self._libraries = libraries
         before = self._server.pid
-        self._server.start(environment, kernels="", for_commands=True)
+        self._server.start(environment, kernels=self._kernels, for_commands=True)
         if self._server.pid != before:
             self._until = time.monotonic() + READY_S
         self._is_awaited = self._server.is_starting

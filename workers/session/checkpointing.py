@@ -126,7 +126,7 @@ class Saving:
         self._wants_best = False
         self.schedule(now)
         queue = self.queue
-        copied = sum(region.nbytes for region in self.shared.regions.values())
+        copied = sum(region.held_bytes for region in self.shared.regions.values())
         self._is_in_place = host.available_memory().bytes < MEMORY_MARGIN * copied
         if self._is_in_place:
             self.journal.show_message("too little free memory: training is paused while the checkpoint is written")

@@ -49,10 +49,11 @@ class Due:
     evaluate: bool = False
     checkpoint: bool = False
     rollback: bool = False
+    rows: bool = False  # by id: they expire, or there are more
     finish: Outcome | None = None
 
     def __bool__(self) -> bool:
-        return self.evaluate or self.checkpoint or self.rollback or self.finish is not None
+        return self.evaluate or self.checkpoint or self.rollback or self.rows or self.finish is not None
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ from hogwild.workers.session.outcome import Before
 from hogwild.workers.session.session import Session, first_rates
 
 # The settings that a resumed job may change; any other change would make it another job.
-MAY_CHANGE = (
+MAY_CHANGE: tuple[str, ...] = (
     "tags",
     "train.procs",
     "train.threads",
@@ -56,12 +56,18 @@ MAY_CHANGE = (
     "resources.",
     "queue.",
 )
+# Arguments of our streams that say how they are reached, and what is done about their faults.
+OF_STREAMS: Mapping[str, tuple[str, ...]] = {
+    "hogwild.data.Follow": ("on_gap", "on_bad_line"),
+    "hogwild.data.Kafka": ("servers", "settings", "on_gap", "on_bad_message"),
+}
 
 
 def check_changes(rundir: RunDir, job: Job) -> None:
     before = load_job(rundir.resolved_file)
     moves = any(getattr(before.train, name) != getattr(job.train, name) for name in PLACES)
     free = (*MAY_CHANGE, "train.exchange") if moves else MAY_CHANGE  # elsewhere the exchange is decided anew
+    free += tuple(f"data.train.init_args.{name}" for name in OF_STREAMS.get(job.data.train.class_path, ()))
     if is_of_library(rundir.path):  # a record of the caller's object, whose content is compared
         free = (*free, "data.train.init_args")
     changed = [
@@ -143,6 +149,7 @@ def record(session: Session, taken: Taken[str | None]) -> None:
     set_aside_after(rundir.checkpoints, path)
     session.saving.restore_best(session.evaluating.monitor.best)
     cut = rundir.cut_records_after(session.queue.updates)
+    session.rows.forget_names(rundir)
     if path is None:
         journal.show_message("there is no checkpoint to resume from: the run starts from the beginning")
         journal.event("resume", checkpoint=None, records_cut=cut)

@@ -18,6 +18,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -47,6 +48,7 @@ from hogwild.workers.session.journal import Journal
 from hogwild.workers.session.node import Node
 from hogwild.workers.session.outcome import Before, Clock, Decision, Divergence, Due, Outcome
 from hogwild.workers.session.ring_state import RingState
+from hogwild.workers.session.row_tables import RowTables
 
 ASIDE = {"params", "lr", *OF_SCHEDULERS}
 
@@ -180,6 +182,7 @@ class Session:
     draws: EpochDraws | None = None  # of the job's sampler
     divergence: Divergence = field(init=False)
     rates: Rates = field(init=False)
+    rows: RowTables = field(init=False)
     _merged_batches: list[int] = field(default_factory=list)
     _threads: int = 0  # of each worker now
     _beside: tuple[Any, ...] = ()  # workers, cores and leases of other jobs that these were chosen for
@@ -187,6 +190,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.rates = Rates(self.parts.optimizer, self.board, self.parts.stepped, is_fused=self.plan.is_fused)
+        self.rows = RowTables(self.shared, self.journal)
         limits = self.queue.limits  # not self: a reference cycle would keep the job's memory
         self.divergence = Divergence(self.job.supervise.on_nan, lambda: limits.procs)
 
@@ -288,7 +292,8 @@ class Session:
         if node is not None and node.is_in_round and not node.anchor.is_held:
             return Due()  # the parameters cannot be put back to the anchor now
         evaluate, checkpoint = self.evaluating.is_due, self.saving.is_due(now)
-        return Due(evaluate=evaluate and evaluates, checkpoint=checkpoint and writes)
+        rows = self.clock.paused_since_s is None and self.rows.is_pause_due(now)
+        return Due(evaluate=evaluate and evaluates, checkpoint=checkpoint and writes, rows=rows)
 
     def note_signal(self, number: int) -> None:
         """Note the first signal: the job stops in order."""
@@ -376,10 +381,16 @@ class Session:
             self.queue.observe(progress.item, progress.committed, progress.skipped)
 
     def merge_buffers(self, now: float) -> None:
-        """Merge per-worker buffers into the master, by the pause_task. All workers are parked."""
+        """Merge per-worker buffers into the master, and give back rows of ids that have expired, by the pause_task. All
+        workers are parked."""
         self.clock.paused_since_s = self.clock.paused_since_s or now
-        if (work := self.merging()) is not None:
-            self.pause_task.submit(work)
+        merging = self.merging()
+        self.rows.settle()
+        if self.rows.is_expiry_due(now):
+            self.clock.paused_for.append("expiry")
+            self.pause_task.submit(partial(_merged_and_expired, merging, self.shared), self.rows.expired)
+        elif merging is not None:
+            self.pause_task.submit(merging)
 
     def merging(self) -> Callable[[], None] | None:
         """Return the work of a merge, for a thread; None if there is nothing to merge since the last one."""
@@ -455,6 +466,7 @@ class Session:
         self.share_cores(time.monotonic())
         self.pause_task.finish()
         self.saving.writer.finish()
+        self.rows.look(time.monotonic(), is_paused=self.clock.paused_since_s is not None or self.saving.is_busy)
         if (error := self.rates.look()) is not None:
             self.journal.callbacks.fail(error)
         if self.draws is not None and not self.queue.is_finished:
@@ -560,6 +572,12 @@ class Session:
             return 0.0
         whole_s = (self.queue.planned_updates - self.queue.updates) * trained_s / made
         return whole_s if limit is None else min(whole_s, limit - trained_s)
+
+
+def _merged_and_expired(merging: Callable[[], None] | None, shared: SharedModel) -> dict[str, int]:
+    if merging is not None:
+        merging()
+    return shared.give_back()
 
 
 def pss_bytes_of(pids: Iterable[int]) -> dict[int, int]:

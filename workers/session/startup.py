@@ -8,6 +8,7 @@ the command to its first worker: what is seen of them, and status.json.
 Imports no torch. A thread, because reading and user code keep the main thread for seconds to minutes."""
 
 import contextlib
+import logging
 import os
 import select
 import sys
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from hogwild import host
 from hogwild.cluster.launch import Launch
 from hogwild.config.load import Job
+from hogwild.data.standard_input import kept_file
 from hogwild.formatting import counted, short_number
 from hogwild.host.signals import leave_signals_to_main
 from hogwild.kernels.signatures import Kernels
@@ -31,7 +33,7 @@ from hogwild.monitoring.run_status import JobSnapshot, RunAttempt, record_of, sn
 from hogwild.monitoring.terminal_writer import QUIET_S, Look, Screen, is_notebook, look_for
 from hogwild.planning.job_plan import JobPlan
 from hogwild.storage.files import tried
-from hogwild.storage.run_directory import LIBRARY, STATUS, RunDir
+from hogwild.storage.run_directory import LIBRARY, STATUS, STDIN, RunDir
 from hogwild.version import __version__
 from hogwild.workers.processes.fork_server import SERVER
 
@@ -39,8 +41,8 @@ if TYPE_CHECKING:
     from hogwild.feeds.row_reader import Reader
     from hogwild.job.parts import Parts
 
-
 COMMAND_LINE = "command line"
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,9 @@ class StartUp:
             return
         if not self._has_begun and not self._is_resumed:
             rundir.discard()
+            if rundir.has_input:
+                file = kept_file(rundir.path / STDIN, 1)
+                log.warning("what standard input has brought is kept: hogwild train JOB.yaml < %s", file)
         elif not self._has_begun and self._content is not None:
             tried(partial(rundir.write_text, STATUS, self._content.decode(errors="replace")))
         self._rundir = None

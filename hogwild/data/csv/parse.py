@@ -43,6 +43,7 @@ class Codes:
     places: Mapping[str, int] = field(default_factory=dict)
     other: bool = False
     is_hashed: bool = False
+    kept: dict[str, int] | None = None  # codes of texts met before, of a reader that sees the same ones piece by piece
 
     def names(self) -> list[str]:
         """Return what each code stands for; of hashed values its number and size."""
@@ -149,18 +150,19 @@ def layout(
     who: str,
     names: Sequence[str],
     has_header: bool,
-    target: Column | Sequence[Column],
+    target: Column | Sequence[Column] | None,
     inputs: Sequence[Column] | None,
     leave_out: Sequence[Column],
     categorical: Mapping[Column, Any],
     target_type: Literal["float", "class"],
     weight: Column | None = None,
 ) -> CsvLayout:
-    """Return the layout. Raises UsageError for missing columns, columns named twice, or invalid categories."""
+    """Return the layout; `target` None: of rows without one. Raises UsageError for missing columns, columns named
+    twice, or invalid categories."""
     if target_type not in ("float", "class"):
         raise _wrong(f"{who}: target_type must be float or class, got {target_type!r}")
     look_up = ColumnNames(who, tuple(names), has_header)
-    targets = look_up.places("target", target if _is_list(target) else [target])
+    targets = [] if target is None else look_up.places("target", target if _is_list(target) else [target])
     absent = look_up.places("leave_out", leave_out)
     codes = {
         look_up.place("categorical", column): _codes(f"{who}: categorical column {column!r}", given)
@@ -308,6 +310,7 @@ YES_AND_NO = {"true": 1.0, "false": 0.0}  # as numbers, in any case
 LARGEST_CLASS = 2**53  # above it, not every whole number is a float64
 CONTROL = re.compile(r"[\x80-\x9f]")  # of latin-1; letters and signs of cp1252
 THOUSANDS = re.compile(r"[+-]?\d{1,3}([.,])\d{3}(\1\d{3})*")
+MOST_KEPT = 1 << 17  # texts of a column whose codes are kept: 15 to 20 MB
 SHOWN = 60  # characters of a value in an error
 # A text that is perhaps not its one spelling, for RE2: white space, by Python's `str.strip`, is around it; it is empty;
 # or `one_spelling` may have another.
@@ -586,6 +589,9 @@ class CsvTable:
         return int(value)
 
     def code(self, text: str, codes: Codes) -> int:
+        kept = codes.kept
+        if kept is not None and (known := kept.get(text)) is not None:
+            return known
         code = codes.code(one_spelling(self.text(text)))
         if code is None:
             listed = list(codes.places)
@@ -595,6 +601,10 @@ class CsvTable:
             )
         if code == MISSING_CODE:
             self._check_missing(text)
+        elif kept is not None:
+            if len(kept) >= MOST_KEPT:
+                kept.clear()
+            kept[text] = code
         return code
 
     def text(self, text: str) -> str:

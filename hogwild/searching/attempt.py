@@ -1,0 +1,188 @@
+"""An attempt of a search, from its folder to its end: `hogwild search` and `hogwild.search` both run it. Main thread
+only."""
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+from hogwild import host
+from hogwild.config.load import Job, load_job
+from hogwild.config.of_run import data_folder
+from hogwild.errors import RunDirError, RunError, UsageError
+from hogwild.job.foreseen_kernels import foreseen
+from hogwild.searching.display import display_for
+from hogwild.searching.loop import SearchLoop, SearchOutcome, fixed_of, parallel_of, refit
+from hogwild.searching.results import (
+    BEST,
+    MAY_CHANGE,
+    RECORD,
+    SearchRun,
+    best_text,
+    find_search,
+    refit_values,
+    whole_data,
+)
+from hogwild.searching.study import open_study
+from hogwild.searching.trials import JOB_FILE, REFIT, TrialStarter
+from hogwild.storage.run_directory import RunDir
+
+WAIT_S = 60.0  # for the trials of a killed search, which write their checkpoints
+LOOK_S = 0.1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SearchAttempt:
+    """A search whose folder is locked. `say` prints a message."""
+
+    rundir: RunDir
+    found: SearchRun
+    say: Callable[[str], object]
+    is_new: bool
+
+    @classmethod
+    def create(
+        cls,
+        job: Job,
+        text: str,
+        job_file: Path,
+        overrides: Sequence[str],
+        say: Callable[[str], object],
+        *,
+        run_dir: Path | None,
+        data_dir: Path | None,
+        storage: str | None,
+    ) -> "SearchAttempt":
+        """Make the folder of a new search. Raises UsageError for a job without a search."""
+        if job.search is None:
+            raise UsageError(
+                f"{job_file}: has no `search`, the fields to try and their values; see `hogwild init search` and "
+                "docs/searching.md",
+                code="search/no-space",
+            )
+        folder = data_folder(data_dir, None)
+        record = {
+            "format": 1,
+            "job_file": str(job_file),
+            "overrides": [*overrides],
+            "folder": os.getcwd(),
+            "data_dir": None if folder is None else str(folder),
+            "storage": storage,
+        }
+        rundir = RunDir.create(run_dir, job.name)
+        rundir.write_text(JOB_FILE, text, sync=True)
+        found = SearchRun(rundir.path, record | {"study": rundir.path.name}, job, text)
+        return cls(rundir, found, say, is_new=True)
+
+    @classmethod
+    def reopen(cls, folder: Path, changes: Sequence[str], say: Callable[[str], object]) -> "SearchAttempt":
+        """Lock the folder of a search, when all trials of its former process have ended, and read it. Raises UsageError
+        for a change of what the study is of."""
+        wrong = [change for change in changes if change.partition("=")[0] not in MAY_CHANGE]
+        if wrong:
+            raise UsageError(
+                f"{wrong[0]}: a search that goes on may change {', '.join(sorted(MAY_CHANGE))}; anything else is "
+                "another search",
+                code="usage/resume-changes",
+            )
+        path = find_search(str(folder))
+        found = SearchRun.of(path)
+        until, is_told = time.monotonic() + WAIT_S, False
+        with host.raising_on_signals():
+            while True:
+                try:
+                    rundir = RunDir.open(path, RECORD)
+                    break
+                except RunDirError as error:
+                    if error.code != "run/in-use" or found.is_alive or time.monotonic() > until:
+                        raise
+                if not is_told:
+                    say("the trials of the former search still write their checkpoints; waiting for their end")
+                    is_told = True
+                time.sleep(LOOK_S)
+        overrides = [*found.overrides, *changes]
+        record = {**found.record, "overrides": overrides}
+        job = load_job(found.job_file, overrides, source_text=found.text)
+        found = dataclasses.replace(found, folder=rundir.path, record=record, job=job)
+        return cls(rundir, found, say, is_new=False)
+
+    def run(self, *, is_refit: bool, shows: bool) -> tuple[SearchRun, optuna.Study, SearchOutcome]:
+        """Search until the end or a pause, and unlock the folder; with `is_refit`, then train the best job on all data.
+        Raises RunError for an error that every trial has."""
+        with self.rundir:
+            return self._run(is_refit=is_refit, shows=shows)
+
+    def _run(self, *, is_refit: bool, shows: bool) -> tuple[SearchRun, optuna.Study, SearchOutcome]:
+        rundir, found, say = self.rundir, self.found, self.say
+        job, search = found.job, found.job.search
+        assert search is not None
+        if is_refit:
+            whole_data(job)
+        host.raise_noted()
+        found = dataclasses.replace(found, record={**found.record, **_process(), "state": "running", "reason": None})
+        study = open_study(found.folder, job, found.identity, found.record["storage"], is_new=self.is_new)
+        rundir.write_json(RECORD, found.record, sync=True)
+        starter = self._starter()
+        assert starter.server is not None
+        cores = host.usable_cores().usable
+        parallel = parallel_of(job, search, cores)
+        say(
+            f"search in {found.folder}: trials {'without end' if search.trials is None else f'up to {search.trials}'}, "
+            f"{parallel} at a time; Ctrl-C pauses it"
+        )
+        loop = SearchLoop(
+            job=job,
+            search=search,
+            study=study,
+            starter=starter,
+            parallel=parallel,
+            fixed=fixed_of(job, search, parallel, cores),
+            display=display_for(found, say, shows=shows),
+            after_best=lambda: rundir.write_text(BEST, best_text(found, study)),
+        )
+        outcome: SearchOutcome | None = None
+        try:
+            try:
+                outcome = loop.run()
+            finally:
+                loop.display.close()
+            if is_refit and outcome.state == "succeeded":
+                say(f"training on all data in {found.folder / REFIT}")
+                end = refit(starter, refit_values(found, study))
+                if end.kind != "done" and end.kind != "stopped":
+                    words = f"{found.folder / REFIT}: {end.error or end.reason}"
+                    raise RunError(words, code=end.code or "run/unexpected")
+                outcome = outcome if end.kind == "done" else SearchOutcome("stopped", end.reason)
+        finally:
+            starter.server.close()
+            state = "failed" if outcome is None else outcome.state
+            reason = None if outcome is None else outcome.reason
+            found = dataclasses.replace(found, record={**found.record, "state": state, "reason": reason, "pid": None})
+            rundir.try_write_json(RECORD, found.record)
+            if (found.folder / BEST).is_file():
+                rundir.write_text(BEST, best_text(found, study))
+        return found, study, outcome
+
+    def _starter(self) -> TrialStarter:
+        from hogwild.workers.processes.job_server import JobServer
+
+        found, data_dir = self.found, self.found.record["data_dir"]
+        kernels = [one.plain() for one in foreseen(found.job)]
+        return TrialStarter(
+            folder=found.folder.absolute(),
+            job_file=found.job_file,
+            overrides=found.overrides,
+            data_dir=None if data_dir is None else Path(data_dir),
+            lock=self.rundir.lock,
+            server=JobServer(json.dumps(kernels) if kernels else ""),
+        )
+
+
+def _process() -> dict[str, Any]:
+    """Return what names this process, for `is_running`."""
+    return {"pid": os.getpid(), "start_ticks": host.start_ticks(os.getpid()), "boot_id": host.boot_id()}

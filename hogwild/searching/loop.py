@@ -1,0 +1,354 @@
+"""The loop of a search: starts trials, reports their evaluations to the study, ends those that the pruner gives up,
+tells how each ended. One process, one thread; it waits for evaluations, ends and signals.
+
+    ask ──► start ──► evaluations ──► report ──► should it be pruned? ── yes ──► SIGTERM ──► checkpoint ──► tell: pruned
+              ▲                                     '── no: it goes on ────────► its end ───────────────► tell
+              '── killed: resumed from its checkpoint, at most MOST_KILLS times
+
+A trial is in the study before its process starts, and is told after its end: whatever is killed in between, the next
+attempt finds it running in the study, and its run directory tells how far it came. Optuna's pruners decide once: a
+trial goes on, or is pruned for good. So a promoted trial just goes on, and no epoch is trained twice."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise, zip_longest
+from typing import Any
+
+import optuna
+from optuna.trial import TrialState
+
+from hogwild import host
+from hogwild.config.schema import Job, Search
+from hogwild.errors import RunError
+from hogwild.formatting import counted, duration
+from hogwild.host import SignalWatch
+from hogwild.monitoring.run_status import read_status
+from hogwild.searching import study as studies
+from hogwild.searching.study import FAILED, KILLS, PRUNED_AT, SPENT_S
+from hogwild.searching.trials import REFIT, Evaluations, TrialEnd, TrialStarter, arguments_of
+from hogwild.service.attempts import JobProcess
+
+LOOK_S = 0.02  # between two looks at the records of running trials
+START_S = 0.2  # between two questions whether the fork server has imported torch
+MOST_KILLS = 3  # of one trial, in a row, without an evaluation in between
+MOST_ALIKE = 3  # trials in a row that fail with the same error
+
+
+@dataclass(slots=True)
+class RunningTrial:
+    """A trial in the study that has not been told. `asked`: signals sent to its process."""
+
+    trial: optuna.Trial
+    values: Mapping[str, Any]  # field -> value
+    evaluations: Evaluations
+    process: JobProcess | None = None
+    asked: int = 0
+    pruned_at: int | None = None
+    reported: int = 0
+    began_s: float = 0.0
+
+    @property
+    def number(self) -> int:
+        return self.trial.number
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOutcome:
+    """The end of an attempt of a search: succeeded, or stopped, to be resumed."""
+
+    state: str
+    reason: str
+
+
+class SearchDisplay:
+    """The display of a search; this one shows nothing."""
+
+    def show(self, loop: "SearchLoop") -> None:
+        """Show the search as it is now."""
+
+    def told(self, loop: "SearchLoop", number: int) -> None:
+        """Show that a trial has ended."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+
+@dataclass(slots=True)
+class SearchLoop:
+    """One attempt of a search. Main thread only."""
+
+    job: Job
+    search: Search
+    study: optuna.Study
+    starter: TrialStarter
+    parallel: int
+    fixed: Mapping[str, Any]  # fields that all trials have besides their values
+    display: SearchDisplay = field(default_factory=SearchDisplay)
+    after_best: Callable[[], object] = lambda: None
+    running: list[RunningTrial] = field(default_factory=list)
+    _waiting: list[RunningTrial] = field(default_factory=list)  # begun in an earlier attempt, or killed: to be resumed
+    _failures: list[tuple[str, str]] = field(default_factory=list)  # code and cause of the last ones in a row
+    _stop: SearchOutcome | None = None
+    _error: TrialEnd | None = None
+    _is_warm: bool = False
+    _began_s: float = field(default_factory=time.monotonic)
+    _spent_s: float = 0.0
+    _left: float = 0.0  # trials that may still begin
+    _planned: int | None = None  # evaluations of a whole trial: after the last one there is nothing to prune
+
+    def run(self) -> SearchOutcome:
+        """Search until all trials have ended, the time is over, or a signal comes. Raises RunError for an error that
+        every trial has."""
+        self._spent_s = float(self.study.user_attrs.get(SPENT_S, 0.0))
+        self._left = studies.most_trials(self.search) - len(self.study.get_trials(deepcopy=False))
+        self._planned = studies.planned_evaluations(self.job, self.search)
+        self._recover()
+        with SignalWatch() as signals:
+            try:
+                while True:
+                    self._obey(signals)
+                    for one in list(self.running):
+                        self._look(one)
+                    if self._stop is None:
+                        self._start()
+                    if not self.running and (self._stop is not None or not (self._waiting or self._may_ask())):
+                        break
+                    self.display.show(self)
+                    host.wait_readable(self._wakers(signals), (LOOK_S if self.running else START_S) * 1000)
+            except BaseException:
+                self._ask_to_stop(host.TERMINATE, 1)  # each pauses, and is resumed with the search
+                raise
+            finally:
+                self._note_time()
+                self.display.show(self)
+        if self._error is not None:
+            raise RunError(
+                f"{MOST_ALIKE} trials in a row failed with the same error; the search has stopped. It was:\n"
+                f"{self._error.error}",
+                code=self._error.code or "run/unexpected",
+            )
+        return self._stop or SearchOutcome("succeeded", f"{counted(self.count, 'trial')}")
+
+    @property
+    def count(self) -> int:
+        return len(self.study.get_trials(deepcopy=False))
+
+    # ---- begin
+
+    def _recover(self) -> None:
+        """Tell the trials that ended while nobody looked; note the others, to be resumed."""
+        for trial in studies.unfinished(self.study, self.search.space):
+            one = self._made(trial)
+            one.reported = max(studies.evaluations_of(trial.storage.get_trial(trial._trial_id)), default=0)
+            one.pruned_at = trial.user_attrs.get(PRUNED_AT)
+            end = self.starter.end_of(self.starter.run_of(one.number), None, None)
+            if end.kind in ("done", "failed") or one.pruned_at is not None:
+                self._report(one)
+                self._tell(one, end)
+            else:
+                self._waiting.append(one)
+
+    def _made(self, trial: optuna.Trial) -> RunningTrial:
+        run = self.starter.run_of(trial.number)
+        values = studies.fields_of(self.search.space, trial.params)
+        return RunningTrial(trial, values, Evaluations(run / "metrics.jsonl", [*studies.metrics_of(self.job)]))
+
+    def _may_ask(self) -> bool:
+        return self._left > 0
+
+    def _start(self) -> None:
+        """Start trials while there is room. Until the first one trains, it is alone: it reads and packs the data that
+        the others find packed."""
+        while len(self.running) < (self.parallel if self._is_warm else 1) and (self._waiting or self._may_ask()):
+            if self.starter.is_waiting():
+                return
+            if self._waiting:
+                one = self._waiting.pop(0)
+                one.evaluations.again()
+            else:
+                self._left -= 1
+                one = self._made(self.study.ask(studies.distributions(self.search.space)))
+            one.asked, one.began_s = 0, time.monotonic()
+            one.process = self.starter.start(
+                self.starter.run_of(one.number), arguments_of({**self.fixed, **one.values})
+            )
+            self.running.append(one)
+
+    # ---- while it runs
+
+    def _look(self, one: RunningTrial) -> None:
+        assert one.process is not None
+        is_dead = one.process.is_dead()  # before its records are read: it writes no more
+        self._report(one, may_prune=not is_dead and self._stop is None)
+        if not is_dead:
+            if not self._is_warm:
+                self._is_warm = one.reported > 0 or read_status(self.starter.run_of(one.number)).state == "running"
+            return
+        self.running.remove(one)
+        pid, status = one.process.pid, one.process.close()
+        one.process, self._is_warm = None, True
+        end = self.starter.end_of(self.starter.run_of(one.number), pid, status)
+        if end.kind == "stopped" and one.asked and one.pruned_at is None:
+            return  # paused, with the search: it stays in the study as running
+        if end.kind == "killed" and one.pruned_at is None:
+            before, reported = one.trial.user_attrs.get(KILLS, (0, 0))
+            kills = before + 1 if reported == one.reported else 1
+            one.trial.set_user_attr(KILLS, (kills, one.reported))
+            if self._stop is not None:
+                return
+            if kills < MOST_KILLS:
+                self._waiting.append(one)
+                return
+            end = dataclasses.replace(end, reason=f"killed {kills} times: {end.reason}")
+        self._tell(one, end)
+
+    def _report(self, one: RunningTrial, *, may_prune: bool = False) -> None:
+        """Report what is new, and ask the pruner after each evaluation; what comes after its yes does not count. After
+        a resume, evaluations of before are not reported again."""
+        for step, values in one.evaluations.new():
+            if step <= one.reported or one.pruned_at is not None:
+                continue
+            studies.report(one.trial, step, values)
+            one.reported = step
+            if may_prune and len(values) == 1 and step != self._planned and one.trial.should_prune():
+                one.pruned_at = step
+                one.trial.set_user_attr(PRUNED_AT, step)  # first: if we are killed now, it is not resumed
+                self._signal(one, host.TERMINATE, 1)
+
+    # ---- its end
+
+    def _tell(self, one: RunningTrial, end: TrialEnd) -> None:
+        """Tell the study how a trial ended. One that failed by its values is told as pruned: Optuna's samplers learn
+        from a pruned trial, and nothing from a failed one."""
+        frozen = self.study._storage.get_trial(one.trial._trial_id)
+        values = studies.best_values(frozen, is_max=studies.is_maximised(self.job))
+        before = studies.best_trial(self.study)
+        if end.kind == "done" or (end.kind == "stopped" and one.pruned_at is None):
+            found = dict(zip_longest(studies.metrics_of(self.job), values, fillvalue=math.nan))
+            wrong = [metric for metric, value in found.items() if not math.isfinite(value)]
+            if wrong:
+                where = "the best" if values else "any"
+                one.trial.set_user_attr(FAILED, f"no finite {wrong[0]} in {where} evaluation")
+                self.study.tell(one.trial, state=TrialState.PRUNED)
+            else:
+                self.study.tell(one.trial, values)
+        elif end.is_by_values or (one.pruned_at is not None and end.kind != "failed"):
+            if end.kind == "failed":
+                one.trial.set_user_attr(FAILED, end.reason)
+            self.study.tell(one.trial, state=TrialState.PRUNED)
+        else:
+            one.trial.set_user_attr(FAILED, end.reason or end.kind)
+            self.study.tell(one.trial, state=TrialState.FAIL)
+        self._count_failures(end)
+        self._note_time()
+        best = studies.best_trial(self.study)
+        if best is not None and (before is None or best.number != before.number):
+            self.after_best()
+        self.display.told(self, one.number)
+
+    def _count_failures(self, end: TrialEnd) -> None:
+        """Stop the search if the last trials failed alike, and not by their values."""
+        if end.kind != "failed" or end.is_by_values:
+            self._failures.clear()
+            return
+        self._failures.append((end.code, end.cause))
+        last = self._failures[-MOST_ALIKE:]
+        if len(last) == MOST_ALIKE and all(one == other for one, other in pairwise(last)) and self._stop is None:
+            self._error = end
+            self._pause("failed", "the same error in every trial")
+
+    # ---- its stop
+
+    def _obey(self, signals: SignalWatch) -> None:
+        signals.drain()
+        if signals.received and self._stop is None:
+            self._pause("stopped", host.signal_name(signals.received[0]))
+        if len(signals.received) > 1:
+            self._ask_to_stop(host.INTERRUPT, 2)  # two of one number could arrive as one
+        limit_s = self.search.max_time_s
+        if limit_s is not None and self._stop is None and self.spent_s >= limit_s:
+            self._pause("stopped", f"max_time_s: {duration(limit_s)}")
+
+    def _pause(self, state: str, reason: str) -> None:
+        self._stop = SearchOutcome(state, reason)
+        self._ask_to_stop(host.TERMINATE, 1)
+
+    def _ask_to_stop(self, number: int, times: int) -> None:
+        for one in self.running:
+            self._signal(one, number, times)
+
+    def _signal(self, one: RunningTrial, number: int, times: int) -> None:
+        if one.process is not None and one.asked < times:
+            one.asked = times
+            one.process.send(number)
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds of this attempt and those before."""
+        return self._spent_s + time.monotonic() - self._began_s
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop is not None
+
+    def _note_time(self) -> None:
+        self.study.set_user_attr(SPENT_S, self.spent_s)
+
+    def _wakers(self, signals: SignalWatch) -> Iterator[int]:
+        yield signals.fileno()
+        yield from (one.process.pidfd for one in self.running if one.process is not None)
+        if self.starter.server is not None:
+            yield from self.starter.server.descriptors()
+
+
+def refit(starter: TrialStarter, values: Mapping[str, Any]) -> TrialEnd:
+    """Train a job with these values of its fields to its end, in SEARCH/refit; a run that is there already is resumed,
+    or was the end. A signal pauses it."""
+    run = starter.folder / REFIT
+    if (end := starter.end_of(run, None, None)).kind == "done":
+        return end
+    with SignalWatch() as signals:
+        while starter.is_waiting() and not signals.received:
+            host.wait_readable(
+                [signals.fileno(), *(starter.server.descriptors() if starter.server else ())], START_S * 1000
+            )
+        process, sent = starter.start(run, arguments_of(values)), 0
+        while not process.is_dead():
+            for number in (host.TERMINATE, host.INTERRUPT)[sent : len(signals.received)]:
+                process.send(number)
+                sent += 1
+            signals.drain()
+            host.wait_readable([signals.fileno(), process.pidfd], START_S * 1000)
+        return starter.end_of(run, process.pid, process.close())
+
+
+def parallel_of(job: Job, search: Search, cores: float) -> int:
+    """Return the number of trials at a time: as many as asked for, or as there are cores for. A trial that leaves its
+    workers to us has one, if several run. Trials that may be on a GPU run one after the other."""
+    if search.parallel != "auto":
+        return search.parallel
+    if job.train.device != "cpu" and host.gpus():
+        return 1
+    swept = search.space.get("train.procs")
+    procs: Any = (
+        max((value for _, value in swept.tested if isinstance(value, int)), default=1) if swept else job.train.procs
+    )
+    needs = max(1, 1 if procs == "auto" else procs) * (1 if job.train.threads == "auto" else job.train.threads)
+    return max(1, int(cores) // needs)
+
+
+def fixed_of(job: Job, search: Search, parallel: int, cores: float) -> dict[str, Any]:
+    """Return the fields that all trials have: the common ones and, where several run, an equal part of the cores for
+    each."""
+    fixed = studies.common_fields(job)
+    if parallel == 1:
+        return fixed
+    share = max(1, int(cores) // parallel)
+    if job.train.procs == "auto" and "train.procs" not in search.space:
+        fixed["train.procs"] = share
+    if job.train.threads == "auto" and "train.threads" not in search.space:
+        fixed["train.threads"] = 1
+    return fixed

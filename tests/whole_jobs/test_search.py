@@ -1,0 +1,438 @@
+"""`hogwild search` as a user runs it: trials are real jobs; it is paused, killed and resumed, and no trial is lost,
+counted or trained twice."""
+
+import csv
+import io
+import json
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hogwild.cli.main import run as command
+from tests.helpers.jobs import RUN_PY, Ended, Job, start
+from tests.helpers.processes import state_of, wait_for
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+
+JOB = """
+name: digits
+model: {class_path: hogwild.models.Mlp, init_args: {features: 64, hidden: [32], classes: 10}}
+data:
+  train: {class_path: hogwild.data.Digits, init_args: {split: train}}
+  val: {class_path: hogwild.data.Digits, init_args: {split: test}}
+train: {epochs: EPOCHS, procs: 1, device: cpu}
+evaluate: {metrics: [accuracy]}
+search:
+  space:
+    optimizer.init_args.lr: {log: [1e-3, 1.0]}
+    model.init_args.hidden: {choice: [[16], [32], [32, 16]]}
+  metric: accuracy
+  trials: TRIALS
+"""
+OWN = """
+import time, torch
+
+class Net(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 10)
+        if kind == "mistake":
+            raise ValueError("a mistake of mine")
+        self.kind = kind
+
+    def forward(self, x):
+        x = self.layer(x.flatten(1))
+        return x * float("nan") if self.kind == "diverges" else x
+"""
+
+
+def write_job(folder: Path, *, epochs: int = 9, trials: int = 5, text: str = JOB) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "job.yaml").write_text(text.replace("EPOCHS", str(epochs)).replace("TRIALS", str(trials)))
+    return folder
+
+
+def begin(folder: Path, *arguments: str) -> Job:
+    """A search in a process of its own, in `folder`/found unless it is resumed."""
+    where = [] if "--resume" in arguments else ["job.yaml", "--run-dir", "found"]
+    given = [RUN_PY, "search", *where, *arguments]
+    return start(folder, *given[1:], python=(given[0],), run_dir=folder / "found")
+
+
+def search(folder: Path, *arguments: str) -> Ended:
+    return begin(folder, *arguments).wait()
+
+
+def found(folder: Path) -> dict[str, Any]:
+    """What `search show --json` says, of a process of its own: Optuna keeps what it has read."""
+    ended = start(folder, "search", "show", "found", "--json", python=(RUN_PY,), run_dir=folder / "found").wait()
+    assert ended.status == 0, ended.stderr
+    answer: dict[str, Any] = json.loads(ended.stdout)
+    return answer
+
+
+def evaluations(folder: Path, number: int) -> list[dict[str, Any]]:
+    file = folder / "found" / "trials" / f"{number:04}" / "metrics.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [record for line in lines if (record := json.loads(line))["kind"] == "evaluation"]
+
+
+def check_whole(folder: Path, trials: int, epochs: int) -> dict[str, Any]:
+    """No trial is lost, counted or trained twice: what the study has is what the runs have done."""
+    answer = found(folder)
+    assert [one["trial"] for one in answer["trials"]] == list(range(trials))
+    folders = sorted(one.name for one in (folder / "found" / "trials").iterdir() if one.name != ".cache")
+    assert folders == [f"{number:04}" for number in range(trials)]
+    for one in answer["trials"]:
+        records = evaluations(folder, one["trial"])
+        assert [record["epoch"] for record in records] == list(range(1, len(records) + 1)), "no epoch twice"
+        if one["state"] == "complete":
+            assert one["evaluations"] == len(records) == epochs
+            assert one["value"] == max(record["accuracy"] for record in records)
+        else:
+            assert one["state"] == "pruned" and one["evaluations"] <= len(records)
+            assert one["note"] == f"after {one['evaluations']} evaluation{'s' * (one['evaluations'] != 1)}"
+    return answer
+
+
+@pytest.fixture(scope="module")
+def whole(jobs_folder: Path) -> tuple[Path, Ended]:
+    folder = write_job(jobs_folder / "whole", trials=8)
+    return folder, search(folder)
+
+
+def test_a_search_tries_values_ends_bad_trials_early_and_leaves_the_best_job_file(whole: tuple[Path, Ended]) -> None:
+    folder, ended = whole
+    assert ended.status == 0, ended.stderr
+    assert not ended.left_behind
+    answer = check_whole(folder, 8, 9)
+    states = [one["state"] for one in answer["trials"]]
+    assert {*states} == {"complete", "pruned"}, states
+    complete = [one for one in answer["trials"] if one["state"] == "complete"]
+    assert answer["best"] == max(complete, key=lambda one: one["value"]) and answer["state"] == "succeeded"
+    assert all(one["values"]["model.init_args.hidden"] in ([16], [32], [32, 16]) for one in answer["trials"])
+    for one in answer["trials"]:
+        assert f"trial {one['trial']} {one['state']}" in ended.stderr
+    status = json.loads((folder / "found" / "trials" / "0001" / "status.json").read_text())
+    assert status["state"] in ("succeeded", "stopped")
+
+
+def test_the_best_job_file_trains_as_it_is_and_ends_as_its_trial(whole: tuple[Path, Ended]) -> None:
+    folder, _ = whole
+    best = found(folder)["best"]
+    ended = start(folder, "train", "found/best.yaml", run_dir=None).wait()
+    assert ended.status == 0, ended.stderr
+    assert ended.summary["best"]["value"] == best["value"]
+
+
+def test_a_search_is_shown_and_exported(
+    whole: tuple[Path, Ended], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = whole
+    monkeypatch.chdir(folder)
+    assert command(["search", "show", "found"]) == 0
+    head, *_, last = capsys.readouterr().out.splitlines()
+    assert re.match(r"search found  succeeded  8 trials: \d complete, \d pruned; ", head) and "after" in last
+    assert command(["search", "export", "--csv", "found"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["trial"] for row in rows] == [str(number) for number in range(8)]
+    assert all(float(row["optimizer.init_args.lr"]) > 0 for row in rows)
+    assert command(["search", "best", "found"]) == 0
+    assert capsys.readouterr().out == (folder / "found" / "best.yaml").read_text()
+
+
+# ---- pauses and kills -----------------------------------------------------------------------------------------------
+
+
+def living_trials(folder: Path) -> dict[int, int]:
+    """Number -> pid of the trials whose processes live and have evaluated."""
+    alive = {}
+    for file in (folder / "found" / "trials").glob("0*/status.json"):
+        record = json.loads(file.read_text())
+        pid, number = record.get("pid"), int(file.parent.name)
+        if record.get("state") == "running" and evaluations(folder, number) and state_of(pid) not in (None, "Z"):
+            alive[number] = pid
+    return alive
+
+
+def kill_search(job: Job) -> None:
+    job.send(signal.SIGKILL)
+
+
+def interrupt_search(job: Job) -> None:
+    job.send(signal.SIGINT)
+
+
+@pytest.mark.parametrize("end", [kill_search, interrupt_search])
+def test_a_search_that_ends_amid_trials_goes_on_with_them(end: Callable[[Job], None], tmp_path: Path) -> None:
+    folder = write_job(tmp_path, epochs=120, trials=3)
+    job = begin(folder, "search.pruner=none")
+    alive = wait_for("a trial that has evaluated", lambda: living_trials(folder))
+    end(job)
+    ended = job.wait()
+    assert ended.status == (75 if end is interrupt_search else -signal.SIGKILL), ended.stderr
+    assert not ended.left_behind
+    for number in alive:
+        status = json.loads((folder / "found" / "trials" / f"{number:04}" / "status.json").read_text())
+        assert status["state"] == "stopped" and status["reason"] == "SIGTERM", "it has written a checkpoint"
+    ended = search(folder, "--resume", "found")
+    assert ended.status == 0, ended.stderr
+    answer = check_whole(folder, 3, 120)
+    assert [one["state"] for one in answer["trials"]] == ["complete"] * 3
+    for number in alive:
+        status = json.loads((folder / "found" / "trials" / f"{number:04}" / "status.json").read_text())
+        assert status["attempt"] == 2
+
+
+def test_several_metrics_have_a_front_that_a_kill_and_a_resume_do_not_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = JOB.replace("  metric: accuracy", "  metric: [accuracy, loss]\n  sampler: random")
+    folder = write_job(tmp_path, epochs=40, trials=5, text=text)
+    job = begin(folder, "--no-progress")
+    wait_for("a trial that has evaluated", lambda: living_trials(folder))
+    kill_search(job)
+    assert job.wait().status == -signal.SIGKILL
+    ended = search(folder, "--resume", "found")
+    assert ended.status == 0 and not ended.left_behind, ended.stderr
+    answer = check_whole(folder, 5, 40)
+    assert answer["metrics"] == {"accuracy": {"higher_is_better": True}, "loss": {"higher_is_better": False}}
+    told = {one["trial"]: (one["metrics"]["accuracy"], one["metrics"]["loss"]) for one in answer["trials"]}
+    assert len(told) == 5
+    for number, (accuracy, loss) in told.items():
+        best = max(evaluations(folder, number), key=lambda record: record["accuracy"])  # the first of equal ones
+        assert (accuracy, loss) == (best["accuracy"], best["loss"])
+        status = json.loads((folder / "found" / "trials" / f"{number:04}" / "summary.json").read_text())
+        assert status["best"]["metric"] == "accuracy" and status["best"]["value"] == accuracy
+    front = [one["trial"] for one in answer["front"]]
+    assert {*front} == {
+        number
+        for number, (accuracy, loss) in told.items()
+        if not any(a >= accuracy and b <= loss and (a, b) != (accuracy, loss) for a, b in told.values())
+    }
+    assert answer["best"]["trial"] == front[0] and told[front[0]][0] == max(accuracy for accuracy, _ in told.values())
+    assert f"trial {front[0]}, accuracy" in (folder / "found" / "best.yaml").read_text()
+    monkeypatch.chdir(folder)
+    assert command(["search", "show", "found"]) == 0
+    shown = capsys.readouterr().out
+    assert f"  front       {len(front)} trial" in shown and shown.count("on the front") == len(front)
+    assert command(["search", "best", "found", "--trial", str(front[-1]), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["best"] == answer["front"][-1]
+    assert command(["search", "best", "found", "--trial", "77"]) == 2
+    assert "search/not-best" in capsys.readouterr().err
+    assert command(["report", "found"]) == 0
+    assert "Pareto front" in (folder / "found" / "report" / "index.html").read_text()
+
+
+def test_a_trial_whose_process_is_killed_is_resumed(tmp_path: Path) -> None:
+    folder = write_job(tmp_path, epochs=80, trials=2)
+    job = begin(folder, "search.pruner=none")
+    for number, pid in wait_for("a trial that has evaluated", lambda: living_trials(folder)).items():
+        os.kill(pid, signal.SIGKILL)
+        killed = number
+    ended = job.wait()
+    assert ended.status == 0 and not ended.left_behind, ended.stderr
+    check_whole(folder, 2, 80)
+    status = json.loads((folder / "found" / "trials" / f"{killed:04}" / "status.json").read_text())
+    assert status["attempt"] == 2
+
+
+def test_a_search_in_use_is_not_resumed_and_another_folder_is_no_search(tmp_path: Path) -> None:
+    folder = write_job(tmp_path, epochs=400, trials=2)
+    job = begin(folder)
+    wait_for("a trial that has evaluated", lambda: living_trials(folder))
+    second = search(folder, "--resume", "found")
+    assert second.status == 1 and "is in use by another job" in second.stderr and "run/in-use" in second.stderr
+    third = search(folder)  # the same --run-dir
+    assert third.status == 1 and "found" in third.stderr
+    assert search(folder, "--resume", ".").status == 3
+    interrupt_search(job)
+    assert job.wait().status == 75
+
+
+def test_time_that_is_over_pauses_a_search_which_more_time_continues(tmp_path: Path) -> None:
+    folder = write_job(tmp_path, epochs=9, trials=500)
+    ended = search(folder, "search.max_time_s=6")
+    assert ended.status == 75 and "stopped     max_time_s: 6.0 s; go on: hogwild search --resume" in ended.stdout
+    before = len(found(folder)["trials"])
+    assert 0 < before < 500
+    ended = search(folder, "--resume", "found", f"search.trials={before + 1}", "search.max_time_s=600")
+    assert ended.status == 0, ended.stderr
+    check_whole(folder, before + 1, 9)
+    wrong = search(folder, "--resume", "found", "search.pruner=none")
+    assert wrong.status == 2 and "usage/resume-changes" in wrong.stderr
+
+
+# ---- trials that fail -----------------------------------------------------------------------------------------------
+
+
+def own_job(folder: Path, kinds: str, trials: int) -> Path:
+    text = JOB.replace("hogwild.models.Mlp, init_args: {features: 64, hidden: [32], classes: 10}", "own.Net")
+    space = f"model.init_args.kind: {{choice: {kinds}}}"
+    text = re.sub(r"    model.init_args.hidden: .*\n", f"    {space}\n", text).replace("class_path: own.Net", OWN_NET)
+    folder = write_job(folder, trials=trials, epochs=2, text=text)
+    (folder / "own.py").write_text(OWN)
+    return folder
+
+
+OWN_NET = "class_path: own.Net, init_args: {kind: fine}"
+
+
+def test_three_trials_with_the_same_error_of_the_users_code_stop_the_search_with_it(tmp_path: Path) -> None:
+    folder = own_job(tmp_path, "[mistake, [mistake]]", 20)
+    (folder / "own.py").write_text(OWN.replace('if kind == "mistake":', "if True:"))
+    ended = search(folder)
+    assert ended.status == 1
+    assert "3 trials in a row failed with the same error" in ended.stderr
+    assert "ValueError: a mistake of mine (own.py:" in ended.stderr and "config/constructor-raised" in ended.stderr
+    answer = found(folder)
+    assert answer["state"] == "failed" and len(answer["trials"]) in (3, 4)
+    states = [one["state"] for one in answer["trials"]]
+    assert states.count("failed") >= 3 and {*states} <= {"failed", "paused"} and answer["best"] is None
+    none = start(folder, "search", "best", "found", python=(RUN_PY,), run_dir=folder / "found").wait()
+    assert none.status == 1 and "search/no-best" in none.stderr
+
+
+def test_a_trial_that_diverges_is_a_failed_one_and_the_search_goes_on(tmp_path: Path) -> None:
+    folder = own_job(tmp_path, "[fine, diverges]", 4)
+    ended = search(folder, "search.sampler=random", "search.pruner=none", "supervise.on_nan=fail")
+    assert ended.status == 0, ended.stderr
+    answer = found(folder)
+    kinds = {one["values"]["model.init_args.kind"]: one for one in answer["trials"]}
+    assert kinds["fine"]["state"] == "complete" and kinds["diverges"]["state"] == "failed", answer
+    assert answer["best"]["values"]["model.init_args.kind"] == "fine"
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ([], 2, "search/no-space"),
+        (["--csv"], 2, "usage/contradiction"),
+        (["--trial", "1"], 2, "usage/contradiction"),
+        (["show", ".", "--trial", "1"], 2, "usage/contradiction"),
+        (["job.yaml", "search.metric=[accuracy, loss]", "search.pruner=median"], 2, "search.pruner: must be none"),
+        (["show"], 3, "search/not-found"),
+        (["show", "."], 3, "search/not-found"),
+        (["show", "a", "b"], 2, "usage/arguments"),
+        (["export", "."], 2, "usage/contradiction"),
+        (["--resume", "."], 3, "search/not-found"),
+        (["--resume", ".", "job.yaml"], 2, "usage/contradiction"),
+        (["job.yaml", "--storage", "nonsense"], 2, "search/storage"),
+        (["job.yaml", "search.sampler={class_path: collections.Counter}"], 2, "search/not-optuna"),
+    ],
+)
+def test_what_is_no_search_is_refused(
+    arguments: list[str],
+    status: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(write_job(tmp_path))
+    assert command(["search", *arguments]) == status
+    assert said in capsys.readouterr().err
+
+
+def test_a_database_keeps_a_study_that_a_second_search_of_that_name_must_not_take(tmp_path: Path) -> None:
+    folder = write_job(tmp_path, epochs=1, trials=1)
+    assert search(folder, "--storage", "sqlite:///study.db").status == 0
+    answer = found(folder)
+    assert len(answer["trials"]) == 1 and not (folder / "found" / "study.journal").exists()
+    (folder / "found").rename(folder / "before")
+    second = search(folder, "--storage", "sqlite:///study.db")
+    assert second.status == 1 and "search/other-study" in second.stderr
+
+
+# ---- the call for Python --------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import json, sys
+import hogwild
+
+job = {
+    "name": "called",
+    "model": {"class_path": "own.Net", "init_args": {"kind": "fine"}},
+    "data": {
+        "train": {"class_path": "hogwild.data.Digits", "init_args": {"split": "train"}},
+        "val": {"fraction": 0.2},
+    },
+    "train": {"epochs": 60, "procs": 1, "device": "cpu"},
+    "evaluate": {"metrics": ["accuracy"]},
+}
+space = {"optimizer.init_args.lr": {"log": [1e-3, 1.0]}}
+if sys.argv[1] == "begin":
+    try:
+        hogwild.search(job, space, metric=["accuracy", "loss"], sampler="random", trials=2, run_dir="found")
+    except hogwild.SearchInterrupted as interrupted:
+        result = interrupted.result
+        print(json.dumps([result.state, result.reason, str(result.run_dir), result.best_params]))
+else:
+    result = hogwild.search(resume="found", trials=3, refit=True, progress=False)
+    print(json.dumps({
+        "state": result.state, "best": result.best_trial.number, "params": result.best_params,
+        "value": result.best_value, "values": result.best_values, "trials": [one.number for one in result.trials],
+        "front": [one.number for one in result.front], "job": str(result.best_job), "refit": str(result.refit),
+        "studied": len(result.study().get_trials()), "run_dir": str(result.best_trial.run_dir),
+    }))
+"""
+
+
+def test_a_search_is_called_in_python_interrupted_and_continued(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    job = start(tmp_path, "begin", python=("program.py",), run_dir=tmp_path / "found")
+    wait_for("a trial that has evaluated", lambda: living_trials(tmp_path))
+    interrupt_search(job)
+    ended = job.wait()
+    assert ended.status == 0 and not ended.left_behind, ended.stderr
+    assert json.loads(ended.stdout) == ["stopped", "SIGINT", str(tmp_path / "found"), {}]
+    assert "search in " in ended.stderr
+    ended = start(tmp_path, "go on", python=("program.py",), run_dir=tmp_path / "found").wait()
+    assert ended.status == 0 and not ended.left_behind, ended.stderr
+    told, answer = json.loads(ended.stdout), check_whole(tmp_path, 3, 60)
+    assert told["state"] == "succeeded" and told["trials"] == [0, 1, 2] and told["studied"] == 3
+    assert told["front"] == [one["trial"] for one in answer["front"]] and told["best"] == told["front"][0]
+    assert (told["params"], told["values"]) == (answer["best"]["values"], answer["best"]["metrics"])
+    assert told["value"] == answer["best"]["value"] == told["values"]["accuracy"]
+    assert [told["job"], told["refit"]] == [str(tmp_path / "found" / name) for name in ("best.yaml", "refit")]
+    assert told["run_dir"] == answer["best"]["run_dir"]
+    trained = start(tmp_path, "train", "found/best.yaml", run_dir=None).wait()
+    assert trained.status == 0, trained.stderr
+
+
+# ---- the page and the refit -----------------------------------------------------------------------------------------
+
+
+def test_the_best_job_is_trained_again_on_all_data(tmp_path: Path) -> None:
+    text = re.sub(r"  val: .*\n", "  val: {fraction: 0.25}\n", JOB)
+    folder = write_job(tmp_path, epochs=4, trials=2, text=text)
+    ended = search(folder, "--refit")
+    assert ended.status == 0, ended.stderr
+    assert "  on all data " in ended.stdout
+    best = found(folder)["best"]
+    records = evaluations(folder, best["trial"])
+    epoch = next(record["epoch"] for record in records if record["accuracy"] == best["value"])
+    summary = json.loads((folder / "found" / "refit" / "summary.json").read_text())
+    assert summary["samples"] == epoch * 1437, "all of the training data, as often as was best"
+    again = search(folder, "--resume", "found", "--refit")
+    assert again.status == 0 and json.loads((folder / "found" / "refit" / "status.json").read_text())["attempt"] == 1
+
+
+def test_a_search_has_a_page(
+    whole: tuple[Path, Ended], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = whole
+    monkeypatch.chdir(folder)
+    assert command(["report", "found"]) == 0
+    assert capsys.readouterr().out.strip() == "found/report/index.html"
+    text = (folder / "found" / "report" / "index.html").read_text()
+    assert text.count("<svg") >= 5 and "best accuracy" in text
