@@ -27,7 +27,7 @@ import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
 from hogwild.kernels.rng import STEP, below, mixed, unit
-from hogwild.kernels.simd import WIDTH, fused, least, load, load_part, most, splat, store, store_part, total
+from hogwild.kernels.simd import WIDTH, ask_for, fused, least, load, load_part, most, splat, store, store_part, total
 
 _0, _1, _HALF = np.float32(0.0), np.float32(1.0), np.float32(0.5)
 # tanh as a quotient of polynomials in x^2, within 3e-7 on [-7.905, 7.905]; beyond that it is 1 in float32. The minimax
@@ -100,16 +100,33 @@ def gather_contexts(tokens, keep, seed, place, first, last, most_aside, contexts
 def draw_targets(state, centre, chance, other, targets, signs):  # type: ignore[no-untyped-def]
     """Draw the negatives by Walker's alias method, one draw and one table place each; targets[0] is the centre word. A
     negative equal to the centre word has sign 0 and does not count. Return the new state."""
-    words = len(chance)
     targets[0], signs[0, 0] = centre, _1
     for k in range(1, len(targets)):
         state += STEP
-        bits = mixed(state)
-        column = np.uint64(below(bits, words))
-        # `below` used the upper half; the lower half is equally random.
-        word = np.int32(column) if unit(bits << np.uint64(32)) < chance[column] else other[column]
+        word = negative(state, chance, other)
         targets[k], signs[0, k] = word, _0 if word == centre else -_1
     return state
+
+
+@inlined
+def negative(state, chance, other):  # type: ignore[no-untyped-def]
+    """Return the word that is drawn with this state."""
+    bits = mixed(state)
+    column = np.uint64(below(bits, len(chance)))
+    # `below` used the upper half; the lower half is equally random.
+    return np.int32(column) if unit(bits << np.uint64(32)) < chance[column] else other[column]
+
+
+@inlined
+def ask_for_targets(tokens, keep, seed, place, chance, other, outputs, width):  # type: ignore[no-untyped-def]
+    """Prefetch the first `width` rows of `outputs` that the centre word at `place` will have as targets."""
+    centre, bits = tokens[np.uint64(place)], bits_of(seed, place)
+    if unit(bits) < keep[np.uint64(centre)]:
+        ask_for(outputs, centre)
+        state = bits + STEP
+        for _ in range(1, width):
+            state += STEP
+            ask_for(outputs, negative(state, chance, other))
 
 
 @inlined
@@ -306,6 +323,8 @@ def sgd(  # type: ignore[no-untyped-def]
             begin, end = (0, 1 if is_cbow else count) if at_once else (c, c + 1)
             state = draw_targets(state, centre, chance, other, targets, signs)
             copy_rows(outputs, targets, 0, len(targets), y)
+            if c == 0 and n + 1 < len(rows):
+                ask_for_targets(tokens, keep, seed, rows[n + 1], chance, other, outputs, len(targets))
             products(x, y, begin, end, z)
             lost = slopes(z, begin, end, signs, likely)
             if not is_finite(lost):
