@@ -15,6 +15,7 @@ import os
 import platform
 import traceback
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -223,6 +224,10 @@ def check(
     job_file, overrides = split_arguments(arguments)
     with reading():
         job, _ = load(job_file, overrides)
+    if job.search is not None and job.search.has_classes and find_spec("optuna") is not None:
+        from hogwild.searching.study import check_classes
+
+        check_classes(job, job_file)
     found: dict[str, Any] = {}
     deep = deep or gradcheck
     if deep:

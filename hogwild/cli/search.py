@@ -57,7 +57,7 @@ def search(
                     f"--resume takes the job and the folder from the search, so {what} ({value}) is not allowed",
                     code="usage/contradiction",
                 )
-        attempt = SearchAttempt.reopen(resume, overrides, print_message)
+        attempt = SearchAttempt.reopen(resume, overrides, print_message, data_dir=data_dir)
     else:
         with reading():
             job, text = load(job_file, overrides)

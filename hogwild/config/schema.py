@@ -709,6 +709,11 @@ class Search(Section):
         found = self.metric or monitor
         return [found] if isinstance(found, str) else found
 
+    @property
+    def has_classes(self) -> bool:
+        """True if sampler or pruner is a class, which the schema does not know."""
+        return isinstance(self.sampler, Component) or isinstance(self.pruner, Component)
+
     @model_validator(mode="before")
     @classmethod
     def _pruner_of_several(cls, given: Any) -> Any:

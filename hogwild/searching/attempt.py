@@ -28,7 +28,7 @@ from hogwild.searching.results import (
     refit_values,
     whole_data,
 )
-from hogwild.searching.study import open_study
+from hogwild.searching.study import check_classes, open_study
 from hogwild.searching.trials import JOB_FILE, REFIT, TrialStarter
 from hogwild.storage.run_directory import RunDir
 
@@ -65,6 +65,7 @@ class SearchAttempt:
                 "docs/searching.md",
                 code="search/no-space",
             )
+        check_classes(job, job_file)
         folder = data_folder(data_dir, None)
         record = {
             "format": 1,
@@ -80,9 +81,11 @@ class SearchAttempt:
         return cls(rundir, found, say, is_new=True)
 
     @classmethod
-    def reopen(cls, folder: Path, changes: Sequence[str], say: Callable[[str], object]) -> "SearchAttempt":
-        """Lock the folder of a search, when all trials of its former process have ended, and read it. Raises UsageError
-        for a change of what the study is of."""
+    def reopen(
+        cls, folder: Path, changes: Sequence[str], say: Callable[[str], object], *, data_dir: Path | None
+    ) -> "SearchAttempt":
+        """Lock the folder of a search, when all trials of its former process have ended, and read it. `data_dir`: from
+        now on. Raises UsageError for a change of what the study is of."""
         wrong = [change for change in changes if change.partition("=")[0] not in MAY_CHANGE]
         if wrong:
             raise UsageError(
@@ -92,6 +95,7 @@ class SearchAttempt:
             )
         path = find_search(str(folder))
         found = SearchRun.of(path)
+        data = {} if data_dir is None else {"data_dir": str(data_folder(data_dir, None))}
         until, is_told = time.monotonic() + WAIT_S, False
         with host.raising_on_signals():
             while True:
@@ -106,8 +110,9 @@ class SearchAttempt:
                     is_told = True
                 time.sleep(LOOK_S)
         overrides = [*found.overrides, *changes]
-        record = {**found.record, "overrides": overrides}
+        record = {**found.record, "overrides": overrides, **data}
         job = load_job(found.job_file, overrides, source_text=found.text)
+        check_classes(job, found.job_file)
         found = dataclasses.replace(found, folder=rundir.path, record=record, job=job)
         return cls(rundir, found, say, is_new=False)
 

@@ -130,9 +130,9 @@ def search(
     and data by their class paths, so objects as `hogwild.train` takes them cannot be searched. `space` maps fields to
     their values, `{"optimizer.init_args.lr": {"log": [1e-3, 1.0]}}`. It and the keywords (`metric`, `trials`,
     `max_time_s`, `sampler`, `pruner`, `parallel`) are the fields of the job's section `search`, and replace those that
-    it has. `resume` continues in the folder of a search, instead of `job`; only `trials`, `max_time_s` and `parallel`
-    may change. `refit` then trains the best job on all data, in RUN_DIR/refit. `progress` shows the trials on standard
-    error.
+    it has. `resume` continues in the folder of a search, instead of `job`; only `trials`, `max_time_s`,
+    `parallel` and `data_dir` may change. `refit` then trains the best job on all data, in RUN_DIR/refit. `progress`
+    shows the trials on standard error.
 
     Call it from the main thread; `if __name__ == "__main__"` is not needed. Raises HogwildError, with the messages of
     the command line, if the search cannot start or fails. Returns if it was stopped by `max_time_s` or a signal other
@@ -147,14 +147,15 @@ def search(
         raise UsageError(f'on_interrupt={on_interrupt!r} must be "raise" or "return"', code="usage/bad-value")
     fields = _plain({**({} if space is None else {"space": space}), **keywords})
     changes = arguments_of({f"search.{name}": value for name, value in fields.items()})
+    folder = None if data_dir is None else Path(data_dir)
     if resume is not None:
-        others = {"job": job, "run_dir": run_dir, "data_dir": data_dir, "storage": storage}
+        others = {"job": job, "run_dir": run_dir, "storage": storage}
         for name in (name for name, value in others.items() if value is not None):
             raise UsageError(
                 f"{CALL}: resume takes the job and the folder from the search, so {name} is not allowed",
                 code="usage/contradiction",
             )
-        attempt = SearchAttempt.reopen(Path(resume), changes, _say)
+        attempt = SearchAttempt.reopen(Path(resume), changes, _say, data_dir=folder)
     else:
         if job is None:
             raise UsageError(f"{CALL} needs a job, or resume", code="usage/arguments")
@@ -169,7 +170,7 @@ def search(
             changes,
             _say,
             run_dir=None if run_dir is None else Path(run_dir),
-            data_dir=None if data_dir is None else Path(data_dir),
+            data_dir=folder,
             storage=storage,
         )
     result = _result(*attempt.run(is_refit=refit, shows=progress))

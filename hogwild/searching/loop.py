@@ -157,7 +157,7 @@ class SearchLoop:
         return RunningTrial(trial, values, Evaluations(run / "metrics.jsonl", [*studies.metrics_of(self.job)]))
 
     def _may_ask(self) -> bool:
-        return self._left > 0
+        return self._left > 0 and not studies.is_exhausted(self.study)
 
     def _start(self) -> None:
         """Start trials while there is room. Until the first one trains, it is alone: it reads and packs the data that

@@ -10,6 +10,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ from optuna.trial import FrozenTrial, TrialState
 from hogwild.config.schema import Component, Job, Range, Search
 from hogwild.config.strict_yaml import flow
 from hogwild.errors import ConflictError, UsageError
+from hogwild.formatting import counted
 from hogwild.metrics import catalog
-from hogwild.user_code import build, resolve
+from hogwild.user_code import build, raised_text, resolve, user_path
 
 JOURNAL = "study.journal"
 OF_JOB = "hogwild_job"  # attribute of a study: which job it is of
@@ -40,6 +42,7 @@ SPENT_S = "hogwild_spent_s"  # attribute of a study: seconds of all attempts
 # Attributes of a trial: why it failed; after which evaluation; how often in a row, and after how many evaluations.
 FAILED, PRUNED_AT, KILLS = "failed", "pruned_at", "kills"
 EVALUATION = "evaluation "  # attributes of a trial of several metrics: their values at evaluation N
+DRAWN = 3  # trials by which a sampler is checked: CMA-ES draws the first one at random
 FIRST_STEP = 1  # the steps of a trial are its evaluations, counted from here
 
 
@@ -130,13 +133,6 @@ def most_trials(search: Search) -> float:
     return most
 
 
-class _Grid(GridSampler):
-    """Optuna's grid, for trials that are asked for: at its end it would stop a loop of Optuna's own."""
-
-    def after_trial(self, *_: Any) -> None:
-        pass
-
-
 # ---- sampler and pruner ---------------------------------------------------------------------------------------------
 
 
@@ -146,7 +142,7 @@ def sampler_of(search: Search, seed: int) -> BaseSampler:
         sampler: BaseSampler = _own(search.sampler, "sampler", BaseSampler, seed=seed)
         return sampler
     if search.sampler == "grid":
-        return _Grid(combinations(search.space), seed=seed)
+        return GridSampler(combinations(search.space), seed=seed)
     return RandomSampler(seed=seed) if search.sampler == "random" else TPESampler(seed=seed)
 
 
@@ -161,6 +157,29 @@ def pruner_of(job: Job, search: Search) -> BasePruner:
     if search.pruner == "median":
         return MedianPruner()
     return HyperbandPruner(min_resource=FIRST_STEP, max_resource=evaluations or "auto")
+
+
+def check_classes(job: Job, job_file: Path | None) -> None:
+    """Check sampler and pruner if they are classes: the sampler draws the values of some trials of a study that is
+    thrown away. Modules beside the job file are found. Raises UsageError for one that cannot serve this search."""
+    search = job.search
+    assert search is not None
+    user_path(job_file)
+    _quiet()
+    pruner_of(job, search)
+    if not isinstance(search.sampler, Component):
+        return
+    metrics = metrics_of(job)
+    study = _in_loop(optuna.create_study(sampler=sampler_of(search, job.seed), directions=_directions(metrics)))
+    try:
+        for number in takewhile(lambda _: not is_exhausted(study), range(DRAWN)):
+            study.tell(study.ask(distributions(search.space)), [float(number)] * len(metrics))
+    except Exception as error:  # whatever the class raises
+        raise UsageError(
+            f"search.sampler: {search.sampler.class_path} cannot draw values for this search, of "
+            f"{counted(len(metrics), 'metric')} ({', '.join(metrics)}): it raised {raised_text(error)}",
+            code="search/sampler",
+        ) from error
 
 
 def planned_evaluations(job: Job, search: Search) -> int | None:
@@ -224,13 +243,12 @@ def open_study(folder: Path, job: Job, identity: str, url: str | None, *, is_new
     another one of that name. `identity`: of the search."""
     search = job.search
     assert search is not None
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    _quiet()
     if url is None and not is_new:
         mend(folder / JOURNAL)
     storage = storage_of(folder, url)
     metrics = metrics_of(job)
-    directions = [StudyDirection.MAXIMIZE if is_max else StudyDirection.MINIMIZE for is_max in metrics.values()]
+    directions = _directions(metrics)
     study = optuna.create_study(
         storage=storage,
         study_name=folder.name,
@@ -250,7 +268,28 @@ def open_study(folder: Path, job: Job, identity: str, url: str | None, *, is_new
         )
     # Not the seed alone: each attempt would draw the same values again.
     study.sampler = sampler_of(search, job.seed + len(study.get_trials(deepcopy=False)))
+    return _in_loop(study)
+
+
+def _quiet() -> None:
+    """Let Optuna print errors only, not that a class is new."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+
+
+def _in_loop(study: Study) -> Study:
+    """Return the study, asked by a loop of ours: a sampler that has no more values may call `Study.stop`."""
+    study._thread_local.in_optimize_loop = True
     return study
+
+
+def is_exhausted(study: Study) -> bool:
+    """Return whether the sampler has said, after a trial, that there is no other one to try."""
+    return study._stop_flag
+
+
+def _directions(metrics: Mapping[str, bool]) -> list[StudyDirection]:
+    return [StudyDirection.MAXIMIZE if is_max else StudyDirection.MINIMIZE for is_max in metrics.values()]
 
 
 # ---- the values of trials -------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
         ((JOB,), {"resume": "found"}, UsageError, "so job is not allowed"),
         ((), {"resume": "found", "run_dir": "other"}, UsageError, "so run_dir is not allowed"),
         ((), {"resume": "found", "metric": "loss"}, UsageError, "a search that goes on may change search.max_time_s"),
-        ((), {"resume": "found"}, NotFoundError, "found is not the folder of a search"),
+        ((), {"resume": "found", "data_dir": "data"}, NotFoundError, "found is not the folder of a search"),
         ((JOB, SPACE), {"on_interrupt": "quit"}, UsageError, 'must be "raise" or "return"'),
     ],
 )

@@ -1,6 +1,7 @@
 """What a search makes of Optuna: the pure parts, and the journal of a killed writer. No process."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState
 
+from hogwild.cli.main import run as command
 from hogwild.config.load import load_job
 from hogwild.config.schema import Job, Range
 from hogwild.errors import ConflictError, UsageError
@@ -125,6 +127,55 @@ def test_a_sampler_of_optunas_gets_the_seed_of_the_job() -> None:
     space = studies.distributions({"x": Range.model_validate({"uniform": [0, 1]})})
     drawn = [optuna.create_study(sampler=studies.sampler_of(search, seed)).ask(space).params["x"] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
+
+
+OWN_SAMPLER = """
+import optuna
+
+class Dice(optuna.samplers.RandomSampler):
+    def after_trial(self, study, trial, state, values):
+        raise ValueError("no dice")
+"""
+
+
+@pytest.mark.parametrize(
+    ("sampler", "metrics", "said"),
+    [
+        (
+            "optuna.samplers.CmaEsSampler",
+            "[rmse, auc]",
+            r"of 2 metrics \(rmse, auc\): it raised ValueError: ",
+        ),
+        ("optuna.samplers.BruteForceSampler", "rmse", r"of 1 metric \(rmse\): it raised ValueError: .*step"),
+        ("dice.Dice", "auc", r"it raised ValueError: no dice \(dice\.py:6\)"),
+    ],
+)
+def test_a_sampler_that_cannot_serve_this_search_is_refused_before_the_first_trial(
+    sampler: str, metrics: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = "{optimizer.init_args.lr: {log: [0.1, 1.0]}}"
+    search = f"{{space: {space}, metric: {metrics}, sampler: {{class_path: {sampler}}}}}"
+    (tmp_path / "dice.py").write_text(OWN_SAMPLER)
+    (tmp_path / "job.yaml").write_text(f"{JOB}\n{OF_SEVERAL}\nsearch: {search}\n")
+    for arguments in (["check"], ["search", "--run-dir", str(tmp_path / "found")]):
+        assert command([*arguments, str(tmp_path / "job.yaml")]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"search.sampler: {sampler} cannot draw values for this search, ")
+        assert re.search(said, error) and "search/sampler" in error
+    assert not (tmp_path / "found").exists()
+
+
+@pytest.mark.parametrize("sampler", ["GridSampler, init_args: {search_space: {seed: [1, 2]}}", "BruteForceSampler"])
+def test_a_sampler_that_has_no_more_values_ends_the_search_and_is_no_error(sampler: str, tmp_path: Path) -> None:
+    job = job_with(f"{{space: {{seed: {{int: [1, 2]}}}}, sampler: {{class_path: optuna.samplers.{sampler}}}}}")
+    studies.check_classes(job, None)
+    assert job.search is not None
+    study, drawn = opened(tmp_path / "s", job), list[int]()
+    while not studies.is_exhausted(study):
+        trial = study.ask(studies.distributions(job.search.space))
+        drawn.append(trial.params["seed"])
+        study.tell(trial, 1.0)
+    assert sorted(drawn) == [1, 2]
 
 
 @pytest.mark.parametrize(

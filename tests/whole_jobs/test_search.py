@@ -189,6 +189,28 @@ def test_a_search_that_ends_amid_trials_goes_on_with_them(end: Callable[[Job], N
         assert status["attempt"] == 2
 
 
+def test_a_search_whose_data_were_moved_goes_on_with_their_new_folder(tmp_path: Path) -> None:
+    data = "hogwild.data.Csv, init_args: {path: rows.csv, target: y, target_type: class}"
+    text = re.sub(r"hogwild.data.Digits, init_args: {split: train}", data, JOB).replace("features: 64", "features: 2")
+    text = re.sub(r"  val: .*\n", "  val: {fraction: 0.25}\n", text)
+    folder = write_job(tmp_path, epochs=400, trials=2, text=text)
+    (folder / "data").mkdir()
+    rows = [f"{number % 7},{number % 5},{number % 2}" for number in range(2000)]
+    (folder / "data" / "rows.csv").write_text("\n".join(["a,b,y", *rows, ""]))
+    job = begin(folder, "--data-dir", "data", "search.pruner=none", "search.parallel=1")
+    wait_for("a trial that has evaluated", lambda: living_trials(folder))
+    interrupt_search(job)
+    assert job.wait().status == 75
+    (folder / "data").rename(folder / "moved")
+    lost = search(folder, "--resume", "found", "--data-dir", "data")
+    assert lost.status == 3 and "data/folder-not-found" in lost.stderr
+    for _ in range(2):  # the second one remembers it
+        ended = search(folder, "--resume", "found", *(() if _ else ("--data-dir", "moved")))
+        assert ended.status == 0, ended.stderr
+    assert [one["state"] for one in check_whole(folder, 2, 400)["trials"]] == ["complete"] * 2
+    assert json.loads((folder / "found" / "search.json").read_text())["data_dir"] == str(folder / "moved")
+
+
 def test_several_metrics_have_a_front_that_a_kill_and_a_resume_do_not_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
