@@ -2,13 +2,13 @@
 parameters and data of their own. One row for each point, and a picture."""
 
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from benchmarks import sparse_data, sparse_kernels
 from benchmarks.bench import in_turn, say
+from benchmarks.figures import Figure
 from benchmarks.row import Row
 from benchmarks.sparse_factorisation import FACTORS, ratings_settings
 from benchmarks.sparse_suite import Suite
@@ -25,24 +25,27 @@ NAMES: Mapping[str, str] = {
     "skipgram": "skip-gram, imdb text",
     "codex": "ComplEx, CoDEx-M",
 }
+TOO_MANY = {config: Figure(f"{name}, `--procs 4` on 2 cores over `--procs 2`", 0.95) for config, name in NAMES.items()}
 
 Speeds = Mapping[tuple[str, str, int], Sequence[float]]  # (who, job, workers) -> samples/s of each run
 
 
 def speed_up(suite: Suite, procs: Sequence[int]) -> tuple[list[Row], Speeds]:
-    """About 2 minutes for each number of workers. The limit is measured up to the cores: processes that share nothing
-    gain nothing from waiting for each other."""
+    """About 2 minutes for each number of workers; all of a job in turn, as their ratios count. The limit is measured up
+    to the cores: processes that share nothing gain nothing from waiting for each other."""
     cores = max(1, int(host.usable_cores().usable))
-    speeds: dict[tuple[str, str, int], list[float]] = defaultdict(list)
+    speeds: dict[tuple[str, str, int], Sequence[float]] = {}
     for config in NAMES:
         settings = settings_of(suite, config)
+        ways: dict[tuple[str, str, int], Callable[[], float]] = {}
         for count in procs:
-            ways: dict[str, Callable[[], float]] = {OURS: partial(ours, suite, config, settings, count)}
+            ways[OURS, config, count] = partial(ours, suite, config, settings, count)
             if count <= cores:
-                ways[LIMIT] = partial(sparse_kernels.limit, config, settings, count)
-            for who, found in zip(ways, in_turn(suite.effort.runs, *ways.values()), strict=True):
-                speeds[who, config, count] = found
-                say(f"{who}, {config}, {count} procs: {', '.join(f'{one:,.0f}' for one in found)} samples/s")
+                ways[LIMIT, config, count] = partial(sparse_kernels.limit, config, settings, count)
+        speeds |= zip(ways, in_turn(suite.effort.runs, *ways.values()), strict=True)
+        for who, _, count in ways:
+            found = ", ".join(f"{one:,.0f}" for one in speeds[who, config, count])
+            say(f"{who}, {config}, {count} procs: {found} samples/s")
     return rows_of(speeds, procs, cores), speeds
 
 
@@ -73,6 +76,10 @@ def rows_of(speeds: Speeds, procs: Sequence[int], cores: int) -> list[Row]:
                 words.append(f"more workers than the {cores} cores")
             baseline = statistics.median(limit) if limit else None
             rows.append(Row(f"{name}, `--procs {count}`", "samples/s", None, list(found), baseline, "; ".join(words)))
+        four, two = speeds.get((OURS, config, 4), ()), speeds.get((OURS, config, 2), ())
+        if four and two and cores == 2:
+            ratios = [a / b for a, b in zip(four, two, strict=True)]
+            rows.append(TOO_MANY[config].row(ratios, statistics.median(two), "baseline: `--procs 2`, samples/s"))
     return rows
 
 

@@ -209,13 +209,15 @@ def test_sections_come_in_the_order_of_the_suite_and_procs_mean_the_curves(capsy
 def test_the_curves_are_drawn_and_say_what_the_limit_does(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="of the extra 'bench'")
     speeds = {(who, "imdb", procs): [100.0 * procs, 110.0 * procs] for who in ("ours", "the limit") for procs in (1, 2)}
-    speeds["ours", "imdb", 4] = [200.0]
+    speeds["ours", "imdb", 4] = [200.0, 206.8]
     rows = sparse_curves.rows_of(speeds, (1, 2, 4), cores=2)
     assert [row.note for row in rows] == [
         "1.00 x 1 worker; 1.00 x the limit (baseline)",
         "2.00 x 1 worker; 1.00 x the limit (baseline)",
-        "1.90 x 1 worker; more workers than the 2 cores",
+        "1.94 x 1 worker; more workers than the 2 cores",
+        "baseline: `--procs 2`, samples/s",
     ]
+    assert (rows[-1].runs, rows[-1].met) == ([1.0, 0.94], True)
     sparse_curves.picture(speeds, tmp_path)
     assert (tmp_path / sparse_curves.PICTURE).stat().st_size > 10_000
 
