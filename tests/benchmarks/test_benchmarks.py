@@ -37,7 +37,7 @@ ASKED = {
     "one worker under the supervisor over the bare loop written as well as we can, digits": (0.9, False),
     "all guards on over guards off, LeNet": (0.985, False),
     "all guards on over guards off, MLP": (0.95, False),
-    "`--procs 4` on 2 cores over `--procs 2`": (0.9, False),
+    "`--procs 4` on 2 cores over `--procs 2`": (0.95, False),
     "time to 98 % MNIST test accuracy, whole command, 2 workers, over the well-known way": (2.0, False),
     "command start to first update, digits, 2 workers, over `import torch` run twice at once": (2.8, True),
     "`threads: auto` over the best of a sweep of procs x threads": (0.95, False),
