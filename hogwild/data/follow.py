@@ -11,18 +11,19 @@ import json
 import logging
 import math
 import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from torch.utils.data import IterableDataset
 
 from hogwild.data.csv.parse import (
     MISSING_CODE,
-    Codes,
     Column,
     ColumnNames,
     CsvTable,
@@ -30,20 +31,19 @@ from hogwild.data.csv.parse import (
     layout,
 )
 from hogwild.data.followed_file import Ended, FollowedFile, KeptInput, Lines, refuse_other_than_file
-from hogwild.data.ids import digest_of, key_of_text
 from hogwild.data.input_rows import given_arguments
 from hogwild.data.locate import bad_argument, choice, find_file, places_of, reading, require
 from hogwild.data.standard_input import folder_of
-from hogwild.data.text_file import HEAD, LF, MARK, not_text, unmarked
+from hogwild.data.text_file import CR, HEAD, LF, MARK, not_text, unmarked
+from hogwild.data.text_keys import NAMES, Keys, NameFile
 from hogwild.data.text_parsing import ENCODINGS, HEADER_BYTES, Beginning, Format, read_header, shown
-from hogwild.errors import DataError, NotFoundError, RunError
+from hogwild.errors import DataError, NotFoundError
 from hogwild.feeds.stream_reader import Columns
 from hogwild.feeds.waiting import FIRST_S, LONGEST_S, pause
-from hogwild.storage.run_directory import ALL_TEXTS, TEXTS
 
-NAMES = TEXTS  # in the run directory: [key, name] per line
 UNREAD = "\0"  # the target of a file to predict; no column has this name: zero bytes are refused
 FIRST_TOLD = 3  # bad lines with a message each; then every tenth, hundredth, …
+SIGN_OF_LIFE = 256  # bad lines: a block of nothing else takes seconds
 log = logging.getLogger(__name__)
 
 
@@ -252,11 +252,11 @@ def _place_of(who: str, path: str | os.PathLike[str], root: str | os.PathLike[st
 @dataclass(frozen=True, slots=True)
 class LineRows:
     """Rows of some lines: their fields, n each; and for each row the byte of the content where its line ends, and the
-    number of lines up to that."""
+    number of lines up to that, (n,) int64."""
 
     fields: Sequence[Any]
-    ends: Sequence[int]
-    counts: Sequence[int]
+    ends: np.ndarray
+    counts: np.ndarray
 
 
 class FollowedText(Protocol):
@@ -331,7 +331,8 @@ class Follower(Iterator[tuple[Any, ...]]):
             return dict(self._source.place.state())
         if self._given == 0:
             return dict(self._lines.place(0, 0).state())
-        return dict(self._lines.place(self._rows.ends[self._given - 1], self._rows.counts[self._given - 1]).state())
+        last = self._given - 1
+        return dict(self._lines.place(int(self._rows.ends[last]), int(self._rows.counts[last])).state())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._lines, self._records, self._given = None, iter(()), 0
@@ -350,27 +351,8 @@ def reader_of(of: TextRecords, beginning: bytes, names: "NameFile | None") -> "T
 
 # ---- readers: from lines to rows ------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True)
-class Keys(Codes):
-    """The key of each text; `column`: of a feature; `size` > 0: number of the keys. `texts`: where new ones are
-    kept."""
-
-    column: str = ""
-    is_feature: bool = False
-    texts: "NameFile | None" = None
-
-    def code(self, text: str) -> int | None:
-        if self.is_feature:
-            text = f"{self.column}={text}" if text else self.column
-        elif not text:
-            return MISSING_CODE
-        if self.size:
-            return digest_of(text) % self.size
-        key = key_of_text(text)
-        if self.texts is not None and key < 0:
-            self.texts.note(key, text)
-        return key
+ParsedLines: TypeAlias = tuple[Sequence[Any], np.ndarray, np.ndarray]  # as in `LineRows`
+NO_LINES: ParsedLines = [[]], np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 class LinesReader(ABC):
@@ -389,34 +371,33 @@ class LinesReader(ABC):
         except DataError as error:
             if self.of.on_bad_line != "skip":
                 raise DataError(f"{error} (on_bad_line: skip leaves such lines out)", code=error.code) from error
-            fields, ends, counts = self._one_by_one(content, lines.line + line)
-        return LineRows(fields, [begin + end for end in ends], [line + count for count in counts])
+            fields, ends, counts = _joined_lines(self._usable(content, lines.line + line, error))
+        return LineRows(fields, begin + ends, line + counts)
 
     def begin(self, lines: Lines, file: FollowedFile) -> tuple[int, int]:
         """Return the byte where the first row begins, and the lines before it."""
         return 0, 0
 
     @abstractmethod
-    def parsed(self, content: bytes, line: int) -> tuple[Sequence[Any], list[int], list[int]]:
-        """Return (fields, ends, counts) of whole lines with `line` lines before them. Raises DataError."""
+    def parsed(self, content: bytes, line: int) -> ParsedLines:
+        """Return the fields, ends and counts of whole lines with `line` lines before them. Raises DataError."""
 
-    def _one_by_one(self, content: bytes, line: int) -> tuple[Sequence[Any], list[int], list[int]]:
-        """Return the same of the lines that can be used."""
-        parts: list[Sequence[Any]] = []
-        ends, counts = list[int](), list[int]()
-        end = 0
-        for number, one in enumerate(_lines_of(content)):
-            begin, end = end, end + len(one)
+    def _usable(self, content: bytes, line: int, error: DataError) -> list[ParsedLines]:
+        """Return the parts that can be used of lines that cannot be parsed together, for `error`."""
+        ends = _ends_of(content)
+        if len(ends) == 1:
+            self.bad.leave_out(error)
+            return []
+        half = len(ends) // 2
+        middle = int(ends[half - 1])
+        found: list[ParsedLines] = []
+        for begin, stop, before in ((0, middle, 0), (middle, len(content), half)):
             try:
-                fields, found, _ = self.parsed(one, line + number)
-            except DataError as error:
-                self.bad.leave_out(error)
-                continue
-            if found:  # else it is empty
-                parts.append(fields)
-                ends.append(begin + found[0])
-                counts.append(number + 1)
-        return joined(parts), ends, counts
+                parts = [self.parsed(content[begin:stop], line + before)]
+            except DataError as why:
+                parts = self._usable(content[begin:stop], line + before, why)
+            found += [(fields, begin + of_rows, before + counts) for fields, of_rows, counts in parts if len(counts)]
+        return found
 
     def _refuse_zeros(self, content: bytes, line: int) -> None:
         if (at := content.find(b"\0")) >= 0:
@@ -438,11 +419,23 @@ class BadRecords:
         self._many = many = self._many + 1
         if many <= FIRST_TOLD or set(str(many)[1:]) == {"0"}:
             log.warning("%s: left out (%s: skip), %s so far", error, self._option, f"{many:,}")
+        if many % SIGN_OF_LIFE == 0:
+            pause(0)
 
 
 def joined(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
     """Return the fields of all rows, from those of parts."""
-    return [[value for part in column for value in part] for column in zip(*parts, strict=True)] if parts else [[]]
+    if not parts:
+        return [[]]
+    columns = zip(*parts, strict=True)
+    return [np.concatenate(one) if isinstance(one[0], np.ndarray) else [*chain(*one)] for one in columns]
+
+
+def _joined_lines(parts: Sequence[ParsedLines]) -> ParsedLines:
+    if not parts:
+        return NO_LINES
+    fields, ends, counts = zip(*parts, strict=True)
+    return joined(fields), np.concatenate(ends), np.concatenate(counts)
 
 
 def _lines_of(content: bytes) -> list[bytes]:
@@ -451,12 +444,20 @@ def _lines_of(content: bytes) -> list[bytes]:
     return [line + b"\n" for line in lines] + ([rest] if rest else [])
 
 
-def _ends_of(content: bytes, places: Any) -> tuple[list[int], list[int]]:
-    """Return the byte behind each of the lines `places`, and their number with all before them."""
+def _ends_of(content: bytes) -> np.ndarray:
+    """Return the byte behind each line, (n,) int64."""
     ends = np.flatnonzero(np.frombuffer(content, np.uint8) == LF) + 1
-    ends = ends if content.endswith(b"\n") else np.append(ends, len(content))
-    places = np.asarray(places, np.int64)
-    return ends[places].tolist(), (places + 1).tolist()
+    return ends if content.endswith(b"\n") or not content else np.append(ends, len(content))
+
+
+def _filled_lines(content: bytes, ends: np.ndarray) -> np.ndarray:
+    """Return the numbers, from 0 on, of the lines that are not empty."""
+    begins = np.append(0, ends[:-1])[: len(ends)]
+    first = np.frombuffer(content, np.uint8)[begins]
+    is_filled = first != LF
+    for number in np.flatnonzero(first == CR).tolist():
+        is_filled[number] = bool(content[begins[number] : ends[number]].strip(b"\r\n"))
+    return np.flatnonzero(is_filled)
 
 
 class TableReader(LinesReader):
@@ -468,6 +469,7 @@ class TableReader(LinesReader):
         self._table: CsvTable
         self._begins: tuple[Any, int, int] = (None, 0, 0)  # file, and byte and line of its first row
         self._header = b""
+        self._header_again: re.Pattern[bytes]
 
     def begin(self, lines: Lines, file: FollowedFile) -> tuple[int, int]:
         if self._begins[0] != lines.identity:
@@ -476,7 +478,9 @@ class TableReader(LinesReader):
             self._begins = (lines.identity, start, line)
             self.name_columns(names)
             whole = head.content[:start].rstrip(b"\r\n")
-            self._header = whole[whole.rfind(b"\n") + 1 :].removeprefix(MARK) if self.of.has_header else b""
+            if self.of.has_header:
+                self._header = whole[whole.rfind(b"\n") + 1 :].removeprefix(MARK)
+                self._header_again = re.compile(rb"^\r*%s\r*$" % re.escape(self._header), re.MULTILINE)
         _, start, line = self._begins
         return max(0, start - lines.begin), max(0, line - 1 - lines.line)
 
@@ -498,27 +502,28 @@ class TableReader(LinesReader):
         plan = layout(of.who, names, of.has_header, target, chosen, (), of.categorical, of.target_type, of.weight)
         if extra := [place for place in plan.coded if place not in inputs]:
             raise bad_argument(f"{of.who}: {plan.label(extra[0])} is categorical, but not among inputs")
-        keys = [Keys(0, kept={}, texts=self._names) for _ in ids]
-        keys += [Keys(of.hash or 0, kept={}, column=names[one], is_feature=True, texts=self._names) for one in features]
+        keys = [Keys(0, texts=self._names) for _ in ids]
+        keys += [Keys(of.hash or 0, column=names[one], is_feature=True, texts=self._names) for one in features]
         plan = replace(
             plan, numbers=tuple(place for place in plan.numbers if place in inputs),
             coded=(*plan.coded, *ids, *features), codes=(*plan.codes, *keys),
         )  # fmt: skip
         return kind(of.path, plan, of.form, refuse_missing=of.missing == "fail")
 
-    def parsed(self, content: bytes, line: int) -> tuple[Sequence[Any], list[int], list[int]]:
+    def parsed(self, content: bytes, line: int) -> ParsedLines:
         self._refuse_zeros(content, line)
-        each = [one.strip(b"\r\n") for one in _lines_of(content)]
-        if self._header and self._header in each:
-            number = line + each.index(self._header) + 1
+        # A search for bytes is a hundred times as fast as one for a pattern.
+        if self._header and self._header in content and (again := self._header_again.search(content)) is not None:
+            number = line + content.count(b"\n", 0, again.start()) + 1
             raise DataError(f"{self.of.path}: line {number:,}: is the header again", code="data/bad-line")
-        places = [number for number, one in enumerate(each) if one]
-        if not places:
-            return [[]], [], []
+        ends = _ends_of(content)
+        places = _filled_lines(content, ends)
+        if not len(places):
+            return NO_LINES
         records = self._table.parse(unmarked(content), len(places), line + 1)
-        return self._finished(records, content, places, line)
+        return self._finished(records, ends, places, line)
 
-    def _finished(self, records: Any, content: bytes, places: list[int], line: int) -> tuple[Any, list[int], list[int]]:
+    def _finished(self, records: Any, ends: np.ndarray, places: np.ndarray, line: int) -> ParsedLines:
         """Return the fields, with missing values filled in or their rows left out."""
         of, plan = self.of, self._table.layout
         numbers, codes, target, weight = records.numbers, records.codes, records.target, records.weight
@@ -557,8 +562,9 @@ class TableReader(LinesReader):
         fields += [] if weight is None else [weight]
         is_flat = bool(of.ids or of.features) and target.ndim == 2 and target.shape[1] == 1
         fields.append(target[:, 0] if is_flat else target)
-        kept = np.array(places)[keep]
-        return [np.ascontiguousarray(field[keep]) for field in fields], *_ends_of(content, kept)
+        if not keep.all():
+            fields, places = [field[keep] for field in fields], places[keep]
+        return [np.ascontiguousarray(field) for field in fields], ends[places], places + 1
 
 
 class JsonTable(CsvTable):
@@ -604,7 +610,7 @@ class JsonReader(TableReader):
             raise bad_argument(f"{of.who}: columns of JSON objects are named by their keys, got {odd[0]!r}")
         self._table = self._table_of([*dict.fromkeys(columns)], JsonTable)
 
-    def parsed(self, content: bytes, line: int) -> tuple[Sequence[Any], list[int], list[int]]:
+    def parsed(self, content: bytes, line: int) -> ParsedLines:
         self._refuse_zeros(content, line)
         objects, places = list[dict[str, Any]](), list[int]()
         for number, one in enumerate(_lines_of(content)):
@@ -622,9 +628,9 @@ class JsonReader(TableReader):
             objects.append(found)
             places.append(number)
         if not places:
-            return [[]], [], []
+            return NO_LINES
         records = self._table.parse((objects, [line + 1 + place for place in places]), len(places), line + 1)
-        return self._finished(records, content, places, line)
+        return self._finished(records, _ends_of(content), np.array(places, np.int64), line)
 
 
 class LibSvmReader(LinesReader):
@@ -636,77 +642,11 @@ class LibSvmReader(LinesReader):
 
         self._rows_of = RowLines(of.path)
 
-    def parsed(self, content: bytes, line: int) -> tuple[Sequence[Any], list[int], list[int]]:
+    def parsed(self, content: bytes, line: int) -> ParsedLines:
         self._refuse_zeros(content, line)
         fields, places = self._rows_of(content, line)
-        return fields, *_ends_of(content, places)
-
-
-# ---- the texts of keys ----------------------------------------------------------------------------------------------
-
-
-class NameFile:
-    """The names behind negative keys, in a file that only one process writes: `[key, "name"]` per line, once for each,
-    before a row with it is given away. A half line at its end is of a killed process: it is cut off."""
-
-    def __init__(self, path: Path) -> None:
-        """Read what is there, and note it in memory: some 150 bytes per name."""
-        self._path = path
-        self._known: dict[int, int] = {}  # key -> another hash of its name
-        self._new: list[str] = []
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        with open(path, "rb") as lines:
-            whole = 0
-            for line in lines:
-                if not line.endswith(b"\n"):
-                    os.ftruncate(self._file, whole)
-                    break
-                whole += len(line)
-                key, name = json.loads(line)
-                self._known[key] = hash(name)
-
-    def note(self, key: int, name: str) -> None:
-        """Keep a name, if it is new. Warns of a name that shares its key with another."""
-        check = hash(name)
-        if (known := self._known.get(key)) is None:
-            self._known[key] = check
-            self._new.append(json.dumps([key, name], ensure_ascii=False) + "\n")
-        elif known != check:
-            log.warning("%r shares its key %d, and so its row, with another name in %s", name, key, self._path.name)
-
-    def flush(self) -> None:
-        """Write the new names. Raises RunError."""
-        content, self._new = "".join(self._new).encode(), []
-        try:
-            while content:
-                content = content[os.write(self._file, content) :]
-        except OSError as error:
-            why = f"{self._path}: cannot be written: {error.strerror or error}"
-            raise RunError(why, code="run/output-not-written") from error
-
-    def __del__(self) -> None:
-        if "_file" in self.__dict__:
-            os.close(self._file)
-
-
-def names_of(run: Path) -> dict[int, str]:
-    """Return the names by their keys that a run has met, also while it is running. {} if it has none."""
-    found = dict[int, str]()
-    for path in sorted(run.glob(ALL_TEXTS)):
-        with open(path, "rb") as lines:
-            found |= {int(key): str(name) for key, name in (json.loads(one) for one in lines if one.endswith(b"\n"))}
-    return found
-
-
-def names_left(run: Path, keys: Collection[int]) -> dict[str, str]:
-    """Return the files of names of a run that have others than those of `keys`, by their names, with those alone."""
-    found = {}
-    for path in sorted(run.glob(ALL_TEXTS)):
-        lines = [one for one in path.read_bytes().splitlines(keepends=True) if one.endswith(b"\n")]
-        left = [one for one in lines if json.loads(one)[0] in keys]
-        if len(left) < len(lines):
-            found[path.name] = b"".join(left).decode()
-    return found
+        numbers = np.array(places, np.int64)
+        return fields, _ends_of(content)[numbers], numbers + 1
 
 
 def _is_text(value: str) -> bool:

@@ -18,7 +18,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ from hogwild.data.text_parsing import shown
 from hogwild.errors import DataError
 from hogwild.formatting import size
 
-BLOCK = 1 << 18  # bytes read at once, if no line is longer
+BLOCK = 1 << 20  # bytes read at once, if no line is longer: an id is hashed once in each
 TAIL = 1 << 10  # bytes before a place that are compared
 LONGEST = 64 << 20  # bytes of a line
 ROTATED = re.compile(r"[.-](\d[\d.T:_-]*)(\.\w+)?")  # behind the name: .1, -20260131, .2.gz
@@ -50,7 +50,7 @@ class FilePlace:
 
     def state(self) -> dict[str, Any]:
         """Return it as plain values of a constant size."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}  # `asdict` is ten times as slow
 
 
 def _hash_of_tail(tail: bytes) -> bytes:

@@ -20,19 +20,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from torch.utils.data import get_worker_info
 
 from hogwild.data.arrival_order import UNKNOWN, ArrivalOrder, Run
 from hogwild.data.csv.parse import Column
 from hogwild.data.follow import (
-    NAMES,
     BadRecords,
     Follow,
     Follower,
     JsonReader,
     LibSvmReader,
     LineRows,
-    NameFile,
     TableReader,
     TextRecords,
     joined,
@@ -40,6 +39,7 @@ from hogwild.data.follow import (
 from hogwild.data.followed_file import Ended
 from hogwild.data.input_rows import given_arguments
 from hogwild.data.locate import bad_argument, choice, find_file, read, require
+from hogwild.data.text_keys import NAMES, NameFile
 from hogwild.data.text_parsing import Format, shown
 from hogwild.errors import DataError
 
@@ -591,7 +591,7 @@ class MessageReader:
             fields, counts = self._one_by_one(messages.messages)
         return LineRows(fields, counts, counts)
 
-    def _one_by_one(self, messages: Sequence[Any]) -> tuple[Sequence[Any], list[int]]:
+    def _one_by_one(self, messages: Sequence[Any]) -> tuple[Sequence[Any], np.ndarray]:
         parts, counts = list[Sequence[Any]](), list[int]()
         for number, one in enumerate(messages, 1):
             try:
@@ -605,10 +605,10 @@ class MessageReader:
                     raise told from error
                 self._bad.leave_out(told)
                 continue
-            if found:  # else it lacks a value, and missing: drop leaves it out
+            if len(found):  # else it lacks a value, and missing: drop leaves it out
                 parts.append(fields)
                 counts.append(number)
-        return joined(parts), counts
+        return joined(parts), np.array(counts, np.int64)
 
     def _line(self, message: Any) -> bytes:
         """Return the value as one line. Raises DataError."""

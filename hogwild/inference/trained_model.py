@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from hogwild.config.load import Job
 from hogwild.config.of_run import looking_where, recorded
 from hogwild.data.cache import DatasetCache
-from hogwild.data.follow import names_of
 from hogwild.data.ids import IdRows
 from hogwild.data.packed_cache import load as load_kept
 from hogwild.data.pair_tables import PairTable
 from hogwild.data.text_file import TextStream
+from hogwild.data.text_keys import names_of
 from hogwild.errors import CheckpointError, HogwildError, ModelError, RunError, UsageError
 from hogwild.feeds.row_reader import InTurn
 from hogwild.formatting import one_line

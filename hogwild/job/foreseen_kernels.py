@@ -3,6 +3,7 @@ update that is chosen later (`update_choice.py`) may be another one; nothing but
 
     model, loss, optimizer, options of the job  ──►  the update's kernels
     evaluate.metrics: those of all items        ──►  their kernels
+    data: texts as ids, of a stream             ──►  their keys
 
 Not the parser of libsvm: data that were parsed before need none, and compiling it took a core for three seconds."""
 
@@ -28,6 +29,7 @@ FACTORS = 32  # of a MatrixFactorization that does not say
 MOST = frozenset({"lr_schedule", "freeze"})  # options that any update implements
 OF_NO_KERNEL = ("momentum", "dampening", "nesterov", "lr_decay", "maximize")  # options of optimizers
 FEATURES = ("user_features", "item_features")
+STREAMS = ("Follow", "Kafka")  # of texts
 
 
 def foreseen(job: Job, update: Any = None) -> tuple[Kernels, ...]:
@@ -43,6 +45,9 @@ def foreseen(job: Job, update: Any = None) -> tuple[Kernels, ...]:
     is_of_items = _name(job.model, MODELS) in ("MatrixFactorization", *PAIRS)
     if is_of_items and any(RANKED.match(name) or name == AUC for name in job.evaluate.metrics):
         found.append(signatures.ranking())
+    data = job.data.train
+    if _name(data, "hogwild.data") in STREAMS and (data.init_args.get("ids") or data.init_args.get("features")):
+        found.append(signatures.text_keys())
     return tuple(found)
 
 

@@ -152,3 +152,8 @@ def libsvm() -> tuple[Kernels, Kernels]:
         Kernels("libsvm", (("parse", parse),)),
         Kernels("libsvm", (("by_frequency", (*found, "int64", "int64:1", "bool", *kept)),)),
     )
+
+
+def text_keys() -> Kernels:
+    arguments = ("uint8:1R", "int32:1R", "uint8:1R", "int64", "bool", "int64:1", "int64:1")
+    return Kernels("text_keys", (("keys_of", arguments),))

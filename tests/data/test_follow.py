@@ -19,7 +19,7 @@ pytest.importorskip("pyarrow", reason="tables are parsed by pyarrow: pip install
 
 from hogwild.data import Csv, Follow, LibSvm, followed_file, key_of, sparse_rows
 from hogwild.data import follow as module
-from hogwild.data.follow import NAMES, NameFile, names_of
+from hogwild.data.text_keys import NAMES, NameFile, names_of
 from hogwild.errors import DataError, NotFoundError, UsageError
 from hogwild.feeds.waiting import set_pause
 from tests.data.test_text import Here
@@ -350,7 +350,9 @@ def test_two_names_of_one_key_are_told(tmp_path: Path, caplog: pytest.LogCapture
     kept = NameFile(tmp_path / NAMES)
     kept.note(-5, "ann")
     kept.flush()
-    NameFile(tmp_path / NAMES).note(-5, "bob")
+    again = NameFile(tmp_path / NAMES)
+    again.note(-5, "bob")
+    again.flush()
     assert "'bob' shares its key -5" in caplog.text
 
 

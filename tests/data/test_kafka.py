@@ -13,7 +13,7 @@ pytest.importorskip("confluent_kafka", reason="needs confluent-kafka: pip instal
 pytest.importorskip("pyarrow", reason="tables are parsed by pyarrow: pip install 'hogwild[csv]'")
 
 from hogwild.data import Follow, Kafka, kafka, key_of
-from hogwild.data.follow import NAMES, names_of
+from hogwild.data.text_keys import NAMES, names_of
 from hogwild.errors import DataError, NotFoundError, UsageError
 from hogwild.feeds.stream_reader import WatchedInfo, set_worker_info
 from hogwild.feeds.waiting import set_pause

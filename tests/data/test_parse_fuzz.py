@@ -50,13 +50,17 @@ def check_that_bounds_are_checked() -> None:
 
 
 def parse_everything(path: Path) -> None:
+    import numpy as np
     from hypothesis import HealthCheck, example, given, settings
     from hypothesis import strategies as st
 
     from hogwild.data import Jester, LibSvm, Ratings, Triples, packed_cache, text_file
     from hogwild.errors import DataError
     from hogwild.feeds.row_reader import InTurn
+    from hogwild.kernels import kernel_cache, signatures
+    from hogwild.kernels.text_keys import keys_of
 
+    kernel_cache.make_ready(signatures.text_keys())
     text_file.LINES = 32
     nearly = st.lists(st.sampled_from(WORDS), max_size=40).map(b"".join)
     path.write_bytes(b"1 1:1\n")
@@ -64,6 +68,10 @@ def parse_everything(path: Path) -> None:
 
     def parse(content: bytes, policy: str) -> None:
         path.write_bytes(content)
+        ends = [0, *(at for at, byte in enumerate(content) if byte in b" ,\n"), len(content)]
+        for prefix, size in ((b"", 0), (b"site=", 9)):
+            text, lead = (np.frombuffer(one, np.uint8) for one in (content, prefix))
+            keys_of(text, np.array(ends, np.int32), lead, size, True, *np.zeros((2, len(ends) - 1), np.int64))
         several = (
             (LibSvm(path), None), (LibSvm(path, features=5, normalise="l2"), None), (LibSvm(path), trained),
             (LibSvm(path, labels="classes"), None), (Ratings(path, duplicates="last"), None),

@@ -18,7 +18,7 @@ import numba
 
 from hogwild import losses, models, optimizers
 from hogwild.config.load import Job, job_from_mapping
-from hogwild.data import LibSvm
+from hogwild.data import Follow, LibSvm
 from hogwild.feeds.row_reader import InTurn
 from hogwild.job.foreseen_kernels import foreseen
 from hogwild.kernels import compiling, signatures
@@ -165,6 +165,17 @@ def test_the_parser_of_libsvm_is_called_with_the_announced_types(tmp_path: Path)
     for kernels in signatures.libsvm():
         for made, types in compiling._dispatchers(kernels):
             assert [*made.overloads] == [types]
+
+
+@pytest.mark.parametrize("given", [{"ids": ["user"]}, {"features": ["user"]}])
+def test_the_ids_of_a_stream_get_their_keys_from_the_announced_kernel(given: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="tables are parsed by pyarrow")
+    (tmp_path / "clicks").write_text("user,click\n7,1\nann,1\n")
+    arguments = {"path": str(tmp_path / "clicks"), "target": "click", "until": "end", **given}
+    data = {"train": {"class_path": "hogwild.data.Follow", "init_args": arguments}}
+    assert foreseen(job("mine.Own", {}, data=data)) == (signatures.text_keys(),)
+    found = called(signatures.text_keys(), lambda: [*Follow(**arguments)])
+    assert found == described(signatures.text_keys())
 
 
 def test_rankings_come_after_the_update_and_data_that_may_be_parsed_already_announce_no_parser() -> None:

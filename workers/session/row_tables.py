@@ -124,7 +124,7 @@ class RowTables:
         """Leave only names of ids that have a row in the run's files of names, before a loader opens them. Others are
         noted again when they come again. Raises RunDirError."""
         if self._swept_at:
-            from hogwild.data.follow import names_left  # with its parsers, of which other jobs need none
+            from hogwild.data.text_keys import names_left  # with its parsers, of which other jobs need none
 
             keys = {key for table in self.tables.values() for key in table.named()[0].tolist()}
             for file, left in names_left(rundir.path, keys).items():

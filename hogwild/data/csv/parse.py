@@ -43,7 +43,6 @@ class Codes:
     places: Mapping[str, int] = field(default_factory=dict)
     other: bool = False
     is_hashed: bool = False
-    kept: dict[str, int] | None = None  # codes of texts met before, of a reader that sees the same ones piece by piece
 
     def names(self) -> list[str]:
         """Return what each code stands for; of hashed values its number and size."""
@@ -63,6 +62,13 @@ class Codes:
         if self.is_hashed:
             return digest_of(text) % self.size
         return self.size - 1 if self.other else None
+
+    def of_words(
+        self, words: "Words", rule: "Rule", dtype: Any, *, is_utf8: bool
+    ) -> "tuple[np.ndarray, dict[int, BreaksRule]]":
+        """Return (n + 1,): the codes of n words and the empty one, each by the rule; and why some break it, by their
+        numbers. `is_utf8`: the words are text for sure."""
+        return _by_rule(words, rule, dtype)
 
 
 class ByPiece(Codes):
@@ -310,7 +316,6 @@ YES_AND_NO = {"true": 1.0, "false": 0.0}  # as numbers, in any case
 LARGEST_CLASS = 2**53  # above it, not every whole number is a float64
 CONTROL = re.compile(r"[\x80-\x9f]")  # of latin-1; letters and signs of cp1252
 THOUSANDS = re.compile(r"[+-]?\d{1,3}([.,])\d{3}(\1\d{3})*")
-MOST_KEPT = 1 << 17  # texts of a column whose codes are kept: 15 to 20 MB
 SHOWN = 60  # characters of a value in an error
 # A text that is perhaps not its one spelling, for RE2: white space, by Python's `str.strip`, is around it; it is empty;
 # or `one_spelling` may have another.
@@ -364,6 +369,7 @@ class Words:
 Columns: TypeAlias = Mapping[int, "np.ndarray | Words"]  # by place; numbers (n,) float64, NaN if missing
 Rule: TypeAlias = Callable[[str], Any]
 Plain: TypeAlias = Callable[[Any], Any]  # numbers -> whether each needs no rule
+OfWords: TypeAlias = Callable[["Words", Rule, Any], "tuple[np.ndarray, dict[int, BreaksRule]]"]
 
 
 class BreaksRule(Exception):
@@ -487,9 +493,11 @@ class CsvTable:
         """Return the records. Raises WrongValue for the first one with a value that breaks a rule."""
         plan, wrong = self.layout, list[WrongValue]()
 
-        def filled(out: np.ndarray, place: int, rule: Rule, is_plain: Plain = _fits_float32) -> np.ndarray:
+        def filled(
+            out: np.ndarray, place: int, rule: Rule, is_plain: Plain = _fits_float32, of_words: OfWords = _by_rule
+        ) -> np.ndarray:
             try:
-                _fill(out, place, columns[place], rule, is_plain)
+                _fill(out, place, columns[place], rule, is_plain, of_words)
             except WrongValue as error:
                 wrong.append(error)
             return out
@@ -500,7 +508,8 @@ class CsvTable:
         codes, values = np.empty((count, len(plan.coded)), np.int64), list[Any]()
         for i, (place, each) in enumerate(zip(plan.coded, plan.codes, strict=True)):
             if not isinstance(each, ByPiece):
-                filled(codes[:, i], place, partial(self.code, codes=each))
+                of_words = partial(each.of_words, is_utf8=self.format.encoding == "utf-8")
+                filled(codes[:, i], place, partial(self.code, codes=each), of_words=of_words)
                 continue
             try:
                 values.append(self._number(codes[:, i], place, columns[place]))
@@ -589,9 +598,6 @@ class CsvTable:
         return int(value)
 
     def code(self, text: str, codes: Codes) -> int:
-        kept = codes.kept
-        if kept is not None and (known := kept.get(text)) is not None:
-            return known
         code = codes.code(one_spelling(self.text(text)))
         if code is None:
             listed = list(codes.places)
@@ -601,10 +607,6 @@ class CsvTable:
             )
         if code == MISSING_CODE:
             self._check_missing(text)
-        elif kept is not None:
-            if len(kept) >= MOST_KEPT:
-                kept.clear()
-            kept[text] = code
         return code
 
     def text(self, text: str) -> str:
@@ -694,7 +696,9 @@ def spelled(values: Any) -> list[str]:
     return [*map(str, values.to_pylist())]
 
 
-def _fill(out: np.ndarray, place: int, column: "np.ndarray | Words", rule: Rule, is_plain: Plain) -> None:
+def _fill(
+    out: np.ndarray, place: int, column: "np.ndarray | Words", rule: Rule, is_plain: Plain, of_words: OfWords
+) -> None:
     """Fill `out` (n,): every different text, and each number that is not plain, goes through the rule. Raises
     WrongValue."""
     rows: Any = slice(None)
@@ -706,14 +710,19 @@ def _fill(out: np.ndarray, place: int, column: "np.ndarray | Words", rule: Rule,
             return
         odd, of_row = np.unique(column[rows], return_inverse=True)
         column = Words(["" if number != number else str(number) for number in odd], of_row)
-    found, broken = np.empty(len(column.values), out.dtype), dict[int, BreaksRule]()
-    for number, text in enumerate(column.values):
+    found, broken = of_words(column, rule, out.dtype)
+    _raise_first(broken, place, column.rows, None if isinstance(rows, slice) else rows)
+    out[rows] = found[column.rows]
+
+
+def _by_rule(words: "Words", rule: Rule, dtype: Any) -> tuple[np.ndarray, dict[int, BreaksRule]]:
+    found, broken = np.empty(len(words.values), dtype), dict[int, BreaksRule]()
+    for number, text in enumerate(words.values):
         try:
             found[number] = rule(text.strip())
         except BreaksRule as why:
             broken[number] = why
-    _raise_first(broken, place, column.rows, None if isinstance(rows, slice) else rows)
-    out[rows] = found[column.rows]
+    return found, broken
 
 
 def _raise_first(

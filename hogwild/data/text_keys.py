@@ -1,0 +1,243 @@
+"""Keys of the texts in a column, many at once, and the names behind them in a file.
+
+    different texts of a block ──► compiled: key and check of each ──► those not seen before: RUN/names.jsonl
+                                       '── perhaps another spelling, empty, no numba ──► the rule, text by text
+
+A name is known by its key, and told from another one of that key by its check."""
+
+import json
+import logging
+import os
+import zlib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hogwild.data.csv.parse import MISSING_CODE, BreaksRule, Codes, Rule, Words
+from hogwild.data.ids import digest_of, key_of_text
+from hogwild.errors import RunError
+from hogwild.kernels import signatures
+from hogwild.storage.run_directory import ALL_TEXTS, TEXTS
+
+NAMES = TEXTS  # in the run directory: [key, name] per line
+UNSURE = -(2**63)  # as `kernels/text_keys.py` says
+FEWEST_CELLS = 1 << 10
+quoted = json.encoder.encode_basestring  # as `json.dumps` does without ensure_ascii, twenty times as fast
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys(Codes):
+    """The key of each text; `column`: of a feature; `size` > 0: number of the keys. `texts`: where new ones are
+    kept."""
+
+    column: str = ""
+    is_feature: bool = False
+    texts: "NameFile | None" = None
+
+    def code(self, text: str) -> int | None:
+        if self.is_feature:
+            text = f"{self.column}={text}" if text else self.column
+        elif not text:
+            return MISSING_CODE
+        if self.size:
+            return digest_of(text) % self.size
+        key = key_of_text(text)
+        if self.texts is not None and key < 0:
+            self.texts.note(key, text)
+        return key
+
+    def of_words(
+        self, words: Words, rule: Rule, dtype: Any, *, is_utf8: bool
+    ) -> tuple[np.ndarray, dict[int, BreaksRule]]:
+        texts, prefix = words.texts, f"{self.column}=" if self.is_feature else ""
+        count = len(texts)
+        found, checks = np.full(count + 1, UNSURE), np.zeros(count, np.int64)
+        if (kernels := _kernels()) is not None and (content := _content(texts)) is not None:
+            lead = np.frombuffer(prefix.encode(), np.uint8)
+            kernels.keys_of(*content, lead, self.size, is_utf8, found[:count], checks)
+        if self.texts is not None and not self.size:
+            named = np.flatnonzero((found[:count] < 0) & (found[:count] != UNSURE))
+            self.texts.note_all(found[named], checks[named], lambda at: f"{prefix}{texts[int(named[at])]}")
+        unsure, broken = np.flatnonzero(found == UNSURE), dict[int, BreaksRule]()
+        if not (words.rows == count).any():
+            unsure, found[count] = unsure[:-1], MISSING_CODE
+        for number in unsure.tolist():
+            try:
+                found[number] = rule(str(texts[number]).strip() if number < count else "")
+            except BreaksRule as why:
+                broken[number] = why
+        return found, broken
+
+
+@cache
+def _kernels() -> Any:
+    """Return the compiled keys, None without numba."""
+    if not signatures.has_numba():
+        return None
+    from hogwild.kernels import kernel_cache
+    from hogwild.kernels import text_keys as kernels
+
+    log.debug("text_keys: %s", kernel_cache.make_ready(signatures.text_keys()))
+    return kernels
+
+
+def _content(texts: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the bytes of an arrow array of strings or of a list of texts, and where each ends, behind a beginning;
+    None if one is not a text."""
+    if isinstance(texts, list):
+        try:
+            parts = [text.encode() for text in texts]
+        except UnicodeEncodeError:
+            return None
+        ends = np.zeros(len(parts) + 1, np.int32)
+        np.cumsum([*map(len, parts)], out=ends[1:])
+        return _read_only(b"".join(parts), np.uint8), _read_only(ends, np.int32)
+    _, ends_of_all, content = texts.buffers()
+    begin = texts.offset
+    ends = _read_only(ends_of_all or bytes(4), np.int32)[begin : begin + len(texts) + 1]
+    return _read_only(content or b"", np.uint8), ends
+
+
+def _read_only(content: Any, dtype: Any) -> np.ndarray:
+    """Return a view of the type for which the kernel is compiled."""
+    found = np.frombuffer(content, dtype)
+    found.flags.writeable = False
+    return found
+
+
+# ---- names ----------------------------------------------------------------------------------------------------------
+
+
+class KnownKeys:
+    """A check for each negative key, in memory: at most 64 bytes per key."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._keys, self._checks = np.zeros((2, FEWEST_CELLS), np.int64)  # 0: a free cell
+
+    def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (n,) bool: whether it is there; and (n,) int64: its check."""
+        cells = self._cells(keys)
+        return self._keys[cells] == keys, self._checks[cells]
+
+    def add(self, keys: np.ndarray, checks: np.ndarray) -> None:
+        """Add keys that are not there, each once."""
+        self._count += len(keys)
+        if 2 * self._count > len(self._keys):
+            used = np.flatnonzero(self._keys)
+            keys, checks = np.append(self._keys[used], keys), np.append(self._checks[used], checks)
+            size = 1 << (2 * self._count).bit_length()
+            self._keys, self._checks = np.zeros((2, size), np.int64)
+        while len(keys):
+            cells = self._cells(keys)
+            self._keys[cells] = keys  # of those that want one cell, one gets it
+            is_in = self._keys[cells] == keys
+            self._checks[cells[is_in]] = checks[is_in]
+            keys, checks = keys[~is_in], checks[~is_in]
+
+    def _cells(self, keys: np.ndarray) -> np.ndarray:
+        """Return the cell of each key, or the free one that it would get."""
+        last = len(self._keys) - 1
+        cells = keys & last  # keys are hashes
+        left = np.arange(len(keys))
+        while len(left):
+            found = self._keys[cells[left]]
+            left = left[(found != 0) & (found != keys[left])]
+            cells[left] = (cells[left] + 1) & last
+        return cells
+
+
+class NameFile:
+    """The names behind negative keys, in a file that only one process writes: `[key, "name"]` per line, once for each,
+    before a row with it is given away. A half line at its end is of a killed process: it is cut off."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what is there, and note it in memory."""
+        self._path = path
+        self._known = KnownKeys()
+        self._noted = list[tuple[int, str]]()
+        self._new = list[str]()
+        self._told = set[str]()
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        keys, checks = list[int](), list[int]()
+        with open(path, "rb") as lines:
+            whole = 0
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    os.ftruncate(self._file, whole)
+                    break
+                whole += len(line)
+                key, name = json.loads(line)
+                keys.append(key)
+                checks.append(_check(name))
+        found, first = np.unique(np.array(keys, np.int64), return_index=True)
+        self._known.add(found, np.array(checks, np.int64)[first])
+
+    def note(self, key: int, name: str) -> None:
+        """Keep a name at the next `flush`, if it is new."""
+        self._noted.append((key, name))
+
+    def note_all(self, keys: np.ndarray, checks: np.ndarray, name: Callable[[int], str]) -> None:
+        """Keep the names of `keys` (n,) that are new; name(i) is the one of keys[i], and `checks` (n,) are their
+        CRC-32. Warns of a name that shares its key with another."""
+        is_known, known = self._known.find(keys)
+        new = np.flatnonzero(~is_known)
+        if len(new):
+            new = np.sort(new[np.unique(keys[new], return_index=True)[1]])
+            self._known.add(keys[new], checks[new])
+            self._new += [
+                f"[{key}, {quoted(name(at))}]\n" for key, at in zip(keys[new].tolist(), new.tolist(), strict=True)
+            ]
+            _, known = self._known.find(keys)
+        for at in np.flatnonzero(known != checks).tolist():
+            if (other := name(at)) not in self._told:
+                self._told.add(other)
+                words = "%r shares its key %d, and so its row, with another name in %s"
+                log.warning(words, other, keys[at], self._path.name)
+
+    def flush(self) -> None:
+        """Write the new names. Raises RunError."""
+        if self._noted:
+            noted, self._noted = self._noted, []
+            checks = np.array([_check(name) for _, name in noted], np.int64)
+            self.note_all(np.array([key for key, _ in noted], np.int64), checks, lambda at: noted[at][1])
+        content, self._new = "".join(self._new).encode(), []
+        try:
+            while content:
+                content = content[os.write(self._file, content) :]
+        except OSError as error:
+            why = f"{self._path}: cannot be written: {error.strerror or error}"
+            raise RunError(why, code="run/output-not-written") from error
+
+    def __del__(self) -> None:
+        if "_file" in self.__dict__:
+            os.close(self._file)
+
+
+def _check(name: str) -> int:
+    return zlib.crc32(name.encode())
+
+
+def names_of(run: Path) -> dict[int, str]:
+    """Return the names by their keys that a run has met, also while it is running. {} if it has none."""
+    found = dict[int, str]()
+    for path in sorted(run.glob(ALL_TEXTS)):
+        with open(path, "rb") as lines:
+            found |= {int(key): str(name) for key, name in (json.loads(one) for one in lines if one.endswith(b"\n"))}
+    return found
+
+
+def names_left(run: Path, keys: Collection[int]) -> dict[str, str]:
+    """Return the files of names of a run that have others than those of `keys`, by their names, with those alone."""
+    found = {}
+    for path in sorted(run.glob(ALL_TEXTS)):
+        lines = [one for one in path.read_bytes().splitlines(keepends=True) if one.endswith(b"\n")]
+        left = [one for one in lines if json.loads(one)[0] in keys]
+        if len(left) < len(lines):
+            found[path.name] = b"".join(left).decode()
+    return found
