@@ -15,11 +15,15 @@ from typing import Any
 import numba
 import numpy as np
 
-from benchmarks import sparse_kernels
+from benchmarks.commands import ROOT
 from benchmarks.row import Row
-from benchmarks.sparse_curves import NAMES, settings_of
-from benchmarks.sparse_kernels import Kernel
+from benchmarks.sparse_curves import NAMES, ours, settings_of
+from benchmarks.sparse_data import data_folder
 from benchmarks.sparse_suite import Suite
+from hogwild.config.load import load_job
+from hogwild.job.build import build
+from hogwild.job.parts import Parts
+from hogwild.planning.device_placement import planned
 
 SIZES = {"L2": 512 * 1024, "memory": 512 * 1024 * 1024}
 ROW = 32  # float32: a row of a factorisation with k = 32, two cache lines
@@ -195,22 +199,32 @@ def rows(suite: Suite) -> list[Row]:
         for name, width in bandwidths.items()
     ]
     for config, name in NAMES.items():
-        kernel, speeds = sparse_kernels.alone(config, settings_of(suite, config), suite.effort.runs)
-        traffic = traffic_of(kernel)
-        held = sum(parameter.nbytes for parameter in kernel.parts.model.parameters())
-        found += fractions(
-            name,
-            traffic,
-            speeds,
-            bandwidths,
-            f"{sparse_kernels.describe(kernel.parts)}; {held / 1e6:.1f} MB of parameters",
-        )
+        settings = settings_of(suite, config)
+        parts = parts_of(config, settings)
+        assert parts.train.packed is not None
+        traffic = TRAFFIC[type(parts.model).__name__](parts.train.packed.arrays(), parts.model, parts.optimizer)
+        note = described(parts)
+        del parts  # the data, which the jobs have for themselves
+        speeds = [ours(suite, config, settings, 1) for _ in range(suite.effort.runs)]
+        found += fractions(name, traffic, speeds, bandwidths, note)
     return found
 
 
-def traffic_of(kernel: Kernel) -> Traffic:
-    parts = kernel.parts
-    return TRAFFIC[type(parts.model).__name__](kernel.arrays, parts.model, parts.optimizer)
+def parts_of(config: str, settings: Sequence[str]) -> Parts:
+    """Return what a job of `configs/CONFIG.yaml` trains. Raises ValueError where autograd would."""
+    job = load_job(ROOT / "configs" / f"{config}.yaml", (*settings, "data.val=null"))
+    parts = build(planned(job), data_folder())
+    if parts.choice.update is None or parts.train.packed is None:
+        raise ValueError(f"{config}: {parts.choice.why}")
+    return parts
+
+
+def described(parts: Parts) -> str:
+    """Return the model, the rule, the data and the size of the parameters in a few words."""
+    sizes: dict[str, Any] = dict(parts.train.packed.spec.sizes) if parts.train.packed else {}
+    kinds = type(parts.model).__name__, type(parts.optimizer).__name__, *(f"{n:,} {k}" for k, n in sizes.items())
+    held = sum(parameter.nbytes for parameter in parts.model.parameters())
+    return f"{', '.join(kinds)}; {held / 1e6:.1f} MB of parameters"
 
 
 def fractions(

@@ -1,12 +1,13 @@
-"""Samples a second against the number of workers, ours beside the limit: processes that run the same kernel on
-parameters and data of their own. One row for each point, and a picture."""
+"""Samples a second against the number of workers, ours beside the limit: so many jobs of one worker at once, which
+share nothing. One row for each point, and a picture."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from benchmarks import sparse_data, sparse_kernels
+from benchmarks import sparse_data
 from benchmarks.bench import in_turn, say
 from benchmarks.figures import Figure
 from benchmarks.row import Row
@@ -32,7 +33,7 @@ Speeds = Mapping[tuple[str, str, int], Sequence[float]]  # (who, job, workers) -
 
 def speed_up(suite: Suite, procs: Sequence[int]) -> tuple[list[Row], Speeds]:
     """About 2 minutes for each number of workers; all of a job in turn, as their ratios count. The limit is measured up
-    to the cores: processes that share nothing gain nothing from waiting for each other."""
+    to the cores: jobs that share nothing gain nothing from waiting for each other."""
     cores = max(1, int(host.usable_cores().usable))
     speeds: dict[tuple[str, str, int], Sequence[float]] = {}
     for config in NAMES:
@@ -40,8 +41,8 @@ def speed_up(suite: Suite, procs: Sequence[int]) -> tuple[list[Row], Speeds]:
         ways: dict[tuple[str, str, int], Callable[[], float]] = {}
         for count in procs:
             ways[OURS, config, count] = partial(ours, suite, config, settings, count)
-            if count <= cores:
-                ways[LIMIT, config, count] = partial(sparse_kernels.limit, config, settings, count)
+            if 1 < count <= cores:
+                ways[LIMIT, config, count] = partial(limit, suite, config, settings, count)
         speeds |= zip(ways, in_turn(suite.effort.runs, *ways.values()), strict=True)
         for who, _, count in ways:
             found = ", ".join(f"{one:,.0f}" for one in speeds[who, config, count])
@@ -61,6 +62,12 @@ def ours(suite: Suite, config: str, settings: Sequence[str], procs: int) -> floa
     return suite.ours.speed(config, procs, *settings, "train.epochs=1000", f"train.max_time_s={LONG_S}")
 
 
+def limit(suite: Suite, config: str, settings: Sequence[str], jobs: int) -> float:
+    """Samples a second of so many jobs of one worker at once."""
+    with ThreadPoolExecutor(jobs) as pool:
+        return sum(pool.map(lambda _: ours(suite, config, settings, 1), range(jobs)))
+
+
 def rows_of(speeds: Speeds, procs: Sequence[int], cores: int) -> list[Row]:
     """A row for each job and number of workers."""
     rows: list[Row] = []
@@ -72,7 +79,7 @@ def rows_of(speeds: Speeds, procs: Sequence[int], cores: int) -> list[Row]:
             words = [f"{statistics.median(found) / statistics.median(first):.2f} x {fewest}"]
             if limit:
                 words.append(f"{statistics.median(found) / statistics.median(limit):.2f} x the limit (baseline)")
-            else:
+            elif count > cores:
                 words.append(f"more workers than the {cores} cores")
             baseline = statistics.median(limit) if limit else None
             rows.append(Row(f"{name}, `--procs {count}`", "samples/s", None, list(found), baseline, "; ".join(words)))
@@ -84,13 +91,13 @@ def rows_of(speeds: Speeds, procs: Sequence[int], cores: int) -> list[Row]:
 
 
 def picture(speeds: Speeds, folder: Path) -> None:
-    """Writes PICTURE: each job's speed over that of one process of the limit, which makes them comparable."""
+    """Writes PICTURE: each job's speed over that of its fewest workers, which makes them comparable."""
     from benchmarks.plots import Line, Point, plot_lines
 
     lines = []
     for config, name in NAMES.items():
         counts = sorted({count for who, job, count in speeds if job == config})
-        one = statistics.median(speeds.get((LIMIT, config, counts[0]), ()) or [1.0]) if counts else 1.0
+        one = statistics.median(speeds.get((OURS, config, counts[0]), ()) or [1.0]) if counts else 1.0
         for who in (OURS, LIMIT):
             points = [
                 Point(count, *(choose(runs) / one for choose in (statistics.median, min, max)))
@@ -101,7 +108,7 @@ def picture(speeds: Speeds, folder: Path) -> None:
     plot_lines(
         lines,
         folder / PICTURE,
-        title="sparse: speed against workers, over one process that shares nothing (bars: lowest and highest run)",
-        x_label="workers (the limit: processes with parameters of their own)",
-        y_label="times one process",
+        title="sparse: speed against workers, over the fewest (bars: lowest and highest run)",
+        x_label="workers (the limit: so many jobs of one worker at once)",
+        y_label="times the fewest workers",
     )

@@ -5,6 +5,7 @@ before them (imports, parsing or mapping the data, placing it in a grid, startin
 `startup_s`, and has rows of its own."""
 
 import json
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ class Ours:
 
     def train(self, config: str, procs: int, *settings: str, metric: str | None = None) -> Trained:
         """`configs/CONFIG.yaml`. Raises CommandFailed, also where autograd trained instead of a kernel."""
-        run_dir = self.folder / f"{config.replace('/', '-')}-{sum(1 for _ in self.folder.iterdir()):04d}"
+        run_dir = self.folder / f"{config.replace('/', '-')}-{uuid.uuid4().hex}"
         file = str(ROOT / "configs" / f"{config}.yaml")
         _, summary = job("train", file, "--procs", str(procs), "train.threads=1", *settings, *self.cut, run_dir=run_dir)
         if summary["update"] != "fused":
