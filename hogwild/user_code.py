@@ -123,6 +123,11 @@ def data_folders() -> list[Path]:
     return list(dict.fromkeys([*_data_folders, *own, Path.cwd()]))
 
 
+def given_data_folders() -> tuple[Path, ...]:
+    """Return the folders that `look_for_data_in` has set."""
+    return _data_folders
+
+
 def look_for_data_in(*folders: str) -> tuple[Path, ...]:
     """Set where data files are found first; return where they were. That is the folder of the user's own job file, for
     a process that trains a copy of it and imports modules from the copy's folder; and where a run found them."""

@@ -353,6 +353,7 @@ HOMES: dict[str, tuple[Callable[[Source], Iterator[int]], tuple[str, ...]]] = {
             "hogwild/storage/run_directory.py",
             "hogwild/host/other_jobs.py",
             "hogwild/chaos/*.py",
+            "hogwild/searching/attempt.py",
             "hogwild/service/*.py",
             "hogwild/monitoring/run_status.py",
             "hogwild/report/run_view.py",

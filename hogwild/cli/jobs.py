@@ -20,7 +20,7 @@ from hogwild.cli.arguments import Arguments, DataDir, Json, StateDir, Sweep, Tag
 from hogwild.cli.output import aligned, cut, print_answer, print_message, print_result, reading
 from hogwild.cli.runs import watch
 from hogwild.config.of_run import load
-from hogwild.errors import UsageError
+from hogwild.errors import NotFoundError, UsageError
 from hogwild.formatting import clock, counted, duration, in_one_line, percent, ranges, short_number
 from hogwild.monitoring.run_status import Best, JobSnapshot, read_status
 from hogwild.service.client import WAITED_FOR, Client, Row, jobs_of, seconds_since
@@ -62,7 +62,7 @@ def submit(
     with host.raising_on_signals():
         row = client.submit(job_file, overrides, data_dir=data_dir, sweep=grid, tell=print_message)
     if not (detach or wait or as_json):
-        return (_show_sweep if grid else _show_until_end)(client, row, state_dir)
+        return (_show_sweep if grid or row["is_search"] else _show_until_end)(client, row, state_dir)
     if wait:
         row = _wait(client, row, state_dir)
     _told(row, as_json)
@@ -298,7 +298,7 @@ def _wait(client: Client, row: Row, state_dir: Path | None) -> Row:
 
 
 def _show_sweep(client: Client, row: Row, state_dir: Path | None) -> int:
-    """Show the table of a sweep until all its jobs have ended; Ctrl-C leaves them alone."""
+    """Show the table of a sweep, or the row of a search, until all its jobs have ended; Ctrl-C leaves them alone."""
 
     def has_ended(row: Row) -> bool:
         return all(one["state"] in WAITED_FOR for one in jobs_of(row))
@@ -312,7 +312,8 @@ def _show_sweep(client: Client, row: Row, state_dir: Path | None) -> int:
 def _left(row: Row, state_dir: Path | None) -> str:
     """Return the message to somebody who leaves the display of a job or a sweep."""
     name = row.get("number", row["id"])
-    who, see = ("jobs go", f"ps -w {name}") if "jobs" in row else ("job goes", f"attach {name}")
+    who = "jobs go" if "jobs" in row else "job goes"
+    see = f"ps -w {name}" if "jobs" in row or row["is_search"] else f"attach {name}"
     where = _where(state_dir)
     return f"left; the {who} on. To see it again: hogwild {see}{where}. To stop it: hogwild cancel {name}{where}"
 
@@ -378,7 +379,11 @@ def _figures(row: Row) -> Iterator[str]:
     if row["progress"] is not None:
         speed = f", {short_number(row['samples_per_s'])} samples/s" if row["left_s"] is not None else ""
         left = f", left {clock(row['left_s'])}" if row["left_s"] is not None else ""
-        yield f"  progress    {percent(row['progress'])}, update {row['updates']:,}{speed}{left}"
+        update = "" if row["is_search"] else f", update {row['updates']:,}"
+        yield f"  progress    {percent(row['progress'])}{update}{speed}{left}"
+    if row["is_search"]:
+        words = f"hogwild search show {row['number']}, hogwild report {row['number']}"
+        yield f"  search      {counted(row['trials'] or 0, 'trial')}: {words}"
     if row["best"]:
         yield f"  best        {_best(row)}"
     ended = f", ended {duration(seconds_since(row['ended']))} ago" if row["ended"] else ""
@@ -425,7 +430,7 @@ def serve(
             else f"Through the proxy: https://HOST{root}/?{link.partition('?')[2]}"
         )
 
-    run(state, port, tell, _templates, JobServer(), root)
+    run(state, port, tell, _templates, JobServer(), search_page, root)
     return 0
 
 
@@ -460,6 +465,22 @@ def _templates() -> "list[Template]":
         text = job_text(name)
         found.append(Template(name=name, description=description, text=text, files=texts, needs=needs))
     return found
+
+
+def search_page(folder: Path) -> str:
+    """Return the page of a search. Raises NotFoundError for a folder that is none, or damaged; UsageError without
+    Optuna."""
+    from hogwild.searching import require_optuna
+
+    require_optuna()
+    from hogwild.searching.page import page_of
+    from hogwild.searching.results import SearchRun
+
+    try:
+        found = SearchRun.of(folder)
+        return page_of(found, found.study())
+    except (KeyError, TypeError, ValueError, OSError) as error:  # user code may have written there
+        raise NotFoundError(f"{folder}: the search cannot be read: {error!r}", code="search/not-found") from error
 
 
 def _text_of(content: bytes) -> str | None:

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hogwild.cli.arguments import Arguments, DataDir, Json, NewRun, split_arguments
+from hogwild.cli.arguments import Arguments, DataDir, Json, NewRun, is_job_id, split_arguments
 from hogwild.cli.output import aligned, print_answer, print_message, print_result, reading
 from hogwild.config.locate import default_config
 from hogwild.config.of_run import load
 from hogwild.errors import UsageError
+from hogwild.monitoring.run_status import RUNS
 from hogwild.searching import require_optuna
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _look(what: str, rest: list[str], *, as_csv: bool, as_json: bool, trial: int
         raise UsageError(f"hogwild search {what}: --csv belongs to export, which needs it", code="usage/contradiction")
     if what != "best" and trial is not None:
         raise UsageError(f"hogwild search {what}: --trial belongs to best", code="usage/contradiction")
-    found = results.SearchRun.of(results.find_search(rest[0] if rest else None))
+    found = results.SearchRun.of(results.find_search(_named(rest[0]) if rest else None))
     study = found.study()
     if what == "export":
         print_result(results.as_csv(found, study).rstrip("\n"))
@@ -111,6 +112,15 @@ def _look(what: str, rest: list[str], *, as_csv: bool, as_json: bool, trial: int
         lines = [*results.head_of(found, study), *(map(str.rstrip, aligned(rows)) if trials else [])]
         print_answer(results.as_record(found, study), lines, as_json)
     return 0
+
+
+def _named(given: str) -> str:
+    """Return the folder of a search that is a job of the service; any other name as it is."""
+    if not is_job_id(given) or (RUNS / given).is_dir():
+        return given
+    from hogwild.service.client import Client
+
+    return str(Client().run_dir(given))
 
 
 def report_answer(folder: Path, out: Path | None) -> tuple[dict[str, Any], list[str]]:

@@ -4,6 +4,7 @@ only."""
 import dataclasses
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,12 +29,14 @@ from hogwild.searching.results import (
     refit_values,
     whole_data,
 )
-from hogwild.searching.study import check_classes, open_study
+from hogwild.searching.study import best_trial, check_classes, is_maximised, metric_of, metrics_of, open_study
 from hogwild.searching.trials import JOB_FILE, REFIT, TrialStarter
 from hogwild.storage.run_directory import RunDir
+from hogwild.user_code import given_data_folders
 
 WAIT_S = 60.0  # for the trials of a killed search, which write their checkpoints
 LOOK_S = 0.1
+STATUS_S = 1.0  # between two records of a running search
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class SearchAttempt:
             "overrides": [*overrides],
             "folder": os.getcwd(),
             "data_dir": None if folder is None else str(folder),
+            "data_folders": [str(one) for one in given_data_folders()],
             "storage": storage,
         }
         rundir = RunDir.create(run_dir, job.name)
@@ -131,7 +135,8 @@ class SearchAttempt:
         host.raise_noted()
         found = dataclasses.replace(found, record={**found.record, **_process(), "state": "running", "reason": None})
         study = open_study(found.folder, job, found.identity, found.record["storage"], is_new=self.is_new)
-        rundir.write_json(RECORD, found.record, sync=True)
+        status = _Status(rundir, found, study)
+        rundir.write_json(RECORD, status.record("running"), sync=True)
         starter = self._starter()
         assert starter.server is not None
         cores = host.usable_cores().usable
@@ -149,6 +154,7 @@ class SearchAttempt:
             fixed=fixed_of(job, search, parallel, cores),
             display=display_for(found, say, shows=shows),
             after_best=lambda: rundir.write_text(BEST, best_text(found, study)),
+            note=status.note,
         )
         outcome: SearchOutcome | None = None
         try:
@@ -165,9 +171,12 @@ class SearchAttempt:
                 outcome = outcome if end.kind == "done" else SearchOutcome("stopped", end.reason)
         finally:
             starter.server.close()
-            state = "failed" if outcome is None else outcome.state
+            is_broken_off = isinstance(sys.exception(), host.Interrupted)
+            state = outcome.state if outcome else "stopped" if is_broken_off else "failed"
             reason = None if outcome is None else outcome.reason
-            found = dataclasses.replace(found, record={**found.record, "state": state, "reason": reason, "pid": None})
+            last = {**status.record(state, loop.progress), "reason": reason}
+            last |= {} if outcome else {"pid": None}  # an error is told by the process, not by its record
+            found = dataclasses.replace(found, record=last)
             rundir.try_write_json(RECORD, found.record)
             if (found.folder / BEST).is_file():
                 rundir.write_text(BEST, best_text(found, study))
@@ -184,8 +193,43 @@ class SearchAttempt:
             overrides=found.overrides,
             data_dir=None if data_dir is None else Path(data_dir),
             lock=self.rundir.lock,
+            data_folders=[Path(one) for one in found.record.get("data_folders", ())],
             server=JobServer(json.dumps(kernels) if kernels else ""),
         )
+
+
+@dataclasses.dataclass(slots=True)
+class _Status:
+    """The state of a running search in its record, for the service: the fields of a run's status.json."""
+
+    rundir: RunDir
+    found: SearchRun
+    study: optuna.Study
+    _written_s: float = float("-inf")
+
+    def note(self, loop: SearchLoop) -> None:
+        """Write it, if the last time is a while ago."""
+        if time.monotonic() - self._written_s >= STATUS_S:
+            self._written_s = time.monotonic()
+            self.rundir.try_write_json(
+                RECORD, self.record("stopping" if loop.is_stopping else "running", loop.progress)
+            )
+
+    def record(self, state: str, progress: float | None = None) -> dict[str, Any]:
+        """Return the record in this state."""
+        job, best = self.found.job, best_trial(self.study)
+        values = {} if best is None else dict(zip(metrics_of(job), best.values, strict=True))
+        top = {"metric": metric_of(job), "updates": 0, "higher_is_better": is_maximised(job)}
+        return {
+            **self.found.record,
+            "state": state,
+            "time": time.time(),
+            "progress": progress,
+            "epochs": 0,
+            "trials": len(self.study.get_trials(deepcopy=False)),
+            "metrics": values,
+            "best": None if best is None else {**top, "value": best.values[0], "trial": best.number},
+        }
 
 
 def _process() -> dict[str, Any]:

@@ -88,6 +88,7 @@ class SearchLoop:
     fixed: Mapping[str, Any]  # fields that all trials have besides their values
     display: SearchDisplay = field(default_factory=SearchDisplay)
     after_best: Callable[[], object] = lambda: None
+    note: Callable[["SearchLoop"], object] = lambda loop: None  # called in each turn
     running: list[RunningTrial] = field(default_factory=list)
     _waiting: list[RunningTrial] = field(default_factory=list)  # begun in an earlier attempt, or killed: to be resumed
     _failures: list[tuple[str, str]] = field(default_factory=list)  # code and cause of the last ones in a row
@@ -108,6 +109,7 @@ class SearchLoop:
         self._recover()
         with SignalWatch() as signals:
             try:
+                host.raise_noted()  # one that came before the watch; nothing was started
                 while True:
                     self._obey(signals)
                     for one in list(self.running):
@@ -117,6 +119,7 @@ class SearchLoop:
                     if not self.running and (self._stop is not None or not (self._waiting or self._may_ask())):
                         break
                     self.display.show(self)
+                    self.note(self)
                     host.wait_readable(self._wakers(signals), (LOOK_S if self.running else START_S) * 1000)
             except BaseException:
                 self._ask_to_stop(host.TERMINATE, 1)  # each pauses, and is resumed with the search
@@ -289,6 +292,14 @@ class SearchLoop:
     def spent_s(self) -> float:
         """Seconds of this attempt and those before."""
         return self._spent_s + time.monotonic() - self._began_s
+
+    @property
+    def progress(self) -> float:
+        """The share of the trials, or of the time, that is over; of both the larger one."""
+        most, limit_s = studies.most_trials(self.search), self.search.max_time_s
+        ended = len(self.study.get_trials(deepcopy=False, states=studies.ENDED))
+        shares = [ended / most if math.isfinite(most) else 0.0, self.spent_s / limit_s if limit_s else 0.0]
+        return min(1.0, max(shares))
 
     @property
     def is_stopping(self) -> bool:

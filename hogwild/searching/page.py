@@ -77,7 +77,7 @@ def page_of(search: SearchRun, study: optuna.Study) -> str:
     title, *rows = rows_of(search, ranked(trials, front, is_max=is_max), front)
     marks = ["strong" if row[1] == "failed" else "quiet" if row[1] == "pruned" else "" for row in rows]
     parts.append(table(TableRows("Trials", title, rows, marks, "", FOLDED, "more trials")))
-    return page(f"{search.folder.name}: a search of hogwild", parts, None)
+    return page(f"{search.name}: a search of hogwild", parts, None)
 
 
 def _headline(

@@ -20,13 +20,14 @@ from hogwild.config.schema import Job, Split
 from hogwild.config.strict_yaml import dump
 from hogwild.errors import ConflictError, NotFoundError, UsageError
 from hogwild.formatting import counted, duration, format_value, percent
-from hogwild.monitoring.run_status import RUNS, is_running, read_status
+from hogwild.monitoring.run_status import ALIVE, LOST, RUNS, is_running, read_status
 from hogwild.searching import study as studies
 from hogwild.searching.study import FAILED, PRUNED_AT
 from hogwild.searching.trials import JOB_FILE, TRIALS, arguments_of
+from hogwild.storage.run_directory import SEARCH
 from hogwild.storage.run_files import read_json
 
-RECORD, BEST = "search.json", "best.yaml"  # in the folder of a search
+RECORD, BEST = SEARCH, "best.yaml"  # in the folder of a search
 MAY_CHANGE = {"search.trials", "search.max_time_s", "search.parallel"}  # when a search goes on
 STATES = ("complete", "pruned", "failed", "running", "paused")
 WORDS = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
@@ -70,9 +71,14 @@ class SearchRun:
         return hashlib.sha256("\0".join([self.text, *fixed]).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
     @property
+    def name(self) -> str:
+        """The name of the folder; of a job of the service, whose folders are all named alike, that of the job."""
+        return self.job.name if self.record.get("data_folders") else self.folder.name
+
+    @property
     def is_alive(self) -> bool:
         """True while the process of the search runs."""
-        return is_running(self.record)
+        return self.record.get("state") in ALIVE and is_running(self.record)
 
     @property
     def state(self) -> str:
@@ -80,7 +86,7 @@ class SearchRun:
         if self.is_alive:
             return "running"
         state = str(self.record.get("state"))
-        return "lost" if state == "running" else state
+        return LOST if state in ALIVE else state
 
     def state_of(self, trial: FrozenTrial) -> str:
         """Return the state of a trial in a word, of STATES."""
@@ -138,10 +144,12 @@ def best_text(search: SearchRun, study: optuna.Study, number: int | None = None)
     best = best_of(search, study, number)
     title = "The best" if number is None else "On the front"
     folder = search.job_file.parent
+    if places := search.record.get("data_folders"):  # the job file is a copy: its own folder, with code and data
+        folder = Path(str(places[0]))
     cd = "" if folder == Path(str(search.record["folder"])) else f"cd {shlex.quote(str(folder))} && "
     run = search.folder.absolute() / TRIALS / f"{best.number:04}"
     head = (
-        f"# {title} of {counted(len(study.get_trials(deepcopy=False)), 'trial')} of {search.folder.name}: trial "
+        f"# {title} of {counted(len(study.get_trials(deepcopy=False)), 'trial')} of {search.name}: trial "
         f"{best.number}, {_metrics_in_words(search, best, 6)}. Its model: {run}\n"
     )
     if number is None:
@@ -262,7 +270,7 @@ def head_of(search: SearchRun, study: optuna.Study) -> Iterator[str]:
     counts = Counter(search.state_of(one) for one in trials)
     states = ", ".join(f"{counts[word]} {word}" for word in STATES if counts[word])
     spent = duration(float(study.user_attrs.get(studies.SPENT_S, 0.0)))
-    yield f"search {search.folder.name}  {search.state}  {counted(len(trials), 'trial')}: {states or 'none'}; {spent}"
+    yield f"search {search.name}  {search.state}  {counted(len(trials), 'trial')}: {states or 'none'}; {spent}"
     if front := studies.front(study):
         best, names = front[0], short_names(_space(search))
         fields = studies.fields_of(_space(search), best.params)

@@ -42,6 +42,7 @@ SPENT_S = "hogwild_spent_s"  # attribute of a study: seconds of all attempts
 # Attributes of a trial: why it failed; after which evaluation; how often in a row, and after how many evaluations.
 FAILED, PRUNED_AT, KILLS = "failed", "pruned_at", "kills"
 EVALUATION = "evaluation "  # attributes of a trial of several metrics: their values at evaluation N
+ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 DRAWN = 3  # trials by which a sampler is checked: CMA-ES draws the first one at random
 FIRST_STEP = 1  # the steps of a trial are its evaluations, counted from here
 

@@ -6,6 +6,7 @@
 Its process gets SIGTERM when the search dies, so a killed search leaves trials that are paused with a checkpoint. It
 holds a descriptor of the search's lock: while one of them still writes its checkpoint, no other search begins there."""
 
+import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,9 @@ from hogwild import host
 host.die_with_parent(int(sys.argv.pop(1)), host.TERMINATE)
 from hogwild.config import locate
 locate.read_copy(sys.argv.pop(1), sys.argv.pop(1))
+import json
+from hogwild import user_code
+user_code.look_for_data_in(*json.loads(sys.argv.pop(1)))
 from hogwild.__main__ import main
 main()
 """
@@ -108,6 +112,7 @@ class TrialStarter:
     data_dir: Path | None
     lock: int
     server: JobForker | None
+    data_folders: Sequence[Path] = ()  # where data are found first, as in `user_code.look_for_data_in`
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def run_of(self, number: int) -> Path:
@@ -127,7 +132,8 @@ class TrialStarter:
             arguments += [str(self.job_file), *self.overrides, *changes, "--run-dir", str(run)]
         arguments += ["--data-dir", str(self.data_dir)] if self.data_dir is not None else []
         copy = str(self.folder / JOB_FILE)
-        command = python_child(_COMMAND, str(os.getpid()), str(self.job_file), copy, *arguments)
+        places = json.dumps([str(folder) for folder in self.data_folders])
+        command = python_child(_COMMAND, str(os.getpid()), str(self.job_file), copy, places, *arguments)
         output = self.folder / OUTPUT
         output.mkdir(exist_ok=True)
         with (

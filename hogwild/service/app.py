@@ -81,10 +81,12 @@ def run(
     tell: Callable[[str, int], None],
     templates: Callable[[], Sequence[Template]],
     jobs: JobForker,
+    search_page: Callable[[Path], str],
     root_path: str | None = None,
 ) -> None:
     """Run the service until SIGINT or SIGTERM; jobs go on. `port`: 0 chooses a free one. `tell` is called with link and
-    port once it listens; `templates` returns job files for the page; `jobs` forks jobs. `root_path`: the path of a
+    port once it listens; `templates` returns job files for the page; `jobs` forks jobs;
+    `search_page` makes the page of a search from its folder. `root_path`: the path of a
     reverse proxy that passes requests on, without a slash at its end; None: there is no proxy. Raises ConflictError if
     a service runs here, ServiceError, RunDirError."""
     state.make()
@@ -109,7 +111,7 @@ def run(
             host.raise_noted()
             tell(f"http://127.0.0.1:{port}/?token={token}", port)
             config = uvicorn.Config(
-                Guard(build_app(loop, changes, templates, root_path), token, root_path),
+                Guard(build_app(loop, changes, search_page, templates, root_path), token, root_path),
                 http=_Connection,
                 log_level="warning",
                 access_log=False,
@@ -161,6 +163,7 @@ class _Api(FastAPI):
 def build_app(
     loop: ServiceLoop,
     changes: Changes,
+    search_page: Callable[[Path], str],
     templates: Callable[[], Sequence[Template]] = tuple,
     root_path: str | None = None,
 ) -> FastAPI:
@@ -182,7 +185,7 @@ def build_app(
         redirect_slashes=False,  # to an absolute address, which behind a proxy is not ours
         lifespan=lifespan,
     )
-    app.include_router(runs_router(loop, followed))  # before `/jobs/{name}/{ask}`
+    app.include_router(runs_router(loop, followed, search_page))  # before `/jobs/{name}/{ask}`
     app.include_router(jobs_router(loop))
     app.include_router(sweeps_router(loop))
     app.include_router(machine_router(loop, changes, followed, machine, templates))
@@ -268,6 +271,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 MOST_BYTES = 16 << 20
 HEALTH = "/healthz"
 COOKIE_S = 30 * 24 * 3600
+CSP = b"content-security-policy"
 HOST = re.compile(r"(?:localhost|127\.0\.0\.1)(?::([0-9]{1,5}))?")
 HOST_OF_PROXY = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 HEADERS = (
@@ -301,8 +305,10 @@ class Guard:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
+                given = message.get("headers", [])
                 ours = [(name.encode(), value.encode()) for name, value in HEADERS]
-                message["headers"] = [*message.get("headers", []), *ours]
+                has_policy = any(name == CSP for name, _ in given)  # two policies would both count
+                message["headers"] = [*given, *(one for one in ours if not (has_policy and one[0] == CSP))]
             await send(message)
 
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}

@@ -1,12 +1,13 @@
 """Processes of jobs: start one, find it again after a restart of the service, signal it, learn how it ended. The only
 file of the service that touches processes.
 
-A job is `hogwild train --json`, the leader of a session of its own, without stdin, with its output in the attempt's
-files: a fork of the service's fork server, else a fresh interpreter; both are the same for all that follows. Its
-*mark*, HOGWILD_JOB=..., is in the environment of all its processes, whoever their parent is by now. A process is known
-by its number together with start time and boot; from then on by a pidfd."""
+A job is `hogwild train --json`, or `hogwild search --json`, the leader of a session of its own, without stdin, with its
+output in the attempt's files: a fork of the service's fork server, else a fresh interpreter; both are the same for all
+that follows. Its *mark*, HOGWILD_JOB=..., is in the environment of all its processes, whoever their parent is by now. A
+process is known by its number together with start time and boot; from then on by a pidfd."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +23,7 @@ from hogwild.service.failpoints import reach
 from hogwild.service.folders import MARK, JobFolder
 from hogwild.service.states import KILLED, AttemptEnd, JobOrder, JobRecord
 from hogwild.storage.files import object_of
-from hogwild.storage.run_directory import RESOLVED, STATUS
-from hogwild.storage.run_files import read_json
+from hogwild.storage.run_files import is_begun, read_json, status_file
 
 GPUS = "CUDA_VISIBLE_DEVICES"
 _COMMAND = """
@@ -154,13 +154,15 @@ def spawn(
 
 
 def _arguments(order: JobOrder, job: JobRecord, folder: JobFolder) -> Sequence[str]:
-    fixed = ("train", "--json", "--no-progress")
+    fixed = ("search" if order.is_search else "train", "--json", "--no-progress")
     more = ["--data-dir", order.data_dir] if order.data_dir else []
     if order.elastic is not None and job.procs is not None:
         most = max(job.procs, order.elastic.procs(order.elastic.most))
         more += [f"train.procs={job.procs}", f"train.procs_max={most}"]
-    if (folder.run / RESOLVED).exists():
+    if is_begun(folder.run):
         return (*fixed, "--resume", str(folder.run), *order.changes, *more)
+    if order.is_search:
+        shutil.rmtree(folder.run, ignore_errors=True)  # of a process that was killed while it made the folder
     return (*fixed, str(folder.files / order.copied), *order.overrides, "--run-dir", str(folder.run), *more)
 
 
@@ -207,9 +209,9 @@ def sweep(entry: str) -> bool:
 def end_of(job: JobRecord, folder: JobFolder, status: int | None) -> AttemptEnd:
     """Return how a dead attempt ended: by the run's status file, if this process wrote its end there; by the last line
     of its output, unless a signal killed it; else by its exit status."""
-    is_begun = (folder.run / RESOLVED).exists()
+    can_go_on = is_begun(folder.run)
     attempt = folder.attempt(job.attempt)
-    answer = read_json(folder.run, STATUS)
+    answer = read_json(folder.run, status_file(folder.run).name)
     is_its = answer.get("pid") == job.pid and answer.get("start_ticks") == job.start_ticks
     if not is_its or answer.get("state") not in tuple(EXIT_STATUS):
         said = _tail(attempt / "stdout", most=1) if status is None or status >= 0 else ""
@@ -226,18 +228,18 @@ def end_of(job: JobRecord, folder: JobFolder, status: int | None) -> AttemptEnd:
             error=_text(error),
             error_code=_text(answer.get("error_code")),
             exit_status=told if status is None else status,
-            is_begun=is_begun,
+            is_begun=can_go_on,
         )
     if job.boot_id != host.boot_id():
-        return AttemptEnd(is_begun=is_begun, is_reboot=True)
+        return AttemptEnd(is_begun=can_go_on, is_reboot=True)
     if status in (128 + other_jobs.TERMINATE, 128 + other_jobs.INTERRUPT):
-        return AttemptEnd(state="cancelled", exit_status=status, is_begun=is_begun)
+        return AttemptEnd(state="cancelled", exit_status=status, is_begun=can_go_on)
     if status is not None and status > 0:
         words = _tail(attempt / "stderr") or f"it ended with exit status {status} and printed nothing"
         first = words.splitlines()[-1]
-        return AttemptEnd("failed", first, words, "run/unexpected", status, is_begun)
+        return AttemptEnd("failed", first, words, "run/unexpected", status, can_go_on)
     how = host.describe_exit(status) if status is not None else KILLED
-    return AttemptEnd(exit_status=status, is_begun=is_begun, how=how)
+    return AttemptEnd(exit_status=status, is_begun=can_go_on, how=how)
 
 
 def _text(value: Any) -> str | None:

@@ -37,8 +37,8 @@ from hogwild.service.rows import JobRows, Row, Snapshot
 from hogwild.service.schedule import Machine, decide
 from hogwild.service.states import Ask, AttemptEnd, JobOrder, JobRecord, asked, end_event, overdue
 from hogwild.service.store import Store
-from hogwild.storage.run_directory import LOCK, STATUS
-from hogwild.storage.run_files import read_json
+from hogwild.storage.run_directory import LOCK
+from hogwild.storage.run_files import read_json, status_file
 
 LIVE_S, IDLE_S, SWEEP_S, MOVE_S = 0.5, 5.0, 0.2, 0.05  # between two looks
 UNSURE_S = 600.0  # at most, for a record of a found process
@@ -343,7 +343,8 @@ class ServiceLoop:
 
     def _process_of_run(self, name: str) -> JobProcess | None:
         """Return the process that trains the job's run, if it is one of ours."""
-        record = read_json(self.state.job(name).run, STATUS)
+        run = self.state.job(name).run
+        record = read_json(run, status_file(run).name)
         if not is_process_of(record):
             return None
         values = {field: record.get(field) for field in ("pid", "start_ticks", "boot_id")}

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Container, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -233,6 +234,12 @@ def check_submission(given: Submission) -> None:
 def order_with(loop: ServiceLoop, given: Submission, name: str, overrides: Sequence[str]) -> JobOrder:
     """Return the order of job `name` of a checked submission. Raises ConfigError, UsageError."""
     job = load_job(Path(given.job_file), overrides, source_text=given.text)
+    if job.search is not None and find_spec("optuna") is None:
+        raise UsageError(
+            "a search needs optuna, where the service runs: pip install 'hogwild[search]'; to train the job as it is "
+            "written, submit it with search=null",
+            code="usage/missing-extra",
+        )
     if reads_standard_input(job.data.train):
         raise refuse("and a job of the service has none; follow a file: producer >> lines.jsonl")
     environment = allowed(os.environ if given.environment is None else given.environment)
@@ -251,6 +258,7 @@ def order_with(loop: ServiceLoop, given: Submission, name: str, overrides: Seque
         environment=environment,
         digest=given.digest,
         mark=secrets.token_hex(16),
+        is_search=job.search is not None,
         **wishes_of(job, loop.machine),
     )
 
@@ -355,18 +363,27 @@ def cores_for(job: Job, machine: Machine) -> int:
                 code="service/too-much",
             )
     elastic = elastic_of(job, machine)
+    parallel = 1 if job.search is None else job.search.parallel
     if job.resources.cpus is not None:
         wish = job.resources.cpus
-    elif procs == "auto":
+    elif parallel == "auto" or (procs == "auto" and job.search is None):
         wish = cores
     else:
-        wish = min(max(procs, 1) * (threads if isinstance(threads, int) else 1), cores)
+        of_one = (1 if procs == "auto" else max(procs, 1)) * (threads if isinstance(threads, int) else 1)
+        wish = min(parallel * of_one, cores)
     return wish if elastic is None else min(max(wish, elastic.least), elastic.most)
 
 
 def elastic_of(job: Job, machine: Machine) -> Elastic | None:
     """Return the cores that a job may have while it runs; None if it keeps those that it begins with. Raises UsageError
     if it asks for more than the machine has."""
+    if job.search is not None:
+        if job.queue.elastic is not None:
+            raise UsageError(
+                "queue.elastic: a search keeps the cores that it begins with, as many as resources.cpus; leave it out",
+                code="usage/contradiction",
+            )
+        return None
     is_bound = job.train.pin or job.data.lanes is not None or job.resources.gpus > 0
     if job.queue.elastic is None and (job.train.procs != "auto" or is_bound):
         return None

@@ -18,14 +18,14 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Annotated, Any, BinaryIO, Literal
 
 from fastapi import APIRouter, Path, Query
-from fastapi.responses import PlainTextResponse, StreamingResponse
+from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from hogwild.config.load import load_job
@@ -58,6 +58,10 @@ from hogwild.storage.run_files import (
 ANSWER_S = 30.0  # at most, for a live job's answer
 LOOK_S = 0.1  # a supervisor looks for requests as often
 CHUNK = 1 << 20
+# The page of a search has its style inside, and no script.
+SEARCH_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
+}
 Name = Annotated[str, Path(max_length=100, description="Id, number, or beginning of an id of a job.")]
 Checkpoint = Annotated[str, Path(pattern="^update-[0-9]{9,18}$", description="Name of a checkpoint.")]
 Cpu = Annotated[int, Field(ge=0, le=65535)]
@@ -109,8 +113,8 @@ class Predictions(BaseModel):
     columns: dict[str, list[Any]]
 
 
-def runs_router(loop: ServiceLoop, followed: Followed) -> APIRouter:
-    """Return the routes below /api/v1/jobs/ID."""
+def runs_router(loop: ServiceLoop, followed: Followed, search_page: Callable[[FilePath], str]) -> APIRouter:
+    """Return the routes below /api/v1/jobs/ID. `search_page` makes the page of a search from its folder."""
     routes, free = APIRouter(prefix="/api/v1/jobs/{name}", tags=["runs"]), threading.Semaphore(MOST_CALLS)
 
     async def row_of(name: str) -> Row:
@@ -123,6 +127,11 @@ def runs_router(loop: ServiceLoop, followed: Followed) -> APIRouter:
     async def metrics(name: Name) -> dict[str, Any]:
         """Return the curves, thinned."""
         return await asyncio.to_thread(followed.run(await run_of(name)).curves)
+
+    @routes.get("/search", response_class=HTMLResponse)
+    async def search(name: Name) -> HTMLResponse:
+        """Return the page of a search as it is now."""
+        return HTMLResponse(await asyncio.to_thread(search_page, await run_of(name)), headers=SEARCH_HEADERS)
 
     @routes.get("/events")
     async def events(name: Name) -> list[dict[str, Any]]:

@@ -12,15 +12,14 @@ from hogwild.service.folders import JobFolder, StateFolder
 from hogwild.service.states import JobOrder, JobRecord
 from hogwild.service.store import Store
 from hogwild.storage.files import to_json
-from hogwild.storage.run_directory import STATUS
-from hogwild.storage.run_files import read_json
+from hogwild.storage.run_files import read_json, status_file
 
 Row = dict[str, Any]
 OF_JOB = (
     *("id", "state", "error", "error_code", "exit_status", "attempt", "pid", "started", "ended", "moves", "fixed"),
     "code_at",
 )
-OF_ORDER = ("number", "name", "job_file", "sweep", "submitted", "priority", "cpus", "memory")
+OF_ORDER = ("number", "name", "job_file", "sweep", "submitted", "priority", "cpus", "memory", "is_search")
 SNAPSHOT = (
     "progress",
     "left_s",
@@ -59,6 +58,7 @@ def row_of(job: JobRecord, order: JobOrder, folder: JobFolder, record: Mapping[s
         "elastic": {"min": order.elastic.least, "max": order.elastic.most} if order.elastic else None,
         "moving_to": list(job.move.cores) if job.move else None,
         "best": to_json(asdict(snapshot.best)) if snapshot and snapshot.best else None,
+        "trials": record.get("trials"),
         "workers": len(snapshot.workers) if snapshot else None,
         **to_json(figures),
     }
@@ -89,7 +89,7 @@ class JobRows:
 
     def record(self, name: str) -> dict[str, Any]:
         """Return the run's status.json, read again only if it was replaced."""
-        file = self._state.job(name).run / STATUS
+        file = status_file(self._state.job(name).run)
         try:
             found = file.stat()
             identity = (found.st_ino, found.st_mtime_ns, found.st_size)
@@ -97,7 +97,7 @@ class JobRows:
             identity = None
         before = self._looked.get(name)
         if before is None or before[0] != identity:
-            self._looked[name] = before = (identity, read_json(file.parent, STATUS) if identity else {})
+            self._looked[name] = before = (identity, read_json(file.parent, file.name) if identity else {})
         return before[1]
 
     def row(self, name: str, waits: str | None) -> Row:

@@ -70,6 +70,7 @@ class JobOrder:
     sweep_values: Mapping[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()  # overrides of a run that it goes on from
+    is_search: bool = False  # its process is `hogwild search`, whose trials are not jobs of the service
 
 
 @dataclass(frozen=True, slots=True)

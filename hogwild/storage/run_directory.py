@@ -23,6 +23,7 @@ from hogwild.storage.published_folder import remove
 
 LOCK = ".lock"
 STATUS = "status.json"
+SEARCH = "search.json"  # of a search, in the place of status.json and resolved.yaml
 ENV = "env.json"
 STDIN = "stdin"  # what standard input has brought (data/standard_input.py)
 REQUESTS = "requests"  # of others, to the running job

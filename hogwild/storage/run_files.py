@@ -19,7 +19,7 @@ from typing import Any
 
 from hogwild.storage.checkpoint_format import MANIFEST, NAME
 from hogwild.storage.files import explained, file_bytes, object_of, read_regular, replace, to_json
-from hogwild.storage.run_directory import BEST, LATEST, REQUESTS
+from hogwild.storage.run_directory import BEST, LATEST, REQUESTS, RESOLVED, SEARCH, STATUS
 
 SMALL_BYTES = 4 << 20  # of a file that is read whole: manifest, configuration
 MOST_ENTRIES = 1000  # of a folder
@@ -62,6 +62,16 @@ def read_small(run: Path, *names: str) -> str | None:
 def read_json(run: Path, *names: str) -> dict[str, Any]:
     """Return the JSON object in a small file; {} if it is missing or damaged."""
     return object_of(read_small(run, *names) or "") or {}
+
+
+def status_file(run: Path) -> Path:
+    """Return the file in which a run, or a search, tells its state."""
+    return found if (found := run / SEARCH).exists() else run / STATUS
+
+
+def is_begun(run: Path) -> bool:
+    """Return whether a run, or a search, can be resumed."""
+    return (run / RESOLVED).exists() or (run / SEARCH).exists()
 
 
 def checkpoints_in(run: Path) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from hogwild.cli.main import run as command
 from hogwild.config.load import load_job
 from hogwild.config.schema import Job, Range
 from hogwild.errors import ConflictError, UsageError
+from hogwild.host import Interrupted, signals
 from hogwild.searching import study as studies
-from hogwild.searching.loop import fixed_of, parallel_of
+from hogwild.searching.loop import SearchLoop, fixed_of, parallel_of
 from hogwild.searching.results import SearchRun, as_csv, as_record, best_of, ranked, rows_of
-from hogwild.searching.trials import Evaluations, TrialEnd, arguments_of
+from hogwild.searching.trials import Evaluations, TrialEnd, TrialStarter, arguments_of
 
 JOB = """
 name: test
@@ -196,6 +198,19 @@ def test_trials_at_a_time_have_equal_parts_of_the_cores(
     job = job_with(search, more)
     assert job.search is not None and parallel_of(job, job.search, cores) == parallel
     assert fixed_of(job, job.search, parallel, cores).get("train.procs") == procs
+
+
+def test_a_signal_that_came_before_the_search_watches_for_them_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_with()
+    assert job.search is not None
+    starter = TrialStarter(tmp_path, tmp_path / "job.yaml", [], None, -1, None)
+    loop = SearchLoop(job, job.search, opened(tmp_path / "s", job), starter, 1, {})
+    monkeypatch.setattr(signals._command, "received", [signal.SIGTERM])
+    with pytest.raises(Interrupted):
+        loop.run()
+    assert loop.count == 0
 
 
 # ---- the study ------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import CHECKS
 from schemathesis.generation import GenerationMode
 
+from hogwild.cli.jobs import search_page
 from hogwild.service.app import Guard, build_app
 from hogwild.service.folders import StateFolder
 from hogwild.service.loop import ServiceLoop
@@ -61,7 +62,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     loop = ServiceLoop(state, Machine(()), changes.notify, lambda: None)
     loop.load()
     loop.start()
-    app = Guard(build_app(loop, changes), TOKEN)
+    app = Guard(build_app(loop, changes, search_page), TOKEN)
     yield Served(state, loop, schemathesis.openapi.from_asgi("/api/v1/openapi.json", app, headers=HEADERS))
     loop.stop()
 
@@ -89,6 +90,7 @@ OPERATIONS = [
     ("GET", "/api/v1/jobs/{name}"),
     ("DELETE", "/api/v1/jobs/{name}"),
     ("POST", "/api/v1/jobs/{name}/{ask}"),
+    ("GET", "/api/v1/jobs/{name}/search"),
     ("GET", "/api/v1/jobs/{name}/metrics"),
     ("GET", "/api/v1/jobs/{name}/events"),
     ("GET", "/api/v1/jobs/{name}/config"),

@@ -60,6 +60,7 @@ export function Job({ job, tab = TABS[0], run = {}, machine }) {
         <${State} ...${job} />
         <span class="actions">
           ${ACTIONS[job.state].filter((action) => job.folder || action !== "retry with new code").map((action) => html`<button key=${action} title=${TITLES[action]} class=${QUESTIONS[action] ? "danger" : action === "pause" ? "" : "primary"} onClick=${() => act(action)}>${action}</button>`)}
+          ${job.is_search && job.trials && html`<a class="button" href="api/v1/jobs/${job.id}/search" target="_blank">trials</a>`}
           <a class="button" href="#/submit/${job.id}">submit a changed copy</a>
         </span>
       </div>
@@ -72,7 +73,7 @@ export function Job({ job, tab = TABS[0], run = {}, machine }) {
         `)}
       </div>
       <section id="panel" role="tabpanel" aria-labelledby="tab-${tab}">
-        ${tab === "curves" && (run.curves ? html`<${Curves} runs=${[{ id: job.id, label: job.name, curves: run.curves }]} />` : html`<p class="quiet">${job.updates ? "Loading …" : ENDED.includes(job.state) ? "No curves: training did not begin." : "No curves yet: training has not begun."}</p>`)}
+        ${tab === "curves" && (run.curves ? html`<${Curves} runs=${[{ id: job.id, label: job.name, curves: run.curves }]} />` : html`<p class="quiet">${job.updates ? "Loading …" : job.is_search ? "A search: its curves are on the page of its trials." : ENDED.includes(job.state) ? "No curves: training did not begin." : "No curves yet: training has not begun."}</p>`)}
         ${tab === "workers" && html`<${Workers} job=${job} status=${run.status} />`}
         ${tab === "timeline" && html`<${Timeline} job=${job} events=${run.events} moves=${machine?.moves} />`}
         ${tab === "log" && html`<${Log} job=${job} isLive=${isLive} />`}
@@ -122,10 +123,10 @@ function Figures({ job, status }) {
   const isLive = LIVE.includes(job.state);
   const ran = job.started === null || (!isLive && job.ended === null) ? null : (isLive ? now : job.ended) - job.started;
   const figures = [
-    ["progress", job.progress === null ? "–" : percent(job.progress), job.epochs && `epoch ${number(Math.min(job.epoch + (isLive ? 1 : 0), job.epochs))} of ${number(job.epochs)}`],
+    ["progress", job.progress === null ? "–" : percent(job.progress), job.is_search ? `${count(job.trials ?? 0, "trial")} begun` : job.epochs && `epoch ${number(Math.min(job.epoch + (isLive ? 1 : 0), job.epochs))} of ${number(job.epochs)}`],
     isLive ? ["time left", duration(job.left_s) || "–", ran === null ? "" : `for ${age(ran)}`] : ["duration", duration(ran) || "–", ENDED.includes(job.state) ? `ended ${ago(job.ended, now)}` : `submitted ${ago(job.submitted, now)}`],
     ["loss", number(job.loss) || "–", "training"],
-    ["best", job.best ? number(job.best.value) : "–", job.best ? `${inWords(job.best.metric)} at ${number(job.best.updates)}` : "no evaluation yet"],
+    ["best", job.best ? number(job.best.value) : "–", job.best ? `${inWords(job.best.metric)}${job.is_search ? "" : ` at ${number(job.best.updates)}`}` : "no evaluation yet"],
     ["speed", number(job.samples_per_s) || "–", "samples/s"],
     ["updates", number(job.updates) || "–", `${number(job.samples) || 0} samples`],
     ["cores", job.cores.length ? cores(job) : job.cpus, job.cores.length ? `${count(job.workers ?? 0, "worker")}${job.elastic ? ", elastic" : ""}` : job.state === "queued" ? "wanted" : ""],

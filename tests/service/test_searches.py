@@ -1,0 +1,194 @@
+"""A search as a job of the service: its trials are its own; whatever is killed, no trial is lost or counted twice."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hogwild.cli.jobs import search_page
+from hogwild.cli.main import run as command
+from hogwild.config.load import load_job
+from hogwild.errors import NotFoundError, UsageError
+from hogwild.service.attempts import end_of
+from hogwild.service.folders import JobFolder
+from hogwild.service.routes_jobs import cores_for, elastic_of
+from hogwild.service.schedule import Machine
+from hogwild.service.states import JobRecord
+from tests.helpers.processes import wait_for
+from tests.helpers.service import SMALL, Service
+from tests.service.test_api import API, ask
+
+OWN = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, hidden):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(2, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 2))
+
+    def forward(self, x):
+        return self.layers(x)
+"""
+JOB = """
+name: tuned
+model: {class_path: own.Net, init_args: {hidden: 4}}
+data:
+  train: {class_path: hogwild.data.Csv, init_args: {path: rows.csv, target: y, target_type: class}}
+  val: {fraction: 0.25}
+train: {epochs: EPOCHS, device: cpu}
+evaluate: {metrics: [accuracy]}
+search:
+  space: {optimizer.init_args.lr: {log: [1e-3, 1.0]}, model.init_args.hidden: {choice: [2, 4, 8]}}
+  metric: accuracy
+  pruner: none
+  trials: 3
+"""
+
+
+def write_job(folder: Path, epochs: int = 3) -> Path:
+    """A job whose data file and module lie beside it."""
+    folder.mkdir()
+    (folder / "own.py").write_text(OWN)
+    rows = [f"{number % 7},{number % 5},{number % 2}" for number in range(2000)]
+    (folder / "rows.csv").write_text("\n".join(["a,b,y", *rows, ""]))
+    (folder / "job.yaml").write_text(JOB.replace("EPOCHS", str(epochs)))
+    return folder / "job.yaml"
+
+
+def trials_of(run: Path) -> dict[int, dict[str, Any]]:
+    """Number -> status.json of the trials that have evaluated."""
+    found = {}
+    for file in run.glob("trials/0*/metrics.jsonl"):
+        if '"evaluation"' in file.read_text():
+            found[int(file.parent.name)] = json.loads((file.parent / "status.json").read_text())
+    return found
+
+
+def check_whole(run: Path, epochs: int, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert command(["search", "show", str(run), "--json"]) == 0
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert [(one["trial"], one["state"]) for one in answer["trials"]] == [(n, "complete") for n in range(3)]
+    for one in answer["trials"]:
+        lines = (Path(one["run_dir"]) / "metrics.jsonl").read_text().splitlines()
+        records = [record for line in lines if (record := json.loads(line))["kind"] == "evaluation"]
+        assert [record["epoch"] for record in records] == [*range(1, epochs + 1)], "no epoch lost or twice"
+    return answer
+
+
+@pytest.mark.processes
+def test_a_job_with_a_search_is_searched_on_its_cores_and_has_a_page(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = write_job(tmp_path / "project")
+    row = service.start().client.submit(job, ["resources.cpus=1"])
+    (tmp_path / "project" / "own.py").write_text("raise RuntimeError\n")  # the copy counts
+    assert (row["is_search"], row["cpus"], row["elastic"]) == (True, 1, None)
+    ended = service.wait_for_state(row["id"], "succeeded", "failed", "paused")
+    assert (ended["state"], ended["reason"], ended["trials"]) == ("succeeded", "3 trials", 3), ended
+    run = Path(ended["run_dir"])
+    answer = check_whole(run, 3, capsys)
+    assert ended["progress"] == 1 and ended["best"]["metric"] == "accuracy"
+    assert ended["best"]["value"] == answer["best"]["value"]
+    summary = json.loads((run / "trials" / "0001" / "summary.json").read_text())
+    assert summary["procs"] == 1
+    status, page = ask(service, "GET", f"{API}/jobs/1/search")
+    assert status == 200 and "Trials over time" in str(page)
+    monkeypatch.setenv("HOGWILD_STATE", str(service.state.path))
+    assert command(["search", "best", "1"]) == 0
+    assert f"cd {tmp_path / 'project'} && hogwild train {run / 'best.yaml'}" in capsys.readouterr().out
+    assert command(["show", "1"]) == 0
+    assert "  search      3 trials: hogwild search show 1" in capsys.readouterr().out
+    other = service.submit(*SMALL)["id"]
+    status, problem = ask(service, "GET", f"{API}/jobs/{other}/search")
+    assert status == 404 and "search/not-found" in str(problem)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("killed", ["search", "trial", "service", "all"])
+def test_a_search_goes_on_after_a_kill_and_no_trial_is_lost_or_counted_twice(
+    killed: str, service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    epochs = 60
+    row = service.start().client.submit(write_job(tmp_path / "project", epochs))
+    run = Path(row["run_dir"])
+    alive = wait_for("a trial that has evaluated", lambda: trials_of(run))
+    number, status = next(iter(alive.items()))
+    if killed in ("service", "all"):
+        service.kill()
+    if killed in ("search", "all"):
+        os.kill(json.loads((run / "search.json").read_text())["pid"], signal.SIGKILL)
+    if killed in ("trial", "all"):
+        os.kill(status["pid"], signal.SIGKILL)
+    if killed in ("service", "all"):
+        service.start()
+    ended = service.wait_for_state(row["id"], "succeeded", "failed", "paused")
+    assert ended["state"] == "succeeded", ended
+    assert ended["attempt"] == (2 if killed in ("search", "all") else 1)
+    check_whole(run, epochs, capsys)
+    attempt = json.loads((run / "trials" / f"{number:04}" / "status.json").read_text())["attempt"]
+    assert attempt == (1 if killed == "service" else 2)
+    wait_for("the end of all processes", lambda: not service.processes())
+
+
+@pytest.mark.processes
+def test_a_search_is_paused_with_its_trials_and_resumed(
+    service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = service.start().client.submit(write_job(tmp_path / "project", 60))
+    run = Path(row["run_dir"])
+    wait_for("a trial that has evaluated", lambda: trials_of(run))
+    service.client.pause(row["id"])
+    paused = service.wait_for_state(row["id"], "paused", "failed", "succeeded")
+    assert (paused["state"], paused["reason"]) == ("paused", "paused by the user"), paused
+    assert {one["state"] for one in trials_of(run).values()} <= {"stopped", "succeeded"}, "with checkpoints"
+    service.client.resume(row["id"])
+    assert service.wait_for_state(row["id"], "succeeded", "failed")["state"] == "succeeded"
+    check_whole(run, 60, capsys)
+
+
+# ---- decisions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "cpus"),
+    [
+        ([], 4),
+        (["search.parallel=3"], 3),
+        (["search.parallel=1", "train.procs=2"], 2),
+        (["search.parallel=2", "train.procs=3"], 4),
+        (["search.parallel=3", "resources.cpus=1"], 1),
+    ],
+)
+def test_a_search_asks_for_the_cores_of_its_trials(more: list[str], cpus: int) -> None:
+    machine = Machine(tuple((number,) for number in range(4)), ())
+    job = load_job(None, more, source_text=JOB.replace("EPOCHS", "3"))
+    assert cores_for(job, machine) == cpus and elastic_of(job, machine) is None
+    moved = load_job(None, [*more, "queue.elastic.min=1"], source_text=JOB.replace("EPOCHS", "3"))
+    with pytest.raises(UsageError, match="a search keeps the cores that it begins with"):
+        cores_for(moved, machine)
+
+
+def test_the_end_of_a_search_is_told_by_its_record_or_by_its_error(tmp_path: Path) -> None:
+    folder, job = JobFolder(tmp_path), JobRecord("a" * 12, state="running", attempt=1, pid=7, start_ticks=3)
+    folder.attempt(1).mkdir(parents=True)
+    folder.run.mkdir()
+    record = {"pid": 7, "start_ticks": 3, "state": "stopped", "reason": "max_time_s: 5.0 s"}
+    (folder.run / "search.json").write_text(json.dumps(record))
+    end = end_of(job, folder, 75)
+    assert (end.state, end.reason, end.exit_status, end.is_begun) == ("stopped", record["reason"], 75, True)
+    (folder.run / "search.json").write_text(json.dumps({**record, "pid": None, "state": "failed", "reason": None}))
+    (folder.attempt(1) / "stdout").write_text('{"error": "3 trials failed", "error_code": "config/class-path"}\n')
+    end = end_of(job, folder, 1)
+    assert (end.state, end.error, end.error_code) == ("failed", "3 trials failed", "config/class-path")
+
+
+@pytest.mark.parametrize("record", ["{", '{"job_file": 3}', '{"job_file": "job.yaml", "overrides": []}'])
+def test_a_search_whose_files_are_damaged_has_no_page(record: str, tmp_path: Path) -> None:
+    (tmp_path / "search.json").write_text(record)
+    (tmp_path / "job.yaml").write_text(JOB.replace("EPOCHS", "3"))
+    with pytest.raises(NotFoundError) as caught:
+        search_page(tmp_path)
+    assert caught.value.code == "search/not-found"
