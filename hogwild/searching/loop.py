@@ -170,7 +170,6 @@ class SearchLoop:
                 return
             if self._waiting:
                 one = self._waiting.pop(0)
-                one.evaluations.again()
             else:
                 self._left -= 1
                 one = self._made(self.study.ask(studies.distributions(self.search.space)))

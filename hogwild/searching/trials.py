@@ -75,20 +75,26 @@ class Evaluations:
     metrics: Sequence[str]
     _read: int = 0  # bytes
     _count: int = 0
+    _last: bytes = b""  # the last line that was read
 
     def new(self) -> list[tuple[int, list[float]]]:
-        """Return the evaluations since the last call, each with its number, from 1 on. A resume cuts off the records
-        after its checkpoint; call `again` then."""
+        """Return the evaluations since the last call, each with its number, from 1 on; all of them, if the records
+        after a checkpoint were cut off, by a resume."""
         try:
             with open(self.file, "rb") as stream:
-                stream.seek(self._read)
+                stream.seek(self._read - len(self._last))
                 content = stream.read()
+                if not content.startswith(self._last):  # no two records are equal: each has its time
+                    self._read, self._count, self._last = 0, 0, b""
+                    stream.seek(0)
+                    content = stream.read()
         except FileNotFoundError:
             return []
         found = []
-        whole = content[: content.rfind(b"\n") + 1]
+        whole = content[len(self._last) : content.rfind(b"\n") + 1]
         self._read += len(whole)
-        for line in whole.splitlines():
+        for line in whole.splitlines(keepends=True):
+            self._last = line
             record = object_of(line) or {}
             if record.get("kind") == "evaluation":
                 self._count += 1
@@ -96,10 +102,6 @@ class Evaluations:
                 numbers = [float(value) if isinstance(value, int | float) else float("nan") for value in values]
                 found.append((self._count, numbers))
         return found
-
-    def again(self) -> None:
-        """Read from the beginning with the next call."""
-        self._read = self._count = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -393,8 +393,27 @@ def test_evaluations_are_seen_once_however_the_file_grows(
     ]
     assert [step for step, _ in found] == list(range(1, len(expected) + 1))
     assert str([values for _, values in found]) == str(expected)
-    records.again()
-    assert [str(one) for one in records.new()] == [str(one) for one in found]
+
+
+@given(before=st.integers(0, 4), kept=st.integers(0, 4), more=st.integers(0, 4), looks=st.booleans())
+def test_evaluations_are_numbered_anew_when_a_resume_has_cut_their_file(
+    before: int, kept: int, more: int, looks: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The cut may come after the resumed trial was looked at, and the file have its old size again at the next look."""
+    lines = [f'{{"kind": "evaluation", "time": {time}, "rmse": {time}}}\n' for time in range(1, 10)]
+    file = tmp_path_factory.mktemp("run") / "metrics.jsonl"
+    records = Evaluations(file, ["rmse"])
+    old, cut = lines[:before], lines[: min(kept, before)]
+    resumed = [*cut, *lines[4 : 4 + more]]
+    file.write_text("".join(old))
+    assert len(records.new()) == before
+    if looks:
+        file.write_text("".join(cut))
+        records.new()
+    file.write_text("".join(resumed))
+    assert (records.new() or [(len(resumed), [])])[-1][0] == len(resumed)
+    file.write_text("".join([*resumed, lines[8]]))
+    assert records.new() == [(len(resumed) + 1, [9.0])]
 
 
 def test_what_other_values_would_cure_is_no_error_of_the_users() -> None:
