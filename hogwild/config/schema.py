@@ -401,7 +401,8 @@ class Data(Section):
         default=None, description="Pad sequences to the longest of their batch, and add their lengths."
     )
     slots: Slots = Field(
-        default="auto", description="Buffer of streamed data, in batches; auto: twice what processes use at once."
+        default="auto",
+        description="Buffer of streamed data, in batches; auto: twice what processes use at once, more for kernels.",
     )
     slot_bytes: Slots = Field(default="auto", description="Bytes per batch of streamed data; auto: measured.")
     shuffle: Literal["auto", "full", "chunked", "none"] = Field(

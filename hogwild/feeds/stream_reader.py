@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ class BatchLeaf:
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Records of equal form: an array (n, …) of each field, not of objects. An iterator whose method `next_columns`
-    returns them is not asked for each record."""
+    returns them is not asked for each record; it draws no random numbers."""
 
     fields: tuple[np.ndarray, ...]
 
@@ -141,7 +142,7 @@ class Collator:
         """Return the nesting and the leaves of the batch. Raises BadBatch, and what the user's collate_fn raises."""
         if isinstance(records, Columns):
             whole = [torch.from_numpy(field) for field in records.fields]
-            return tree_flatten(records.fields)[1], [BatchLeaf(one, one.dtype, tuple(one.shape)) for one in whole]
+            return _flat(len(whole)), [BatchLeaf(one, one.dtype, tuple(one.shape)) for one in whole]
         if self.collate is not None:
             return self._collated(self.collate(records))
         if self.padding is not None:
@@ -252,6 +253,12 @@ class Collator:
             words = f"has label {self.labels.describe(value)}"
             raise BadBatch(words, "data/labels", None if self.collate is not None else row)
         return len(records), shapes
+
+
+@cache
+def _flat(leaves: int) -> TreeSpec:
+    """Return the nesting of a tuple of so many tensors."""
+    return tree_flatten(tuple(range(leaves)))[1]
 
 
 def _check_dimensions(number: int, column: BatchLeaf) -> None:
@@ -595,13 +602,13 @@ class _Records:
     is_again: bool  # the data set has a state and was read to its end before
     position: int = 0  # records read
     has_ended: bool = False
+    _state: bytes | None = None  # since the last record was read
 
     def next(self, beat: Callable[[int], object]) -> list[Any] | Columns:
         """Return the records of the next batch; [] at the end."""
         plan = self.stream.plan
         assert isinstance(plan, StreamPlan)
-        number = self.shard + plan.shards * self.place
-        seed_all(mix(self.stream.seed, self.epoch, number, READ_SEED))
+        self._state = None
         several = getattr(self.iterator, "next_columns", None) if self.stream.collator.is_plain else None
         found = self._several(several, plan.batch_size, beat) if several else self._one_by_one(plan.batch_size, beat)
         self.place += 1
@@ -610,6 +617,9 @@ class _Records:
         return [] if is_left_out else found
 
     def _one_by_one(self, count: int, beat: Callable[[int], object]) -> list[Any]:
+        plan = self.stream.plan
+        assert isinstance(plan, StreamPlan)
+        seed_all(mix(self.stream.seed, self.epoch, self.shard + plan.shards * self.place, READ_SEED))
         found: list[Any] = []
         while len(found) < count:
             beat(self.position)
@@ -638,13 +648,18 @@ class _Records:
             parts.append(part)
             self.position += len(part)
             count -= len(part)
+        if len(parts) == 1:
+            return parts[0]
         fields = zip(*(part.fields for part in parts), strict=True)
         return Columns(tuple(map(np.concatenate, fields))) if parts else []
 
     def state(self) -> bytes:
         """Return the state, or b"" if there is none. After its end, the state of a data set (not of an iterator) is not
         used, as it may mean the beginning again."""
-        return b"" if self.has_ended and not _has_state(self.iterator) else iterator_state(self.iterator, self.dataset)
+        if self._state is None:
+            has_none = self.has_ended and not _has_state(self.iterator)
+            self._state = b"" if has_none else iterator_state(self.iterator, self.dataset)
+        return self._state
 
 
 def _set_epoch(dataset: Any, epoch: int) -> None:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # they import torch or numpy
 
 CPU, REPLICA, SHARED = "cpu", "cuda-replica", "cuda-shared"
 SPARE_SLOTS = 2  # times the minimum: a loader that is slow for a while delays no worker
+# A kernel trains a batch in less time than the supervisor takes for a turn, which then has many batches.
+KERNEL_SLOTS, KERNEL_BYTES = 256, 4 << 20  # at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +199,7 @@ def completed(plan: JobPlan, facts: JobFacts) -> JobPlan:
         follows=plan.follows and not facts.is_fused and plan.job.model.compile != "inductor",
         exchange=exchange_of(plan.job, plan.rows, fused=facts.is_fused, placement=plan.placement),
         state=optimizer_state_of(plan, facts),
-        ring=None if facts.slot is None else replace(facts.slot, slots=slots_of(plan), loaders=plan.loaders),
+        ring=None if facts.slot is None else replace(facts.slot, slots=slots_of(plan, facts), loaders=plan.loaders),
         grid=grid,
         copied=copied,
     )
@@ -237,17 +239,20 @@ def optimizer_state_of(plan: JobPlan, facts: JobFacts) -> str:
     return "shared" if facts.suits_sharing and plan.rows > 1 and not is_private else "private"
 
 
-def slots_of(plan: JobPlan) -> int:
+def slots_of(plan: JobPlan, facts: JobFacts | None = None) -> int:
     """Return the number of slots of the ring. It must hold the leases of each worker, an exchange each, and the slots
     that each loader fills. Raises UsageError for too few. If delta is not requested but possible, its exchanges are as
-    long as the ring allows; on a device, where each is a copy in both directions, the ring fits full ones."""
+    long as the ring allows; on a device, where each is a copy in both directions, the ring fits full ones.
+    `facts`: once they are known."""
     train, data, procs, loaders = plan.job.train, plan.job.data, plan.rows, plan.loaders
     exchange = train.accumulate * (train.sync_every if train.exchange == "delta" else 1)
     least = fewest_slots(procs, loaders, exchange)
     if data.slots == "auto":
         is_copied = procs > 1 and plan.placement == REPLICA
         full = fewest_slots(procs, loaders, train.accumulate * train.sync_every)
-        return max(SPARE_SLOTS * least, full if is_copied else 0)
+        slot = facts.slot if facts is not None and facts.is_fused else None
+        many = 0 if slot is None else min(KERNEL_SLOTS, KERNEL_BYTES // max(1, slot.slot_bytes))
+        return max(SPARE_SLOTS * least, full if is_copied else 0, many)
     if data.slots < least:
         words = too_few_slots(data.slots, least, procs, loaders, exchange)
         raise UsageError(f"data.slots: {words}", code="config/contradiction")

@@ -223,6 +223,7 @@ class StreamEpoch(Free):
 __all__ = ["SlotRequest", "StreamEpoch", "StreamSchedule", "fewest_slots", "too_few_slots"]
 
 REQUESTS_IN_HAND = 2  # per loader: the next request is there when one is done
+SHARE_IN_HAND = 4  # or up to that part of the slots, if only this loader can read what is in them, and fills quickly
 
 
 def fewest_slots(procs: int, loaders: int, batches: int) -> int:
@@ -257,6 +258,8 @@ class StreamSchedule(LeaseSchedule):
     _epochs: dict[int, StreamEpoch] = field(default_factory=dict)
     _again: list[SlotRequest] = field(default_factory=list)  # requests of dead loaders, lowest first
     _in_hand: dict[int, list[SlotRequest]] = field(default_factory=dict)  # by loader
+    _most_requests: dict[int, int] = field(default_factory=dict)  # by loader, once it has filled some
+    _has_filled: set[int] = field(default_factory=set)  # loaders, since they were asked last
     _newest: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # by shard: epoch, place, slot
     _void: set[tuple[int, int]] = field(default_factory=set)  # (loader, slot): the answer is no longer wanted
     _next_epoch: int = 0
@@ -341,7 +344,10 @@ class StreamSchedule(LeaseSchedule):
         """Return the next request for `loader`; None if it has enough requests, no slot is free, or nothing is left."""
         for each in self._epochs.values():
             self._free_slots.extend(each.freed())
-        if len(self._in_hand.get(loader, ())) >= REQUESTS_IN_HAND:
+        if loader in self._has_filled:
+            self._has_filled.discard(loader)
+            self._adapt(loader)
+        if len(self._in_hand.get(loader, ())) >= self._most_requests.get(loader, REQUESTS_IN_HAND):
             return None
         for request in self._again:
             if not self.is_sharded or request.shard == loader:
@@ -412,7 +418,19 @@ class StreamSchedule(LeaseSchedule):
         epoch.rows[request.batch] = rows
         self._newest[request.shard] = (request.epoch, request.place, slot)
         self.refused.pop((request.epoch, request.batch), None)
+        if self.is_sharded:
+            self._has_filled.add(loader)
         return request
+
+    def _adapt(self, loader: int) -> None:
+        """Have the loader hold twice what it fills from one turn to the next. One that waits for data holds few, as it
+        cannot begin anew before they are filled."""
+        left, most = len(self._in_hand.get(loader, ())), self._most_requests.get(loader, REQUESTS_IN_HAND)
+        if not left:
+            most = min(2 * most, self.slots // self.shards // SHARE_IN_HAND)
+        elif 2 * left > most:
+            most -= 1
+        self._most_requests[loader] = max(REQUESTS_IN_HAND, most)
 
     def ended(self, loader: int, slot: int) -> SlotRequest | None:
         """Note that the shard ended before the requested place, and return the request; None if there is none."""

@@ -92,6 +92,26 @@ def test_the_ring_has_room_for_the_most_workers_that_there_may_be(
     assert ring.slots >= fewest_slots(most if procs else 1, ring.loaders, accumulate)
 
 
+@pytest.mark.parametrize(
+    ("is_fused", "nbytes", "settings", "slots"),
+    [
+        (True, 1 << 10, (), 256), (True, 1 << 16, (), 64), (True, 1 << 24, (), 8), (False, 1 << 10, (), 8),
+        (True, 1 << 10, ("data.slots=10",), 10),
+    ],
+)  # fmt: skip
+def test_small_batches_of_a_kernel_get_a_longer_ring(
+    is_fused: bool, nbytes: int, settings: tuple[str, ...], slots: int
+) -> None:
+    from hogwild.feeds.ring import RingSpec
+
+    plan = plan_job(load_job(None, ["train.procs=1", *settings]), MachineFacts(Cores(2, None, 2.0, "of a test"), {}))
+    form: Any = None
+    slot = RingSpec(form, 1, 1, nbytes)
+    facts = JobFacts(feed="stream", epoch=StreamPlan(32, 1), why="", is_fused=is_fused, slot=slot)
+    ring = completed(plan, facts).ring
+    assert ring is not None and ring.slots == slots
+
+
 def test_tables_that_are_asked_for_by_id_stay_on_one_machine() -> None:
     facts = JobFacts(feed="resident", epoch=BatchPlan(100, 10), why="", has_named_rows=True)
     plan = plan_job(load_job(None, []), MachineFacts(Cores(4, None, 4.0, "of a test"), {}), nodes=2)

@@ -4,6 +4,7 @@ with deaths and resumes: test_work_queue.py."""
 import json
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -143,6 +144,27 @@ def test_going_back_to_a_checkpoint_voids_what_loaders_have_in_hand() -> None:
     held = {request.slot for hand in world.hands.values() for request in hand}
     assert not fresh & held, "a slot that somebody still writes into was given away"
     assert world.schedule.filled(0, old.slot, 4) is None, "nobody wants the answer any more"
+
+
+@pytest.mark.parametrize("plan", [StreamPlan(4, 2), BatchPlan(4000, 4)])
+def test_a_loader_that_fills_quickly_has_more_in_hand_if_nobody_else_can_read_it(plan: Any) -> None:
+    schedule = StreamSchedule(plan, 80, 2, 1, 1)
+    queue = WorkQueue(plan, Limits(1, epochs=1), schedule=schedule)
+
+    def turn(count: int) -> int:
+        """Fill so many requests, train all, and return how many requests the loader has then."""
+        for _ in range(count):
+            assert schedule.filled(0, hand.pop(0).slot, 4) is not None
+        while (item := queue.lease(0)) is not None:
+            queue.ack(0, item.id, 0)
+        while (request := schedule.request(0)) is not None:
+            hand.append(request)
+        return len(hand)
+
+    hand = list[SlotRequest]()
+    found = [turn(0), *(turn(len(hand)) for _ in range(4))]
+    assert found == ([2, 4, 8, 10, 10] if isinstance(plan, StreamPlan) else [REQUESTS_IN_HAND] * 5)
+    assert [turn(1) for _ in range(20)][-1] == REQUESTS_IN_HAND
 
 
 def test_a_stream_without_an_end_is_free_up_to_the_horizon() -> None:

@@ -81,6 +81,7 @@ PACE_S = 0.05  # between two measurements of the workers' pace
 # costs a core 0.3 to 1 ms, and on a machine without a spare core that is a worker's.
 QUIET_MS = 2
 SLOTS_MS = 10  # but loaders, which answer in the same way, do not wait longer
+QUICK_PER_S = 1000  # batches of a stream: at this pace a turn for each would take longer than the batch
 BEATS = "beats"  # the region it writes: a beat, and the number of calls answered
 FLATS = "params-"
 EVALUATION_EPOCH = -2  # pseudo-epoch to which an exception in an evaluation is charged
@@ -638,11 +639,16 @@ class Supervisor:
         return ""
 
     def _quiet_ms(self) -> int:
-        """Return how long no worker will need anything: half of the time that the shortest hand lasts."""
+        """Return how long no worker will need anything: half of the time that the shortest hand lasts. Batches of a
+        stream that are trained in less time than a turn takes come several at a time."""
         if self._pauses.current is not None:
             return 0
-        hands_s = map(self._session.queue.hand_s, self._workers.roster.attached())
-        return min(int(500 * min(hands_s, default=0.0)), LOOP_WAIT_MS if self._loaders is None else SLOTS_MS)
+        queue = self._session.queue
+        quiet_ms = int(500 * min(map(queue.hand_s, self._workers.roster.attached()), default=0.0))
+        if self._loaders is None:
+            return min(quiet_ms, LOOP_WAIT_MS)
+        is_quick = max(queue.limits.hands.values(), default=0) >= QUICK_PER_S * HAND_S
+        return max(min(quiet_ms, SLOTS_MS), QUIET_MS if is_quick else 0)
 
     def _measure_pace(self, now: float) -> None:
         """Measure how many batches each worker trains in HAND_S. A pace falls by half at most, because a pause is no
