@@ -111,7 +111,7 @@ def test_a_job_with_a_search_is_searched_on_its_cores_and_has_a_page(
 def test_a_search_goes_on_after_a_kill_and_no_trial_is_lost_or_counted_twice(
     killed: str, service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    epochs = 60
+    epochs = 300  # long enough that it is killed amid them
     row = service.start().client.submit(write_job(tmp_path / "project", epochs))
     run = Path(row["run_dir"])
     alive = wait_for("a trial that has evaluated", lambda: trials_of(run))
@@ -137,7 +137,7 @@ def test_a_search_goes_on_after_a_kill_and_no_trial_is_lost_or_counted_twice(
 def test_a_search_is_paused_with_its_trials_and_resumed(
     service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    row = service.start().client.submit(write_job(tmp_path / "project", 60))
+    row = service.start().client.submit(write_job(tmp_path / "project", 300))
     run = Path(row["run_dir"])
     wait_for("a trial that has evaluated", lambda: trials_of(run))
     service.client.pause(row["id"])
@@ -146,7 +146,7 @@ def test_a_search_is_paused_with_its_trials_and_resumed(
     assert {one["state"] for one in trials_of(run).values()} <= {"stopped", "succeeded"}, "with checkpoints"
     service.client.resume(row["id"])
     assert service.wait_for_state(row["id"], "succeeded", "failed")["state"] == "succeeded"
-    check_whole(run, 60, capsys)
+    check_whole(run, 300, capsys)
 
 
 # ---- decisions ------------------------------------------------------------------------------------------------------
