@@ -223,12 +223,13 @@ class SearchLoop:
     # ---- its end
 
     def _tell(self, one: RunningTrial, end: TrialEnd) -> None:
-        """Tell the study how a trial ended. One that failed by its values is told as pruned: Optuna's samplers learn
-        from a pruned trial, and nothing from a failed one."""
+        """Tell the study how a trial ended. One that was given up is pruned, also if it was done before it heard of it.
+        One that failed by its values is told as pruned: Optuna's samplers learn from a pruned trial, and nothing from
+        a failed one."""
         frozen = self.study._storage.get_trial(one.trial._trial_id)
         values = studies.best_values(frozen, is_max=studies.is_maximised(self.job))
         before = studies.best_trial(self.study)
-        if end.kind == "done" or (end.kind == "stopped" and one.pruned_at is None):
+        if one.pruned_at is None and end.kind in ("done", "stopped"):
             found = dict(zip_longest(studies.metrics_of(self.job), values, fillvalue=math.nan))
             wrong = [metric for metric, value in found.items() if not math.isfinite(value)]
             if wrong:

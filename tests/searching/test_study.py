@@ -213,6 +213,27 @@ def test_a_signal_that_came_before_the_search_watches_for_them_is_not_lost(
     assert loop.count == 0
 
 
+def test_a_trial_that_was_given_up_is_pruned_also_if_it_was_done_before_it_heard_of_it(tmp_path: Path) -> None:
+    job = job_with("{space: {seed: {int: [1, 9]}}, trials: 2, metric: rmse}", "evaluate: {metrics: [rmse]}")
+    assert job.search is not None
+    study = opened(tmp_path / "s", job)
+    starter = TrialStarter(tmp_path, tmp_path / "job.yaml", [], None, -1, None)
+    for number in range(2):
+        trial = study.ask(studies.distributions(job.search.space))
+        if number == 0:
+            studies.report(trial, 1, [1.0])
+            trial.set_user_attr("pruned_at", 1)
+        run = starter.run_of(number)
+        run.mkdir(parents=True)
+        (run / "status.json").write_text('{"state": "succeeded"}')
+        records = (f'{{"kind": "evaluation", "time": {time}, "rmse": {1 / time}}}\n' for time in range(1, 4))
+        (run / "metrics.jsonl").write_text("".join(records))
+    SearchLoop(job, job.search, study, starter, 1, {}).run()
+    pruned, done = study.get_trials()
+    assert pruned.state == TrialState.PRUNED
+    assert (done.state, done.value, len(done.intermediate_values)) == (TrialState.COMPLETE, 1 / 3, 3)
+
+
 # ---- the study ------------------------------------------------------------------------------------------------------
 
 
